@@ -177,12 +177,12 @@ def test_imports_form_no_circle(modules: list[Module]) -> None:
 
 RUNS = {
     "subprocess": (
-        "launch/slurm/__init__.py",
-        "launch/submit/setup.py",
-        "launch/submit/candidate.py",
+        "launch/commands.py",
+        "launch/jobs/setup_step.py",
+        "launch/jobs/candidate.py",
         "logs/reading/file_reader.py",
     ),
-    "posix_spawn": ("launch/submit/process.py",),
+    "posix_spawn": ("launch/jobs/process.py",),
     "multiprocessing": ("tools/nccl/nccl_trace.py",),
     "pickle": ("plugin/session.py", "logs/reading/file_reader.py"),
     "import_module": ("plugin/configure.py", "plugin/collection.py", "logs/dialect_reader.py"),

@@ -1,8 +1,8 @@
-"""From a selected configuration to a job that has ended: plan, submit, follow, explain.
+"""From a selected configuration to a job that has ended: plan, preflight, jobs.
 
-What others call stands in the `__init__` of each folder: `build_job` in recipe, `check_launch` in preflight, `Slurm` in
-slurm, the launchers in submit, `Engine` in follow, `Journal` in journal. Here is what all of them share: which values
-never reach a file, an output or a message, and text without them.
+`plan` makes the job of a configuration, `preflight` says what would go wrong, `jobs` submits and follows, `schedulers`
+knows what runs jobs. Here is what all of them share: the values that never reach a file, an output or a message, and
+text without them.
 """
 
 from __future__ import annotations

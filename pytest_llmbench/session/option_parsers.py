@@ -91,7 +91,7 @@ def parse_hours(text: str) -> float:
 
 def parse_nodes(text: str) -> str:
     """Read nodes as Slurm writes them, such as `n7,n[12-14]`; ValueError otherwise."""
-    from pytest_llmbench.launch.recipe.cluster import NODES
+    from pytest_llmbench.launch.plan.cluster_file import NODES
 
     if not re.fullmatch(NODES.pattern, text):
         raise ValueError(f"expected {NODES.expected}")

@@ -25,8 +25,8 @@ from pytest_llmbench.core.option_origins import find_shadowed_keys, read_file_ke
 from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.trial_records import Variant
-from pytest_llmbench.launch.recipe.cluster import fill_references, read_cluster, read_llmb_run
-from pytest_llmbench.launch.recipe.variants import MOST_ARMS, read_variants
+from pytest_llmbench.launch.plan.cluster_file import fill_references, read_cluster, read_llmb_run
+from pytest_llmbench.launch.plan.variants import MOST_ARMS, read_variants
 from pytest_llmbench.report.document import SessionEnding, make_document, read, render
 from pytest_llmbench.report.notifications import convert_to_slack
 from pytest_llmbench.report.output_files import EXPORT, REPORTS, TRACE, find_obstacle

@@ -12,12 +12,14 @@ from support.planned import planned
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, JobStatus
-from pytest_llmbench.launch.journal import database
-from pytest_llmbench.launch.preflight import slurm_checks
-from pytest_llmbench.launch.recipe.cluster import describe_machine
-from pytest_llmbench.launch.recipe.learned_cluster import format_cluster_file, learn_cluster
-from pytest_llmbench.launch.slurm import CommandOutput, Partition, Slurm
-from pytest_llmbench.launch.slurm.statuses import (
+from pytest_llmbench.launch.commands import CommandOutput
+from pytest_llmbench.launch.jobs import journal_file as database
+from pytest_llmbench.launch.jobs import process
+from pytest_llmbench.launch.plan.cluster_file import describe_machine
+from pytest_llmbench.launch.schedulers.slurm import slurm_checks, submissions
+from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
+from pytest_llmbench.launch.schedulers.slurm.learned_cluster import format_cluster_file, learn_cluster
+from pytest_llmbench.launch.schedulers.slurm.statuses import (
     expand_hosts,
     explain_status,
     explain_stuck,
@@ -25,7 +27,6 @@ from pytest_llmbench.launch.slurm.statuses import (
     list_gpus,
     parse_duration,
 )
-from pytest_llmbench.launch.submit import process, submissions
 
 PROGRAMS = ("sacct", "squeue", "sinfo", "scontrol", "sacctmgr", "scancel", "id", "nvidia-smi")
 SUBMITTED = datetime(2026, 11, 21, 5, 54, 27, tzinfo=UTC)

@@ -26,8 +26,10 @@ from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.core.stall_limits import StallLimits
 from pytest_llmbench.history import queries, record, unsaved
 from pytest_llmbench.history.store import StoreLocation, locate_store, refuse_damaged
-from pytest_llmbench.launch.journal import Journal, database, places
-from pytest_llmbench.launch.submit.process import Process
+from pytest_llmbench.launch.jobs import journal_file as database
+from pytest_llmbench.launch.jobs import session_index as places
+from pytest_llmbench.launch.jobs.journal import Journal
+from pytest_llmbench.launch.jobs.process import Process
 from pytest_llmbench.logs.log_reader import parse_blocks, read_ending
 from pytest_llmbench.logs.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
 from pytest_llmbench.logs.reading.consistency import is_consistent

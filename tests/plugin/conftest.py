@@ -19,7 +19,7 @@ from support.sessions import Judge, Judged, Write
 import pytest_llmbench
 from pytest_llmbench.baseline import read
 from pytest_llmbench.core.baseline_records import Baseline, Recipe
-from pytest_llmbench.launch.follow import watch
+from pytest_llmbench.launch.jobs import watch
 from pytest_llmbench.logs.sources.zstd import zstd  # noqa: F401
 
 # pytester forgets what a session imported: a second one would import it again, and compare enums of two modules

@@ -95,7 +95,7 @@ def test_successful_job_with_half_a_run_is_invalid(launch: Launch) -> None:
 KILLED = """
 import os, signal
 import pytest
-from pytest_llmbench.launch.journal import Journal
+from pytest_llmbench.launch.jobs.journal import Journal
 
 @pytest.hookimpl
 def pytest_configure(config):

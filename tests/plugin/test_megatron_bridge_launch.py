@@ -20,8 +20,8 @@ from support.shared_data import shared
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
 from pytest_llmbench.core.baseline_records import Baseline, Key
 from pytest_llmbench.core.job_records import Cluster, JobSpec, LaunchFacts
-from pytest_llmbench.launch.recipe import build_job, list_missing
-from pytest_llmbench.launch.recipe.fit import explain_unfit, read_facts
+from pytest_llmbench.launch.plan.fit import explain_unfit, read_facts
+from pytest_llmbench.launch.plan.job_spec import build_job, list_missing
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.collect_runs import ingest_job
 

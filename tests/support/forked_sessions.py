@@ -126,8 +126,8 @@ def _run_session(
 
 def poll_quickly(gone_seconds: float = 600.0) -> None:
     """Let a session poll Slurm ten times as often, and wait a second instead of ten; `gone_seconds` for lost nodes."""
-    from pytest_llmbench.launch import follow
-    from pytest_llmbench.launch.follow import progress, watch
+    from pytest_llmbench.launch.jobs import engine as follow
+    from pytest_llmbench.launch.jobs import progress, watch
 
     follow.PAUSES = 1
     watch.Limits = partial(watch.Limits, first_poll=0.1, longest_poll=0.5)  # type: ignore[misc, assignment]

@@ -8,8 +8,8 @@ from typing import Any
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipe
 from pytest_llmbench.core.baseline_records import Baseline, Recipe
 from pytest_llmbench.core.job_records import Cluster, JobSpec, LaunchFacts
-from pytest_llmbench.launch.recipe import build_job
-from pytest_llmbench.launch.recipe.fit import read_facts
+from pytest_llmbench.launch.plan.fit import read_facts
+from pytest_llmbench.launch.plan.job_spec import build_job
 
 CALLER = {
     "PATH": "/usr/bin:/bin",

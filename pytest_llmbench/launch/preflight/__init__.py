@@ -11,7 +11,10 @@ from pathlib import Path
 
 from pytest_llmbench.core.job_records import Cluster, LaunchFacts, PreflightCheck, Purpose
 from pytest_llmbench.core.redaction import find_secret_names
-from pytest_llmbench.launch.preflight.plan import (
+from pytest_llmbench.launch.commands import CommandOutput
+from pytest_llmbench.launch.plan.fit import find_images
+from pytest_llmbench.launch.plan.job_spec import IMAGE, list_missing, list_stages
+from pytest_llmbench.launch.plan.planned_job import (
     JobProblem,
     LaunchProblem,
     LocalMachine,
@@ -19,16 +22,13 @@ from pytest_llmbench.launch.preflight.plan import (
     find_script,
     group_problems,
 )
+from pytest_llmbench.launch.plan.purpose import explain_unloadable
 from pytest_llmbench.launch.preflight.python_checks import (
     check_python_modules,
     check_python_version,
     check_virtual_environment,
 )
-from pytest_llmbench.launch.preflight.slurm_checks import ClusterLimits, check_slurm
-from pytest_llmbench.launch.recipe import IMAGE, list_missing, list_stages
-from pytest_llmbench.launch.recipe.fit import find_images
-from pytest_llmbench.launch.recipe.purpose import explain_unloadable
-from pytest_llmbench.launch.slurm import CommandOutput
+from pytest_llmbench.launch.schedulers.slurm.slurm_checks import ClusterLimits, check_slurm
 
 GIGABYTE = 10**9
 

@@ -24,10 +24,11 @@ from pytest_llmbench.session.launch_settings import COMMITS, LaunchSettings
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pytest_llmbench.launch.preflight.allocation import AllocationPlan
-    from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob, Reruns
-    from pytest_llmbench.launch.recipe.variants import Builds
-    from pytest_llmbench.launch.slurm import Runner, Slurm
+    from pytest_llmbench.launch.commands import Runner
+    from pytest_llmbench.launch.plan.planned_job import LaunchProblem, PlannedJob, Reruns
+    from pytest_llmbench.launch.plan.variants import Builds
+    from pytest_llmbench.launch.schedulers.slurm.allocation_plan import AllocationPlan
+    from pytest_llmbench.launch.schedulers.slurm.client import Slurm
 
 
 ReadNoise = Callable[[str, Collection[str]], Mapping[str, Noise]]
@@ -73,7 +74,7 @@ class Plan:
     @property
     def first_specs(self) -> list[JobSpec]:
         """What is submitted first, of each configuration: behind their allocation where the runs share one."""
-        from pytest_llmbench.launch.preflight.allocation import place_run
+        from pytest_llmbench.launch.schedulers.slurm.allocation_plan import place_run
 
         specs = []
         for job in self.jobs:
@@ -107,7 +108,7 @@ class Planner:
     @cached_property
     def cluster(self) -> Cluster:
         """The cluster: its file, what options say, else this machine, or what Slurm has. Raises LaunchError."""
-        from pytest_llmbench.launch.recipe.cluster import describe_machine, read_cluster
+        from pytest_llmbench.launch.plan.cluster_file import describe_machine, read_cluster
 
         path, launch = self.launch.cluster, self.launch
         cluster = read_cluster(path) if path else self._describe_cluster(describe_machine(self.host.run))
@@ -135,8 +136,8 @@ class Planner:
         return Cluster(gpu=machine.gpu) if larger or self.gpu not in ("", machine.gpu) else machine
 
     def _learn_cluster(self) -> Cluster | None:
-        from pytest_llmbench.launch.recipe.learned_cluster import learn_cluster
-        from pytest_llmbench.launch.slurm import SlurmAway
+        from pytest_llmbench.launch.schedulers.slurm.client import SlurmAway
+        from pytest_llmbench.launch.schedulers.slurm.learned_cluster import learn_cluster
 
         try:
             learned = learn_cluster(self.slurm, self.gpu)
@@ -150,7 +151,7 @@ class Planner:
     def list_variants(self, job: PlannedJob) -> tuple[Variant, ...]:
         """Return the arms of an A/B, the reference first, or the builds of a search in their order; none for any other
         launch. Raises LaunchError."""
-        from pytest_llmbench.launch.recipe.variants import list_commits
+        from pytest_llmbench.launch.plan.variants import list_commits
 
         commits = self.builds.commits
         if commits or self.launch.bisect.startswith(COMMITS):
@@ -160,7 +161,7 @@ class Planner:
     @cached_property
     def builds(self) -> Builds:
         """What an A/B compares, or a search is over; nothing for any other launch. Raises LaunchError."""
-        from pytest_llmbench.launch.recipe.variants import Builds, read_builds, read_variants
+        from pytest_llmbench.launch.plan.variants import Builds, read_builds, read_variants
 
         if self.launch.ab:
             return read_variants(self.host.directory / self.launch.ab)
@@ -172,14 +173,14 @@ class Planner:
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
         """How each recipe in each release is launched."""
-        from pytest_llmbench.launch.recipe.fit import read_facts
+        from pytest_llmbench.launch.plan.fit import read_facts
 
         every = (read_facts(recipe) for recipe in self.catalog.recipes)
         return {(facts.recipe, facts.release): facts for facts in every if facts is not None}
 
     def plan(self, selected: Sequence[Key]) -> Plan:
         """Return the jobs of the selected configurations that this cluster can run; raises LaunchError if none."""
-        from pytest_llmbench.launch.recipe.fit import explain_unfit, refuse_hours
+        from pytest_llmbench.launch.plan.fit import explain_unfit, refuse_hours
 
         skipped: dict[Key, str] = {}
         jobs: list[PlannedJob] = []
@@ -215,13 +216,13 @@ class Planner:
     @property
     def limit(self) -> float:
         """The GPU-hours that one session may use."""
-        from pytest_llmbench.launch.recipe.fit import DEFAULT_HOURS
+        from pytest_llmbench.launch.plan.fit import DEFAULT_HOURS
 
         return self.cluster.gpu_hours or DEFAULT_HOURS
 
     def restore_job(self, spec: JobSpec) -> PlannedJob:
         """Return a job that was submitted before; LaunchError where no baseline file has its recipe any more."""
-        from pytest_llmbench.launch.preflight.plan import PlannedJob
+        from pytest_llmbench.launch.plan.planned_job import PlannedJob
 
         facts = self.facts.get((spec.key.recipe, spec.key.release))
         if facts is None:
@@ -230,9 +231,9 @@ class Planner:
 
     def plan_job(self, key: Key, purpose: Purpose) -> PlannedJob:
         """Return the job of a configuration; raises LaunchError for a purpose that its recipe does not have."""
-        from pytest_llmbench.launch.preflight.plan import PlannedJob
-        from pytest_llmbench.launch.recipe import build_job
-        from pytest_llmbench.launch.recipe.purpose import build_variables, parse_profile
+        from pytest_llmbench.launch.plan.job_spec import build_job
+        from pytest_llmbench.launch.plan.planned_job import PlannedJob
+        from pytest_llmbench.launch.plan.purpose import build_variables, parse_profile
 
         baseline, facts = self.catalog.baselines[key][0], self.facts[key.recipe, key.release]
         asked = self.launch if purpose is self.launch.purpose else LaunchSettings()
@@ -252,7 +253,7 @@ class Planner:
     def plan_variants(self, jobs: Sequence[PlannedJob]) -> dict[str, tuple[PlannedJob, ...]]:
         """Return for each configuration a job for each of its variants, in their order; nothing where there are none.
         Raises LaunchError."""
-        from pytest_llmbench.launch.recipe.variants import refuse_same
+        from pytest_llmbench.launch.plan.variants import refuse_same
 
         planned: dict[str, tuple[PlannedJob, ...]] = {}
         for job in jobs if self.launch.purpose in TRIALS else ():
@@ -262,7 +263,7 @@ class Planner:
         return planned
 
     def _plan_variant(self, job: PlannedJob, variant: Variant) -> PlannedJob:
-        from pytest_llmbench.launch.recipe.variants import find_checkout, install_variant, refuse_ineffective
+        from pytest_llmbench.launch.plan.variants import find_checkout, install_variant, refuse_ineffective
 
         cluster = self.cluster
         try:
@@ -278,7 +279,7 @@ class Planner:
 
     def list_reruns(self, plan: Plan) -> Reruns:
         """Return what a session may start besides the first runs of its plan."""
-        from pytest_llmbench.launch.preflight.plan import Reruns
+        from pytest_llmbench.launch.plan.planned_job import Reruns
 
         launch = self.launch
         profiled = plan.jobs if launch.profile_on_regression else ()
@@ -296,7 +297,7 @@ class Planner:
 
     def plan_node_check(self, spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
         """Return the job of the site's own check of nodes that a configuration was slow on."""
-        from pytest_llmbench.launch.recipe.node_check import build_node_check
+        from pytest_llmbench.launch.schedulers.slurm.node_check import build_node_check
 
         return build_node_check(self.launch.node_checks, spec, self.cluster, nodes)
 
@@ -323,9 +324,9 @@ class Planner:
     def find_problems(self, plan: Plan) -> tuple[LaunchProblem, ...]:
         """Return all that is in the way of the plan. What somebody overruled by its name is told instead, and kept as
         `overruled`; what was set by hand and changes nothing is told, too."""
+        from pytest_llmbench.launch.plan.planned_job import describe_overruled
+        from pytest_llmbench.launch.plan.variants import find_without_script
         from pytest_llmbench.launch.preflight import check_launch
-        from pytest_llmbench.launch.preflight.plan import describe_overruled
-        from pytest_llmbench.launch.recipe.variants import find_without_script
 
         skipped = find_without_script(plan.variants, self.host.folder)
         for job in skipped:
@@ -341,8 +342,8 @@ class Planner:
 
     def _list_ineffective(self, plan: Plan) -> Iterator[str]:
         """Yield which variables of profiles and the like change nothing although somebody set them by hand."""
-        from pytest_llmbench.launch.recipe.fit import find_installed
-        from pytest_llmbench.launch.recipe.purpose import explain_ineffective
+        from pytest_llmbench.launch.plan.fit import find_installed
+        from pytest_llmbench.launch.plan.purpose import explain_ineffective
 
         lines: dict[str, None] = {}
         for job in plan.jobs:
@@ -365,7 +366,7 @@ class Planner:
     @cached_property
     def slurm(self) -> Slurm:
         """Slurm, as this machine reaches it."""
-        from pytest_llmbench.launch.slurm import Slurm
+        from pytest_llmbench.launch.schedulers.slurm.client import Slurm
 
         return Slurm(self.host.run, self.host.environment)
 

@@ -18,11 +18,11 @@ from pytest_llmbench.core.job_records import (
     Purpose,
     SubmissionState,
 )
-from pytest_llmbench.launch.slurm.statuses import find_phase
+from pytest_llmbench.launch.schedulers.slurm.statuses import find_phase
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.follow import NextJob
-    from pytest_llmbench.launch.journal import Journal
+    from pytest_llmbench.launch.jobs.engine import NextJob
+    from pytest_llmbench.launch.jobs.journal import Journal
 
 SECONDS = 3600.0
 
@@ -63,7 +63,7 @@ def describe_used(jobs: Iterable[Job]) -> str:
 
 def measure_held(journal: Journal, now: datetime) -> dict[JobIdentity, float]:
     """Return the GPU-hours that each allocation of a session has used so far, of those that have not ended."""
-    from pytest_llmbench.launch.submit.allocation import list_allocations
+    from pytest_llmbench.launch.schedulers.slurm.allocation import list_allocations
 
     return {
         job.identity: max((now - job.status.started).total_seconds(), 0.0) * job.spec.occupied_gpus / SECONDS

@@ -14,8 +14,8 @@ from pytest_llmbench.pipeline.launch.costs import describe_used
 from pytest_llmbench.session.launch_settings import LaunchSettings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.follow import Engine
-    from pytest_llmbench.launch.journal import Journal
+    from pytest_llmbench.launch.jobs.engine import Engine
+    from pytest_llmbench.launch.jobs.journal import Journal
 
 
 class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the session)
@@ -68,8 +68,8 @@ def describe_left(journal: Journal, launch: LaunchSettings, host: Host) -> str:
 
 def describe_untouched(launch: LaunchSettings, host: Host) -> str:
     """Say what goes on where a session was stopped before it had begun, or taken up, any job."""
-    from pytest_llmbench.launch.journal import Journal
-    from pytest_llmbench.launch.journal.places import require_journal
+    from pytest_llmbench.launch.jobs.journal import Journal
+    from pytest_llmbench.launch.jobs.session_index import require_journal
 
     if not launch.goes_on:
         return "interrupted before anything was submitted"

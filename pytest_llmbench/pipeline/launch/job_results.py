@@ -77,8 +77,8 @@ class LaunchedRuns:
     def find_run(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
         from pytest_llmbench.launch import has_unknown_secrets
-        from pytest_llmbench.launch.recipe import find_named_image
-        from pytest_llmbench.launch.submit import estimate_submission
+        from pytest_llmbench.launch.plan.job_spec import find_named_image
+        from pytest_llmbench.launch.schedulers.slurm.launchers import estimate_submission
         from pytest_llmbench.session.collect_runs import ingest_job
 
         since = estimate_submission(job)
@@ -229,7 +229,7 @@ class LaunchedRuns:
 
     def list_files(self, job: Job) -> tuple[Path, ...]:
         """Return the files that a job left besides its log: profiles or checkpoints, as it was launched for."""
-        from pytest_llmbench.launch.recipe.purpose import find_outputs
+        from pytest_llmbench.launch.plan.purpose import find_outputs
 
         if job.spec.purpose in WITHOUT_FILES or not job.job_id:
             return ()
@@ -244,7 +244,7 @@ class LaunchedRuns:
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
         """Return whose failure the end of a run's last log is, and what the log says of it with its line."""
         from pytest_llmbench.launch import hide_in_quote
-        from pytest_llmbench.launch.slurm.statuses import find_blame
+        from pytest_llmbench.launch.schedulers.slurm.statuses import find_blame
         from pytest_llmbench.logs.quoted_lines import read_last_lines
 
         attempt = run.attempts[-1]
@@ -257,7 +257,7 @@ class LaunchedRuns:
 
     def name_failed_nodes(self, job: Job, run: Run) -> tuple[str, ...]:
         """Return the nodes of a job that its log itself says failed; empty where it names none."""
-        from pytest_llmbench.launch.slurm.statuses import expand_hosts
+        from pytest_llmbench.launch.schedulers.slurm.statuses import expand_hosts
 
         ending = run.attempts[-1].log.ending if run.attempts else None
         own = job.status.nodes if job.status else ()
@@ -277,7 +277,7 @@ class LaunchedRuns:
     def read_check(self, job: Job) -> str:
         """Return the last lines that a check of nodes printed."""
         from pytest_llmbench.launch import hide_in_quote
-        from pytest_llmbench.launch.recipe.node_check import OUTPUT
+        from pytest_llmbench.launch.schedulers.slurm.node_check import OUTPUT
         from pytest_llmbench.logs.quoted_lines import read_last_lines
 
         lines = read_last_lines(job.spec.directory / OUTPUT.format(job=job.job_id), QUOTED)
@@ -286,7 +286,7 @@ class LaunchedRuns:
 
 def _keep_logs(job: Job, template: str, since: datetime) -> None:
     """Put the logs of a run in an allocation where no later run of it writes; `template` says how their paths end."""
-    from pytest_llmbench.launch.submit.allocation import is_kept, keep_logs
+    from pytest_llmbench.launch.schedulers.slurm.allocation import is_kept, keep_logs
     from pytest_llmbench.runs.discover.discovery import find_runs
 
     if is_kept(job):

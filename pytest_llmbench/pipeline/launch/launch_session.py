@@ -39,8 +39,8 @@ from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults
 from pytest_llmbench.session.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.follow import Engine
-    from pytest_llmbench.launch.journal import Journal
+    from pytest_llmbench.launch.jobs.engine import Engine
+    from pytest_llmbench.launch.jobs.journal import Journal
 
 PLAN = "plan"  # the note of the journal with what a session set out to do
 
@@ -136,7 +136,7 @@ class LaunchSession:
 
     def _plan_checked(self, selected: Sequence[Key]) -> Plan:
         """Return the plan of a new session; LaunchError for what is in its way."""
-        from pytest_llmbench.launch.preflight.plan import describe_problems
+        from pytest_llmbench.launch.plan.planned_job import describe_problems
 
         plan = self._plan(selected)
         problems = self.planner.find_problems(plan)
@@ -200,7 +200,7 @@ class LaunchSession:
         return noted
 
     def _tell_plan(self, plan: Plan) -> bool:
-        from pytest_llmbench.launch.preflight import plan as text
+        from pytest_llmbench.launch.plan import planned_job as text
 
         problems = self.planner.find_problems(plan)
         reruns = self.planner.list_reruns(plan)
@@ -219,7 +219,7 @@ class LaunchSession:
 
     def _plan_hours(self, plan: Plan) -> PlannedHours:
         """Return the GPU-hours of a plan before its first job, and say them."""
-        from pytest_llmbench.launch.preflight.plan import estimate_most, format_budget
+        from pytest_llmbench.launch.plan.planned_job import estimate_most, format_budget
 
         reruns = self.planner.list_reruns(plan)
         for line in (*plan.describe_allocations(), *format_budget(plan.jobs, plan.limit, reruns, plan.runs)):
@@ -234,8 +234,8 @@ class LaunchSession:
 
     @contextmanager
     def _open_journal(self) -> Iterator[Journal]:
-        from pytest_llmbench.launch.journal import Journal
-        from pytest_llmbench.launch.journal.places import require_journal
+        from pytest_llmbench.launch.jobs.journal import Journal
+        from pytest_llmbench.launch.jobs.session_index import require_journal
 
         if self.launch.goes_on:
             require_journal(self.host.index, self.launch.session, self.host.folder)
@@ -317,12 +317,12 @@ class LaunchSession:
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
 
     def _build_engine(self, journal: Journal, budget: HoursBudget) -> Engine:
-        from pytest_llmbench.launch.follow import Engine
-        from pytest_llmbench.launch.follow.progress import Progress
-        from pytest_llmbench.launch.follow.watch import Limits
-        from pytest_llmbench.launch.submit import Tools, build_launchers
-        from pytest_llmbench.launch.submit.builds import with_builds
-        from pytest_llmbench.launch.submit.trial_marks import with_marks
+        from pytest_llmbench.launch.jobs.builds import with_builds
+        from pytest_llmbench.launch.jobs.engine import Engine
+        from pytest_llmbench.launch.jobs.progress import Progress
+        from pytest_llmbench.launch.jobs.variant_marks import with_marks
+        from pytest_llmbench.launch.jobs.watch import Limits
+        from pytest_llmbench.launch.schedulers.slurm.launchers import Tools, build_launchers
         from pytest_llmbench.pipeline.launch.running_logs import RunningLogs
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()

@@ -14,7 +14,7 @@ from pytest_llmbench.core.job_records import JobSpec, Purpose
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.node_records import NodeSearch, Suspect
-    from pytest_llmbench.launch.preflight.plan import PlannedJob
+    from pytest_llmbench.launch.plan.planned_job import PlannedJob
     from pytest_llmbench.session.catalog import Catalog
     from pytest_llmbench.session.launch_settings import LaunchSettings
     from pytest_llmbench.session.settings import Settings
@@ -91,7 +91,7 @@ def _is_pinned(spec: JobSpec) -> bool:
 
 
 def _list_excluded(spec: JobSpec) -> set[str]:
-    from pytest_llmbench.launch.slurm.statuses import expand_hosts
+    from pytest_llmbench.launch.schedulers.slurm.statuses import expand_hosts
 
     return {node for nodes in spec.exclude for node in expand_hosts(nodes)}
 

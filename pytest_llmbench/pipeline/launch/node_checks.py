@@ -16,7 +16,7 @@ from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.judge.cluster import NodeFinding
-    from pytest_llmbench.launch.follow import NextJob
+    from pytest_llmbench.launch.jobs.engine import NextJob
 
 WORDS = {Purpose.CONFIRM_NODES: "confirmed", Purpose.CHECK_NODES: "checked"}
 
@@ -67,7 +67,7 @@ class NodeChecks:
         """Take the configurations by id, what judges runs, whether GPU-hours are left for jobs (with what is said where
         not), what makes the job of the site's own check of some nodes, None where there is none, and the nodes that
         the history names."""
-        from pytest_llmbench.launch.follow import NextJob
+        from pytest_llmbench.launch.jobs.engine import NextJob
 
         self._configurations = configurations
         self._judge = judge
@@ -93,7 +93,7 @@ class NodeChecks:
 
     def _begin_configurations(self) -> list[NextJob]:
         """Return the first job of each configuration, without the nodes that were confirmed."""
-        from pytest_llmbench.launch.follow import NextJob
+        from pytest_llmbench.launch.jobs.engine import NextJob
 
         if self._begun:
             return []
@@ -112,7 +112,7 @@ class NodeChecks:
 
     def plan(self, progress: ConfigurationProgress) -> list[NextJob]:
         """Return one more run on nodes that were slow once, and the site's check of all that are named."""
-        from pytest_llmbench.launch.follow import NextJob
+        from pytest_llmbench.launch.jobs.engine import NextJob
 
         finding = progress.finding
         named = (*finding.exclude, *finding.suspects) if finding else ()
@@ -197,7 +197,7 @@ def _list_named(progress: ConfigurationProgress) -> set[str]:
 
 def _describe_check(job: Job, end: JobEnd, printed: str) -> str:
     """Return how the site's check of nodes ended, and what it printed last."""
-    from pytest_llmbench.launch.recipe.node_check import MINUTES
+    from pytest_llmbench.launch.schedulers.slurm.node_check import MINUTES
 
     nodes = get_nodes(job)
     name = f" (job {job.job_id})" if job.job_id else ""

@@ -44,7 +44,7 @@ from pytest_llmbench.pipeline.launch.node_checks import NodeChecks, NodeJudge, a
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.follow import NextJob
+    from pytest_llmbench.launch.jobs.engine import NextJob
     from pytest_llmbench.session.launch_settings import LaunchSettings
 
 # why a run is invalid by the state in which its job ended; job-failed for every other
@@ -156,8 +156,8 @@ class LaunchProgress:
     def _start_again(self, job: Job, end: JobEnd, run: Run | None) -> NextJob | None:
         """Return the same job once more, on other nodes, where the infrastructure failed: without the node that its log
         names, else without all of them."""
-        from pytest_llmbench.launch.follow import NextJob
-        from pytest_llmbench.launch.slurm.statuses import is_refused
+        from pytest_llmbench.launch.jobs.engine import NextJob
+        from pytest_llmbench.launch.schedulers.slurm.statuses import is_refused
 
         if job.submission is SubmissionState.UNCERTAIN:
             return None
@@ -283,7 +283,7 @@ class LaunchProgress:
         return ConfigurationResult(Case(key.id, key), judgement, done=text if proof else "")
 
     def _plan_repeats(self, progress: ConfigurationProgress, result: ConfigurationResult) -> list[NextJob]:
-        from pytest_llmbench.launch.follow import NextJob
+        from pytest_llmbench.launch.jobs.engine import NextJob
 
         done = len(progress.runs) + len(progress.failures)
         wanted = range(done + 1, done + self._count_next_runs(progress, result, done) + 1)
@@ -308,7 +308,7 @@ class LaunchProgress:
         return count_next_runs(plan, result.judgement, done)
 
     def _plan_profile(self, progress: ConfigurationProgress) -> list[NextJob]:
-        from pytest_llmbench.launch.follow import NextJob
+        from pytest_llmbench.launch.jobs.engine import NextJob
 
         result = progress.result
         regressed = (

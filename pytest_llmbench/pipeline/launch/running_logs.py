@@ -100,7 +100,7 @@ class RunningLogs:
 
 def _search_log(job: Job) -> Path | None:
     """Return the log of a job's latest attempt, None while there is none."""
-    from pytest_llmbench.launch.submit import estimate_submission
+    from pytest_llmbench.launch.schedulers.slurm.launchers import estimate_submission
     from pytest_llmbench.runs.discover.discovery import find_runs
 
     since = estimate_submission(job)

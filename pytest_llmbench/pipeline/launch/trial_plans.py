@@ -12,9 +12,9 @@ from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.journal import Journal
-    from pytest_llmbench.launch.preflight.allocation import AllocationPlan
-    from pytest_llmbench.launch.preflight.plan import PlannedJob
+    from pytest_llmbench.launch.jobs.journal import Journal
+    from pytest_llmbench.launch.plan.planned_job import PlannedJob
+    from pytest_llmbench.launch.schedulers.slurm.allocation_plan import AllocationPlan
     from pytest_llmbench.pipeline.launch import Plan, Planner
 
 WARMED = {Purpose.COMPARE_VARIANTS: 8, Purpose.BISECT: 2}
@@ -28,7 +28,7 @@ def plan_allocations(
 ) -> dict[str, AllocationPlan]:
     """Return by id how the runs of the variants get their nodes. Where a run `before`, in a session that goes on, was a
     job of its own, the others are."""
-    from pytest_llmbench.launch.preflight.allocation import AllocationPlan, plan_allocation
+    from pytest_llmbench.launch.schedulers.slurm.allocation_plan import AllocationPlan, plan_allocation
 
     if not variants:
         return {}
@@ -59,7 +59,7 @@ def recount_trials(
 ) -> Mapping[str, int]:
     """Return by id how many runs there are at most in a session that goes on, which noted how many when it began.
     LaunchError where these are more by now, and take more than the GPU-hours that are allowed."""
-    from pytest_llmbench.launch.recipe.fit import refuse_hours
+    from pytest_llmbench.launch.plan.fit import refuse_hours
 
     runs = count_trials(planner, variants, allocations) if variants else noted
     if any(most > noted.get(case, 0) for case, most in runs.items()):
@@ -84,7 +84,7 @@ def estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:
 
 def choose_progress(planner: Planner, plan: Plan, journal: Journal) -> Callable[..., LaunchProgress]:
     """Return what follows the runs of a plan, once it is given what every launch takes."""
-    from pytest_llmbench.launch.submit.allocation import release
+    from pytest_llmbench.launch.schedulers.slurm.allocation import release
 
     if not plan.variants:
         return partial(LaunchProgress, plan.first_specs)

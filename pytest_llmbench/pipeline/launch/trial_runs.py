@@ -26,9 +26,9 @@ from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.follow import NextJob
-    from pytest_llmbench.launch.preflight.allocation import AllocationPlan
-    from pytest_llmbench.launch.preflight.plan import PlannedJob
+    from pytest_llmbench.launch.jobs.engine import NextJob
+    from pytest_llmbench.launch.plan.planned_job import PlannedJob
+    from pytest_llmbench.launch.schedulers.slurm.allocation_plan import AllocationPlan
     from pytest_llmbench.session.launch_settings import LaunchSettings
 
 MOST_ALLOCATIONS = 3  # that ended before their runs did; each further run is a job of its own
@@ -190,8 +190,8 @@ class TrialProgress(LaunchProgress, ABC):
     ) -> list[NextJob]:
         """Return a run, behind its allocation where that is a new one."""
         from pytest_llmbench.judge.trials import is_measured
-        from pytest_llmbench.launch.follow import NextJob
-        from pytest_llmbench.launch.preflight.allocation import place_run
+        from pytest_llmbench.launch.jobs.engine import NextJob
+        from pytest_llmbench.launch.schedulers.slurm.allocation_plan import place_run
 
         case, nodes = progress.spec.case_id, self._find_nodes(progress)
         spec, shared = self._variants[case][step.variant], self._shared[case]
@@ -281,7 +281,7 @@ def _ended_with_allocation(job: Job, end: JobEnd) -> bool:
 def digest_variants(variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, dict[str, str]]:
     """Return by configuration and name what tells a variant from another one of its name: directory, command and the
     variables of a job of it, but for those of the caller's shell."""
-    from pytest_llmbench.launch.recipe import PASSED
+    from pytest_llmbench.launch.plan.job_spec import PASSED
 
     def digest(spec: JobSpec) -> str:
         environment = [(name, value) for name, value in spec.environment if name not in (*PASSED, *spec.secrets)]
@@ -295,7 +295,7 @@ def digest_variants(variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, d
 def digest_scripts(variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, str]:
     """Return by path what the scripts hold that the jobs of variants run: empty where one cannot be read. Those in a
     folder where a build may make them are left out."""
-    from pytest_llmbench.launch.preflight.plan import digest_script, find_script
+    from pytest_llmbench.launch.plan.planned_job import digest_script, find_script
 
     scripts = {find_script(job) for jobs in variants.values() for job in jobs if not job.spec.build}
     return {str(script): digest_script(script) for script in sorted(filter(None, scripts))}

@@ -20,7 +20,7 @@ from pytest_llmbench.tools.command_line import Output, Subparsers, read_recipes_
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import Recipe
-    from pytest_llmbench.launch.preflight.plan import PlannedJob
+    from pytest_llmbench.launch.plan.planned_job import PlannedJob
 
 HOURS = 4.0  # a setup step that takes longer is ended: importing an image takes up to an hour
 
@@ -71,7 +71,7 @@ def set_up(
 
     Raises LaunchError where it cannot even begin: an unknown recipe, no folder, something missing.
     """
-    from pytest_llmbench.launch.submit.setup import build_setup_step, check_setup, describe_import
+    from pytest_llmbench.launch.jobs.setup_step import build_setup_step, check_setup, describe_import
 
     cluster = _read_cluster(options.cluster, directory)
     facts = choose_recipe(options.recipe, options.release, recipes, cluster)
@@ -86,8 +86,9 @@ def set_up(
 
 
 def _run(step: PlannedJob, directory: Path, caller: Mapping[str, str], tell: Callable[[str], None]) -> tuple[str, bool]:
-    from pytest_llmbench.launch.slurm import Slurm, run
-    from pytest_llmbench.launch.submit.setup import SetupHost, is_slurm_job, run_setup
+    from pytest_llmbench.launch.commands import run
+    from pytest_llmbench.launch.jobs.setup_step import SetupHost, is_slurm_job, run_setup
+    from pytest_llmbench.launch.schedulers.slurm.client import Slurm
 
     def read_clock() -> datetime:
         return datetime.now(UTC)
@@ -105,8 +106,8 @@ def _run(step: PlannedJob, directory: Path, caller: Mapping[str, str], tell: Cal
 
 def _format_step(step: PlannedJob, caller: Mapping[str, str]) -> str:
     """Return the variables, folder and command of a step as a shell takes them."""
-    from pytest_llmbench.launch.preflight.plan import format_command, quote_word
-    from pytest_llmbench.launch.submit.setup import list_own_variables
+    from pytest_llmbench.launch.jobs.setup_step import list_own_variables
+    from pytest_llmbench.launch.plan.planned_job import format_command, quote_word
 
     variables = [f"{name}={quote_word(value)}" for name, value in list_own_variables(step, caller)]
     return "\n".join([*variables, f"cd {quote_word(str(step.spec.directory))}", format_command(step.spec)])
@@ -114,7 +115,7 @@ def _format_step(step: PlannedJob, caller: Mapping[str, str]) -> str:
 
 def choose_recipe(name: str, release: str, recipes: Sequence[Recipe], cluster: Cluster) -> LaunchFacts:
     """Return how the named recipe is launched, in the only release or the one that is installed or asked for."""
-    from pytest_llmbench.launch.recipe.fit import read_facts
+    from pytest_llmbench.launch.plan.fit import read_facts
 
     with_setup = [facts for recipe in recipes if (facts := read_facts(recipe)) is not None and facts.setup]
     names = sorted({facts.recipe for facts in with_setup})
@@ -139,7 +140,7 @@ def _join_alternatives(names: Sequence[str]) -> str:
 
 
 def _read_cluster(path: Path | None, directory: Path) -> Cluster:
-    from pytest_llmbench.launch.recipe.cluster import read_cluster
+    from pytest_llmbench.launch.plan.cluster_file import read_cluster
 
     file = directory / (path or "cluster.yaml")
     if file.exists():
@@ -163,8 +164,9 @@ def add_cluster(commands: Subparsers) -> None:
 
 
 def _run_cluster(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.launch.recipe.learned_cluster import format_cluster_file, learn_cluster
-    from pytest_llmbench.launch.slurm import Slurm, run
+    from pytest_llmbench.launch.commands import run
+    from pytest_llmbench.launch.schedulers.slurm.client import Slurm
+    from pytest_llmbench.launch.schedulers.slurm.learned_cluster import format_cluster_file, learn_cluster
 
     learned = learn_cluster(Slurm(run, os.environ), arguments.gpu.lower())
     if learned is None:

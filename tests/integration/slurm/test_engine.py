@@ -16,11 +16,12 @@ from support.clusters import Cluster
 from support.job_specs import job_spec
 
 from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, Phase
-from pytest_llmbench.launch.follow import Engine, NextJob
-from pytest_llmbench.launch.follow.watch import Limits
-from pytest_llmbench.launch.journal import Journal
-from pytest_llmbench.launch.slurm import CommandOutput, Slurm, run
-from pytest_llmbench.launch.submit import Tools, build_launchers
+from pytest_llmbench.launch.commands import CommandOutput, run
+from pytest_llmbench.launch.jobs.engine import Engine, NextJob
+from pytest_llmbench.launch.jobs.journal import Journal
+from pytest_llmbench.launch.jobs.watch import Limits
+from pytest_llmbench.launch.schedulers.slurm.client import Slurm
+from pytest_llmbench.launch.schedulers.slurm.launchers import Tools, build_launchers
 
 QUICK = Limits(first_poll=0.1, longest_poll=0.5, away_seconds=60.0, lost_seconds=180.0)
 
@@ -171,7 +172,7 @@ def test_a_job_that_somebody_else_cancels(session: Session) -> None:
 
 @pytest.mark.slow
 def test_a_job_that_can_never_start(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_llmbench.launch.follow.watch.BLOCKED_SECONDS", 1.0)
+    monkeypatch.setattr("pytest_llmbench.launch.jobs.watch.BLOCKED_SECONDS", 1.0)
     found = session.run(session.spec("big", "true", "-N5"), session.spec("good", "true"))
     assert blames(found) == {"big": Blame.CANCELLED, "good": Blame.NONE}
     assert found["big"][1].text.startswith("never started: ")

@@ -15,7 +15,7 @@ from support.shipped_specs import baseline, facts
 
 from pytest_llmbench.core.job_records import Cluster as Described
 from pytest_llmbench.core.job_records import JobSpec
-from pytest_llmbench.launch.recipe import build_job
+from pytest_llmbench.launch.plan.job_spec import build_job
 
 PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
 HOSTILE = "a b; touch x $(touch x) `touch x` 'q\" {gpus} ${HOME}\n -N 9 é"

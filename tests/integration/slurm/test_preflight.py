@@ -13,10 +13,11 @@ from support.clusters import Cluster as RealCluster
 from support.planned import machine, planned, program
 
 from pytest_llmbench.core.job_records import Cluster
+from pytest_llmbench.launch.commands import run
+from pytest_llmbench.launch.jobs.setup_step import SetupHost, build_setup_step, run_setup
+from pytest_llmbench.launch.plan.planned_job import LaunchProblem, PlannedJob
 from pytest_llmbench.launch.preflight import check_launch
-from pytest_llmbench.launch.preflight.plan import LaunchProblem, PlannedJob
-from pytest_llmbench.launch.slurm import Slurm, run
-from pytest_llmbench.launch.submit.setup import SetupHost, build_setup_step, run_setup
+from pytest_llmbench.launch.schedulers.slurm.client import Slurm
 
 
 def slurm_of(cluster: RealCluster) -> Slurm:

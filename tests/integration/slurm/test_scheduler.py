@@ -1,4 +1,4 @@
-"""What a real Slurm says of jobs, read by `launch.slurm`: every end that can be brought about on one machine."""
+"""Ends of jobs that a real Slurm reports: every one that can be brought about on one machine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 from support.clusters import Cluster
 
 from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
-from pytest_llmbench.launch.slurm import Partition, Slurm, SlurmAway, run
-from pytest_llmbench.launch.slurm.statuses import explain_status, explain_stuck
+from pytest_llmbench.launch.commands import run
+from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm, SlurmAway
+from pytest_llmbench.launch.schedulers.slurm.statuses import explain_status, explain_stuck
 
 
 def asking(cluster: Cluster) -> Slurm:

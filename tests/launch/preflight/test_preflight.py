@@ -15,10 +15,11 @@ from support.planned import FACTS, Python, machine, planned, program
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, PreflightCheck, Purpose
+from pytest_llmbench.launch.commands import CommandOutput
+from pytest_llmbench.launch.plan.planned_job import LaunchProblem, LocalMachine, PlannedJob, describe_problems
 from pytest_llmbench.launch.preflight import check_launch
-from pytest_llmbench.launch.preflight.plan import LaunchProblem, LocalMachine, PlannedJob, describe_problems
 from pytest_llmbench.launch.preflight.python_checks import is_wanted_version
-from pytest_llmbench.launch.slurm import CommandOutput, Partition
+from pytest_llmbench.launch.schedulers.slurm.client import Partition
 
 
 def part(name: str = "batch", nodes: int = 4, gpus: int = 8, limit: float | None = None, up: bool = True) -> Partition:

@@ -12,8 +12,8 @@ from support.builders import KEY, NOW
 from support.job_specs import job_spec
 
 from pytest_llmbench.core.job_records import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
-from pytest_llmbench.launch.follow import NextJob
-from pytest_llmbench.launch.journal import Journal
+from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.pipeline.launch.costs import HoursBudget, describe_used, measure_cost, measure_held
 
 SPEC = job_spec(

@@ -27,8 +27,8 @@ from pytest_llmbench.core.job_records import (
 from pytest_llmbench.core.judgement_records import Judgement, Noise
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.trial_records import TrialTime
-from pytest_llmbench.launch.follow import NextJob
-from pytest_llmbench.launch.preflight.allocation import AllocationPlan, place_run
+from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.schedulers.slurm.allocation_plan import AllocationPlan, place_run
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.session.launch_settings import LaunchSettings

@@ -15,8 +15,8 @@ from support.planned import FACTS
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Purpose
-from pytest_llmbench.launch.preflight.plan import PlannedJob
-from pytest_llmbench.launch.slurm import CommandOutput
+from pytest_llmbench.launch.commands import CommandOutput
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.pipeline.launch import Host, Planner
 from pytest_llmbench.pipeline.launch.trial_plans import count_trials, estimate_hours, plan_allocations
 from pytest_llmbench.session import catalog

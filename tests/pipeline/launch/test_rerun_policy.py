@@ -31,7 +31,7 @@ from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.judge.cluster import NodeFinding
-from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes

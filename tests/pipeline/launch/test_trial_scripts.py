@@ -14,9 +14,9 @@ from support.planned import FACTS
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import PreflightCheck, Purpose
-from pytest_llmbench.launch.preflight.plan import PlannedJob
-from pytest_llmbench.launch.recipe.variants import find_without_script
-from pytest_llmbench.launch.slurm import run
+from pytest_llmbench.launch.commands import run
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.launch.plan.variants import find_without_script
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner
 from pytest_llmbench.pipeline.launch.trial_runs import digest_scripts, digest_variants, refuse_changed
 from pytest_llmbench.session.launch_settings import LaunchSettings

@@ -1,0 +1,102 @@
+"""Marks of the runs of an A/B or a search: they lie where a log will lie before its job is submitted.
+
+So nobody takes such a run for a night of its recipe, whatever becomes of the session. On this machine the log is known,
+and has its mark beside it. In a cluster only its folder is: a file there says of each job that it is about to be
+submitted, and then which one it became.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_llmbench.core.job_records import TRIALS, Job
+from pytest_llmbench.core.log_records import NO_JOB, TRIALS_FILE, VARIANT_MARK
+from pytest_llmbench.launch.schedulers.local import find_log
+from pytest_llmbench.launch.schedulers.slurm.launchers import SUBMIT_SECONDS, Launcher, Scheduler
+from pytest_llmbench.launch.schedulers.slurm.submissions import Submission, SubmitError
+
+
+def with_marks(launchers: Mapping[str, Launcher]) -> dict[str, Launcher]:
+    """Return launchers that mark the runs of variants before they submit them."""
+    return {via: MarkFirst(launcher) for via, launcher in launchers.items()}
+
+
+class MarkFirst:
+    """A launcher that leaves a mark before it submits a run of a variant."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        """Take the launcher that submits."""
+        self._launcher = launcher
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """Who runs its jobs."""
+        return self._launcher.scheduler
+
+    def submit(self, job: Job) -> Submission:
+        """Mark the run of a variant, and submit its job; SubmitError where the mark cannot be written, too."""
+        if job.spec.purpose not in TRIALS:
+            return self._launcher.submit(job)
+        if job.spec.via == "local":
+            log = find_log(job)
+            _write(log.with_name(log.name + VARIANT_MARK), "", job)
+            return self._launcher.submit(job)
+        _note(job)
+        return self._settle(job, self._submit(job))
+
+    def _submit(self, job: Job) -> Submission:
+        try:
+            return self._launcher.submit(job)
+        except SubmitError as error:
+            if not error.uncertain:
+                _note_after(job, NO_JOB)
+            raise
+
+    def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
+        """Return what became of a submission, as the mark says from then on."""
+        submission = self._launcher.recover(job, seconds)
+        if job.spec.purpose not in TRIALS or job.spec.via == "local":
+            return submission
+        if submission:
+            return self._settle(job, submission)
+        _note_after(job, NO_JOB)
+        return None
+
+    def _settle(self, job: Job, submission: Submission) -> Submission:
+        """Note which job it became, in the folder that its launcher printed, too; in an allocation it is that one, by
+        whose id the log is called."""
+        _note_after(job, replace(job, job_id=submission.job_id).slurm_id, submission.folder)
+        return submission
+
+
+def _note_after(job: Job, became: str, printed: Path | None = None) -> None:
+    """Note what became of a job. Where that cannot be written it stays open, and the job is what it is."""
+    with suppress(SubmitError):
+        _note(job, became, printed)
+
+
+def _note(job: Job, became: str = "", printed: Path | None = None) -> None:
+    """Write a line for a job wherever its log may lie: its token, the time, and what became of it. It stands apart from
+    a line before it that was cut."""
+    folders = job.spec.log_folders or (job.spec.directory,)
+    if job.spec.allocation:  # to which its log is moved when it has ended
+        folders = (*folders, job.folder)
+    for folder in dict.fromkeys([*folders, *filter(None, [printed])]):
+        _write(folder / TRIALS_FILE, "\n" + f"{job.token} {time.time():.0f} {became}".rstrip() + "\n", job)
+
+
+def _write(file: Path, text: str, job: Job) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(text)
+            lines.flush()
+            os.fsync(lines.fileno())
+    except OSError as error:
+        problem = f"{file} cannot be written ({error.strerror}), which says that a log is none of a night"
+        raise SubmitError(f"{job.spec.case_id}: {problem}") from error

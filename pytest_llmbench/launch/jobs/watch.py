@@ -1,0 +1,334 @@
+"""What is done about jobs from poll to poll: go on, end one, cancel some; and how long nobody may answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.job_records import (
+    BESIDE,
+    STEPLESS,
+    TRIALS,
+    Blame,
+    EndedBy,
+    Job,
+    JobEnd,
+    JobStatus,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
+from pytest_llmbench.core.stall_limits import LogProgress, Stall, StallLimits
+from pytest_llmbench.launch.jobs.progress import LastStep, find_no_step, format_duration
+from pytest_llmbench.launch.jobs.stall_watch import StallWatch, describe_stall, limit_running
+from pytest_llmbench.launch.schedulers.slurm.client import SlurmAway
+from pytest_llmbench.launch.schedulers.slurm.launchers import Launcher, group_by_scheduler
+from pytest_llmbench.launch.schedulers.slurm.statuses import (
+    OWN,
+    drop_passing,
+    explain_status,
+    explain_stuck,
+    explain_unavailable,
+)
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.jobs.journal import Journal
+
+
+BLOCKED_SECONDS = 10.0  # a reason that never clears has to be seen for so long, in poll after poll
+GONE_SECONDS = 600.0  # the same of nodes that an A/B or a search holds on to: a node may come back
+
+CANCEL_AGAIN_SECONDS = 60.0
+TELL_AGAIN_SECONDS = 300.0
+
+CANCEL_SECONDS = 30.0
+LONGEST_PAUSE = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much and how long (seconds; None: no limit)."""
+
+    max_jobs: int = 100
+    pending_seconds: float | None = None
+    beside_seconds: float = 3600.0  # the same of a job that no verdict waits for
+    running_seconds: float | None = None  # None: by the job's own estimate, where stalls cancel
+    stalls: StallLimits = field(default_factory=StallLimits)
+    away_seconds: float = 1800.0  # so long Slurm may not answer
+    lost_seconds: float = 600.0  # so long nothing may know a job
+    first_poll: float = 1.0  # so far apart are polls after a change
+    longest_poll: float = 30.0  # and without one
+
+
+@dataclass(frozen=True, slots=True)
+class PollDecision:
+    """What follows from a poll."""
+
+    status: JobStatus | None  # to keep
+    ended: bool = False
+    cancel: bool = False  # it is to be cancelled
+
+
+@dataclass(slots=True)
+class _JobMemory:
+    phase: Phase
+    since: datetime  # it is in this phase
+    last_seen: datetime  # when something knew it
+    blocked: datetime | None = None  # since when its reason is one that never clears, or that its nodes are gone
+    is_stuck: bool = False  # the first of these
+    doomed: str = ""  # why it is not waited for any longer
+    stall: Stall | None = None  # it stood still then
+    cancelled: datetime | None = None
+
+    def note(self, status: JobStatus, now: datetime) -> None:
+        """Note what is known of a job. A time in which it was suspended does not count, nor does it for Slurm."""
+        if status.state == "SUSPENDED" and not self.doomed:
+            self.since += now - self.last_seen
+        self.last_seen = now
+        if status.phase is not self.phase:
+            self.phase, self.since, self.blocked = status.phase, now, None
+
+
+class Watch:
+    """Remembers since when each job is in its phase. Time in which nobody answered does not count."""
+
+    def __init__(self, limits: Limits, last_step: LastStep = find_no_step) -> None:
+        self._limits = limits
+        self._stalls = StallWatch(limits.stalls, last_step)
+        self._memories: dict[int, _JobMemory] = {}
+        self._taken_along: dict[str, str] = {}  # by the id of an allocation: which run it was cancelled with, and why
+
+    def decide(
+        self, job: Job, status: JobStatus | None, now: datetime, progress: LogProgress | None = None
+    ) -> PollDecision:
+        """Decide about a job from what a poll says of it, None where the poll says nothing, and from what its log
+        shows, None where nobody looked."""
+        memory = self._memories.setdefault(job.number, _JobMemory(Phase.UNKNOWN, now, now))
+        if job.spec.purpose in STEPLESS:
+            progress = None
+        if status is None or status.phase is Phase.UNKNOWN:
+            return self._decide_unknown(job, memory, now)
+        memory.note(status, now)
+        if status.phase is Phase.ENDED:
+            return PollDecision(self._explain_ended(job, status, memory, progress), ended=True)
+        if status.phase is Phase.WAITING:
+            self._stalls.forget(job)
+        elif progress is not None:
+            status = replace(status, stall=self._stalls.look(job, status, progress, now))
+            hopeless = self._stalls.find_hopeless(job, progress)
+            if hopeless and not memory.doomed:
+                memory.doomed, memory.stall = describe_stall(hopeless), hopeless
+        if not memory.doomed:
+            memory.doomed, memory.stall = self._find_doom(job, status, memory, now), status.stall
+        if not memory.doomed:
+            return PollDecision(status)
+        return self._cancel_doomed(job, replace(status, stall=memory.stall), memory, now)
+
+    def _explain_ended(
+        self, job: Job, status: JobStatus, memory: _JobMemory, progress: LogProgress | None
+    ) -> JobStatus:
+        """Return the status of a job that ended with what we did to it, or how it stood still."""
+        if status.state == "TIMEOUT":
+            return replace(status, stall=self._stalls.find_last(job, status, progress))
+        before = job.status.stall if job.status else None
+        stall = before if before and before.cancelled else None  # an earlier session may have cancelled it
+        doomed = memory.doomed or self._taken_along.get(job.job_id, "") or (describe_stall(stall) if stall else "")
+        if not doomed or status.state != "CANCELLED":
+            return status
+        return replace(_mark_own(status, doomed), stall=memory.stall or stall)
+
+    def leave_out_pause(self, seconds: float, jobs: Iterable[Job]) -> None:
+        """Leave out a time in which nobody answered for these jobs."""
+        shift = timedelta(seconds=seconds)
+        for job in jobs:
+            if memory := self._memories.get(job.number):
+                memory.since, memory.last_seen = memory.since + shift, memory.last_seen + shift
+                memory.blocked = memory.blocked and memory.blocked + shift
+
+    def _decide_unknown(self, job: Job, memory: _JobMemory, now: datetime) -> PollDecision:
+        """A job without a record is normal right after its submission and at its end; for long it is lost."""
+        if (now - memory.last_seen).total_seconds() < self._limits.lost_seconds:
+            return PollDecision(job.status)
+        last = job.status or JobStatus(Phase.UNKNOWN, "")
+        lost = replace(last, phase=Phase.UNKNOWN, state="")
+        return PollDecision(_mark_own(lost, _describe_lost(job, self._limits)), ended=True)
+
+    def _find_doom(self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime) -> str:
+        """Return why a job is not to be waited for any longer, or nothing."""
+        seconds = (now - memory.since).total_seconds()
+        pending, running = self._limits.pending_seconds, self._limits.running_seconds
+        beside, pinned = job.spec.purpose in BESIDE, job.spec.purpose in (*TRIALS, Purpose.ALLOCATION)
+        if beside:
+            pending = min(self._limits.beside_seconds, pending or math.inf)
+        if running is None and self._limits.stalls.cancels:
+            running = limit_running(job.spec, status)
+        if status.phase is Phase.RUNNING and running is not None and seconds > running:
+            return (
+                f"it ran for {format_duration(seconds)}, allowed are {format_duration(running)}: a longer `time_limit` "
+                "in the cluster file, or --llmb-stall-limit=none, allows more"
+            )
+        if status.phase is not Phase.WAITING:
+            return ""
+        stuck = explain_stuck(status)
+        why = stuck or (explain_unavailable(status, reserved=beside) if beside or pinned else "")
+        again = memory.blocked if memory.is_stuck is bool(stuck) else None
+        memory.blocked, memory.is_stuck = (again or now) if why else None, bool(stuck)
+        longest = GONE_SECONDS if pinned and not stuck else BLOCKED_SECONDS
+        if memory.blocked and (now - memory.blocked).total_seconds() >= longest:
+            return f"never started: {why}"
+        if pending is not None and seconds > pending:
+            reason = f" ({status.reason})" if status.reason else ""
+            return (
+                f"never started: pending{reason} for {format_duration(seconds)}, allowed are {format_duration(pending)}"
+            )
+        return ""
+
+    def _cancel_doomed(self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime) -> PollDecision:
+        """Cancel a job, again if it does not go; give it up if it cannot be cancelled."""
+        if memory.cancelled is None:
+            memory.cancelled, memory.since = now, now
+            if job.spec.allocation:
+                self._taken_along[job.slurm_id] = f"cancelled by pytest for job {job.job_id} in it: {memory.doomed}"
+            return PollDecision(status, cancel=True)
+        if (now - memory.since).total_seconds() >= self._limits.lost_seconds:
+            text = f"{memory.doomed}; it could not be cancelled and is still {status.state}: scancel {job.slurm_id}"
+            # without its stall: it may run on, so that it is not started again
+            return PollDecision(_mark_own(replace(status, phase=Phase.ENDED, stall=None), text), ended=True)
+        again = (now - memory.cancelled).total_seconds() >= CANCEL_AGAIN_SECONDS
+        memory.cancelled = now if again else memory.cancelled
+        return PollDecision(status, cancel=again)
+
+
+class Absence:
+    """How long somebody has not answered."""
+
+    def __init__(self, away_seconds: float) -> None:
+        self._allowed = away_seconds
+        self._since: datetime | None = None
+        self._told: datetime | None = None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether there was no answer the last time."""
+        return self._since is not None
+
+    def note_silence(self, error: str, now: datetime) -> str:
+        """Note that there was no answer; return what to tell. LaunchError when it lasts too long."""
+        self._since = self._since or now
+        away = (now - self._since).total_seconds()
+        if away > self._allowed:
+            raise LaunchError(
+                f"Slurm has not answered for {format_duration(away)}: {error}\n"
+                "The jobs of this session are left as they are; --llmb-resume follows them when Slurm answers again"
+            )
+        if self._told and (now - self._told).total_seconds() < TELL_AGAIN_SECONDS:
+            return ""
+        self._told = now
+        return f"Slurm does not answer, waiting up to {format_duration(self._allowed - away)}: {error.splitlines()[0]}"
+
+    def note_answer(self, now: datetime) -> float:
+        """Note an answer; return for how many seconds there was none."""
+        away = (now - self._since).total_seconds() if self._since else 0.0
+        self._since = self._told = None
+        return away
+
+
+def explain_end(job: Job) -> JobEnd:
+    """Return how a job of the journal ended: refused, ended by us, lost, or what Slurm says."""
+    if job.submission is SubmissionState.STOPPED:
+        return JobEnd(Blame.CANCELLED, job.problem)
+    if job.refused:
+        return JobEnd(Blame.RUN, job.problem)
+    if job.status is None:
+        return JobEnd(Blame.RUN, "nothing is known of its end")
+    stall = job.status.stall
+    # of one whose record was lost its log alone cannot tell that it was cancelled for it
+    if stall and (job.status.phase is Phase.ENDED or stall.cancelled):
+        until = ", until its time limit" if job.status.state == "TIMEOUT" else ""
+        return JobEnd(Blame.HUNG, f"it {describe_stall(stall)}{until}")
+    if job.status.ended_by is EndedBy.PYTEST:
+        blame = Blame.CANCELLED if job.status.state == "CANCELLED" else Blame.RUN
+        return JobEnd(blame, job.status.reason.removeprefix(OWN))
+    return explain_status(job.status)
+
+
+def differs(old: JobStatus | None, new: JobStatus | None) -> bool:
+    """Whether something changed that is worth keeping."""
+    if old is None or new is None:
+        return new is not old
+    return drop_passing(old) != drop_passing(new)
+
+
+def has_moved_on(old: JobStatus | None, new: JobStatus | None) -> bool:
+    """Whether a job came to another state, so that more may happen soon; to wait for another reason is none."""
+    return (old and (old.phase, old.state)) != (new and (new.phase, new.state))
+
+
+def _mark_own(status: JobStatus, text: str) -> JobStatus:
+    """Return a status that we ended; it is kept with the job, so that a resumed session says the same."""
+    return replace(status, reason=OWN + text, ended_by=EndedBy.PYTEST)
+
+
+def _describe_lost(job: Job, limits: Limits) -> str:
+    nothing = f"nothing has known job {job.job_id} for {format_duration(limits.lost_seconds)}"
+    if job.status and job.status.phase is Phase.RUNNING:
+        return f"{nothing}, though it ran: its record was purged or lost; only its log can tell how it ended"
+    return f"{nothing}: its record was purged, or it is another cluster's; whether it ran, only its log can tell"
+
+
+def cancel_jobs(
+    jobs: Collection[Job],
+    launchers: Mapping[str, Launcher],
+    journal: Journal,
+    *,
+    now: Callable[[], datetime],
+    sleep: Callable[[float], None],
+    tell: Callable[[str], None],
+) -> tuple[str, ...]:
+    """Cancel submitted jobs, all at once, and wait until they have ended, at most 30 s; return the ids of the rest.
+
+    It is tried again where cancelling said that something went wrong.
+    """
+    going = {job.number: job for job in jobs}
+    problem = _ask_to_cancel(going.values(), launchers)
+    last_problem = ""
+    waited, pause = 0.0, 0.25
+    while going and waited < CANCEL_SECONDS:
+        if problem and problem != last_problem:
+            tell(problem)
+            last_problem = problem
+        sleep(pause)
+        waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)
+        _record_ended(going, launchers, journal, now)
+        problem = _ask_to_cancel(going.values(), launchers) if problem else ""
+    return tuple(job.job_id for job in going.values())
+
+
+def _ask_to_cancel(going: Collection[Job], launchers: Mapping[str, Launcher]) -> str:
+    """Ask each scheduler once to end all of its jobs; return what went wrong, or nothing."""
+    problems = []
+    for scheduler, jobs in group_by_scheduler(going, launchers).items():
+        try:
+            problems.append(scheduler.cancel(jobs))
+        except SlurmAway as error:
+            problems.append(str(error))
+    return "\n".join(filter(None, problems))
+
+
+def _record_ended(
+    going: dict[int, Job], launchers: Mapping[str, Launcher], journal: Journal, now: Callable[[], datetime]
+) -> None:
+    for scheduler, jobs in group_by_scheduler(going.values(), launchers).items():
+        try:
+            statuses = scheduler.poll(jobs)
+        except SlurmAway:
+            continue
+        for number, status in statuses.items():
+            if status.phase is Phase.ENDED:
+                del going[number]
+                text = "cancelled by pytest" if status.state == "CANCELLED" else ""
+                journal.record_end(number, status, text, now())

@@ -1,0 +1,278 @@
+"""What this cluster is: from cluster.yaml, from llmb-run's own file, or from looking at this machine."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.gpus import read_gpu_type
+from pytest_llmbench.core.job_records import Cluster, InstalledRecipe, Pairs
+from pytest_llmbench.core.userfile import expand_home
+from pytest_llmbench.core.yamlfile import (
+    ConvertedScalar,
+    Fields,
+    Items,
+    Names,
+    Nullable,
+    Number,
+    Report,
+    Text,
+    YamlMapping,
+    read_document,
+    read_entry,
+)
+from pytest_llmbench.launch.commands import Runner
+
+LLMB_RUN_FILE = "cluster_config.yaml"
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_WORKLOAD = re.compile(r"(?:pretrain|pretraining|finetune|finetuning|inference)_(.+)")
+
+
+def _expect_text(expected: str, pattern: str) -> Text:
+    return Text(expected, rf"(?a:{pattern})")
+
+
+def _convert_gpu(text: str) -> str:
+    if not re.fullmatch(r"(?a:[a-z0-9][a-z0-9_.]{0,49})", text.lower()):
+        raise ValueError(f"found {text!r}, expected a GPU type such as h100, or cpu")
+    return text.lower()
+
+
+def _convert_gres(text: str) -> str:
+    """Return `gpu:8` also for `8`, as llmb-run has it."""
+    if re.fullmatch(r"[1-9]\d{0,2}", text):
+        return f"gpu:{text}"
+    if not re.fullmatch(r"(?a:gpu(:[A-Za-z0-9_.-]+)?:[1-9]\d{0,2})", text):
+        raise ValueError(f"found {text!r}, expected the GPUs of a node as Slurm's gres has them, such as gpu:8")
+    return text
+
+
+NODES = _expect_text("nodes as Slurm writes them, such as n7 or n[1-4]", r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*")
+_SLURM_NAME = _expect_text("a name that Slurm has", r"[A-Za-z0-9][A-Za-z0-9_.@+,-]*")
+_VARIABLE = _expect_text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")
+_RECIPE = _expect_text("a recipe, alone or with its release, such as grok1-25.05", r"[a-z0-9][a-z0-9._+-]{0,199}")
+_COMMAND = _expect_text("the name of a launch command, such as sbatch", r"[a-z0-9][a-z0-9._+-]{0,99}")
+_VALUES = Names(Text("a value", r".*"), _VARIABLE)
+
+CLUSTER = Fields(
+    {"schema": Number(1, 1, whole=True)},
+    {
+        "name": Text(),
+        "gpu": ConvertedScalar(_convert_gpu),
+        "gpus_per_node": Number(1, 1024, whole=True),
+        "largest": Number(1, 10**7, whole=True),
+        "gpu_hours": Number(0.001, 10**9),
+        "launcher": _COMMAND,
+        "account": _SLURM_NAME,
+        "partition": _SLURM_NAME,
+        "gres": ConvertedScalar(_convert_gres),
+        "time_limit": _expect_text('a time limit such as "01:30:00" or "90"', r"(\d{1,4}-)?\d{1,6}(:\d{1,2}){0,2}"),
+        "qos": _SLURM_NAME,
+        "reservation": _SLURM_NAME,
+        "constraint": _expect_text('features of nodes such as "h100&nvlink"', r"[A-Za-z0-9_.&|*()\[\],:-]+"),
+        "segment": Number(1, 10**5, whole=True),
+        "nodelist": NODES,
+        "exclude": Items(NODES, least=0),
+        "environment": _VALUES,
+        "secrets": Items(_VARIABLE, least=0),
+        "installed": Names(
+            Fields(
+                {},
+                {"folder": Text(), "launcher": _COMMAND, "environment": _VALUES, "virtual_environment": Text()},
+            ),
+            _RECIPE,
+        ),
+    },
+)
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Return the cluster that a cluster.yaml describes (docs/cluster.md explains its keys), or llmb-run's own file.
+
+    Folders are taken from where the file lies; `${NAME}` in them and in values of variables is left as it is:
+    `fill_references` replaces it. A recipe with its release comes before one without. Raises LaunchError with file,
+    line, what was found and what was expected.
+    """
+    if path.is_dir() or path.name == LLMB_RUN_FILE:
+        return read_llmb_run(path)
+    root = read_document(path, what="cluster file", raises=LaunchError)
+    entry = read_entry(path, root, CLUSTER, raises=LaunchError)
+    installed = [
+        _read_installed(name, entry_of_recipe, path.parent)
+        for name, entry_of_recipe in _get_mapping(entry, "installed").items()
+    ]
+    own = ("schema", "environment", "installed")
+    return Cluster(
+        **{name: value for name, value in entry.values.items() if name not in own and value is not None},
+        environment=_read_environment(entry),
+        installed=tuple(sorted(installed, key=lambda entry_of_recipe: not entry_of_recipe.release)),
+        source=path,
+    )
+
+
+def _read_installed(name: str, entry: YamlMapping, beside: Path) -> InstalledRecipe:
+    recipe, release = _split_release(name)
+    folder, virtual = entry.get("folder"), entry.get("virtual_environment")
+    return InstalledRecipe(
+        recipe=recipe,
+        release=release,
+        folder=_resolve_path(folder, beside),
+        launcher=entry.get("launcher", ""),
+        environment=_read_environment(entry),
+        virtual_environment=_resolve_path(virtual, beside),
+    )
+
+
+def _split_release(name: str) -> tuple[str, str]:
+    """Return `grok1-25.05` as recipe and release: a release begins with a digit and has a dot."""
+    match = re.fullmatch(r"(.+)-(\d+\.[^-]*)", name)
+    return (match[1], match[2]) if match else (name, "")
+
+
+def _resolve_path(text: str | None, beside: Path) -> Path | None:
+    if text is None:
+        return None
+    return Path(text) if text.startswith("${") else beside.absolute() / expand_home(text)
+
+
+def _read_environment(entry: YamlMapping) -> Pairs:
+    return tuple(_get_mapping(entry, "environment").items())
+
+
+def _get_mapping(entry: YamlMapping | None, name: str) -> Mapping[str, Any]:
+    value = entry.get(name) if entry else None
+    return value.values if isinstance(value, YamlMapping) else {}
+
+
+def fill_references(text: str, caller: Mapping[str, str], where: str) -> str:
+    """Return a text with `${NAME}` taken from the caller's environment; LaunchError, which names `where` it stands and
+    the variable, for one that is not set there."""
+
+    def get_value(match: re.Match[str]) -> str:
+        if match[1] not in caller:
+            raise LaunchError(
+                f"{where} is taken from ${{{match[1]}}}, and that is not set: export {match[1]}, or write the value"
+            )
+        return caller[match[1]]
+
+    return _REFERENCE.sub(get_value, text)
+
+
+# --- llmb-run's own file ----------------------------------------------------------------------------------
+
+
+def _convert_loose(text: str) -> str:
+    return "" if text in ("null", "~", "Null", "NULL") else text
+
+
+_ANY = ConvertedScalar(_convert_loose)
+_ANY_VALUES = Nullable(Names(_ANY))
+_HEAD: dict[str, Any] = dict.fromkeys(("llmb_repo", "llmb_install", "gpu_type", "cluster_name"), _ANY)
+_TARGET = Fields({}, dict.fromkeys(("partition", "gres", "gpus_per_node"), _ANY), closed=False)
+_WORKLOADS = Fields(
+    {},
+    {
+        "installed": Nullable(Items(_ANY, least=0)),
+        "config": Nullable(Names(Nullable(Fields({}, {"venv_path": _ANY, "environment": _ANY_VALUES}, closed=False)))),
+    },
+    closed=False,
+)
+_LLMB_RUN = Fields(
+    {
+        "slurm": Fields(
+            {}, {**dict.fromkeys(("account", "gpu_partition", "gpu_gres"), _ANY), "gpu": _TARGET}, closed=False
+        )
+    },
+    {
+        **_HEAD,
+        "launcher": Fields({}, _HEAD, closed=False),
+        "environment": _ANY_VALUES,
+        "workloads": Nullable(_WORKLOADS),
+    },
+    closed=False,
+)
+
+
+def read_llmb_run(path: Path) -> Cluster:
+    """Return the cluster that llmb-run's cluster_config.yaml describes, of any of its shapes; `path` may be its folder.
+
+    Its recipes are launched by llmb-run, in every release that has it: the file does not say which one is installed.
+    Keys of llmb-run that launching does not need are passed over. Raises LaunchError with file and line.
+    """
+    path = path / LLMB_RUN_FILE if path.is_dir() else path
+    root = read_document(path, what=f"{LLMB_RUN_FILE} of llmb-run", raises=LaunchError)
+    entry = read_entry(path, root, _LLMB_RUN, check=_check_llmb_run, raises=LaunchError)
+    head = _find_head(entry)
+    slurm: YamlMapping = entry["slurm"]
+    gpu = _get_mapping(slurm, "gpu")
+    gres = gpu.get("gres") or gpu.get("gpus_per_node") or slurm.get("gpu_gres") or ""
+    folders = (("LLMB_INSTALL", head["llmb_install"]), ("LLMB_REPO", head.get("llmb_repo", "")))
+    return Cluster(
+        name=head.get("cluster_name", ""),
+        gpu=head["gpu_type"].lower(),
+        launcher="llmb-run",
+        account=slurm.get("account") or "",
+        partition=gpu.get("partition") or slurm.get("gpu_partition") or "",
+        gres=_convert_gres(gres) if gres else "",
+        environment=(*((name, value) for name, value in folders if value), *_read_environment(entry)),
+        installed=_read_workloads(entry.get("workloads")),
+        source=path,
+    )
+
+
+def _find_head(entry: YamlMapping) -> Mapping[str, str]:
+    """Return what newer files have at their top and older ones below `launcher`."""
+    older = entry.get("launcher")
+    return older.values if isinstance(older, YamlMapping) else entry.values
+
+
+def _check_llmb_run(entry: YamlMapping, report: Report) -> None:
+    head = _find_head(entry)
+    for name in ("llmb_install", "gpu_type"):
+        if not head.get(name):
+            report(entry.line, f"found no {name!r}, expected it at the top or below 'launcher'")
+    slurm: YamlMapping = entry["slurm"]
+    gpu = slurm.get("gpu")
+    for block, name in ((gpu, "gres"), (gpu, "gpus_per_node"), (slurm, "gpu_gres")):
+        value = block.get(name) if isinstance(block, YamlMapping) else None
+        try:
+            _convert_gres(value or "1")
+        except ValueError as error:
+            report(block.lines[name], str(error))
+
+
+def _read_workloads(entry: YamlMapping | None) -> tuple[InstalledRecipe, ...]:
+    configured = _get_mapping(entry, "config")
+    names = (entry.get("installed") if entry else None) or ()
+    return tuple(_read_workload(name, configured.get(name)) for name in names)
+
+
+def _read_workload(name: str, entry: YamlMapping | None) -> InstalledRecipe:
+    match = _WORKLOAD.fullmatch(name)
+    virtual = entry.get("venv_path") if entry else None
+    return InstalledRecipe(
+        recipe=match[1] if match else name,
+        release="",
+        environment=_read_environment(entry) if entry else (),
+        virtual_environment=Path(virtual) if virtual else None,
+    )
+
+
+# --- this machine -----------------------------------------------------------------------------------------
+
+
+def describe_machine(run: Runner) -> Cluster:
+    """Return this machine as a cluster of one node: its GPUs as nvidia-smi names them, else `cpu` with one of them.
+
+    Of several types the one that is there most often counts.
+    """
+    done = run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout=30.0)
+    names = [line.strip() for line in done.out.splitlines() if line.strip()] if done.code == 0 else []
+    types = Counter(map(read_gpu_type, names))
+    gpu, count = types.most_common(1)[0] if types else ("cpu", 1)
+    return Cluster(gpu=gpu, gpus_per_node=count, largest=count)

@@ -1,0 +1,311 @@
+"""One allocation for several runs: a batch script that holds the nodes, and runs on them what it is left.
+
+The runs of an A/B or a search start in the environment of that script, which is the one that sbatch would give each of
+them, so that a recipe's script notices no difference. Whoever follows them reads files in the folders of their jobs:
+when each began, and with which exit code it ended.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, Phase, Purpose
+from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.launch import redact
+from pytest_llmbench.launch.schedulers.slurm.client import CLOCK_MARGIN
+from pytest_llmbench.launch.schedulers.slurm.statuses import SUCCESS, find_phase
+from pytest_llmbench.launch.schedulers.slurm.submissions import Submission, SubmitError
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.jobs.engine import NextJob
+    from pytest_llmbench.launch.jobs.journal import Journal
+    from pytest_llmbench.launch.schedulers.slurm.client import Slurm, StepStatus
+    from pytest_llmbench.launch.schedulers.slurm.launchers import Scheduler
+
+HOLDER, HELD = "allocation.sh", "allocation.out"  # the batch script, and what it prints
+OUTPUT = "submit.out"  # what a submission said
+RELEASE = "release"  # a file that says that no run follows
+SCRIPT = "slurm_script"  # the copy of a recipe's script: sbatch makes one, too
+BEGUN, ENDED, KEPT = "run.begun", "run.ended", "run.kept"
+
+IDLE_SECONDS = 600  # without a run an allocation ends: the session that holds it may have been killed
+
+SIGNALLED = 128  # a shell's exit code above this is a signal
+
+# `ls` makes a network file system look for new names. Each run is a process group, so that nothing of it goes on beside
+# the next one; steps that it left are ended, too. After SIGTERM, which ends the allocation, a run leaves no exit code.
+# There is a second between two runs: Slurm gives the start of a step in whole seconds, which tells whose step it is.
+HOLDER_SCRIPT = """\
+#!/bin/bash
+{directives}
+# Holds its nodes, and runs on them what llmbench leaves in a folder, one after another. Written by llmbench.
+cd -- {folder} || exit 75
+trap 'exit 143' TERM
+set -m
+idle=0
+while [ ! -e {release} ] && [ "$idle" -lt {idle} ]; do
+    sleep 1
+    idle=$((idle + 1))
+    ls >/dev/null
+    for order in *.order; do
+        [ -e "$order" ] && mv -- "$order" "${{order%.order}}.run" || continue
+        bash "${{order%.order}}.run" &
+        wait "$!"
+        kill -KILL -- "-$!" 2>/dev/null
+        scancel --quiet --signal=TERM "$SLURM_JOB_ID" 2>/dev/null
+        idle=0
+        break
+    done
+done
+exit 0
+"""
+
+RUN_SCRIPT = """\
+cd -- {folder} || exit 75
+trap 'exit 143' TERM
+date +%s >{begun}.part && mv -f {begun}.part {begun}
+(
+{changes}
+cd -- {directory} && exec {command}
+) >slurm-{job_id}.out 2>&1 </dev/null
+code=$?
+echo "$code $(date +%s)" >{ended}.part && mv -f {ended}.part {ended}
+"""
+
+
+class RunMarks(NamedTuple):
+    """What a run in an allocation has left of itself."""
+
+    begun: datetime | None
+    ended: datetime | None
+    code: int | None
+
+
+class AllocationLauncher:
+    """Runs recipes' scripts in the allocation that their configuration holds."""
+
+    def __init__(self, journal: Journal, scheduler: Scheduler) -> None:
+        """Take the journal, which knows the allocations, and who runs them."""
+        self.scheduler = scheduler
+        self._journal = journal
+
+    def submit(self, job: Job) -> Submission:
+        """Leave a run to its allocation, which starts it as soon as it runs; SubmitError where there is none."""
+        allocation = self._find_allocation(job)
+        if allocation is None:
+            raise SubmitError(f"{job.spec.case_id}: its allocation has ended")
+        try:
+            _write_run(job, allocation)
+        except OSError as error:
+            raise SubmitError(f"{job.spec.case_id}: {error.filename}: {error.strerror}") from error
+        return _describe_submission(job, allocation)
+
+    def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
+        """Return a run that was left to its allocation although pytest was killed just then; None if it was not."""
+        del seconds
+        allocation = self._find_allocation(job)
+        begun = allocation and any(is_there(allocation.folder / f"{job.number}.{end}") for end in ("order", "run"))
+        return _describe_submission(job, allocation) if allocation and begun else None
+
+    def _find_allocation(self, job: Job) -> Job | None:
+        return next((each for each in list_allocations(self._journal) if _is_of(each, job.spec)), None)
+
+
+def holds_nodes(job: Job | NextJob) -> bool:
+    """Whether a job is an allocation for runs."""
+    return job.spec.purpose is Purpose.ALLOCATION
+
+
+def waits_for_nodes(spec: JobSpec, before: Iterable[Job | NextJob]) -> bool:
+    """Whether a run has to wait for its allocation, which is among what is submitted before it."""
+    return any(each.spec.case_id == spec.case_id for each in before if holds_nodes(each))
+
+
+def list_allocations(journal: Journal) -> Iterator[Job]:
+    """Yield the allocations of a session that have not ended."""
+    return (job for job in journal.list_live() if holds_nodes(job) and job.job_id)
+
+
+def release(journal: Journal, case_id: str) -> None:
+    """End the allocations of a configuration, in which no run goes on."""
+    for allocation in list_allocations(journal):
+        if allocation.spec.case_id == case_id:
+            with suppress(OSError):  # it ends by itself soon
+                (allocation.folder / RELEASE).touch()
+
+
+def _is_of(allocation: Job, spec: JobSpec) -> bool:
+    return (allocation.spec.case_id, allocation.repeat) == (spec.case_id, spec.allocation)
+
+
+def _describe_submission(job: Job, allocation: Job) -> Submission:
+    return Submission(f"{allocation.job_id}-{job.number}", job.folder)
+
+
+# --- what is written ----------------------------------------------------------------------------------------
+
+
+def find_holder(job: Job) -> Path:
+    """Return where the batch script of an allocation lies."""
+    return job.folder.absolute() / HOLDER
+
+
+def write_holder(job: Job) -> None:
+    """Write the batch script of an allocation, with the #SBATCH lines of the script in whose place it stands."""
+    script = job.spec.directory / job.spec.command[-1]
+    lines = script.read_text(encoding="utf-8", errors="replace").splitlines()
+    text = HOLDER_SCRIPT.format(
+        directives="\n".join(list_directives(lines)),
+        folder=shlex.quote(str(job.folder.absolute())),
+        release=RELEASE,
+        idle=IDLE_SECONDS,
+    )
+    find_holder(job).write_text(text, encoding="utf-8")
+
+
+def list_directives(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the #SBATCH lines that sbatch reads of a script: those before its first command."""
+    for line in lines:
+        if line.strip() and not line.startswith("#"):
+            return
+        if line.startswith("#SBATCH"):
+            yield line
+
+
+def _write_run(job: Job, allocation: Job) -> None:
+    """Write what is to be run: the copy of a recipe's script, and at last the order that the allocation looks for.
+
+    The environment is that of the allocation, but for what differs; a secret never does, so that none is written.
+    """
+    folder, spec = job.folder.absolute(), job.spec
+    script, *arguments = spec.command
+    shutil.copyfile(spec.directory / script, folder / SCRIPT)
+    (folder / SCRIPT).chmod(0o755)
+    shutil.copy2(allocation.folder / OUTPUT, folder / OUTPUT)  # with its time: nothing of the run is older
+    text = RUN_SCRIPT.format(
+        folder=shlex.quote(str(folder)),
+        changes="\n".join(_list_changes(spec, allocation.spec)) or ":",
+        directory=shlex.quote(str(spec.directory.absolute())),
+        command=shlex.join([str(folder / SCRIPT), *arguments]),
+        job_id=allocation.job_id,
+        begun=BEGUN,
+        ended=ENDED,
+    )
+    order = allocation.folder / f"{job.number}.order"
+    part = order.with_suffix(".part")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, order)
+
+
+def _list_changes(spec: JobSpec, held: JobSpec) -> Iterator[str]:
+    """Yield the shell's commands that make the environment of a run from that of its allocation."""
+    before, now = dict(held.environment), dict(spec.environment)
+    secrets = {*held.secrets, *spec.secrets}
+    yield from (f"unset {name}" for name in before if name not in now)
+    for name, value in now.items():
+        if before.get(name) != value and name not in secrets and redact(value, spec) == value:
+            yield f"export {name}={shlex.quote(value)}"
+
+
+# --- what is read -------------------------------------------------------------------------------------------
+
+
+def read_marks(job: Job) -> RunMarks:
+    """Return what a run has left of itself so far."""
+    begun, ended = _read_numbers(job.folder / BEGUN), _read_numbers(job.folder / ENDED)
+    code = ended[0] if len(ended) == 2 else None
+    return RunMarks(_read_time(begun[-1:]), _read_time(ended[1:]), code)
+
+
+def _read_numbers(path: Path) -> list[int]:
+    try:
+        return [int(word) for word in path.read_text(encoding="ascii", errors="replace").split()]
+    except (OSError, ValueError):
+        return []
+
+
+def _read_time(seconds: list[int]) -> datetime | None:
+    return datetime.fromtimestamp(seconds[0], UTC) if seconds else None
+
+
+def describe_run(job: Job, marks: RunMarks, allocation: JobStatus, slurm: Slurm, *, settled: bool = True) -> JobStatus:
+    """Return what is known of a run in an allocation, in Slurm's words.
+
+    `settled`: it ended so long ago that accounting has all its steps.
+    Without an exit code it ended with its allocation: so does one that failed while that was ending, which may be why.
+    """
+    begun, ended, code = marks
+    own = replace(allocation, limit_seconds=None, derived_exit_code="", exit_code="", started=begun, submitted=begun)
+    if begun and ended and code is not None and (code == 0 or allocation.state == "RUNNING"):
+        failed_step = _find_failed_step(job, begun, allocation, slurm, settled=settled) if code == 0 else ""
+        if failed_step is None:
+            return replace(own, phase=Phase.RUNNING, elapsed_seconds=None)
+        return replace(
+            own,
+            phase=Phase.ENDED,
+            state="FAILED" if code else "COMPLETED",
+            reason="",
+            nodes=allocation.nodes or (job.status.nodes if job.status else ()),
+            exit_code=f"0:{code - SIGNALLED}" if code > SIGNALLED else f"{code}:0",
+            derived_exit_code=failed_step,
+            elapsed_seconds=(ended - begun).total_seconds(),
+            ended=ended,
+            cancelled_by="",
+        )
+    if allocation.phase is Phase.ENDED:
+        state = "CANCELLED" if allocation.state == "COMPLETED" else allocation.state
+        seconds = (allocation.ended - begun).total_seconds() if allocation.ended and begun else None
+        return replace(own, state=state, nodes=allocation.nodes if begun else (), elapsed_seconds=seconds)
+    if begun or allocation.phase is not Phase.RUNNING:
+        return replace(own, elapsed_seconds=None)
+    return replace(own, phase=Phase.WAITING, state="PENDING", nodes=(), elapsed_seconds=None)
+
+
+def _find_failed_step(job: Job, begun: datetime, allocation: JobStatus, slurm: Slurm, *, settled: bool) -> str | None:
+    """Return the exit code of a step of a run that failed, empty if no step did; None as long as that is unknown.
+
+    That of the allocation is the worst of all its steps so far, also of earlier runs. If accounting has no step with
+    this code, it is one of this run that accounting does not have yet. A step of an earlier run with this code hides
+    such a step, until the accounting of this run is settled.
+    """
+    worst = allocation.derived_exit_code
+    if worst in ("", SUCCESS):
+        return ""
+    steps = slurm.list_steps(job.slurm_id, (allocation.started or begun) - CLOCK_MARGIN)
+    own = [step for step in steps if step.started >= begun]
+    if any(find_phase(step.state) is not Phase.ENDED for step in own):
+        return None
+    failed = [step.exit_code for step in own if step.state != "COMPLETED" and not _was_left_behind(step)]
+    if failed:
+        return next((code for code in failed if code != SUCCESS), worst)
+    if worst not in (step.exit_code for step in steps):
+        return worst
+    return "" if settled else None
+
+
+def _was_left_behind(step: StepStatus) -> bool:
+    """Whether a step was ended with its run, by SIGTERM. Slurm also calls a killed step CANCELLED, with code 0:9."""
+    return step.state == "CANCELLED" and step.exit_code in (SUCCESS, "0:15")
+
+
+def is_kept(job: Job) -> bool:
+    """Whether the logs of a run were put into its own folder."""
+    return is_there(job.folder / KEPT)
+
+
+def keep_logs(job: Job, logs: Iterable[Path], depth: int) -> None:
+    """Move the logs of a run into its own folder, below as many folders as make a path of `depth` parts: the next run
+    in the allocation has the same job id, and may write files of the same names."""
+    for log in logs:
+        place = job.folder.joinpath(*log.parts[-depth:])
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(log, place)
+    (job.folder / KEPT).touch()

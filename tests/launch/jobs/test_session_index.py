@@ -1,0 +1,83 @@
+"""A session that lies in another folder is found; where nothing knows it, the message says how a folder is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.job_specs import START
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.launch.jobs import session_index as places
+from pytest_llmbench.launch.jobs.journal import Journal
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    return tmp_path / "cache" / "sessions.jsonl"
+
+
+def begun(folder: Path, index: Path, *, finish: bool = False) -> str:
+    """The id of a session that was begun there."""
+    journal = Journal(folder, index)
+    session = journal.begin("llmbench", START)
+    if finish:
+        journal.finish(START)
+    journal.close()
+    return session
+
+
+def explain(index: Path | None, session: str, folder: Path) -> str:
+    with pytest.raises(LaunchError) as caught:
+        places.require_journal(index, session, folder)
+    return str(caught.value)
+
+
+def test_newest_unfinished_session_is_named_with_its_folder(tmp_path: Path, index: Path) -> None:
+    begun(tmp_path / "old", index)
+    session = begun(tmp_path / "a folder", index)
+    finished = begun(tmp_path / "new", index, finish=True)
+    assert explain(index, "", tmp_path / "here") == (
+        f"no session here: {tmp_path}/here does not exist\n"
+        "  --llmb-journal=DIR names another folder; --llmb-submit-only prints which\n"
+        f"  session {session} lies in\n"
+        f"    --llmb-journal='{tmp_path}/a folder'"
+    )
+    assert explain(index, finished, tmp_path / "here").endswith(
+        f"{finished} lies in\n    --llmb-journal={tmp_path}/new"
+    )
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b'\xff\n[1]\n{}\nnull\n["x"', b'["20261121-0545-3f9a", "/gone"]\n'])
+def test_useless_index_is_no_error(tmp_path: Path, index: Path, content: bytes) -> None:
+    index.parent.mkdir()
+    index.write_bytes(content)
+    (tmp_path / "here").mkdir()
+    told = explain(index, "", tmp_path / "here")
+    assert told.startswith(f"no session here: there is no journal in {tmp_path}/here\n")
+    assert "lies in" not in told
+    begun(tmp_path / "new", index)
+    assert "lies in" in explain(index, "", tmp_path / "here")
+
+
+def test_unwritable_index_hinders_no_session(tmp_path: Path) -> None:
+    for place in (None, tmp_path, Path("/proc/sessions.jsonl")):
+        begun(tmp_path / "here", place or tmp_path)
+        places.require_journal(place, "", tmp_path / "here")
+
+
+def test_parent_folder_is_refused_with_the_right_one(tmp_path: Path, index: Path) -> None:
+    begun(tmp_path / ".llmbench", index)
+    told = explain(index, "", tmp_path)
+    assert f"did you mean --llmb-journal={tmp_path}/.llmbench?" in told
+    assert told.count(str(tmp_path / ".llmbench")) == 1
+
+
+def test_session_of_another_folder_is_found(tmp_path: Path, index: Path) -> None:
+    session = begun(tmp_path / "one", index)
+    begun(tmp_path / "two", index)
+    journal = Journal(tmp_path / "two", index)
+    with pytest.raises(LaunchError, match=rf"is not in .*unfinished are (?s:.*)--llmb-journal={tmp_path}/one"):
+        journal.resume(session)
+    journal.close()

@@ -1,0 +1,437 @@
+"""The setup step of a recipe runs the documented way, is waited for, and leaves nothing behind when it is stopped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from support.job_specs import Clock
+from support.planned import FACTS, machine, program
+
+from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
+from pytest_llmbench.cli.main import main
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.job_records import Cluster, InstalledRecipe, JobStatus, LaunchFacts, Phase
+from pytest_llmbench.launch.jobs.setup_step import SetupHost, build_setup_step, check_setup, run_setup
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.tools.setup.setup_command import SetupOptions, choose_recipe, set_up
+
+PLAIN = replace(FACTS, setup="./setup.sh", virtual_environment=False, python="", image="")
+CLUSTER = Cluster(account="my account", partition="batch")
+
+
+def recipe(folder: Path, script: str = "echo done") -> Path:
+    """Return a recipe's folder with a setup script."""
+    program(folder / "recipe/setup.sh", f"#!/bin/bash\n{script}\n")
+    (folder / "stage").mkdir(exist_ok=True)
+    return folder / "recipe"
+
+
+def caller(folder: Path, **others: str) -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "STAGE_PATH": str(folder / "stage"), **others}
+
+
+def step(
+    folder: Path, script: str = "echo done", facts: LaunchFacts = PLAIN, cluster: Cluster = CLUSTER, **others: str
+) -> PlannedJob:
+    return build_setup_step(facts, cluster, caller(folder, **others), recipe(folder, script))
+
+
+# --- what it is -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("template", "cluster", "command"),
+    [
+        ("bash ./setup.sh", CLUSTER, ("bash", "./setup.sh")),
+        ("STAGE_PATH={stage} bash setup.sh", CLUSTER, ("bash", "setup.sh")),
+        (
+            "sbatch -A {account} -p {partition} -N 1 ./setup.sh",
+            CLUSTER,
+            ("sbatch", "-A", "my account", "-p", "batch", "-N", "1", "./setup.sh"),
+        ),
+        ("sbatch -A {account} -p {partition} -N 1 ./setup.sh", Cluster(), ("sbatch", "-N", "1", "./setup.sh")),
+        (
+            "sbatch -A {account} -N 1 ./setup.sh",
+            Cluster(account="$(reboot); x", gres="gpu:8"),
+            ("sbatch", "--gres=gpu:8", "-A", "$(reboot); x", "-N", "1", "./setup.sh"),
+        ),
+    ],
+)
+def test_setup_command_is_the_documented_one(
+    template: str, cluster: Cluster, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    built = step(tmp_path, facts=replace(PLAIN, setup=template), cluster=cluster)
+    assert built.spec.command == command
+    assert dict(built.spec.environment)["STAGE_PATH"] == str(tmp_path / "stage")
+
+
+def test_environment_is_the_callers_and_the_clusters(tmp_path: Path) -> None:
+    installed = InstalledRecipe("llama3.1", "25.04", None, "", (("B", "own"),), tmp_path / "venv")
+    cluster = replace(CLUSTER, environment=(("A", "${TOKEN}/x"), ("B", "all")), installed=(installed,))
+    built = step(tmp_path, cluster=cluster, TOKEN="t", LLMB_INSTALL="/x", https_proxy="proxy")  # noqa: S106
+    environment = dict(built.spec.environment)
+    assert "LLMB_INSTALL" not in environment
+    assert (environment["A"], environment["B"], environment["https_proxy"]) == ("t/x", "own", "proxy")
+    assert environment["PATH"].startswith(f"{tmp_path}/venv/bin:")
+    assert environment["SBATCH_ACCOUNT"] == environment["SLURM_ACCOUNT"] == "my account"
+    assert "TOKEN" in built.spec.secrets
+
+
+def test_unset_reference_of_the_cluster_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"HF_TOKEN in the cluster file is taken from .*MY_TOKEN.*not set"):
+        step(tmp_path, cluster=replace(CLUSTER, environment=(("HF_TOKEN", "${MY_TOKEN}"),)))
+
+
+def test_folder_is_given_or_installed_never_the_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = recipe(tmp_path)
+    monkeypatch.chdir(folder)
+    with pytest.raises(LaunchError, match="nothing says where that is: give it with --folder=DIR"):
+        build_setup_step(PLAIN, CLUSTER, caller(tmp_path))
+    with pytest.raises(LaunchError, match=f"there is none in {tmp_path}"):
+        build_setup_step(PLAIN, CLUSTER, caller(tmp_path), tmp_path)
+    installed = replace(
+        CLUSTER, installed=(InstalledRecipe("llama3.1", "25.04", folder), InstalledRecipe("llama3.1", "", tmp_path))
+    )
+    assert build_setup_step(PLAIN, installed, caller(tmp_path)).spec.directory == folder
+
+
+def test_recipe_without_a_setup_step_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="has no setup step"):
+        step(tmp_path, facts=replace(PLAIN, setup=""))
+
+
+def test_problems_are_reported_before_anything_runs(tmp_path: Path) -> None:
+    assert check_setup(step(tmp_path), machine()) == ""
+    text = check_setup(step(tmp_path, facts=replace(PLAIN, python="3.12")), machine())
+    assert "llama3.1 25.04 needs a virtual environment of its own" in text
+    lacking = build_setup_step(
+        replace(PLAIN, setup="sbatch ./setup.sh"), CLUSTER, {"PATH": "/nowhere"}, recipe(tmp_path)
+    )
+    text = check_setup(lacking, machine())
+    assert "STAGE_PATH is not set" in text
+    assert "no sbatch on the PATH" in text
+    assert "HF_TOKEN" not in text
+
+
+# --- running it here --------------------------------------------------------------------------------------
+
+
+def world(folder: Path, told: list[str], **fields: object) -> SetupHost:
+    clock = Clock()
+    made = SetupHost(told.append, clock.now, clock.sleep, folder / ".llmbench/setup/x.log", 20.0)
+    return replace(made, **fields)  # type: ignore[arg-type]
+
+
+def test_output_is_shown_and_kept_without_secrets(tmp_path: Path) -> None:
+    told: list[str] = []
+    script = 'echo "token: $HF_TOKEN"; echo err >&2; [ -t 0 ] || echo no input'
+    built = step(tmp_path, script, HF_TOKEN="hf_abcdef")  # noqa: S106
+    assert run_setup(built, world(tmp_path, told)) == ""
+    assert told == ["token: ***", "err", "no input"]
+    assert (tmp_path / ".llmbench/setup/x.log").read_text() == "token: ***\nerr\nno input\n"
+
+
+HARMLESS = """cat <<'END'
+ERROR: pip's dependency resolver does not currently take into account all the packages that are installed. \
+This behaviour is the source of the following dependency conflicts.
+tritonclient 2.51.0 requires urllib3>=2.0.7, but you have urllib3 1.26.20 which is incompatible.
+END
+"""
+OTHER = "echo 'nemo 2.3 requires torch>=2.6, but you have torch 2.5 which is incompatible.'"
+
+
+def test_failed_step_shows_its_last_lines_and_file(tmp_path: Path) -> None:
+    told: list[str] = []
+    script = f"echo first; for i in $(seq 8); do echo line $i; done; {HARMLESS}\nexit 3"
+    text = run_setup(step(tmp_path, script), world(tmp_path, told))
+    assert text.splitlines() == [
+        "setup failed: ./setup.sh ended with exit code 3",
+        *(f"  line {number}" for number in range(1, 9)),
+        f"all of it: {tmp_path}/.llmbench/setup/x.log",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "last"),
+    [
+        (HARMLESS, "pip's error about tritonclient and urllib3 is a known one and does no harm."),
+        (HARMLESS + OTHER, "  nemo 2.3 requires torch>=2.6, but you have torch 2.5 which is incompatible."),
+        ("echo fine", "fine"),
+    ],
+)
+def test_known_pip_error_is_no_failure(script: str, last: str, tmp_path: Path) -> None:
+    told: list[str] = []
+    assert run_setup(step(tmp_path, script), world(tmp_path, told)) == ""
+    assert told[-1] == last
+
+
+def test_missing_image_after_setup_is_a_failure(tmp_path: Path) -> None:
+    facts = replace(PLAIN, image="a.sqsh", image_source="nvcr.io/nvidia/nemo:25.02.01")
+    assert run_setup(step(tmp_path, "echo x > $STAGE_PATH/a.sqsh", facts), world(tmp_path, [])) == ""
+    text = run_setup(step(tmp_path, ": > $STAGE_PATH/a.sqsh", facts), world(tmp_path, []))
+    assert "setup failed: it ended well and left no container image a.sqsh in" in text
+
+
+def test_separately_fetched_image_shows_its_command(tmp_path: Path) -> None:
+    facts = replace(PLAIN, forbidden=(("STAGE_PATH", "old"),), image="a.sqsh", image_source="nvcr.io/nvidia/nemo:25.04")
+    built = step(tmp_path, "echo fine", facts, Cluster(account="a", partition="p"), LLMB_INSTALL=str(tmp_path))
+    text = run_setup(built, world(tmp_path, []))
+    command = f"enroot import --output {tmp_path}/images/a.sqsh docker://nvcr.io#nvidia/nemo:25.04"
+    assert text.endswith(f'  srun --account a --partition p bash -c "{command}"')
+
+
+def running(folder: Path) -> bool:
+    """Whether the child that the step left in the background still runs; a signal takes a moment to arrive."""
+    file = Path(f"/proc/{(folder / 'stage/pid').read_text().strip()}/stat")
+    for _ in range(50):
+        try:
+            if file.read_text().rpartition(")")[2].split()[0] == "Z":
+                return False
+        except OSError:  # it ends while its file is read
+            return False
+        time.sleep(0.1)
+    return True
+
+
+WAITS = "sleep 600 & echo $! > $STAGE_PATH/pid; echo started; wait"
+LEAVES_ITS_SESSION = f"setsid {WAITS}"
+ENDS_BEFORE_ITS_CHILD = WAITS.removesuffix("; wait")
+
+
+@pytest.mark.parametrize("script", [WAITS, LEAVES_ITS_SESSION, ENDS_BEFORE_ITS_CHILD])
+def test_hanging_step_is_ended_with_its_children(script: str, tmp_path: Path) -> None:
+    text = run_setup(step(tmp_path, script), world(tmp_path, [], seconds=0.5))
+    assert text.startswith("setup failed: ./setup.sh ran out of time")
+    assert not running(tmp_path)
+
+
+@pytest.mark.slow
+def test_interrupted_step_leaves_no_process(tmp_path: Path) -> None:
+    def interrupt(line: str) -> None:
+        time.sleep(0.2)  # until the step has ended, where it does
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_setup(step(tmp_path, ENDS_BEFORE_ITS_CHILD), world(tmp_path, [], tell=interrupt))
+    assert not running(tmp_path)
+
+
+def test_exported_function_reaches_the_step(tmp_path: Path) -> None:
+    """Clusters hand on `module` so; a shell between would drop it."""
+    told: list[str] = []
+    functions = {"BASH_FUNC_module%%": "() { echo module $1; }"}
+    assert run_setup(step(tmp_path, "module load enroot", PLAIN, CLUSTER, **functions), world(tmp_path, told)) == ""
+    assert told == ["module load"]
+
+
+def test_step_that_cannot_start_is_reported(tmp_path: Path) -> None:
+    built = step(tmp_path)
+    (tmp_path / "recipe/setup.sh").write_text("#!/no/such/interpreter\n")
+    with pytest.raises(LaunchError, match=r"\./setup.sh in .* cannot be started"):
+        run_setup(built, world(tmp_path, []))
+
+
+# --- as a job of Slurm ------------------------------------------------------------------------------------
+
+
+class Queue:
+    """Slurm, which says these states one after another; None: it does not answer."""
+
+    def __init__(self, *states: str | None, output: Path | None = None) -> None:
+        self.states = list(states)
+        self.output = output
+        self.cancelled: list[str] = []
+        self.reason = ""
+
+    def poll(self, jobs: Mapping[str, datetime]) -> Mapping[str, JobStatus]:
+        """Return the next state, the last one for ever."""
+        state = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if state is None:
+            raise LaunchError("Slurm is away")
+        if self.output:
+            self.output.write_text(self.output.read_text() + f"now {state}\npart" if self.output.exists() else "")
+        phase = {"": Phase.UNKNOWN, "PENDING": Phase.WAITING, "RUNNING": Phase.RUNNING}.get(state, Phase.ENDED)
+        return {
+            number: JobStatus(phase, state, self.reason, exit_code="0:0" if state == "COMPLETED" else "1:0")
+            for number in jobs
+        }
+
+    def cancel(self, job_ids: Sequence[str]) -> str:
+        """Remember what was cancelled."""
+        self.cancelled += job_ids
+        return ""
+
+
+def submitted(folder: Path, queue: Queue, told: list[str], **fields: object) -> str:
+    program(folder / "bin/sbatch", "#!/bin/sh\necho Submitted batch job 12\n")
+    facts = replace(PLAIN, setup="sbatch -N 1 ./setup.sh")
+    built = build_setup_step(facts, CLUSTER, caller(folder, PATH=f"{folder}/bin:/bin:/usr/bin"), recipe(folder))
+    return run_setup(built, world(folder, told, **{"slurm": queue, "seconds": 3600.0, **fields}))
+
+
+def test_slurm_job_is_followed_and_its_output_shown(tmp_path: Path) -> None:
+    told: list[str] = []
+    queue = Queue("", None, "PENDING", "RUNNING", "COMPLETED", output=tmp_path / "recipe/slurm-12.out")
+    assert submitted(tmp_path, queue, told) == ""
+    assert told[:2] == ["Submitted batch job 12", f"waiting for job 12; its output: {tmp_path}/recipe/slurm-12.out"]
+    assert told[2:] == ["now PENDING", "partnow RUNNING", "partnow COMPLETED", "part"]
+    assert queue.cancelled == []
+
+
+@pytest.mark.parametrize("state", ["FAILED", "SOMETHING_NEW"])
+def test_job_that_did_not_complete_is_a_failure(state: str, tmp_path: Path) -> None:
+    text = submitted(tmp_path, Queue("RUNNING", state), [])
+    assert text.startswith("setup failed: job 12: ")
+    assert text.endswith(f"all of it: {tmp_path}/recipe/slurm-12.out")
+
+
+def test_unknown_or_endless_job_ends_the_wait(tmp_path: Path) -> None:
+    queue = Queue("RUNNING", "")
+    assert "Slurm has not known it for 10 minutes" in submitted(tmp_path, queue, [])
+    assert queue.cancelled == []
+    queue = Queue("PENDING")
+    assert "it took longer than 1 h and was cancelled" in submitted(tmp_path, queue, [])
+    assert queue.cancelled == ["12"]
+    assert "Slurm has not known it" in submitted(tmp_path, Queue(None), [])
+
+
+def test_job_that_never_starts_is_cancelled(tmp_path: Path) -> None:
+    queue = Queue("PENDING")
+    queue.reason = "PartitionTimeLimit"
+    assert "it will never start and was cancelled (PartitionTimeLimit: " in submitted(tmp_path, queue, [])
+    assert queue.cancelled == ["12"]
+
+
+def test_interrupted_wait_cancels_the_job(tmp_path: Path) -> None:
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    queue, told = Queue("PENDING"), []  # type: ignore[var-annotated]
+    with pytest.raises(KeyboardInterrupt):
+        submitted(tmp_path, queue, told, sleep=interrupt)
+    assert queue.cancelled == ["12"]
+    assert told[-1] == "cancelling job 12"
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+RECIPES = read_recipes(list_shipped_baselines())
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "message"),
+    [
+        ("grok", "", r"no recipe 'grok' with a setup step \(did you mean 'grok1'\?\): expected grok1, llama3.1,"),
+        ("grok1", "25.5", r"--release 25.5: grok1 has 24.11 or 25.05 \(did you mean '25.05'\?\)"),
+        ("grok1", "", "grok1 has several releases: give --release, one of 24.11, 25.05"),
+    ],
+)
+def test_unknown_recipe_is_refused(name: str, release: str, message: str) -> None:
+    with pytest.raises(LaunchError, match=message):
+        choose_recipe(name, release, RECIPES, Cluster())
+
+
+def test_release_is_the_only_or_the_installed_one() -> None:
+    assert choose_recipe("nemotron4", "", RECIPES, Cluster()).release == "25.01"
+    installed = Cluster(installed=(InstalledRecipe("grok1", "25.05"),))
+    assert choose_recipe("grok1", "", RECIPES, installed).release == "25.05"
+    assert choose_recipe("grok1", "24.11", RECIPES, installed).release == "24.11"
+
+
+def test_dry_run_runs_nothing(tmp_path: Path) -> None:
+    recipe(tmp_path, "touch $STAGE_PATH/ran")
+    asked = SetupOptions("maxtext_llama2", folder=Path("recipe"), dry_run=True)
+    text, is_good = set_up(asked, RECIPES, tmp_path, caller(tmp_path), print)
+    stage, image = tmp_path / "stage", "nvidia+jax+maxtext-2024.12.09.sqsh"
+    assert text.splitlines() == [
+        f"STAGE_PATH={stage}",
+        f"cd {tmp_path}/recipe",
+        "bash ./setup.sh",
+        f"imports docker://ghcr.io#nvidia/jax:maxtext-2024-12-09 to {stage}/{image}",
+    ]
+    assert is_good
+    assert not (tmp_path / "stage/ran").exists()
+    assert not (tmp_path / ".llmbench").exists()
+
+
+def test_dry_run_shows_variables_and_image_command(tmp_path: Path) -> None:
+    """What the caller has already is left out, and no secret is shown."""
+    recipe(tmp_path)
+    program(tmp_path / "venv/bin/python", "#!/bin/sh\necho Python 3.12.3\n")
+    (tmp_path / "cluster.yaml").write_text(
+        "schema: 1\naccount: research\npartition: batch\n"
+        f"environment: {{HF_TOKEN: hf_x, LLMB_INSTALL: {tmp_path}/stage}}\n"
+        f"installed: {{grok1-25.05: {{folder: {tmp_path}/recipe, virtual_environment: {tmp_path}/venv}}}}\n"
+    )
+    asked = SetupOptions("grok1", "25.05", dry_run=True)
+    text, is_good = set_up(asked, RECIPES, tmp_path, {"PATH": "/usr/bin:/bin", "SLURM_PARTITION": "batch"}, print)
+    assert text.splitlines() == [
+        "HF_TOKEN=***",
+        f"LLMB_INSTALL={tmp_path}/stage",
+        f"PATH={tmp_path}/venv/bin:/usr/bin:/bin",
+        "SBATCH_ACCOUNT=research",
+        "SBATCH_PARTITION=batch",
+        "SLURM_ACCOUNT=research",
+        f"VIRTUAL_ENV={tmp_path}/venv",
+        f"cd {tmp_path}/recipe",
+        "./setup.sh",
+        "the image is fetched separately:",
+        '  srun --account research --partition batch bash -c "enroot import --output '
+        f'{tmp_path}/stage/images/nvidia+nemo+25.04.00.sqsh docker://nvcr.io#nvidia/nemo:25.04.00"',
+    ]
+    assert is_good
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (
+            "touch x; echo i > $STAGE_PATH/nvidia+jax+maxtext-2024.12.09.sqsh",
+            (0, "Next: pytest -k maxtext_llama2 --llmb-launch --llmb-dry-run"),
+        ),
+        ("exit 5", (1, "all of it: ")),
+    ],
+    ids=["done", "failed"],
+)
+def test_command_ends_with_the_next_step_or_its_failure(
+    script: str,
+    expected: tuple[int, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe(tmp_path, script)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STAGE_PATH", str(tmp_path / "stage"))
+    code = main(["setup", "maxtext_llama2", "--folder", "recipe"])
+    assert (code, expected[1] in capsys.readouterr().out.splitlines()[-1]) == (expected[0], True)
+
+
+@pytest.mark.slow
+def test_terminated_command_ends_its_step(tmp_path: Path) -> None:
+    recipe(tmp_path, WAITS)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest_llmbench.cli.main",
+        "setup",
+        "maxtext_llama2",
+        "--folder",
+        "recipe",
+    ]
+    environment = {**os.environ, **caller(tmp_path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any(line == "started\n" for line in process.stdout)
+        process.terminate()
+        assert process.wait(timeout=180) == 143
+    assert not running(tmp_path)

@@ -1,0 +1,386 @@
+"""When a job stands still, when that is told, when it is cancelled, and what does not count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.job_specs import START, ended, job, job_spec, running, waiting
+
+from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobEnd, JobStatus, Phase, Purpose
+from pytest_llmbench.core.stall_limits import LogProgress, Stall, StallLimits, StallPlace
+from pytest_llmbench.launch.jobs.stall_watch import describe_stall, limit_running
+from pytest_llmbench.launch.jobs.watch import Limits, PollDecision, Watch, explain_end
+
+HERE = Path("/scratch")
+LOG = HERE / "log-x_1_0.out"
+TOTAL = 50
+
+
+@dataclass
+class RunningJob:
+    """A job whose log gets these lines at these seconds, looked at every 30 s."""
+
+    steps: Sequence[float] = ()
+    other: Sequence[float] = ()  # saves, evaluations
+    starts: Sequence[float] = ()  # a process starts
+    shown: float = 0.0  # the log is there from then on
+    late: bool = False  # it holds no step before the run ends
+    limits: StallLimits = field(default_factory=StallLimits)
+    purpose: Purpose = Purpose.MEASURE
+    every: float = 30.0
+    unreadable: tuple[float, float] = (0.0, 0.0)
+    state: Callable[[float], JobStatus] = lambda age: running("n1", "n2")
+    told: list[float] = field(default_factory=list)
+    went_on: list[float] = field(default_factory=list)
+    cancelled: float | None = None
+
+    def __post_init__(self) -> None:
+        self.job = job(HERE, spec=job_spec(HERE, purpose=self.purpose, gpu_hours=1e3))
+        self.watch = self.make_watch()
+
+    def make_watch(self) -> Watch:
+        return Watch(Limits(stalls=self.limits), self.last_step)
+
+    def last_step(self, _job: Job) -> tuple[int, int | None, float] | None:
+        done = sum(second <= self.age for second in self.steps)
+        return (done, TOTAL, 7.0) if done else None
+
+    def look(self, age: float) -> LogProgress:
+        if age < self.shown:
+            return LogProgress(place="/logs", prints_late=self.late)
+        if self.unreadable[0] <= age < self.unreadable[1]:
+            return LogProgress(place="/logs", problem="Stale file handle")
+        steps, others, starts = (
+            [second for second in seconds if second <= age] for seconds in (self.steps, self.other, self.starts)
+        )
+        gaps = [7.0] * max(0, len(steps) - 1)
+        last = max((*steps, *others, *starts), default=0.0)
+        return LogProgress(
+            LOG,
+            "/logs",
+            steps=len(steps),
+            marks=(len(steps), len(others), len(starts)),
+            starting=bool(starts and steps and starts[-1] > steps[-1]),
+            slowest_seconds=max(gaps, default=0.0),
+            taken_seconds=sum(gaps),
+            modified=START + timedelta(seconds=last),
+            prints_late=self.late,
+        )
+
+    def poll(self, age: float, clock: datetime | None = None) -> PollDecision:
+        """Look at the job once, as an engine does."""
+        self.age = age
+        status = self.state(age)
+        now = clock or START + timedelta(seconds=age)
+        log = self.look(age) if status.phase is Phase.RUNNING or status.state == "TIMEOUT" else None
+        decision = self.watch.decide(self.job, status, now, log)
+        before = self.job.status.stall if self.job.status else None
+        after = decision.status.stall if decision.status else None
+        if after and not before:
+            self.told.append(age)
+        if before and not after:
+            self.went_on.append(age)
+        if decision.cancel and self.cancelled is None:
+            self.cancelled = age
+        self.job = replace(self.job, status=decision.status)
+        return decision
+
+    @property
+    def stall(self) -> Stall:
+        """The stall of the job, which has one."""
+        assert self.job.status
+        assert self.job.status.stall
+        return self.job.status.stall
+
+    def run(self, until: float, begin: float = 0.0) -> RunningJob:
+        """Look at it until it is cancelled, at most so many seconds."""
+        age = begin
+        while age <= until and self.cancelled is None:
+            self.poll(age)
+            age += self.every
+        return self
+
+
+def every(seconds: float, first: float, last: float) -> list[float]:
+    return [first + seconds * number for number in range(int((last - first) / seconds) + 1)]
+
+
+MINUTE = 60.0
+FAST = every(7.0, 120.0, 190.0)
+"""Eleven steps of 7 s after two minutes; then nothing."""
+
+
+def test_hang_is_reported_after_10_minutes_cancelled_after_20() -> None:
+    hung = RunningJob(FAST).run(3 * 3600)
+    [told] = hung.told
+    assert 10 * MINUTE <= told - FAST[-1] <= 11 * MINUTE
+    assert hung.cancelled is not None
+    assert 20 * MINUTE <= hung.cancelled - FAST[-1] <= 21 * MINUTE
+    stall = hung.stall
+    assert (stall.place, stall.done, stall.total, stall.cancelled) == (StallPlace.STEPS, 11, 50, True)
+    assert describe_stall(stall) == "stood still for 20 min after step 11/50 (log-x_1_0.out)"
+    assert describe_stall(replace(stall, total=None)) == "stood still for 20 min after step 11 (log-x_1_0.out)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "until"),
+    [
+        ({"steps": every(7.0, 25 * MINUTE, 3 * 3600)}, 3 * 3600),
+        ({"steps": [*every(7.0, 60.0, 300.0), *every(7.0, 840.0, 1100.0), *every(7.0, 2600.0, 3000.0)]}, 3000.0),
+        ({"steps": [*FAST, 3000.0], "other": every(500.0, 600.0, 2600.0)}, 3000.0),
+        ({"steps": every(7.0, 120.0, 5000.0), "shown": 28 * MINUTE}, 5000.0),
+        ({"steps": every(25 * MINUTE, 30 * MINUTE, 180 * MINUTE)}, 180 * MINUTE),
+        ({"steps": FAST, "unreadable": (200.0, 9000.0)}, 9000.0),
+        ({"late": True}, 5 * 3600),
+        ({"purpose": Purpose.CHECK_NODES}, 5 * 3600),
+        *(
+            ({"steps": [*FAST, 190.0 + 28 * MINUTE], "purpose": purpose}, 190.0 + 28 * MINUTE)
+            for purpose in (Purpose.PROFILE, Purpose.SAVE_CHECKPOINT, Purpose.LOAD_CHECKPOINT)
+        ),
+    ],
+    ids=[
+        *("logs steps", "silent save of 9 min makes 25 min ordinary", "lines of saves", "log appears late"),
+        *("a line for 100 steps", "log unreadable", "logs its steps at the end", "checks nodes"),
+        *("profiles", "saves checkpoint", "loads checkpoint"),
+    ],
+)
+def test_running_job_is_not_stalled(fields: dict[str, Any], until: float) -> None:
+    job = RunningJob(**fields).run(until)
+    assert (job.told, job.cancelled) == ([], None)
+
+
+def test_slow_steps_get_20_gaps() -> None:
+    slow = RunningJob(every(5 * MINUTE, 10 * MINUTE, 60 * MINUTE)).run(9 * 3600)
+    [told] = slow.told
+    assert 100 * MINUTE <= told - 60 * MINUTE <= 115 * MINUTE
+    assert slow.cancelled is not None
+    assert slow.cancelled - 60 * MINUTE >= 200 * MINUTE
+
+
+def test_first_step_gets_half_an_hour() -> None:
+    hung = RunningJob().run(3 * 3600)
+    assert hung.told == [30 * MINUTE]
+    assert hung.cancelled == 60 * MINUTE
+    assert describe_stall(hung.stall) == "stood still for 60 min before its first step (log-x_1_0.out)"
+    slow = RunningJob(every(7.0, 58 * MINUTE, 80 * MINUTE)).run(80 * MINUTE)
+    assert (len(slow.told), len(slow.went_on), slow.cancelled) == (1, 1, None)
+    assert explain_end(end(slow, ended(), 81 * MINUTE)).blame is Blame.NONE
+
+
+def test_missing_log_is_reported_with_its_folder() -> None:
+    lost = RunningJob(FAST, shown=1e9).run(3 * 3600)
+    assert lost.told == [30 * MINUTE]
+    assert lost.cancelled == 60 * MINUTE
+    assert describe_stall(lost.stall) == "stood still for 60 min: no log of its own was found in /logs"
+
+
+def test_log_written_in_bursts_may_be_silent_again() -> None:
+    """All 300 steps of 7 s of each 35 minutes reach it at once."""
+    bursts = [second for burst in (40, 75, 110) for second in [burst * MINUTE] * 300]
+    lives = RunningJob(bursts).run(120 * MINUTE)
+    assert lives.cancelled is None
+    assert lives.told == [30 * MINUTE]
+
+
+@pytest.mark.parametrize(
+    ("steps", "until"), [([*FAST, 3000.0], 3000.0), ([200.0], 9000.0)], ids=["silent", "after one step"]
+)
+def test_silent_job_is_cancelled(steps: list[float], until: float) -> None:
+    assert RunningJob(steps).run(until).cancelled is not None
+
+
+def test_restarted_process_gets_half_an_hour() -> None:
+    again = RunningJob([*FAST, *every(7.0, 1900.0, 2300.0)], starts=(300.0,)).run(2300.0)
+    assert again.told == []
+    hung = RunningJob([*FAST, *every(7.0, 1900.0, 2300.0)], starts=(300.0,)).run(9000.0)
+    assert hung.cancelled is not None
+    assert hung.cancelled - 2300.0 <= 25 * MINUTE, "the time in which it started is no gap between steps"
+
+
+def test_hang_after_the_last_step_names_the_final_save() -> None:
+    hung = RunningJob(every(7.0, 120.0, 120.0 + 49 * 7.0)).run(9000.0)
+    assert "after its last step, 50/50, in its final save or teardown" in describe_stall(hung.stall)
+
+
+def test_stall_limit_is_set_and_cancelling_switched_off() -> None:
+    own = RunningJob(FAST, limits=StallLimits(180.0)).run(9000.0)
+    assert 180.0 <= own.told[0] - 190.0 <= 240.0
+    assert own.cancelled is not None
+    assert 360.0 <= own.cancelled - 190.0 <= 420.0
+    none = RunningJob(FAST, limits=StallLimits(cancels=False)).run(9000.0)
+    assert len(none.told) == 1
+    assert none.cancelled is None
+
+
+# --- what does not count ------------------------------------------------------------------------------------
+
+
+def test_time_without_polls_does_not_count() -> None:
+    job = RunningJob(FAST)
+    job.run(300.0)
+    job.run(4 * 3600 + 5 * MINUTE, begin=4 * 3600)  # Slurm was away, or the session was stopped
+    assert job.told == []
+
+
+@pytest.mark.parametrize("jump", [-2 * 3600, 2 * 3600])
+def test_clock_that_is_set_cancels_nothing(jump: float) -> None:
+    job = RunningJob(FAST)
+    job.run(300.0)
+    for age in every(30.0, 330.0, 330.0 + 5 * MINUTE):
+        assert not job.poll(age, START + timedelta(seconds=age + jump)).cancel
+    assert job.told == []
+
+
+def test_suspended_and_completing_jobs_do_not_stall() -> None:
+    def state(age: float) -> JobStatus:
+        return running() if age < 600 else replace(running(), state="SUSPENDED" if age < 9000 else "COMPLETING")
+
+    assert RunningJob(FAST, state=state).run(18000.0).told == []
+
+
+def test_suspended_time_is_no_running_time() -> None:
+    def state(age: float) -> JobStatus:
+        return replace(running(), state="SUSPENDED") if 600 < age < 4 * 3600 else running()
+
+    lives = RunningJob([*FAST, *every(7.0, 4 * 3600, 5 * 3600)], state=state)
+    lives.job = replace(lives.job, spec=job_spec(HERE, gpu_hours=0.1))
+    assert lives.run(5 * 3600).cancelled is None
+
+
+def test_requeued_job_begins_anew() -> None:
+    def state(age: float) -> JobStatus:
+        if age < 300:
+            return running()
+        if age < 5000:
+            return waiting("BeginTime", restarts=1)
+        return running(restarts=1, elapsed_seconds=age - 5000)
+
+    again = RunningJob([*FAST, *every(7.0, 5000.0 + 28 * MINUTE, 9000.0)], state=state).run(9000.0)
+    assert again.told == [], "the steps in its log are those of its first start"
+
+
+# --- going on with a session --------------------------------------------------------------------------------
+
+
+def state_since(begin: float) -> Callable[[float], JobStatus]:
+    return lambda age: running(elapsed_seconds=age - begin)
+
+
+def test_resumed_session_judges_by_the_log_time() -> None:
+    """It lives: it was written to just now. It stands still: nothing was written for hours; it is told at once, and
+    cancelled when the session itself has looked on for as long."""
+    lives = RunningJob(every(7.0, 120.0, 3 * 3600), state=state_since(0.0)).run(3 * 3600, begin=2 * 3600)
+    assert lives.told == []
+    hung = RunningJob(FAST, state=state_since(0.0)).run(4 * 3600, begin=2 * 3600)
+    assert hung.told == [2 * 3600]
+    assert hung.cancelled == 2 * 3600 + 10 * MINUTE
+
+
+def test_resumed_session_knows_the_gaps_in_the_log() -> None:
+    job = RunningJob(FAST, state=state_since(0.0))
+    original = job.look
+    job.look = lambda age: replace(original(age), slowest_seconds=600.0)  # type: ignore[method-assign]
+    job.run(190.0 + 190 * MINUTE, begin=190.0 + 60 * MINUTE)
+    assert job.told == []
+
+
+def test_stall_of_an_earlier_session_continues() -> None:
+    first = RunningJob(FAST).run(190.0 + 12 * MINUTE)
+    assert len(first.told) == 1
+    second = replace(first, told=[], went_on=[], state=state_since(0.0))
+    second.job = first.job
+    second.run(9000.0, begin=4000.0)
+    assert (second.told, second.went_on) == ([], [])
+    assert second.cancelled is not None
+    assert second.cancelled <= 4000.0 + 21 * MINUTE
+
+
+# --- ends ---------------------------------------------------------------------------------------------------
+
+
+def end(job: RunningJob, status: JobStatus, age: float) -> Job:
+    job.state = lambda _: status
+    decision = job.poll(age)
+    assert decision.ended
+    return job.job
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_job_cancelled_for_its_stall_ends_as_hung(resumed: bool) -> None:
+    hung = RunningJob(FAST).run(9000.0)
+    if resumed:
+        hung.watch = hung.make_watch()
+    done = end(hung, ended("CANCELLED", cancelled_by="0"), 2000.0)
+    assert done.status is not None
+    assert done.status.ended_by is EndedBy.PYTEST
+    assert explain_end(done) == JobEnd(Blame.HUNG, "it stood still for 20 min after step 11/50 (log-x_1_0.out)")
+
+
+def test_purged_record_does_not_hide_a_hang() -> None:
+    """A hang after the last step: by its log alone the run would be whole."""
+    steps = every(7.0, 120.0, 120.0 + 49 * 7.0)
+    hung = RunningJob(steps).run(9000.0)
+    assert hung.cancelled is not None
+    hung.state = lambda _: JobStatus(Phase.UNKNOWN, "")
+    decision = hung.poll(hung.cancelled + 700.0)
+    assert decision.ended
+    assert explain_end(hung.job).blame is Blame.HUNG
+
+
+def test_stalled_job_cancelled_by_others_did_not_hang() -> None:
+    hung = RunningJob(FAST).run(190.0 + 12 * MINUTE)
+    assert hung.told
+    assert explain_end(end(hung, ended("CANCELLED", cancelled_by="1000"), 2000.0)).blame is Blame.CANCELLED
+
+
+@pytest.mark.parametrize(("steps", "blame"), [(FAST, Blame.HUNG), (every(7.0, 120.0, 3000.0), Blame.RUN)])
+@pytest.mark.parametrize("resumed", [False, True])
+def test_time_limit_after_a_stall_is_a_hang(steps: list[float], blame: Blame, resumed: bool) -> None:
+    job = RunningJob(steps).run(190.0 + 15 * MINUTE)
+    if resumed:
+        job.watch = job.make_watch()
+    found = explain_end(end(job, ended("TIMEOUT", elapsed_seconds=1100.0), 1100.0))
+    assert found.blame is blame
+    assert ("more time" in found.text) is (blame is Blame.RUN)
+    assert found.text.endswith("until its time limit") is (blame is Blame.HUNG)
+
+
+@pytest.mark.parametrize(
+    ("steps", "elapsed", "place"),
+    [
+        (FAST, 4 * 3600.0, StallPlace.STEPS),
+        ((), 4 * 3600.0, StallPlace.START),
+        (every(7.0, 1800.0, 4 * 3600), 4 * 3600.0, None),
+        (FAST, 30 * MINUTE, None),
+    ],
+)
+def test_unwatched_time_limit_is_judged_by_log(steps: list[float], elapsed: float, place: StallPlace | None) -> None:
+    """Submitted in the evening, collected in the morning: most of its time is in none of its steps."""
+    done = end(RunningJob(steps), ended("TIMEOUT", elapsed_seconds=elapsed), elapsed)
+    assert done.status is not None
+    assert (done.status.stall.place if done.status.stall else None) is place
+    late = end(RunningJob(late=True), ended("TIMEOUT", elapsed_seconds=elapsed), elapsed)
+    assert late.status is not None
+    assert late.status.stall is None, "its log contains no step before it ends"
+
+
+def test_running_limit_comes_from_estimate_or_slurm() -> None:
+    spec = job_spec(HERE, gpu_hours=8.0, gpus=8)
+    assert limit_running(spec, running()) == 5 * 3600
+    assert limit_running(replace(spec, gpus=4, nodes=1, gpus_per_node=8, via="sbatch"), running()) == 5 * 3600
+    assert limit_running(replace(spec, gpu_hours=0.1), running()) == 2 * 3600
+    assert limit_running(spec, running(limit_seconds=86400.0)) == 86400.0
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+def test_job_beyond_its_estimate_is_cancelled(cancels: bool) -> None:
+    lives = RunningJob(every(60.0, 60.0, 3 * 3600), limits=StallLimits(cancels=cancels))
+    lives.job = replace(lives.job, spec=job_spec(HERE, gpu_hours=0.1))
+    lives.run(3 * 3600)
+    assert lives.cancelled == (2 * 3600 + 30 if cancels else None)
+    assert lives.told == []

@@ -1,0 +1,107 @@
+"""How long jobs are waited for, and who ended them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.job_specs import START, ended, job, job_spec, running, waiting
+
+from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobEnd, Purpose
+from pytest_llmbench.core.stall_limits import LogProgress, StallLimits
+from pytest_llmbench.launch.jobs.watch import Limits, Watch, explain_end, has_moved_on
+
+
+@pytest.mark.parametrize(
+    ("purpose", "reason", "minutes"),
+    [
+        (Purpose.MEASURE, "Resources", 24 * 60),
+        (Purpose.CONFIRM_NODES, "Resources", 60),
+        (Purpose.CHECK_NODES, "Priority", 60),
+        (Purpose.ALLOCATION, "ReqNodeNotAvail, UnavailableNodes:n1", 5),
+        (Purpose.COMPARE_VARIANTS, "Resources", 24 * 60),
+        (Purpose.ALLOCATION, "ReqNodeNotAvail, Reserved for maintenance", 24 * 60),
+        (Purpose.CHECK_NODES, "ReqNodeNotAvail, UnavailableNodes:n1", 0),
+        (Purpose.CONFIRM_NODES, "(ReqNodeNotAvail, Reserved for maintenance)", 0),
+    ],
+)
+def test_job_on_given_nodes_is_not_awaited_for_long(
+    tmp_path: Path, purpose: Purpose, reason: str, minutes: int
+) -> None:
+    watch = Watch(Limits(pending_seconds=24 * 3600.0))
+    beside = job(tmp_path, spec=job_spec(tmp_path, purpose=purpose))
+    cancelled = [
+        passed
+        for passed in range(0, 25 * 60, 5)
+        if watch.decide(beside, waiting(reason), START + timedelta(minutes=passed)).cancel
+    ]
+    assert cancelled[0] == minutes + 5
+
+
+GONE = "ReqNodeNotAvail, UnavailableNodes:n1"
+
+
+def test_time_without_an_answer_is_no_unavailability(tmp_path: Path) -> None:
+    watch = Watch(Limits())
+    held = job(tmp_path, spec=job_spec(tmp_path, purpose=Purpose.ALLOCATION))
+    assert not watch.decide(held, waiting(GONE), START).cancel
+    watch.leave_out_pause(900.0, [held])
+    assert not watch.decide(held, waiting(GONE), START + timedelta(seconds=901)).cancel
+    assert watch.decide(held, waiting(GONE), START + timedelta(seconds=1501)).cancel
+
+
+def test_permanent_reason_is_timed_by_itself(tmp_path: Path) -> None:
+    watch = Watch(Limits())
+    held = job(tmp_path, spec=job_spec(tmp_path, purpose=Purpose.ALLOCATION))
+    assert not watch.decide(held, waiting(GONE), START).cancel
+    assert not watch.decide(held, waiting("BadConstraints"), START + timedelta(seconds=30)).cancel
+    assert watch.decide(held, waiting("BadConstraints"), START + timedelta(seconds=41)).cancel
+
+
+def hold(folder: Path) -> tuple[Job, Job]:
+    """Return an allocation and the run in it, both under way."""
+    held, spec = job_spec(folder, purpose=Purpose.ALLOCATION), job_spec(folder, purpose=Purpose.BISECT, allocation=1)
+    return job(folder, spec=held, status=running()), job(folder, 2, spec=spec, job_id="4711-2", status=running())
+
+
+STILL = "stood still for 20 min after step 5/50 (x.out)"
+
+
+def test_allocation_of_a_hung_run_was_ended_by_us(tmp_path: Path) -> None:
+    """Slurm says that the user did it, who is us: both jobs say why, the allocation first, as it is asked for
+    first."""
+    watch = Watch(Limits(stalls=StallLimits(600.0)), lambda _job: (5, 50, 1.0))
+    held, run = hold(tmp_path)
+    log = LogProgress(Path("/logs/x.out"), steps=5, marks=(5,))
+    for minutes in range(0, 21, 2):
+        now = START + timedelta(minutes=minutes)
+        assert not watch.decide(held, running(), now).cancel
+        decision = watch.decide(run, running(), now, log)
+    assert decision.cancel
+    told = []
+    for each in (held, replace(run, status=decision.status)):
+        status = watch.decide(each, ended("CANCELLED", "", cancelled_by="0"), now).status
+        assert status
+        assert status.ended_by is EndedBy.PYTEST
+        told.append(explain_end(replace(each, status=status)))
+    assert told == [
+        JobEnd(Blame.CANCELLED, f"cancelled by pytest for job 4711-2 in it: {STILL}"),
+        JobEnd(Blame.HUNG, f"it {STILL}"),
+    ]
+
+
+def test_allocation_cancelled_by_others_was_not_ended_by_us(tmp_path: Path) -> None:
+    watch = Watch(Limits())
+    for each in hold(tmp_path):
+        watch.decide(each, running(), START)
+        status = watch.decide(each, ended("CANCELLED", "", cancelled_by="0"), START).status
+        assert status
+        assert status.ended_by is EndedBy.OTHERS
+
+
+def test_new_reason_or_start_estimate_is_no_move() -> None:
+    before = waiting("Priority", started=START)
+    assert not has_moved_on(before, waiting("Resources", started=None))
+    assert has_moved_on(before, running())

@@ -1,0 +1,160 @@
+"""The plan shows every job as it would be submitted, and no secret."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+from support.planned import planned
+
+from pytest_llmbench.core.job_records import Purpose
+from pytest_llmbench.launch.plan.planned_job import (
+    LaunchProblem,
+    PlannedJob,
+    Reruns,
+    format_budget,
+    format_command,
+    format_plan,
+)
+
+
+def at(job: PlannedJob, environment: dict[str, str]) -> PlannedJob:
+    """Return a job without this test's folder in it."""
+    spec = replace(job.spec, directory=Path("/recipe"), environment=tuple(environment.items()))
+    return replace(job, spec=spec)
+
+
+def test_plan_shows_every_job(tmp_path: Path) -> None:
+    command = ("sbatch", "-A", "my account", "-N", "1", "./launch.sh")
+    shared = {"DTYPE": "bf16", "HF_TOKEN": "hf_1234"}
+    first = at(planned(tmp_path, 8, via="sbatch", command=command), {**shared, "A": "x", "B": "y"})
+    second = at(planned(tmp_path, 16, via="sbatch", command=command), {**shared, "A": "z"})
+    problem = LaunchProblem("no container image", "run setup", ("a", "b"))
+    assert format_plan([first, second], [problem], limit=50, reruns=Reruns(3)) == (
+        "llama3.1_8b-25.04-h100-bf16-8  (sbatch)\n"
+        "  1 node, 8 GPUs, 1.60 GPU-hours\n"
+        "  cd /recipe\n"
+        "  sbatch -A 'my account' -N 1 ./launch.sh\n"
+        "    A=x\n"
+        "    B=y\n"
+        "    DTYPE=bf16\n"
+        "    HF_TOKEN=***\n"
+        "\n"
+        "llama3.1_8b-25.04-h100-bf16-16  (sbatch)\n"
+        "  2 nodes, 16 GPUs, 3.20 GPU-hours\n"
+        "  cd /recipe\n"
+        "  sbatch -A 'my account' -N 1 ./launch.sh\n"
+        "    the environment of the job above, but:\n"
+        "    A=z\n"
+        "    without B\n"
+        "\n"
+        "2 jobs, 4.8 GPU-hours of steps; 50 are allowed\n"
+        "at most 19.2 GPU-hours: 3 runs of each, 1 on slow nodes\n"
+        "Nothing was submitted.\n"
+        "\n"
+        "1 problem to solve first:\n"
+        " 1. no container image\n"
+        "      2 configurations: a, b\n"
+        "      do: run setup"
+    )
+
+
+def test_plan_shows_no_secret(tmp_path: Path) -> None:
+    """Not as its variable, in another variable, in an argument (quoted or not), or in a folder."""
+    secret = "s3cret value"
+    spec = replace(
+        planned(tmp_path).spec,
+        command=("./launch.sh", f"--token={secret}", secret),
+        directory=Path(f"/home/{secret}"),
+        environment=(("HF_TOKEN", secret), ("URL", f"https://u:{secret}@host"), ("PATH", "/bin")),
+    )
+    text = format_plan([replace(planned(tmp_path), spec=spec)], [])
+    assert "s3cret" not in text
+    assert "HF_TOKEN=***" in text
+    assert "'--token=***' ***" in text
+
+
+def test_shown_command_can_be_pasted(tmp_path: Path) -> None:
+    words = (
+        "plain",
+        "two words",
+        "$(touch x)",
+        "a;b",
+        "quote'd",
+        "line\nfeed",
+        "back\\slash\ttab",
+        "\x1b[31m",
+        "é",
+        "",
+    )
+    spec = replace(planned(tmp_path).spec, command=("printf", "%s|", *words), secrets=())
+    line = format_command(spec)
+    assert "\n" not in line
+    assert "\x1b" not in line
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    )
+    assert done.stdout.decode() == "".join(f"{word}|" for word in words)
+    assert not (tmp_path / "x").exists()
+
+
+def test_budget_is_counted_by_recipe(tmp_path: Path) -> None:
+    one = planned(tmp_path, 8)
+    other = replace(one, facts=replace(one.facts, release="25.05"), spec=replace(one.spec, gpu_hours=0.0))
+    assert format_budget([one, other]) == [
+        "llama3.1 25.04: 1 job, 1.6 GPU-hours of steps",
+        "llama3.1 25.05: 1 job whose duration nothing says yet",
+        "2 jobs, 1.6 GPU-hours of steps and 1 job whose duration nothing says yet",
+    ]
+    assert format_budget([]) == ["0 jobs, 0.0 GPU-hours of steps"]
+
+
+def test_exceeded_budget_shows_the_remedy(tmp_path: Path) -> None:
+    told = " ".join(format_budget([planned(tmp_path, 8)], limit=1)).split()
+    expected = "more than allowed: select fewer with -k or -m, or allow them: --llmb-gpu-hours=2, or `gpu_hours: 2`"
+    assert expected in " ".join(told)
+    assert "more than allowed" not in " ".join(format_budget([planned(tmp_path, 8)], limit=2))
+
+
+def test_repeats_are_counted_for_measured_jobs_only(tmp_path: Path) -> None:
+    profile = planned(tmp_path, 8, purpose=Purpose.PROFILE)
+    assert format_budget([profile], reruns=Reruns(3)) == ["1 job, 1.6 GPU-hours of steps"]
+    assert "1.60 GPU-hours, profile: not judged for speed" in format_plan([profile], [])
+
+
+def test_requested_runs_are_counted_once(tmp_path: Path) -> None:
+    one = planned(tmp_path, 8)
+    hours = one.spec.gpu_hours
+    told = [f"2 jobs, {2 * hours:.1f} GPU-hours of steps; 3 are allowed", "more than allowed: "]
+    lines = format_budget([one], 3, Reruns(3), {one.spec.case_id: 2})
+    assert [line[: len(start)] for line, start in zip(lines, told, strict=False)] == told
+    assert lines[-2] == f"at most {4 * hours:.1f} GPU-hours: 3 runs of each, 1 on slow nodes"
+    everything = format_budget([one], None, Reruns(3), {one.spec.case_id: 3})
+    assert everything[0] == f"3 jobs, {3 * hours:.1f} GPU-hours of steps"
+
+
+def test_most_hours_include_repeats_and_retries(tmp_path: Path) -> None:
+    one, profile = planned(tmp_path, 8), planned(tmp_path, 8, purpose=Purpose.PROFILE)
+    hours = one.spec.gpu_hours
+    assert format_budget([one, profile], 10, Reruns(3, 1))[1:] == [
+        f"at most {hours * 11:.1f} GPU-hours: 3 runs of each, 2 starts of each run, 1 after a\n"
+        "standstill, 1 on slow nodes",
+        "what would go beyond the 10 that are allowed is not started",
+    ]
+    assert format_budget([profile], 100, Reruns(3, 1))[1:] == [
+        f"at most {hours * 3:.1f} GPU-hours: 2 starts of each job, 1 after a standstill"
+    ]
+    assert len(format_budget([one], 100)) == 1
+
+
+def test_most_hours_include_profiles_and_node_checks(tmp_path: Path) -> None:
+    one = planned(tmp_path, 4, nodes=1, gpus_per_node=8)
+    hours = one.spec.gpu_hours
+    once = format_budget([one], None, Reruns(profiles=0.5, node_checks=True))
+    assert once[1:] == [f"at most {hours + 0.5:.1f} GPU-hours: 1 profile of each"]
+    thrice = format_budget([one], None, Reruns(3, profiles=0.5, node_checks=True))
+    assert " ".join(thrice[1:]).replace("\n", " ") == (  # the nodes of two slow runs, for a quarter of an hour
+        f"at most {hours * 4 + 0.5 + 2 * 8 / 4:.1f} GPU-hours: 3 runs of each, 1 on slow nodes, checks of nodes, "
+        "1 profile of each"
+    )

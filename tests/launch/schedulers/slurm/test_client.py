@@ -1,0 +1,375 @@
+"""What Slurm printed, recorded from 22.05 (out of memory and preemption by hand), and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
+from pytest_llmbench.launch.commands import CommandOutput
+from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm, SlurmAway
+from pytest_llmbench.launch.schedulers.slurm.statuses import count_gpus, expand_hosts, explain_status, parse_duration
+
+SUBMITTED = datetime(2026, 11, 21, 5, 54, 27, tzinfo=UTC)
+
+SACCT = """\
+1|COMPLETED|0:0|0:0|0|2026-11-21T05:54:27|2026-11-21T05:54:28|2026-11-21T05:54:28|n[1-2]
+2|FAILED|3:0|0:0|0|2026-11-21T05:54:27|2026-11-21T05:54:28|2026-11-21T05:54:28|n1
+3|FAILED|0:11|0:0|0|2026-11-21T05:54:27|2026-11-21T05:54:28|2026-11-21T05:54:28|n1
+4|COMPLETED|0:0|7:0|0|2026-11-21T05:54:27|2026-11-21T05:54:28|2026-11-21T05:54:28|n1
+5|REQUEUED|0:0|0:0|204|2026-11-21T05:54:27|2026-11-21T05:54:28|2026-11-21T05:57:52|n1
+5|RUNNING|0:0|0:0|7|2026-11-21T05:57:52|2026-11-21T05:57:58|Unknown|n1
+7|PENDING|0:0|0:0|0|2026-11-21T05:54:27|Unknown|Unknown|None assigned
+8|CANCELLED by 1000|0:0|0:0|0|2026-11-21T05:54:27|Unknown|2026-11-21T05:57:51|None assigned
+9|FAILED|1:0|0:0|0|2026-11-21T05:54:27|2026-11-21T05:54:27|2026-11-21T05:54:27|None assigned
+12|OUT_OF_MEMORY|0:125|0:125|61|2026-11-21T05:54:27|2026-11-21T05:54:28|2026-11-21T05:55:29|n[1-2]
+13|NODE_FAIL|0:0|0:0|2|2026-11-21T05:57:58|2026-11-21T05:57:59|2026-11-21T05:58:01|n3
+14|PREEMPTED|0:0|0:0|2|2026-11-21T05:57:58|2026-11-21T05:57:59|2026-11-21T05:58:01|n3
+15|TIMEOUT|0:0|0:0|60|2026-11-21T05:57:58|2026-11-21T05:57:59|2026-11-21T05:58:59|n3
+16|REQUEUED|0:0|0:0|60|2026-11-21T05:57:58|2026-11-21T05:57:59|2026-11-21T05:58:59|n3
+17|RUNNING|0:0|0:0|60|2026-11-21T05:57:58|2026-11-21T05:57:59|Unknown|n3
+18|COMPLETED|0:0|0:0|60|2025-03-01T00:00:00|2025-03-01T00:00:00|2025-03-01T00:01:00|n3
+19|COMPLETED||0:0|60|2026-11-21T05:57:58|2026-11-21T05:57:59|2026-11-21T05:58:59|n3
+20|COMPLETED|0:0|0:0
+"""
+
+QUEUE = {
+    "pending": "7|PENDING|0|0|0:00|2026-11-21T05:54:27|N/A|N/A||0|DependencyNeverSatisfied|",
+    "running": "5|RUNNING|0|0|0:07|2026-11-21T05:57:52|2026-11-21T05:57:58|2026-11-21T06:57:58|n1|1|None|",
+    "again": "13|PENDING|0|0|0:00|2026-11-21T05:58:01|2026-11-21T05:58:07|2026-11-21T06:58:07||1|BeginTime|",
+    "failed step": "4|COMPLETED|0|1792|0:00|2026-11-21T05:54:27|2026-11-21T05:54:28|2026-11-21T05:54:28|n1|0|None|",
+    "signal": "3|FAILED|11|0|0:00|2026-11-21T05:54:27|2026-11-21T05:54:28|2026-11-21T05:54:28|n1|0|JobLaunchFailure|",
+    "preempted": "14|PREEMPTED|0|0|0:02|2026-11-21T05:57:58|2026-11-21T05:57:59|2026-11-21T05:58:01|n3|0|None|",
+    "cancelled": "8|CANCELLED|0|0|0:00|2026-11-21T05:54:27|2026-11-21T05:54:27|2026-11-21T05:57:51||0|None|",
+    "unreadable": "13|PENDING|what",
+    "completing": "1|COMPLETING|0|0|0:00|2026-11-21T05:54:27|2026-11-21T05:54:28|2026-11-21T05:54:28|n[1-2]|0|None|",
+}
+
+UNREACHABLE = CommandOutput(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
+NO_DATABASE = CommandOutput(1, "", "sacct: error: Problem talking to the database: Connection refused\n")
+NO_ACCOUNTING = CommandOutput(1, "", "Slurm accounting storage is disabled\n")
+UNKNOWN_JOB = CommandOutput(1, "", "slurm_load_jobs error: Invalid job id specified\n")
+
+
+class Fake:
+    """A Slurm that says what it is given, by program, and keeps what it was asked."""
+
+    def __init__(self, **answers: str | CommandOutput) -> None:
+        self.answers = {
+            name: answer if isinstance(answer, CommandOutput) else CommandOutput(0, answer, "")
+            for name, answer in answers.items()
+        }
+        self.asked: list[tuple[str, ...]] = []
+        self.environment: Mapping[str, str] = {}
+
+    def __call__(
+        self, arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+    ) -> CommandOutput:
+        assert timeout == 30
+        self.asked.append(tuple(arguments))
+        self.environment = environment or {}
+        return self.answers.get(arguments[0], CommandOutput(0, "", ""))
+
+    def status(self, job_id: str) -> JobStatus:
+        return Slurm(self, {}).poll({job_id: SUBMITTED})[job_id]
+
+
+@pytest.mark.parametrize(
+    ("job_id", "queue", "phase", "state", "seen_by"),
+    [
+        ("1", "", Phase.ENDED, "COMPLETED", "sacct"),
+        ("1", "completing", Phase.RUNNING, "COMPLETING", "squeue"),
+        ("5", "", Phase.UNKNOWN, "RUNNING", "sacct"),
+        ("5", "running", Phase.RUNNING, "RUNNING", "squeue"),
+        ("7", "pending", Phase.WAITING, "PENDING", "squeue"),
+        ("8", "", Phase.ENDED, "CANCELLED", "sacct"),
+        ("12", "", Phase.ENDED, "OUT_OF_MEMORY", "sacct"),
+        ("13", "again", Phase.WAITING, "PENDING", "squeue"),
+        ("13", "unreadable", Phase.UNKNOWN, "", ""),
+        ("14", "preempted", Phase.ENDED, "PREEMPTED", "squeue"),
+        ("16", "", Phase.UNKNOWN, "REQUEUED", "sacct"),
+        ("17", "", Phase.UNKNOWN, "RUNNING", "sacct"),
+        ("18", "", Phase.UNKNOWN, "", ""),
+        ("19", "", Phase.UNKNOWN, "", ""),
+        ("21", "", Phase.UNKNOWN, "", ""),
+    ],
+)
+def test_phase_of_a_job_is_read(job_id: str, queue: str, phase: Phase, state: str, seen_by: str) -> None:
+    """What slurmctld says decides; a record of an earlier job with that id, or an unreadable one, says nothing."""
+    status = Fake(sacct=SACCT, squeue=QUEUE.get(queue, "")).status(job_id)
+    assert (status.phase, status.state, status.seen_by) == (phase, state, seen_by)
+
+
+@pytest.mark.parametrize(("job_id", "queue"), [("4", "failed step"), ("3", "signal")])
+def test_sacct_and_squeue_give_the_same_exit_codes(job_id: str, queue: str) -> None:
+    by_sacct = Fake(sacct=SACCT).status(job_id)
+    alone = Fake(sacct=NO_ACCOUNTING, squeue=QUEUE[queue]).status(job_id)
+    assert (alone.exit_code, alone.derived_exit_code) == (by_sacct.exit_code, by_sacct.derived_exit_code)
+    assert explain_status(alone).blame is Blame.RUN
+
+
+def test_failed_step_known_to_sacct_is_kept() -> None:
+    queue = QUEUE["failed step"].replace("1792", "0")
+    assert Fake(sacct=SACCT, squeue=queue).status("4").derived_exit_code == "7:0"
+
+
+def test_requeued_job_keeps_its_submission_time() -> None:
+    status = Fake(sacct=SACCT, squeue=QUEUE["running"]).status("5")
+    assert (status.submitted, status.restarts) == (SUBMITTED, 1)
+    assert status.started == datetime(2026, 11, 21, 5, 57, 58, tzinfo=UTC)
+    assert status.ended is None
+
+
+def test_latest_start_counts_in_any_order() -> None:
+    for rows in (SACCT.splitlines(), SACCT.splitlines()[::-1]):
+        status = Fake(sacct="\n".join(rows)).status("5")
+        assert (status.state, status.restarts, status.submitted) == ("RUNNING", 1, SUBMITTED)
+
+
+@pytest.mark.parametrize(
+    ("job_id", "answers", "restarts", "earlier"),
+    [
+        ("5", {"sacct": SACCT}, 1, (204.0,)),
+        ("5", {"sacct": SACCT, "squeue": QUEUE["running"]}, 1, (204.0,)),
+        ("5", {"sacct": NO_ACCOUNTING, "squeue": QUEUE["running"]}, 1, ()),
+        ("13", {"sacct": SACCT, "squeue": QUEUE["again"]}, 1, (2.0,)),
+        ("1", {"sacct": SACCT}, 0, ()),
+    ],
+    ids=["ended", "in-the-queue", "without-accounting", "waits-again", "never-requeued"],
+)
+def test_how_long_a_requeued_job_ran_before(
+    job_id: str, answers: Mapping[str, str | CommandOutput], restarts: int, earlier: tuple[float, ...]
+) -> None:
+    status = Fake(**answers).status(job_id)
+    assert (status.restarts, status.earlier_seconds) == (restarts, earlier)
+
+
+def test_details_of_a_status() -> None:
+    status = Fake(sacct=SACCT, squeue=QUEUE["cancelled"]).status("8")
+    assert (status.cancelled_by, status.nodes) == ("1000", ())
+    assert Fake(sacct=SACCT, squeue=QUEUE["pending"]).status("7").reason == "DependencyNeverSatisfied"
+    memory = Fake(sacct=SACCT).status("12")
+    assert (memory.nodes, memory.elapsed_seconds) == (("n1", "n2"), 61.0)
+
+
+def test_all_jobs_are_polled_with_two_commands() -> None:
+    fake = Fake(sacct=SACCT)
+    assert len(Slurm(fake, {}).poll({str(number): SUBMITTED for number in range(500)})) == 500
+    assert [command[0] for command in fake.asked] == ["sacct", "squeue"]
+    assert "--starttime=2026-11-21T04:54:27" in fake.asked[0]
+
+
+def test_invalid_job_id_is_unknown_without_a_query() -> None:
+    fake = Fake(sacct=SACCT)
+    assert Slurm(fake, {}).poll({}) == {}
+    assert Slurm(fake, {}).poll({"--help": SUBMITTED})["--help"].phase is Phase.UNKNOWN
+    assert not fake.asked
+
+
+def test_a_single_job_that_squeue_refuses_to_know() -> None:
+    assert Fake(sacct=SACCT, squeue=UNKNOWN_JOB).status("1").state == "COMPLETED"
+    assert Fake(sacct=NO_ACCOUNTING, squeue=UNKNOWN_JOB).status("1").phase is Phase.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "answer", [UNREACHABLE, CommandOutput(124, "", "squeue did not end within 30 s"), CommandOutput(1, "", "")]
+)
+def test_silent_controller_is_away(answer: CommandOutput) -> None:
+    with pytest.raises(SlurmAway, match="squeue does not answer"):
+        Fake(sacct=SACCT, squeue=answer).status("1")
+
+
+def test_a_missing_program_says_what_to_do() -> None:
+    with pytest.raises(SlurmAway, match="login node"):
+        Fake(sacct=SACCT, squeue=CommandOutput(127, "", "squeue: No such file or directory")).status("1")
+
+
+@pytest.mark.parametrize("answer", [NO_DATABASE, CommandOutput(124, "", "sacct did not end within 30 s")])
+def test_silent_accounting_needs_a_controller_that_knows(answer: CommandOutput) -> None:
+    assert Fake(sacct=answer, squeue=QUEUE["running"]).status("5").state == "RUNNING"
+    with pytest.raises(SlurmAway, match="sacct does not answer"):
+        Fake(sacct=answer, squeue="").status("5")
+
+
+def test_the_caller_cannot_change_what_the_commands_print() -> None:
+    fake = Fake(sacct=SACCT)
+    caller = {
+        "SLURM_CONF": "/etc/x",
+        "SQUEUE_STATES": "PD",
+        "SACCT_FORMAT": "x",
+        "SLURM_TIME_FORMAT": "%s",
+        "TZ": "Asia/Tokyo",
+    }
+    Slurm(fake, caller).poll({"1": SUBMITTED})
+    assert fake.environment == {"SLURM_CONF": "/etc/x", "TZ": "UTC", "LC_ALL": "C"}
+
+
+def test_all_jobs_are_cancelled_with_one_command() -> None:
+    fake = Fake()
+    assert Slurm(fake, {}).cancel(["1", "2"]) == ""
+    assert Slurm(fake, {}).cancel([]) == ""
+    assert fake.asked == [("scancel", "1", "2")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (CommandOutput(1, "", "scancel: error: Kill job error on job id 1: Invalid job id specified\n"), ""),
+        (
+            CommandOutput(1, "", "scancel: error: Kill job error on job id 1: Access/permission denied\n"),
+            "permission denied",
+        ),
+        (
+            CommandOutput(1, "", "scancel: error: Kill job error on job id 1: Unable to contact slurm controller"),
+            "Unable to",
+        ),
+        (CommandOutput(1, "", ""), "ended with 1"),
+        (CommandOutput(124, "", "scancel did not end within 30 s"), "did not end"),
+    ],
+)
+def test_problem_of_cancelling_is_reported(answer: CommandOutput, problem: str) -> None:
+    said = Slurm(Fake(scancel=answer), {}).cancel(["1"])
+    assert problem in said
+    assert bool(said) is bool(problem)
+
+
+def test_only_numbers_reach_scancel() -> None:
+    fake = Fake()
+    assert "'--user=root' is not" in Slurm(fake, {}).cancel(["--user=root", "7"])
+    assert fake.asked == [("scancel", "7")]
+
+
+def find(tokens: Sequence[str], **answers: str | CommandOutput) -> dict[str, str]:
+    return Slurm(Fake(**answers), {}).find(tokens, SUBMITTED)
+
+
+def test_jobs_are_found_by_their_tokens() -> None:
+    queue = "1|llmb:aaa|\n2|(null)|\n3|llmb:aaab|\n4|x llmb:bbb|\n"
+    assert find(["aaa", "bbb"], squeue=queue, sacct="5|llmb:ccc\n") == {"aaa": "1"}
+    assert find(["aaa", "ccc"], squeue=queue, sacct="5|llmb:ccc\n1|llmb:aaa\n") == {"aaa": "1", "ccc": "5"}
+    assert find(["ccc"], squeue=queue, sacct=NO_ACCOUNTING) == {}
+
+
+def test_possible_job_is_never_reported_missing() -> None:
+    with pytest.raises(SlurmAway):
+        find(["aaa"], squeue=UNREACHABLE, sacct="1|llmb:aaa\n")
+    with pytest.raises(SlurmAway):
+        find(["aaa"], squeue="", sacct=NO_DATABASE)
+    with pytest.raises(LaunchError, match="jobs 1 2 carry the same mark llmb:aaa"):
+        find(["aaa"], squeue="1|llmb:aaa|\n2|llmb:aaa|\n")
+
+
+def test_partitions() -> None:
+    output = (
+        "batch*|up|infinite|4|gpu:8\nlong|down|7-00:00:00|2|gpu:h100:4(S:0-1)\nlong|down|7-00:00:00|3|(null)\n"
+        "short|up|10:00|1|(null)\ngarbage\n"
+    )
+    assert Slurm(Fake(sinfo=output), {}).list_partitions() == (
+        Partition("batch", 4, 8, None, True, is_default=True, gpu_nodes=(("", 8, 4),)),
+        Partition("long", 5, 4, 604800.0, False, gpu_nodes=(("h100", 4, 2),)),
+        Partition("short", 1, 0, 600.0, True),
+    )
+    with pytest.raises(SlurmAway):
+        Slurm(Fake(sinfo=UNREACHABLE), {}).list_partitions()
+
+
+def test_why_nodes_are_out_of_service() -> None:
+    output = "n[1-2]|root|2026-11-21T05:54:27|bad nvlink | again\nn7|alice|Unknown|not asked for\ngarbage\n"
+    slurm = Fake(sinfo=output)
+    told = "bad nvlink | again (root, 2026-11-21T05:54:27)"
+    assert Slurm(slurm, {}).list_node_reasons(["n1", "n2", "n3"]) == {"n1": told, "n2": told}
+    with pytest.raises(SlurmAway):
+        Slurm(Fake(sinfo=UNREACHABLE), {}).list_node_reasons(["n1"])
+
+
+def test_the_name_of_the_cluster() -> None:
+    config = "Configuration data\nCliFilterPlugins        = (null)\nClusterName             = eos\n"
+    assert Slurm(Fake(scontrol=config), {}).find_cluster_name() == "eos"
+    assert Slurm(Fake(scontrol="Configuration data\n"), {}).find_cluster_name() == ""
+    with pytest.raises(SlurmAway):
+        Slurm(Fake(scontrol=UNREACHABLE), {}).find_cluster_name()
+
+
+@pytest.mark.parametrize(
+    ("enforced", "listed", "accounts"),
+    [
+        ("associations", "research\nroot\nresearch\n", ("research", "root")),
+        ("associations,limits,qos", "research\n", ("research",)),
+        ("none", "research\n", None),
+        ("associations", "", None),
+        ("associations", CommandOutput(1, "", "sacctmgr: error: Sending PersistInit msg: Connection refused"), None),
+    ],
+)
+def test_accounts(enforced: str, listed: str | CommandOutput, accounts: tuple[str, ...] | None) -> None:
+    config = f"Configuration data\nAccountingStorageEnforce = {enforced}\nAccountingStorageHost = all\n"
+    assert Slurm(Fake(scontrol=config, id="root\n", sacctmgr=listed), {}).list_accounts() == accounts
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("n[08-11,20],m7", ["n08", "n09", "n10", "n11", "n20", "m7"]),
+        ("gpu[1-2]-ib[0-1]", ["gpu1-ib0", "gpu1-ib1", "gpu2-ib0", "gpu2-ib1"]),
+        ("pool0-0001", ["pool0-0001"]),
+        ("", []),
+        ("None assigned", []),
+        ("(null)", []),
+        *(
+            (text, [text])
+            for text in (
+                "n[1-",
+                "n]1[",
+                "n[3-1]",
+                "n[a-b]",
+                "n[]",
+                "n[1-999999999]",
+                ",n1",
+                "n1,,n2",
+                "n[1-[2]",
+                "n[1-" * 9999,
+            )
+        ),
+        ("n[1-999],m[1-999][1-99]", ["n[1-999],m[1-999][1-99]"]),
+    ],
+)
+def test_node_lists(expression: str, names: list[str]) -> None:
+    assert list(expand_hosts(expression)) == names
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        *(("gpu:8", 8), ("gpu:h100:8(S:0-1),nvme:1", 8), ("(null)", 0), ("gpu", 1), ("nvme:2,gpu:a100:4", 4)),
+        *(("gpu:a:2,gpu:b:2", 4), ("gpu_mem:80", 0), ("mygpu:8", 0), ("", 0)),
+    ],
+)
+def test_gpus_of_a_node(gres: str, gpus: int) -> None:
+    assert count_gpus(gres) == gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("0:07", 7), ("10:00", 600), ("1:00:00", 3600), ("7-00:00:00", 604800), ("infinite", None), ("N/A", None)],
+)
+def test_durations(text: str, seconds: float | None) -> None:
+    assert parse_duration(text) == seconds
+
+
+def test_a_margin_for_clocks_that_differ() -> None:
+    """A job whose record is a few minutes older than our own note of it is still ours."""
+    fake = Fake(sacct=SACCT)
+    later = SUBMITTED + timedelta(minutes=20)
+    assert Slurm(fake, {}).poll({"1": later})["1"].state == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("shown", "seconds"), [("30:00|", 1800.0), ("1-00:00:00|", 86400.0), ("UNLIMITED|", None), ("", None)]
+)
+def test_time_limit_comes_with_the_state(shown: str, seconds: float | None) -> None:
+    status = Fake(sacct=SACCT, squeue=QUEUE["running"] + shown).status("5")
+    assert (status.state, status.limit_seconds) == ("RUNNING", seconds)
