@@ -11,7 +11,8 @@ from typing import Any
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.job_records import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
 from pytest_llmbench.launch.commands import CommandOutput
-from pytest_llmbench.launch.plan.planned_job import LocalMachine, PlannedJob
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.launch.preflight.problems import LocalMachine
 
 FACTS = LaunchFacts(
     recipe="llama3.1",

@@ -36,20 +36,16 @@ from pytest_llmbench.core.job_records import (
     Purpose,
 )
 from pytest_llmbench.core.redaction import find_secret_names, mask_environment
-from pytest_llmbench.launch import preflight, redact
+from pytest_llmbench.launch import redact
 from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.jobs.watch import Limits, Watch
 from pytest_llmbench.launch.plan.cluster_file import fill_references
 from pytest_llmbench.launch.plan.fit import find_images, find_installed
 from pytest_llmbench.launch.plan.job_spec import STAGES, JobParts, activate, build_arguments, fill, find_placeholders
-from pytest_llmbench.launch.plan.planned_job import (
-    JobProblem,
-    LocalMachine,
-    PlannedJob,
-    describe_problems,
-    format_command,
-    group_problems,
-)
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.launch.preflight import launch_checks
+from pytest_llmbench.launch.preflight.dry_run import format_command
+from pytest_llmbench.launch.preflight.problems import JobProblem, LocalMachine, describe_problems, group_problems
 from pytest_llmbench.launch.preflight.python_checks import check_python_version, check_virtual_environment
 from pytest_llmbench.launch.schedulers.slurm.statuses import explain_status, explain_stuck
 from pytest_llmbench.launch.schedulers.slurm.submissions import read_sbatch
@@ -131,11 +127,11 @@ def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
         required=tuple((name, meaning) for name, meaning in facts.required if name in STAGES),
     )
     every = (
-        preflight.check_variables,
-        preflight.check_forbidden,
-        preflight.check_stage,
-        preflight.check_script,
-        preflight.check_programs,
+        launch_checks.check_variables,
+        launch_checks.check_forbidden,
+        launch_checks.check_stage,
+        launch_checks.check_script,
+        launch_checks.check_programs,
         check_virtual_environment,
         check_python_version,
     )
@@ -344,7 +340,7 @@ def _tell_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:
 
 
 def _explain_missing_image(step: PlannedJob, output: SetupOutput, file: Path) -> str:
-    images = find_images(step.facts.image, preflight.find_stages(step))
+    images = find_images(step.facts.image, launch_checks.find_stages(step))
     if not images or any(image.is_file() and image.stat().st_size for image in images):
         return ""
     if by_hand := _format_separate_import(step):
@@ -365,12 +361,12 @@ def list_own_variables(step: PlannedJob, caller: Mapping[str, str]) -> list[tupl
 def describe_import(step: PlannedJob) -> str:
     """Return where the container image comes from and lies then, and the command for it where the step does not fetch
     it; empty for a recipe without one."""
-    images = find_images(step.facts.image, preflight.find_stages(step))
+    images = find_images(step.facts.image, launch_checks.find_stages(step))
     if not images or not step.facts.image_source:
         return ""
     if by_hand := _format_separate_import(step):
         return f"the image is fetched separately:\n  {by_hand}"
-    return f"imports {preflight.format_image_source(step.facts)} to {images[0]}"
+    return f"imports {launch_checks.format_image_source(step.facts)} to {images[0]}"
 
 
 def _format_separate_import(step: PlannedJob) -> str:
@@ -386,6 +382,6 @@ def _format_separate_import(step: PlannedJob) -> str:
         [
             "srun",
             *map(shlex.quote, options),
-            f'bash -c "enroot import --output {target} {preflight.format_image_source(facts)}"',
+            f'bash -c "enroot import --output {target} {launch_checks.format_image_source(facts)}"',
         ]
     )

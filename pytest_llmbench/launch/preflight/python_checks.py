@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from pytest_llmbench.launch.plan.planned_job import JobProblem, LocalMachine, PlannedJob
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.launch.preflight.problems import JobProblem, LocalMachine
 
 NEWEST = 20  # the minor versions of Python that are looked for end here
 SECONDS = 30.0

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pytest_llmbench.launch.commands import Runner
-    from pytest_llmbench.launch.plan.planned_job import LaunchProblem, PlannedJob, Reruns
+    from pytest_llmbench.launch.plan.planned_job import PlannedJob
     from pytest_llmbench.launch.plan.variants import Builds
+    from pytest_llmbench.launch.preflight.dry_run import Reruns
+    from pytest_llmbench.launch.preflight.problems import LaunchProblem
     from pytest_llmbench.launch.schedulers.slurm.allocation_plan import AllocationPlan
     from pytest_llmbench.launch.schedulers.slurm.client import Slurm
 
@@ -279,7 +281,7 @@ class Planner:
 
     def list_reruns(self, plan: Plan) -> Reruns:
         """Return what a session may start besides the first runs of its plan."""
-        from pytest_llmbench.launch.plan.planned_job import Reruns
+        from pytest_llmbench.launch.preflight.dry_run import Reruns
 
         launch = self.launch
         profiled = plan.jobs if launch.profile_on_regression else ()
@@ -297,7 +299,7 @@ class Planner:
 
     def plan_node_check(self, spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
         """Return the job of the site's own check of nodes that a configuration was slow on."""
-        from pytest_llmbench.launch.schedulers.slurm.node_check import build_node_check
+        from pytest_llmbench.launch.plan.node_check import build_node_check
 
         return build_node_check(self.launch.node_checks, spec, self.cluster, nodes)
 
@@ -324,9 +326,9 @@ class Planner:
     def find_problems(self, plan: Plan) -> tuple[LaunchProblem, ...]:
         """Return all that is in the way of the plan. What somebody overruled by its name is told instead, and kept as
         `overruled`; what was set by hand and changes nothing is told, too."""
-        from pytest_llmbench.launch.plan.planned_job import describe_overruled
         from pytest_llmbench.launch.plan.variants import find_without_script
-        from pytest_llmbench.launch.preflight import check_launch
+        from pytest_llmbench.launch.preflight.launch_checks import check_launch
+        from pytest_llmbench.launch.preflight.problems import describe_overruled
 
         skipped = find_without_script(plan.variants, self.host.folder)
         for job in skipped:

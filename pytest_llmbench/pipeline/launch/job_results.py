@@ -277,7 +277,7 @@ class LaunchedRuns:
     def read_check(self, job: Job) -> str:
         """Return the last lines that a check of nodes printed."""
         from pytest_llmbench.launch import hide_in_quote
-        from pytest_llmbench.launch.schedulers.slurm.node_check import OUTPUT
+        from pytest_llmbench.launch.plan.node_check import OUTPUT
         from pytest_llmbench.logs.quoted_lines import read_last_lines
 
         lines = read_last_lines(job.spec.directory / OUTPUT.format(job=job.job_id), QUOTED)

@@ -136,7 +136,7 @@ class LaunchSession:
 
     def _plan_checked(self, selected: Sequence[Key]) -> Plan:
         """Return the plan of a new session; LaunchError for what is in its way."""
-        from pytest_llmbench.launch.plan.planned_job import describe_problems
+        from pytest_llmbench.launch.preflight.problems import describe_problems
 
         plan = self._plan(selected)
         problems = self.planner.find_problems(plan)
@@ -200,7 +200,7 @@ class LaunchSession:
         return noted
 
     def _tell_plan(self, plan: Plan) -> bool:
-        from pytest_llmbench.launch.plan import planned_job as text
+        from pytest_llmbench.launch.preflight import dry_run as text
 
         problems = self.planner.find_problems(plan)
         reruns = self.planner.list_reruns(plan)
@@ -219,7 +219,7 @@ class LaunchSession:
 
     def _plan_hours(self, plan: Plan) -> PlannedHours:
         """Return the GPU-hours of a plan before its first job, and say them."""
-        from pytest_llmbench.launch.plan.planned_job import estimate_most, format_budget
+        from pytest_llmbench.launch.preflight.dry_run import estimate_most, format_budget
 
         reruns = self.planner.list_reruns(plan)
         for line in (*plan.describe_allocations(), *format_budget(plan.jobs, plan.limit, reruns, plan.runs)):

@@ -197,7 +197,7 @@ def _list_named(progress: ConfigurationProgress) -> set[str]:
 
 def _describe_check(job: Job, end: JobEnd, printed: str) -> str:
     """Return how the site's check of nodes ended, and what it printed last."""
-    from pytest_llmbench.launch.schedulers.slurm.node_check import MINUTES
+    from pytest_llmbench.launch.plan.node_check import MINUTES
 
     nodes = get_nodes(job)
     name = f" (job {job.job_id})" if job.job_id else ""

@@ -107,7 +107,7 @@ def _run(step: PlannedJob, directory: Path, caller: Mapping[str, str], tell: Cal
 def _format_step(step: PlannedJob, caller: Mapping[str, str]) -> str:
     """Return the variables, folder and command of a step as a shell takes them."""
     from pytest_llmbench.launch.jobs.setup_step import list_own_variables
-    from pytest_llmbench.launch.plan.planned_job import format_command, quote_word
+    from pytest_llmbench.launch.preflight.dry_run import format_command, quote_word
 
     variables = [f"{name}={quote_word(value)}" for name, value in list_own_variables(step, caller)]
     return "\n".join([*variables, f"cd {quote_word(str(step.spec.directory))}", format_command(step.spec)])

@@ -15,8 +15,9 @@ from support.planned import machine, planned, program
 from pytest_llmbench.core.job_records import Cluster
 from pytest_llmbench.launch.commands import run
 from pytest_llmbench.launch.jobs.setup_step import SetupHost, build_setup_step, run_setup
-from pytest_llmbench.launch.plan.planned_job import LaunchProblem, PlannedJob
-from pytest_llmbench.launch.preflight import check_launch
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.launch.preflight.launch_checks import check_launch
+from pytest_llmbench.launch.preflight.problems import LaunchProblem
 from pytest_llmbench.launch.schedulers.slurm.client import Slurm
 
 

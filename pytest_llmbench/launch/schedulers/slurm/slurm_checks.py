@@ -12,7 +12,8 @@ from typing import Protocol
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.job_records import Cluster, PreflightCheck
-from pytest_llmbench.launch.plan.planned_job import JobProblem, PlannedJob, find_script
+from pytest_llmbench.launch.plan.planned_job import PlannedJob, find_script
+from pytest_llmbench.launch.preflight.problems import JobProblem
 from pytest_llmbench.launch.schedulers.slurm.client import Partition
 from pytest_llmbench.launch.schedulers.slurm.statuses import parse_duration
 

@@ -9,14 +9,9 @@ from pathlib import Path
 from support.planned import planned
 
 from pytest_llmbench.core.job_records import Purpose
-from pytest_llmbench.launch.plan.planned_job import (
-    LaunchProblem,
-    PlannedJob,
-    Reruns,
-    format_budget,
-    format_command,
-    format_plan,
-)
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.launch.preflight.dry_run import Reruns, format_budget, format_command, format_plan
+from pytest_llmbench.launch.preflight.problems import LaunchProblem
 
 
 def at(job: PlannedJob, environment: dict[str, str]) -> PlannedJob:

@@ -1,0 +1,295 @@
+"""Everything that can be known to go wrong, before anything is submitted: all of it at once, with the remedies."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_llmbench.core.job_records import Cluster, LaunchFacts, PreflightCheck, Purpose
+from pytest_llmbench.core.redaction import find_secret_names
+from pytest_llmbench.launch.commands import CommandOutput
+from pytest_llmbench.launch.plan.fit import find_images
+from pytest_llmbench.launch.plan.job_spec import IMAGE, list_missing, list_stages
+from pytest_llmbench.launch.plan.planned_job import PlannedJob, find_script
+from pytest_llmbench.launch.plan.purpose import explain_unloadable
+from pytest_llmbench.launch.preflight.problems import JobProblem, LaunchProblem, LocalMachine, group_problems
+from pytest_llmbench.launch.preflight.python_checks import (
+    check_python_modules,
+    check_python_version,
+    check_virtual_environment,
+)
+from pytest_llmbench.launch.schedulers.slurm.slurm_checks import ClusterLimits, check_slurm
+
+GIGABYTE = 10**9
+
+
+def find_stages(planned: PlannedJob) -> dict[str, Path]:
+    """Return the stage folders that a job's environment names."""
+    return list_stages(dict(planned.spec.environment))
+
+
+def find_documented_stages(planned: PlannedJob) -> dict[str, Path]:
+    """Return the stage folders that the recipe's document names: one cluster file may hold those of other recipes."""
+    names = {name for name, _ in (*planned.facts.required, *planned.facts.optional)}
+    return {name: folder for name, folder in find_stages(planned).items() if name in names}
+
+
+def format_setup_command(planned: PlannedJob) -> str:
+    """Return the command that sets a recipe up."""
+    return f"llmbench setup {planned.facts.recipe} --release {planned.facts.release}"
+
+
+def format_image_source(facts: LaunchFacts) -> str:
+    """Return where the container image of a recipe comes from, as enroot takes it: # behind the registry."""
+    return f"docker://{facts.image_source.replace('/', '#', 1)}"
+
+
+def check_launch(
+    planned: Sequence[PlannedJob], cluster: Cluster, slurm: ClusterLimits | None, machine: LocalMachine | None = None
+) -> tuple[LaunchProblem, ...]:
+    """Return what stands in the way of these jobs, nothing if nothing does; `slurm` None where this machine has none.
+
+    It writes nothing, and asks Slurm at most once for its partitions and its accounts.
+    """
+    return group_problems(_run_checks(planned, cluster, slurm, _run_once(machine or LocalMachine())))
+
+
+def _run_checks(
+    planned: Sequence[PlannedJob], cluster: Cluster, slurm: ClusterLimits | None, machine: LocalMachine
+) -> Iterator[tuple[PlannedJob, JobProblem]]:
+    for name, check in CHECKS.items():
+        problems = ((job, problem) for job in planned for problem in _report_denied(check(job, machine)))
+        yield from ((job, replace(problem, check=name)) for job, problem in problems)
+    yield from check_room(planned, machine)
+    yield from check_slurm(planned, cluster, slurm)
+
+
+def _report_denied(problems: Iterator[JobProblem]) -> Iterator[JobProblem]:
+    """Yield problems, and as one of them a folder that this user may not enter: whether a file is there raises then."""
+    try:
+        yield from problems
+    except PermissionError as error:
+        remedy = "ask the owner of its folder for the permission to enter it"
+        yield JobProblem(f"{error.filename}: {error.strerror}", remedy)
+
+
+def _run_once(machine: LocalMachine) -> LocalMachine:
+    """Return a machine that runs equal commands once."""
+    outputs: dict[tuple[str, ...], CommandOutput] = {}
+
+    def run_once(
+        arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+    ) -> CommandOutput:
+        words = tuple(arguments)
+        if words not in outputs:  # two hundred jobs use one Python
+            outputs[words] = machine.run(arguments, timeout=timeout, environment=environment)
+        return outputs[words]
+
+    return replace(machine, run=run_once)
+
+
+# --- script, folders, image -------------------------------------------------------------------------------
+
+
+def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield what is wrong with the folder of a job and with its script."""
+    directory, script = planned.spec.directory, find_script(planned)
+    where = f"set {_name_folder(planned)}"
+    if unset := re.match(r"\$\{?(\w+)", str(directory)):
+        if unset[1] not in list_missing(planned.spec, planned.facts):  # else it is told as a variable
+            yield JobProblem(f"the recipe's folder is {directory}, and {unset[1]} is not set", where)
+    elif not directory.is_dir():
+        if directory not in find_documented_stages(planned).values():  # else it is told as a variable
+            yield JobProblem(f"there is no folder {directory}", f"create it, or {where}")
+    elif script and not script.is_file():
+        yield _report_missing_script(planned, script)
+    elif script and script == directory / planned.spec.command[0] and not machine.may(script, os.X_OK):
+        yield JobProblem(f"{script} cannot be executed", f"chmod +x {script}")
+    elif script and not machine.may(script, os.R_OK):
+        yield JobProblem(f"{script} cannot be read", "ask its owner for the permission")
+    if planned.spec.via == "sbatch" and directory.is_dir() and not machine.may(directory, os.W_OK):
+        what = f"the folder {directory} cannot be written, and Slurm writes the job's output there"
+        yield JobProblem(what, "ask its owner for the permission, or copy the recipe and set its `folder`")
+    if planned.spec.via == "llmb-run" and directory.is_dir() and not (directory / "cluster_config.yaml").is_file():
+        what = f"llmb-run needs its cluster_config.yaml, and there is none in {directory}"
+        yield JobProblem(what, "run the installer of the recipes, or set LLMB_INSTALL to where it put them")
+
+
+def _name_folder(planned: PlannedJob) -> str:
+    name = f"{planned.facts.recipe}-{planned.facts.release}"
+    return f"`folder` of {name} under `installed:` in the cluster file, or give --llmb-recipe={name}=DIR"
+
+
+def _report_missing_script(planned: PlannedJob, script: Path) -> JobProblem:
+    """Return that a script is not where it is looked for: where nothing says it, that is beside the baseline file."""
+    facts, directory = planned.facts, planned.spec.directory
+    if facts.file and directory == facts.file.absolute().parent:
+        return JobProblem(
+            f"nothing says where {facts.recipe} {facts.release} is: no folder with its {script.name}",
+            f"set {_name_folder(planned)}",
+        )
+    setup = (
+        f"run `{format_setup_command(planned)}`, or " if directory in find_documented_stages(planned).values() else ""
+    )
+    return JobProblem(f"there is no {script.name} in {script.parent}", f"{setup}set {_name_folder(planned)}")
+
+
+def check_stage(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield what is wrong with the stage folders of a job."""
+    for name, folder in find_documented_stages(planned).items():
+        if not folder.is_absolute():
+            yield JobProblem(
+                f"{name} is {str(folder)!r}, which is another folder on another node",
+                "give its full path; of variables ${NAME} is filled in",
+            )
+        elif not folder.is_dir():
+            yield JobProblem(f"{name}={folder}: no such folder", f"create it, or correct {name}")
+        elif not machine.may(_find_results_folder(planned, folder), os.W_OK | os.X_OK):
+            yield JobProblem(
+                f"{name}: {_find_results_folder(planned, folder)} cannot be written",
+                "ask its owner for the permission, or use another one",
+            )
+
+
+def _find_results_folder(planned: PlannedJob, stage: Path) -> Path:
+    """Return where results go: the recipe's own part of an installation that may be read-only, else the stage."""
+    workload = dict(planned.spec.environment).get("LLMB_WORKLOAD", "")
+    return Path(workload) if workload and Path(workload).is_dir() else stage
+
+
+def check_image(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield whether the container image of a recipe is not there, or is empty as a broken import leaves it."""
+    wanted = find_images(planned.facts.image, find_stages(planned), dict(planned.spec.environment).get(IMAGE, ""))
+    present = [path for path in wanted if path.is_file()]
+    if wanted and not present:
+        folders = " and ".join(str(path.parent) for path in wanted)
+        setup = format_setup_command(planned)
+        if not planned.facts.setup and planned.facts.image_source:
+            setup = f"enroot import --output {wanted[0]} {format_image_source(planned.facts)}"
+        yield JobProblem(f"no container image {wanted[0].name} in {folders}", f"run `{setup}`")
+    elif present and not present[0].stat().st_size:
+        yield JobProblem(
+            f"the container image {present[0]} is empty", f"delete it and run `{format_setup_command(planned)}`"
+        )
+
+
+# --- variables, programs --------------------------------------------------------------------------
+
+
+def check_variables(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield the variables that a job needs and lacks, but for secrets."""
+    missing = list_missing(planned.spec, planned.facts)
+    return _report_missing(planned, [name for name in missing if not _is_secret(name)])
+
+
+def check_token(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield the secrets that a job needs and lacks. No value is ever shown."""
+    return _report_missing(planned, filter(_is_secret, list_missing(planned.spec, planned.facts)))
+
+
+def _is_secret(name: str) -> bool:
+    return bool(find_secret_names({name: ""}))
+
+
+def _report_missing(planned: PlannedJob, names: Iterable[str]) -> Iterator[JobProblem]:
+    meanings = dict((("HF_TOKEN", "Hugging Face access token"), *planned.facts.optional, *planned.facts.required))
+    what = "an argument of its configuration names it"
+    return (JobProblem(f"{name} is not set: {meanings.get(name, what)}", _advise_setting(name)) for name in names)
+
+
+def check_forbidden(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield the variables that a job must not have."""
+    facts = planned.facts
+    for name, reason in facts.forbidden:
+        if name in dict(planned.spec.environment):
+            yield JobProblem(f"{name} must not be set for {facts.recipe} {facts.release}: {reason}", f"remove {name}")
+
+
+def _advise_setting(name: str) -> str:
+    where = {
+        "SBATCH_ACCOUNT": "set `account` in the cluster file",
+        "SBATCH_PARTITION": "set `partition` in the cluster file",
+    }
+    return where.get(name, f"export {name}=..., or give it under `environment:` in the cluster file")
+
+
+def check_programs(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield the programs that a job's own PATH does not have; without sbatch what to do instead."""
+    path = dict(planned.spec.environment).get("PATH", "")
+    wanted = dict.fromkeys([planned.spec.command[0], "bash"])
+    for name in wanted:
+        if "/" not in name and name != "sbatch" and not shutil.which(name, path=path):
+            remedy = "install it, or add its folder to PATH under `environment:` in the cluster file"
+            yield JobProblem(f"no program {name!r} on the job's PATH", remedy)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------
+
+
+def check_checkpoint(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield why the checkpoint that a job is to load cannot be loaded."""
+    if planned.spec.purpose is not Purpose.LOAD_CHECKPOINT or planned.facts.checkpoint is None:
+        return
+    environment = dict(planned.spec.environment)
+    names = [name for name, value in planned.facts.checkpoint.load if "{checkpoint}" in value]
+    for name in names:
+        stage = next(iter(find_stages(planned).values()), None)
+        if problem := explain_unloadable(Path(environment.get(name, "")), stage):
+            yield JobProblem(f"{name}={environment.get(name, '')}: {problem}", "correct --llmb-load-checkpoint")
+
+
+def check_room(jobs: Sequence[PlannedJob], machine: LocalMachine) -> Iterator[tuple[PlannedJob, JobProblem]]:
+    """Yield the jobs whose checkpoints do not fit together on the disk of their stage folder."""
+    for stage in {next(iter(find_stages(job).values()), None): None for job in jobs}:
+        saving = [job for job in jobs if _is_saving(job) and next(iter(find_stages(job).values()), None) == stage]
+        if stage is None or not saving or not os.path.isdir(stage):  # is_dir raises without permission
+            continue
+        needed, free = sum(map(_estimate_checkpoint, saving)), machine.free_bytes(stage)
+        if needed > free:
+            what = f"the checkpoints need {_format_size(needed)}, and {stage} has {_format_size(free)} free"
+            for job in saving:
+                yield (
+                    job,
+                    JobProblem(
+                        what,
+                        "free some, or select fewer with -k",
+                        _format_size(_estimate_checkpoint(job)),
+                        PreflightCheck.DISK_SPACE,
+                    ),
+                )
+
+
+def _is_saving(planned: PlannedJob) -> bool:
+    return planned.spec.purpose is Purpose.SAVE_CHECKPOINT and planned.facts.checkpoint is not None
+
+
+def _estimate_checkpoint(planned: PlannedJob) -> int:
+    checkpoint = planned.facts.checkpoint
+    return dict(checkpoint.size_bytes).get(planned.spec.key.size, 0) if checkpoint else 0
+
+
+def _format_size(count: int) -> str:
+    return f"{count / GIGABYTE:,.0f} GB"
+
+
+# --- all of them ------------------------------------------------------------------------------------------
+
+
+CHECKS: dict[PreflightCheck, Callable[[PlannedJob, LocalMachine], Iterator[JobProblem]]] = {
+    PreflightCheck.VARIABLES: check_variables,
+    PreflightCheck.TOKEN: check_token,
+    PreflightCheck.FORBIDDEN_VARIABLES: check_forbidden,
+    PreflightCheck.STAGE_FOLDER: check_stage,
+    PreflightCheck.SCRIPT: check_script,
+    PreflightCheck.IMAGE: check_image,
+    PreflightCheck.PROGRAMS: check_programs,
+    PreflightCheck.VIRTUAL_ENVIRONMENT: check_virtual_environment,
+    PreflightCheck.PYTHON_VERSION: check_python_version,
+    PreflightCheck.PYTHON_MODULES: check_python_modules,
+    PreflightCheck.CHECKPOINT: check_checkpoint,
+}
+"""What is asked of each job by itself; room on the disk and Slurm are asked of all together."""
