@@ -185,7 +185,12 @@ RUNS = {
     "posix_spawn": ("launch/jobs/process.py",),
     "multiprocessing": ("tools/nccl/nccl_trace.py",),
     "pickle": ("plugin/session.py", "logs/reading/file_reader.py"),
-    "import_module": ("plugin/configure.py", "plugin/collection.py", "logs/dialect_reader.py"),
+    "import_module": (
+        "plugin/configure.py",
+        "plugin/collection.py",
+        "logs/dialect_reader.py",
+        "launch/schedulers/__init__.py",
+    ),
 }
 """What starts programs, or makes code of bytes or names, and the modules that use it: on no file of a user."""
 

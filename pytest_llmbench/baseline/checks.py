@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import date, datetime, timedelta
 from itertools import pairwise
 
-from pytest_llmbench.baseline.launch_schema import LAUNCHERS
 from pytest_llmbench.baseline.schema import FORMULA_NEEDS, SHAPE
 from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.flops import NO_FORMULA
 from pytest_llmbench.core.gpus import PEAK_TFLOPS, find_peak
+from pytest_llmbench.core.job_records import LAUNCHERS
 from pytest_llmbench.core.yamlfile import Report, YamlMapping
 from pytest_llmbench.logs.definitions import load_definitions
 from pytest_llmbench.logs.dialect_table import DIALECTS, GROUPS, REGEX, compile_pattern, find_named_groups, find_timed

@@ -17,10 +17,8 @@ from pytest_llmbench.baseline.key_definition import (
     make_tested_text,
     require,
 )
+from pytest_llmbench.core.job_records import LAUNCHERS
 from pytest_llmbench.core.yamlfile import Fields, Flag, Items, Names, Text
-
-LAUNCHERS = ("sbatch", "script", "llmb-run", "local")
-"""How a command can be launched; a command of one of these names needs no `via`."""
 
 PLACEHOLDERS = (
     *("account", "partition", "nodes", "stage", "image", "checkpoint", "gpus_per_node", "arguments"),

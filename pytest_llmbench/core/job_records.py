@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 Pairs = tuple[tuple[str, str], ...]
 """Names with their values, in order."""
 
+_SLURM = "pytest_llmbench.launch.schedulers.slurm.scheduler:SlurmScheduler"
+SCHEDULERS = {
+    "sbatch": _SLURM,
+    "script": _SLURM,
+    "llmb-run": _SLURM,
+    "local": "pytest_llmbench.launch.schedulers.local:LocalScheduler",
+    "allocation": _SLURM,
+}
+"""The scheduler that runs a job, by the way in which it is submitted (`via`)."""
+
+LAUNCHERS = tuple(via for via in SCHEDULERS if via != "allocation")
+"""The ways that a command in a baseline file may name; runs in an allocation are made by an A/B or a search."""
+
 
 class Purpose(StrEnum):
     """What a job is started for; only the first kind is judged for speed."""
@@ -264,11 +277,11 @@ class JobSpec:
     nodes: int
     gpus: int
     gpu_hours: float  # the estimate for its steps, of all GPUs that it occupies
-    gpus_per_node: int = 0  # of the nodes that it gets whole
+    gpus_per_node: int = 0  # of the nodes that it gets whole; 0 for a job on this machine, which gets none whole
     log_folders: tuple[Path, ...] = ()  # where its log will lie; the folder that a launcher prints comes first
     experiment: str = ""  # a name for files of its own
     exclude: tuple[str, ...] = ()  # nodes that it must not get
-    sbatch_options: tuple[str, ...] = ()  # what sbatch gets besides what the command says: time limit, qos, nodes
+    scheduler_options: tuple[str, ...] = ()  # what the scheduler gets besides the command: time limit, qos, nodes
     job_id: str = ""  # the command's own pattern
     variant: str = ""  # the name of what it is a run of, in an A/B or a search over builds
     build: tuple[str, ...] = ()  # a command that has to end well in `checkout` before it is submitted
@@ -280,7 +293,7 @@ class JobSpec:
     @property
     def occupied_gpus(self) -> int:
         """The GPUs that nobody else can use while it runs: those of all its nodes, which it gets whole."""
-        return self.gpus if self.via == "local" else max(self.gpus, self.nodes * self.gpus_per_node)
+        return max(self.gpus, self.nodes * self.gpus_per_node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,8 +345,8 @@ class Job:
         return self.spec.case_id, self.spec.purpose.value, self.attempt, self.repeat
 
     @property
-    def slurm_id(self) -> str:
-        """The id that Slurm knows: that of its allocation for a run in one, `4711` of `4711-2`."""
+    def scheduler_id(self) -> str:
+        """The id that the scheduler knows: that of its allocation for a run in one, `4711` of `4711-2`."""
         return self.job_id.partition("-")[0]
 
     @property

@@ -15,13 +15,14 @@ from pytest_llmbench.core.job_records import Cluster, JobStatus
 from pytest_llmbench.launch.commands import CommandOutput
 from pytest_llmbench.launch.jobs import journal_file as database
 from pytest_llmbench.launch.jobs import process
-from pytest_llmbench.launch.plan.cluster_file import describe_machine
-from pytest_llmbench.launch.schedulers.slurm import slurm_checks, submissions
+from pytest_llmbench.launch.plan.cluster_file import describe_machine, format_cluster_file
+from pytest_llmbench.launch.schedulers import submission
+from pytest_llmbench.launch.schedulers.slurm import launcher_output, slurm_checks
 from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
-from pytest_llmbench.launch.schedulers.slurm.learned_cluster import format_cluster_file, learn_cluster
+from pytest_llmbench.launch.schedulers.slurm.learned_cluster import learn_cluster
 from pytest_llmbench.launch.schedulers.slurm.statuses import (
     expand_hosts,
-    explain_status,
+    explain_end,
     explain_stuck,
     explain_unavailable,
     list_gpus,
@@ -111,7 +112,7 @@ def check_slurm(data: bytes) -> None:
 def _check_status(status: JobStatus) -> None:
     require_types(status, JobStatus)
     require(database.decode_status(database.encode_status(status)) == status, "a status that is not kept")
-    for text in (explain_status(status).text, explain_stuck(status), explain_unavailable(status)):
+    for text in (explain_end(status).text, explain_stuck(status), explain_unavailable(status)):
         require_types(text, str)
 
 
@@ -171,16 +172,18 @@ SUBMISSIONS = (
 def check_submission(data: bytes) -> None:
     """Of what a submission prints one number is followed, or it is told why none is, in words that print."""
     text = data.decode("utf-8", "replace")
-    readers = (submissions.read_sbatch, submissions.read_answers, submissions.read_script, submissions.read_llmb_run)
+    readers = (*launcher_output.READERS.values(), launcher_output.read_answers)
     with written("submit.out", data) as output:
         job = job_specs.job(output.parent)
         for read in readers:
             with refusals(LaunchError, naming=""):
-                chosen = submissions.require_single(read(text), job, output)
+                chosen = launcher_output.require_single(read(text), job, output)
                 require(chosen is None or chosen.job_id.encode().isdigit(), "an id that is none")
-                require_types(chosen, submissions.Submission | None)
-        require_printable(submissions.describe_refusal(job, 1, text, output), "a refusal")
-        require_printable(submissions.describe_doubt(job, output, text=text), "a doubt")
+                require_types(chosen, submission.Submission | None)
+        require_printable(
+            submission.describe_refusal(job, 1, text, output, launcher_output.find_remedy(text)), "a refusal"
+        )
+        require_printable(submission.describe_doubt(job, output, "squeue", text=text), "a doubt")
         code = process.read_exit_code(output)
         require(code in (None, process.NEVER_RAN) or 0 <= code <= 999, "an exit code that is none")
-        require(not re.search(r"\x1b\[[0-9;]*m", submissions.remove_colours(text)), "a colour that stays")
+        require(not re.search(r"\x1b\[[0-9;]*m", submission.remove_colours(text)), "a colour that stays")

@@ -8,29 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Job, SubmissionState
 from pytest_llmbench.launch import redact
+from pytest_llmbench.launch.file_lock import take_lock
 from pytest_llmbench.launch.jobs import process
-from pytest_llmbench.launch.jobs.journal import take_lock
-from pytest_llmbench.launch.schedulers.slurm.launchers import (
-    GRACE_SECONDS,
-    KILLED,
-    SUBMIT_SECONDS,
-    Launcher,
-    Scheduler,
-    Tools,
-)
-from pytest_llmbench.launch.schedulers.slurm.submissions import Submission, SubmitError, hide_secrets, quote_end
-
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.process import Process
+from pytest_llmbench.launch.schedulers.submission import SubmitError, hide_secrets, quote_end
+from pytest_llmbench.launch.schedulers.submit_command import GRACE_SECONDS, KILLED
 
 OUTPUT = "build.out"
 EXIT = "build.exit"
@@ -44,34 +33,19 @@ class BuildRecord:
     checkout: int  # the time of its checkout: one that was removed and made again is not built
     session: str  # that started it
     folder: str  # of the job, with output and exit code
-    process: Process
+    process: process.Process
 
 
-def with_builds(launchers: Mapping[str, Launcher], tools: Tools, tell: Callable[[str], None]) -> dict[str, Launcher]:
-    """Return launchers that build first where a job says how."""
-    return {via: BuildFirst(launcher, tools, tell) for via, launcher in launchers.items()}
+class Builder:
+    """Runs the command that builds the checkout of a job."""
 
-
-class BuildFirst:
-    """A launcher that submits a job when the command that builds its checkout has ended well."""
-
-    def __init__(self, launcher: Launcher, tools: Tools, tell: Callable[[str], None]) -> None:
-        """Take the launcher that submits, what it needs, and the terminal."""
-        self._launcher = launcher
-        self._tools = tools
+    def __init__(self, session: str, sleep: Callable[[float], None], tell: Callable[[str], None]) -> None:
+        self._session = session
+        self._sleep = sleep
         self._tell = tell
 
-    @property
-    def scheduler(self) -> Scheduler:
-        """Who runs its jobs."""
-        return self._launcher.scheduler
-
-    def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
-        """Return what became of a submission; None where its job was still being built, too."""
-        return self._launcher.recover(job, seconds)
-
-    def submit(self, job: Job) -> Submission:
-        """Build the checkout of a job where that was not done before, and submit the job.
+    def build(self, job: Job) -> None:
+        """Build the checkout of a job if it has one and that was not done before.
 
         SubmitError: the build failed, which its session does not try again; or it was killed (`STOPPED`), which says
         nothing of it.
@@ -79,13 +53,12 @@ class BuildFirst:
         if job.spec.build and job.spec.checkout:
             with self._hold(job.spec.checkout):
                 self._build(job, job.spec.checkout)
-        return self._launcher.submit(job)
 
     @contextmanager
     def _hold(self, checkout: Path) -> Iterator[None]:
         """Keep other sessions out of a checkout, and wait for one that is in it."""
         while (lock := take_lock(checkout.with_name(f"{checkout.name}.build.lock"))) is None:
-            self._tools.sleep(1.0)
+            self._sleep(1.0)
         try:
             yield
         finally:
@@ -110,15 +83,13 @@ class BuildFirst:
     def _counts(self, record: BuildRecord, code: int, job: Job, checkout: Path) -> bool:
         """Whether a result still holds: a failure only in its session, since what it lacked may be there by now."""
         same = record.command == _hide(job) and record.checkout == _read_time(checkout)
-        failed = 0 < code <= KILLED and record.session == self._tools.journal.session
+        failed = 0 < code <= KILLED and record.session == self._session
         return same and (code == 0 or failed)
 
     def _start(self, job: Job, checkout: Path, file: Path) -> BuildRecord:
-        def record(started: Process) -> None:
+        def record(started: process.Process) -> None:
             made.append(
-                BuildRecord(
-                    _hide(job), _read_time(checkout), self._tools.journal.session, str(job.folder.absolute()), started
-                )
+                BuildRecord(_hide(job), _read_time(checkout), self._session, str(job.folder.absolute()), started)
             )
             part = file.with_suffix(".part")
             part.write_text(json.dumps(asdict(made[0])), encoding="utf-8")
@@ -142,9 +113,9 @@ class BuildFirst:
         if code is not None:
             return code
         try:
-            return process.wait(record.process, exit_file, float("inf"), self._tools.sleep)
+            return process.wait(record.process, exit_file, float("inf"), self._sleep)
         except KeyboardInterrupt:
-            process.stop(record.process, GRACE_SECONDS, self._tools.sleep)
+            process.stop(record.process, GRACE_SECONDS, self._sleep)
             raise
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import (
@@ -22,20 +22,26 @@ from pytest_llmbench.core.job_records import (
 from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.core.stall_limits import LogProgress
 from pytest_llmbench.launch import find_secret_values
+from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.progress import Progress, summarize
+from pytest_llmbench.launch.jobs.shared_allocation import holds_nodes, waits_for_nodes
 from pytest_llmbench.launch.jobs.stall_watch import ReadProgress
-from pytest_llmbench.launch.jobs.watch import Absence, Limits, Watch, cancel_jobs, differs, explain_end, has_moved_on
-from pytest_llmbench.launch.schedulers.slurm.allocation import holds_nodes, waits_for_nodes
-from pytest_llmbench.launch.schedulers.slurm.client import SlurmAway
-from pytest_llmbench.launch.schedulers.slurm.launchers import Launcher, Scheduler, find_launcher, group_by_scheduler
-from pytest_llmbench.launch.schedulers.slurm.submissions import Submission, SubmitError, describe_problem
-
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.journal import Journal
+from pytest_llmbench.launch.jobs.submitter import Submitter
+from pytest_llmbench.launch.jobs.watch import (
+    Absence,
+    Limits,
+    Watch,
+    cancel_jobs,
+    differs,
+    explain_job_end,
+    has_moved_on,
+)
+from pytest_llmbench.launch.schedulers.protocol import Scheduler
+from pytest_llmbench.launch.schedulers.submission import SchedulerAway, Submission, SubmitError, describe_problem
 
 RECOVER_SECONDS = 20.0  # how long a submission that is under way may take to end when everything is cancelled
 
-PAUSES = 10  # how many times as long as a poll took the pause after it is at least: a slow Slurm is asked rarely
+PAUSES = 10  # how many times as long as a poll took the pause after it is at least: a slow scheduler is asked rarely
 
 # gets every job that ended or could not be submitted; returns the jobs that follow from it
 Finished = Callable[[Job, JobEnd], Sequence["NextJob"]]
@@ -72,7 +78,7 @@ class Engine:
     def __init__(  # noqa: PLR0917 (every part of it is a stand-in in some test)
         self,
         journal: Journal,
-        launchers: Mapping[str, Launcher],
+        submitter: Submitter,
         tell: Callable[[str], None],
         now: Callable[[], datetime],
         sleep: Callable[[float], None],
@@ -85,7 +91,8 @@ class Engine:
     ) -> None:
         """Take a stand-in for each part; `admit` says why a job may not be submitted, or nothing."""
         self._journal = journal
-        self._launchers = launchers
+        self._submitter = submitter
+        self._schedulers = submitter.schedulers
         self._now, self._sleep, self._limits = now, sleep, limits
         self._progress = progress or Progress(tell)
         self._follow_only = follow_only
@@ -108,8 +115,8 @@ class Engine:
         """Submit jobs and what follows from them, and return when all have ended; `begin` says what starts first, where
         that is not all of them.
 
-        LaunchError: Slurm did not answer for too long; the jobs are left as they are. `finished` may be called with a
-        job whose status is UNKNOWN: nothing knows it, and only its log can tell.
+        LaunchError: a scheduler did not answer for too long; the jobs are left as they are. `finished` may be called
+        with a job whose status is UNKNOWN: nothing knows it, and only its log can tell.
         """
         self._finished = finished
         self._enqueue(begin() if begin else map(NextJob, specs))
@@ -122,7 +129,7 @@ class Engine:
         self._finished = finished
         ended = self._take_up(specs)
         for job in ended:
-            self._enqueue(finished(job, explain_end(job)))
+            self._enqueue(finished(job, explain_job_end(job)))
         self._enqueue(begin() if begin else map(NextJob, specs))
         self._follow()
 
@@ -179,7 +186,7 @@ class Engine:
                     going.append(recorded)
                 else:
                     doubtful.append(job.spec.case_id)
-        left = cancel_jobs(going, self._launchers, self._journal, now=self._now, sleep=self._sleep, tell=self._say)
+        left = cancel_jobs(going, self._schedulers, self._journal, now=self._now, sleep=self._sleep, tell=self._say)
         self._live.clear()
         return (*doubtful, *left)
 
@@ -187,7 +194,7 @@ class Engine:
 
     def _enqueue(self, following: Iterable[NextJob]) -> None:
         for each in following:
-            self._find_launcher(each.spec)
+            self._schedulers.find(each.spec)
             if each.identity not in self._identities:
                 self._identities.add(each.identity)
                 self._queue.append(each)
@@ -215,8 +222,8 @@ class Engine:
     def _has_room(self, spec: JobSpec) -> bool:
         if spec.allocation:
             return not waits_for_nodes(spec, (*self._queue, *self._intended))
-        scheduler = self._find_launcher(spec).scheduler
-        mine = sum(self._find_launcher(job.spec).scheduler is scheduler for job in self._live.values())
+        scheduler = self._schedulers.find(spec)
+        mine = sum(self._schedulers.find(job.spec) is scheduler for job in self._live.values())
         if scheduler.at_once is not None and mine >= scheduler.at_once:
             return False
         return len(self._live) < self._limits.max_jobs and not self._find_absence(spec).lasts
@@ -229,8 +236,8 @@ class Engine:
             self._hand_on(self._record_failure(job, SubmissionState.UNAFFORDABLE, f"not submitted: {why}"))
             return
         try:
-            self._note_submission(job, self._find_launcher(spec).submit(job))
-        except SlurmAway as error:
+            self._note_submission(job, self._submitter.submit(job))
+        except SchedulerAway as error:
             self._note_silence(job, error)
             self._intended.append(job)
         except SubmitError as error:
@@ -239,8 +246,8 @@ class Engine:
     def _recover(self, job: Job) -> None:
         """Go on with a job that was intended before: find its submission, or submit it if it certainly was not."""
         try:
-            submission = self._find_launcher(job.spec).recover(job)
-        except SlurmAway as error:
+            submission = self._submitter.recover(job)
+        except SchedulerAway as error:
             self._note_silence(job, error)
             self._intended.append(job)
         except SubmitError as error:
@@ -304,11 +311,11 @@ class Engine:
     def _poll(self) -> None:
         """Ask once for all jobs, and take what is said."""
         changed, taken = False, 0.0
-        for scheduler, jobs in group_by_scheduler(self._live.values(), self._launchers).items():
+        for scheduler, jobs in self._schedulers.group(self._live.values()).items():
             begun = self._now()
             try:
                 statuses = scheduler.poll(jobs)
-            except SlurmAway as error:
+            except SchedulerAway as error:
                 self._note_silence(jobs[0], error)
                 continue
             taken += (self._now() - begun).total_seconds()
@@ -346,7 +353,7 @@ class Engine:
         step = self._watch.decide(job, status, now, log)
         before, moved = job.status, has_moved_on(job.status, step.status)
         if step.ended and step.status:
-            text = explain_end(replace(job, status=step.status)).text
+            text = explain_job_end(replace(job, status=step.status)).text
             del self._live[job.number]
             job = replace(self._journal.record_end(job.number, step.status, text, now), spec=job.spec)
             self._jobs[job.number] = job
@@ -358,14 +365,14 @@ class Engine:
 
     def _hand_on(self, job: Job) -> None:
         """Tell of a job that ended or was refused, and queue what follows from it."""
-        end = explain_end(job)
+        end = explain_job_end(job)
         self._jobs[job.number] = job
         self._progress.tell_ended(job, end, self._now())
         self._enqueue(self._finished(job, end))
 
     def _catch_submission(self, job: Job) -> Job | None:
         """Return a job whose submission is under way once it is submitted; None if it certainly was not."""
-        submission = self._find_launcher(job.spec).recover(job, RECOVER_SECONDS)
+        submission = self._submitter.recover(job, RECOVER_SECONDS)
         if submission:
             return self._note_submission(job, submission)
         self._record_failure(job, SubmissionState.STOPPED, "cancelled before it was submitted")
@@ -384,14 +391,11 @@ class Engine:
         pairs = tuple((name, values.get(name, value) if value == MASK else value) for name, value in stored)
         return replace(job, spec=replace(job.spec, environment=pairs))
 
-    def _find_launcher(self, spec: JobSpec) -> Launcher:
-        return find_launcher(spec, self._launchers)
-
     def _find_absence(self, spec: JobSpec) -> Absence:
-        scheduler = self._find_launcher(spec).scheduler
-        return self._absences.setdefault(scheduler, Absence(self._limits.away_seconds))
+        scheduler = self._schedulers.find(spec)
+        return self._absences.setdefault(scheduler, Absence(scheduler.name, self._limits.away_seconds))
 
-    def _note_silence(self, job: Job, error: SlurmAway) -> None:
+    def _note_silence(self, job: Job, error: SchedulerAway) -> None:
         self._polled = self._now()  # the next try has to wait
         self._pause = min(self._pause * 1.5, self._limits.longest_poll)
         if text := self._find_absence(job.spec).note_silence(str(error), self._polled):
@@ -399,10 +403,10 @@ class Engine:
 
     def _note_answer(self, job: Job) -> None:
         if away := self._find_absence(job.spec).note_answer(self._now()):
-            scheduler = self._find_launcher(job.spec).scheduler
-            alike = [other for other in self._live.values() if self._find_launcher(other.spec).scheduler is scheduler]
+            scheduler = self._schedulers.find(job.spec)
+            alike = [other for other in self._live.values() if self._schedulers.find(other.spec) is scheduler]
             self._watch.leave_out_pause(away, alike)
-            self._say("Slurm answers again")
+            self._say(f"{scheduler.name} answers again")
 
     def _say(self, text: str) -> None:
         self._progress.say(text, self._now())

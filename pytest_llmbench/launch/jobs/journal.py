@@ -5,11 +5,9 @@ A session is open until it is finished, and locked by the process that has it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
-import socket
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,13 +18,14 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, SubmissionState
-from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch import find_secret_values, redact
+from pytest_llmbench.launch.file_lock import is_locked, take_lock
 from pytest_llmbench.launch.jobs import journal_file as database
 from pytest_llmbench.launch.jobs import session_index as places
 from pytest_llmbench.launch.jobs.journal_file import JournalEntry
 from pytest_llmbench.launch.jobs.process import Process
-from pytest_llmbench.launch.schedulers.slurm.statuses import drop_passing
+from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.job_states import drop_passing
 
 LONGEST_CASE = 200  # bytes of a case id: most file systems allow 255 for a name, and a job's number stands before it
 
@@ -291,8 +290,8 @@ class Journal:
 
 
 def _identify(job: Job, job_id: str) -> tuple[bool, str]:
-    """What no two jobs share: the numbers of local jobs have nothing to do with those of Slurm."""
-    return job.spec.via == "local", job_id
+    """Return what no two jobs share: the numbers of jobs on this machine are not those of a cluster."""
+    return load_scheduler(job.spec.via).here, job_id
 
 
 def _check_case(case_id: str) -> None:
@@ -311,40 +310,3 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)  # one that is there was left by a process killed just here
     except OSError as error:
         raise LaunchError(f"{folder} cannot be made: {error.strerror}; nothing was submitted from it") from None
-
-
-# --- a lock on a file, which the kernel releases when its holder dies, however it dies ----------------------
-
-
-def take_lock(path: Path) -> int | None:
-    """Return an open file that holds the lock until it is closed, None where another has it; LaunchError."""
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise LaunchError(f"{path} cannot be opened: {error.strerror}; see that the folder can be written") from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    except OSError as error:
-        os.close(handle)
-        where = "name a folder whose file system has locks and room: --llmb-journal=DIR"
-        raise LaunchError(f"{path} cannot be locked: {error.strerror}; {where}") from None
-    return handle
-
-
-def is_locked(path: Path) -> bool:
-    """Whether somebody has the lock; one who takes it in this moment is refused, so ask where nobody can."""
-    handle = os.open(path, os.O_RDONLY) if is_there(path) else None
-    if handle is None:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False

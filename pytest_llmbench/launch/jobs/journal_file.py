@@ -17,8 +17,9 @@ from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.launch import find_secret_values, make_digest, redact
 from pytest_llmbench.launch.jobs.process import Process
-from pytest_llmbench.launch.schedulers.slurm.statuses import OWN
-from pytest_llmbench.launch.schedulers.slurm.submissions import find_state
+from pytest_llmbench.launch.schedulers import HERE
+from pytest_llmbench.launch.schedulers.job_states import OWN
+from pytest_llmbench.launch.schedulers.submission import find_state
 
 FOLDER = ".llmbench"  # where nobody names another
 NAME = "launch.db"
@@ -259,6 +260,10 @@ def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
 def decode_spec(text: str) -> JobSpec:
     """Return the spec; ValueError, TypeError, KeyError or AttributeError for a text that is none."""
     fields = json.loads(text)
+    if "scheduler_options" not in fields:  # an earlier version wrote it
+        fields["scheduler_options"] = fields.pop("sbatch_options", ())
+        if fields["via"] == HERE:
+            fields["gpus_per_node"] = 0
     decoded = {
         "key": Key(**fields["key"]),
         "purpose": Purpose(fields["purpose"]),
@@ -267,7 +272,7 @@ def decode_spec(text: str) -> JobSpec:
         "log_folders": tuple(map(Path, fields["log_folders"])),
         **{name: tuple(fields[name]) for name in ("command", "secrets", "exclude")},
         "digests": tuple((name, text) for name, text in fields.get("digests", ())),  # nor has it these
-        "sbatch_options": tuple(fields.get("sbatch_options", ())),  # a journal of an earlier version has none
+        "scheduler_options": tuple(fields["scheduler_options"]),
         "build": tuple(fields.get("build", ())),
         "checkout": Path(fields["checkout"]) if fields.get("checkout") else None,
     }

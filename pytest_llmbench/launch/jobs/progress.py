@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pytest_llmbench.core.formatting import escape, join_first
 from pytest_llmbench.core.job_records import STEPLESS, Job, JobEnd, JobStatus, Phase
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
+from pytest_llmbench.launch.schedulers import load_scheduler
 
 # how far the log of a job is: steps done, of how many (None: unknown), seconds that one takes
 LastStep = Callable[[Job], tuple[int, int | None, float] | None]
@@ -136,7 +137,9 @@ def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
         still = [_name_still(job, status.stall) for job, status in statuses if status.stall]
         yield f"{number} running" + (f" (standing still: {join_first(still, 3)})" if still else "")
     if number := phases[Phase.UNKNOWN]:
-        yield f"{number} unknown to Slurm"
+        lost = [job for job in jobs if job.status and job.status.phase is Phase.UNKNOWN]
+        names = sorted({load_scheduler(job.spec.via).name for job in lost})
+        yield f"{number} unknown to {join_first(names)}"
     if number := phases[Phase.ENDED]:
         yield f"{number} ended"
     if number := sum(job.refused for job in jobs):

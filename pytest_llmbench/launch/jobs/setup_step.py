@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError
@@ -41,17 +40,22 @@ from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.jobs.watch import Limits, Watch
 from pytest_llmbench.launch.plan.cluster_file import fill_references
 from pytest_llmbench.launch.plan.fit import find_images, find_installed
-from pytest_llmbench.launch.plan.job_spec import STAGES, JobParts, activate, build_arguments, fill, find_placeholders
+from pytest_llmbench.launch.plan.job_spec import (
+    STAGES,
+    JobParts,
+    activate,
+    build_arguments,
+    fill,
+    find_placeholders,
+    name_settings,
+)
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight import launch_checks
 from pytest_llmbench.launch.preflight.dry_run import format_command
 from pytest_llmbench.launch.preflight.problems import JobProblem, LocalMachine, describe_problems, group_problems
 from pytest_llmbench.launch.preflight.python_checks import check_python_version, check_virtual_environment
-from pytest_llmbench.launch.schedulers.slurm.statuses import explain_status, explain_stuck
-from pytest_llmbench.launch.schedulers.slurm.submissions import read_sbatch
-
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.schedulers.slurm.client import Slurm
+from pytest_llmbench.launch.schedulers import HERE, find_via, load_scheduler
+from pytest_llmbench.launch.schedulers.protocol import Scheduler
 
 LAST_LINES = 8
 POLL_SECONDS = 5.0
@@ -85,7 +89,7 @@ def build_setup_step(
     key = Key(facts.recipe, "", facts.release, "", "", 0)
     installed = find_installed(key, cluster) or InstalledRecipe(facts.recipe, facts.release)
     untimed = replace(cluster, time_limit="")  # that of the benchmarks: to import an image may take longer
-    via = "sbatch" if words[:1] == ["sbatch"] else "local"
+    via = find_via(words[0]) if words else HERE
     parts = JobParts(key, facts, untimed, Command("setup", via, shlex.join(words)), installed, caller)
     environment = _build_environment(parts)
     values = find_placeholders(parts, 1, environment)
@@ -112,9 +116,9 @@ def build_setup_step(
     return PlannedJob(spec, facts)
 
 
-def is_slurm_job(step: PlannedJob) -> bool:
-    """Whether a setup step is a job of Slurm; else it runs where it is started."""
-    return step.spec.via == "sbatch"
+def is_cluster_job(step: PlannedJob) -> bool:
+    """Return True if a setup step is a job of a cluster; else it runs where it is started."""
+    return not load_scheduler(step.spec.via).here
 
 
 def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
@@ -137,8 +141,10 @@ def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
     )
     on = machine or LocalMachine()
     problems = [problem for check in every for problem in check(replace(step, facts=facts), on)]
-    if is_slurm_job(step) and not shutil.which("sbatch", path=dict(step.spec.environment).get("PATH", "")):
-        problems.append(JobProblem("there is no Slurm on this machine: no sbatch on the PATH", "use a login node"))
+    program, path = step.spec.command[0], dict(step.spec.environment).get("PATH", "")
+    if is_cluster_job(step) and not shutil.which(program, path=path):
+        name = load_scheduler(step.spec.via).name
+        problems.append(JobProblem(f"there is no {name} on this machine: no {program} on the PATH", "use a login node"))
     return describe_problems(group_problems((step, problem) for problem in problems))
 
 
@@ -147,9 +153,7 @@ def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
 
 def _build_environment(parts: JobParts) -> dict[str, str]:
     cluster, environment = parts.cluster, dict(parts.caller)
-    for name, value in (("ACCOUNT", cluster.account), ("PARTITION", cluster.partition)):
-        if value:  # sbatch reads the one, srun the other
-            environment |= {f"SBATCH_{name}": value, f"SLURM_{name}": value}
+    environment |= name_settings(replace(cluster, gres="", time_limit=""))
     for name, value in (*cluster.environment, *parts.installed.environment):
         environment[name] = fill_references(value, parts.caller, f"{name} in the cluster file")
     environment |= activate(parts, environment)
@@ -181,7 +185,7 @@ class SetupHost:
     sleep: Callable[[float], None]
     log: Path  # keeps the same lines
     seconds: float  # it may take so long
-    slurm: Slurm | None = None
+    scheduler: Scheduler | None = None  # of a step that is a job of a cluster
 
 
 class SetupOutput:
@@ -225,7 +229,7 @@ def run_setup(step: PlannedJob, host: SetupHost) -> str:
     if code:
         shown = "ran out of time" if code is TOO_LONG else f"ended with exit code {code}"
         return output.explain_failure(f"{format_command(step.spec)} {shown}", host.log)
-    if is_slurm_job(step) and (problem := _follow_job(step, host, output)):
+    if is_cluster_job(step) and (problem := _follow_job(step, host, output)):
         return problem
     _tell_conflicts(output.lines, host.tell)
     return _explain_missing_image(step, output, host.log)
@@ -277,52 +281,55 @@ def _start(spec: JobSpec, mark: str) -> subprocess.Popen[str]:
 
 
 def _follow_job(step: PlannedJob, host: SetupHost, output: SetupOutput) -> str:
-    submissions = read_sbatch("\n".join(output.lines))
-    if len(submissions) != 1 or host.slurm is None:
-        return output.explain_failure("sbatch printed no job id: nothing to wait for", host.log)
-    job = Job(1, "", step.spec, host.log.parent, job_id=submissions[0].job_id)
-    file = step.spec.directory / f"slurm-{job.job_id}.out"
+    scheduler, program = host.scheduler, step.spec.command[0]
+    submissions = scheduler.read_submissions(step.spec.via, "\n".join(output.lines)) if scheduler else ()
+    if len(submissions) != 1 or scheduler is None:
+        return output.explain_failure(f"{program} printed no job id: nothing to wait for", host.log)
+    submitted = JobStatus(Phase.UNKNOWN, "", submitted=host.now())
+    job = Job(1, "", step.spec, host.log.parent, job_id=submissions[0].job_id, status=submitted)
+    file = scheduler.find_output(job)
     output.lines.clear()
     host.tell(f"waiting for job {job.job_id}; its output: {file}")
     try:
-        problem = _wait_for_job(job, host.slurm, host, lambda ended: output.take_new(file, ended=ended))
+        problem = _wait_for_job(job, scheduler, host, lambda ended: output.take_new(file, ended=ended))
     except BaseException:
-        host.tell(f"cancelling job {job.job_id} {host.slurm.cancel([job.job_id])}".rstrip())
+        host.tell(f"cancelling job {job.job_id} {scheduler.cancel([job])}".rstrip())
         raise
     return output.explain_failure(f"job {job.job_id}: {problem}", file) if problem else ""
 
 
-def _wait_for_job(job: Job, slurm: Slurm, host: SetupHost, show: Callable[[bool], None]) -> str:
-    """Wait for the end of a job; return what went wrong, or nothing. A Slurm that is away is waited for."""
+def _wait_for_job(job: Job, scheduler: Scheduler, host: SetupHost, show: Callable[[bool], None]) -> str:
+    """Wait for the end of a job; return what went wrong, or nothing. A scheduler that is away is waited for."""
     watch, submitted = Watch(LIMITS), host.now()
     while True:
         try:
-            status = slurm.poll({job.job_id: submitted}).get(job.job_id)
+            status = scheduler.poll([job]).get(job.number)
         except LaunchError:
             status = None  # if it stays away, the job is lost
         now = host.now()
         decision = watch.decide(job, status, now)
         show(decision.ended)
         if decision.ended:
-            return _explain_end(job.job_id, decision.status)
+            return _explain_end(job, decision.status)
         problem = ""
         if decision.cancel and status:
-            problem = f"it will never start and was cancelled ({explain_stuck(status)})"
+            problem = f"it will never start and was cancelled ({scheduler.explain_stuck(status)})"
         elif (now - submitted).total_seconds() > host.seconds:
             problem = f"it took longer than {host.seconds / 3600:g} h and was cancelled"
         if problem:
-            return f"{problem} {slurm.cancel([job.job_id])}".rstrip()
+            return f"{problem} {scheduler.cancel([job])}".rstrip()
         host.sleep(POLL_SECONDS)
 
 
 # --- how it ended -----------------------------------------------------------------------------------------
 
 
-def _explain_end(job_id: str, status: JobStatus | None) -> str:
+def _explain_end(job: Job, status: JobStatus | None) -> str:
+    scheduler = load_scheduler(job.spec.via)
     if status is None or status.phase is Phase.UNKNOWN:
-        minutes = LIMITS.lost_seconds / 60
-        return f"Slurm has not known it for {minutes:.0f} minutes; `sacct -j {job_id}` may tell more"
-    end = explain_status(status)
+        minutes, look = LIMITS.lost_seconds / 60, scheduler.format_inquiry(job.job_id)
+        return f"{scheduler.name} has not known it for {minutes:.0f} minutes; `{look}` may tell more"
+    end = scheduler.explain_end(status)
     return "" if end.blame is Blame.NONE else end.text
 
 
@@ -376,12 +383,6 @@ def _format_separate_import(step: PlannedJob) -> str:
     if not install or not facts.image_source:
         return ""
     target = Path(install) / "images" / facts.image
-    account, partition = environment.get("SBATCH_ACCOUNT"), environment.get("SBATCH_PARTITION")
-    options = [*(("--account", account) if account else ()), *(("--partition", partition) if partition else ())]
-    return " ".join(
-        [
-            "srun",
-            *map(shlex.quote, options),
-            f'bash -c "enroot import --output {target} {launch_checks.format_image_source(facts)}"',
-        ]
-    )
+    command = f"enroot import --output {target} {launch_checks.format_image_source(facts)}"
+    default = next((command.via for command in facts.commands if command.name == facts.kind), step.spec.via)
+    return load_scheduler(default).format_on_node(command, environment)

@@ -1,7 +1,7 @@
 """When a job stands still: for how long its log has shown no sign of life, and how long that may be.
 
 A sign of life is a line of a step, of a checkpoint, of an evaluation, or of a process that starts. Nothing counts in
-which nobody looked: a Slurm that was away, a suspended job, a session that was stopped, a clock that was set.
+which nobody looked: a scheduler that was away, a suspended job, a session that was stopped, a clock that was set.
 """
 
 from __future__ import annotations
@@ -189,6 +189,6 @@ def describe_stall(stall: Stall) -> str:
 
 
 def limit_running(spec: JobSpec, status: JobStatus) -> float:
-    """Return for how many seconds a job may run: generously by its own estimate, and no less than Slurm allows it."""
+    """Return how many seconds a job may run: generously by its own estimate, at least its time limit."""
     estimate = 3600.0 * spec.gpu_hours / max(spec.occupied_gpus, 1)
     return max(LONGEST_RUN, ESTIMATES * estimate + LONGEST_START, status.limit_seconds or 0.0)

@@ -9,69 +9,58 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from pytest_llmbench.core.job_records import TRIALS, Job
 from pytest_llmbench.core.log_records import NO_JOB, TRIALS_FILE, VARIANT_MARK
-from pytest_llmbench.launch.schedulers.local import find_log
-from pytest_llmbench.launch.schedulers.slurm.launchers import SUBMIT_SECONDS, Launcher, Scheduler
-from pytest_llmbench.launch.schedulers.slurm.submissions import Submission, SubmitError
+from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.submission import SUBMIT_SECONDS, Submission, SubmitError
 
 
-def with_marks(launchers: Mapping[str, Launcher]) -> dict[str, Launcher]:
-    """Return launchers that mark the runs of variants before they submit them."""
-    return {via: MarkFirst(launcher) for via, launcher in launchers.items()}
+class SubmitsJobs(Protocol):
+    """The scheduler of a job."""
+
+    def submit(self, job: Job) -> Submission: ...
+    def recover(self, job: Job, seconds: float = ...) -> Submission | None: ...
 
 
-class MarkFirst:
-    """A launcher that leaves a mark before it submits a run of a variant."""
+def submit_marked(job: Job, scheduler: SubmitsJobs) -> Submission:
+    """Mark the run of a variant, and submit its job; SubmitError if the mark cannot be written, too."""
+    if job.spec.purpose not in TRIALS:
+        return scheduler.submit(job)
+    log = load_scheduler(job.spec.via).find_log(job)
+    if log is not None:
+        _write(log.with_name(log.name + VARIANT_MARK), "", job)
+        return scheduler.submit(job)
+    _note(job)
+    try:
+        submission = scheduler.submit(job)
+    except SubmitError as error:
+        if not error.uncertain:
+            _note_after(job, NO_JOB)
+        raise
+    return _note_submission(job, submission)
 
-    def __init__(self, launcher: Launcher) -> None:
-        """Take the launcher that submits."""
-        self._launcher = launcher
 
-    @property
-    def scheduler(self) -> Scheduler:
-        """Who runs its jobs."""
-        return self._launcher.scheduler
-
-    def submit(self, job: Job) -> Submission:
-        """Mark the run of a variant, and submit its job; SubmitError where the mark cannot be written, too."""
-        if job.spec.purpose not in TRIALS:
-            return self._launcher.submit(job)
-        if job.spec.via == "local":
-            log = find_log(job)
-            _write(log.with_name(log.name + VARIANT_MARK), "", job)
-            return self._launcher.submit(job)
-        _note(job)
-        return self._settle(job, self._submit(job))
-
-    def _submit(self, job: Job) -> Submission:
-        try:
-            return self._launcher.submit(job)
-        except SubmitError as error:
-            if not error.uncertain:
-                _note_after(job, NO_JOB)
-            raise
-
-    def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
-        """Return what became of a submission, as the mark says from then on."""
-        submission = self._launcher.recover(job, seconds)
-        if job.spec.purpose not in TRIALS or job.spec.via == "local":
-            return submission
-        if submission:
-            return self._settle(job, submission)
-        _note_after(job, NO_JOB)
-        return None
-
-    def _settle(self, job: Job, submission: Submission) -> Submission:
-        """Note which job it became, in the folder that its launcher printed, too; in an allocation it is that one, by
-        whose id the log is called."""
-        _note_after(job, replace(job, job_id=submission.job_id).slurm_id, submission.folder)
+def recover_marked(job: Job, scheduler: SubmitsJobs, seconds: float = SUBMIT_SECONDS) -> Submission | None:
+    """Return what became of a submission, as the mark says from then on."""
+    submission = scheduler.recover(job, seconds)
+    if job.spec.purpose not in TRIALS or load_scheduler(job.spec.via).find_log(job) is not None:
         return submission
+    if submission:
+        return _note_submission(job, submission)
+    _note_after(job, NO_JOB)
+    return None
+
+
+def _note_submission(job: Job, submission: Submission) -> Submission:
+    """Note which job it became, in the folder that its launcher printed, too; a run in an allocation is noted as that
+    one, by whose id its log is called."""
+    _note_after(job, replace(job, job_id=submission.job_id).scheduler_id, submission.folder)
+    return submission
 
 
 def _note_after(job: Job, became: str, printed: Path | None = None) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import (
@@ -23,21 +22,12 @@ from pytest_llmbench.core.job_records import (
     SubmissionState,
 )
 from pytest_llmbench.core.stall_limits import LogProgress, Stall, StallLimits
+from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.progress import LastStep, find_no_step, format_duration
 from pytest_llmbench.launch.jobs.stall_watch import StallWatch, describe_stall, limit_running
-from pytest_llmbench.launch.schedulers.slurm.client import SlurmAway
-from pytest_llmbench.launch.schedulers.slurm.launchers import Launcher, group_by_scheduler
-from pytest_llmbench.launch.schedulers.slurm.statuses import (
-    OWN,
-    drop_passing,
-    explain_status,
-    explain_stuck,
-    explain_unavailable,
-)
-
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.journal import Journal
-
+from pytest_llmbench.launch.schedulers import Schedulers, load_scheduler
+from pytest_llmbench.launch.schedulers.job_states import OWN, drop_passing
+from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 BLOCKED_SECONDS = 10.0  # a reason that never clears has to be seen for so long, in poll after poll
 GONE_SECONDS = 600.0  # the same of nodes that an A/B or a search holds on to: a node may come back
@@ -58,7 +48,7 @@ class Limits:
     beside_seconds: float = 3600.0  # the same of a job that no verdict waits for
     running_seconds: float | None = None  # None: by the job's own estimate, where stalls cancel
     stalls: StallLimits = field(default_factory=StallLimits)
-    away_seconds: float = 1800.0  # so long Slurm may not answer
+    away_seconds: float = 1800.0  # so long a scheduler may not answer
     lost_seconds: float = 600.0  # so long nothing may know a job
     first_poll: float = 1.0  # so far apart are polls after a change
     longest_poll: float = 30.0  # and without one
@@ -85,7 +75,7 @@ class _JobMemory:
     cancelled: datetime | None = None
 
     def note(self, status: JobStatus, now: datetime) -> None:
-        """Note what is known of a job. A time in which it was suspended does not count, nor does it for Slurm."""
+        """Note what is known of a job. A time in which it was suspended does not count."""
         if status.state == "SUSPENDED" and not self.doomed:
             self.since += now - self.last_seen
         self.last_seen = now
@@ -173,8 +163,9 @@ class Watch:
             )
         if status.phase is not Phase.WAITING:
             return ""
-        stuck = explain_stuck(status)
-        why = stuck or (explain_unavailable(status, reserved=beside) if beside or pinned else "")
+        scheduler = load_scheduler(job.spec.via)
+        stuck = scheduler.explain_stuck(status)
+        why = stuck or (scheduler.explain_unavailable(status, reserved=beside) if beside or pinned else "")
         again = memory.blocked if memory.is_stuck is bool(stuck) else None
         memory.blocked, memory.is_stuck = (again or now) if why else None, bool(stuck)
         longest = GONE_SECONDS if pinned and not stuck else BLOCKED_SECONDS
@@ -192,10 +183,11 @@ class Watch:
         if memory.cancelled is None:
             memory.cancelled, memory.since = now, now
             if job.spec.allocation:
-                self._taken_along[job.slurm_id] = f"cancelled by pytest for job {job.job_id} in it: {memory.doomed}"
+                self._taken_along[job.scheduler_id] = f"cancelled by pytest for job {job.job_id} in it: {memory.doomed}"
             return PollDecision(status, cancel=True)
         if (now - memory.since).total_seconds() >= self._limits.lost_seconds:
-            text = f"{memory.doomed}; it could not be cancelled and is still {status.state}: scancel {job.slurm_id}"
+            cancel = load_scheduler(job.spec.via).format_cancel([job.scheduler_id])
+            text = f"{memory.doomed}; it could not be cancelled and is still {status.state}: {cancel}"
             # without its stall: it may run on, so that it is not started again
             return PollDecision(_mark_own(replace(status, phase=Phase.ENDED, stall=None), text), ended=True)
         again = (now - memory.cancelled).total_seconds() >= CANCEL_AGAIN_SECONDS
@@ -204,9 +196,10 @@ class Watch:
 
 
 class Absence:
-    """How long somebody has not answered."""
+    """How long a scheduler has not answered."""
 
-    def __init__(self, away_seconds: float) -> None:
+    def __init__(self, name: str, away_seconds: float) -> None:
+        self._name = name
         self._allowed = away_seconds
         self._since: datetime | None = None
         self._told: datetime | None = None
@@ -222,13 +215,15 @@ class Absence:
         away = (now - self._since).total_seconds()
         if away > self._allowed:
             raise LaunchError(
-                f"Slurm has not answered for {format_duration(away)}: {error}\n"
-                "The jobs of this session are left as they are; --llmb-resume follows them when Slurm answers again"
+                f"{self._name} has not answered for {format_duration(away)}: {error}\n"
+                "The jobs of this session are left as they are; --llmb-resume follows them when "
+                f"{self._name} answers again"
             )
         if self._told and (now - self._told).total_seconds() < TELL_AGAIN_SECONDS:
             return ""
         self._told = now
-        return f"Slurm does not answer, waiting up to {format_duration(self._allowed - away)}: {error.splitlines()[0]}"
+        rest = format_duration(self._allowed - away)
+        return f"{self._name} does not answer, waiting up to {rest}: {error.splitlines()[0]}"
 
     def note_answer(self, now: datetime) -> float:
         """Note an answer; return for how many seconds there was none."""
@@ -237,8 +232,8 @@ class Absence:
         return away
 
 
-def explain_end(job: Job) -> JobEnd:
-    """Return how a job of the journal ended: refused, ended by us, lost, or what Slurm says."""
+def explain_job_end(job: Job) -> JobEnd:
+    """Return how a job of the journal ended: refused, ended by us, lost, or what its scheduler says."""
     if job.submission is SubmissionState.STOPPED:
         return JobEnd(Blame.CANCELLED, job.problem)
     if job.refused:
@@ -253,7 +248,7 @@ def explain_end(job: Job) -> JobEnd:
     if job.status.ended_by is EndedBy.PYTEST:
         blame = Blame.CANCELLED if job.status.state == "CANCELLED" else Blame.RUN
         return JobEnd(blame, job.status.reason.removeprefix(OWN))
-    return explain_status(job.status)
+    return load_scheduler(job.spec.via).explain_end(job.status)
 
 
 def differs(old: JobStatus | None, new: JobStatus | None) -> bool:
@@ -282,7 +277,7 @@ def _describe_lost(job: Job, limits: Limits) -> str:
 
 def cancel_jobs(
     jobs: Collection[Job],
-    launchers: Mapping[str, Launcher],
+    schedulers: Schedulers,
     journal: Journal,
     *,
     now: Callable[[], datetime],
@@ -294,7 +289,7 @@ def cancel_jobs(
     It is tried again where cancelling said that something went wrong.
     """
     going = {job.number: job for job in jobs}
-    problem = _ask_to_cancel(going.values(), launchers)
+    problem = _ask_to_cancel(going.values(), schedulers)
     last_problem = ""
     waited, pause = 0.0, 0.25
     while going and waited < CANCEL_SECONDS:
@@ -303,29 +298,27 @@ def cancel_jobs(
             last_problem = problem
         sleep(pause)
         waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)
-        _record_ended(going, launchers, journal, now)
-        problem = _ask_to_cancel(going.values(), launchers) if problem else ""
+        _record_ended(going, schedulers, journal, now)
+        problem = _ask_to_cancel(going.values(), schedulers) if problem else ""
     return tuple(job.job_id for job in going.values())
 
 
-def _ask_to_cancel(going: Collection[Job], launchers: Mapping[str, Launcher]) -> str:
+def _ask_to_cancel(going: Collection[Job], schedulers: Schedulers) -> str:
     """Ask each scheduler once to end all of its jobs; return what went wrong, or nothing."""
     problems = []
-    for scheduler, jobs in group_by_scheduler(going, launchers).items():
+    for scheduler, jobs in schedulers.group(going).items():
         try:
             problems.append(scheduler.cancel(jobs))
-        except SlurmAway as error:
+        except SchedulerAway as error:
             problems.append(str(error))
     return "\n".join(filter(None, problems))
 
 
-def _record_ended(
-    going: dict[int, Job], launchers: Mapping[str, Launcher], journal: Journal, now: Callable[[], datetime]
-) -> None:
-    for scheduler, jobs in group_by_scheduler(going.values(), launchers).items():
+def _record_ended(going: dict[int, Job], schedulers: Schedulers, journal: Journal, now: Callable[[], datetime]) -> None:
+    for scheduler, jobs in schedulers.group(going.values()).items():
         try:
             statuses = scheduler.poll(jobs)
-        except SlurmAway:
+        except SchedulerAway:
             continue
         for number, status in statuses.items():
             if status.phase is Phase.ENDED:

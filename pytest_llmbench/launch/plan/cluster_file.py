@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.gpus import read_gpu_type
 from pytest_llmbench.core.job_records import Cluster, InstalledRecipe, Pairs
 from pytest_llmbench.core.userfile import expand_home
@@ -276,3 +278,43 @@ def describe_machine(run: Runner) -> Cluster:
     types = Counter(map(read_gpu_type, names))
     gpu, count = types.most_common(1)[0] if types else ("cpu", 1)
     return Cluster(gpu=gpu, gpus_per_node=count, largest=count)
+
+
+# --- what a scheduler knows -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedCluster:
+    """A cluster as its scheduler describes it; by key of a cluster file the source of its value."""
+
+    scheduler: str  # by name
+    cluster: Cluster
+    sources: tuple[tuple[str, str], ...]
+
+    def describe(self) -> str:
+        """Return it in a line."""
+        cluster = self.cluster
+        gpus = f"{cluster.gpus_per_node} {cluster.gpu or 'GPUs'} a node, {count_noun(cluster.largest, 'GPU')}"
+        account = f", account {cluster.account}" if cluster.account else ""
+        return f"partition {cluster.partition}: {gpus}{account}"
+
+
+UNKNOWN = """\
+# What {scheduler} does not know; docs/cluster.md explains all keys.
+# gpu_hours: 50              # what one session may use
+# environment:
+#   HF_TOKEN: ${{HF_TOKEN}}    # taken from the shell in which pytest starts
+# installed:                 # where the recipes are; --llmb-recipe=NAME=DIR says it for one session
+#   grok1-25.05: {{folder: /path/to/grok1}}
+"""
+
+
+def format_cluster_file(learned: LearnedCluster) -> str:
+    """Return a cluster file with what was learned, each value with its source, and what is left to say."""
+    lines = ["schema: 1"]
+    for name, source in learned.sources:
+        setting = f"{name}: {getattr(learned.cluster, name)}"
+        lines.append(f"{setting:<28} # {source}")
+    if not learned.cluster.gpu:
+        lines.append("# gpu: h100                  # gres names no type: say it here, or with --llmb-gpu")
+    return "\n".join([*lines, UNKNOWN.format(scheduler=learned.scheduler)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,16 +16,14 @@ from pytest_llmbench.core.redaction import find_secret_names
 from pytest_llmbench.launch.plan import fit
 from pytest_llmbench.launch.plan.cluster_file import fill_references
 from pytest_llmbench.launch.plan.purpose import list_switches
+from pytest_llmbench.launch.schedulers import list_schedulers, load_scheduler
+from pytest_llmbench.launch.schedulers.protocol import Scheduler
 
 # what a command needs of the machine that it runs on; nothing else of the caller's but what the document names
-PASSED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "SLURM_CONF")
-
-PASSED_LOCALLY = ("CUDA_VISIBLE_DEVICES",)  # the GPUs of this machine that the caller may use
+_OF_MACHINE = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR")
 
 # the caller's virtual environment, for a recipe that wants one to be active where the cluster file names none
 ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
-
-WIDE = "400"  # launchers wrap what they print at the width of a terminal, in the middle of paths
 
 IMAGE = "RUN_CONF_IMAGE"  # the variable by which recipes take another container image than their document's
 
@@ -55,6 +53,11 @@ class JobParts:
     command: Command
     installed: InstalledRecipe
     caller: Mapping[str, str]  # the environment of this process
+
+    @property
+    def scheduler(self) -> type[Scheduler]:
+        """What will run the job."""
+        return load_scheduler(self.command.via)
 
     @property
     def documented(self) -> frozenset[str]:
@@ -90,6 +93,7 @@ def build_job(
     values = find_placeholders(job, nodes, environment)
     directory = find_directory(job, values, environment)
     _check(job, environment)
+    scheduler = job.scheduler
     spec = JobSpec(
         case_id=key.id,
         key=key,
@@ -102,11 +106,11 @@ def build_job(
         nodes=nodes,
         gpus=key.gpus,
         gpu_hours=fit.estimate_gpu_hours(baseline, fit.count_steps(baseline, facts, purpose, environment)),
-        gpus_per_node=fit.count_gpus_per_node(key, facts, cluster),
+        gpus_per_node=0 if scheduler.here else fit.count_gpus_per_node(key, facts, cluster),
         log_folders=find_log_folders(job, purpose, values, environment, directory),
         experiment=name_experiment(key),
         exclude=tuple(dict.fromkeys(cluster.exclude)),
-        sbatch_options=list_sbatch_options(job),
+        scheduler_options=_list_options(job),
         job_id=command.job_id,
     )
     return replace(spec, gpu_hours=spec.gpu_hours * spec.occupied_gpus / spec.gpus)
@@ -148,32 +152,45 @@ def _build_environment(job: JobParts, nodes: int, variables: Pairs) -> dict[str,
     values = find_placeholders(job, nodes, environment)
     environment |= {name: fill(job, text, values, {}) for name, text in job.command.fixed}
     environment |= activate(job, environment)
-    if job.command.via in ("script", "llmb-run"):
-        environment["COLUMNS"] = WIDE
+    environment |= job.scheduler.list_variables(job.command.via)
     unwanted = _list_unwanted(job.facts)
     return {**{name: value for name, value in environment.items() if name not in unwanted}, **dict(variables)}
 
 
+def list_passed(via: str) -> tuple[str, ...]:
+    """Return the variables of the caller that every job gets which is submitted in this way."""
+    return (*_OF_MACHINE, *load_scheduler(via).configuration_variables)
+
+
 def _take_from_caller(job: JobParts) -> dict[str, str]:
-    local = PASSED_LOCALLY if job.command.via == "local" else ()
     active = ACTIVE if job.facts.virtual_environment else ()
-    names = (*PASSED, *local, *active, *sorted(job.documented))
+    names = (*list_passed(job.command.via), *job.scheduler.device_variables, *active, *sorted(job.documented))
     variables = {name: job.caller[name] for name in names if name in job.caller}
-    if variables.get("SLURM_GPUS_PER_NODE") == "null":  # srun takes it for a number: see docs/cluster.md
-        del variables["SLURM_GPUS_PER_NODE"]
+    for scheduler in list_schedulers():
+        variables = scheduler.drop_misread_variables(variables)
     return variables
 
 
 def _take_from_cluster(job: JobParts) -> dict[str, str]:
     """Return account, partition, GPUs and time limit under the names that the document has for them."""
-    cluster = job.cluster
-    values = {
-        **dict.fromkeys(("SBATCH_ACCOUNT", "SLURM_ACCOUNT"), cluster.account),
-        **dict.fromkeys(("SBATCH_PARTITION", "SLURM_PARTITION"), cluster.partition),
-        **dict.fromkeys(("SBATCH_GPUS_PER_NODE", "SLURM_GPUS_PER_NODE"), cluster.gres.removeprefix("gpu:")),
-        "TIME_LIMIT": cluster.time_limit,
+    return {name: value for name, value in name_settings(job.cluster).items() if name in job.documented}
+
+
+def name_settings(cluster: Cluster) -> dict[str, str]:
+    """Return account, partition, GPUs and time limit under all names that a document may have for them."""
+    settings = {
+        "account": cluster.account,
+        "partition": cluster.partition,
+        "gres": cluster.gres.removeprefix("gpu:"),
+        "time_limit": cluster.time_limit,
     }
-    return {name: value for name, value in values.items() if value and name in job.documented}
+    return {
+        name: settings[key]
+        for scheduler in list_schedulers()
+        for key, names in scheduler.cluster_variables.items()
+        for name in names
+        if settings[key]
+    }
 
 
 def _fill_own(pairs: Pairs, job: JobParts, where: str) -> dict[str, str]:
@@ -248,8 +265,8 @@ def find_placeholders(job: JobParts, nodes: int, environment: Mapping[str, str])
     """Return what the placeholders of a command stand for."""
     key, cluster = job.key, job.cluster
     return {
-        "account": cluster.account or find_first(environment, "SBATCH_ACCOUNT", "SLURM_ACCOUNT"),
-        "partition": cluster.partition or find_first(environment, "SBATCH_PARTITION", "SLURM_PARTITION"),
+        "account": cluster.account or _find_setting(environment, "account"),
+        "partition": cluster.partition or _find_setting(environment, "partition"),
         "nodes": str(nodes),
         "stage": find_first(environment, *STAGES),
         "image": fit.find_image(job.facts.image, list_stages(environment), environment.get(IMAGE, "")),
@@ -272,6 +289,12 @@ def list_stages(environment: Mapping[str, str]) -> dict[str, Path]:
 def find_first(environment: Mapping[str, str], *names: str) -> str:
     """Return the first of some variables that is set, else nothing."""
     return next((environment[name] for name in names if environment.get(name)), "")
+
+
+def _find_setting(environment: Mapping[str, str], key: str) -> str:
+    """Return what the variables of a key of the cluster file say."""
+    names = (name for scheduler in list_schedulers() for name in scheduler.cluster_variables.get(key, ()))
+    return find_first(environment, *names)
 
 
 def count_gpus_on_node(job: JobParts) -> int:
@@ -313,7 +336,7 @@ def build_arguments(job: JobParts, values: Mapping[str, str], environment: Mappi
         words.append(fill(job, template, values, environment))
     if "\0" in "".join(words):
         raise LaunchError(f"{job.key.id}: its command holds a NUL, which no argument can carry")
-    return (*words[:1], *_list_sbatch_options(job, words), *words[1:])
+    return job.scheduler.complete_command(job.command.via, words, job.cluster)
 
 
 def _split(job: JobParts) -> list[str]:
@@ -331,35 +354,18 @@ def _split(job: JobParts) -> list[str]:
     return words
 
 
-def _list_sbatch_options(job: JobParts, words: Sequence[str]) -> tuple[str, ...]:
-    """Return what the cluster file adds to a command of sbatch; what the command itself says comes later, and wins."""
-    if job.command.via != "sbatch" or Path(words[0]).name != "sbatch":
-        return ()
-    return _format_options({"--gres": job.cluster.gres, "--time": job.cluster.time_limit})
-
-
-def list_sbatch_options(job: JobParts) -> tuple[str, ...]:
-    """Return what Slurm is told of a job besides its command, whatever submits it; LaunchError where nothing can."""
-    cluster, via = job.cluster, job.command.via
-    options: dict[str, object] = {
-        "--time": cluster.time_limit if via != "sbatch" else "",  # a command of sbatch has it, where it can be seen
-        **{f"--{name}": getattr(cluster, name) for name in ("qos", "reservation", "constraint", "segment", "nodelist")},
-    }
-    if via != "local":
-        return _format_options(options)
-    if cluster.nodelist:
-        raise LaunchError(f"{job.key.id}: `local` runs it on this machine, and nodelist names {cluster.nodelist}")
-    return ()
-
-
-def _format_options(options: Mapping[str, object]) -> tuple[str, ...]:
-    return tuple(f"{name}={value}" for name, value in options.items() if value)
+def _list_options(job: JobParts) -> tuple[str, ...]:
+    """Return the options of a job besides its command, whatever submits it. Raises LaunchError."""
+    try:
+        return job.scheduler.list_options(job.command.via, job.cluster)
+    except LaunchError as error:
+        raise LaunchError(f"{job.key.id}: {error}") from None
 
 
 def find_directory(job: JobParts, values: Mapping[str, str], environment: Mapping[str, str]) -> Path:
-    """Return where the command runs: llmb-run where its document says, others in the installed recipe's folder, else
-    where the document says, else beside the baseline file."""
-    if job.installed.folder and job.command.via != "llmb-run":
+    """Return where a command runs: in the installed recipe's folder, if it runs in one; else where its document says;
+    else beside the baseline file."""
+    if job.installed.folder and job.scheduler.runs_in_recipe(job.command.via):
         return Path(
             fill_references(
                 str(job.installed.folder), job.caller, f"{name_source(job)}: folder of {job.installed.recipe}"
@@ -375,10 +381,10 @@ def find_log_folders(
 ) -> tuple[Path, ...]:
     """Return where the log will lie, down to the last folder that is known before the job is submitted.
 
-    None for a job on this machine: its output lies in a folder of its own, and a log of an earlier job of Slurm with
-    the same number must not be taken for it.
+    None for a job on this machine: its output lies in a folder of its own, and a log of an earlier job of a cluster
+    with the same number must not be taken for it.
     """
-    if job.command.via == "local" or not job.facts.log:
+    if job.scheduler.here or not job.facts.log:
         return ()
     root = Path(find_first(environment, "LLMB_WORKLOAD", "STAGE_PATH") or directory)
     versions = [values["gsw_version"]]

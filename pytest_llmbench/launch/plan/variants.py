@@ -259,7 +259,7 @@ def _check_out(variant: Variant, folder: Path, journal: Path, run: Runner) -> Pa
 def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
     """Check a commit out where that was not done to its end. A file beside it says so until it is: whoever is killed
     before leaves it there. LaunchError, also where another session is at it."""
-    from pytest_llmbench.launch.jobs.journal import take_lock
+    from pytest_llmbench.launch.file_lock import take_lock
 
     part = checkout.with_name(f"{checkout.name}.part")
     if _is_whole(checkout, part):

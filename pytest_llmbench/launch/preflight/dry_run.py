@@ -15,6 +15,7 @@ from pytest_llmbench.launch.plan.fit import advise_hours
 from pytest_llmbench.launch.plan.node_check import MINUTES
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.problems import WIDTH, LaunchProblem, describe_problems
+from pytest_llmbench.launch.schedulers import load_scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +150,19 @@ def _format_job(spec: JobSpec, environment: dict[str, str], before: dict[str, st
         *_format_build(spec),
         f"  cd {quote_word(redact(str(spec.directory), spec))}",
         f"  {format_command(spec)}",
-        *([f"  sbatch also gets {' '.join(map(quote_word, spec.sbatch_options))}"] if spec.sbatch_options else []),
+        *_format_options(spec),
         *([f"  not on {','.join(spec.exclude)}"] if spec.exclude else []),
         *(f"    {line}" for line in _format_environment(environment, before)),
     ]
     return "\n".join(lines)
+
+
+def _format_options(spec: JobSpec) -> list[str]:
+    """Return the line with what a job gets besides its command, if there is anything."""
+    if not spec.scheduler_options:
+        return []
+    program = load_scheduler(spec.via).program
+    return [f"  {program} also gets {' '.join(map(quote_word, spec.scheduler_options))}"]
 
 
 def format_command(spec: JobSpec) -> str:

@@ -22,7 +22,7 @@ from pytest_llmbench.launch.preflight.python_checks import (
     check_python_version,
     check_virtual_environment,
 )
-from pytest_llmbench.launch.schedulers.slurm.slurm_checks import ClusterLimits, check_slurm
+from pytest_llmbench.launch.schedulers import Schedulers, list_schedulers, load_scheduler
 
 GIGABYTE = 10**9
 
@@ -49,23 +49,24 @@ def format_image_source(facts: LaunchFacts) -> str:
 
 
 def check_launch(
-    planned: Sequence[PlannedJob], cluster: Cluster, slurm: ClusterLimits | None, machine: LocalMachine | None = None
+    planned: Sequence[PlannedJob], cluster: Cluster, schedulers: Schedulers, machine: LocalMachine | None = None
 ) -> tuple[LaunchProblem, ...]:
-    """Return what stands in the way of these jobs, nothing if nothing does; `slurm` None where this machine has none.
+    """Return what stands in the way of these jobs, nothing if nothing does.
 
-    It writes nothing, and asks Slurm at most once for its partitions and its accounts.
+    It writes nothing, and asks each scheduler at most once.
     """
-    return group_problems(_run_checks(planned, cluster, slurm, _run_once(machine or LocalMachine())))
+    return group_problems(_run_checks(planned, cluster, schedulers, _run_once(machine or LocalMachine())))
 
 
 def _run_checks(
-    planned: Sequence[PlannedJob], cluster: Cluster, slurm: ClusterLimits | None, machine: LocalMachine
+    planned: Sequence[PlannedJob], cluster: Cluster, schedulers: Schedulers, machine: LocalMachine
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
     for name, check in CHECKS.items():
         problems = ((job, problem) for job in planned for problem in _report_denied(check(job, machine)))
         yield from ((job, replace(problem, check=name)) for job, problem in problems)
     yield from check_room(planned, machine)
-    yield from check_slurm(planned, cluster, slurm)
+    for scheduler, jobs in schedulers.group(planned).items():
+        yield from scheduler.check_jobs(jobs, cluster)
 
 
 def _report_denied(problems: Iterator[JobProblem]) -> Iterator[JobProblem]:
@@ -111,12 +112,7 @@ def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProb
         yield JobProblem(f"{script} cannot be executed", f"chmod +x {script}")
     elif script and not machine.may(script, os.R_OK):
         yield JobProblem(f"{script} cannot be read", "ask its owner for the permission")
-    if planned.spec.via == "sbatch" and directory.is_dir() and not machine.may(directory, os.W_OK):
-        what = f"the folder {directory} cannot be written, and Slurm writes the job's output there"
-        yield JobProblem(what, "ask its owner for the permission, or copy the recipe and set its `folder`")
-    if planned.spec.via == "llmb-run" and directory.is_dir() and not (directory / "cluster_config.yaml").is_file():
-        what = f"llmb-run needs its cluster_config.yaml, and there is none in {directory}"
-        yield JobProblem(what, "run the installer of the recipes, or set LLMB_INSTALL to where it put them")
+    yield from load_scheduler(planned.spec.via).check_script(planned, machine)
 
 
 def _name_folder(planned: PlannedJob) -> str:
@@ -210,19 +206,20 @@ def check_forbidden(planned: PlannedJob, _machine: LocalMachine) -> Iterator[Job
 
 
 def _advise_setting(name: str) -> str:
-    where = {
-        "SBATCH_ACCOUNT": "set `account` in the cluster file",
-        "SBATCH_PARTITION": "set `partition` in the cluster file",
-    }
-    return where.get(name, f"export {name}=..., or give it under `environment:` in the cluster file")
+    for scheduler in list_schedulers():
+        for key in ("account", "partition"):
+            if name in scheduler.cluster_variables.get(key, ())[:1]:
+                return f"set `{key}` in the cluster file"
+    return f"export {name}=..., or give it under `environment:` in the cluster file"
 
 
 def check_programs(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
-    """Yield the programs that a job's own PATH does not have; without sbatch what to do instead."""
+    """Yield the programs that a job's own PATH does not have; the scheduler looks for its own."""
     path = dict(planned.spec.environment).get("PATH", "")
+    scheduler = load_scheduler(planned.spec.via)
     wanted = dict.fromkeys([planned.spec.command[0], "bash"])
     for name in wanted:
-        if "/" not in name and name != "sbatch" and not shutil.which(name, path=path):
+        if "/" not in name and not scheduler.find_via(name) and not shutil.which(name, path=path):
             remedy = "install it, or add its folder to PATH under `environment:` in the cluster file"
             yield JobProblem(f"no program {name!r} on the job's PATH", remedy)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.problems import JobProblem, LocalMachine
+from pytest_llmbench.launch.schedulers import load_scheduler
 
 NEWEST = 20  # the minor versions of Python that are looked for end here
 SECONDS = 30.0
@@ -25,7 +26,8 @@ def find_virtual_environment(planned: PlannedJob) -> str:
 
 def _brings_its_own(planned: PlannedJob) -> bool:
     """Whether the launcher brings the Python of its recipes."""
-    return planned.spec.via == "llmb-run" and not find_virtual_environment(planned)
+    in_recipe = load_scheduler(planned.spec.via).runs_in_recipe(planned.spec.via)
+    return not in_recipe and not find_virtual_environment(planned)
 
 
 def check_virtual_environment(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
@@ -59,9 +61,9 @@ def check_python_version(planned: PlannedJob, machine: LocalMachine) -> Iterator
 
 def check_python_modules(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
     """Yield the modules that a recipe imports and the Python of a job on this machine does not have. What a compute
-    node of Slurm has nobody here can see."""
+    node has nobody here can see."""
     facts, python = planned.facts, _find_python(planned)
-    if planned.spec.via != "local" or not facts.modules or not python:
+    if not load_scheduler(planned.spec.via).here or not facts.modules or not python:
         return
     path = dict(planned.spec.environment).get("PATH", "")
     done = machine.run([python, "-c", FIND_MODULES, *facts.modules], timeout=SECONDS, environment={"PATH": path})

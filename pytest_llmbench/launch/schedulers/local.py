@@ -9,21 +9,19 @@ from __future__ import annotations
 import os
 import re
 import socket
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose
+from pytest_llmbench.core.job_records import Cluster, Job, JobStatus, Phase, Purpose
 from pytest_llmbench.core.userfile import is_there
-from pytest_llmbench.launch import redact
 from pytest_llmbench.launch.jobs import process
-from pytest_llmbench.launch.schedulers.slurm.submissions import Submission, SubmitError, describe_doubt
+from pytest_llmbench.launch.schedulers.protocol import Scheduler
+from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError, describe_doubt
+from pytest_llmbench.launch.schedulers.submit_command import start_command
 
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.journal import Journal
+LOOK = "ps -ef"  # shows a command that nobody knows of
 
 JOB_EXIT = "job.exit"
 JOB_CANCELLED = "job.cancelled"
@@ -34,37 +32,51 @@ JUST_KILLED_SECONDS = 0.5  # how long a wrapper may take to see that whoever sta
 _TELLING = ("ENABLE_PROFILE", "ENABLE_NCCLTRACE", "ENABLE_NCCL_TRACE", "LOAD_CHECKPOINT_PATH")
 
 
-class LocalLauncher:
-    """Runs commands on this machine; it is its own scheduler. The job id is the number in the journal."""
+class LocalScheduler(Scheduler):
+    """This machine, which runs commands one after another. The job id is the number in the journal."""
 
-    at_once: int | None = 1
+    name = "this machine"
+    here = True
+    configuration_variables = ("SLURM_CONF",)  # a command on a login node may ask Slurm
+    device_variables = ("CUDA_VISIBLE_DEVICES",)
+    at_once = 1
 
-    def __init__(self, journal: Journal, sleep: Callable[[float], None] = time.sleep) -> None:
-        self._journal = journal
-        self._sleep = sleep
+    @classmethod
+    def list_options(cls, via: str, cluster: Cluster) -> tuple[str, ...]:
+        """Return no option; LaunchError if the cluster file names nodes."""
+        if cluster.nodelist:
+            raise LaunchError(f"`{via}` runs it on this machine, and nodelist names {cluster.nodelist}")
+        return ()
 
-    @property
-    def scheduler(self) -> LocalLauncher:
-        """Who knows what became of the jobs."""
-        return self
+    @classmethod
+    def find_log(cls, job: Job) -> Path:
+        """Return where the output of a job lies; SubmitError for a name that is none for a file."""
+        name = job.spec.experiment or job.spec.case_id
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}", name):
+            raise SubmitError(f"{name!r} cannot be the name of a log: expected letters, digits and `_.+-`")
+        return job.folder / f"log-{name}_{job.number}_0.out"
+
+    def find_cluster_name(self) -> str:
+        """Return the name of this host."""
+        return socket.gethostname()
 
     def submit(self, job: Job) -> Submission:
         """Start a job; SubmitError if it cannot be started."""
-        log = find_log(job)
+        log = self.find_log(job)
         _write_record(job, datetime.now(UTC))
-        start_command(job, job.spec.command, log, job.folder / JOB_EXIT, self._journal)
+        start_command(job, job.spec.command, log, job.folder / JOB_EXIT, self._tools.records)
         return self._describe_submission(job)
 
     def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
         """Return a job that was started although pytest was killed just then; None if it was not."""
-        begun = self._journal.find_process(job.number)
-        if begun is None or not is_there(find_log(job)):
+        begun = self._tools.records.find_process(job.number)
+        if begun is None or not is_there(self.find_log(job)):
             return None
-        code = process.wait(begun, job.folder / JOB_EXIT, JUST_KILLED_SECONDS, self._sleep)
+        code = process.wait(begun, job.folder / JOB_EXIT, JUST_KILLED_SECONDS, self._tools.sleep)
         if code == process.NEVER_RAN:
             return None
         if code is None and not is_there(job.folder / JOB_CANCELLED) and not process.is_alive(begun):
-            raise SubmitError(describe_doubt(job, find_log(job)), uncertain=True)
+            raise SubmitError(describe_doubt(job, self.find_log(job), LOOK), uncertain=True)
         return self._describe_submission(job)
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
@@ -76,19 +88,19 @@ class LocalLauncher:
         return "\n".join(filter(None, map(self._end, jobs)))
 
     def _end(self, job: Job) -> str:
-        begun = self._journal.find_process(job.number)
+        begun = self._tools.records.find_process(job.number)
         if begun is None:
             return f"job {job.number}: the journal knows no process of it"
         try:
             if process.read_exit_code(job.folder / JOB_EXIT) is None:
                 (job.folder / JOB_CANCELLED).touch()
-            process.stop(begun, JOB_GRACE_SECONDS, self._sleep)
+            process.stop(begun, JOB_GRACE_SECONDS, self._tools.sleep)
         except (LaunchError, OSError) as error:
             return f"job {job.number}: {error}"
         return ""
 
     def _find_status(self, job: Job) -> JobStatus:
-        begun = self._journal.find_process(job.number)
+        begun = self._tools.records.find_process(job.number)
         running = begun is not None and process.is_alive(begun)
         # after asking for the process, which leaves its exit code as its last act: none then means that it was killed
         code = process.read_exit_code(job.folder / JOB_EXIT)
@@ -112,33 +124,8 @@ class LocalLauncher:
         return Submission(str(job.number), job.folder)
 
 
-def start_command(job: Job, command: Sequence[str], output: Path, exit_file: Path, journal: Journal) -> process.Process:
-    """Start a command in a session of its own, with output and exit code in files: it is still understood when pytest
-    is killed. SubmitError if it cannot be started."""
-    spec = job.spec
-    try:
-        return process.start(
-            command,
-            spec.directory,
-            dict(spec.environment),
-            output,
-            exit_file,
-            record=lambda started: journal.record_process(job.number, started),
-        )
-    except LaunchError as error:
-        raise SubmitError(f"{spec.case_id}: {redact(str(error), spec)}") from error
-
-
-def find_log(job: Job) -> Path:
-    """Return where the output of a local job lies; SubmitError for a name that is none for a file."""
-    name = job.spec.experiment or job.spec.case_id
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}", name):
-        raise SubmitError(f"{name!r} cannot be the name of a log: expected letters, digits and `_.+-`")
-    return job.folder / f"log-{name}_{job.number}_0.out"
-
-
 def _find_state(running: bool, code: int | None, *, cancelled: bool) -> tuple[Phase, str, str]:
-    """Return phase, state and exit code in Slurm's words. A job that left no exit code did not end well."""
+    """Return phase, state and exit code. A job that left no exit code did not end well."""
     if running and code is None:
         return Phase.RUNNING, "RUNNING", ""
     exit_code = "" if code is None else f"0:{code - 128}" if code > 128 else f"{code}:0"

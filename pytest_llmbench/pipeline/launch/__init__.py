@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pytest_llmbench.launch.commands import Runner
+    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
     from pytest_llmbench.launch.plan.planned_job import PlannedJob
     from pytest_llmbench.launch.plan.variants import Builds
     from pytest_llmbench.launch.preflight.dry_run import Reruns
     from pytest_llmbench.launch.preflight.problems import LaunchProblem
-    from pytest_llmbench.launch.schedulers.slurm.allocation_plan import AllocationPlan
-    from pytest_llmbench.launch.schedulers.slurm.client import Slurm
+    from pytest_llmbench.launch.schedulers import Schedulers
 
 
 ReadNoise = Callable[[str, Collection[str]], Mapping[str, Noise]]
@@ -76,7 +75,7 @@ class Plan:
     @property
     def first_specs(self) -> list[JobSpec]:
         """What is submitted first, of each configuration: behind their allocation where the runs share one."""
-        from pytest_llmbench.launch.schedulers.slurm.allocation_plan import place_run
+        from pytest_llmbench.launch.jobs.shared_allocation import place_run
 
         specs = []
         for job in self.jobs:
@@ -138,17 +137,17 @@ class Planner:
         return Cluster(gpu=machine.gpu) if larger or self.gpu not in ("", machine.gpu) else machine
 
     def _learn_cluster(self) -> Cluster | None:
-        from pytest_llmbench.launch.schedulers.slurm.client import SlurmAway
-        from pytest_llmbench.launch.schedulers.slurm.learned_cluster import learn_cluster
+        from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
         try:
-            learned = learn_cluster(self.slurm, self.gpu)
-        except SlurmAway:  # there is none here, or preflight says that it does not answer
+            learned = self.schedulers.learn_cluster(self.gpu)
+        except SchedulerAway:  # there is none here, or preflight says that it does not answer
             return None
         if learned is None:
             return None
-        self.host.tell(_wrap(f"no cluster file; Slurm has {learned.describe()} (`llmbench cluster` writes it down)"))
-        return replace(learned.cluster, name="the cluster of this Slurm")
+        has = f"no cluster file; {learned.scheduler} has {learned.describe()}"
+        self.host.tell(_wrap(f"{has} (`llmbench cluster` writes it down)"))
+        return replace(learned.cluster, name=f"the cluster of this {learned.scheduler}")
 
     def list_variants(self, job: PlannedJob) -> tuple[Variant, ...]:
         """Return the arms of an A/B, the reference first, or the builds of a search in their order; none for any other
@@ -304,9 +303,9 @@ class Planner:
         return build_node_check(self.launch.node_checks, spec, self.cluster, nodes)
 
     def list_node_reasons(self, nodes: Collection[str]) -> Mapping[str, str]:
-        """Return why nodes are out of service, by name. Where Slurm does not answer verdicts stand without it."""
+        """Return why nodes are out of service, by name. Verdicts stand without it if no scheduler answers."""
         try:
-            return self.slurm.list_node_reasons(nodes)
+            return self.schedulers.list_node_reasons(nodes)
         except LaunchError:
             return {}
 
@@ -333,9 +332,8 @@ class Planner:
         skipped = find_without_script(plan.variants, self.host.folder)
         for job in skipped:
             self.host.tell(_wrap(f"{job.spec.variant} has no script in {job.spec.directory}: skipped, as a failed run"))
-        local = all(job.spec.via == "local" for job in plan.every_job)
         jobs = [job for job in plan.every_job if job not in skipped]
-        problems = check_launch(jobs, self.cluster, None if local else self.slurm)
+        problems = check_launch(jobs, self.cluster, self.schedulers)
         overruled = [problem for problem in problems if problem.check in self.launch.ignored]
         self.overruled = tuple(dict.fromkeys(str(problem.check) for problem in overruled))
         for line in (*self._list_ineffective(plan), *map(describe_overruled, overruled)):
@@ -356,21 +354,20 @@ class Planner:
         return map(_wrap, lines)
 
     def find_cluster_name(self, jobs: Sequence[PlannedJob]) -> str:
-        """Return how the cluster of jobs is called, by which noise is kept: as Slurm calls it, or this host; empty
-        where nothing tells."""
-        if all(job.spec.via == "local" for job in jobs):
-            return socket.gethostname()
+        """Return the name of the cluster of jobs, by which noise is kept: its scheduler's, or that of this host; "" if
+        unknown."""
         try:
-            return self.slurm.find_cluster_name()
+            return self.schedulers.find_cluster_name(jobs)
         except LaunchError:
             return ""
 
     @cached_property
-    def slurm(self) -> Slurm:
-        """Slurm, as this machine reaches it."""
-        from pytest_llmbench.launch.schedulers.slurm.client import Slurm
+    def schedulers(self) -> Schedulers:
+        """What runs jobs, as this machine reaches it."""
+        from pytest_llmbench.launch.schedulers import Schedulers
+        from pytest_llmbench.launch.schedulers.protocol import Tools
 
-        return Slurm(self.host.run, self.host.environment)
+        return Schedulers(Tools(self.host.run, self.host.environment))
 
 
 def _read_installed(name: str, folder: Path) -> InstalledRecipe:

@@ -18,7 +18,7 @@ from pytest_llmbench.core.job_records import (
     Purpose,
     SubmissionState,
 )
-from pytest_llmbench.launch.schedulers.slurm.statuses import find_phase
+from pytest_llmbench.launch.schedulers import load_scheduler
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.jobs.engine import NextJob
@@ -49,7 +49,8 @@ def measure_cost(job: Job) -> JobCost:
     seconds = status.elapsed_seconds
     if seconds is None and status.started and status.ended:
         seconds = (status.ended - status.started).total_seconds()
-    given_up = status.ended_by is EndedBy.PYTEST and find_phase(status.state) is not Phase.ENDED  # it runs on
+    phase = load_scheduler(spec.via).find_phase(status.state)
+    given_up = status.ended_by is EndedBy.PYTEST and phase is not Phase.ENDED  # it runs on
     used = requeued + max(seconds or 0.0, 0.0) * hours_each
     return JobCost(spec.gpu_hours, used, requeued, exact=exact and seconds is not None and not given_up)
 
@@ -63,7 +64,7 @@ def describe_used(jobs: Iterable[Job]) -> str:
 
 def measure_held(journal: Journal, now: datetime) -> dict[JobIdentity, float]:
     """Return the GPU-hours that each allocation of a session has used so far, of those that have not ended."""
-    from pytest_llmbench.launch.schedulers.slurm.allocation import list_allocations
+    from pytest_llmbench.launch.jobs.shared_allocation import list_allocations
 
     return {
         job.identity: max((now - job.status.started).total_seconds(), 0.0) * job.spec.occupied_gpus / SECONDS

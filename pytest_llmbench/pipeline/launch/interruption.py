@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import TRIALS
+from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.protocol import Scheduler
 from pytest_llmbench.pipeline.launch import Host
 from pytest_llmbench.pipeline.launch.continuation import format_resume
 from pytest_llmbench.pipeline.launch.costs import describe_used
@@ -57,11 +59,17 @@ def tell_left(journal: Journal, launch: LaunchSettings, host: Host) -> None:
 def describe_left(journal: Journal, launch: LaunchSettings, host: Host) -> str:
     """Say which jobs of a session may run on, how to end them, and with which command the session goes on."""
     live = journal.list_live()
-    slurm = list(dict.fromkeys(job.slurm_id for job in live if job.job_id and job.spec.via != "local"))
-    here = [f"{job.spec.case_id} on this machine" for job in live if job.job_id and job.spec.via == "local"]
+    submitted = [(load_scheduler(job.spec.via), job) for job in live if job.job_id]
+    ids: dict[type[Scheduler], list[str]] = {}
+    for scheduler, job in submitted:
+        known = ids.setdefault(scheduler, [])
+        known += [job.scheduler_id] if not scheduler.here and job.scheduler_id not in known else []
+    here = [f"{job.spec.case_id} on {scheduler.name}" for scheduler, job in submitted if scheduler.here]
     unknown = [f"{job.spec.case_id} was perhaps being submitted" for job in live if not job.job_id]
-    ends = f"`scancel {' '.join(slurm)}` ends them, " if slurm else ""
-    named = formatting.join_first([*(f"job {job_id}" for job_id in slurm), *here, *unknown], 20) or "no job"
+    commands = filter(None, (scheduler.format_cancel(own) for scheduler, own in ids.items()))
+    ends = "".join(f"`{command}` ends them, " for command in commands)
+    elsewhere = (f"job {job_id}" for own in ids.values() for job_id in own)
+    named = formatting.join_first([*elsewhere, *here, *unknown], 20) or "no job"
     command = format_resume(journal.session, host.command, collect=launch.collect)
     return f"may still run: {named}; {ends}--llmb-resume goes on with them:\n  {command}"
 

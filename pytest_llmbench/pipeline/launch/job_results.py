@@ -78,14 +78,14 @@ class LaunchedRuns:
         """Return the run of a job: that of its own job id, and of no other."""
         from pytest_llmbench.launch import has_unknown_secrets
         from pytest_llmbench.launch.plan.job_spec import find_named_image
-        from pytest_llmbench.launch.schedulers.slurm.launchers import estimate_submission
+        from pytest_llmbench.launch.schedulers.submission import estimate_submission
         from pytest_llmbench.session.collect_runs import ingest_job
 
         since = estimate_submission(job)
         if job.spec.allocation:
             _keep_logs(job, self.facts[job.spec.case_id].log, since)
         places = [job.folder] if job.spec.allocation else list_places(job)
-        run = ingest_job(places, job.slurm_id, job.spec.key, self.catalog, self.now(), since=since)
+        run = ingest_job(places, job.scheduler_id, job.spec.key, self.catalog, self.now(), since=since)
         if run is None:
             return None
         self._own |= run.same_run_keys
@@ -244,7 +244,7 @@ class LaunchedRuns:
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
         """Return whose failure the end of a run's last log is, and what the log says of it with its line."""
         from pytest_llmbench.launch import hide_in_quote
-        from pytest_llmbench.launch.schedulers.slurm.statuses import find_blame
+        from pytest_llmbench.launch.schedulers.job_states import find_blame
         from pytest_llmbench.logs.quoted_lines import read_last_lines
 
         attempt = run.attempts[-1]
@@ -257,11 +257,11 @@ class LaunchedRuns:
 
     def name_failed_nodes(self, job: Job, run: Run) -> tuple[str, ...]:
         """Return the nodes of a job that its log itself says failed; empty where it names none."""
-        from pytest_llmbench.launch.schedulers.slurm.statuses import expand_hosts
+        from pytest_llmbench.launch.schedulers import load_scheduler
 
         ending = run.attempts[-1].log.ending if run.attempts else None
-        own = job.status.nodes if job.status else ()
-        return tuple(node for node in expand_hosts(ending.nodes) if node in own) if ending and own else ()
+        own, expand = job.status.nodes if job.status else (), load_scheduler(job.spec.via).expand_nodes
+        return tuple(node for node in expand(ending.nodes) if node in own) if ending and own else ()
 
     def find_driver_errors(self, job: Job, run: Run) -> str:
         """Return the last lines in which the driver of a GPU complains in the log of a run, with their numbers."""
@@ -286,13 +286,13 @@ class LaunchedRuns:
 
 def _keep_logs(job: Job, template: str, since: datetime) -> None:
     """Put the logs of a run in an allocation where no later run of it writes; `template` says how their paths end."""
-    from pytest_llmbench.launch.schedulers.slurm.allocation import is_kept, keep_logs
+    from pytest_llmbench.launch.jobs.shared_allocation import is_kept, keep_logs
     from pytest_llmbench.runs.discover.discovery import find_runs
 
     if is_kept(job):
         return
     runs = find_runs([place for place in job.spec.log_folders if is_there(place)]).runs
-    own = [run for run in runs if run.job_id == job.slurm_id and not (run.modified and run.modified < since)]
+    own = [run for run in runs if run.job_id == job.scheduler_id and not (run.modified and run.modified < since)]
     files = (path for run in own for attempt in run.attempts for path in (attempt.log, attempt.err) if path)
     keep_logs(job, dict.fromkeys(files), template.count("/") + 1)
 
@@ -310,13 +310,18 @@ def _hide_quotes(run: Run, spec: JobSpec) -> Run:
 
 def _list_own_folders(job: Job) -> tuple[Path, ...]:
     """Return where a job on this machine may leave files: nothing says where its log would lie in a cluster."""
-    if job.spec.via != "local":
+    from pytest_llmbench.launch.schedulers import load_scheduler
+
+    if not load_scheduler(job.spec.via).here:
         return ()
     stages = (Path(value) for name, value in job.spec.environment if name in STAGES and value)
     return (*stages, job.spec.directory)
 
 
 def list_places(job: Job) -> list[Path]:
-    """Return where the log of a job can lie; Slurm's own file in the folder where it was submitted comes last."""
-    places = [job.log_folder, *job.spec.log_folders, job.folder, job.spec.directory / f"slurm-{job.job_id}.out"]
+    """Return where the log of a job can lie; the file that its scheduler itself writes comes last."""
+    from pytest_llmbench.launch.schedulers import load_scheduler
+
+    own = load_scheduler(job.spec.via).find_output(job)
+    places = [job.log_folder, *job.spec.log_folders, job.folder, own]
     return list(dict.fromkeys(place for place in places if place is not None))

@@ -317,23 +317,25 @@ class LaunchSession:
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
 
     def _build_engine(self, journal: Journal, budget: HoursBudget) -> Engine:
-        from pytest_llmbench.launch.jobs.builds import with_builds
+        from pytest_llmbench.launch.jobs.builds import Builder
         from pytest_llmbench.launch.jobs.engine import Engine
         from pytest_llmbench.launch.jobs.progress import Progress
-        from pytest_llmbench.launch.jobs.variant_marks import with_marks
+        from pytest_llmbench.launch.jobs.submitter import Submitter
         from pytest_llmbench.launch.jobs.watch import Limits
-        from pytest_llmbench.launch.schedulers.slurm.launchers import Tools, build_launchers
+        from pytest_llmbench.launch.schedulers import Schedulers
+        from pytest_llmbench.launch.schedulers.protocol import Tools
         from pytest_llmbench.pipeline.launch.running_logs import RunningLogs
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()
-        tools = Tools(journal, self.planner.slurm, host.sleep)
+        schedulers = Schedulers(Tools(host.run, host.environment, journal, host.sleep))
+        submitter = Submitter(schedulers, Builder(journal.session, host.sleep, host.tell))
         limits = Limits(
             max_jobs=self.launch.max_jobs or ALL_JOBS, pending_seconds=pending, stalls=self.launch.stall_limit
         )
         logs = RunningLogs(self.catalog, host.now)
         return Engine(
             journal,
-            with_builds(with_marks(build_launchers(tools)), tools, host.tell),
+            submitter,
             host.tell,
             host.now,
             host.sleep,

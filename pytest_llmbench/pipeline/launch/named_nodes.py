@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.session.launch_settings import LaunchSettings
     from pytest_llmbench.session.settings import Settings
 
-NODELIST = "--nodelist="
-
 RECENT = timedelta(days=7)
 """A node that was in a fast run so long before the newest night is sound, and fills up the job on a suspect."""
 
@@ -83,17 +81,16 @@ def _explain_forbidden(launch: LaunchSettings, *, recording: bool) -> str:
 
 def _may_get(spec: JobSpec, nodes: Sequence[str]) -> bool:
     """Whether a job may get all of these nodes: none is left out, and it is pinned to no others."""
-    return spec.via != "local" and _list_excluded(spec).isdisjoint(nodes) and not _is_pinned(spec)
+    from pytest_llmbench.launch.schedulers import load_scheduler
 
-
-def _is_pinned(spec: JobSpec) -> bool:
-    return any(option.startswith(NODELIST) for option in spec.sbatch_options)
+    return not load_scheduler(spec.via).is_pinned(spec) and _list_excluded(spec).isdisjoint(nodes)
 
 
 def _list_excluded(spec: JobSpec) -> set[str]:
-    from pytest_llmbench.launch.schedulers.slurm.statuses import expand_hosts
+    from pytest_llmbench.launch.schedulers import load_scheduler
 
-    return {node for nodes in spec.exclude for node in expand_hosts(nodes)}
+    expand = load_scheduler(spec.via).expand_nodes
+    return {node for nodes in spec.exclude for node in expand(nodes)}
 
 
 def _plan_named(specs: Sequence[JobSpec], suspect: Suspect, search: NodeSearch, text: str) -> NamedNodes | None:
@@ -124,8 +121,9 @@ def _list_sound(case: str, suspect: Suspect, search: NodeSearch) -> list[str]:
 
 def pin_nodes(spec: JobSpec, nodes: Iterable[str]) -> JobSpec:
     """Return a job that gets exactly these nodes."""
-    options = [option for option in spec.sbatch_options if not option.startswith(NODELIST)]
-    return dataclasses.replace(spec, sbatch_options=(*options, f"{NODELIST}{','.join(nodes)}"))
+    from pytest_llmbench.launch.schedulers import load_scheduler
+
+    return load_scheduler(spec.via).pin_nodes(spec, tuple(nodes))
 
 
 def build_confirmation(spec: JobSpec, nodes: Iterable[str]) -> JobSpec:

@@ -157,10 +157,11 @@ class LaunchProgress:
         """Return the same job once more, on other nodes, where the infrastructure failed: without the node that its log
         names, else without all of them."""
         from pytest_llmbench.launch.jobs.engine import NextJob
-        from pytest_llmbench.launch.schedulers.slurm.statuses import is_refused
+        from pytest_llmbench.launch.schedulers import load_scheduler
 
         if job.submission is SubmissionState.UNCERTAIN:
             return None
+        is_refused = load_scheduler(job.spec.via).is_refused
         progress = self.configurations[job.spec.case_id]
         refused = job.refused or (job.status is not None and (is_refused(job.status) or _is_given_up(job.status)))
         if refused and job.spec.exclude == progress.spec.exclude:  # without those that were confirmed

@@ -100,7 +100,7 @@ class RunningLogs:
 
 def _search_log(job: Job) -> Path | None:
     """Return the log of a job's latest attempt, None while there is none."""
-    from pytest_llmbench.launch.schedulers.slurm.launchers import estimate_submission
+    from pytest_llmbench.launch.schedulers.submission import estimate_submission
     from pytest_llmbench.runs.discover.discovery import find_runs
 
     since = estimate_submission(job)
@@ -109,7 +109,7 @@ def _search_log(job: Job) -> Path | None:
         run.attempts[-1].log
         for run in runs
         # a Slurm that was set up anew begins with job id 1 again: what is older is of another job
-        if run.job_id == job.slurm_id and run.attempts and not (since and run.modified and run.modified < since)
+        if run.job_id == job.scheduler_id and run.attempts and not (since and run.modified and run.modified < since)
     ]
     # beside the log of a run in an allocation stands what its script printed, which is the log only of some
     logs = [log for log in logs if job.folder not in log.parents] or logs

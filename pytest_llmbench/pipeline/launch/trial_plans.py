@@ -13,8 +13,8 @@ from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.jobs.journal import Journal
+    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
     from pytest_llmbench.launch.plan.planned_job import PlannedJob
-    from pytest_llmbench.launch.schedulers.slurm.allocation_plan import AllocationPlan
     from pytest_llmbench.pipeline.launch import Plan, Planner
 
 WARMED = {Purpose.COMPARE_VARIANTS: 8, Purpose.BISECT: 2}
@@ -28,7 +28,7 @@ def plan_allocations(
 ) -> dict[str, AllocationPlan]:
     """Return by id how the runs of the variants get their nodes. Where a run `before`, in a session that goes on, was a
     job of its own, the others are."""
-    from pytest_llmbench.launch.schedulers.slurm.allocation_plan import AllocationPlan, plan_allocation
+    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 
     if not variants:
         return {}
@@ -37,7 +37,7 @@ def plan_allocations(
         return {case: AllocationPlan(because=because) for case in variants}
     alone = {spec.case_id for spec in before if spec.purpose in TRIALS and not spec.allocation}
     return {
-        case: plan_allocation(jobs, _count_most(planner, len(jobs), shared=True), planner.slurm)
+        case: planner.schedulers.find(jobs[0].spec).plan_allocation(jobs, _count_most(planner, len(jobs), shared=True))
         for case, jobs in variants.items()
         if case not in alone
     }
@@ -84,7 +84,7 @@ def estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:
 
 def choose_progress(planner: Planner, plan: Plan, journal: Journal) -> Callable[..., LaunchProgress]:
     """Return what follows the runs of a plan, once it is given what every launch takes."""
-    from pytest_llmbench.launch.schedulers.slurm.allocation import release
+    from pytest_llmbench.launch.jobs.shared_allocation import release
 
     if not plan.variants:
         return partial(LaunchProgress, plan.first_specs)

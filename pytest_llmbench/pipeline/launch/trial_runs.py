@@ -27,8 +27,8 @@ from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.jobs.engine import NextJob
+    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
     from pytest_llmbench.launch.plan.planned_job import PlannedJob
-    from pytest_llmbench.launch.schedulers.slurm.allocation_plan import AllocationPlan
     from pytest_llmbench.session.launch_settings import LaunchSettings
 
 MOST_ALLOCATIONS = 3  # that ended before their runs did; each further run is a job of its own
@@ -191,7 +191,7 @@ class TrialProgress(LaunchProgress, ABC):
         """Return a run, behind its allocation where that is a new one."""
         from pytest_llmbench.judge.trials import is_measured
         from pytest_llmbench.launch.jobs.engine import NextJob
-        from pytest_llmbench.launch.schedulers.slurm.allocation_plan import place_run
+        from pytest_llmbench.launch.jobs.shared_allocation import place_run
 
         case, nodes = progress.spec.case_id, self._find_nodes(progress)
         spec, shared = self._variants[case][step.variant], self._shared[case]
@@ -281,10 +281,12 @@ def _ended_with_allocation(job: Job, end: JobEnd) -> bool:
 def digest_variants(variants: Mapping[str, Sequence[PlannedJob]]) -> dict[str, dict[str, str]]:
     """Return by configuration and name what tells a variant from another one of its name: directory, command and the
     variables of a job of it, but for those of the caller's shell."""
-    from pytest_llmbench.launch.plan.job_spec import PASSED
+    from pytest_llmbench.launch.plan.job_spec import list_passed
 
     def digest(spec: JobSpec) -> str:
-        environment = [(name, value) for name, value in spec.environment if name not in (*PASSED, *spec.secrets)]
+        environment = [
+            (name, value) for name, value in spec.environment if name not in (*list_passed(spec.via), *spec.secrets)
+        ]
         return hashlib.sha256(
             repr((spec.directory, spec.command, environment, *filter(None, [spec.build]))).encode()
         ).hexdigest()
@@ -364,7 +366,9 @@ def _describe_other_nodes(nodes: Sequence[str], first: Sequence[str]) -> str:
 
 def _pin(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
     """Return a job that gets exactly these nodes; as it is without any, and on this machine."""
-    if not nodes or spec.via == "local":
+    from pytest_llmbench.launch.schedulers import load_scheduler
+
+    if not nodes or load_scheduler(spec.via).here:
         return spec
     return dataclasses.replace(pin_nodes(spec, nodes), exclude=())
 

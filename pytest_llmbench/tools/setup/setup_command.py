@@ -87,17 +87,19 @@ def set_up(
 
 def _run(step: PlannedJob, directory: Path, caller: Mapping[str, str], tell: Callable[[str], None]) -> tuple[str, bool]:
     from pytest_llmbench.launch.commands import run
-    from pytest_llmbench.launch.jobs.setup_step import SetupHost, is_slurm_job, run_setup
-    from pytest_llmbench.launch.schedulers.slurm.client import Slurm
+    from pytest_llmbench.launch.jobs.setup_step import SetupHost, is_cluster_job, run_setup
+    from pytest_llmbench.launch.schedulers import Schedulers
+    from pytest_llmbench.launch.schedulers.protocol import Tools
 
     def read_clock() -> datetime:
         return datetime.now(UTC)
 
     facts = step.facts
     log = directory / ".llmbench" / "setup" / f"{facts.recipe}-{facts.release}-{read_clock():%Y%m%d-%H%M%S}.log"
-    slurm = Slurm(run, dict(step.spec.environment)) if is_slurm_job(step) else None
+    schedulers = Schedulers(Tools(run, dict(step.spec.environment)))
+    scheduler = schedulers.find(step.spec) if is_cluster_job(step) else None
     tell(_format_step(step, caller))
-    problem = run_setup(step, SetupHost(tell, read_clock, time.sleep, log, HOURS * 3600, slurm))
+    problem = run_setup(step, SetupHost(tell, read_clock, time.sleep, log, HOURS * 3600, scheduler))
     if problem:
         return problem, False
     hint = f"pytest -k {facts.recipe} --llmb-launch --llmb-dry-run"
@@ -165,13 +167,17 @@ def add_cluster(commands: Subparsers) -> None:
 
 def _run_cluster(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.launch.commands import run
-    from pytest_llmbench.launch.schedulers.slurm.client import Slurm
-    from pytest_llmbench.launch.schedulers.slurm.learned_cluster import format_cluster_file, learn_cluster
+    from pytest_llmbench.launch.plan.cluster_file import format_cluster_file
+    from pytest_llmbench.launch.schedulers import Schedulers
+    from pytest_llmbench.launch.schedulers.protocol import Tools
 
-    learned = learn_cluster(Slurm(run, os.environ), arguments.gpu.lower())
+    schedulers = Schedulers(Tools(run, os.environ))
+    learned = schedulers.learn_cluster(arguments.gpu.lower())
     if learned is None:
+        asked = schedulers.list_clusters()
+        names, looks = " and ".join(each.name for each in asked), ", ".join(each.gpu_inquiry for each in asked)
         which = f"no GPUs of type {arguments.gpu}" if arguments.gpu else "no GPUs in a partition that takes jobs"
-        raise LaunchError(f"Slurm knows {which} (sinfo -o '%P %a %D %G'): write cluster.yaml by hand, docs/cluster.md")
+        raise LaunchError(f"{names} knows {which} ({looks}): write cluster.yaml by hand, docs/cluster.md")
     text, path = format_cluster_file(learned), arguments.output
     if path is None:
         return Output(text)

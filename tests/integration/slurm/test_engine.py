@@ -12,16 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_schedulers import FakeSchedulers
 from support.clusters import Cluster
 from support.job_specs import job_spec
 
 from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, Phase
 from pytest_llmbench.launch.commands import CommandOutput, run
+from pytest_llmbench.launch.jobs.builds import Builder
 from pytest_llmbench.launch.jobs.engine import Engine, NextJob
 from pytest_llmbench.launch.jobs.journal import Journal
+from pytest_llmbench.launch.jobs.submitter import Submitter
 from pytest_llmbench.launch.jobs.watch import Limits
+from pytest_llmbench.launch.schedulers.protocol import Tools
 from pytest_llmbench.launch.schedulers.slurm.client import Slurm
-from pytest_llmbench.launch.schedulers.slurm.launchers import Tools, build_launchers
+from pytest_llmbench.launch.schedulers.slurm.scheduler import SlurmScheduler
 
 QUICK = Limits(first_poll=0.1, longest_poll=0.5, away_seconds=60.0, lost_seconds=180.0)
 
@@ -42,10 +46,12 @@ class Session:
 
     def make(self, limits: Limits = QUICK, timeout: float = 60.0, **more: Any) -> Engine:
         slurm = Slurm(self.runner, self.environment, timeout=timeout)
-        launchers = build_launchers(Tools(self.journal, slurm, submit_seconds=60.0))
+        tools = Tools(self.runner, self.environment, self.journal, submit_seconds=60.0)
+        scheduler = SlurmScheduler(tools, slurm)
+        schedulers = FakeSchedulers({"sbatch": scheduler})
         self.engine = Engine(
             self.journal,
-            launchers,
+            Submitter(schedulers, Builder(self.journal.session, time.sleep, self.told.append)),
             self.told.append,
             now=lambda: datetime.now(UTC),
             sleep=time.sleep,

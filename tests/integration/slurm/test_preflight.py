@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from fake_schedulers import make_slurm, make_slurm_schedulers
 from support.clusters import Cluster as RealCluster
 from support.planned import machine, planned, program
 
@@ -38,7 +39,7 @@ def job(folder: Path, *options: str, gpus: int = 16, account: str = "research", 
 
 
 def problems(cluster: RealCluster, *jobs: PlannedJob) -> tuple[LaunchProblem, ...]:
-    return check_launch(jobs, Cluster(), slurm_of(cluster), machine())
+    return check_launch(jobs, Cluster(), make_slurm_schedulers(slurm_of(cluster)), machine())
 
 
 def seen_gpus(cluster: RealCluster, launched: PlannedJob) -> str:
@@ -126,7 +127,7 @@ def set_up(
         lambda _: time.sleep(0.05),
         folder / "setup.log",
         60.0,
-        slurm_of(cluster),
+        make_slurm(slurm_of(cluster)),
     )
     return run_setup(step, world), lines
 

@@ -12,8 +12,9 @@ from support.clusters import Cluster
 
 from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
 from pytest_llmbench.launch.commands import run
-from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm, SlurmAway
-from pytest_llmbench.launch.schedulers.slurm.statuses import explain_status, explain_stuck
+from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
+from pytest_llmbench.launch.schedulers.slurm.statuses import explain_end, explain_stuck
+from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 
 def asking(cluster: Cluster) -> Slurm:
@@ -54,8 +55,8 @@ def test_how_a_job_ends(request: pytest.FixtureRequest, cluster_name: str, scrip
     cluster: Cluster = request.getfixturevalue(cluster_name)
     status = ended(cluster, cluster.submit(script, "-N2"))
     state, blame, words = ENDS[script]
-    assert (status.state, explain_status(status).blame, status.nodes) == (state, blame, ("n1", "n2"))
-    assert words in explain_status(status).text
+    assert (status.state, explain_end(status).blame, status.nodes) == (state, blame, ("n1", "n2"))
+    assert words in explain_end(status).text
     assert status.submitted
     assert abs(datetime.now(UTC) - status.submitted) < timedelta(minutes=1)
 
@@ -66,7 +67,7 @@ def test_a_time_limit(cluster: Cluster) -> None:
     cluster.wait(job, "RUNNING")
     cluster.end_in_time(job)
     status = ended(cluster, job)
-    assert (status.state, explain_status(status).blame) == ("TIMEOUT", Blame.RUN)
+    assert (status.state, explain_end(status).blame) == ("TIMEOUT", Blame.RUN)
 
 
 @pytest.mark.slow
@@ -96,7 +97,7 @@ def test_a_node_fails(cluster: Cluster, failing_node: str) -> None:
     job = cluster.submit("sleep 600", "--no-requeue", f"--nodelist={failing_node}")
     running(cluster, job)
     cluster.run("scontrol", "update", f"NodeName={failing_node}", "State=DOWN", "Reason=test")
-    end = explain_status(ended(cluster, job))
+    end = explain_end(ended(cluster, job))
     assert (end.blame, end.text) == (Blame.INFRASTRUCTURE, "NODE_FAIL: a node failed under it (n3)")
 
 
@@ -162,7 +163,7 @@ def test_a_job_that_waits_for_others_starts_some_time(cluster: Cluster) -> None:
 def test_a_submission_that_slurm_refuses_is_recorded_as_failed(cluster: Cluster) -> None:
     assert cluster.ask("sbatch", "--gres=gpu:9", "--comment=llmb:refused", "--wrap=true").returncode == 1
     job = asking(cluster).find(["refused"], datetime.now(UTC))["refused"]
-    assert "no node ever ran it" in explain_status(ended(cluster, job)).text
+    assert "no node ever ran it" in explain_end(ended(cluster, job)).text
 
 
 @pytest.mark.slow
@@ -173,14 +174,14 @@ def test_the_controller_is_away_for_a_while(cluster: Cluster) -> None:
     impatient = Slurm(run, {**os.environ, **cluster.environment}, timeout=1.0)
     cluster.stop_controller()
     try:
-        with pytest.raises(SlurmAway, match="squeue does not answer"):
+        with pytest.raises(SchedulerAway, match="squeue does not answer"):
             impatient.poll({job: since})
-        with pytest.raises(SlurmAway):
+        with pytest.raises(SchedulerAway):
             impatient.find(["x"], since)
         assert "did not end within 1 s" in impatient.cancel([job])
     finally:
         cluster.start_controller()
-    assert explain_status(until(cluster, job, lambda status: status.phase is Phase.ENDED, since)).blame is Blame.NONE
+    assert explain_end(until(cluster, job, lambda status: status.phase is Phase.ENDED, since)).blame is Blame.NONE
 
 
 @pytest.mark.slow

@@ -7,38 +7,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from support.job_specs import job_spec
 
 from pytest_llmbench.core.job_records import Job, SubmissionState
-from pytest_llmbench.launch.jobs.builds import OUTPUT, BuildFirst
+from pytest_llmbench.launch.jobs.builds import OUTPUT, Builder
 from pytest_llmbench.launch.jobs.journal import Journal
-from pytest_llmbench.launch.schedulers.slurm.client import Slurm
-from pytest_llmbench.launch.schedulers.slurm.launchers import Scheduler, Tools
-from pytest_llmbench.launch.schedulers.slurm.submissions import Submission, SubmitError
+from pytest_llmbench.launch.schedulers.submission import SubmitError
 
 NOW = datetime(2026, 11, 21, 5, 45, tzinfo=UTC)
 
 SECRET = "hf_0123456789abcdef"
-
-
-class Inner:
-    """A launcher that says what it was given."""
-
-    scheduler = cast("Scheduler", None)
-
-    def __init__(self) -> None:
-        self.submitted: list[int] = []
-
-    def submit(self, job: Job) -> Submission:
-        self.submitted.append(job.number)
-        return Submission(str(job.number))
-
-    def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
-        del job, seconds
-        return None
 
 
 class Site:
@@ -51,7 +32,7 @@ class Site:
         self.checkout = folder / "journal" / "checkouts" / "0123456789abcdef"
         self.checkout.mkdir(parents=True)
         (self.checkout / ".git").touch()
-        self.inner = Inner()
+        self.submitted: list[int] = []
         self.lines: list[str] = []
 
     def begin_again(self) -> None:
@@ -67,8 +48,8 @@ class Site:
             self.folder, build=build, checkout=self.checkout, environment=environment, secrets=("HF_TOKEN",)
         )
         job = replace(self.journal.intend(spec, NOW), spec=spec)
-        tools = Tools(self.journal, cast("Slurm", None), sleep)
-        BuildFirst(self.inner, tools, self.lines.append).submit(job)
+        Builder(self.journal.session, sleep, self.lines.append).build(job)
+        self.submitted.append(job.number)
         return job
 
     @property
@@ -95,13 +76,13 @@ def test_build_is_made_once_before_submitting(site: Site) -> None:
     site.begin_again()
     site.submit(*NOTE)
     assert site.built == ["once"]
-    assert len(site.inner.submitted) == 3
+    assert len(site.submitted) == 3
     assert len(site.lines) == 1
 
 
 def test_job_without_a_build_is_only_submitted(site: Site) -> None:
     site.submit()
-    assert len(site.inner.submitted) == 1
+    assert len(site.submitted) == 1
     assert not list(site.checkout.parent.glob("*.build.*"))
 
 
@@ -129,7 +110,7 @@ def test_failed_build_is_retried_by_another_session(site: Site) -> None:
         with pytest.raises(SubmitError, match=r"its build ended with exit code 2: no rule for \*\*\*") as error:
             site.submit(*fails)
         assert error.value.state is SubmissionState.NOT_SUBMITTED
-    assert (site.built, site.inner.submitted) == (["again"], [])
+    assert (site.built, site.submitted) == (["again"], [])
     assert not [path for path in site.folder.rglob(OUTPUT) if SECRET in path.read_text()]
     site.begin_again()
     with pytest.raises(SubmitError):
@@ -144,7 +125,7 @@ def test_killed_build_is_made_again(site: Site) -> None:
         site.submit(*killed)
     assert error.value.state is SubmissionState.STOPPED
     site.submit(*killed)
-    assert (site.built, len(site.inner.submitted)) == (["try", "try"], 1)
+    assert (site.built, len(site.submitted)) == (["try", "try"], 1)
 
 
 def test_interrupt_ends_the_build(site: Site) -> None:
@@ -178,7 +159,7 @@ def test_session_waits_for_a_left_build(site: Site) -> None:
         site.submit(*slow, sleep=die)
     site.begin_again()
     site.submit(*slow)
-    assert (site.built, len(site.inner.submitted)) == (["once"], 1)
+    assert (site.built, len(site.submitted)) == (["once"], 1)
 
 
 def test_unreadable_build_record_is_ignored(site: Site) -> None:

@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_schedulers import FakeSchedulers
 from support.job_specs import START, Clock, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
 from pytest_llmbench.core.stall_limits import LogProgress
+from pytest_llmbench.launch.jobs.builds import Builder
 from pytest_llmbench.launch.jobs.engine import Engine, NextJob
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.progress import Progress
+from pytest_llmbench.launch.jobs.submitter import Submitter
 from pytest_llmbench.launch.jobs.watch import Limits
-from pytest_llmbench.launch.schedulers.slurm.client import SlurmAway
-from pytest_llmbench.launch.schedulers.slurm.launchers import Launcher
-from pytest_llmbench.launch.schedulers.slurm.submissions import Submission, SubmitError
+from pytest_llmbench.launch.schedulers.slurm.scheduler import SlurmScheduler
+from pytest_llmbench.launch.schedulers.submission import SchedulerAway, Submission, SubmitError
 
 Life = Callable[[float], JobStatus | None]
 """What is known of a job so many seconds after its submission; None: nothing is."""
@@ -38,11 +40,11 @@ NORMAL = lives((0.5, None), (20, waiting()), (100, running("n1")), (1e9, ended()
 
 
 @dataclass
-class World:
-    """A scheduler and its launcher. `away` are spans of seconds in which it does not answer."""
+class World(SlurmScheduler):
+    """A scheduler that speaks as Slurm does. `away` are spans of seconds in which it does not answer."""
 
     clock: Clock
-    at_once: int | None = None
+    at_once: int | None = None  # type: ignore[misc]
     first: int = 1001
     lives: dict[str, Life] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -60,10 +62,6 @@ class World:
     __hash__ = object.__hash__
 
     @property
-    def scheduler(self) -> World:
-        return self
-
-    @property
     def cases(self) -> list[str]:
         return [job.spec.case_id for job in self.jobs]
 
@@ -73,7 +71,7 @@ class World:
 
     def check(self) -> None:
         if any(begin <= self.age < end for begin, end in self.away):
-            raise SlurmAway("Unable to contact slurm controller")
+            raise SchedulerAway("Unable to contact slurm controller")
 
     def submit(self, job: Job) -> Submission:
         self.check()
@@ -120,7 +118,7 @@ class Session:
         self.folder = folder
         self.clock = Clock()
         self.world = World(self.clock)
-        self.launchers: dict[str, Launcher] = {"local": self.world}
+        self.schedulers = FakeSchedulers({"sbatch": self.world})
         self.journal = Journal(folder / ".llmbench")
         self.journal.begin("test", START)
         self.told: list[str] = []
@@ -131,7 +129,7 @@ class Session:
     def make(self, limits: Limits = LIMITS, **more: Any) -> Engine:
         self.engine = Engine(
             self.journal,
-            self.launchers,
+            Submitter(self.schedulers, Builder(self.journal.session, self.clock.sleep, self.told.append)),
             self.told.append,
             now=self.clock.now,
             sleep=self.clock.sleep,
@@ -141,7 +139,7 @@ class Session:
         return self.engine
 
     def spec(self, case: str = "a", **changes: Any) -> JobSpec:
-        return job_spec(self.folder, case_id=case, **changes)
+        return job_spec(self.folder, **{"case_id": case, "via": "sbatch", **changes})
 
     def finished(self, job: Job, end: JobEnd) -> Sequence[NextJob]:
         self.ends.append((job, end))
@@ -204,8 +202,8 @@ def test_no_more_jobs_at_a_time_than_allowed(session: Session) -> None:
 
 def test_local_jobs_take_turns_beside_other_jobs(session: Session) -> None:
     here, there = World(session.clock, at_once=1), World(session.clock, first=2001)
-    session.launchers.update(local=here, sbatch=there)
-    specs = [session.spec(f"l{number}") for number in range(3)]
+    session.schedulers.stand_ins.update(local=here, sbatch=there)
+    specs = [session.spec(f"l{number}", via="local") for number in range(3)]
     specs += [session.spec(f"s{number}", via="sbatch") for number in range(3)]
     session.engine.run(specs, session.finished)
     assert len(session.ends) == 6

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.job_specs import START, Clock, ended, job, running, waiting
+from support.job_specs import START, Clock, ended, job, job_spec, running, waiting
 
 from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.launch.jobs.progress import Progress, format_duration, summarize
@@ -72,7 +72,9 @@ def test_line_names_purpose_run_and_attempt(lines: list[str]) -> None:
     ],
 )
 def test_all_jobs_in_one_line(jobs: list[JobStatus | None], waits: int, expected: str) -> None:
-    assert summarize([job(HERE, number, status=status) for number, status in enumerate(jobs)], waits) == expected
+    spec = job_spec(HERE, via="sbatch")
+    followed = [job(HERE, number, spec=spec, status=status) for number, status in enumerate(jobs)]
+    assert summarize(followed, waits) == expected
     assert summarize([job(HERE, **REFUSED), job(HERE, 2)]) == "1 pending, 1 refused"
 
 

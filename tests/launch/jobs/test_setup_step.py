@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from fake_schedulers import make_slurm
 from support.job_specs import Clock
 from support.planned import FACTS, machine, program
 
@@ -274,7 +275,7 @@ def submitted(folder: Path, queue: Queue, told: list[str], **fields: object) -> 
     program(folder / "bin/sbatch", "#!/bin/sh\necho Submitted batch job 12\n")
     facts = replace(PLAIN, setup="sbatch -N 1 ./setup.sh")
     built = build_setup_step(facts, CLUSTER, caller(folder, PATH=f"{folder}/bin:/bin:/usr/bin"), recipe(folder))
-    return run_setup(built, world(folder, told, **{"slurm": queue, "seconds": 3600.0, **fields}))
+    return run_setup(built, world(folder, told, **{"scheduler": make_slurm(queue), "seconds": 3600.0, **fields}))
 
 
 def test_slurm_job_is_followed_and_its_output_shown(tmp_path: Path) -> None:

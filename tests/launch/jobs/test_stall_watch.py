@@ -14,7 +14,7 @@ from support.job_specs import START, ended, job, job_spec, running, waiting
 from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobEnd, JobStatus, Phase, Purpose
 from pytest_llmbench.core.stall_limits import LogProgress, Stall, StallLimits, StallPlace
 from pytest_llmbench.launch.jobs.stall_watch import describe_stall, limit_running
-from pytest_llmbench.launch.jobs.watch import Limits, PollDecision, Watch, explain_end
+from pytest_llmbench.launch.jobs.watch import Limits, PollDecision, Watch, explain_job_end
 
 HERE = Path("/scratch")
 LOG = HERE / "log-x_1_0.out"
@@ -40,7 +40,7 @@ class RunningJob:
     cancelled: float | None = None
 
     def __post_init__(self) -> None:
-        self.job = job(HERE, spec=job_spec(HERE, purpose=self.purpose, gpu_hours=1e3))
+        self.job = job(HERE, spec=job_spec(HERE, via="sbatch", purpose=self.purpose, gpu_hours=1e3))
         self.watch = self.make_watch()
 
     def make_watch(self) -> Watch:
@@ -169,7 +169,7 @@ def test_first_step_gets_half_an_hour() -> None:
     assert describe_stall(hung.stall) == "stood still for 60 min before its first step (log-x_1_0.out)"
     slow = RunningJob(every(7.0, 58 * MINUTE, 80 * MINUTE)).run(80 * MINUTE)
     assert (len(slow.told), len(slow.went_on), slow.cancelled) == (1, 1, None)
-    assert explain_end(end(slow, ended(), 81 * MINUTE)).blame is Blame.NONE
+    assert explain_job_end(end(slow, ended(), 81 * MINUTE)).blame is Blame.NONE
 
 
 def test_missing_log_is_reported_with_its_folder() -> None:
@@ -248,7 +248,7 @@ def test_suspended_time_is_no_running_time() -> None:
         return replace(running(), state="SUSPENDED") if 600 < age < 4 * 3600 else running()
 
     lives = RunningJob([*FAST, *every(7.0, 4 * 3600, 5 * 3600)], state=state)
-    lives.job = replace(lives.job, spec=job_spec(HERE, gpu_hours=0.1))
+    lives.job = replace(lives.job, spec=job_spec(HERE, via="sbatch", gpu_hours=0.1))
     assert lives.run(5 * 3600).cancelled is None
 
 
@@ -318,7 +318,7 @@ def test_job_cancelled_for_its_stall_ends_as_hung(resumed: bool) -> None:
     done = end(hung, ended("CANCELLED", cancelled_by="0"), 2000.0)
     assert done.status is not None
     assert done.status.ended_by is EndedBy.PYTEST
-    assert explain_end(done) == JobEnd(Blame.HUNG, "it stood still for 20 min after step 11/50 (log-x_1_0.out)")
+    assert explain_job_end(done) == JobEnd(Blame.HUNG, "it stood still for 20 min after step 11/50 (log-x_1_0.out)")
 
 
 def test_purged_record_does_not_hide_a_hang() -> None:
@@ -329,13 +329,13 @@ def test_purged_record_does_not_hide_a_hang() -> None:
     hung.state = lambda _: JobStatus(Phase.UNKNOWN, "")
     decision = hung.poll(hung.cancelled + 700.0)
     assert decision.ended
-    assert explain_end(hung.job).blame is Blame.HUNG
+    assert explain_job_end(hung.job).blame is Blame.HUNG
 
 
 def test_stalled_job_cancelled_by_others_did_not_hang() -> None:
     hung = RunningJob(FAST).run(190.0 + 12 * MINUTE)
     assert hung.told
-    assert explain_end(end(hung, ended("CANCELLED", cancelled_by="1000"), 2000.0)).blame is Blame.CANCELLED
+    assert explain_job_end(end(hung, ended("CANCELLED", cancelled_by="1000"), 2000.0)).blame is Blame.CANCELLED
 
 
 @pytest.mark.parametrize(("steps", "blame"), [(FAST, Blame.HUNG), (every(7.0, 120.0, 3000.0), Blame.RUN)])
@@ -344,7 +344,7 @@ def test_time_limit_after_a_stall_is_a_hang(steps: list[float], blame: Blame, re
     job = RunningJob(steps).run(190.0 + 15 * MINUTE)
     if resumed:
         job.watch = job.make_watch()
-    found = explain_end(end(job, ended("TIMEOUT", elapsed_seconds=1100.0), 1100.0))
+    found = explain_job_end(end(job, ended("TIMEOUT", elapsed_seconds=1100.0), 1100.0))
     assert found.blame is blame
     assert ("more time" in found.text) is (blame is Blame.RUN)
     assert found.text.endswith("until its time limit") is (blame is Blame.HUNG)
@@ -370,7 +370,7 @@ def test_unwatched_time_limit_is_judged_by_log(steps: list[float], elapsed: floa
 
 
 def test_running_limit_comes_from_estimate_or_slurm() -> None:
-    spec = job_spec(HERE, gpu_hours=8.0, gpus=8)
+    spec = job_spec(HERE, via="sbatch", gpu_hours=8.0, gpus=8)
     assert limit_running(spec, running()) == 5 * 3600
     assert limit_running(replace(spec, gpus=4, nodes=1, gpus_per_node=8, via="sbatch"), running()) == 5 * 3600
     assert limit_running(replace(spec, gpu_hours=0.1), running()) == 2 * 3600
@@ -380,7 +380,7 @@ def test_running_limit_comes_from_estimate_or_slurm() -> None:
 @pytest.mark.parametrize("cancels", [True, False])
 def test_job_beyond_its_estimate_is_cancelled(cancels: bool) -> None:
     lives = RunningJob(every(60.0, 60.0, 3 * 3600), limits=StallLimits(cancels=cancels))
-    lives.job = replace(lives.job, spec=job_spec(HERE, gpu_hours=0.1))
+    lives.job = replace(lives.job, spec=job_spec(HERE, via="sbatch", gpu_hours=0.1))
     lives.run(3 * 3600)
     assert lives.cancelled == (2 * 3600 + 30 if cancels else None)
     assert lives.told == []

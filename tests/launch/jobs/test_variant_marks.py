@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from support.job_specs import job, job_spec
 
 from pytest_llmbench.core.job_records import Job, Purpose
-from pytest_llmbench.launch.jobs.variant_marks import MarkFirst
-from pytest_llmbench.launch.schedulers.slurm.launchers import Scheduler
-from pytest_llmbench.launch.schedulers.slurm.submissions import Submission, SubmitError
+from pytest_llmbench.launch.jobs.variant_marks import recover_marked, submit_marked
+from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError
 
 
 class Inner:
-    """A launcher that looks at the marks when it submits."""
-
-    scheduler = cast("Scheduler", None)
+    """A scheduler that looks at the marks when it submits."""
 
     def __init__(self, look: Callable[[], object], becomes: Submission | SubmitError | None) -> None:
         self.look = look
         self.becomes = becomes
         self.seen: list[object] = []
 
-    def submit(self, _job: Job) -> Submission:
-        submission = self.recover(_job)
+    def submit(self, job: Job) -> Submission:
+        submission = self.recover(job)
         assert submission is not None
         return submission
 
-    def recover(self, _job: Job, _seconds: float = 0.0) -> Submission | None:
+    def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
+        del job, seconds
         self.seen.append(self.look())
         if isinstance(self.becomes, SubmitError):
             raise self.becomes
@@ -53,7 +51,7 @@ def test_mark_precedes_its_job_and_names_it_later(tmp_path: Path) -> None:
     """In the folder that its launcher printed, too."""
     results, printed = tmp_path / "stage" / "results", tmp_path / "elsewhere"
     inner = Inner(lambda: read(results), Submission("4711", printed))
-    assert MarkFirst(inner).submit(make_job(tmp_path)).job_id == "4711"
+    assert submit_marked(make_job(tmp_path), inner).job_id == "4711"
     assert inner.seen == [[["token1"]]]
     assert read(results) == [["token1"], ["token1", "4711"]]
     assert read(printed) == [["token1", "4711"]]
@@ -62,12 +60,12 @@ def test_mark_precedes_its_job_and_names_it_later(tmp_path: Path) -> None:
 def test_mark_names_the_allocation_of_its_run(tmp_path: Path) -> None:
     """Slurm, and so the name of the log, knows no other number."""
     results, shared = tmp_path / "stage" / "results", make_job(tmp_path, allocation=1)
-    assert MarkFirst(Inner(lambda: None, Submission("4711-3"))).submit(shared).job_id == "4711-3"
+    assert submit_marked(shared, Inner(lambda: None, Submission("4711-3"))).job_id == "4711-3"
     assert read(results) == read(shared.folder) == [["token1"], ["token1", "4711"]]
 
 
 def test_mark_is_in_the_job_folder_without_logs(tmp_path: Path) -> None:
-    MarkFirst(Inner(lambda: None, Submission("4711"))).submit(make_job(tmp_path, log_folders=()))
+    submit_marked(make_job(tmp_path, log_folders=()), Inner(lambda: None, Submission("4711")))
     assert read(tmp_path) == [["token1"], ["token1", "4711"]]
 
 
@@ -83,29 +81,29 @@ def test_mark_of_a_failed_submission_is_closed_if_refused(
     tmp_path: Path, error: SubmitError, marks: list[list[str]]
 ) -> None:
     with pytest.raises(SubmitError):
-        MarkFirst(Inner(lambda: None, error)).submit(make_job(tmp_path))
+        submit_marked(make_job(tmp_path), Inner(lambda: None, error))
     assert read(tmp_path / "stage" / "results") == marks
 
 
 @pytest.mark.parametrize(("becomes", "last"), [(Submission("4711"), "4711"), (None, "-")])
 def test_resumed_session_completes_the_mark(tmp_path: Path, becomes: Submission | None, last: str) -> None:
-    assert MarkFirst(Inner(lambda: None, becomes)).recover(make_job(tmp_path)) == becomes
+    assert recover_marked(make_job(tmp_path), Inner(lambda: None, becomes)) == becomes
     assert read(tmp_path / "stage" / "results") == [["token1", last]]
 
 
 def test_local_log_is_marked_before_its_job_starts(tmp_path: Path) -> None:
     inner = Inner(lambda: [path.name for path in tmp_path.glob("*.ab")], Submission("1"))
     local = make_job(tmp_path, via="local", experiment="exp", log_folders=())
-    MarkFirst(inner).submit(local)
-    MarkFirst(inner).recover(local)
+    submit_marked(local, inner)
+    recover_marked(local, inner)
     assert inner.seen[0] == ["log-exp_1_0.out.ab"]
     assert not (tmp_path / ".llmbench-ab").exists()
 
 
 def test_measured_job_has_no_mark(tmp_path: Path) -> None:
-    launcher = MarkFirst(Inner(lambda: None, Submission("4711")))
-    launcher.submit(make_job(tmp_path, purpose=Purpose.MEASURE))
-    launcher.recover(make_job(tmp_path, purpose=Purpose.MEASURE))
+    inner = Inner(lambda: None, Submission("4711"))
+    submit_marked(make_job(tmp_path, purpose=Purpose.MEASURE), inner)
+    recover_marked(make_job(tmp_path, purpose=Purpose.MEASURE), inner)
     assert not list(tmp_path.rglob("*.ab")) + list(tmp_path.rglob(".llmbench-ab"))
 
 
@@ -113,12 +111,12 @@ def test_unwritable_mark_submits_nothing(tmp_path: Path) -> None:
     (tmp_path / "stage").touch()
     inner = Inner(lambda: None, Submission("4711"))
     with pytest.raises(SubmitError, match="which says that a log is none of a night"):
-        MarkFirst(inner).submit(make_job(tmp_path))
+        submit_marked(make_job(tmp_path), inner)
     assert inner.seen == []
 
 
 def test_submitted_job_is_followed_without_a_mark(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     printed = Submission("4711", tmp_path / "file" / "folder")
-    assert MarkFirst(Inner(lambda: None, printed)).submit(make_job(tmp_path)) == printed
+    assert submit_marked(make_job(tmp_path), Inner(lambda: None, printed)) == printed
     assert read(tmp_path / "stage" / "results")[0] == ["token1"]

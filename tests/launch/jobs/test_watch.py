@@ -11,7 +11,7 @@ from support.job_specs import START, ended, job, job_spec, running, waiting
 
 from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobEnd, Purpose
 from pytest_llmbench.core.stall_limits import LogProgress, StallLimits
-from pytest_llmbench.launch.jobs.watch import Limits, Watch, explain_end, has_moved_on
+from pytest_llmbench.launch.jobs.watch import Limits, Watch, explain_job_end, has_moved_on
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_job_on_given_nodes_is_not_awaited_for_long(
     tmp_path: Path, purpose: Purpose, reason: str, minutes: int
 ) -> None:
     watch = Watch(Limits(pending_seconds=24 * 3600.0))
-    beside = job(tmp_path, spec=job_spec(tmp_path, purpose=purpose))
+    beside = job(tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=purpose))
     cancelled = [
         passed
         for passed in range(0, 25 * 60, 5)
@@ -45,7 +45,7 @@ GONE = "ReqNodeNotAvail, UnavailableNodes:n1"
 
 def test_time_without_an_answer_is_no_unavailability(tmp_path: Path) -> None:
     watch = Watch(Limits())
-    held = job(tmp_path, spec=job_spec(tmp_path, purpose=Purpose.ALLOCATION))
+    held = job(tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=Purpose.ALLOCATION))
     assert not watch.decide(held, waiting(GONE), START).cancel
     watch.leave_out_pause(900.0, [held])
     assert not watch.decide(held, waiting(GONE), START + timedelta(seconds=901)).cancel
@@ -54,7 +54,7 @@ def test_time_without_an_answer_is_no_unavailability(tmp_path: Path) -> None:
 
 def test_permanent_reason_is_timed_by_itself(tmp_path: Path) -> None:
     watch = Watch(Limits())
-    held = job(tmp_path, spec=job_spec(tmp_path, purpose=Purpose.ALLOCATION))
+    held = job(tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=Purpose.ALLOCATION))
     assert not watch.decide(held, waiting(GONE), START).cancel
     assert not watch.decide(held, waiting("BadConstraints"), START + timedelta(seconds=30)).cancel
     assert watch.decide(held, waiting("BadConstraints"), START + timedelta(seconds=41)).cancel
@@ -62,7 +62,10 @@ def test_permanent_reason_is_timed_by_itself(tmp_path: Path) -> None:
 
 def hold(folder: Path) -> tuple[Job, Job]:
     """Return an allocation and the run in it, both under way."""
-    held, spec = job_spec(folder, purpose=Purpose.ALLOCATION), job_spec(folder, purpose=Purpose.BISECT, allocation=1)
+    held, spec = (
+        job_spec(folder, via="sbatch", purpose=Purpose.ALLOCATION),
+        job_spec(folder, via="sbatch", purpose=Purpose.BISECT, allocation=1),
+    )
     return job(folder, spec=held, status=running()), job(folder, 2, spec=spec, job_id="4711-2", status=running())
 
 
@@ -85,7 +88,7 @@ def test_allocation_of_a_hung_run_was_ended_by_us(tmp_path: Path) -> None:
         status = watch.decide(each, ended("CANCELLED", "", cancelled_by="0"), now).status
         assert status
         assert status.ended_by is EndedBy.PYTEST
-        told.append(explain_end(replace(each, status=status)))
+        told.append(explain_job_end(replace(each, status=status)))
     assert told == [
         JobEnd(Blame.CANCELLED, f"cancelled by pytest for job 4711-2 in it: {STILL}"),
         JobEnd(Blame.HUNG, f"it {STILL}"),

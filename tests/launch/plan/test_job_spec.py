@@ -225,6 +225,7 @@ def test_visible_devices_are_passed_to_local_jobs_only() -> None:
         baseline("grok1/24.11", "fp8-8"), own_command("./launch.sh", "local"), Cluster(gpu="h100"), caller=caller
     )
     assert environment(local)["CUDA_VISIBLE_DEVICES"] == "3"
+    assert local.gpus_per_node == 0, "it is charged for its own GPUs, not for those of whole nodes"
     assert "CUDA_VISIBLE_DEVICES" not in environment(spec("grok1/24.11", "fp8-8", caller=caller))
 
 

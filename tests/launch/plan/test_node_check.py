@@ -13,11 +13,11 @@ from pytest_llmbench.launch.plan.node_check import build_node_check
 
 def test_node_check_runs_on_exactly_the_suspect_nodes(tmp_path: Path) -> None:
     measured = replace(
-        job_spec(tmp_path),
+        job_spec(tmp_path, via="script"),
         nodes=4,
         gpus=32,
         exclude=("n9",),
-        sbatch_options=("--qos=high", "--segment=4", "--nodelist=n[1-9]"),
+        scheduler_options=("--qos=high", "--segment=4", "--nodelist=n[1-9]"),
     )
     cluster = Cluster(account="research", partition="batch", gres="gpu:8")
     check = build_node_check("srun dcgmi diag -r 1; echo $?", measured, cluster, ["n1", "n2"])
@@ -37,5 +37,5 @@ def test_node_check_runs_on_exactly_the_suspect_nodes(tmp_path: Path) -> None:
         f"--output={measured.directory}/llmbench-node-check-%j.out",
         "--wrap=srun dcgmi diag -r 1; echo $?",
     )
-    assert (check.exclude, check.sbatch_options) == ((), ("--qos=high",))
+    assert (check.exclude, check.scheduler_options) == ((), ("--qos=high",))
     assert "--account=" not in " ".join(build_node_check("true", measured, Cluster(), ["n1"]).command)

@@ -17,7 +17,7 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, Command, InstalledRecipe, LaunchFacts
 from pytest_llmbench.core.trial_records import Variant
 from pytest_llmbench.launch.commands import CommandOutput, run
-from pytest_llmbench.launch.jobs.journal import take_lock
+from pytest_llmbench.launch.file_lock import take_lock
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.plan.variants import (
     Builds,

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_schedulers import make_slurm_schedulers
 from support.planned import FACTS, Python, machine, planned, program
 
 from pytest_llmbench.core.errors import LaunchError
@@ -50,7 +51,7 @@ CLUSTER = Cluster(partition="batch", account="research")
 
 
 def found(job: PlannedJob, slurm: FakeSlurm | None = None, on: LocalMachine | None = None) -> list[str]:
-    problems = check_launch([job], CLUSTER, slurm or FakeSlurm(), on or machine())
+    problems = check_launch([job], CLUSTER, make_slurm_schedulers(slurm or FakeSlurm()), on or machine())
     assert all(problem.cases == (job.spec.case_id,) or "(" in problem.cases[0] for problem in problems)
     return [f"{problem.what} | {problem.remedy}" for problem in problems]
 
@@ -185,7 +186,9 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_one_problem_with_its_remedy(name: str, tmp_path: Path) -> None:
     change, check, what, remedy = DAMAGE[name]
-    (problem,) = check_launch([change(tmp_path, planned(tmp_path))], CLUSTER, FakeSlurm(), machine())
+    (problem,) = check_launch(
+        [change(tmp_path, planned(tmp_path))], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine()
+    )
     assert problem.check == check
     assert what in problem.what
     assert remedy in problem.remedy
@@ -252,7 +255,7 @@ def test_wrong_python_is_named_with_its_path(tmp_path: Path) -> None:
 
 def test_missing_virtual_environment_hides_no_old_python(tmp_path: Path) -> None:
     job = without(planned(tmp_path), "VIRTUAL_ENV")
-    problems = check_launch([job], CLUSTER, FakeSlurm(), machine("Python 3.9.2\n"))
+    problems = check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine("Python 3.9.2\n"))
     assert [problem.check for problem in problems] == ["virtual-environment", "python-version"]
 
 
@@ -277,7 +280,9 @@ def answer(**versions: str) -> LocalMachine:
 def test_remedy_for_an_old_python_is_available(others: dict[str, str], remedy: str, tmp_path: Path) -> None:
     for name in others:
         program(tmp_path / "bin" / name.replace("_", "."))
-    (problem,) = check_launch([planned(tmp_path)], CLUSTER, FakeSlurm(), answer(python="Python 3.9.2", **others))
+    (problem,) = check_launch(
+        [planned(tmp_path)], CLUSTER, make_slurm_schedulers(FakeSlurm()), answer(python="Python 3.9.2", **others)
+    )
     assert problem.check == PreflightCheck.PYTHON_VERSION
     assert remedy in problem.remedy
     assert "`virtual_environment: DIR` in the cluster file" in problem.remedy
@@ -288,19 +293,19 @@ TORCH = replace(FACTS, python="", virtual_environment=False, modules=("torch",))
 
 def test_missing_module_is_a_problem_of_local_jobs(tmp_path: Path) -> None:
     job = planned(tmp_path, facts=TORCH, via="local")
-    (problem,) = check_launch([job], CLUSTER, None, answer(python="torch\n"))
+    (problem,) = check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()), answer(python="torch\n"))
     assert problem.check == PreflightCheck.PYTHON_MODULES
     assert problem.what == f"llama3.1 25.04 needs torch, and {tmp_path}/venv/bin/python has none"
     assert problem.remedy.startswith(f"{tmp_path}/venv/bin/python -m pip install torch, or PYTHON=")
-    assert check_launch([job], CLUSTER, None, answer(python="\n")) == ()
+    assert check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()), answer(python="\n")) == ()
     on_nodes = planned(tmp_path, facts=TORCH)
-    assert check_launch([on_nodes], CLUSTER, FakeSlurm(), answer(python="torch\n")) == ()
+    assert check_launch([on_nodes], CLUSTER, make_slurm_schedulers(FakeSlurm()), answer(python="torch\n")) == ()
 
 
 def test_modules_are_checked_with_the_python_of_the_job(tmp_path: Path) -> None:
     facts = replace(TORCH, modules=("json", "no_such_module"))
     job = planned(tmp_path, facts=facts, via="local", environment={"PYTHON": sys.executable})
-    (problem,) = check_launch([job], CLUSTER, None)
+    (problem,) = check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()))
     assert problem.what == f"llama3.1 25.04 needs no_such_module, and {sys.executable} has none"
 
 
@@ -452,10 +457,11 @@ def test_unreachable_slurm_is_one_problem(tmp_path: Path) -> None:
 
 def test_missing_slurm_is_one_problem_of_slurm_jobs(tmp_path: Path) -> None:
     jobs = [planned(tmp_path, gpus) for gpus in (8, 16)]
-    (problem,) = check_launch(jobs, CLUSTER, None, machine())
+    (tmp_path / "bin/sbatch").unlink()
+    (problem,) = check_launch(jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine())
     assert problem.what == "there is no Slurm on this machine: no sbatch on the job's PATH"
     assert len(problem.cases) == 2
-    assert check_launch([planned(tmp_path, via="local")], CLUSTER, None, machine()) == ()
+    assert check_launch([planned(tmp_path, via="local")], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine()) == ()
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------
@@ -463,12 +469,12 @@ def test_missing_slurm_is_one_problem_of_slurm_jobs(tmp_path: Path) -> None:
 
 def test_checkpoints_must_fit_on_the_disk_together(tmp_path: Path) -> None:
     jobs = [planned(tmp_path, gpus, purpose=Purpose.SAVE_CHECKPOINT) for gpus in (16, 32)]
-    assert check_launch(jobs, CLUSTER, FakeSlurm(), machine(free=210 * 10**9)) == ()
-    (problem,) = check_launch(jobs, CLUSTER, FakeSlurm(), machine(free=209 * 10**9))
+    assert check_launch(jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine(free=210 * 10**9)) == ()
+    (problem,) = check_launch(jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine(free=209 * 10**9))
     assert problem.what == f"the checkpoints need 210 GB, and {tmp_path}/stage has 209 GB free"
     assert problem.cases[0] == "llama3.1_8b-25.04-h100-bf16-16 (105 GB)"
     measured = [planned(tmp_path)]
-    assert check_launch(measured, CLUSTER, FakeSlurm(), machine(free=0)) == ()
+    assert check_launch(measured, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine(free=0)) == ()
 
 
 def test_checkpoint_must_be_in_the_stage_folder(tmp_path: Path) -> None:
@@ -489,7 +495,7 @@ def test_shared_problem_is_one_entry(tmp_path: Path) -> None:
     jobs = [planned(tmp_path, 8 * count) for count in range(1, 27)]
     (tmp_path / "stage/nemo.sqsh").unlink()
     slurm, python = FakeSlurm(part(nodes=20)), Python()
-    problems = check_launch(jobs, CLUSTER, slurm, replace(machine(), run=python))
+    problems = check_launch(jobs, CLUSTER, make_slurm_schedulers(slurm), replace(machine(), run=python))
     assert [len(problem.cases) for problem in problems] == [26, 6]
     assert problems[1].cases[0] == "llama3.1_8b-25.04-h100-bf16-168 (21 nodes)"
     assert slurm.asked == 1
@@ -502,7 +508,7 @@ def test_shared_problem_is_one_entry(tmp_path: Path) -> None:
 def test_text_fits_and_contains_no_secret(tmp_path: Path) -> None:
     job = planned(tmp_path, environment={"SBATCH_PARTITION": "nowhere", "LLMB_INSTALL": "x"})
     shutil.rmtree(tmp_path / "stage")
-    text = describe_problems(check_launch([job], CLUSTER, FakeSlurm(), machine()))
+    text = describe_problems(check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine()))
     assert text.startswith("3 problems to solve first:\n 1. [forbidden-variables] LLMB_INSTALL must not be set")
     assert "hf_secretvalue" not in text
     long = [line for line in text.splitlines() if len(line) > 79]

@@ -21,7 +21,7 @@ from pytest_llmbench.core.judgement_records import Look
 from pytest_llmbench.core.log_records import NO_QUOTE, Ending, EndingCode
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.history.store import StoreLocation
-from pytest_llmbench.launch.schedulers.slurm.allocation import OUTPUT
+from pytest_llmbench.launch.schedulers.submission import OUTPUT
 from pytest_llmbench.pipeline.launch.job_results import LaunchedRuns
 from pytest_llmbench.pipeline.launch.running_logs import RunningLogs
 from pytest_llmbench.runs.measure.measurement import measure

@@ -72,7 +72,7 @@ def test_unsuitable_configurations_only_report_the_node(history: StoreLocation) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "fields", [{"exclude": ("n[05-08]",)}, {"sbatch_options": ("--nodelist=n01",)}, {"via": "local"}]
+    "fields", [{"exclude": ("n[05-08]",)}, {"scheduler_options": ("--nodelist=n01",)}, {"via": "local"}]
 )
 def test_unreachable_node_is_no_suspect(history: StoreLocation, fields: dict[str, Any]) -> None:
     assert find(history, [replace(spec, **fields) for spec in SPECS]) == ((), "")

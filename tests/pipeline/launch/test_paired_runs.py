@@ -28,7 +28,7 @@ from pytest_llmbench.core.judgement_records import Judgement, Noise
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.launch.jobs.engine import NextJob
-from pytest_llmbench.launch.schedulers.slurm.allocation_plan import AllocationPlan, place_run
+from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan, place_run
 from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.paired_runs import PairedProgress
 from pytest_llmbench.session.launch_settings import LaunchSettings
@@ -45,12 +45,15 @@ SPEC = job_spec(
     gpus=8,
     gpu_hours=1.0,
     exclude=("n9",),
-    sbatch_options=("--qos=high", "--nodelist=n[1-9]"),
+    scheduler_options=("--qos=high", "--nodelist=n[1-9]"),
 )
 ARMS = [replace(SPEC, variant=name) for name in ("good", "new")]
 
 HELD = AllocationPlan(
-    replace(SPEC, purpose=Purpose.ALLOCATION, command=("sbatch", "--no-requeue", "./launch.sh")), "", 600.0
+    replace(SPEC, purpose=Purpose.ALLOCATION, command=("sbatch", "--no-requeue", "./launch.sh")),
+    "",
+    600.0,
+    limit_option="--time=",
 )
 
 WELL = JobEnd(Blame.NONE)
@@ -178,7 +181,7 @@ def course(tmp_path: Path) -> Course:
 def test_runs_alternate_on_the_nodes_of_the_first(course: Course, tmp_path: Path) -> None:
     pinned = course.end(1.0)
     assert pinned is not None
-    assert (pinned.sbatch_options, pinned.exclude) == (("--qos=high", "--nodelist=n1,n2"), ())
+    assert (pinned.scheduler_options, pinned.exclude) == (("--qos=high", "--nodelist=n1,n2"), ())
     assert [path.name for path in tmp_path.glob("*.ab")] == ["log-1.out.ab"], "marked as no run to judge"
     assert course.end_all(1.05, 1.05, 1.0) is None
     assert course.made == ["good", "new", "new", "good"]
@@ -374,7 +377,7 @@ def test_run_lost_with_its_allocation_is_made_again(shared: Course, end: JobEnd)
     shared.end_allocation(1, end, status=status)
     shared.end(None, end, status=status)
     (held,) = shared.allocations
-    assert (held.identity, held.spec.sbatch_options[-1]) == ((KEY.id, "allocation", 1, 2), "--nodelist=n1,n2")
+    assert (held.identity, held.spec.scheduler_options[-1]) == ((KEY.id, "allocation", 1, 2), "--nodelist=n1,n2")
     assert held.spec.command == ("sbatch", "--no-requeue", "--time=1:40:00", "./launch.sh")
     assert (shared.next[0].allocation, shared.next[0].warm_up) == (2, True)
     end_well(shared, 1.0, 1.05, 1.05, 1.0, 1.05, 1.0)

@@ -565,7 +565,7 @@ def test_suspect_nodes_get_one_more_run_outside_the_verdict() -> None:
     course = suspect_nodes()
     [confirmation] = course.due
     assert confirmation.spec.purpose is Purpose.CONFIRM_NODES
-    assert confirmation.spec.sbatch_options == ("--nodelist=n1,n9",)
+    assert confirmation.spec.scheduler_options == ("--nodelist=n1,n9",)
     assert course.result.nodes == "n1 may be slow"
     assert course.end() == []
     assert course.looks == [1, 2, 3]
@@ -608,9 +608,9 @@ def test_confirmation_without_any_log_left_judges_no_nodes() -> None:
 
 
 def test_confirmation_replaces_the_node_list_of_its_job() -> None:
-    pinned = plan_confirmation(replace(SPEC, sbatch_options=("--qos=high", "--nodelist=n[1-9]")), SUSPECT)
+    pinned = plan_confirmation(replace(SPEC, scheduler_options=("--qos=high", "--nodelist=n[1-9]")), SUSPECT)
     assert pinned is not None
-    assert pinned.sbatch_options == ("--qos=high", "--nodelist=n1,n9")
+    assert pinned.scheduler_options == ("--qos=high", "--nodelist=n1,n9")
     assert plan_confirmation(SPEC, NodeFinding()) is None
     assert plan_confirmation(replace(SPEC, nodes=3), SUSPECT) is None
 
@@ -671,7 +671,7 @@ NAMED = NamedNodes(KEY.id, ("n7",), ("n8",), "by the history n7 is slow")
 def test_named_node_is_confirmed_first_then_excluded() -> None:
     course = Course(Verdict.INCONCLUSIVE, Verdict.PASS, named=[NAMED])
     [first] = course.due
-    assert (first.spec.purpose, first.spec.sbatch_options) == (Purpose.CONFIRM_NODES, ("--nodelist=n7,n8",))
+    assert (first.spec.purpose, first.spec.scheduler_options) == (Purpose.CONFIRM_NODES, ("--nodelist=n7,n8",))
     assert course.end() == ["run 1, attempt 1, without n7"]
     assert course.end() == ["run 2, attempt 1, without n7 n2"]
     assert course.end() == []

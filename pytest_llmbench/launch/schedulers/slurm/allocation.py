@@ -11,30 +11,23 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, Phase, Purpose
+from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, Phase
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch import redact
-from pytest_llmbench.launch.schedulers.slurm.client import CLOCK_MARGIN
-from pytest_llmbench.launch.schedulers.slurm.statuses import SUCCESS, find_phase
-from pytest_llmbench.launch.schedulers.slurm.submissions import Submission, SubmitError
-
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.engine import NextJob
-    from pytest_llmbench.launch.jobs.journal import Journal
-    from pytest_llmbench.launch.schedulers.slurm.client import Slurm, StepStatus
-    from pytest_llmbench.launch.schedulers.slurm.launchers import Scheduler
+from pytest_llmbench.launch.jobs.shared_allocation import RELEASE, LiveJobs, find_allocation
+from pytest_llmbench.launch.schedulers.job_states import SUCCESS
+from pytest_llmbench.launch.schedulers.slurm.client import CLOCK_MARGIN, Slurm, StepStatus
+from pytest_llmbench.launch.schedulers.slurm.statuses import find_phase
+from pytest_llmbench.launch.schedulers.submission import OUTPUT, Submission, SubmitError
 
 HOLDER, HELD = "allocation.sh", "allocation.out"  # the batch script, and what it prints
-OUTPUT = "submit.out"  # what a submission said
-RELEASE = "release"  # a file that says that no run follows
 SCRIPT = "slurm_script"  # the copy of a recipe's script: sbatch makes one, too
-BEGUN, ENDED, KEPT = "run.begun", "run.ended", "run.kept"
+BEGUN, ENDED = "run.begun", "run.ended"
 
 IDLE_SECONDS = 600  # without a run an allocation ends: the session that holds it may have been killed
 
@@ -89,61 +82,25 @@ class RunMarks(NamedTuple):
     code: int | None
 
 
-class AllocationLauncher:
-    """Runs recipes' scripts in the allocation that their configuration holds."""
-
-    def __init__(self, journal: Journal, scheduler: Scheduler) -> None:
-        """Take the journal, which knows the allocations, and who runs them."""
-        self.scheduler = scheduler
-        self._journal = journal
-
-    def submit(self, job: Job) -> Submission:
-        """Leave a run to its allocation, which starts it as soon as it runs; SubmitError where there is none."""
-        allocation = self._find_allocation(job)
-        if allocation is None:
-            raise SubmitError(f"{job.spec.case_id}: its allocation has ended")
-        try:
-            _write_run(job, allocation)
-        except OSError as error:
-            raise SubmitError(f"{job.spec.case_id}: {error.filename}: {error.strerror}") from error
-        return _describe_submission(job, allocation)
-
-    def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
-        """Return a run that was left to its allocation although pytest was killed just then; None if it was not."""
-        del seconds
-        allocation = self._find_allocation(job)
-        begun = allocation and any(is_there(allocation.folder / f"{job.number}.{end}") for end in ("order", "run"))
-        return _describe_submission(job, allocation) if allocation and begun else None
-
-    def _find_allocation(self, job: Job) -> Job | None:
-        return next((each for each in list_allocations(self._journal) if _is_of(each, job.spec)), None)
+def submit_run(job: Job, journal: LiveJobs) -> Submission:
+    """Leave a run to its allocation, which starts it as soon as it runs; SubmitError if it has ended."""
+    allocation = find_allocation(journal, job.spec)
+    if allocation is None:
+        raise SubmitError(f"{job.spec.case_id}: its allocation has ended")
+    try:
+        _write_run(job, allocation)
+    except OSError as error:
+        raise SubmitError(f"{job.spec.case_id}: {error.filename}: {error.strerror}") from error
+    return _describe_submission(job, allocation)
 
 
-def holds_nodes(job: Job | NextJob) -> bool:
-    """Whether a job is an allocation for runs."""
-    return job.spec.purpose is Purpose.ALLOCATION
-
-
-def waits_for_nodes(spec: JobSpec, before: Iterable[Job | NextJob]) -> bool:
-    """Whether a run has to wait for its allocation, which is among what is submitted before it."""
-    return any(each.spec.case_id == spec.case_id for each in before if holds_nodes(each))
-
-
-def list_allocations(journal: Journal) -> Iterator[Job]:
-    """Yield the allocations of a session that have not ended."""
-    return (job for job in journal.list_live() if holds_nodes(job) and job.job_id)
-
-
-def release(journal: Journal, case_id: str) -> None:
-    """End the allocations of a configuration, in which no run goes on."""
-    for allocation in list_allocations(journal):
-        if allocation.spec.case_id == case_id:
-            with suppress(OSError):  # it ends by itself soon
-                (allocation.folder / RELEASE).touch()
-
-
-def _is_of(allocation: Job, spec: JobSpec) -> bool:
-    return (allocation.spec.case_id, allocation.repeat) == (spec.case_id, spec.allocation)
+def recover_run(job: Job, journal: LiveJobs) -> Submission | None:
+    """Return a run that was left to its allocation although pytest was killed just then; None if it was not."""
+    allocation = find_allocation(journal, job.spec)
+    if allocation is None:
+        return None
+    files = (allocation.folder / f"{job.number}.{end}" for end in ("order", "run"))
+    return _describe_submission(job, allocation) if any(map(is_there, files)) else None
 
 
 def _describe_submission(job: Job, allocation: Job) -> Submission:
@@ -279,7 +236,7 @@ def _find_failed_step(job: Job, begun: datetime, allocation: JobStatus, slurm: S
     worst = allocation.derived_exit_code
     if worst in ("", SUCCESS):
         return ""
-    steps = slurm.list_steps(job.slurm_id, (allocation.started or begun) - CLOCK_MARGIN)
+    steps = slurm.list_steps(job.scheduler_id, (allocation.started or begun) - CLOCK_MARGIN)
     own = [step for step in steps if step.started >= begun]
     if any(find_phase(step.state) is not Phase.ENDED for step in own):
         return None
@@ -294,18 +251,3 @@ def _find_failed_step(job: Job, begun: datetime, allocation: JobStatus, slurm: S
 def _was_left_behind(step: StepStatus) -> bool:
     """Whether a step was ended with its run, by SIGTERM. Slurm also calls a killed step CANCELLED, with code 0:9."""
     return step.state == "CANCELLED" and step.exit_code in (SUCCESS, "0:15")
-
-
-def is_kept(job: Job) -> bool:
-    """Whether the logs of a run were put into its own folder."""
-    return is_there(job.folder / KEPT)
-
-
-def keep_logs(job: Job, logs: Iterable[Path], depth: int) -> None:
-    """Move the logs of a run into its own folder, below as many folders as make a path of `depth` parts: the next run
-    in the allocation has the same job id, and may write files of the same names."""
-    for log in logs:
-        place = job.folder.joinpath(*log.parts[-depth:])
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(log, place)
-    (job.folder / KEPT).touch()

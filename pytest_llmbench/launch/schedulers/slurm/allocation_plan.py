@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.launch import redact
+from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan, format_limit, round_up
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.launch.schedulers.slurm.client import Slurm
 from pytest_llmbench.launch.schedulers.slurm.slurm_checks import (
     find_requested_time,
     find_setting,
@@ -20,52 +21,16 @@ from pytest_llmbench.launch.schedulers.slurm.slurm_checks import (
     read_time_limit,
 )
 
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.plan.planned_job import PlannedJob
-    from pytest_llmbench.launch.schedulers.slurm.client import Slurm
-
 START_SECONDS = 600.0  # of a run, before its first step and behind its last one
 SLOWER = 1.5  # so much longer than its document says the steps of a run may take
-MINUTE = 60.0
 
 # What gives the runs of one script something that those of another do not have, or another folder.
 UNSHARED = ("--export", "--array", "-a", "--chdir", "-D", "--wrap", "--export-file", ":")
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationPlan:
-    """How the runs of a configuration's variants get their nodes."""
-
-    spec: JobSpec | None = None  # of the allocation; None: each run is a job of its own
-    because: str = ""  # why so, where they could share one
-    run_seconds: float = 0.0  # what a run may take
-
-    def describe(self, runs: int, warm_ups: int) -> str:
-        """Return in a line what holds for so many runs, of which the first ones count for nothing."""
-        if self.spec is None:
-            return f"each run is a job of its own, on the nodes of the first: {self.because}" if self.because else ""
-        seconds = _round_up(runs * self.run_seconds)
-        hours = seconds / 3600 * self.spec.occupied_gpus
-        nodes, limit = count_noun(self.spec.nodes, "node"), _format_limit(seconds)
-        return (
-            f"one allocation holds all runs: {nodes} for at most {limit}, {hours:,.1f} GPU-hours; {runs} runs, "
-            f"{warm_ups} of them to warm up"
-        )
-
-    def size(self, runs: int) -> JobSpec | None:
-        """Return the allocation for so many runs."""
-        if self.spec is None:
-            return None
-        *words, script = self.spec.command
-        limit = f"--time={_format_limit(_round_up(runs * self.run_seconds))}"
-        return replace(self.spec, command=(*words, limit, script), gpu_hours=runs * self.spec.gpu_hours)
-
-
 def plan_allocation(jobs: Sequence[PlannedJob], runs: int, slurm: Slurm) -> AllocationPlan:
     """Return the allocation for at most so many runs of these variants, the reference first, or why there is none."""
     first, *others = jobs
-    if first.spec.via == "local":
-        return AllocationPlan()
     if first.spec.via != "sbatch" or Path(first.spec.command[0]).name != "sbatch":
         return AllocationPlan(because="its launcher submits by itself")
     seconds = _estimate_run(first)
@@ -87,13 +52,7 @@ def plan_allocation(jobs: Sequence[PlannedJob], runs: int, slurm: Slurm) -> Allo
         variant="",
         job_id="",
     )
-    return AllocationPlan(spec, "", seconds)
-
-
-def place_run(spec: JobSpec, allocation: int, *, warm_up: bool = False) -> JobSpec:
-    """Return the run of a variant in an allocation: the script that its command gives to sbatch, with its arguments."""
-    place = next(place for place, word in enumerate(spec.command) if word.endswith(".sh"))
-    return replace(spec, via="allocation", command=spec.command[place:], allocation=allocation, warm_up=warm_up)
+    return AllocationPlan(spec, "", seconds, "--time=")
 
 
 def explain_unlike(first: PlannedJob, other: PlannedJob) -> str:
@@ -144,17 +103,7 @@ def _explain_limit(job: PlannedJob, seconds: float, slurm: Slurm) -> str:
     named = find_setting(job, ("-p", "--partition"), ("SBATCH_PARTITION", "SLURM_PARTITION")).split(",")
     chosen = [each for each in partitions if each.name in named or (named == [""] and each.is_default)]
     limits = [math.inf if each.time_limit_seconds is None else each.time_limit_seconds for each in chosen]
-    if not limits or _round_up(seconds) <= min(limits):
+    if not limits or round_up(seconds) <= min(limits):
         return ""
-    asked, allowed = _format_limit(_round_up(seconds)), _format_limit(min(limits))
+    asked, allowed = format_limit(round_up(seconds)), format_limit(min(limits))
     return f"{asked} for all of them are more than the {allowed} of partition {chosen[0].name}"
-
-
-def _round_up(seconds: float) -> float:
-    return math.ceil(seconds / MINUTE) * MINUTE
-
-
-def _format_limit(seconds: float) -> str:
-    """Return a duration as sbatch takes it: `2:05:00`."""
-    minutes = int(seconds // MINUTE)
-    return f"{minutes // 60}:{minutes % 60:02}:00"

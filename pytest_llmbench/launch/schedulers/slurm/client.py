@@ -25,6 +25,7 @@ from pytest_llmbench.launch.schedulers.slurm.statuses import (
     read_sacct,
     read_squeue,
 )
+from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 COMMENT = "llmb:"  # what stands before the token in the comment of a job
 
@@ -33,10 +34,6 @@ CLOCK_MARGIN = timedelta(hours=1)  # how far the clocks of this machine and of t
 # what sacct says, with exit code 1, where there is no slurmdbd
 _NO_ACCOUNTING = ("accounting storage is disabled", "not running a supported accounting_storage plugin")
 _OVERRIDES = re.compile(r"(SQUEUE|SACCT|SINFO)_.*|SLURM_TIME_FORMAT")
-
-
-class SlurmAway(LaunchError):  # noqa: N818 (a state of the cluster, which passes)
-    """Slurm does not answer, which may pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +73,7 @@ class Slurm:
     def poll(self, jobs: Mapping[str, datetime]) -> dict[str, JobStatus]:
         """Return the status of each job; `jobs` maps ids to when they were submitted (aware). One sacct, one squeue.
 
-        Phase.UNKNOWN is what nothing knows, `started` of a waiting job when Slurm expects to start it. SlurmAway:
+        Phase.UNKNOWN is what nothing knows, `started` of a waiting job when Slurm expects to start it. SchedulerAway:
         slurmctld does not answer, or slurmdbd does not and slurmctld does not know all jobs.
         """
         earliest = {job_id: submitted - CLOCK_MARGIN for job_id, submitted in jobs.items() if job_id.isdecimal()}
@@ -85,7 +82,7 @@ class Slurm:
         # before squeue: a job leaves squeue some 0.3 s before sacct shows its end, and would be in neither
         accounting = self._query_accounting(earliest)
         queue = self._query_queue(earliest)
-        if isinstance(accounting, SlurmAway):
+        if isinstance(accounting, SchedulerAway):
             if queue.keys() < earliest.keys():
                 raise accounting
             accounting = {}
@@ -107,7 +104,7 @@ class Slurm:
         """Return token and job id of the caller's jobs whose comment is `llmb:<token>`, submitted later than `since`.
 
         Without accounting, or if it keeps no comments (AccountingStoreFlags=job_comment), only recent jobs are found.
-        LaunchError: two jobs have the same one. SlurmAway: nobody answers, so it may be there.
+        LaunchError: two jobs have the same one. SchedulerAway: nobody answers, so it may be there.
         """
         queue = self._answer("squeue", "--noheader", "--all", "--me", "--states=all", "--Format=JobID:|,Comment:|")
         job_ids_by_token = _read_comments(queue, tokens)
@@ -122,7 +119,7 @@ class Slurm:
         return _require_single(job_ids_by_token)
 
     def list_partitions(self) -> tuple[Partition, ...]:
-        """Return the partitions of the cluster; SlurmAway if it does not answer."""
+        """Return the partitions of the cluster; SchedulerAway if it does not answer."""
         partitions: dict[str, Partition] = {}
         for line in self._answer("sinfo", "--noheader", "--all", "--format=%P|%a|%l|%D|%G").splitlines():
             shown, _, rest = line.partition("|")
@@ -144,13 +141,13 @@ class Slurm:
         return tuple(partitions.values())
 
     def find_cluster_name(self) -> str:
-        """Return how the cluster is called; empty where Slurm does not say it. SlurmAway if it does not answer."""
+        """Return how the cluster is called; empty where Slurm does not say it. SchedulerAway if it does not answer."""
         named = re.search(r"^ClusterName\s*=\s*(\S+)", self._answer("scontrol", "show", "config"), re.MULTILINE)
         return named[1] if named else ""
 
     def list_node_reasons(self, nodes: Collection[str]) -> dict[str, str]:
-        """Return what `sinfo -R` says of nodes, with who set it and when; of most it says nothing. SlurmAway if Slurm
-        does not answer."""
+        """Return what `sinfo -R` says of nodes, with who set it and when; it says nothing of most. Raises
+        SchedulerAway."""
         options = ("--list-reasons", "--noheader", f"--nodes={','.join(nodes)}", "--format=%N|%u|%H|%E")
         reasons = {}
         for line in self._answer("sinfo", *options).splitlines():
@@ -166,7 +163,7 @@ class Slurm:
         return self._ask("sacct", "-X", "--noheader", "--starttime=now").code == 0
 
     def list_steps(self, job_id: str, since: datetime) -> tuple[StepStatus, ...]:
-        """Return the steps of a job that began since then, as accounting has them; SlurmAway if it does not answer."""
+        """Return the steps of a job that began since then, as accounting has them. Raises SchedulerAway."""
         options = ("--parsable2", "--noheader", "--format=JobIDRaw,State,ExitCode,Start", f"--jobs={job_id}")
         rows = (line.split("|") for line in self._answer("sacct", *_format_times(since), *options).splitlines())
         return tuple(
@@ -194,8 +191,8 @@ class Slurm:
         done = self._ask("sacctmgr", "--noheader", "--parsable2", "show", "user", *where)
         return done.out.strip() if user and done.code == 0 else ""
 
-    def _query_accounting(self, jobs: Mapping[str, datetime]) -> Statuses | SlurmAway:
-        """Return what sacct knows: nothing where Slurm keeps no accounts. SlurmAway, returned: it does not answer."""
+    def _query_accounting(self, jobs: Mapping[str, datetime]) -> Statuses | SchedulerAway:
+        """Return what sacct knows: nothing if Slurm keeps no accounts, SchedulerAway if it does not answer."""
         # without --duplicates a job that was requeued has its last row alone, and its restarts are lost; without --jobs
         # sacct lags seconds behind
         options = ("--duplicates", f"--format={SACCT_FIELDS}", f"--jobs={','.join(jobs)}")
@@ -223,11 +220,13 @@ class Slurm:
         return self._run(command, timeout=self._timeout, environment=self._environment)
 
 
-def _report_away(program: str, done: CommandOutput) -> SlurmAway:
+def _report_away(program: str, done: CommandOutput) -> SchedulerAway:
     if done.code == 127:
-        return SlurmAway(f"{done.err.strip()}: start pytest where Slurm's commands are, on a login node of the cluster")
+        return SchedulerAway(
+            f"{done.err.strip()}: start pytest where Slurm's commands are, on a login node of the cluster"
+        )
     message = done.err.strip() or done.out.strip() or f"it ended with {done.code}"
-    return SlurmAway(f"{program} does not answer: {message}; `scontrol ping` shows whether Slurm is up")
+    return SchedulerAway(f"{program} does not answer: {message}; `scontrol ping` shows whether Slurm is up")
 
 
 def _is_without_accounting(done: CommandOutput) -> bool:

@@ -1,4 +1,4 @@
-"""The cluster as Slurm describes it, for who has written no cluster file; and the file that says so."""
+"""The cluster as Slurm describes it, for a launch without a cluster file."""
 
 from __future__ import annotations
 
@@ -11,29 +11,15 @@ from typing import Protocol
 from pytest_llmbench.core.formatting import count_noun, join_first
 from pytest_llmbench.core.gpus import read_gpu_type
 from pytest_llmbench.core.job_records import Cluster
+from pytest_llmbench.launch.plan.cluster_file import LearnedCluster
 from pytest_llmbench.launch.schedulers.slurm.client import Partition
 
 
 class ClusterFacts(Protocol):
-    """What Slurm is asked; SlurmAway where it does not answer."""
+    """What Slurm is asked; SchedulerAway where it does not answer."""
 
     def list_partitions(self) -> Sequence[Partition]: ...
     def find_default_account(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class LearnedCluster:
-    """A cluster, and by key of a cluster file where its value comes from."""
-
-    cluster: Cluster
-    sources: tuple[tuple[str, str], ...]
-
-    def describe(self) -> str:
-        """Return it in a line."""
-        cluster = self.cluster
-        gpus = f"{cluster.gpus_per_node} {cluster.gpu or 'GPUs'} a node, {count_noun(cluster.largest, 'GPU')}"
-        account = f", account {cluster.account}" if cluster.account else ""
-        return f"partition {cluster.partition}: {gpus}{account}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +42,7 @@ def learn_cluster(slurm: ClusterFacts, gpu: str = "") -> LearnedCluster | None:
     """Return the cluster that Slurm has GPUs in; None where it has none that it knows of.
 
     Of several types the one with the most GPUs counts, or `gpu` where an option says it; of several partitions the
-    default one, else the one with the most of them. SlurmAway where Slurm does not answer.
+    default one, else the one with the most of them. SchedulerAway where Slurm does not answer.
     """
     groups = [
         GpuNodes(partition, kind, _read_type(kind) or gpu, count, nodes)
@@ -110,25 +96,4 @@ def _describe(best: GpuNodes, groups: Sequence[GpuNodes], account: str) -> Learn
         gres=gres,
         account=account,
     )
-    return LearnedCluster(cluster, tuple((name, text) for name, text in sources.items() if text))
-
-
-UNKNOWN = """\
-# What Slurm does not know; docs/cluster.md explains all keys.
-# gpu_hours: 50              # what one session may use
-# environment:
-#   HF_TOKEN: ${HF_TOKEN}    # taken from the shell in which pytest starts
-# installed:                 # where the recipes are; --llmb-recipe=NAME=DIR says it for one session
-#   grok1-25.05: {folder: /path/to/grok1}
-"""
-
-
-def format_cluster_file(learned: LearnedCluster) -> str:
-    """Return a cluster file with what was learned, each value with its source, and what is left to say."""
-    lines = ["schema: 1"]
-    for name, source in learned.sources:
-        setting = f"{name}: {getattr(learned.cluster, name)}"
-        lines.append(f"{setting:<28} # {source}")
-    if not learned.cluster.gpu:
-        lines.append("# gpu: h100                  # gres names no type: say it here, or with --llmb-gpu")
-    return "\n".join([*lines, UNKNOWN])
+    return LearnedCluster("Slurm", cluster, tuple((name, text) for name, text in sources.items() if text))

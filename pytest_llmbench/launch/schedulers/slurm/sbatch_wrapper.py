@@ -64,12 +64,12 @@ def list_options(job: Job) -> tuple[str, ...]:
     """Return what sbatch gets in front of the options of a command: the mark, and what the cluster file and options
     say of every job."""
     spec = job.spec
-    return (f"--comment={COMMENT}{job.token}", *_format_exclude(spec), *spec.sbatch_options)
+    return (f"--comment={COMMENT}{job.token}", *_format_exclude(spec), *spec.scheduler_options)
 
 
 def list_placement(spec: JobSpec) -> tuple[str, ...]:
     """Return the options that say where a job may run and as whose; a job without them is another one."""
-    return (*_format_exclude(spec), *(each for each in spec.sbatch_options if not each.startswith("--time=")))
+    return (*_format_exclude(spec), *(each for each in spec.scheduler_options if not each.startswith("--time=")))
 
 
 def _format_exclude(spec: JobSpec) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -13,8 +14,9 @@ from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.job_records import Cluster, PreflightCheck
 from pytest_llmbench.launch.plan.planned_job import PlannedJob, find_script
-from pytest_llmbench.launch.preflight.problems import JobProblem
+from pytest_llmbench.launch.preflight.problems import JobProblem, LocalMachine
 from pytest_llmbench.launch.schedulers.slurm.client import Partition
+from pytest_llmbench.launch.schedulers.slurm.job_options import SBATCH
 from pytest_llmbench.launch.schedulers.slurm.statuses import parse_duration
 
 HEAD = 64 * 1024  # the #SBATCH lines stand at the beginning of a script; so many bytes of it are read
@@ -38,24 +40,36 @@ NO_SLURM = JobProblem(
 
 
 def check_slurm(
-    jobs: Sequence[PlannedJob], cluster: Cluster, slurm: ClusterLimits | None
+    jobs: Sequence[PlannedJob], cluster: Cluster, slurm: ClusterLimits
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
-    """Yield what Slurm has against jobs that it is to run; Slurm is asked once for all of them."""
-    slurm_jobs = [job for job in jobs if job.spec.via != "local"]
-    absent = [job for job in slurm_jobs if slurm is None or not _has_sbatch(job)]
+    """Yield what Slurm has against jobs; it is asked once for all of them."""
+    absent = [job for job in jobs if not _has_sbatch(job)]
     yield from ((job, NO_SLURM) for job in absent)
-    if slurm is None or len(absent) == len(slurm_jobs):
+    if len(absent) == len(jobs):
         return
     try:
         partitions, accounts = slurm.list_partitions(), slurm.list_accounts()
     except LaunchError as error:
         answer = "; ".join(str(error).splitlines())
         silent = JobProblem(f"Slurm does not answer: {answer}", "look at `sinfo`, or wait", check=PreflightCheck.SLURM)
-        yield from ((job, silent) for job in slurm_jobs)
+        yield from ((job, silent) for job in jobs)
         return
-    for job in slurm_jobs:
+    for job in jobs:
         yield from ((job, finding) for finding in check_account(job, cluster, accounts))
         yield from ((job, finding) for finding in check_partition(job, cluster, partitions))
+
+
+def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+    """Yield that a folder cannot be written by Slurm, or is not one of llmb-run."""
+    via, directory = planned.spec.via, planned.spec.directory
+    if not directory.is_dir():
+        return
+    if via == SBATCH and not machine.may(directory, os.W_OK):
+        what = f"the folder {directory} cannot be written, and Slurm writes the job's output there"
+        yield JobProblem(what, "ask its owner for the permission, or copy the recipe and set its `folder`")
+    if via == "llmb-run" and not (directory / "cluster_config.yaml").is_file():
+        what = f"llmb-run needs its cluster_config.yaml, and there is none in {directory}"
+        yield JobProblem(what, "run the installer of the recipes, or set LLMB_INSTALL to where it put them")
 
 
 def _has_sbatch(planned: PlannedJob) -> bool:
@@ -65,7 +79,7 @@ def _has_sbatch(planned: PlannedJob) -> bool:
 def check_account(planned: PlannedJob, cluster: Cluster, accounts: Sequence[str] | None) -> Iterator[JobProblem]:
     """Yield an account that Slurm does not have; nothing where there is no accounting or no account is named."""
     account = find_setting(planned, ("-A", "--account"), ("SBATCH_ACCOUNT", "SLURM_ACCOUNT"))
-    account = account or (cluster.account if planned.spec.via != "sbatch" else "")
+    account = account or (cluster.account if planned.spec.via != SBATCH else "")
     if account and accounts is not None and account.lower() not in {name.lower() for name in accounts}:
         hint = did_you_mean(account, accounts)
         has = f"`account` in the cluster file; Slurm has {join_first(sorted(accounts)) or 'none'}"
@@ -75,7 +89,7 @@ def check_account(planned: PlannedJob, cluster: Cluster, accounts: Sequence[str]
 def check_partition(planned: PlannedJob, cluster: Cluster, partitions: Sequence[Partition]) -> Iterator[JobProblem]:
     """Yield a partition that does not exist, and what the best of the named ones (else of all) has against a job."""
     named = find_setting(planned, ("-p", "--partition"), ("SBATCH_PARTITION", "SLURM_PARTITION"))
-    named = named or (cluster.partition if planned.spec.via != "sbatch" else "")
+    named = named or (cluster.partition if planned.spec.via != SBATCH else "")
     names = [name for name in named.split(",") if name]
     by_name = {partition.name: partition for partition in partitions}
     for name in names:
@@ -128,7 +142,7 @@ def _has_to_ask(planned: PlannedJob) -> bool:
     if planned.spec.key.gpu == "cpu":
         return False
     documented = {name for name, _ in (*planned.facts.required, *planned.facts.optional)}
-    return planned.spec.via == "sbatch" or (planned.spec.via == "script" and "SBATCH_GPUS_PER_NODE" in documented)
+    return planned.spec.via == SBATCH or (planned.spec.via == "script" and "SBATCH_GPUS_PER_NODE" in documented)
 
 
 def _find_requested_gpus(planned: PlannedJob) -> tuple[str, int]:
@@ -144,7 +158,7 @@ def _find_requested_gpus(planned: PlannedJob) -> tuple[str, int]:
 
 def find_requested_time(planned: PlannedJob) -> str:
     """Return the time limit that a job asks for, as it is written; empty where it asks for none."""
-    variable = "SBATCH_TIMELIMIT" if planned.spec.via == "sbatch" else "TIME_LIMIT"
+    variable = "SBATCH_TIMELIMIT" if planned.spec.via == SBATCH else "TIME_LIMIT"
     return find_setting(planned, ("-t", "--time"), (variable,))
 
 
@@ -176,7 +190,7 @@ def find_setting(planned: PlannedJob, options: Sequence[str], variables: Sequenc
 
 def list_sbatch_words(planned: PlannedJob) -> Sequence[str]:
     """Return the words of a command that are sbatch's own: what follows a script belongs to the script."""
-    if planned.spec.via != "sbatch":
+    if planned.spec.via != SBATCH:
         return ()
     return tuple(takewhile(lambda word: not word.endswith(".sh"), planned.spec.command))
 
@@ -196,7 +210,7 @@ def _find_option(words: Sequence[str], options: Sequence[str]) -> str:
 def read_directives(planned: PlannedJob) -> list[str]:
     """Return the words of the #SBATCH lines of a job's script; nothing where it is not given to sbatch."""
     script = find_script(planned)
-    if planned.spec.via != "sbatch" or script is None:
+    if planned.spec.via != SBATCH or script is None:
         return []
     try:
         with script.open("rb") as file:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
 
 from pytest_llmbench.core.job_records import Blame, JobEnd, JobStatus, Phase
-from pytest_llmbench.core.log_records import EndingCode
+from pytest_llmbench.launch.schedulers.job_states import ENDS, PHASES, SUCCESS, explain_by_state
 
 SACCT_FIELDS = "JobIDRaw,State,ExitCode,DerivedExitCode,ElapsedRaw,Submit,Start,End,NodeList"
 # each field with the sign behind it, so that it is printed at its full length
@@ -31,39 +30,22 @@ _DURATION = re.compile(
     "(?:(?:(?P<days>[0-9]{1,6})-)?(?P<hours>[0-9]{1,9}):)?(?P<minutes>[0-9]{1,9}):(?P<seconds>[0-9]{1,9})"
 )
 
-# how the reason of a status that this program ended begins; EndedBy says so too, since journals have it
-OWN = "pytest: "
-
-SUCCESS = "0:0"
-OUT_OF_MEMORY_SIGNAL = 125  # what Slurm gives as the signal of a step that ran out of memory
-
-_WAITING = "PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT PREEMPTED"
-_RUNNING = "RUNNING CONFIGURING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED SUSPENDED"
-_ENDED = "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY REVOKED TIMEOUT"
+_WAITING = "REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT PREEMPTED"
+_RUNNING = "CONFIGURING COMPLETING RESIZING SIGNALING STAGE_OUT STOPPED"
 _PHASES = {
-    state: phase
-    for phase, states in ((Phase.WAITING, _WAITING), (Phase.RUNNING, _RUNNING), (Phase.ENDED, _ENDED))
-    for state in states.split()
+    **PHASES,
+    **dict.fromkeys(_WAITING.split(), Phase.WAITING),
+    **dict.fromkeys(_RUNNING.split(), Phase.RUNNING),
+    **dict.fromkeys(("DEADLINE", "REVOKED"), Phase.ENDED),
 }
 
 _ENDS = {
-    "BOOT_FAIL": (Blame.INFRASTRUCTURE, "its nodes did not start"),
-    "NODE_FAIL": (Blame.INFRASTRUCTURE, "a node failed under it"),
-    "PREEMPTED": (Blame.INFRASTRUCTURE, "another job took its nodes"),
+    **ENDS,
     "REVOKED": (Blame.INFRASTRUCTURE, "another cluster of the federation took it over"),
     "DEADLINE": (Blame.RUN, "its deadline (--deadline) came first"),
-    "TIMEOUT": (Blame.RUN, "it reached its time limit: give it more time, or fewer steps"),
     "OUT_OF_MEMORY": (Blame.RUN, "a node ran out of host memory (--mem)"),
 }
 
-_CODES = {
-    EndingCode.NODE_FAILURE: Blame.INFRASTRUCTURE,
-    EndingCode.PREEMPTED: Blame.INFRASTRUCTURE,
-    EndingCode.GPU_FAILURE: Blame.INFRASTRUCTURE,
-    EndingCode.NCCL_TIMEOUT: Blame.INFRASTRUCTURE,
-    EndingCode.CANCELLED: Blame.CANCELLED,
-    EndingCode.STEP_CANCELLED: Blame.CANCELLED,
-}
 
 _HELD = "it was put back into the queue and held: see `scontrol show job`, then `scontrol release`"
 _HELD_STATES = {
@@ -305,34 +287,6 @@ def find_phase(state: str) -> Phase:
     return _PHASES.get(state, Phase.UNKNOWN)
 
 
-def drop_passing(status: JobStatus) -> JobStatus:
-    """Return what of a status is worth keeping: not for how long a job runs, nor when a waiting one may start, which
-    Slurm computes anew all the time."""
-    started = None if status.phase is Phase.WAITING else status.started
-    return replace(status, elapsed_seconds=None, started=started)
-
-
-def explain_status(status: JobStatus) -> JobEnd:
-    """Return how a job ended, and whose failure it is. Only COMPLETED without any failed step ended well.
-
-    What has not ended, or nothing is known of, is blamed on the run: it may run yet, and is not to be started again.
-    """
-    if status.phase is Phase.UNKNOWN:
-        return JobEnd(Blame.RUN, "Slurm has no record of it (any more), which does not say how it ended")
-    if status.phase is not Phase.ENDED:
-        return JobEnd(Blame.RUN, f"it has not ended: Slurm says {status.state or 'nothing'}")
-    if status.state == "COMPLETED":
-        return _explain_completed(status)
-    if status.state == "CANCELLED":
-        by_whom = f"by the user with uid {status.cancelled_by}" if status.cancelled_by else "Slurm does not say by whom"
-        return JobEnd(Blame.CANCELLED, f"CANCELLED: {by_whom}")
-    if status.state == "FAILED":
-        return JobEnd(Blame.RUN, f"FAILED: {_explain_failure(status)}")
-    blame, text = _ENDS.get(status.state, (Blame.RUN, "a state that is not known here, so no success"))
-    nodes = f" ({', '.join(status.nodes)})" if blame is Blame.INFRASTRUCTURE and status.nodes else ""
-    return JobEnd(blame, f"{status.state or 'no state'}: {text}{nodes}")
-
-
 def explain_stuck(status: JobStatus) -> str:
     """Return why a waiting job will never start by itself and what to do, or nothing if it may.
 
@@ -355,34 +309,9 @@ def explain_unavailable(status: JobStatus, *, reserved: bool = True) -> str:
     return f"{status.reason}: its nodes are down, drained{' or reserved' * reserved}" if out else ""
 
 
-def find_blame(ending_code: EndingCode) -> Blame:
-    """Return whose failure it is that a log ends with this code."""
-    return _CODES.get(ending_code, Blame.RUN)
-
-
-def format_exit(code: str) -> str:
-    """Return `exit code 7`, `signal 11 (SIGSEGV)` or `out of memory` for Slurm's `7:0`, `0:11` and `0:125`."""
-    exit_code, _, number = code.partition(":")
-    if not (exit_code.isdecimal() and number.isdecimal()):
-        return f"exit code {code!r}"
-    if int(number) == OUT_OF_MEMORY_SIGNAL:
-        return "out of memory"
-    return f"signal {number}{_name_signal(int(number))}" if int(number) else f"exit code {exit_code}"
-
-
-def _name_signal(number: int) -> str:
-    # Most of the real-time signals, which are valid, have no name.
-    return next((f" ({each.name})" for each in signal.Signals if each == number), "")
-
-
-def _explain_completed(status: JobStatus) -> JobEnd:
-    if status.exit_code not in ("", SUCCESS):
-        return JobEnd(Blame.RUN, f"COMPLETED, yet with {format_exit(status.exit_code)}")
-    # a script that does not end with the exit code of its srun: a green job with a failed step
-    if status.derived_exit_code not in ("", SUCCESS):
-        text = f"a step of it failed with {format_exit(status.derived_exit_code)}, although the batch script succeeded"
-        return JobEnd(Blame.RUN, f"COMPLETED, but {text}")
-    return JobEnd(Blame.NONE)
+def explain_end(status: JobStatus) -> JobEnd:
+    """Return how a job ended, and whose failure it is."""
+    return explain_by_state(status, "Slurm", _ENDS, refused=is_refused(status))
 
 
 def is_refused(status: JobStatus) -> bool:
@@ -390,9 +319,3 @@ def is_refused(status: JobStatus) -> bool:
     are left."""
     no_node = status.reason == "BadConstraints" or (status.seen_by == "sacct" and not status.nodes)
     return status.phase is Phase.ENDED and status.state == "FAILED" and no_node
-
-
-def _explain_failure(status: JobStatus) -> str:
-    if is_refused(status):
-        return "no node ever ran it: Slurm refused what it asks for"
-    return "Slurm gives no exit code" if status.exit_code in ("", SUCCESS) else format_exit(status.exit_code)

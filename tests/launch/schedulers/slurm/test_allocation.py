@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from fake_schedulers import make_slurm
 from support.job_specs import START, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose
+from pytest_llmbench.launch.jobs import shared_allocation
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.schedulers.slurm import allocation
-from pytest_llmbench.launch.schedulers.slurm.allocation import OUTPUT, AllocationLauncher, RunMarks, describe_run
+from pytest_llmbench.launch.schedulers.slurm.allocation import RunMarks, describe_run
 from pytest_llmbench.launch.schedulers.slurm.client import StepStatus
-from pytest_llmbench.launch.schedulers.slurm.launchers import SlurmJobs
-from pytest_llmbench.launch.schedulers.slurm.submissions import SubmitError
+from pytest_llmbench.launch.schedulers.submission import OUTPUT, SubmitError
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.schedulers.slurm.client import Slurm
@@ -54,7 +55,7 @@ class Held:
         self.journal = Journal(folder / ".llmbench")
         self.journal.begin("test", START)
         self.write_script("#SBATCH --exclusive\necho in $PWD; env > $FILE")
-        self.launcher = AllocationLauncher(self.journal, SlurmJobs(cast("Slurm", FakeSlurm())))
+        self.scheduler = make_slurm(FakeSlurm(), self.journal)
         self.environment = {"PATH": os.environ["PATH"], "SAME": "same", "GONE": "x", "TOKEN": "hf_12345"}
         spec = self.make_spec(via="sbatch", purpose=Purpose.ALLOCATION, command=("sbatch", "./launch.sh"))
         job = self.journal.intend(spec, START)
@@ -82,7 +83,7 @@ class Held:
         """Leave a run to the allocation."""
         spec = self.make_spec(via="allocation", command=("./launch.sh", "a b"), allocation=1, **changes)
         job = self.journal.intend(spec, START, repeat=len(self.journal.list_jobs()))
-        submission = self.launcher.submit(job)
+        submission = self.scheduler.submit(job)
         return self.journal.record_submission(job.number, submission.job_id, submission.folder, START)
 
     def wait_for_end(self, job: Job) -> RunMarks:
@@ -120,7 +121,7 @@ def test_run_has_environment_of_variant_and_allocation(held: Held) -> None:
     assert marks.code == 0
     assert (job.folder / "slurm-4711.out").read_text() == f"in {held.folder}\n"
     assert job.job_id == f"4711-{job.number}"
-    assert job.slurm_id == "4711"
+    assert job.scheduler_id == "4711"
 
 
 def test_no_secret_is_written(held: Held) -> None:
@@ -145,9 +146,9 @@ def test_runs_follow_each_other_and_leave_no_process(held: Held) -> None:
 
 def test_allocation_ends_when_released(held: Held) -> None:
     process = held.start()
-    allocation.release(held.journal, "another")
+    shared_allocation.release(held.journal, "another")
     assert process.poll() is None
-    allocation.release(held.journal, held.job.spec.case_id)
+    shared_allocation.release(held.journal, held.job.spec.case_id)
     assert process.wait(timeout=180) == 0
 
 
@@ -183,17 +184,17 @@ def test_run_without_an_allocation_is_refused(held: Held) -> None:
 def test_run_of_a_killed_session_is_found(held: Held) -> None:
     spec = held.make_spec(via="allocation", command=("./launch.sh",), allocation=1)
     job = held.journal.intend(spec, START)
-    assert held.launcher.recover(job) is None
-    submission = held.launcher.submit(job)
-    assert held.launcher.recover(job) == submission
+    assert held.scheduler.recover(job) is None
+    submission = held.scheduler.submit(job)
+    assert held.scheduler.recover(job) == submission
     held.start()
     held.wait_for_end(job)
-    assert held.launcher.recover(job) == submission
+    assert held.scheduler.recover(job) == submission
 
 
 def test_cancelling_runs_cancels_their_allocation_once(held: Held) -> None:
     slurm = FakeSlurm()
-    SlurmJobs(cast("Slurm", slurm)).cancel([held.job, held.leave_run()])
+    make_slurm(slurm).cancel([held.job, held.leave_run()])
     assert slurm.cancelled == ["4711"]
 
 
@@ -290,8 +291,8 @@ def test_logs_are_moved_away_from_later_runs(held: Held) -> None:
     log = held.folder / "results" / "bf16" / "8" / "log-x_4711.out"
     log.parent.mkdir(parents=True)
     log.write_text("a step")
-    assert not allocation.is_kept(job)
-    allocation.keep_logs(job, [log], 3)
-    assert allocation.is_kept(job)
+    assert not shared_allocation.is_kept(job)
+    shared_allocation.keep_logs(job, [log], 3)
+    assert shared_allocation.is_kept(job)
     assert not log.exists()
     assert (job.folder / "bf16" / "8" / log.name).read_text() == "a step"

@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from fake_schedulers import TOOLS
 from support.job_specs import job_spec
 from support.planned import FACTS
 
 from pytest_llmbench.core.job_records import Purpose
+from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan, place_run
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
-from pytest_llmbench.launch.schedulers.slurm.allocation_plan import AllocationPlan, place_run, plan_allocation
-from pytest_llmbench.launch.schedulers.slurm.client import Partition, SlurmAway
+from pytest_llmbench.launch.schedulers import Schedulers
+from pytest_llmbench.launch.schedulers.slurm.allocation_plan import plan_allocation
+from pytest_llmbench.launch.schedulers.slurm.client import Partition
+from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.schedulers.slurm.client import Slurm
@@ -32,7 +36,7 @@ class FakeSlurm:
 
     def list_partitions(self) -> tuple[Partition, ...]:
         if self.away:
-            raise SlurmAway("sinfo does not answer")
+            raise SchedulerAway("sinfo does not answer")
         return (Partition("other", 9, 8, 60.0, True, is_default=True), Partition("batch", 9, 8, self.limit, True))
 
 
@@ -141,8 +145,9 @@ def test_allocation_beyond_slurm_is_not_planned(job: PlannedJob, slurm: FakeSlur
 
 def test_other_launchers_get_no_allocation(job: PlannedJob) -> None:
     """And on this machine there is nothing to hold, nor to say."""
+    local = change(job, via="local", command=("./launch.sh",))
     assert plan(change(job, via="llmb-run", command=("llmb-run",))).because == "its launcher submits by itself"
-    assert plan(change(job, via="local", command=("./launch.sh",))) == AllocationPlan()
+    assert Schedulers(TOOLS).find(local.spec).plan_allocation([local, local], 8) == AllocationPlan()
     assert not AllocationPlan().describe(8, 2)
 
 

@@ -10,8 +10,9 @@ import pytest
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
 from pytest_llmbench.launch.commands import CommandOutput
-from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm, SlurmAway
-from pytest_llmbench.launch.schedulers.slurm.statuses import count_gpus, expand_hosts, explain_status, parse_duration
+from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
+from pytest_llmbench.launch.schedulers.slurm.statuses import count_gpus, expand_hosts, explain_end, parse_duration
+from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 SUBMITTED = datetime(2026, 11, 21, 5, 54, 27, tzinfo=UTC)
 
@@ -108,7 +109,7 @@ def test_sacct_and_squeue_give_the_same_exit_codes(job_id: str, queue: str) -> N
     by_sacct = Fake(sacct=SACCT).status(job_id)
     alone = Fake(sacct=NO_ACCOUNTING, squeue=QUEUE[queue]).status(job_id)
     assert (alone.exit_code, alone.derived_exit_code) == (by_sacct.exit_code, by_sacct.derived_exit_code)
-    assert explain_status(alone).blame is Blame.RUN
+    assert explain_end(alone).blame is Blame.RUN
 
 
 def test_failed_step_known_to_sacct_is_kept() -> None:
@@ -178,19 +179,19 @@ def test_a_single_job_that_squeue_refuses_to_know() -> None:
     "answer", [UNREACHABLE, CommandOutput(124, "", "squeue did not end within 30 s"), CommandOutput(1, "", "")]
 )
 def test_silent_controller_is_away(answer: CommandOutput) -> None:
-    with pytest.raises(SlurmAway, match="squeue does not answer"):
+    with pytest.raises(SchedulerAway, match="squeue does not answer"):
         Fake(sacct=SACCT, squeue=answer).status("1")
 
 
 def test_a_missing_program_says_what_to_do() -> None:
-    with pytest.raises(SlurmAway, match="login node"):
+    with pytest.raises(SchedulerAway, match="login node"):
         Fake(sacct=SACCT, squeue=CommandOutput(127, "", "squeue: No such file or directory")).status("1")
 
 
 @pytest.mark.parametrize("answer", [NO_DATABASE, CommandOutput(124, "", "sacct did not end within 30 s")])
 def test_silent_accounting_needs_a_controller_that_knows(answer: CommandOutput) -> None:
     assert Fake(sacct=answer, squeue=QUEUE["running"]).status("5").state == "RUNNING"
-    with pytest.raises(SlurmAway, match="sacct does not answer"):
+    with pytest.raises(SchedulerAway, match="sacct does not answer"):
         Fake(sacct=answer, squeue="").status("5")
 
 
@@ -254,9 +255,9 @@ def test_jobs_are_found_by_their_tokens() -> None:
 
 
 def test_possible_job_is_never_reported_missing() -> None:
-    with pytest.raises(SlurmAway):
+    with pytest.raises(SchedulerAway):
         find(["aaa"], squeue=UNREACHABLE, sacct="1|llmb:aaa\n")
-    with pytest.raises(SlurmAway):
+    with pytest.raises(SchedulerAway):
         find(["aaa"], squeue="", sacct=NO_DATABASE)
     with pytest.raises(LaunchError, match="jobs 1 2 carry the same mark llmb:aaa"):
         find(["aaa"], squeue="1|llmb:aaa|\n2|llmb:aaa|\n")
@@ -272,7 +273,7 @@ def test_partitions() -> None:
         Partition("long", 5, 4, 604800.0, False, gpu_nodes=(("h100", 4, 2),)),
         Partition("short", 1, 0, 600.0, True),
     )
-    with pytest.raises(SlurmAway):
+    with pytest.raises(SchedulerAway):
         Slurm(Fake(sinfo=UNREACHABLE), {}).list_partitions()
 
 
@@ -281,7 +282,7 @@ def test_why_nodes_are_out_of_service() -> None:
     slurm = Fake(sinfo=output)
     told = "bad nvlink | again (root, 2026-11-21T05:54:27)"
     assert Slurm(slurm, {}).list_node_reasons(["n1", "n2", "n3"]) == {"n1": told, "n2": told}
-    with pytest.raises(SlurmAway):
+    with pytest.raises(SchedulerAway):
         Slurm(Fake(sinfo=UNREACHABLE), {}).list_node_reasons(["n1"])
 
 
@@ -289,7 +290,7 @@ def test_the_name_of_the_cluster() -> None:
     config = "Configuration data\nCliFilterPlugins        = (null)\nClusterName             = eos\n"
     assert Slurm(Fake(scontrol=config), {}).find_cluster_name() == "eos"
     assert Slurm(Fake(scontrol="Configuration data\n"), {}).find_cluster_name() == ""
-    with pytest.raises(SlurmAway):
+    with pytest.raises(SchedulerAway):
         Slurm(Fake(scontrol=UNREACHABLE), {}).find_cluster_name()
 
 

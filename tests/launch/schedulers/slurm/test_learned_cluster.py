@@ -10,9 +10,10 @@ import pytest
 
 from pytest_llmbench.core.job_records import Cluster
 from pytest_llmbench.launch.commands import CommandOutput
-from pytest_llmbench.launch.plan.cluster_file import read_cluster
-from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm, SlurmAway
-from pytest_llmbench.launch.schedulers.slurm.learned_cluster import LearnedCluster, format_cluster_file, learn_cluster
+from pytest_llmbench.launch.plan.cluster_file import LearnedCluster, format_cluster_file, read_cluster
+from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
+from pytest_llmbench.launch.schedulers.slurm.learned_cluster import learn_cluster
+from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 
 class Answers:
@@ -112,7 +113,7 @@ def test_without_slurm_nothing_is_learned() -> None:
     def run(arguments: Sequence[str], *, timeout: float, environment: object = None) -> CommandOutput:
         return CommandOutput(127, "", f"{arguments[0]}: No such file or directory {timeout} {environment}")
 
-    with pytest.raises(SlurmAway):
+    with pytest.raises(SchedulerAway):
         learn_cluster(Slurm(run, {}))
     assert Slurm(run, {}).find_default_account() == ""
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from fake_schedulers import make_slurm
 from support.job_specs import START, job_spec
 
 from pytest_llmbench.core.job_records import Job
 from pytest_llmbench.launch.jobs.journal import Journal
-from pytest_llmbench.launch.schedulers.slurm.client import Slurm
-from pytest_llmbench.launch.schedulers.slurm.launchers import SlurmLauncher, Tools, build_launchers
-from pytest_llmbench.launch.schedulers.slurm.submissions import Submission, SubmitError
+from pytest_llmbench.launch.schedulers.slurm.scheduler import SlurmScheduler
+from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError
 
 
 class Queue:
@@ -58,9 +58,8 @@ class Site:
         return self.journal.intend(spec, START)
 
     @property
-    def launcher(self) -> SlurmLauncher:
-        launchers = build_launchers(Tools(self.journal, cast("Slurm", self.queue), submit_seconds=180.0))
-        return cast("SlurmLauncher", launchers["script"])
+    def scheduler(self) -> SlurmScheduler:
+        return make_slurm(self.queue, self.journal, submit_seconds=180.0)
 
 
 @pytest.fixture
@@ -77,9 +76,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_mark_and_placement_precede_the_launchers_options(site: Site) -> None:
     options = ("--time=01:30:00", "--qos=high", "--nodelist=n[1-4]")
     job = site.intend(
-        "sbatch --parsable -N 2 launch.sh -x", "12;eos", exclude=("n7", "n[12-14]"), sbatch_options=options
+        "sbatch --parsable -N 2 launch.sh -x", "12;eos", exclude=("n7", "n[12-14]"), scheduler_options=options
     )
-    assert site.launcher.submit(job) == Submission("12")
+    assert site.scheduler.submit(job) == Submission("12")
     *arguments, path = site.seen.read_text().splitlines()
     added = [f"--comment=llmb:{job.token}", "--exclude=n7,n[12-14]", *options]
     assert arguments == [*added, "--parsable", "-N", "2", "launch.sh", "-x"]
@@ -88,47 +87,47 @@ def test_mark_and_placement_precede_the_launchers_options(site: Site) -> None:
 
 def test_printed_folder_is_used(site: Site) -> None:
     script = 'id=$(sbatch --parsable launch.sh); echo "- Job id: $id"; echo "- Local Directory: /lustre/x"'
-    assert site.launcher.submit(site.intend(script, "12")) == Submission("12", Path("/lustre/x"))
+    assert site.scheduler.submit(site.intend(script, "12")) == Submission("12", Path("/lustre/x"))
 
 
 def test_failing_launcher_is_a_refusal(site: Site) -> None:
     site.write("slurm $(bin)/sbatch", "echo sbatch: error: Invalid account >&2; exit 3")
     with pytest.raises(SubmitError, match=r"exit code 3 and no job id.*Invalid account") as caught:
-        site.launcher.submit(site.intend("sbatch launch.sh"))
+        site.scheduler.submit(site.intend("sbatch launch.sh"))
     assert not caught.value.uncertain
 
 
 @pytest.mark.parametrize("script", ["sbatch launch.sh >/dev/null; kill -9 $$", "sbatch launch.sh >/dev/null; exit 1"])
 def test_job_of_a_killed_launcher_is_found(site: Site, script: str) -> None:
     job = site.intend(script)
-    assert site.launcher.submit(job) == Submission("12")
-    assert site.launcher.recover(job) == Submission("12")
+    assert site.scheduler.submit(job) == Submission("12")
+    assert site.scheduler.recover(job) == Submission("12")
 
 
 def test_lost_answer_is_found_by_the_mark(site: Site) -> None:
     site.write("slurm $(bin)/sbatch", "kill -9 $PPID; exit 1")
     job = site.intend("sbatch launch.sh")
     site.queue.tokens[job.token] = "31"
-    assert site.launcher.submit(job) == Submission("31")
+    assert site.scheduler.submit(job) == Submission("31")
 
 
 def test_two_jobs_of_one_launcher_are_uncertain(site: Site) -> None:
     with pytest.raises(SubmitError, match=r"2 job ids \(12, 13\)") as caught:
-        site.launcher.submit(site.intend("sbatch launch.sh >/dev/null; ANSWER=13 sbatch launch.sh >/dev/null", "12"))
+        site.scheduler.submit(site.intend("sbatch launch.sh >/dev/null; ANSWER=13 sbatch launch.sh >/dev/null", "12"))
     assert caught.value.uncertain
 
 
 @pytest.mark.parametrize("own", ["--exclude=n1", "-wn1", "--requeue -F nodes"])
 def test_launcher_that_names_nodes_itself_is_refused(site: Site, own: str) -> None:
     with pytest.raises(SubmitError, match=r"two lists of nodes cannot both hold.*this launcher names nodes") as caught:
-        site.launcher.submit(site.intend(f"sbatch {own} launch.sh", exclude=("n7",)))
+        site.scheduler.submit(site.intend(f"sbatch {own} launch.sh", exclude=("n7",)))
     assert not caught.value.uncertain
     assert not site.seen.exists()
-    assert site.launcher.submit(site.intend(f"sbatch {own} launch.sh")) == Submission("12"), "its own alone may stand"
+    assert site.scheduler.submit(site.intend(f"sbatch {own} launch.sh")) == Submission("12"), "its own alone may stand"
 
 
 def test_sbatch_inside_a_job_is_unchanged(site: Site) -> None:
-    site.launcher.submit(site.intend("SLURM_JOB_ID=7 sbatch next.sh", sbatch_options=("--time=90",)))
+    site.scheduler.submit(site.intend("SLURM_JOB_ID=7 sbatch next.sh", scheduler_options=("--time=90",)))
     assert site.seen.read_text().splitlines()[0] == "next.sh"
 
 
@@ -137,26 +136,28 @@ def test_unplaced_job_past_the_wrapper_is_cancelled(site: Site) -> None:
     with pytest.raises(
         SubmitError, match=r"job 44 with another sbatch.*--exclude=n7 did not reach.*was cancelled"
     ) as it:
-        site.launcher.submit(site.intend(script.replace("it's", "it'\\''s"), exclude=("n7",)))
+        site.scheduler.submit(site.intend(script.replace("it's", "it'\\''s"), exclude=("n7",)))
     assert not it.value.uncertain
     assert site.queue.cancelled == ["44"]
 
 
 @pytest.mark.parametrize("options", [(), ("--time=90",)])
 def test_unconstrained_job_past_the_wrapper_is_followed(site: Site, options: tuple[str, ...]) -> None:
-    assert site.launcher.submit(site.intend("echo Submitted batch job 44", sbatch_options=options)) == Submission("44")
+    assert site.scheduler.submit(site.intend("echo Submitted batch job 44", scheduler_options=options)) == Submission(
+        "44"
+    )
     assert site.queue.cancelled == []
 
 
 def test_marked_job_was_placed(site: Site) -> None:
     job = site.intend("echo Submitted batch job 44", exclude=("n7",))
     site.queue.tokens[job.token] = "44"
-    assert site.launcher.submit(job) == Submission("44")
+    assert site.scheduler.submit(job) == Submission("44")
 
 
 def test_missing_sbatch_starts_nothing(site: Site) -> None:
     site.path = str(site.folder / "nothing")
     with pytest.raises(SubmitError, match=r"there is no sbatch on the PATH .* that could get --qos=high") as caught:
-        site.launcher.submit(site.intend("touch ran", sbatch_options=("--qos=high",)))
+        site.scheduler.submit(site.intend("touch ran", scheduler_options=("--qos=high",)))
     assert not caught.value.uncertain
     assert not (site.folder / "ran").exists()

@@ -8,13 +8,8 @@ import pytest
 
 from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
 from pytest_llmbench.core.log_records import EndingCode
-from pytest_llmbench.launch.schedulers.slurm.statuses import (
-    explain_status,
-    explain_stuck,
-    find_blame,
-    find_phase,
-    format_exit,
-)
+from pytest_llmbench.launch.schedulers.job_states import find_blame, format_exit
+from pytest_llmbench.launch.schedulers.slurm.statuses import explain_end, explain_stuck, find_phase
 
 STARTED = datetime(2026, 1, 2, tzinfo=UTC)
 
@@ -75,14 +70,14 @@ def test_phase_of_each_state(state: str, phase: Phase) -> None:
     ids=lambda value: f"{value.phase}-{value.state}-{value.derived_exit_code}" if isinstance(value, JobStatus) else "",
 )
 def test_end_of_each_state_is_blamed(status: JobStatus, blame: Blame, words: str) -> None:
-    end = explain_status(status)
+    end = explain_end(status)
     assert end.blame is blame
     assert words in end.text
     assert bool(end.text) is (blame is not Blame.NONE)
 
 
 def test_failed_nodes_are_named() -> None:
-    assert "(n1, n2)" in explain_status(JobStatus(Phase.ENDED, "NODE_FAIL", nodes=("n1", "n2"))).text
+    assert "(n1, n2)" in explain_end(JobStatus(Phase.ENDED, "NODE_FAIL", nodes=("n1", "n2"))).text
 
 
 @pytest.mark.parametrize(
@@ -93,7 +88,7 @@ def test_failed_nodes_are_named() -> None:
     ],
 )
 def test_a_refused_submission_is_recorded_as_failed(status: JobStatus) -> None:
-    assert explain_status(status).text == "FAILED: no node ever ran it: Slurm refused what it asks for"
+    assert explain_end(status).text == "FAILED: no node ever ran it: Slurm refused what it asks for"
 
 
 @pytest.mark.parametrize(

@@ -8,18 +8,20 @@ from pathlib import Path
 import pytest
 from support.job_specs import job
 
-from pytest_llmbench.launch.schedulers.slurm.submissions import (
+from pytest_llmbench.launch.schedulers.slurm.launcher_output import (
+    find_remedy,
+    is_refused,
+    read_llmb_run,
+    read_sbatch,
+    read_script,
+    require_single,
+)
+from pytest_llmbench.launch.schedulers.submission import (
     Submission,
     SubmitError,
     describe_doubt,
     describe_refusal,
-    find_remedy,
-    is_refused,
-    read_llmb_run,
     read_pattern,
-    read_sbatch,
-    read_script,
-    require_single,
 )
 
 OUTPUT = Path("/scratch/submit.out")
@@ -149,13 +151,13 @@ def test_an_id_that_is_not_slurms_is_not_followed(name: str) -> None:
 )
 def test_a_refusal_says_what_to_do(text: str, expected: str) -> None:
     assert expected in find_remedy(text)
-    told = describe_refusal(job(Path("/scratch")), 1, f"first line\n{text}\n", OUTPUT)
+    told = describe_refusal(job(Path("/scratch")), 1, f"first line\n{text}\n", OUTPUT, find_remedy(text))
     assert all(part in told for part in (text, expected, "exit code 1", str(OUTPUT), "grok1_314b-25.05-gb200-bf16-128"))
 
 
 def test_refusal_shows_the_last_printable_lines() -> None:
     text = "\n".join(f"line {number}" for number in range(100)) + "\n\x1b]0;title\x07bad\x07\n"
-    told = describe_refusal(job(Path("/scratch")), None, text, OUTPUT)
+    told = describe_refusal(job(Path("/scratch")), None, text, OUTPUT, "try again")
     assert "line 99" in told
     assert "line 90" not in told
     assert "did not end in time" in told
@@ -164,7 +166,7 @@ def test_refusal_shows_the_last_printable_lines() -> None:
 
 def test_output_with_unknown_secrets_is_not_shown() -> None:
     spec = replace(job(Path("/scratch")).spec, environment=(("HF_TOKEN", "***"),), secrets=("HF_TOKEN",))
-    told = describe_refusal(job(Path("/scratch"), spec=spec), 1, "+ export HF_TOKEN=hf_secret\n", OUTPUT)
+    told = describe_refusal(job(Path("/scratch"), spec=spec), 1, "+ export HF_TOKEN=hf_secret\n", OUTPUT, "")
     assert "hf_secret" not in told
     assert "may hold a secret" in told
 
@@ -185,7 +187,9 @@ def test_known_error_is_a_refusal(text: str, expected: bool) -> None:
 
 
 def test_a_doubt_says_how_to_find_out() -> None:
-    assert "It said" not in describe_doubt(job(Path("/scratch")), OUTPUT)
-    assert "said: line 1 | line 2. See" in describe_doubt(job(Path("/scratch")), OUTPUT, text="line 1\nline 2\n")
-    assert "squeue --me" in describe_doubt(job(Path("/scratch")), OUTPUT)
-    assert "llmb:token1" in describe_doubt(job(Path("/scratch")), OUTPUT, marked=True)
+    doubtful = job(Path("/scratch"))
+    assert "It said" not in describe_doubt(doubtful, OUTPUT, "squeue --me")
+    assert "said: line 1 | line 2. See" in describe_doubt(doubtful, OUTPUT, "squeue", text="line 1\nline 2\n")
+    assert "`squeue --me` (its comment is x);" in describe_doubt(
+        doubtful, OUTPUT, "squeue --me", mark=" (its comment is x)"
+    )

@@ -1,33 +1,27 @@
-"""Submitting with real commands, of which Slurm's are stood in for; and jobs on this machine."""
+"""Submitting to Slurm with real commands, of which Slurm's are stood in for."""
 
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from fake_schedulers import make_slurm
 from support.job_specs import START, job_spec
 
-from pytest_llmbench.baseline.launch_schema import LAUNCHERS
-from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose
+from pytest_llmbench.core.job_records import Job, JobStatus, Phase
 from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.jobs.journal import Journal
-from pytest_llmbench.launch.schedulers.local import LocalLauncher
-from pytest_llmbench.launch.schedulers.slurm.client import SlurmAway
-from pytest_llmbench.launch.schedulers.slurm.launchers import Launcher, NotReachedError, Tools, build_launchers
-from pytest_llmbench.launch.schedulers.slurm.submissions import Submission, SubmitError
-from pytest_llmbench.runs.discover.names import read_log_name
-from pytest_llmbench.runs.layouts.metadata import read_metadata
+from pytest_llmbench.launch.schedulers.slurm.scheduler import NotReachedError, SlurmScheduler
+from pytest_llmbench.launch.schedulers.submission import SchedulerAway, Submission, SubmitError
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.schedulers.slurm.client import Slurm
+    pass
 
 
 class FakeSlurm:
@@ -41,7 +35,7 @@ class FakeSlurm:
     def find(self, tokens: Collection[str], since: datetime) -> dict[str, str]:
         self.asked.append(("find", since))
         if self.away:
-            raise SlurmAway("Unable to contact slurm controller")
+            raise SchedulerAway("Unable to contact slurm controller")
         return {token: self.tokens[token] for token in tokens if token in self.tokens}
 
     def poll(self, jobs: Mapping[str, datetime]) -> dict[str, JobStatus]:
@@ -66,11 +60,11 @@ class Bench:
 
     def __init__(self, folder: Path, journal: Journal) -> None:
         self.folder, self.journal, self.slurm = folder, journal, FakeSlurm()
-        self.launchers = self.patient(180.0)
+        self.scheduler = self.patient(180.0)
 
-    def patient(self, seconds: float) -> dict[str, Launcher]:
-        """Launchers that wait so long for the end of a submission."""
-        return build_launchers(Tools(self.journal, cast("Slurm", self.slurm), submit_seconds=seconds))
+    def patient(self, seconds: float) -> SlurmScheduler:
+        """Return a scheduler that waits so long for the end of a submission."""
+        return make_slurm(self.slurm, self.journal, submit_seconds=seconds)
 
     def intend(self, text: str, *arguments: str, **changes: Any) -> Job:
         """A job whose submission command is a script of `text`."""
@@ -81,10 +75,10 @@ class Bench:
         return self.journal.intend(job_spec(self.folder, **{"via": "sbatch", "command": command, **changes}), START)
 
     def submit(self, job: Job) -> Submission:
-        return self.launchers[job.spec.via].submit(job)
+        return self.scheduler.submit(job)
 
     def recover(self, job: Job) -> Submission | None:
-        return self.launchers[job.spec.via].recover(job)
+        return self.scheduler.recover(job)
 
     def interrupted(self, text: str) -> Job:
         """A job whose submission was begun by a session that was interrupted then; the script goes on afterwards."""
@@ -95,7 +89,7 @@ class Bench:
         go = self.folder / "go"
         job = self.intend(f"until [ -e {go} ]; do sleep 0.01; done; {text}")
         with pytest.raises(KeyboardInterrupt):
-            build_launchers(Tools(self.journal, cast("Slurm", self.slurm), interrupt))["sbatch"].submit(job)
+            make_slurm(self.slurm, self.journal, sleep=interrupt).submit(job)
         go.touch()
         return job
 
@@ -103,13 +97,6 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path, journal: Journal) -> Bench:
     return Bench(tmp_path, journal)
-
-
-def test_every_via_has_a_launcher(bench: Bench) -> None:
-    """And one for the runs in an allocation, which no command names."""
-    assert tuple(bench.launchers) == (*LAUNCHERS, "allocation")
-    assert len({bench.launchers[name].scheduler for name in ("sbatch", "script", "llmb-run")}) == 1, "one poll for all"
-    assert bench.launchers["local"].scheduler.at_once == 1
 
 
 def test_sbatch_gets_token_nodes_and_hostile_arguments_as_data(bench: Bench) -> None:
@@ -201,7 +188,7 @@ def test_endless_submission_is_stopped_and_uncertain(bench: Bench) -> None:
     one = bench.intend("echo $$ > pid; sleep 600")
     begun = time.monotonic()
     with pytest.raises(SubmitError, match="nothing tells") as caught:
-        bench.patient(0.5)["sbatch"].submit(one)
+        bench.patient(0.5).submit(one)
     assert caught.value.uncertain
     assert time.monotonic() - begun < 300
     with pytest.raises(ProcessLookupError):
@@ -214,7 +201,7 @@ def test_sbatch_that_cannot_reach_slurm_submitted_nothing(bench: Bench) -> None:
         bench.submit(one)
     assert bench.recover(one) is None
     bench.slurm.away = True
-    with pytest.raises(SlurmAway):
+    with pytest.raises(SchedulerAway):
         bench.recover(one)
 
 
@@ -259,142 +246,7 @@ def test_recovering_a_killed_submission_asks_slurm(bench: Bench) -> None:
 
 def test_slurm_is_asked_once_for_all_jobs(bench: Bench) -> None:
     jobs = [Job(number, "t", job_spec(bench.folder), bench.folder, job_id=str(400 + number)) for number in range(6)]
-    scheduler = bench.launchers["sbatch"].scheduler
+    scheduler = bench.scheduler
     assert sorted(scheduler.poll(jobs)) == [0, 1, 2, 3, 5], "what Slurm does not mention is left out"
     assert scheduler.cancel(jobs[:2]) == ""
     assert bench.slurm.asked == [("poll", *(str(400 + number) for number in range(6))), ("cancel", "400", "401")]
-
-
-# --- this machine -----------------------------------------------------------------------------------------
-
-
-def start(journal: Journal, folder: Path, text: str, **changes: Any) -> tuple[LocalLauncher, Job]:
-    launcher = LocalLauncher(journal)
-    spec = job_spec(
-        folder, command=("/bin/sh", "-c", text), **{"experiment": "pretrain_grok1_314b_bf16_128", **changes}
-    )
-    one = journal.intend(spec, START)
-    found = launcher.submit(one)
-    return launcher, journal.record_submission(one.number, found.job_id, found.folder, START)
-
-
-def followed(launcher: LocalLauncher, one: Job) -> JobStatus:
-    for _ in range(200):
-        status = launcher.poll([one])[one.number]
-        if status.phase is Phase.ENDED:
-            return status
-        assert status == replace(status, phase=Phase.RUNNING, state="RUNNING", exit_code="")
-        time.sleep(0.05)
-    pytest.fail("the job does not end")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "state", "code"),
-    [("exit 0", "COMPLETED", "0:0"), ("exit 7", "FAILED", "7:0"), ("kill -SEGV $$", "FAILED", "0:11")],
-)
-def test_local_job_is_a_process(journal: Journal, tmp_path: Path, text: str, state: str, code: str) -> None:
-    launcher, one = start(journal, tmp_path, f"sleep 0.2; {text}")
-    status = followed(launcher, one)
-    assert (status.state, status.exit_code, status.nodes, status.seen_by) == (
-        state,
-        code,
-        (socket.gethostname(),),
-        "process",
-    )
-    assert status.elapsed_seconds is not None
-    assert 0 <= status.elapsed_seconds < 20
-    assert status.started
-    assert status.ended
-    assert status.started <= status.ended
-
-
-def test_local_log_and_record_are_identified_later(journal: Journal, tmp_path: Path) -> None:
-    launcher, one = start(journal, tmp_path, "echo hello")
-    followed(launcher, one)
-    log = one.folder / f"log-pretrain_grok1_314b_bf16_128_{one.number}_0.out"
-    assert log.read_text() == "hello\n"
-    assert read_log_name(log.stem).job == one.job_id == str(one.number)
-    record = read_metadata(one.folder / f"llmb-config_{one.number}.yaml")
-    assert record.odd == ()
-    assert record.job == one.job_id
-    assert record.excluded is None
-    assert record.started
-    assert abs((record.started - datetime.now(UTC)).total_seconds()) < 60
-    assert {hint.field: hint.value for hint in record.hints} == {
-        "recipe": "grok1",
-        "size": "314b",
-        "dtype": "bf16",
-        "gpus": "128",
-        "gpu": "gb200",
-        "release": "25.05",
-        "scaling": "weak",
-    }
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"purpose": Purpose.PROFILE}, "profiled"),
-        ({"environment": (("PATH", "/usr/bin:/bin"), ("ENABLE_NCCLTRACE", "true"))}, "traced"),
-    ],
-)
-def test_record_excludes_a_run_that_is_not_measured(
-    journal: Journal, tmp_path: Path, changes: dict[str, Any], reason: str
-) -> None:
-    launcher, one = start(journal, tmp_path, "true", **changes)
-    followed(launcher, one)
-    assert read_metadata(one.folder / f"llmb-config_{one.number}.yaml").excluded == reason
-
-
-def test_record_contains_no_secret(journal: Journal, tmp_path: Path) -> None:
-    environment = (("PATH", "/usr/bin:/bin"), ("HF_TOKEN", "hf_verysecret"))
-    launcher, one = start(journal, tmp_path, "true", environment=environment, secrets=("HF_TOKEN",))
-    followed(launcher, one)
-    texts = [path.read_bytes() for path in one.folder.parent.parent.parent.rglob("*") if path.is_file()]
-    assert texts
-    assert not [text for text in texts if b"verysecret" in text]
-
-
-def test_cancelled_job_leaves_no_process(journal: Journal, tmp_path: Path) -> None:
-    launcher, one = start(journal, tmp_path, "sleep 61 & echo $! > child; sleep 62")
-    while not (tmp_path / "child").exists():
-        time.sleep(0.02)
-    assert launcher.cancel([one]) == ""
-    status = followed(launcher, one)
-    assert (status.state, status.cancelled_by) == ("CANCELLED", str(os.getuid()))
-    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
-    assert not child.exists() or child.read_text().rpartition(")")[2].split()[0] in "ZX"
-
-
-def test_ended_job_is_not_cancelled(journal: Journal, tmp_path: Path) -> None:
-    launcher, one = start(journal, tmp_path, "true")
-    followed(launcher, one)
-    assert launcher.cancel([one]) == ""
-    assert followed(launcher, one).state == "COMPLETED"
-
-
-def test_job_killed_without_a_trace_failed(journal: Journal, tmp_path: Path) -> None:
-    launcher, one = start(journal, tmp_path, "kill -9 $PPID; kill -9 $$")
-    status = followed(launcher, one)
-    assert (status.state, status.exit_code) == ("FAILED", "")
-
-
-@pytest.mark.slow
-def test_recovering_a_local_job(journal: Journal, tmp_path: Path) -> None:
-    launcher = LocalLauncher(journal)
-    waits = "echo x >> runs; for i in $(seq 400); do test -e end && break; sleep 0.05; done"
-    one = journal.intend(job_spec(tmp_path, command=("/bin/sh", "-c", waits)), START)
-    assert launcher.recover(one) is None
-    launcher.submit(one)
-    assert launcher.recover(one) == Submission(str(one.number), one.folder)
-    (tmp_path / "end").touch()
-    followed(launcher, one)
-    assert launcher.recover(one) == Submission(str(one.number), one.folder)
-    assert (tmp_path / "runs").read_text() == "x\n"
-
-
-@pytest.mark.parametrize("name", ["../x", "a b", "-x", "x" * 300])
-def test_log_name_cannot_leave_the_job_folder(journal: Journal, tmp_path: Path, name: str) -> None:
-    with pytest.raises(SubmitError, match="cannot be the name of a log"):
-        start(journal, tmp_path, "true", experiment=name)

@@ -1,0 +1,45 @@
+"""Which scheduler runs a job, and that there is one object for each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_schedulers import TOOLS
+from support.job_specs import job, job_spec
+
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.job_records import LAUNCHERS, SCHEDULERS
+from pytest_llmbench.launch.schedulers import HERE, Schedulers, find_via, list_schedulers, load_scheduler
+
+FOLDER = Path("/scratch")
+
+
+def test_every_launcher_has_a_scheduler() -> None:
+    """And the runs in an allocation, which no command names."""
+    assert {*LAUNCHERS, "allocation"} == SCHEDULERS.keys()
+    names = {via: load_scheduler(via).name for via in SCHEDULERS}
+    assert names == dict.fromkeys(SCHEDULERS, "Slurm") | {"local": "this machine"}
+    assert load_scheduler("local").at_once == 1
+
+
+def test_jobs_of_one_scheduler_are_asked_for_together() -> None:
+    jobs = [job(FOLDER, number, spec=job_spec(FOLDER, via=via)) for number, via in enumerate(SCHEDULERS)]
+    groups = Schedulers(TOOLS).group(jobs)
+    assert sorted(len(own) for own in groups.values()) == [1, 4]
+
+
+def test_unknown_launcher_is_refused_with_the_nearest() -> None:
+    with pytest.raises(
+        LaunchError, match=r"grok1.*no launcher 'locl' \(did you mean 'local'\?\); expected one of sbatch,"
+    ):
+        Schedulers(TOOLS).find(job_spec(FOLDER, via="locl"))
+
+
+@pytest.mark.parametrize(("program", "via"), [("sbatch", "sbatch"), ("bash", HERE), ("./sbatch.sh", HERE)])
+def test_typed_command_is_submitted_by_its_program(program: str, via: str) -> None:
+    assert find_via(program) == via
+
+
+def test_this_machine_alone_is_here() -> None:
+    assert [scheduler.here for scheduler in list_schedulers()] == [False, True]

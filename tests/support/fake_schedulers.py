@@ -1,0 +1,39 @@
+"""Schedulers that are stood in for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from pytest_llmbench.core.job_records import SCHEDULERS, JobSpec
+from pytest_llmbench.launch.commands import run
+from pytest_llmbench.launch.schedulers import Schedulers, load_scheduler
+from pytest_llmbench.launch.schedulers.protocol import JobRecords, Scheduler, Tools
+from pytest_llmbench.launch.schedulers.slurm.client import Slurm
+from pytest_llmbench.launch.schedulers.slurm.scheduler import SlurmScheduler
+
+TOOLS = Tools(run, {})
+
+
+class FakeSchedulers(Schedulers):
+    """Schedulers of which some are stood in for, by the way in which a job is submitted."""
+
+    def __init__(self, stand_ins: Mapping[str, Scheduler]) -> None:
+        super().__init__(TOOLS)
+        self.stand_ins = dict(stand_ins)
+
+    def find(self, spec: JobSpec) -> Scheduler:
+        """Return the stand-in of a job; LaunchError as from the real ones."""
+        return self.stand_ins.get(spec.via) or super().find(spec)
+
+
+def make_slurm(client: object, journal: JobRecords | None = None, **tools: Any) -> SlurmScheduler:
+    """Return Slurm with a client that is stood in for."""
+    made = Tools(run, {}, journal, **tools)
+    return SlurmScheduler(made, cast("Slurm", client))
+
+
+def make_slurm_schedulers(client: object) -> Schedulers:
+    """Return schedulers whose Slurm has a client that is stood in for."""
+    slurm = make_slurm(client)
+    return FakeSchedulers({via: slurm for via in SCHEDULERS if not load_scheduler(via).here})
