@@ -347,7 +347,7 @@ class Job:
     @property
     def scheduler_id(self) -> str:
         """The id that the scheduler knows: that of its allocation for a run in one, `4711` of `4711-2`."""
-        return self.job_id.partition("-")[0]
+        return self.job_id.rpartition("-")[0] if self.spec.allocation else self.job_id
 
     @property
     def refused(self) -> bool:
