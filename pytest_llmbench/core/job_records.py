@@ -26,6 +26,9 @@ SCHEDULERS = {
 }
 """The scheduler that runs a job, by the way in which it is submitted (`via`)."""
 
+JOB_VARIABLES = ("SLURM_JOB_ID",)
+"""The variables that schedulers give their jobs; a process with one of them was not started by this program."""
+
 LAUNCHERS = tuple(via for via in SCHEDULERS if via != "allocation")
 """The ways that a command in a baseline file may name; runs in an allocation are made by an A/B or a search."""
 
@@ -136,13 +139,13 @@ class Loss(StrEnum):
 
     FAILED = "failed"  # nothing of it was used: it was started again, or its run could not be judged
     HUNG = "hung"  # the same, since it stood still
-    REQUEUED = "requeued"  # Slurm put it back into its queue, and it began anew
+    REQUEUED = "requeued"  # its scheduler put it back into its queue, and it began anew
 
 
 class EndedBy(StrEnum):
     """Who decided that a job is over."""
 
-    OTHERS = "others"  # itself, Slurm or a user, as its state says
+    OTHERS = "others"  # itself, its scheduler or a user, as its state says
     PYTEST = "pytest"  # this program cancelled it, or gave it up
 
 
@@ -154,7 +157,7 @@ class Command:
     """One way to launch a recipe."""
 
     name: str
-    via: str  # sbatch, script, llmb-run or local
+    via: str  # one of LAUNCHERS
     command: str  # a template with {placeholders} and $VARIABLES
     folder: str = ""  # a template, too; empty: the recipe's own
     fixed: Pairs = ()  # variables of this command
@@ -301,7 +304,7 @@ class JobStatus:
     """What is known of a job."""
 
     phase: Phase
-    state: str  # Slurm's word without its suffix: COMPLETED, CANCELLED, ...
+    state: str  # COMPLETED, CANCELLED, ...: launch/schedulers/job_states.py
     reason: str = ""  # why it is pending; of a job that PYTEST ended, why it did
     nodes: tuple[str, ...] = ()
     exit_code: str = ""  # reads `7:0`, empty: unknown
@@ -312,8 +315,8 @@ class JobStatus:
     ended: datetime | None = None
     cancelled_by: str = ""  # the uid of a CANCELLED by
     restarts: int = 0  # how often it was requeued
-    earlier_seconds: tuple[float, ...] = ()  # how long each start before that ran, as far as sacct tells
-    seen_by: str = ""  # what said so: sacct, squeue, process
+    earlier_seconds: tuple[float, ...] = ()  # how long each start before that ran, as far as known
+    seen_by: str = ""  # the command that said so, or `process`
     ended_by: EndedBy = EndedBy.OTHERS
     limit_seconds: float | None = None  # its time limit, None: it has none, or nobody says it
     stall: Stall | None = None  # of a running job: it stands still; of one that ended: it did so then
@@ -328,7 +331,7 @@ class Job:
     """A job of the journal."""
 
     number: int  # unique in its folder
-    token: str  # marks the job at Slurm
+    token: str  # marks the job at its scheduler
     spec: JobSpec
     folder: Path  # its own, below `.llmbench/`
     attempt: int = 1  # counts from 1 what was started again after a failure of the infrastructure

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.job_records import JOB_VARIABLES
 from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.core.userfile import is_there
 
@@ -228,7 +229,7 @@ def wait(process: Process, exit_file: Path, timeout: float, sleep: Callable[[flo
 
 def stop(process: Process, grace_seconds: float, sleep: Callable[[float], object]) -> None:
     """End a command and everything that it started here: TERM, and after `grace_seconds` KILL. Nothing else is touched,
-    a Slurm job on this machine that it submitted least of all.
+    least of all a job of a scheduler on this machine that it submitted.
 
     LaunchError where something of it is still there 10 s later, or where it is of another machine.
     """
@@ -328,7 +329,7 @@ def read_stats() -> Iterator[tuple[int, ProcessStat]]:
 
 
 def has_variable(pid: int, variable: str, value: str) -> bool:
-    """Whether a process was started with this variable, and not by Slurm, which hands variables on to its jobs.
+    """Whether a process was started with this variable, and not by a scheduler, which hands variables on to its jobs.
 
     False for a process of another user, which cannot be looked at.
     """
@@ -337,7 +338,8 @@ def has_variable(pid: int, variable: str, value: str) -> bool:
     except OSError:
         return False
     ours = f"{variable}={value}".encode() in variables
-    return ours and not any(entry.startswith(b"SLURM_JOB_ID=") for entry in variables)
+    is_job = any(entry.partition(b"=")[0].decode(errors="replace") in JOB_VARIABLES for entry in variables)
+    return ours and not is_job
 
 
 def identify(ticks: str) -> str:

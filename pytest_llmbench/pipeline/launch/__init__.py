@@ -103,7 +103,6 @@ class Planner:
         self.catalog = catalog
         self.host = host
         self.overruled: tuple[str, ...] = ()
-        self._submits: dict[tuple[str, str], bool] = {}  # by llmb-run and the PATH that it is found on
         self._needs_gpus = any(key.gpu != "cpu" for key in selected)
 
     @cached_property
@@ -249,7 +248,7 @@ class Planner:
             variables=build_variables(facts, purpose, key, profile=profile, checkpoint=checkpoint),
             launcher=self.launch.launcher,
         )
-        return PlannedJob(self._use_installed_subcommand(spec), facts)
+        return PlannedJob(self.schedulers.find(spec).adapt_command(spec), facts)
 
     def plan_variants(self, jobs: Sequence[PlannedJob]) -> dict[str, tuple[PlannedJob, ...]]:
         """Return for each configuration a job for each of its variants, in their order; nothing where there are none.
@@ -308,19 +307,6 @@ class Planner:
             return self.schedulers.list_node_reasons(nodes)
         except LaunchError:
             return {}
-
-    def _use_installed_subcommand(self, spec: JobSpec) -> JobSpec:
-        """Return a job with `llmb-run submit` for the `single` of its document where that is installed: 25.12 calls
-        `single` deprecated, and 26.06.01 does not have it. Both take the same options."""
-        if spec.via != "llmb-run" or spec.command[1:2] != ("single",):
-            return spec
-        program, _, *options = spec.command
-        path = dict(spec.environment).get("PATH", "")
-        if (program, path) not in self._submits:
-            done = self.host.run((program, "submit", "--help"), timeout=60.0, environment=dict(spec.environment))
-            self._submits[program, path] = done.code == 0
-        subcommand = "submit" if self._submits[program, path] else "single"
-        return replace(spec, command=(program, subcommand, *options))
 
     def find_problems(self, plan: Plan) -> tuple[LaunchProblem, ...]:
         """Return all that is in the way of the plan. What somebody overruled by its name is told instead, and kept as

@@ -48,7 +48,7 @@ class Session:
         slurm = Slurm(self.runner, self.environment, timeout=timeout)
         tools = Tools(self.runner, self.environment, self.journal, submit_seconds=60.0)
         scheduler = SlurmScheduler(tools, slurm)
-        schedulers = FakeSchedulers({"sbatch": scheduler})
+        schedulers = FakeSchedulers(dict.fromkeys(("sbatch", "script", "allocation"), scheduler))
         self.engine = Engine(
             self.journal,
             Submitter(schedulers, Builder(self.journal.session, time.sleep, self.told.append)),

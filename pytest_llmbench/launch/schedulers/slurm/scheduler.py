@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import Cluster, Job, JobStatus, Purpose
+from pytest_llmbench.core.job_records import Cluster, Job, JobSpec, JobStatus, Purpose
 from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.plan.cluster_file import LearnedCluster
@@ -81,6 +82,7 @@ class SlurmScheduler(Scheduler):
         super().__init__(tools)
         self._slurm = slurm or Slurm(tools.run, tools.environment)
         self._clock = clock
+        self._submits: dict[tuple[str, str], bool] = {}  # by llmb-run and the PATH that it is found on
         self._ended: dict[int, float] = {}  # when the end of each run in an allocation was first seen, by its number
 
     # --- the cluster ------------------------------------------------------------------------------------------
@@ -92,6 +94,20 @@ class SlurmScheduler(Scheduler):
     def learn_cluster(self, gpu: str = "") -> LearnedCluster | None:
         """Return the cluster that Slurm has GPUs in; None if it has none."""
         return learn_cluster(self._slurm, gpu)
+
+    def adapt_command(self, spec: JobSpec) -> JobSpec:
+        """Return a job with `llmb-run submit` for the `single` of its document where that is installed: 25.12 calls
+        `single` deprecated, and 26.06.01 does not have it. Both take the same options."""
+        if spec.via != "llmb-run" or spec.command[1:2] != ("single",):
+            return spec
+        program, _, *options = spec.command
+        environment = dict(spec.environment)
+        known = (program, environment.get("PATH", ""))
+        if known not in self._submits:
+            done = self._tools.run((program, "submit", "--help"), timeout=60.0, environment=environment)
+            self._submits[known] = done.code == 0
+        subcommand = "submit" if self._submits[known] else "single"
+        return replace(spec, command=(program, subcommand, *options))
 
     def find_cluster_name(self) -> str:
         """Return what Slurm calls the cluster."""
