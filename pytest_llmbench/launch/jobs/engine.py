@@ -309,8 +309,8 @@ class Engine:
         self._sleep(max(0.01, min(self._pause - elapsed, self._limits.longest_poll)))
 
     def _poll(self) -> None:
-        """Ask once for all jobs, and take what is said."""
-        changed, taken = False, 0.0
+        """Ask each scheduler once for all of its jobs, and take what is said."""
+        moved, taken = False, 0.0
         for scheduler, jobs in self._schedulers.group(self._live.values()).items():
             begun = self._now()
             try:
@@ -320,22 +320,29 @@ class Engine:
                 continue
             taken += (self._now() - begun).total_seconds()
             self._note_answer(jobs[0])
-            logs = self._read_logs(jobs, statuses)
-            with self._journal.write_together():  # on many disks each write takes as long as the poll
-                taken_jobs = [self._take(job, statuses.get(job.number), logs.get(job.number)) for job in jobs]
-            for each in taken_jobs:  # only what is written: a session that is killed goes on with what it said
-                self._progress.tell_change(each.job, each.before, self._now(), cancels=self._limits.stalls.cancels)
-            for job in (job for job in jobs if job.number not in self._live):
-                self._hand_on(self._jobs[job.number])
-            changed |= any(each.moved for each in taken_jobs)
-            doomed = [each.job for each in taken_jobs if each.cancel]
-            if doomed and (problem := scheduler.cancel(doomed)):
-                self._say(problem)
+            moved |= self._take_answers(scheduler, jobs, statuses)
         self._polled = self._now()
-        pause = self._limits.first_poll if changed else self._pause * 1.5
+        pause = self._limits.first_poll if moved else self._pause * 1.5
         self._pause = min(max(pause, PAUSES * taken), self._limits.longest_poll)
         waiting = len(self._queue) + len(self._intended)
         self._progress.update(list(self._jobs.values()), waiting, self._now())
+
+    def _take_answers(self, scheduler: Scheduler, jobs: Sequence[Job], statuses: Mapping[int, JobStatus]) -> bool:
+        """Write what a poll says, report it, and do what follows; return True if a job came to another state."""
+        logs = self._read_logs(jobs, statuses)
+        with self._journal.write_together():  # on many disks each write takes as long as the poll
+            answers = [self._take(job, statuses.get(job.number), logs.get(job.number)) for job in jobs]
+        cancels = self._limits.stalls.cancels
+        for answer in answers:  # only what is written: a session that is killed goes on with what it said
+            self._progress.tell_change(answer.job, answer.before, self._now(), cancels=cancels)
+        for job in jobs:
+            if job.number not in self._live:
+                self._hand_on(self._jobs[job.number])
+        doomed = [answer.job for answer in answers if answer.cancel]
+        problem = scheduler.cancel(doomed) if doomed else ""
+        if problem:
+            self._say(problem)
+        return any(answer.moved for answer in answers)
 
     def _read_logs(self, jobs: Sequence[Job], statuses: Mapping[int, JobStatus]) -> dict[int, LogProgress]:
         """Return what the logs of running jobs show, by number, and of those whose time was over."""

@@ -150,33 +150,44 @@ class Watch:
     def _find_doom(self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime) -> str:
         """Return why a job is not to be waited for any longer, or nothing."""
         seconds = (now - memory.since).total_seconds()
-        pending, running = self._limits.pending_seconds, self._limits.running_seconds
-        beside, pinned = job.spec.purpose in BESIDE, job.spec.purpose in (*TRIALS, Purpose.ALLOCATION)
-        if beside:
-            pending = min(self._limits.beside_seconds, pending or math.inf)
-        if running is None and self._limits.stalls.cancels:
-            running = limit_running(job.spec, status)
-        if status.phase is Phase.RUNNING and running is not None and seconds > running:
-            return (
-                f"it ran for {format_duration(seconds)}, allowed are {format_duration(running)}: a longer `time_limit` "
-                "in the cluster file, or --llmb-stall-limit=none, allows more"
-            )
+        if status.phase is Phase.RUNNING:
+            return self._explain_endless(job, status, seconds)
         if status.phase is not Phase.WAITING:
             return ""
+        if why := self._find_block(job, status, memory, now):
+            return f"never started: {why}"
+        pending = self._limits.pending_seconds
+        if job.spec.purpose in BESIDE:
+            pending = min(self._limits.beside_seconds, pending or math.inf)
+        if pending is None or seconds <= pending:
+            return ""
+        reason = f" ({status.reason})" if status.reason else ""
+        return f"never started: pending{reason} for {format_duration(seconds)}, allowed are {format_duration(pending)}"
+
+    def _explain_endless(self, job: Job, status: JobStatus, seconds: float) -> str:
+        """Return that a job has run for too long, or nothing."""
+        running = self._limits.running_seconds
+        if running is None and self._limits.stalls.cancels:
+            running = limit_running(job.spec, status)
+        if running is None or seconds <= running:
+            return ""
+        return (
+            f"it ran for {format_duration(seconds)}, allowed are {format_duration(running)}: a longer `time_limit` "
+            "in the cluster file, or --llmb-stall-limit=none, allows more"
+        )
+
+    def _find_block(self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime) -> str:
+        """Return the reason that has kept a waiting job from starting for so long that it never will, or nothing."""
         scheduler = load_scheduler(job.spec.via)
-        stuck = scheduler.explain_stuck(status)
-        why = stuck or (scheduler.explain_unavailable(status, reserved=beside) if beside or pinned else "")
+        beside, pinned = job.spec.purpose in BESIDE, job.spec.purpose in (*TRIALS, Purpose.ALLOCATION)
+        stuck = why = scheduler.explain_stuck(status)
+        if not stuck and (beside or pinned):
+            why = scheduler.explain_unavailable(status, reserved=beside)
         again = memory.blocked if memory.is_stuck is bool(stuck) else None
         memory.blocked, memory.is_stuck = (again or now) if why else None, bool(stuck)
         longest = GONE_SECONDS if pinned and not stuck else BLOCKED_SECONDS
-        if memory.blocked and (now - memory.blocked).total_seconds() >= longest:
-            return f"never started: {why}"
-        if pending is not None and seconds > pending:
-            reason = f" ({status.reason})" if status.reason else ""
-            return (
-                f"never started: pending{reason} for {format_duration(seconds)}, allowed are {format_duration(pending)}"
-            )
-        return ""
+        lasts = memory.blocked is not None and (now - memory.blocked).total_seconds() >= longest
+        return why if lasts else ""
 
     def _cancel_doomed(self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime) -> PollDecision:
         """Cancel a job, again if it does not go; give it up if it cannot be cancelled."""
@@ -187,7 +198,8 @@ class Watch:
             return PollDecision(status, cancel=True)
         if (now - memory.since).total_seconds() >= self._limits.lost_seconds:
             cancel = load_scheduler(job.spec.via).format_cancel([job.scheduler_id])
-            text = f"{memory.doomed}; it could not be cancelled and is still {status.state}: {cancel}"
+            text = f"{memory.doomed}; it could not be cancelled and is still {status.state}"
+            text += f": {cancel}" if cancel else ""
             # without its stall: it may run on, so that it is not started again
             return PollDecision(_mark_own(replace(status, phase=Phase.ENDED, stall=None), text), ended=True)
         again = (now - memory.cancelled).total_seconds() >= CANCEL_AGAIN_SECONDS
