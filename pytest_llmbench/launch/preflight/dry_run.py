@@ -70,25 +70,29 @@ def format_budget(
     A configuration of which several runs are asked for counts so many times.
     """
     most = estimate_most((job.spec for job in planned), reruns)
-    measured = any(job.spec.purpose is Purpose.MEASURE for job in planned)
-    planned = [job for job in planned for _ in range(runs.get(job.spec.case_id, 1))]
-    recipes = dict.fromkeys((job.facts.recipe, job.facts.release) for job in planned)
-    lines = []
-    for recipe, release in recipes if len(recipes) > 1 else ():
-        own = [job.spec for job in planned if (job.facts.recipe, job.facts.release) == (recipe, release)]
-        lines.append(f"{recipe} {release}: {_format_hours(own)}")
-    specs = [job.spec for job in planned]
-    allowed = f"; {limit:,.10g} are allowed" if limit is not None else ""
-    lines.append(f"{_format_hours(specs)}{allowed}")
+    repeated = reruns.repeats > 1 and any(job.spec.purpose is Purpose.MEASURE for job in planned)
+    every = [job for job in planned for _ in range(runs.get(job.spec.case_id, 1))]
+    specs = [job.spec for job in every]
     hours = sum(spec.gpu_hours for spec in specs)
+    allowed = f"; {limit:,.10g} are allowed" if limit is not None else ""
+    lines = [*_list_recipes(every), f"{_format_hours(specs)}{allowed}"]
     if limit is not None and hours > limit:
         lines.append(fill(f"more than allowed: {advise_hours(hours)}", WIDTH, break_on_hyphens=False))
     if most > hours:
-        parts = ", ".join(_list_reruns(reruns, repeated=measured and reruns.repeats > 1))
+        parts = ", ".join(_list_reruns(reruns, repeated=repeated))
         lines.append(fill(f"at most {most:,.1f} GPU-hours: {parts}", WIDTH))
-        if limit is not None and most > limit:
-            lines.append(f"what would go beyond the {limit:,.10g} that are allowed is not started")
+    if limit is not None and most > max(hours, limit):
+        lines.append(f"what would go beyond the {limit:,.10g} that are allowed is not started")
     return lines
+
+
+def _list_recipes(jobs: Sequence[PlannedJob]) -> Iterator[str]:
+    """Yield the jobs and GPU-hours of each recipe, if there are several."""
+    specs: dict[str, list[JobSpec]] = {}
+    for job in jobs:
+        specs.setdefault(f"{job.facts.recipe} {job.facts.release}", []).append(job.spec)
+    if len(specs) > 1:
+        yield from (f"{name}: {_format_hours(own)}" for name, own in specs.items())
 
 
 def _list_reruns(reruns: Reruns, *, repeated: bool) -> Iterator[str]:

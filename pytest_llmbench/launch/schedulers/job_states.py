@@ -71,24 +71,31 @@ def explain_by_state(status: JobStatus, scheduler: str, ends: Ends = ENDS, *, re
     A job that has not ended, or is unknown, is blamed on the run: it may run yet, and is not to be started again.
     `scheduler` is the name of what runs it, `refused` that it asked for what no node has.
     """
-    if status.phase is Phase.UNKNOWN:
-        text = "has no record of it (any more), which does not say how it ended"
-        return JobEnd(Blame.RUN, f"{scheduler} {text}")
     if status.phase is not Phase.ENDED:
-        said = status.state or "nothing"
-        return JobEnd(Blame.RUN, f"it has not ended: {scheduler} says {said}")
-    if status.state == "COMPLETED":
-        return _explain_completed(status)
-    if status.state == "CANCELLED":
-        by_whom = f"{scheduler} does not say by whom"
-        if status.cancelled_by:
-            by_whom = f"by the user with uid {status.cancelled_by}"
-        return JobEnd(Blame.CANCELLED, f"CANCELLED: {by_whom}")
-    if status.state == "FAILED":
-        text = f"no node ever ran it: {scheduler} refused what it asks for"
-        if not refused:
-            text = _explain_exit(status, scheduler)
-        return JobEnd(Blame.RUN, f"FAILED: {text}")
+        return JobEnd(Blame.RUN, _explain_no_end(status, scheduler))
+    match status.state:
+        case "COMPLETED":
+            return _explain_completed(status)
+        case "CANCELLED":
+            by_whom = f"{scheduler} does not say by whom"
+            if status.cancelled_by:
+                by_whom = f"by the user with uid {status.cancelled_by}"
+            return JobEnd(Blame.CANCELLED, f"CANCELLED: {by_whom}")
+        case "FAILED" if refused:
+            return JobEnd(Blame.RUN, f"FAILED: no node ever ran it: {scheduler} refused what it asks for")
+        case "FAILED":
+            return JobEnd(Blame.RUN, f"FAILED: {_explain_exit(status, scheduler)}")
+    return _explain_other(status, ends)
+
+
+def _explain_no_end(status: JobStatus, scheduler: str) -> str:
+    if status.phase is Phase.UNKNOWN:
+        return f"{scheduler} has no record of it (any more), which does not say how it ended"
+    return f"it has not ended: {scheduler} says {status.state or 'nothing'}"
+
+
+def _explain_other(status: JobStatus, ends: Ends) -> JobEnd:
+    """Return the end in a state that means one thing."""
     unknown = (Blame.RUN, "a state that is not known here, so no success")
     blame, text = ends.get(status.state, unknown)
     nodes = ""

@@ -199,31 +199,45 @@ def describe_run(job: Job, marks: RunMarks, allocation: JobStatus, slurm: Slurm,
     `settled`: it ended so long ago that accounting has all its steps.
     Without an exit code it ended with its allocation: so does one that failed while that was ending, which may be why.
     """
-    begun, ended, code = marks
+    begun = marks.begun
     own = replace(allocation, limit_seconds=None, derived_exit_code="", exit_code="", started=begun, submitted=begun)
-    if begun and ended and code is not None and (code == 0 or allocation.state == "RUNNING"):
-        failed_step = _find_failed_step(job, begun, allocation, slurm, settled=settled) if code == 0 else ""
+    if begun and marks.ended and marks.code is not None and (marks.code == 0 or allocation.state == "RUNNING"):
+        failed_step: str | None = ""
+        if marks.code == 0:
+            failed_step = _find_failed_step(job, begun, allocation, slurm, settled=settled)
         if failed_step is None:
             return replace(own, phase=Phase.RUNNING, elapsed_seconds=None)
-        return replace(
-            own,
-            phase=Phase.ENDED,
-            state="FAILED" if code else "COMPLETED",
-            reason="",
-            nodes=allocation.nodes or (job.status.nodes if job.status else ()),
-            exit_code=f"0:{code - SIGNALLED}" if code > SIGNALLED else f"{code}:0",
-            derived_exit_code=failed_step,
-            elapsed_seconds=(ended - begun).total_seconds(),
-            ended=ended,
-            cancelled_by="",
-        )
+        seconds = (marks.ended - begun).total_seconds()
+        ended = replace(own, ended=marks.ended, elapsed_seconds=seconds, derived_exit_code=failed_step)
+        return _describe_exit(job, marks.code, ended)
     if allocation.phase is Phase.ENDED:
-        state = "CANCELLED" if allocation.state == "COMPLETED" else allocation.state
-        seconds = (allocation.ended - begun).total_seconds() if allocation.ended and begun else None
-        return replace(own, state=state, nodes=allocation.nodes if begun else (), elapsed_seconds=seconds)
+        return _describe_lost(own, allocation, begun)
     if begun or allocation.phase is not Phase.RUNNING:
         return replace(own, elapsed_seconds=None)
     return replace(own, phase=Phase.WAITING, state="PENDING", nodes=(), elapsed_seconds=None)
+
+
+def _describe_exit(job: Job, code: int, ended: JobStatus) -> JobStatus:
+    """Return the status of a run that ended by itself with an exit code, as a shell has it."""
+    earlier = job.status.nodes if job.status else ()
+    return replace(
+        ended,
+        phase=Phase.ENDED,
+        state="FAILED" if code else "COMPLETED",
+        reason="",
+        nodes=ended.nodes or earlier,
+        exit_code=f"0:{code - SIGNALLED}" if code > SIGNALLED else f"{code}:0",
+        cancelled_by="",
+    )
+
+
+def _describe_lost(own: JobStatus, allocation: JobStatus, begun: datetime | None) -> JobStatus:
+    """Return the status of a run whose allocation ended before it did."""
+    state = "CANCELLED" if allocation.state == "COMPLETED" else allocation.state
+    seconds = None
+    if allocation.ended and begun:
+        seconds = (allocation.ended - begun).total_seconds()
+    return replace(own, state=state, nodes=allocation.nodes if begun else (), elapsed_seconds=seconds)
 
 
 def _find_failed_step(job: Job, begun: datetime, allocation: JobStatus, slurm: Slurm, *, settled: bool) -> str | None:

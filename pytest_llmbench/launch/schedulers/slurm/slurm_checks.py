@@ -103,9 +103,8 @@ def check_partition(planned: PlannedJob, cluster: Cluster, partitions: Sequence[
 
 
 def _check_fit(planned: PlannedJob, partition: Partition) -> Iterator[JobProblem]:
+    """Yield what a partition has against a job: nodes, time, GPUs."""
     spec, name = planned.spec, f"partition {partition.name!r}"
-    per_node = -(-spec.gpus // max(spec.nodes, 1))
-    asked, count = _find_requested_gpus(planned)
     if spec.nodes > partition.nodes:  # sbatch accepts it, and it pends as PartitionNodeLimit
         what = f"{name} has {partition.nodes} nodes: a larger job waits for ever"
         remedy = "select smaller ones with -k, or set `largest` in the cluster file"
@@ -118,11 +117,18 @@ def _check_fit(planned: PlannedJob, partition: Partition) -> Iterator[JobProblem
         what = f"{name} gives a job at most {limit / 60:.0f} minutes: one that asks for more never starts"
         remedy = "lower `time_limit` in the cluster file, or name another partition"
         yield JobProblem(what, remedy, time, PreflightCheck.TIME_LIMIT)
+    yield from _check_gpus(planned, partition, name)
+
+
+def _check_gpus(planned: PlannedJob, partition: Partition, name: str) -> Iterator[JobProblem]:
+    """Yield what is wrong with the GPUs that a job asks for on each node."""
+    asked, count = _find_requested_gpus(planned)
+    per_node = -(-planned.spec.gpus // max(planned.spec.nodes, 1))
+    if not partition.gpus and asked:
+        what = f"{name} has no GPUs configured (gres), and the job asks for {asked}"
+        remedy = "leave `gres` and SBATCH_GPUS_PER_NODE out of the cluster file, or name another partition"
+        yield JobProblem(what, remedy, check=PreflightCheck.GPUS)
     if not partition.gpus:
-        if asked:
-            what = f"{name} has no GPUs configured (gres), and the job asks for {asked}"
-            remedy = "leave `gres` and SBATCH_GPUS_PER_NODE out of the cluster file, or name another partition"
-            yield JobProblem(what, remedy, check=PreflightCheck.GPUS)
         return
     if max(per_node, count) > partition.gpus:
         what = f"{name} has {partition.gpus} GPUs a node: such a job is refused"
