@@ -177,7 +177,7 @@ def test_imports_form_no_circle(modules: list[Module]) -> None:
 
 RUNS = {
     "subprocess": (
-        "launch/commands.py",
+        "core/commands.py",
         "launch/jobs/setup_step.py",
         "launch/jobs/candidate.py",
         "logs/reading/file_reader.py",

@@ -194,7 +194,7 @@ class Session:
         import sys
         import time
 
-        from pytest_llmbench.launch.commands import run
+        from pytest_llmbench.core.commands import run
         from pytest_llmbench.launch.jobs.journal_file import FOLDER
         from pytest_llmbench.pipeline.launch import Host
 
@@ -255,7 +255,7 @@ class Session:
     def _find_author(self) -> str:
         import socket
 
-        from pytest_llmbench.launch.commands import run
+        from pytest_llmbench.core.commands import run
         from pytest_llmbench.session.record_baselines import find_author
 
         return find_author(self.directory, os.environ, socket.gethostname(), run)

@@ -10,9 +10,9 @@ from fuzz.laws import empty_folder, refusals, require, require_printable, requir
 from support import job_specs
 from support.planned import planned
 
+from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, JobStatus
-from pytest_llmbench.launch.commands import CommandOutput
 from pytest_llmbench.launch.jobs import journal_file as database
 from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.plan.cluster_file import describe_machine, format_cluster_file

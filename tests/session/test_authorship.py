@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.launch.commands import CommandOutput, run
+from pytest_llmbench.core.commands import CommandOutput, run
 from pytest_llmbench.session.record_baselines import find_author
 from pytest_llmbench.session.settings import resolve
 

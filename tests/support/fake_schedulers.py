@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from pytest_llmbench.core.commands import run
 from pytest_llmbench.core.job_records import SCHEDULERS, JobSpec
-from pytest_llmbench.launch.commands import run
 from pytest_llmbench.launch.schedulers import Schedulers, load_scheduler
 from pytest_llmbench.launch.schedulers.protocol import JobRecords, Scheduler, Tools
 from pytest_llmbench.launch.schedulers.slurm.client import Slurm

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.job_records import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
-from pytest_llmbench.launch.commands import CommandOutput
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.problems import LocalMachine
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.gpus import read_gpu_type
@@ -27,7 +28,6 @@ from pytest_llmbench.core.yamlfile import (
     read_document,
     read_entry,
 )
-from pytest_llmbench.launch.commands import Runner
 
 LLMB_RUN_FILE = "cluster_config.yaml"
 

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.core.trial_records import Variant
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import Fields, Items, Names, Number, Report, Spec, Text, YamlMapping
-from pytest_llmbench.launch.commands import Runner
 from pytest_llmbench.launch.plan.cluster_file import fill_references
 from pytest_llmbench.launch.plan.fit import find_installed
 from pytest_llmbench.launch.plan.job_spec import IMAGE

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.job_records import Cluster, LaunchFacts, PreflightCheck, Purpose
 from pytest_llmbench.core.redaction import find_secret_names
-from pytest_llmbench.launch.commands import CommandOutput
 from pytest_llmbench.launch.plan.fit import find_images
 from pytest_llmbench.launch.plan.job_spec import IMAGE, list_missing, list_stages
 from pytest_llmbench.launch.plan.planned_job import PlannedJob, find_script

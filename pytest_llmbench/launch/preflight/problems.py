@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
 
+from pytest_llmbench.core.commands import Runner, run
 from pytest_llmbench.core.formatting import count_noun, escape, join_first
 from pytest_llmbench.core.job_records import NEVER_IGNORED, PreflightCheck
-from pytest_llmbench.launch.commands import Runner, run
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 
 SHOWN = 5  # so many configurations are named; the rest is counted

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
+from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.job_records import Cluster, Job, JobEnd, JobSpec, JobStatus, Phase
-from pytest_llmbench.launch.commands import Runner
 from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.plan.cluster_file import LearnedCluster
 from pytest_llmbench.launch.plan.planned_job import PlannedJob

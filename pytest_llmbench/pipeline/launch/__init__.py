@@ -23,7 +23,7 @@ from pytest_llmbench.session.launch_settings import COMMITS, LaunchSettings
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from pytest_llmbench.launch.commands import Runner
+    from pytest_llmbench.core.commands import Runner
     from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
     from pytest_llmbench.launch.plan.planned_job import PlannedJob
     from pytest_llmbench.launch.plan.variants import Builds

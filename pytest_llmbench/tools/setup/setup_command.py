@@ -86,7 +86,7 @@ def set_up(
 
 
 def _run(step: PlannedJob, directory: Path, caller: Mapping[str, str], tell: Callable[[str], None]) -> tuple[str, bool]:
-    from pytest_llmbench.launch.commands import run
+    from pytest_llmbench.core.commands import run
     from pytest_llmbench.launch.jobs.setup_step import SetupHost, is_cluster_job, run_setup
     from pytest_llmbench.launch.schedulers import Schedulers
     from pytest_llmbench.launch.schedulers.protocol import Tools
@@ -166,7 +166,7 @@ def add_cluster(commands: Subparsers) -> None:
 
 
 def _run_cluster(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.launch.commands import run
+    from pytest_llmbench.core.commands import run
     from pytest_llmbench.launch.plan.cluster_file import format_cluster_file
     from pytest_llmbench.launch.schedulers import Schedulers
     from pytest_llmbench.launch.schedulers.protocol import Tools

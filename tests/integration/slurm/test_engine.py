@@ -16,8 +16,8 @@ from fake_schedulers import FakeSchedulers
 from support.clusters import Cluster
 from support.job_specs import job_spec
 
+from pytest_llmbench.core.commands import CommandOutput, run
 from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, Phase
-from pytest_llmbench.launch.commands import CommandOutput, run
 from pytest_llmbench.launch.jobs.builds import Builder
 from pytest_llmbench.launch.jobs.engine import Engine, NextJob
 from pytest_llmbench.launch.jobs.journal import Journal

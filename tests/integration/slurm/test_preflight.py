@@ -13,8 +13,8 @@ from fake_schedulers import make_slurm, make_slurm_schedulers
 from support.clusters import Cluster as RealCluster
 from support.planned import machine, planned, program
 
+from pytest_llmbench.core.commands import run
 from pytest_llmbench.core.job_records import Cluster
-from pytest_llmbench.launch.commands import run
 from pytest_llmbench.launch.jobs.setup_step import SetupHost, build_setup_step, run_setup
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.launch_checks import check_launch

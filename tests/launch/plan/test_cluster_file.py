@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, InstalledRecipe
-from pytest_llmbench.launch.commands import CommandOutput
 from pytest_llmbench.launch.plan.cluster_file import (
     CLUSTER,
     describe_machine,

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from support.job_specs import job_spec
 
+from pytest_llmbench.core.commands import CommandOutput, run
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, Command, InstalledRecipe, LaunchFacts
 from pytest_llmbench.core.trial_records import Variant
-from pytest_llmbench.launch.commands import CommandOutput, run
 from pytest_llmbench.launch.file_lock import take_lock
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.plan.variants import (

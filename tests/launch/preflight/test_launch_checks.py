@@ -14,9 +14,9 @@ import pytest
 from fake_schedulers import make_slurm_schedulers
 from support.planned import FACTS, Python, machine, planned, program
 
+from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, PreflightCheck, Purpose
-from pytest_llmbench.launch.commands import CommandOutput
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.launch_checks import check_launch
 from pytest_llmbench.launch.preflight.problems import LaunchProblem, LocalMachine, describe_problems

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from support.job_specs import START, job_spec
 
+from pytest_llmbench.core.commands import run
 from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose
-from pytest_llmbench.launch.commands import run
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.schedulers.local import LocalScheduler
 from pytest_llmbench.launch.schedulers.protocol import Tools

@@ -13,9 +13,9 @@ from support.job_specs import job_spec
 from support.planned import FACTS
 
 from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Purpose
-from pytest_llmbench.launch.commands import CommandOutput
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.pipeline.launch import Host, Planner
 from pytest_llmbench.pipeline.launch.trial_plans import count_trials, estimate_hours, plan_allocations

@@ -12,9 +12,9 @@ import pytest
 from support.job_specs import KEY, job_spec
 from support.planned import FACTS
 
+from pytest_llmbench.core.commands import run
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import PreflightCheck, Purpose
-from pytest_llmbench.launch.commands import run
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.plan.variants import find_without_script
 from pytest_llmbench.pipeline.launch import Host, Plan, Planner

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from pytest_llmbench.core.commands import CommandOutput, Runner
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import JobStatus
-from pytest_llmbench.launch.commands import CommandOutput, Runner
 from pytest_llmbench.launch.schedulers.slurm.statuses import (
     SACCT_FIELDS,
     SQUEUE_FIELDS,

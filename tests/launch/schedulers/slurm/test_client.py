@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
-from pytest_llmbench.launch.commands import CommandOutput
 from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
 from pytest_llmbench.launch.schedulers.slurm.statuses import count_gpus, expand_hosts, explain_end, parse_duration
 from pytest_llmbench.launch.schedulers.submission import SchedulerAway

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.job_records import Cluster
-from pytest_llmbench.launch.commands import CommandOutput
 from pytest_llmbench.launch.plan.cluster_file import LearnedCluster, format_cluster_file, read_cluster
 from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
 from pytest_llmbench.launch.schedulers.slurm.learned_cluster import learn_cluster

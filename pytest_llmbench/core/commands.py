@@ -1,4 +1,4 @@
-"""Short commands, which are waited for: an argument list, a time limit, what it returned."""
+"""Commands of the operating system: the output of one, and the callable that runs one."""
 
 from __future__ import annotations
 
