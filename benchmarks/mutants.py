@@ -40,7 +40,8 @@ STRATA = (
     "logs",
     "runs/discover/discovery",
     "session/outcomes.py",
-    "pipeline/launch",
+    "launch/policies",
+    "launch/run_engine.py",
     "history",
 )
 SWAPS = "Add_Sub Sub_Add Mul_Div Div_Mul FloorDiv_Mul Mod_Mul Pow_Mul BitAnd_BitOr BitOr_BitAnd"

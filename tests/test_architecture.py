@@ -244,7 +244,7 @@ def test_every_package_has_a_layer(modules: list[Module]) -> None:
 @pytest.mark.slow
 def test_a_session_that_judges_loads_no_library_that_it_does_not_use() -> None:
     """What a command line or a report needs is loaded where it is used."""
-    rooms = ("plugin.configure", "plugin.hooks", "pipeline.evaluate", "pipeline.launch.launch_session", "cli.main")
+    rooms = ("plugin.configure", "plugin.hooks", "pipeline.evaluate", "launch.launch_session", "cli.main")
     loads = "; ".join(f"import pytest_llmbench.{room}" for room in rooms)
     unused = HEAVY - {"numpy", "sqlite3", "ahocorasick_rs", "multiprocessing"}
     code = f"import sys; {loads}; print(sorted({unused!r} & sys.modules.keys()))"

@@ -30,10 +30,10 @@ BOUNDED = {
     "ingest.reading.codec._join_members": "the types of records",
     "ingest.reading.codec._to_json": "the types of records",
     "ingest.reading.consistency._fits_text": "a log and its readings",
-    "judge.bisect._search": "the builds, in halves",
-    "judge.bisect._search_both": "the builds, in halves",
     "judge.changes._find_cuts": "the days of a year, in parts",
     "judge.distributions.compute_probability": "one call, with the other sign",
+    "launch.policies.search_policy._search": "the builds, in halves",
+    "launch.policies.search_policy._search_both": "the builds, in halves",
     "report.document._replace_non_finite": "the documents that a session makes",
 }
 """Functions that may call themselves, and what bounds the number of calls."""

@@ -21,7 +21,7 @@ from scipy.stats import binomtest
 
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import BisectAnswer, BisectOutcome, NextTrial, Trial, TrialOutcome
-from pytest_llmbench.judge.bisect import BisectSettings, next_step
+from pytest_llmbench.launch.policies.search_policy import BisectSettings, next_step
 
 
 class Cell(NamedTuple):

@@ -23,7 +23,7 @@ from scipy.stats import binomtest
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import NextTrial, PairedAnswer, PairedOutcome, Trial, TrialOutcome, TrialReport
 from pytest_llmbench.judge.noise import pool
-from pytest_llmbench.judge.paired import PairedSettings, next_step
+from pytest_llmbench.launch.policies.ab_policy import PairedSettings, next_step
 
 
 class Cell(NamedTuple):

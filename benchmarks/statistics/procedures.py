@@ -17,7 +17,7 @@ from pytest_llmbench.core.judgement_records import Evidence, Judgement, Look, No
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.distributions import compute_probability
-from pytest_llmbench.judge.stop_rule import ONE_LOOK, RunPlan, choose_look, count_next_runs
+from pytest_llmbench.launch.policies.repeat_policy import ONE_LOOK, RunPlan, choose_look, count_next_runs
 
 LEVEL = 0.05
 REPEAT_WINDOW = timedelta(hours=5)

@@ -20,9 +20,9 @@ from pytest_llmbench.core.stop_signals import StopSignals
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.outcome_records import Case, Caution, Check, Outcome, UnmatchedRun
+    from pytest_llmbench.launch.launch_session import LaunchSession
+    from pytest_llmbench.launch.planner import Host
     from pytest_llmbench.logs.reading.reader import ReadCounts
-    from pytest_llmbench.pipeline.launch import Host
-    from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
     from pytest_llmbench.session.catalog import Catalog
     from pytest_llmbench.session.cautions import Selection
     from pytest_llmbench.session.outcomes import SessionResults
@@ -148,7 +148,7 @@ class Session:
 
     def _gather(self) -> SessionResults:
         if self.settings.launch is not None:
-            from pytest_llmbench.pipeline.launch.launch_session import start_unlaunched
+            from pytest_llmbench.launch.launch_session import start_unlaunched
 
             return start_unlaunched(self.settings, self.catalog)
         from pytest_llmbench.session.catalog import add_tables
@@ -178,12 +178,12 @@ class Session:
         """Return what to know of the jobs of a session that was interrupted before its launch; empty for others."""
         if self.settings.launch is None or self._launched:
             return ""
-        from pytest_llmbench.pipeline.launch.interruption import describe_untouched
+        from pytest_llmbench.launch.interruption import describe_untouched
 
         return self.redactor.redact(describe_untouched(self.settings.launch, self._make_host(lambda line: None)))
 
     def _begin_launch(self, tell: Callable[[str], None]) -> LaunchSession:
-        from pytest_llmbench.pipeline.launch.launch_session import LaunchSession
+        from pytest_llmbench.launch.launch_session import LaunchSession
 
         if self.settings.launch is None:
             raise ValueError("the session launches nothing")
@@ -196,7 +196,7 @@ class Session:
 
         from pytest_llmbench.core.commands import run
         from pytest_llmbench.launch.jobs.journal_file import FOLDER
-        from pytest_llmbench.pipeline.launch import Host
+        from pytest_llmbench.launch.planner import Host
 
         launch = self.settings.launch
         return Host(

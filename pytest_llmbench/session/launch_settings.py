@@ -12,12 +12,10 @@ from typing import Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.job_records import PURPOSE_FLAGS, TRIALS, PreflightCheck, Purpose
-from pytest_llmbench.core.judgement_records import Look
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import LAUNCHING
 from pytest_llmbench.core.runtime import describe_missing_proc
 from pytest_llmbench.core.stall_limits import StallLimits
-from pytest_llmbench.judge.stop_rule import RunPlan, choose_look
 from pytest_llmbench.session.option_values import declare_option, get_text, resolve_fields
 
 COMMITS = "git:"
@@ -64,14 +62,6 @@ class LaunchSettings:
     def goes_on(self) -> bool:
         """Whether it goes on with an earlier session."""
         return self.collect or self.resume
-
-    def plan_runs(self, asked: int = 1) -> RunPlan:
-        """Return how many runs a configuration may have of which a suite file asks for so many."""
-        return RunPlan(self.repeats, asked, self.repeats_at_once)
-
-    def choose_look(self, asked: int) -> Look:
-        """Return how its runs are looked at."""
-        return choose_look(self.plan_runs(asked))
 
     def to_note(self) -> dict[str, Any]:
         """Return what a session that goes on with this one has to know of it."""

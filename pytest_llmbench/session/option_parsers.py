@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from pytest_llmbench.core.errors import did_you_mean
-from pytest_llmbench.core.job_records import NEVER_IGNORED, PreflightCheck
+from pytest_llmbench.core.job_records import NEVER_IGNORED, NODE_LIST, NODE_LIST_EXPECTED, PreflightCheck
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.stall_limits import StallLimits
 from pytest_llmbench.core.tolerance import parse_fraction
@@ -91,10 +91,8 @@ def parse_hours(text: str) -> float:
 
 def parse_nodes(text: str) -> str:
     """Read nodes as Slurm writes them, such as `n7,n[12-14]`; ValueError otherwise."""
-    from pytest_llmbench.launch.plan.cluster_file import NODES
-
-    if not re.fullmatch(NODES.pattern, text):
-        raise ValueError(f"expected {NODES.expected}")
+    if not re.fullmatch(NODE_LIST, text):
+        raise ValueError(f"expected {NODE_LIST_EXPECTED}")
     return text
 
 

@@ -14,7 +14,7 @@ from pytest_llmbench.core import stop_signals
 from pytest_llmbench.launch.jobs.engine import Engine
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.progress import Progress
-from pytest_llmbench.pipeline.launch import Planner
+from pytest_llmbench.launch.planner import Planner
 from pytest_llmbench.plugin import hooks
 from pytest_llmbench.session import catalog
 

@@ -11,7 +11,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from pytest_llmbench.core.trial_records import NextTrial, Trial, TrialOutcome, TrialReport
-from pytest_llmbench.judge import bisect, paired
+from pytest_llmbench.launch.policies import ab_policy as paired
+from pytest_llmbench.launch.policies import search_policy as bisect
 from pytest_llmbench.report.trials import describe
 
 SCHEMA = json.loads(files("pytest_llmbench.report").joinpath("session.schema.json").read_text("utf-8"))

@@ -13,7 +13,7 @@ from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.gpus import read_gpu_type
-from pytest_llmbench.core.job_records import Cluster, InstalledRecipe, Pairs
+from pytest_llmbench.core.job_records import NODE_LIST, NODE_LIST_EXPECTED, Cluster, InstalledRecipe, Pairs
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
@@ -54,7 +54,7 @@ def _convert_gres(text: str) -> str:
     return text
 
 
-NODES = _expect_text("nodes as Slurm writes them, such as n7 or n[1-4]", r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*")
+NODES = Text(NODE_LIST_EXPECTED, NODE_LIST)
 _SLURM_NAME = _expect_text("a name that Slurm has", r"[A-Za-z0-9][A-Za-z0-9_.@+,-]*")
 _VARIABLE = _expect_text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")
 _RECIPE = _expect_text("a recipe, alone or with its release, such as grok1-25.05", r"[a-z0-9][a-z0-9._+-]{0,199}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pytest_llmbench.core.trial_records import PairedEstimate, ProbeOutcome
-from pytest_llmbench.judge.trials import Fit, estimate_difference
+from pytest_llmbench.judge.difference import Fit, estimate_difference
 
 LEVEL = 0.025  # one-sided, at each look
 MOST_RUNS = 4

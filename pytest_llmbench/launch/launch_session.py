@@ -1,0 +1,384 @@
+"""From selected configurations to verdicts: plan, submit, follow and judge, until it is done or somebody stops it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.job_records import BESIDE, TRIALS, PlannedHours, Purpose, SubmissionState
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.outcome_records import Case, Caution, CautionCode
+from pytest_llmbench.core.run_records import StoredRun
+from pytest_llmbench.launch.continuation import add_resumptions, format_collect, format_resume
+from pytest_llmbench.launch.hours_budget import HoursBudget, measure_held
+from pytest_llmbench.launch.interruption import Interrupted, describe_untouched, stop_jobs, tell_left
+from pytest_llmbench.launch.launched_runs import LaunchedRuns, skip_judgement
+from pytest_llmbench.launch.named_nodes import find_named_nodes, restore_named, select_named
+from pytest_llmbench.launch.planner import Host, Plan, Planner
+from pytest_llmbench.launch.policies.repeat_policy import choose_look, plan_runs
+from pytest_llmbench.launch.run_engine import LaunchProgress
+from pytest_llmbench.launch.trial_plans import choose_progress, plan_allocations, recount_trials
+from pytest_llmbench.launch.trial_runs import digest_scripts, digest_variants, note_noise, refuse_changed, restore_noise
+from pytest_llmbench.session.catalog import Catalog
+from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.session.option_parsers import LARGEST_SEQUENCE
+from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults
+from pytest_llmbench.session.settings import Settings
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.jobs.engine import Engine
+    from pytest_llmbench.launch.jobs.journal import Journal
+
+PLAN = "plan"  # the note of the journal with what a session set out to do
+
+ALL_JOBS = 1_000_000  # without --llmb-max-jobs all are submitted up front
+
+NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resume submits it"
+
+
+def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
+    """Return what is known before anything was launched: a result for each configuration, and no run."""
+    return SessionResults(
+        configurations={
+            key.id: _build_missing(key, Reason.NOT_LAUNCHED, "not launched", settings, catalog)
+            for key in catalog.select((), settings).baselines
+        },
+        unmatched=(),
+        runs_found=0,
+        runs_before_since=0,
+        ignored=(),
+        measurements={},
+        required=frozenset(catalog.required_runs),
+    )
+
+
+def _build_missing(key: Key, reason: Reason, text: str, settings: Settings, catalog: Catalog) -> ConfigurationResult:
+    judgement = skip_judgement(Verdict.MISSING, reason, text, catalog.baselines[key][0], settings)
+    return ConfigurationResult(Case(key.id, key), judgement)
+
+
+class LaunchSession:
+    """One session's launch; `results` are what is known at its end, `secrets` the values that no report may show."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        launch: LaunchSettings,
+        catalog: Catalog,
+        host: Host,
+        past: Mapping[Key, Sequence[StoredRun]] | None = None,
+    ) -> None:
+        """Take what was asked for, the baselines, the world, and the runs that the history knows."""
+        self.settings = settings
+        self.launch = launch
+        self.catalog = catalog
+        self.host = host
+        self.past = past
+        self.planner: Planner  # made when the selection is known
+        self.results = start_unlaunched(settings, catalog)
+        self.session = ""
+        self.problems = False
+        self.overruled: tuple[str, ...] = ()
+        self.secrets: frozenset[str] = frozenset()
+        self._cases: set[str] = set()
+        self._noise: Mapping[str, Noise] = {}
+        self._engine: Engine | None = None
+
+    def run(self, selected: Sequence[Key]) -> bool:
+        """Launch the selected configurations and judge them; whether the session ends without running its items.
+
+        Raises LaunchError for what is in the way (nothing is submitted then), Interrupted when somebody stops it.
+        """
+        if not selected:  # every test is skipped
+            return False
+        try:
+            return self._run(selected)
+        except KeyboardInterrupt:
+            raise Interrupted(describe_untouched(self.launch, self.host)) from None
+
+    def _run(self, selected: Sequence[Key]) -> bool:
+        self.planner = Planner(self.launch, self.settings.gpu, self.catalog, self.host, selected)
+        if self.launch.dry_run:
+            return self._tell_plan(self._plan(selected))
+        plan = None if self.launch.goes_on else self._plan_checked(selected)
+        with self._open_journal() as journal:
+            try:
+                if plan is None:
+                    self._resume(journal)
+                    plan = self._restore_plan(journal, selected)
+                else:
+                    self._begin(plan, journal)
+                self._follow(plan, journal)
+            except KeyboardInterrupt:
+                if not journal.session:
+                    raise
+                engine = self._engine or self._build_engine(journal, HoursBudget(0.0))
+                raise Interrupted(stop_jobs(engine, journal, self.launch, self.host)) from None
+        return self.launch.submit_only
+
+    def _plan(self, selected: Sequence[Key]) -> Plan:
+        plan = self.planner.plan(selected)
+        named = find_named_nodes(plan.jobs, self.launch, self.settings, self.catalog, self.host.tell)
+        return dataclasses.replace(plan, named=named)
+
+    def _plan_checked(self, selected: Sequence[Key]) -> Plan:
+        """Return the plan of a new session; LaunchError for what is in its way."""
+        from pytest_llmbench.launch.preflight.problems import describe_problems
+
+        plan = self._plan(selected)
+        problems = self.planner.find_problems(plan)
+        if problems:
+            raise LaunchError(describe_problems(problems))
+        return plan
+
+    def _restore_plan(self, journal: Journal, selected: Sequence[Key]) -> Plan:
+        """Return what of an earlier session's plan is selected. What is only collected needs no more than its journal:
+        no token, no recipe. Another selection, or a forgotten option, never adds a job to a session."""
+        noted = self._restore_noted(journal)
+        if self.launch.collect and self.launch.purpose in TRIALS:
+            raise LaunchError(
+                f"session {self.session}: --llmb-resume goes on with it; each of its runs decides which one follows"
+            )
+        cases = self._cases
+        unknown = cases - {key.id for key in self.catalog.baselines}
+        if unknown:  # left out, a job that somebody submitted would be judged by nobody
+            names = formatting.join_first(sorted(unknown))
+            raise LaunchError(
+                f"session {self.session}: no baseline file has (any more) {names}: give --llmb-baselines=DIR"
+            )
+        made = [job.spec for job in reversed(journal.list_jobs())]
+        before = {spec.case_id: spec for spec in made if spec.purpose not in BESIDE}
+        jobs, skipped = [], {}
+        for key in selected:
+            if key.id not in (before if self.launch.collect else cases):
+                skipped[key] = "not part of the session that goes on"
+            elif self.launch.collect:
+                jobs.append(self.planner.restore_job(before[key.id]))
+            else:
+                jobs.append(self.planner.plan_job(key, self.launch.purpose))
+        if not jobs:
+            raise LaunchError(
+                f"session {self.session} has none of the selected configurations: it has {_list_cases(cases)}"
+            )
+        hours = sum(job.spec.gpu_hours for job in jobs)
+        limit = 0.0 if self.launch.collect else self.planner.limit
+        variants = self.planner.plan_variants(jobs)
+        refuse_changed(variants, noted, self.launch, self.session)
+        named = select_named(noted["named"], jobs, made if self.launch.collect else None)
+        allocations = plan_allocations(self.planner, variants, [job.spec for job in journal.list_jobs()])
+        runs = recount_trials(self.planner, variants, allocations, noted.get("runs", {}))
+        return Plan(tuple(jobs), skipped, hours, limit, runs, variants, named, self._noise, allocations)
+
+    def _restore_noted(self, journal: Journal) -> dict[str, Any]:
+        """Take over what an earlier session noted, and return it; LaunchError for what none did."""
+        try:
+            noted = dict(json.loads(journal.read_note(PLAN) or "{}"))
+            self.launch = self.planner.launch = self.launch.restore_begun(noted)
+            self.planner.gpu = self.planner.gpu or str(noted.get("gpu", ""))
+            self._cases = set(map(str, noted.get("cases", ())))
+            noted["named"] = restore_named(noted.get("named", ()))
+            self._noise = restore_noise(noted.get("noise", {}))
+            self.overruled = tuple(map(str, noted.get("overruled", ())))
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+            raise LaunchError(
+                f"{journal.folder}: the plan of session {self.session} cannot be read ({error}): another version of "
+                "pytest-llmbench wrote it, or the file is damaged; end its jobs by hand (squeue --me), and start anew"
+            ) from None
+        return noted
+
+    def _tell_plan(self, plan: Plan) -> bool:
+        from pytest_llmbench.launch.preflight import dry_run as text
+
+        problems = self.planner.find_problems(plan)
+        reruns = self.planner.list_reruns(plan)
+        for line in plan.describe_allocations():
+            self.host.tell(line)
+        self.host.tell(text.format_plan(plan.jobs, problems, plan.limit, reruns, plan.runs, shown=plan.every_job))
+        self._tell_skipped(plan)
+        self.problems = bool(problems) or plan.hours > plan.limit
+        return True
+
+    def list_cautions(self) -> Iterator[Caution]:
+        """Yield what a reader should know of how these jobs were launched."""
+        if self.overruled:
+            text = f"preflight found and was overruled: {', '.join(self.overruled)} (--llmb-ignore)"
+            yield Caution(CautionCode.PREFLIGHT, text)
+
+    def _plan_hours(self, plan: Plan) -> PlannedHours:
+        """Return the GPU-hours of a plan before its first job, and say them."""
+        from pytest_llmbench.launch.preflight.dry_run import estimate_most, format_budget
+
+        reruns = self.planner.list_reruns(plan)
+        for line in (*plan.describe_allocations(), *format_budget(plan.jobs, plan.limit, reruns, plan.runs)):
+            self.host.tell(line)
+        most = max(estimate_most((job.spec for job in plan.jobs), reruns), plan.hours)
+        return PlannedHours(plan.hours, most, plan.limit)
+
+    def _tell_skipped(self, plan: Plan) -> None:
+        reasons = Counter(plan.skipped.values())
+        for why, count in reasons.items():
+            self.host.tell(f"not launched: {formatting.count_noun(count, 'configuration')}: {why}")
+
+    @contextmanager
+    def _open_journal(self) -> Iterator[Journal]:
+        from pytest_llmbench.launch.jobs.journal import Journal
+        from pytest_llmbench.launch.jobs.session_index import require_journal
+
+        if self.launch.goes_on:
+            require_journal(self.host.index, self.launch.session, self.host.folder)
+        with closing(Journal(self.host.folder, self.host.index)) as journal:
+            yield journal
+
+    def _begin(self, plan: Plan, journal: Journal) -> None:
+        for past in journal.list_unfinished():
+            if past.waiting and not past.alive:
+                jobs = formatting.count_noun(past.waiting, "job")
+                self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
+        self._cases = {job.spec.case_id for job in plan.jobs}
+        asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
+        noted = {"cases": sorted(self._cases), "variants": digest_variants(plan.variants), "runs": plan.runs, **asked}
+        noted["scripts"] = digest_scripts(plan.variants)
+        noted["noise"] = note_noise(plan.noise)
+        noted["named"] = list(map(dataclasses.asdict, plan.named))
+        self.overruled = noted["overruled"] = self.planner.overruled
+        self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
+
+    def _resume(self, journal: Journal) -> None:
+        self.session = journal.resume(self.launch.session)
+        self.host.tell(f"llmbench: going on with session {self.session}")
+
+    def _follow(self, plan: Plan, journal: Journal) -> None:
+        from pytest_llmbench.core.redaction import MASK
+        from pytest_llmbench.launch import find_secret_values
+
+        self.secrets = frozenset(value for job in plan.every_job for value in find_secret_values(job.spec))
+        if not self.launch.collect:
+            self.results = dataclasses.replace(self.results, planned_hours=self._plan_hours(plan))
+        facts = {job.spec.case_id: job.facts for job in plan.jobs}
+        runs = LaunchedRuns(
+            self.settings,
+            self.catalog,
+            self.session,
+            lambda key: choose_look(plan_runs(self.launch, plan.runs.get(key.id, 1))),
+            self.host.now,
+            facts=facts,
+            past=self.past,
+        )
+        budget = self._count_budget(plan, journal)
+        engine = self._engine = self._build_engine(journal, budget)
+        progress = choose_progress(self.planner, plan, journal)(
+            runs,
+            self.launch,
+            budget=budget,
+            profile=lambda spec: self.planner.plan_job(spec.key, Purpose.PROFILE).spec,
+            always=self.settings.record is not None,
+            asked=plan.runs,
+            build_check=self.planner.plan_node_check if self.launch.node_checks else None,
+            named=plan.named,
+        )
+        try:
+            self._drive(engine, plan, journal, progress)
+        except Exception:
+            tell_left(journal, self.launch, self.host)
+            raise
+        progress.add_node_remarks(self.planner.list_node_reasons)
+        self.secrets |= {MASK} if runs.withheld else set()
+        self.results = self._judge(plan, progress, runs)
+
+    def _drive(self, engine: Engine, plan: Plan, journal: Journal, progress: LaunchProgress) -> None:
+        specs = plan.first_specs
+        if self.launch.submit_only:
+            left = engine.submit_only(specs, goes_on=self.launch.goes_on)
+            refused = [job for job in journal.list_jobs() if job.refused]
+            self.problems = bool(left) or any(job.submission is not SubmissionState.SUPERSEDED for job in refused)
+            for spec in left:
+                self.host.tell(f"not submitted, for want of room: {spec.case_id}")
+            collect = format_collect(self.session, self.host.folder, self.settings.baselines, self.host.command)
+            self.host.tell(f"llmbench: submitted; what follows and judges it, from any folder:\n{collect}")
+            return
+        follow = engine.resume if self.launch.goes_on else engine.run
+        follow(specs, progress.take_ended, progress.begin if plan.named else None)
+        judged = {key.id for key in progress.list_results()}
+        unjudged = bool(self._cases - judged) and not journal.was_finished  # where it was, the others were judged then
+        if unjudged or not journal.finish(self.host.now()):
+            self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
+
+    def _build_engine(self, journal: Journal, budget: HoursBudget) -> Engine:
+        from pytest_llmbench.launch.jobs.builds import Builder
+        from pytest_llmbench.launch.jobs.engine import Engine
+        from pytest_llmbench.launch.jobs.progress import Progress
+        from pytest_llmbench.launch.jobs.submitter import Submitter
+        from pytest_llmbench.launch.jobs.watch import Limits
+        from pytest_llmbench.launch.running_logs import RunningLogs
+        from pytest_llmbench.launch.schedulers import Schedulers
+        from pytest_llmbench.launch.schedulers.protocol import Tools
+
+        host, pending = self.host, self.launch.pending_limit.total_seconds()
+        schedulers = Schedulers(Tools(host.run, host.environment, journal, host.sleep))
+        submitter = Submitter(schedulers, Builder(journal.session, host.sleep, host.tell))
+        limits = Limits(
+            max_jobs=self.launch.max_jobs or ALL_JOBS, pending_seconds=pending, stalls=self.launch.stall_limit
+        )
+        logs = RunningLogs(self.catalog, host.now)
+        return Engine(
+            journal,
+            submitter,
+            host.tell,
+            host.now,
+            host.sleep,
+            limits,
+            progress=Progress(host.tell, logs.read_last_step),
+            read_progress=logs.read_progress,
+            follow_only=self.launch.collect,
+            admit=budget.admit,
+        )
+
+    def _count_budget(self, plan: Plan, journal: Journal) -> HoursBudget:
+        """Return the GPU-hours that may be used, with what this session used before it was interrupted."""
+        budget = HoursBudget(plan.limit, lambda: measure_held(journal, self.host.now()))
+        budget.take_up(journal.list_jobs(), {job.number for job in journal.list_live()})
+        budget.plan(plan.first_specs)
+        if budget.used and not self.launch.collect:
+            self.host.tell(f"{formatting.format_hours(budget.used)} GPU-hours were used before")
+        return budget
+
+    def _judge(self, plan: Plan, progress: LaunchProgress, runs: LaunchedRuns) -> SessionResults:
+        from pytest_llmbench.session.evaluate import add_fleet_findings
+        from pytest_llmbench.session.fleet import with_efficiencies
+        from pytest_llmbench.session.outcomes import apply_requirements
+
+        results = dict(self.results.configurations)
+        for key, why in plan.skipped.items():
+            reason = Reason.NOT_LAUNCHED if self.launch.goes_on else Reason.NOT_ON_CLUSTER
+            results[key.id] = _build_missing(key, reason, why, self.settings, self.catalog)
+        told_fewer = self.launch.repeats < LARGEST_SEQUENCE and not self.settings.certify
+        fewer = self.launch.repeats if told_fewer else None
+        reached = apply_requirements(runs.gather_results(progress.list_results()), self.catalog.required_runs, fewer)
+        judged, checks = add_fleet_findings(reached, self.settings, self.catalog, self.host.now(), self.past or {})
+        results |= with_efficiencies(judged, self.catalog.configurations).results
+        for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged.by_id]:
+            baseline = self.catalog.baselines[result.case.key][0]
+            never = skip_judgement(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
+            results[result.case.id] = ConfigurationResult(result.case, never)
+        if self.launch.collect:
+            results = add_resumptions(results, progress, format_resume(self.session, self.host.command))
+        of_key = {each.spec.key: list(each.runs.values()) for each in progress.configurations.values()}
+        return dataclasses.replace(
+            self.results,
+            configurations=results,
+            runs_found=sum(map(len, of_key.values())),
+            measurements={key: runs.measure_runs(key, runs_of_key)[0] for key, runs_of_key in of_key.items()},
+            checks=checks,
+        )
+
+
+def _list_cases(cases: Collection[str]) -> str:
+    return formatting.join_first(sorted(cases)) or "no job"

@@ -1,0 +1,139 @@
+"""A/B on the same nodes: which arm runs next, and what its runs say beside those of the reference.
+
+Arm 0 is the reference; each other arm is an A/B with it. They share its runs, the rounds and the noise: a round runs
+the reference and every arm not answered yet, and the levels are divided by the number of A/Bs, so that an arm is
+falsely slower as rarely as where it is the only one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import NextTrial, PairedAnswer, PairedEstimate, PairedOutcome, Trial
+from pytest_llmbench.judge.difference import Fit, estimate_difference
+from pytest_llmbench.launch.policies import trial_statistics as runs
+from pytest_llmbench.launch.policies.trial_statistics import FIRST_LOOK, MOST_PAIRS, CountedRun, RunBounds
+
+REFERENCE = 0
+MARGIN = 0.01
+"""Arms that differ by less are alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairedSettings:
+    """What is asked of an A/B."""
+
+    arms: int = 2  # the reference too
+    # The allocation that is running, where one is shared: the first run of each arm in it is a warm-up. None where each
+    # run has an allocation of its own, and so is a first run.
+    allocation: int | None = None
+    margin: float = MARGIN  # a fraction
+    noise: Noise | None = None  # what earlier A/Bs of this configuration say of it on this cluster
+
+
+def count_runs(settings: PairedSettings) -> RunBounds:
+    """Return how many runs there are at least and at most, warm-ups too, where none fails."""
+    warm_ups = 0 if settings.allocation is None else settings.arms
+    return RunBounds(warm_ups + FIRST_LOOK * settings.arms, warm_ups + MOST_PAIRS * settings.arms)
+
+
+def next_step(trials: Sequence[Trial], settings: PairedSettings) -> NextTrial | tuple[PairedAnswer, ...]:
+    """Return the run that is to be made next; at the end the answers, one for each arm but the reference.
+
+    An arm is looked at after 2, 3 and 4 pairs. SLOWER, FASTER: its interval leaves out 0. ALIKE: after the last look
+    the interval lies within the margin. CANNOT_TELL: it does not. Arms that fail twice by themselves, or are lost twice
+    in a row, are answered at once; where the reference is, all are.
+    """
+    answers: dict[int, PairedAnswer] = {}
+    estimates: dict[int, PairedEstimate] = {}
+    open_arms = list(range(1, settings.arms))
+    for rounds in range(1, MOST_PAIRS + 1):
+        for arm in open_arms:
+            if outcome := _find_end(trials, arm, rounds):
+                answers[arm] = PairedAnswer(arm, outcome, _count_pairs(trials, arm), estimates.get(arm))
+        open_arms = [arm for arm in open_arms if arm not in answers]
+        if not open_arms:
+            break
+        variants = [REFERENCE, *open_arms]
+        end = runs.find_round_end(trials, variants, rounds)
+        if end is None:
+            warm_up = runs.choose_warm_up(trials, variants, settings.allocation)
+            return warm_up or NextTrial(runs.choose_in_round(trials, variants, rounds))
+        if rounds < FIRST_LOOK:
+            continue
+        fits = _fit(runs.list_measured(trials[:end]))
+        level = runs.get_level(rounds, settings.noise, settings.arms - 1)
+        for arm in open_arms:
+            estimates[arm] = estimate_difference(fits[arm], level, settings.noise)
+            if outcome := _answer(estimates[arm], settings.margin, is_last=rounds == MOST_PAIRS):
+                answers[arm] = PairedAnswer(arm, outcome, rounds, estimates[arm])
+        open_arms = [arm for arm in open_arms if arm not in answers]
+    return tuple(answers[arm] for arm in sorted(answers))
+
+
+def _find_end(trials: Sequence[Trial], arm: int, rounds: int) -> PairedOutcome | None:
+    """Return why an arm gets no further pair, if so."""
+    for variant, outcome in (
+        (REFERENCE, PairedOutcome.REFERENCE_DOES_NOT_RUN),
+        (arm, PairedOutcome.DOES_NOT_RUN),
+    ):
+        if sum(runs.is_measured(trial, (variant,)) for trial in trials) >= rounds:
+            continue
+        if runs.count_failures(trials, variant) >= runs.MOST_FAILURES:
+            return outcome
+        if runs.is_lost(trials, variant):
+            return PairedOutcome.LOST
+    return None
+
+
+def _count_pairs(trials: Sequence[Trial], arm: int) -> int:
+    return min(sum(runs.is_measured(trial, (variant,)) for trial in trials) for variant in (REFERENCE, arm))
+
+
+def _answer(estimate: PairedEstimate, margin: float, *, is_last: bool) -> PairedOutcome | None:
+    """Return what a look says; None where a further pair may tell."""
+    if estimate.low > 0:
+        return PairedOutcome.SLOWER
+    if estimate.high < 0:
+        return PairedOutcome.FASTER
+    if not is_last:
+        return None
+    limit = math.log1p(margin)
+    is_within = -limit < estimate.low and estimate.high < limit
+    return PairedOutcome.ALIKE if is_within else PairedOutcome.CANNOT_TELL
+
+
+def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
+    """Return how far each arm is from the reference: least squares on arm, constant and a linear trend over the runs.
+
+    With n runs of each of two arms the residuals have 2n - 3 degrees of freedom.
+    """
+    arms = sorted({run.variant for run in measured} - {REFERENCE})
+    logarithms = np.array([run.logarithm for run in measured])
+    variants = np.array([run.variant for run in measured])
+    places = np.array([run.place for run in measured], dtype=float)
+    columns = [np.ones(len(measured)), places - places.mean(), *(variants == arm for arm in arms)]
+    design = np.stack(columns, axis=1)
+    inverse = np.linalg.inv(design.T @ design)
+    levels = inverse @ (design.T @ logarithms)
+    # All runs of an arm may be rounded one way, and those of another one the other.
+    roundings = np.abs(inverse @ design.T) @ np.array([run.rounding for run in measured])
+    rest = logarithms - design @ levels
+    squares, freedom = float(rest @ rest), float(len(measured) - design.shape[1])
+    counts = {variant: int(np.sum(variants == variant)) for variant in (REFERENCE, *arms)}
+    return {
+        arm: Fit(
+            float(levels[place]),
+            float(inverse[place, place]),
+            squares,
+            freedom,
+            (counts[REFERENCE], counts[arm]),
+            rounding=float(roundings[place]),
+        )
+        for place, arm in enumerate(arms, 2)
+    }

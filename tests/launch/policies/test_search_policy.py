@@ -1,0 +1,186 @@
+"""A noisy search over builds: where it looks, when it stops, and what it says then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_llmbench.core.trial_records import BisectAnswer, BisectOutcome, NextTrial, Trial, TrialOutcome
+from pytest_llmbench.launch.policies.search_policy import BisectSettings, count_runs, expect_runs, get_cap, next_step
+
+THIRTY_TWO = BisectSettings(32)
+FAILED = TrialOutcome.DOES_NOT_RUN
+
+
+class Builds:
+    """Builds that are slower from some places on, of which some do not run."""
+
+    def __init__(
+        self, changes: Mapping[int, float], cv: float = 0.003, broken: Sequence[int] = (), seed: int = 1
+    ) -> None:
+        self.changes, self.cv, self.broken = changes, cv, broken
+        self.random = np.random.default_rng(seed)
+
+    def run(self, build: int) -> Trial:
+        if build in self.broken:
+            return Trial(build, FAILED, None)
+        level = sum(math.log1p(size) for place, size in self.changes.items() if build >= place)
+        return Trial(build, TrialOutcome.MEASURED, 1000 * math.exp(level + self.cv * self.random.standard_normal()))
+
+
+def complete(
+    builds: Builds, settings: BisectSettings = THIRTY_TWO, trials: Sequence[Trial] = ()
+) -> tuple[list[Trial], BisectAnswer]:
+    made = list(trials)
+    for _ in range(300):
+        step = next_step(made, settings)
+        if isinstance(step, BisectAnswer):
+            return made, step
+        made.append(builds.run(step.variant))
+    raise AssertionError("it never ends")
+
+
+def test_change_within_a_printed_unit_is_not_searched() -> None:
+    class Printed(Builds):
+        def run(self, build: int) -> Trial:
+            return replace(super().run(build), rounding=0.01)
+
+    _, answer = complete(Printed({13: 0.02}, cv=0.0001))
+    assert answer.outcome is BisectOutcome.NO_CHANGE_BETWEEN_ENDS
+    _, answer = complete(Printed({13: 0.05}, cv=0.0001))
+    (change,) = answer.changes
+    assert change.first == change.last == 13
+    assert change.high - change.low > 0.04
+
+
+@pytest.mark.parametrize("place", [1, 13, 31])
+def test_planted_change_is_named_with_its_size(place: int) -> None:
+    trials, answer = complete(Builds({place: 0.03}))
+    assert answer.outcome is BisectOutcome.FOUND
+    (change,) = answer.changes
+    assert (change.first, change.last) == (place, place)
+    assert change.low < math.log1p(0.03) < change.high
+    assert change.probability >= 0.95
+    assert change.share == pytest.approx(1, abs=0.25)
+    assert (change.rest_before, change.rest_after) == (0, 0)
+    assert len(trials) == answer.runs <= expect_runs(THIRTY_TWO, 0.03, 0.003) + 2
+    runs = [trial.variant for trial in trials]
+    assert min(runs.count(place - 1), runs.count(place)) >= 2
+
+
+def test_equal_ends_end_the_search_after_four_pairs() -> None:
+    trials, answer = complete(Builds({}, seed=3))
+    assert answer.outcome is BisectOutcome.NO_CHANGE_BETWEEN_ENDS
+    assert [trial.variant for trial in trials] == [0, 31, 31, 0, 31, 0, 0, 31]
+    assert answer.ends is not None
+    assert answer.ends.low < 0 < answer.ends.high
+    assert (answer.changes, answer.ranges) == ((), ())
+
+
+def test_faster_end_ends_the_search_at_once() -> None:
+    trials, answer = complete(Builds({10: -0.05}))
+    assert (answer.outcome, len(trials)) == (BisectOutcome.NO_CHANGE_BETWEEN_ENDS, 4)
+
+
+def test_broken_builds_are_tried_once_and_named() -> None:
+    trials, answer = complete(Builds({16: 0.05}, broken=[14, 15, 16, 20]))
+    (change,) = answer.changes
+    assert (change.first, change.last) == (14, 17)
+    assert set(answer.skipped) <= {14, 15, 16, 20}
+    failed = [trial.variant for trial in trials if trial.outcome is FAILED]
+    assert len(failed) == len(set(failed))
+
+
+@pytest.mark.parametrize(
+    ("broken", "outcome"), [(0, BisectOutcome.GOOD_DOES_NOT_RUN), (31, BisectOutcome.BAD_DOES_NOT_RUN)]
+)
+def test_end_that_fails_twice_ends_the_search(broken: int, outcome: BisectOutcome) -> None:
+    trials, answer = complete(Builds({}, broken=[broken]))
+    assert answer.outcome is outcome
+    assert sum(trial.outcome is FAILED for trial in trials) == 2
+
+
+def test_build_that_fails_later_keeps_its_run() -> None:
+    builds = Builds({16: 0.05})
+    trials, _ = complete(builds)
+    cut = next(place for place, trial in enumerate(trials) if trial.variant in (15, 16)) + 1
+    again = trials[cut - 1].variant
+    _, answer = complete(builds, trials=[*trials[:cut], Trial(again, FAILED, None)])
+    (change,) = answer.changes
+    assert change.first <= 16 <= change.last
+
+
+def test_two_changes_are_both_found() -> None:
+    trials, answer = complete(Builds({8: 0.03, 22: 0.03}))
+    assert [(change.first, change.last) for change in answer.changes] == [(8, 8), (22, 22)]
+    assert sum(change.share for change in answer.changes) == pytest.approx(1, abs=0.2)
+    assert len(trials) <= get_cap(THIRTY_TWO)
+
+
+def test_search_at_the_cap_reports_a_range_and_continues() -> None:
+    builds = Builds({20: 0.03}, cv=0.004)
+    trials, answer = complete(builds, BisectSettings(32, cap=6))
+    assert (answer.outcome, len(trials), answer.changes) == (BisectOutcome.RANGE, 6, ())
+    (where,) = answer.ranges
+    assert where.first <= 20 <= where.last
+    assert where.probability >= 0.94
+    more, answer = complete(builds, trials=trials)
+    assert more[:6] == trials
+    assert answer.outcome is BisectOutcome.FOUND
+
+
+def test_lost_run_is_repeated_and_two_pause_the_search() -> None:
+    builds = Builds({20: 0.05})
+    trials, found = complete(builds)
+    cut = trials[:6]
+    step = next_step(cut, THIRTY_TWO)
+    assert isinstance(step, NextTrial)
+    lost = Trial(step.variant, TrialOutcome.LOST, None)
+    assert next_step([*cut, lost], THIRTY_TWO) == step
+    ended = next_step([*cut, lost, lost], THIRTY_TWO)
+    assert isinstance(ended, BisectAnswer)
+    assert ended.outcome is BisectOutcome.LOST
+    assert next_step(cut, THIRTY_TWO) == step
+    _, answer = complete(Builds({20: 0.05}, seed=2), trials=cut)
+    assert answer.changes[0].first == found.changes[0].first
+
+
+def test_resumed_trials_give_the_same_step() -> None:
+    trials, answer = complete(Builds({8: 0.03, 22: 0.03}, broken=[9, 15]))
+    for cut in range(0, len(trials), 3):
+        assert next_step(trials[:cut], THIRTY_TWO) == NextTrial(trials[cut].variant)
+    assert next_step(trials, THIRTY_TWO) == answer
+
+
+def test_equal_times_divide_by_no_zero() -> None:
+    _, answer = complete(Builds({5: 0.02}, cv=0))
+    assert [(change.first, change.last) for change in answer.changes] == [(5, 5)]
+
+
+def test_two_builds_need_no_search() -> None:
+    trials, answer = complete(Builds({1: 0.05}), BisectSettings(2))
+    (change,) = answer.changes
+    assert (change.first, change.last, len(trials)) == (1, 1, 4)
+
+
+def test_broken_builds_between_the_ends_are_one_group() -> None:
+    _, answer = complete(Builds({2: 0.05}, broken=range(1, 7)), BisectSettings(8))
+    (change,) = answer.changes
+    assert (change.first, change.last, answer.skipped) == (1, 7, tuple(range(1, 7)))
+
+
+def test_number_of_runs_is_known_before_the_search() -> None:
+    assert [get_cap(BisectSettings(builds)) for builds in (8, 32, 128)] == [28, 36, 44]
+    assert count_runs(THIRTY_TWO) == (6, 36)
+    assert [expect_runs(THIRTY_TWO, ratio * 0.01) for ratio in (10, 5, 4, 3, 2)] == [11, 11, 14, 17, 22]
+
+
+@pytest.mark.parametrize("seed", [14, 32])
+def test_two_equal_changes_are_both_found(seed: int) -> None:
+    """The build beside the first that is found is slower than one end, and faster than the other."""
+    _, answer = complete(Builds({8: 0.02, 22: 0.02}, seed=seed))
+    assert [(change.first, change.last) for change in answer.changes] == [(8, 8), (22, 22)]

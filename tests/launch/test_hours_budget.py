@@ -1,0 +1,252 @@
+"""What a job used, and what a session may still start: nothing is made up, and nothing is counted twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builders import KEY, NOW
+from support.job_specs import job_spec
+
+from pytest_llmbench.core.job_records import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.launch.hours_budget import HoursBudget
+from pytest_llmbench.launch.hours_budget import describe_used
+from pytest_llmbench.launch.hours_budget import measure_cost
+from pytest_llmbench.launch.hours_budget import measure_held
+from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.journal import Journal
+
+SPEC = job_spec(
+    Path("/recipe"), case_id=KEY.id, key=KEY, via="sbatch", nodes=2, gpus=16, gpu_hours=10.0, gpus_per_node=8
+)
+HOUR = 3600.0
+
+
+def plan(limit: float, *specs: JobSpec) -> HoursBudget:
+    """Return a budget of so many GPU-hours with a job for each spec."""
+    budget = HoursBudget(limit)
+    budget.plan(specs)
+    return budget
+
+
+def reserve(budget: HoursBudget, *repeats: int, spec: JobSpec | None = None) -> str:
+    """Reserve these repeats together; return the reason they do not fit, or ""."""
+    return budget.reserve([NextJob(spec or SPEC, 1, repeat) for repeat in repeats])
+
+
+def job(
+    number: int = 1, spec: JobSpec = SPEC, attempt: int = 1, repeat: int = 1, refused: str = "", **status: Any
+) -> Job:
+    submission = SubmissionState(refused or "submitted")
+    known = JobStatus(**{"phase": Phase.ENDED, "state": "COMPLETED", **status}) if status else None
+    token, job_id = f"token{number}", "" if refused else str(number)
+    return Job(number, token, spec, Path("/jobs"), attempt, repeat, job_id, status=known, submission=submission)
+
+
+@pytest.mark.parametrize(
+    ("status", "used", "requeued", "exact"),
+    [
+        ({"elapsed_seconds": 0.0, "state": "CANCELLED"}, 0.0, 0.0, True),
+        ({"started": NOW, "ended": NOW + timedelta(hours=2)}, 32.0, 0.0, True),
+        ({"started": NOW}, 0.0, 0.0, False),
+        ({"elapsed_seconds": HOUR, "earlier_seconds": (HOUR, HOUR / 4), "restarts": 2}, 36.0, 20.0, True),
+        ({"elapsed_seconds": HOUR, "restarts": 1}, 16.0, 0.0, False),
+        ({"phase": Phase.UNKNOWN, "state": "", "elapsed_seconds": HOUR}, 0.0, 0.0, False),
+        ({"state": "RUNNING", "ended_by": EndedBy.PYTEST, "elapsed_seconds": HOUR}, 16.0, 0.0, False),
+        ({"state": "CANCELLED", "ended_by": EndedBy.PYTEST, "elapsed_seconds": HOUR}, 16.0, 0.0, True),
+    ],
+    ids=[
+        *("never-started", "by-its-times", "no-end", "requeued-twice", "requeued-without-accounting"),
+        *("purged", "could-not-be-cancelled", "cancelled-by-us"),
+    ],
+)
+def test_cost_is_measured_from_the_status(status: dict[str, Any], used: float, requeued: float, exact: bool) -> None:
+    cost = measure_cost(job(**status))
+    assert (cost.estimated, cost.used, cost.requeued, cost.exact) == (10.0, used, requeued, exact)
+
+
+@pytest.mark.parametrize(("refused", "exact"), [("not-submitted", True), ("unaffordable", True), ("uncertain", False)])
+def test_unsubmitted_job_used_nothing(refused: str, exact: bool) -> None:
+    cost = measure_cost(job(refused=refused))
+    assert (cost.used, cost.exact) == (0.0, exact)
+
+
+@pytest.mark.parametrize(
+    ("fields", "hours"),
+    [
+        ({"nodes": 1, "gpus": 2}, 8.0),
+        ({"gpus_per_node": 0}, 16.0),
+    ],
+    ids=["a-whole-node", "this-machine-or-a-journal-of-an-earlier-version"],
+)
+def test_job_is_charged_for_whole_nodes(fields: dict[str, Any], hours: float) -> None:
+    assert measure_cost(job(spec=replace(SPEC, **fields), elapsed_seconds=HOUR)).used == hours
+
+
+def test_used_hours_of_a_session_are_described() -> None:
+    ended = job(elapsed_seconds=HOUR)
+    assert describe_used([ended, job(refused="not-submitted")]) == "16.0 GPU-hours used"
+    assert describe_used([ended, job(phase=Phase.RUNNING, state="RUNNING")]) == "at least 16.0 GPU-hours used"
+    assert describe_used([]) == "0.0 GPU-hours used"
+
+
+# --- the budget -------------------------------------------------------------------------------------------
+
+OTHER = replace(SPEC, case_id="other")
+
+
+def test_used_hours_replace_the_estimate() -> None:
+    spendthrift = plan(30.0, SPEC)
+    spendthrift.settle(job(elapsed_seconds=HOUR))
+    assert reserve(spendthrift, 2) == ""
+    assert reserve(spendthrift, 3) == (
+        "1 run takes 10.0 GPU-hours, and of the 30 allowed 16.0 are used and 10.0 reserved"
+    )
+    thrifty = plan(20.5, SPEC)
+    thrifty.settle(job(elapsed_seconds=HOUR / 32))
+    assert reserve(thrifty, 2, 3) == ""
+
+
+def test_job_with_an_unknown_end_counts_its_estimate() -> None:
+    budget = plan(19.0, SPEC)
+    budget.settle(job(phase=Phase.UNKNOWN, state=""))
+    assert budget.used == 10.0
+    assert "10.0 are used" in budget.reserve([NextJob(SPEC, 2)])
+
+
+def test_planned_job_is_refused_once_the_hours_are_used() -> None:
+    third = replace(SPEC, case_id="third")
+    budget = plan(20.0, SPEC, OTHER, third)
+    assert budget.admit(job()) == ""
+    assert budget.admit(job(2, OTHER)) == "", "20 are reserved, 20 are allowed"
+    assert budget.admit(job(3, third)).endswith("and of the 20 allowed 0.0 are used and 20.0 reserved")
+    budget.settle(job(elapsed_seconds=HOUR))
+    assert budget.admit(job(2, OTHER)) == "it takes 10.0 GPU-hours, and of the 20 allowed 16.0 are used"
+
+
+def test_resumed_session_counts_its_earlier_jobs_once() -> None:
+    budget = HoursBudget(46.0)
+    ended, live = job(elapsed_seconds=HOUR), job(2, repeat=2)
+    superseded = job(3, OTHER, refused="superseded")
+    budget.take_up([ended, live, superseded], {2})
+    budget.plan([SPEC, OTHER])
+    assert budget.used == 16.0
+    # 16 used, 10 for the live job, 10 for the job that was not submitted
+    assert reserve(budget, 2) == reserve(budget, 3) == ""
+    assert "16.0 are used and 30.0 reserved" in reserve(budget, 2, spec=OTHER)
+
+
+def test_unaffordable_job_reserves_nothing() -> None:
+    budget = plan(20.0, SPEC)
+    assert reserve(budget, 2) == ""
+    budget.settle(job(elapsed_seconds=HOUR))
+    assert budget.admit(job(2, repeat=2))
+    budget.settle(job(2, repeat=2, refused="unaffordable"))
+    assert budget.used == 16.0
+    assert reserve(budget, 2)
+
+
+# --- in an allocation -------------------------------------------------------------------------------------
+
+HELD = replace(SPEC, purpose=Purpose.ALLOCATION, gpu_hours=100.0)
+RUN = replace(SPEC, via="allocation", allocation=1)
+
+
+def test_allocation_uses_the_time_since_its_start(tmp_path: Path) -> None:
+    """A pending allocation has used nothing; an ended one is measured by its job."""
+    journal = Journal(tmp_path / ".llmbench", tmp_path / "index")
+    journal.begin("llmbench", NOW, {})
+    for number, spec in enumerate([HELD, RUN, SPEC], 1):
+        journal.record_submission(journal.intend(spec, NOW).number, f"471{number}", None, NOW)
+    held, *_ = journal.list_jobs()
+    journal.record_status(held.number, JobStatus(Phase.WAITING, "PENDING", started=NOW - timedelta(hours=9)))
+    assert measure_held(journal, NOW) == {}
+    journal.record_status(held.number, JobStatus(Phase.RUNNING, "RUNNING", started=NOW))
+    assert measure_held(journal, NOW + timedelta(minutes=30)) == {held.identity: 8.0}
+    clock_of_another_machine = NOW - timedelta(minutes=1)
+    assert measure_held(journal, clock_of_another_machine) == {held.identity: 0.0}
+    journal.record_end(held.number, JobStatus(Phase.ENDED, "COMPLETED"), "", NOW)
+    assert measure_held(journal, NOW) == {}
+    journal.close()
+
+
+class SharedHours:
+    """A budget with one allocation, whose runs end one after the other, on a clock."""
+
+    def __init__(self, limit: float) -> None:
+        self.now: datetime = NOW
+        self.ended = False
+        self.held = job(spec=HELD)
+        self.budget = HoursBudget(limit, self.measure)
+        self.budget.plan([HELD, RUN])
+        assert self.budget.admit(self.held) == ""
+
+    def measure(self) -> dict[tuple[str, str, int, int], float]:
+        hours = (self.now - NOW).total_seconds() / HOUR * HELD.occupied_gpus
+        return {} if self.ended else {self.held.identity: hours}
+
+    def run(self, repeat: int, minutes: int, state: str = "COMPLETED") -> None:
+        """Let a run end, and a minute pass before the next one."""
+        self.now += timedelta(minutes=minutes)
+        assert self.budget.admit(job(2, RUN, repeat=repeat)) == ""
+        self.budget.settle(job(2, RUN, repeat=repeat, state=state, elapsed_seconds=60.0 * minutes))
+        self.now += timedelta(minutes=1)
+
+    def reserve(self, repeat: int, spec: JobSpec = RUN) -> str:
+        return reserve(self.budget, repeat, spec=spec)
+
+
+def test_allocation_counts_its_used_hours_before_each_run() -> None:
+    shared = SharedHours(61.0)
+    shared.run(1, 75)
+    assert shared.budget.used == 20.0
+    assert shared.reserve(2) == ""
+    shared.run(2, 74)  # beside the minute between both
+    assert shared.budget.used == 40.0
+    assert shared.reserve(3) == ""
+    shared.run(3, 14)
+    assert shared.reserve(4) == "1 run takes 20.0 GPU-hours, and of the 61 allowed 44.0 are used"
+    assert shared.reserve(1, OTHER) == ""  # what is shorter still fits
+
+
+@pytest.mark.parametrize(
+    ("minutes", "state", "estimate", "used"),
+    [
+        (15, "COMPLETED", "10.0", "4.0"),
+        (75, "COMPLETED", "20.0", "20.0"),
+        (75, "CANCELLED", "10.0", "20.0"),
+    ],
+)
+def test_next_run_is_as_long_as_the_longest(minutes: int, state: str, estimate: str, used: str) -> None:
+    """At least as long as is estimated; one that stood still, or failed late, says nothing of the next one."""
+    shared = SharedHours(13.0)
+    shared.run(1, minutes, state)
+    assert shared.reserve(2) == f"1 run takes {estimate} GPU-hours, and of the 13 allowed {used} are used"
+
+
+def test_ended_allocation_replaces_its_running_cost() -> None:
+    """Also where the run that ended with it is told of behind it."""
+    shared = SharedHours(100.0)
+    shared.run(1, 60)
+    shared.ended = True
+    shared.budget.settle(replace(shared.held, status=JobStatus(Phase.ENDED, "CANCELLED", elapsed_seconds=2 * HOUR)))
+    shared.budget.settle(job(2, RUN, repeat=2, state="CANCELLED", elapsed_seconds=None))
+    assert shared.budget.used == 32.0
+
+
+def test_new_allocation_reserves_its_next_run() -> None:
+    shared = SharedHours(25.0)
+    shared.run(1, 60)
+    following = [NextJob(HELD, 1, 2), NextJob(RUN, 1, 2)]
+    assert shared.budget.reserve(following) == "1 run takes 16.0 GPU-hours, and of the 25 allowed 16.0 are used"
+
+
+def test_resumed_session_counts_its_running_allocation() -> None:
+    budget = HoursBudget(46.0, lambda: {job(spec=HELD).identity: 24.0})
+    budget.take_up([job(spec=HELD), job(2, RUN, elapsed_seconds=HOUR)], {1})
+    assert budget.used == 24.0
+    assert reserve(budget, 2, spec=RUN) == ""
+    assert reserve(budget, 3, spec=RUN)

@@ -1,0 +1,275 @@
+"""What is known of launched runs while they run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builders import log, run, segment, steps
+from support.job_specs import KEY, START, job, job_spec, running
+from support.node_nights import KEYS
+from support.planned import FACTS
+from support.remembered import START as NIGHTS_START
+from support.written_logs import parse
+
+from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.job_records import Blame, Job
+from pytest_llmbench.core.judgement_records import Look
+from pytest_llmbench.core.log_records import NO_QUOTE, Ending, EndingCode
+from pytest_llmbench.core.run_records import Run
+from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.launch.launched_runs import LaunchedRuns
+from pytest_llmbench.launch.running_logs import RunningLogs
+from pytest_llmbench.launch.schedulers.submission import OUTPUT
+from pytest_llmbench.runs.measure.measurement import measure
+from pytest_llmbench.session.catalog import load
+from pytest_llmbench.session.collect_runs import ingest_job
+from pytest_llmbench.session.settings import Settings
+
+
+def make_runs(settings: Settings | None = None, **fields: Any) -> LaunchedRuns:
+    settings = settings or Settings()
+    return LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START, **fields)
+
+
+def launched(folder: Path, **spec: Any) -> Job:
+    """Return a running job whose log is in `folder`, with these fields of its spec."""
+    (folder / OUTPUT).touch()  # when it was submitted
+    return job(folder, log_folder=folder, status=running(), spec=job_spec(folder, **spec))
+
+
+XID = "n7 kernel: NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus. hf_secretvalue"
+
+
+def test_node_evidence_is_quoted_without_secrets(tmp_path: Path) -> None:
+    runs = make_runs()
+    secret = job_spec(tmp_path, environment=(("HF_TOKEN", "hf_secretvalue"),), secrets=("HF_TOKEN",))
+    ended = job(tmp_path, spec=secret, status=running("n6", "n7"))
+    log = tmp_path / "log-x_1_0.out"
+    log.write_text(f"step 1\n{XID}\n")
+    found = run(parse(log.read_text()))
+    found = replace(found, attempts=tuple(replace(one, files=replace(one.files, log=log)) for one in found.attempts))
+    assert runs.name_failed_nodes(ended, found) == ("n7",)
+    assert runs.name_failed_nodes(replace(ended, status=running("n1")), found) == ()
+    assert runs.name_failed_nodes(ended, run()) == ()
+    assert runs.find_driver_errors(ended, found) == f"log-x_1_0.out:2: {XID.replace('hf_secretvalue', '***')}"
+    (tmp_path / f"llmbench-node-check-{ended.job_id}.out").write_text("first\nhf_secretvalue\n\nFAIL\n")
+    assert runs.read_check(ended) == "first | *** | FAIL"
+    assert runs.read_check(replace(ended, job_id="1")) == ""
+
+
+LINE = (
+    "Training epoch 0, iteration {0}/49 | lr: 1e-05 | global_batch_size: 128 | global_step: {0} |"
+    " reduced_train_loss: 11.9 | train_step_timing in s: 2.5 | consumed_samples: 128\n"
+)
+
+
+WAITED = "[rank3]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\n"
+RAISED = "Traceback (most recent call last):\n  File\nValueError: x\n"
+ECC = RAISED.replace("ValueError: x", "RuntimeError: CUDA error: uncorrectable ECC error encountered")
+
+
+def judged(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
+    """Whose failure the end of a launched run is, and its words."""
+    unfinished = run(log(segment(steps([7.3] * 30), finished=False), ending=ending))
+    return make_runs().read_ending(job(tmp_path), unfinished)
+
+
+@pytest.mark.parametrize(
+    ("text", "blame", "words"),
+    [
+        (WAITED, Blame.INFRASTRUCTURE, "NCCL gave up waiting for a collective operation: "),
+        (
+            RAISED + WAITED,
+            Blame.RUN,
+            "a process died of an exception: ValueError: x (log-x_1_0.out:3); after that NCCL ",
+        ),
+        (WAITED + RAISED, Blame.INFRASTRUCTURE, "NCCL gave up waiting for a collective operation: "),
+        (ECC + WAITED, Blame.INFRASTRUCTURE, "a GPU failed under it: "),
+        ("srun: error: n1: task 3: Killed\n" + WAITED, Blame.RUN, "a task of it failed: "),
+    ],
+)
+def test_nccl_timeout_after_an_exception_blames_the_run(tmp_path: Path, text: str, blame: Blame, words: str) -> None:
+    found = judged(tmp_path, parse(text).ending)
+    assert found[0] is blame
+    assert found[1].startswith(words)
+
+
+def test_timeout_followed_by_steps_blames_the_run(tmp_path: Path) -> None:
+    warned = replace(parse(WAITED).ending or Ending(EndingCode.CUT, NO_QUOTE, 0), went_on=True)
+    assert judged(tmp_path, warned)[0] is Blame.RUN
+
+
+def test_log_without_an_ending_blames_nothing(tmp_path: Path) -> None:
+    assert judged(tmp_path, None) == (Blame.NONE, "log-x_1_0.out is empty")
+
+
+STALLED = LINE.format(0) + LINE.format(1) + "[rank3]:[E] hf_53cr3t: " + WAITED.partition(" ")[2]
+
+
+def left_by(tmp_path: Path, text: str, token: str) -> tuple[LaunchedRuns, Job, Run]:
+    """A job that had this token, its run, and what reads it."""
+    runs = make_runs()
+    one = launched(tmp_path, environment=(("HF_TOKEN", token),), secrets=("HF_TOKEN",))
+    (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(text)
+    found = runs.find_run(one)
+    assert found is not None
+    return runs, one, found
+
+
+def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
+    """Each is taken away when its run has ended, so that it is none of the next one, which may write the same file."""
+    runs = make_runs(facts={KEY.id: replace(FACTS, log="results/{dtype}/{gpus}/log-x_{job}.out")})
+    shared = tmp_path / "results" / "bf16" / "8"
+    shared.mkdir(parents=True)
+    log = shared / "log-nemo_fake_8b_8_4711.out"
+
+    def run_in_allocation(number: int) -> Job:
+        folder = tmp_path / "jobs" / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (OUTPUT, "slurm-4711.out"):
+            (folder / name).touch()
+        made = job(folder, number, job_id=f"4711-{number}", log_folder=folder, status=running())
+        return replace(made, spec=replace(made.spec, allocation=1, log_folders=(shared,)))
+
+    for number in (1, 2):
+        log.write_text(LINE.format(0) * number)
+        run = runs.find_run(run_in_allocation(number))
+        assert run is not None
+        (attempt,) = run.attempts
+        assert attempt.files.log == tmp_path / "jobs" / str(number) / "results" / "bf16" / "8" / log.name
+        assert not log.exists()
+    log.write_text(LINE.format(0))  # of a run that goes on, while the session is taken up again
+    again = runs.find_run(run_in_allocation(1))
+    assert again is not None
+    assert log.exists()
+
+
+@pytest.mark.parametrize(
+    ("token", "quote"),
+    [("***", "(not shown: it may hold a secret) ("), ("hf_53cr3t", "[rank3]:[E] ***: Watchdog caught collective")],
+    ids=["token unknown", "token known"],
+)
+def test_cause_is_quoted_without_the_token(tmp_path: Path, token: str, quote: str) -> None:
+    """A session that does not know the token quotes nothing."""
+    runs, ended, found = left_by(tmp_path, STALLED, token)
+    blame, text = runs.read_ending(ended, found)
+    assert blame is Blame.INFRASTRUCTURE
+    assert text.startswith(f"NCCL gave up waiting for a collective operation: {quote}")
+    assert text.endswith(f"(log-nemo_fake_8b_8_{ended.job_id}.out:3, rank 3)")
+    problems = " ".join(problem.text for problem in measure(found, runs.catalog.baselines[KEY][0], START).problems)
+    assert quote in problems
+    assert "53cr3t" not in text + problems
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("token", "shown"), [("***", "(not shown: it may hold a secret)"), ("hf_53cr3t", "use ***")])
+def test_last_line_is_quoted_without_the_token(tmp_path: Path, token: str, shown: str) -> None:
+    runs, one, found = left_by(tmp_path, "use hf_53cr3t\n", token)
+    assert runs.read_ending(one, found) == (
+        Blame.NONE,
+        f"the last line of log-nemo_fake_8b_8_{one.job_id}.out: {shown}",
+    )
+
+
+OWN = """\
+schema: 1
+kind: recipe
+recipe: fake
+release: "1"
+title: A framework of our own
+framework: Acorn
+names: [fake]
+dialect: regex
+log:
+  {find: " ms/step", pattern: 'it (?P<step>\\d+)/(?P<total>\\d+) (?P<seconds>[\\d.]+) ms/step', unit: ms, first_step: 1}
+source: {document: our own notes}
+peak_tflops: {h100: {bf16: "989"}}
+models:
+  8b:
+    {formula: llama, hidden_size: 4096, attention_heads: 32, query_groups: 8, ffn_size: 14336, vocabulary_size: 128256}
+configurations:
+  - {size: 8b, gpu: h100, dtype: bf16, gpus: 8, sequence_length: 8192, layers: 32, gbs: 128}
+"""
+
+
+def make_own_runs(folder: Path, **settings: Any) -> tuple[LaunchedRuns, Key]:
+    """Return the runs of a recipe whose baseline file defines its log, and its configuration."""
+    (folder / "own.yaml").write_text(OWN)
+    runs = make_runs(Settings(baselines=(folder / "own.yaml",), **settings))
+    return runs, next(key for key in runs.catalog.baselines if key.recipe == "fake")
+
+
+def write_own_log(folder: Path, job_id: str, steps: int) -> None:
+    lines = (f"it {step}/50 2500 ms/step\n" for step in range(1, steps + 1))
+    (folder / f"log-fake_8b_8_{job_id}.out").write_text("".join(lines))
+
+
+def test_log_is_read_in_the_dialect_of_its_baseline(tmp_path: Path) -> None:
+    runs, key = make_own_runs(tmp_path)
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    one = launched(folder, key=key)
+    write_own_log(folder, one.job_id, 7)
+    assert RunningLogs(runs.catalog, lambda: START).read_last_step(one) == (7, 50, 2.5)
+    run = ingest_job([folder], one.job_id, key, runs.catalog, START)
+    assert run is not None
+    assert run.identity.key == key
+    assert [attempt.log.dialect for attempt in run.attempts] == ["regex:fake-1"]
+    assert run.attempts[0].log.segments[0].steps.seconds.tolist() == [2.5] * 7
+
+
+def test_run_has_the_image_of_its_job(tmp_path: Path) -> None:
+    """Unless the launcher's own record of the job names another one."""
+    runs = make_runs()
+    one = launched(tmp_path, environment=(("RUN_CONF_IMAGE", "/images/own.sqsh"),))
+    (tmp_path / f"log-nemo_fake_8b_8_{one.job_id}.out").write_text(LINE.format(0))
+    found = runs.find_run(one)
+    assert found is not None
+    assert found.found.environment == (("container", "/images/own.sqsh"),)
+    record = f"job_info: {{job_id: '{one.job_id}'}}\ncontainer_info: {{images: [its.sqsh]}}\n"
+    (tmp_path / f"llmb-config_{one.job_id}.yaml").write_text(record)
+    found = runs.find_run(one)
+    assert found is not None
+    assert found.found.environment == (("container", "its.sqsh"),)
+
+
+@pytest.mark.slow
+def test_launched_run_is_no_earlier_run_of_itself(tmp_path: Path) -> None:
+    """Its log lies in a folder whose runs are the earlier ones."""
+    runs, key = make_own_runs(tmp_path, logs=(tmp_path,), release="1", gpu="h100")
+    folder = tmp_path / "results" / "1" / "bf16" / "8b" / "8"
+    folder.mkdir(parents=True)
+    one = launched(folder, key=key)
+    for job_id in (one.job_id, "9999"):
+        write_own_log(folder, job_id, 50)
+    found = runs.find_run(one)
+    assert found is not None
+    ((_, (evidence,)),) = runs.gather_results({key: runs.judge(key, [found])}).by_id.values()
+    assert [each.run.found.job_id for each in evidence.measurements] == [one.job_id, "9999"]
+    assert evidence.measurements[0].run is found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("times", "confirmed", "text"),
+    [
+        ([7.4 * 1.1] * 50, True, "+10.0 % in job 4711 there"),
+        ([7.4] * 50, False, "0.0 % in job 4711 there"),
+        ([7.4] * 5, False, "job 4711 there: 34 of the steps 11 to 44 are missing: 11, 12, 13, 14, 15 and 29 more"),
+    ],
+    ids=["slow again", "fast", "incomplete"],
+)
+def test_run_on_a_named_node_is_compared_with_its_history(
+    tmp_path: Path, history: StoreLocation, times: list[float], confirmed: bool, text: str
+) -> None:
+    key, nodes = KEYS[0], [f"n{number:02}" for number in range(7, 15)]
+    status = running(*nodes, started=NIGHTS_START + timedelta(days=30))
+    one = job(tmp_path, spec=job_spec(tmp_path, case_id=key.id, key=key, nodes=8), status=status)
+    found = run(log(segment(steps(times))), key=key)
+    said = make_runs(replace(Settings(), history=history)).judge_named(one, found, ["n07"])
+    assert (said.confirmed, said.text) == (confirmed, text)
+    assert said.step_seconds == (pytest.approx(times[0]) if len(times) == 50 else None)

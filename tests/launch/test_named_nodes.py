@@ -1,0 +1,117 @@
+"""Which nodes that a history names a launch confirms first, and on which nodes; where it may not, it only says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.job_specs import job_spec
+from support.node_nights import KEYS, make_nights, store
+from support.planned import FACTS
+
+from pytest_llmbench.core.job_records import JobSpec, Purpose
+from pytest_llmbench.history.store import StoreLocation
+from pytest_llmbench.launch.named_nodes import NamedNodes
+from pytest_llmbench.launch.named_nodes import find_named_nodes
+from pytest_llmbench.launch.named_nodes import restore_named
+from pytest_llmbench.launch.named_nodes import select_named
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.session.catalog import Catalog
+from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.session.settings import Settings
+
+SPECS = tuple(
+    job_spec(Path("/recipe"), case_id=key.id, key=key, via="sbatch", nodes=8, gpus=64, gpu_hours=hours)
+    for key, hours in zip(KEYS, (20.0, 10.0), strict=True)
+)
+
+
+def find(
+    history: StoreLocation | None, specs: Sequence[JobSpec] = SPECS, *, record: Path | None = None, **launch: Any
+) -> tuple[tuple[NamedNodes, ...], str]:
+    """Return the nodes that are confirmed first, and what is said."""
+    said: list[str] = []
+    settings = replace(Settings(), history=history, record=record)
+    jobs = [PlannedJob(spec, FACTS) for spec in specs]
+    named = find_named_nodes(jobs, LaunchSettings(**launch), settings, Catalog((), {}), said.append)
+    return named, " ".join(" ".join(said).split())
+
+
+@pytest.mark.slow
+def test_cheapest_slow_configuration_confirms_the_node(history: StoreLocation) -> None:
+    (named,), text = find(history)
+    assert (named.case, named.nodes) == (KEYS[1].id, ("n07",))
+    assert len(named.others) == 7
+    assert "n07" not in named.others
+    assert text.startswith("llmbench: by the history n07 is slow: +10.0 %")
+    assert text.endswith(f"one run of {KEYS[1].id} there comes first")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"repeats": 1}, "--llmb-repeats=1 allows one run of each configuration"),
+        ({"submit_only": True}, "nothing follows from jobs that are only submitted"),
+        ({"record": Path("recorded")}, "a session that records makes no such run"),
+    ],
+)
+def test_forbidden_confirmation_is_only_reported(history: StoreLocation, options: dict[str, Any], why: str) -> None:
+    named, text = find(history, **options)
+    assert named == ()
+    assert text.endswith(f"not confirmed: {why}")
+
+
+@pytest.mark.slow
+def test_unsuitable_configurations_only_report_the_node(history: StoreLocation) -> None:
+    other = replace(SPECS[0], case_id="another")
+    for specs in ([other], [replace(spec, nodes=40) for spec in SPECS]):
+        named, text = find(history, specs)
+        assert named == ()
+        assert "not confirmed: no selected configuration that was slow there" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields", [{"exclude": ("n[05-08]",)}, {"scheduler_options": ("--nodelist=n01",)}, {"via": "local"}]
+)
+def test_unreachable_node_is_no_suspect(history: StoreLocation, fields: dict[str, Any]) -> None:
+    assert find(history, [replace(spec, **fields) for spec in SPECS]) == ((), "")
+
+
+def test_excluded_nodes_fill_up_no_job(history: StoreLocation) -> None:
+    before = find(history)[0][0].others
+    (named,), _ = find(history, [replace(spec, exclude=before[:1]) for spec in SPECS])
+    assert not {"n07", before[0]} & set(named.others)
+
+
+@pytest.mark.slow
+def test_no_history_names_no_node(history: StoreLocation, tmp_path: Path) -> None:
+    assert find(None) == ((), "")
+    assert find(history, purpose=Purpose.PROFILE) == ((), "")
+    sound = StoreLocation("s.db", store(tmp_path / "s.db", make_nights({}, nights=10)))
+    assert find(sound) == ((), "")
+
+
+def test_unreadable_history_is_reported(tmp_path: Path) -> None:
+    (tmp_path / "h.db").write_text("no database")
+    named, text = find(StoreLocation("h.db", tmp_path / "h.db"))
+    assert named == ()
+    assert "h.db" in text
+
+
+def test_noted_nodes_are_restored_for_begun_configurations() -> None:
+    noted = [{"case": KEYS[0].id, "nodes": ["n7"], "others": ["n8"], "text": "slow"}]
+    named = restore_named(noted)
+    assert named == (NamedNodes(KEYS[0].id, ("n7",), ("n8",), "slow"),)
+    jobs = [PlannedJob(spec, FACTS) for spec in SPECS]
+    assert select_named(named, jobs, None) == named
+    assert select_named(named, jobs[1:], None) == ()
+    assert select_named(named, jobs, [SPECS[0]]) == ()
+    assert select_named(named, jobs, [replace(SPECS[0], purpose=Purpose.CONFIRM_NODES)]) == named
+    wrong: tuple[Any, ...] = ([{}], ["x"], [None])
+    for each in wrong:
+        with pytest.raises((LookupError, TypeError)):
+            restore_named(each)

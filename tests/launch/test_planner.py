@@ -1,0 +1,159 @@
+"""Which cluster a launch is planned for, where no file says it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from support.job_specs import job_spec
+from support.planned import FACTS
+
+from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.commands import CommandOutput
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.job_records import Purpose
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.launch.planner import Host
+from pytest_llmbench.launch.planner import Planner
+from pytest_llmbench.launch.trial_plans import count_trials
+from pytest_llmbench.launch.trial_plans import estimate_hours
+from pytest_llmbench.launch.trial_plans import plan_allocations
+from pytest_llmbench.session import catalog
+from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.session.settings import resolve
+
+GPUS, CPU = Key("grok1", "314b", "25.05", "h100", "bf16", 512), Key("tiny_llama", "15m", "1.0", "cpu", "fp32", 1)
+SINFO = "batch*|up|infinite|64|gpu:h100:8\n"
+H200 = "NVIDIA H200\n"
+
+
+def plan(
+    selected: Sequence[Key], answers: Mapping[str, str], gpu: str = "", **settings: Any
+) -> tuple[Planner, list[str]]:
+    """A planner on a machine whose commands answer so, and what it tells; other commands are not there."""
+    told: list[str] = []
+
+    def run(arguments: Sequence[str], *, timeout: float, environment: object = None) -> CommandOutput:
+        code = 0 if arguments[0] in answers else 127
+        return CommandOutput(code, answers.get(arguments[0], ""), f"{timeout} {environment}" * code)
+
+    host = Host(lambda: datetime.now(UTC), lambda _: None, run, {}, told.append, Path())
+    return Planner(LaunchSettings(**settings), gpu, cast("Any", None), host, selected), told
+
+
+def test_login_node_plans_for_the_slurm_cluster() -> None:
+    planner, told = plan([GPUS, CPU], {"sinfo": SINFO})
+    assert (planner.cluster.gpu, planner.cluster.largest, planner.cluster.partition) == ("h100", 512, "batch")
+    assert ["Slurm has partition batch: 8 h100 a node, 512 GPUs" in line for line in told] == [True], "once"
+
+
+@pytest.mark.parametrize(
+    ("selected", "answers", "settings", "expected"),
+    [
+        ([CPU], {"sinfo": SINFO}, {}, "cpu"),
+        ([GPUS], {"sinfo": SINFO}, {"launcher": "local"}, "cpu"),
+        ([GPUS], {"sinfo": SINFO, "nvidia-smi": H200}, {}, "h200"),
+        ([GPUS], {"sinfo": "batch*|up|infinite|64|(null)\n"}, {}, "cpu"),
+        ([GPUS], {}, {}, "cpu"),
+    ],
+    ids=["what runs on a CPU", "what runs here", "GPUs of its own", "a Slurm without GPUs", "no Slurm"],
+)
+def test_this_machine_is_the_cluster(
+    selected: list[Key], answers: dict[str, str], settings: dict[str, Any], expected: str
+) -> None:
+    planner, told = plan(selected, answers, **settings)
+    assert (planner.cluster.gpu, told) == (expected, [])
+
+
+def test_an_option_names_the_type_that_gres_leaves_open() -> None:
+    planner, _ = plan([GPUS], {"sinfo": "batch*|up|infinite|4|gpu:8\n"}, gpu="h100", largest=16)
+    assert (planner.cluster.gpu, planner.cluster.largest, planner.cluster.gres) == ("h100", 16, "gpu:8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "expected"), [(0, "submit"), (2, "single"), (127, "single")])
+def test_installed_llmb_run_decides_how_it_submits(code: int, expected: str, tmp_path: Path) -> None:
+    """25.05 has only `single`, 25.12 has both, and 26.06.01 only `submit`; it is asked once for all jobs."""
+    asked: list[Sequence[str]] = []
+
+    def run(arguments: Sequence[str], *, timeout: float, environment: object = None) -> CommandOutput:
+        assert timeout
+        assert environment
+        asked.append(arguments)
+        return CommandOutput(code, "", "")
+
+    baselines = catalog.load(resolve({}, tmp_path))
+    host = Host(lambda: datetime.now(UTC), lambda _: None, run, {"PATH": "/opt/llmb/bin"}, print, tmp_path)
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text("schema: 1\ngpu: h100\n")
+    keys = [key for key in baselines.baselines if key.recipe == "grok1" and (key.release, key.gpu) == ("25.05", "h100")]
+    planner = Planner(LaunchSettings(cluster=cluster), "", baselines, host, keys)
+    commands = {planner.plan_job(key, Purpose.MEASURE).spec.command[:4] for key in keys}
+    assert (len(keys), commands) == (2, {("llmb-run", expected, "-w", "pretrain_grok1")})
+    assert asked == [("llmb-run", "submit", "--help")]
+
+
+@pytest.mark.parametrize(("allocation", "cases"), [(0, []), (1, [GPUS.id])])
+def test_resumed_session_keeps_its_separate_jobs(tmp_path: Path, allocation: int, cases: list[str]) -> None:
+    """Those would wait for the nodes that an allocation holds."""
+    file = tmp_path / "variants.yaml"
+    file.write_text("schema: 1\nvariants: [{name: a}, {name: b, image: x}]\n")
+    planner, _ = plan([GPUS], {}, ab=str(file), purpose=Purpose.COMPARE_VARIANTS)
+    changes = {"case_id": GPUS.id, "purpose": Purpose.COMPARE_VARIANTS, "via": "sbatch", "allocation": allocation}
+    job = PlannedJob(job_spec(tmp_path, **changes), FACTS)
+    assert list(plan_allocations(planner, {GPUS.id: [job, job]}, [job.spec])) == cases
+
+
+def test_a_range_without_commits_is_refused(tmp_path: Path) -> None:
+    planner, _ = plan([GPUS], {}, bisect="git:")
+    with pytest.raises(LaunchError, match="expected two commits such as git:v1"):
+        planner.list_variants(PlannedJob(job_spec(tmp_path), FACTS))
+
+
+def test_search_that_builds_holds_no_nodes(tmp_path: Path) -> None:
+    file = tmp_path / "builds.yaml"
+    file.write_text("schema: 1\ncommits: a..b\nbuild: [make]\n")
+    planner, _ = plan([GPUS], {}, bisect=str(file), purpose=Purpose.BISECT)
+    job = PlannedJob(job_spec(tmp_path, case_id=GPUS.id, purpose=Purpose.BISECT, via="sbatch"), FACTS)
+    (allocation,) = plan_allocations(planner, {GPUS.id: [job, job]}).values()
+    assert allocation.spec is None
+    assert "each commit is built before its run" in allocation.describe(9, 2)
+    assert count_trials(planner, {GPUS.id: [job, job]}, {GPUS.id: allocation}) == {GPUS.id: 20}
+
+
+CONFIGURATION = "Configuration data as of 2026-03-02\nClusterName             = eos\n"
+
+
+@pytest.mark.parametrize(
+    ("via", "answers", "name"),
+    [
+        ("local", {"scontrol": CONFIGURATION}, socket.gethostname()),
+        ("sbatch", {"scontrol": CONFIGURATION}, "eos"),
+        ("sbatch", {}, ""),
+    ],
+    ids=["this host", "Slurm's", "a Slurm that does not answer"],
+)
+def test_cluster_has_the_name_by_which_noise_is_kept(via: str, answers: dict[str, str], name: str) -> None:
+    planner, _ = plan([GPUS], answers)
+    jobs = [PlannedJob(job_spec(Path("/recipe"), via=each), FACTS) for each in (via, "local")]
+    assert planner.find_cluster_name(jobs) == name
+
+
+@pytest.mark.parametrize(("runs", "words"), [(1, "x"), (3, "x, 3 runs")])
+def test_estimate_names_the_number_of_runs(runs: int, words: str) -> None:
+    spec = job_spec(Path("/recipe"), case_id="x", gpu_hours=2.5)
+    assert estimate_hours(spec, runs) == (words, 2.5 * runs)
+
+
+def test_launch_that_fits_nowhere_reports_the_reason() -> None:
+    planner, _ = plan([GPUS], {"sinfo": SINFO})
+    planner.catalog = catalog.load(resolve({}, Path()))
+    selected = [key for key in planner.catalog.baselines if key.gpu == "gb200"][:2]
+    with pytest.raises(LaunchError) as raised:
+        planner.plan(selected)
+    assert "none of the 2 selected configurations fits" in str(raised.value)
+    assert "\n  2 configurations: " in str(raised.value)

@@ -1,0 +1,764 @@
+"""The jobs that follow a job that has ended: no job is retried until it passes, and every run counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builders import BASELINE, KEY, NOW, measurement, run
+from support.job_specs import job_spec
+
+from pytest_llmbench.core.baseline_records import Key, Tolerance
+from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.job_records import (
+    Blame,
+    EndedBy,
+    Job,
+    JobEnd,
+    JobSpec,
+    JobStatus,
+    Loss,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
+from pytest_llmbench.core.judgement_records import Judgement
+from pytest_llmbench.core.outcome_records import Case
+from pytest_llmbench.core.run_records import Run
+from pytest_llmbench.core.stall_limits import Stall, StallPlace
+from pytest_llmbench.core.trial_records import TrialTime
+from pytest_llmbench.judge.cluster import NodeFinding
+from pytest_llmbench.launch.configuration_progress import ConfigurationProgress
+from pytest_llmbench.launch.hours_budget import HoursBudget
+from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.named_nodes import NamedNodes
+from pytest_llmbench.launch.node_checks import Confirmation
+from pytest_llmbench.launch.node_checks import NodeChecks
+from pytest_llmbench.launch.node_checks import plan_confirmation
+from pytest_llmbench.launch.run_engine import LaunchProgress
+from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.session.outcomes import ConfigurationResult
+
+SPEC = job_spec(Path("/recipe"), case_id=KEY.id, key=KEY, via="sbatch", nodes=2, gpus=8, gpu_hours=10.0)
+WELL = JobEnd(Blame.NONE)
+BROKEN = JobEnd(Blame.INFRASTRUCTURE, "node n1 failed")
+CRASHED = JobEnd(Blame.RUN, "exit code 1")
+CANCELLED = JobEnd(Blame.CANCELLED, "cancelled by 0")
+HUNG = JobEnd(Blame.HUNG, "it hung for 20 min after step 5/50 (x.out)")
+
+NOT_RUN: dict[str, Any] = {"job_id": "", "status": None}
+REFUSED = {**NOT_RUN, "problem": "no nodes", "submission": SubmissionState.NOT_SUBMITTED}
+UNAFFORDABLE = {**NOT_RUN, "problem": "not submitted: why", "submission": SubmissionState.UNAFFORDABLE}
+PURGED = JobStatus(Phase.UNKNOWN, "")
+
+
+def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL, **fields: Any) -> Judgement:
+    return Judgement(verdict, reason, ("as told",), BASELINE, 7.7, Tolerance(0.05), **fields)
+
+
+def ended(state: str = "COMPLETED", **fields: Any) -> JobStatus:
+    return JobStatus(Phase.ENDED, state, **fields)
+
+
+def plan_check(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
+    return replace(spec, purpose=Purpose.CHECK_NODES, nodes=len(nodes), gpu_hours=1.0)
+
+
+def describe(job: NextJob) -> str:
+    """Return a job as "run 2, attempt 1, without n1"."""
+    name = "run" if job.spec.purpose is Purpose.MEASURE else str(job.spec.purpose)
+    without = f", without {' '.join(job.spec.exclude)}" if job.spec.exclude else ""
+    return f"{name} {job.repeat}, attempt {job.attempt}{without}"
+
+
+class Course:
+    """A configuration with a given verdict for each look; its jobs end one by one, the Nth job on node nN."""
+
+    def __init__(
+        self,
+        *verdicts: Verdict,
+        hours_left: float = 1e9,
+        always: bool = False,
+        asked: int = 1,
+        checks: bool = False,
+        named: Sequence[NamedNodes] = (),
+        **settings: Any,
+    ) -> None:
+        self.verdicts = list(verdicts)
+        self.looks: list[int] = []  # how many runs each look judged
+        self.invalid: list[Run | None] = []
+        self.reason = Reason.CANNOT_TELL
+        self.ending = Blame.NONE, ""
+        self.finding = NodeFinding()
+        self.slow_again = True
+        self.failed_nodes: tuple[str, ...] = ()
+        self.found: Callable[[Job], Run | None] = lambda job: run(id=f"run-{job.job_id}", job_id=job.job_id)
+        self.budget = HoursBudget(SPEC.gpu_hours + hours_left)
+        self.budget.plan([SPEC])
+        self.progress = LaunchProgress(
+            [SPEC],
+            self,
+            LaunchSettings(**settings),
+            budget=self.budget,
+            profile=lambda spec: replace(spec, purpose=Purpose.PROFILE),
+            always=always,
+            asked={KEY.id: asked},
+            build_check=plan_check if checks else None,
+            named=named,
+        )
+        self.due = self.progress.begin()
+        self.ended = 0
+
+    def end(self, end: JobEnd = WELL, *, place: int = 0, **fields: Any) -> list[str]:
+        """Let the due job at `place` end, and return the jobs that follow."""
+        return self.end_job(self.due.pop(place), end, **fields)
+
+    def end_job(self, job: NextJob, end: JobEnd = WELL, **fields: Any) -> list[str]:
+        self.ended += 1
+        status = ended(nodes=(f"n{self.ended}",), started=NOW)
+        made = Job(
+            self.ended, "token", job.spec, Path("/jobs"), job.attempt, job.repeat, str(self.ended), status=status
+        )
+        following = self.progress.take_ended(replace(made, **fields), end)
+        self.due += following
+        return [describe(job) for job in following]
+
+    @property
+    def result(self) -> ConfigurationResult:
+        return self.progress.list_results()[KEY]
+
+    @property
+    def verdict(self) -> tuple[Verdict, Reason]:
+        return self.result.judgement.verdict, self.result.judgement.reason
+
+    # --- what `LaunchProgress` asks of a judge ---
+
+    def find_run(self, job: Job) -> Run | None:
+        return self.found(job)
+
+    def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
+        self.looks.append(len(runs))
+        verdict = self.verdicts[min(len(self.looks), len(self.verdicts)) - 1]
+        newest, *repeats = (measurement(run=judged) for judged in runs)
+        fields = {"measurement": newest, "repeats": tuple(repeats)}
+        return ConfigurationResult(Case(key.id, key), judgement(verdict, self.reason, **fields))
+
+    def judge_invalid(self, _key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
+        self.invalid.append(run)
+        return replace(judgement(Verdict.INVALID, reason), sentences=(text,))
+
+    def judge_nodes(
+        self,
+        result: ConfigurationResult,
+        nodes: Mapping[str, tuple[str, ...]],
+        confirmations: Sequence[Run] = (),
+        named: Collection[str] = (),
+    ) -> NodeFinding:
+        self.confirmed_on = [nodes[confirmation.id] for confirmation in confirmations]
+        self.asked_named = tuple(named)
+        return NodeFinding("slow twice", exclude=self.finding.suspects) if confirmations else self.finding
+
+    def judge_named(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
+        return Confirmation(self.slow_again, f"+9.0 % in job {job.job_id} there", 1.09)
+
+    def measure_trial(self, _key: Key, _run: Run) -> TrialTime:
+        raise NotImplementedError
+
+    def list_files(self, _job: Job) -> tuple[Path, ...]:
+        return ()
+
+    def name_failed_nodes(self, _job: Job, _run: Run) -> tuple[str, ...]:
+        return self.failed_nodes
+
+    def find_driver_errors(self, job: Job, _run: Run) -> str:
+        return f"log-{job.job_id}.out:7: NVRM: Xid" if job.job_id == "1" else ""
+
+    def read_check(self, _job: Job) -> str:
+        return "bandwidth 3 GB/s | FAIL"
+
+    def read_ending(self, _job: Job, _run: Run) -> tuple[Blame, str]:
+        return self.ending
+
+
+# --- repeats ----------------------------------------------------------------------------------------------
+
+SECOND = "run 2, attempt 1, without n1"
+THIRD = "run 3, attempt 1, without n1 n2"
+ANYWHERE = ["run 2, attempt 1", "run 3, attempt 1"]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "settings", "following", "looks"),
+    [
+        ([Verdict.PASS], {}, [], [1]),
+        ([Verdict.INCONCLUSIVE, Verdict.PASS], {}, [SECOND], [1, 2]),
+        ([Verdict.REGRESSION, Verdict.REGRESSION], {}, [SECOND], [1, 2]),
+        ([Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REGRESSION], {}, [SECOND, THIRD], [1, 2, 3]),
+        (
+            [Verdict.INCONCLUSIVE, Verdict.REGRESSION],
+            {"repeats_at_once": True},
+            [SECOND, "run 3, attempt 1, without n1"],
+            [1, 3],
+        ),
+        ([Verdict.REGRESSION], {"repeats": 1}, [], [1]),
+        ([Verdict.INCONCLUSIVE], {"repeats": 2}, [SECOND], [1, 2]),
+        ([Verdict.PASS, Verdict.REGRESSION], {"asked": 3}, ANYWHERE, [1, 3]),
+        ([Verdict.INVALID], {"asked": 3}, [], [1]),
+        ([Verdict.INVALID], {"always": True}, ANYWHERE, [1, 3]),
+    ],
+    ids=[
+        *("passes", "passes-at-second-look", "slow-twice", "undecided-twice", "repeats-at-once", "one-allowed"),
+        *("two-allowed", "three-asked-for", "invalid", "recording"),
+    ],
+)
+def test_run_is_repeated_until_verdict_is_certain(
+    verdicts: list[Verdict], settings: dict[str, Any], following: list[str], looks: list[int]
+) -> None:
+    course = Course(*verdicts, **settings)
+    followed: list[str] = []
+    while course.due:
+        assert not course.progress.list_results(), "a verdict waits for all of its runs"
+        followed += course.end()
+    assert followed == following
+    assert course.looks == looks
+    assert course.result.judgement.verdict is verdicts[-1]
+    assert [job.repeat for job in course.result.jobs] == list(range(1, looks[-1] + 1))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "end", "note"),
+    [(Verdict.REGRESSION, WELL, "not repeated"), (Verdict.INVALID, BROKEN, "not started again")],
+)
+def test_repeats_and_retries_end_with_the_hours(verdict: Verdict, end: JobEnd, note: str) -> None:
+    course = Course(Verdict.REGRESSION, hours_left=9.0)
+    assert course.end(end) == []
+    assert course.result.judgement.verdict is verdict
+    assert course.result.nodes == f"{note}: 1 run takes 10.0 GPU-hours, and of the 19 allowed 10.0 are used"
+
+
+def test_requested_repeats_need_hours_for_all() -> None:
+    assert Course(Verdict.PASS, asked=3, hours_left=15.0).end() == []
+
+
+@pytest.mark.parametrize(("hours", "repeated"), [(0.1, True), (2.0, False)])
+def test_used_hours_decide_about_repeats_not_the_estimate(hours: float, repeated: bool) -> None:
+    course = Course(Verdict.REGRESSION, hours_left=15.0)
+    assert bool(course.end(status=ended(nodes=("n1",), elapsed_seconds=hours * 3600))) is repeated
+
+
+def test_repeat_without_hours_keeps_the_verdict() -> None:
+    course = Course(Verdict.REGRESSION, hours_left=30.0)
+    assert course.end() == [SECOND]
+    other = ended(elapsed_seconds=10 * 3600)
+    course.budget.settle(Job(9, "token", replace(SPEC, case_id="other"), Path("/jobs"), job_id="9", status=other))
+    assert course.end(**UNAFFORDABLE) == []
+    assert course.result.judgement.verdict is Verdict.REGRESSION
+    assert course.result.nodes == "not repeated: 1 run takes 10.0 GPU-hours, and of the 40 allowed 90.0 are used"
+    assert len(course.result.jobs) == 1
+
+
+def test_unaffordable_repeat_is_made_once_there_is_room() -> None:
+    course = Course(Verdict.REGRESSION, hours_left=30.0)
+    course.end()
+    assert course.end(**UNAFFORDABLE) == [SECOND]
+
+
+def test_retry_without_hours_leaves_the_failure_before_it() -> None:
+    course = Course(Verdict.PASS)
+    course.end(BROKEN)
+    assert course.end(**UNAFFORDABLE) == []
+    assert (course.result.judgement.text, course.result.nodes) == ("node n1 failed", "not submitted: why")
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["second of two", "second of three"])
+def test_failed_repeat_makes_a_green_verdict_invalid(at_once: bool) -> None:
+    """One slow run, a crashed run and a fast run are no PASS, and no more runs follow."""
+    course = Course(Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, repeats_at_once=at_once)
+    course.end()
+    assert course.end(CRASHED) == []
+    while course.due:
+        assert course.end() == []
+    assert course.result.judgement.verdict is Verdict.INVALID
+    assert course.result.judgement.text.startswith("exit code 1; ")
+
+
+def test_verdict_waits_for_the_retry_of_a_repeat() -> None:
+    course = Course(Verdict.REGRESSION, repeats_at_once=True)
+    course.end()
+    assert course.end(BROKEN) == ["run 2, attempt 2, without n1 n2"]
+    assert course.end() == []
+    assert course.looks == [1]
+    assert course.end() == []
+    assert course.looks == [1, 3]
+
+
+@pytest.mark.parametrize(("end", "loss"), [(WELL, None), (CRASHED, Loss.FAILED)], ids=["well", "crashed"])
+def test_regression_is_profiled_once_if_requested(end: JobEnd, loss: Loss | None) -> None:
+    course = Course(Verdict.REGRESSION, repeats=1, profile_on_regression=True)
+    assert course.end() == ["profile 1, attempt 1"]
+    assert course.end(end) == []
+    assert course.result.judgement.verdict is Verdict.REGRESSION
+    jobs = [(job.purpose, job.cost.loss) for job in course.result.jobs]
+    assert jobs == [(Purpose.MEASURE, None), (Purpose.PROFILE, loss)]
+
+
+def test_profile_needs_a_regression_and_hours() -> None:
+    assert Course(Verdict.PASS, profile_on_regression=True).end() == []
+    poor = Course(Verdict.REGRESSION, hours_left=0.0, repeats=1, profile_on_regression=True)
+    assert poor.end() == []
+    assert poor.result.nodes == "not profiled: 1 run takes 10.0 GPU-hours, and of the 10 allowed 10.0 are used"
+
+
+def test_exceeded_checkpoint_budget_is_neither_repeated_nor_profiled() -> None:
+    course = Course(Verdict.REGRESSION, profile_on_regression=True)
+    course.reason = Reason.OVER_BUDGET
+    assert course.end() == []
+    assert course.result.judgement.verdict is Verdict.REGRESSION
+
+
+# --- failures ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [BROKEN, HUNG], ids=["infrastructure", "hung"])
+def test_failed_job_is_retried_on_other_nodes_and_counted(end: JobEnd) -> None:
+    course = Course(Verdict.PASS, retries=1)
+    assert course.end(end) == ["run 1, attempt 2, without n1"]
+    assert course.end() == []
+    assert course.result.judgement.verdict is Verdict.PASS
+    assert [(job.attempt, job.text) for job in course.result.jobs] == [(1, end.text), (2, "")]
+
+
+@pytest.mark.parametrize(
+    ("end", "settings", "retries"),
+    [
+        (CRASHED, {"retries": 3}, 0),
+        (CANCELLED, {"retries": 3}, 0),
+        (BROKEN, {"retries": 0}, 0),
+        (BROKEN, {"retries": 2}, 2),
+        (HUNG, {"retries": 0}, 0),
+        (HUNG, {"retries": 3}, 1),
+        (HUNG, {"hours_left": 9.0}, 0),
+        (HUNG, {"collect": True}, 0),
+    ],
+)
+def test_retries_end_with_an_invalid_verdict(end: JobEnd, settings: dict[str, Any], retries: int) -> None:
+    course = Course(Verdict.PASS, **settings)
+    while course.due:
+        course.end(end)
+    assert course.ended == 1 + retries
+    assert course.result.judgement.verdict is Verdict.INVALID
+    assert end.text in course.result.judgement.text
+    assert course.looks == []
+
+
+def test_only_the_node_that_a_log_names_is_excluded() -> None:
+    course = Course(Verdict.PASS)
+    course.failed_nodes = ("n7",)
+    assert course.end(BROKEN, status=ended("NODE_FAIL", nodes=("n6", "n7"))) == ["run 1, attempt 2, without n7"]
+
+
+def test_infrastructure_failure_in_the_log_alone_is_retried() -> None:
+    course = Course(Verdict.PASS)
+    course.ending = Blame.INFRASTRUCTURE, "NCCL timed out (x.out:7)"
+    assert course.end(CRASHED) == ["run 1, attempt 2, without n1"]
+    course.ending = Blame.NONE, ""
+    course.end()
+    assert course.result.jobs[0].text == "exit code 1; NCCL timed out (x.out:7)"
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASS, Verdict.REGRESSION])
+def test_second_hung_job_of_any_repeat_is_invalid(verdict: Verdict) -> None:
+    course = Course(Verdict.INCONCLUSIVE, verdict, retries=3)
+    course.end(HUNG)
+    assert course.end() == ["run 2, attempt 1, without n2"]
+    assert course.end(replace(HUNG, text="it hung before its first step")) == []
+    assert course.verdict == (Verdict.INVALID, Reason.HUNG)
+    both = f"job 1 on n1: {HUNG.text}; job 3 on n3: it hung before its first step"
+    assert course.result.judgement.text.startswith(both)
+
+
+def test_hung_job_and_infrastructure_have_separate_retries() -> None:
+    for first, second in ((HUNG, BROKEN), (BROKEN, HUNG)):
+        course = Course(Verdict.PASS, retries=1)
+        course.end(first)
+        assert course.end(second) == ["run 1, attempt 3, without n1 n2"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "place", "shown"),
+    [
+        ((Blame.CANCELLED, "slurmstepd: error"), StallPlace.STEPS, False),
+        ((Blame.RUN, "ValueError: x (x.out:3)"), StallPlace.STEPS, True),
+        ((Blame.NONE, "the last line: waiting for rank 3"), StallPlace.STEPS, False),
+        ((Blame.NONE, "the last line: waiting for rank 3"), StallPlace.START, True),
+    ],
+    ids=["our own scancel", "exception", "last line is a step", "last line before the first step"],
+)
+def test_hung_job_quotes_its_log_if_that_adds_something(
+    ending: tuple[Blame, str], place: StallPlace, shown: bool
+) -> None:
+    course = Course(Verdict.PASS, retries=0)
+    course.ending = ending
+    course.end(HUNG, status=ended("CANCELLED", nodes=("n1",), stall=Stall(place, 1200.0, 5, 50, "x.out")))
+    told = f"; {ending[1]}" if shown else ""
+    assert course.result.judgement.text == f"job 1 on n1: {HUNG.text}{told}"
+
+
+@pytest.mark.parametrize(
+    ("end", "fields", "reason", "text"),
+    [
+        (CRASHED, REFUSED, Reason.NOT_SUBMITTED, "no nodes"),
+        (CRASHED, UNAFFORDABLE, Reason.NOT_SUBMITTED, "not submitted: why"),
+        (CRASHED, {}, Reason.FAILED_STEP, "exit code 1"),
+        (CRASHED, {"status": ended("FAILED")}, Reason.JOB_FAILED, "exit code 1"),
+        (CRASHED, {"status": ended("TIMEOUT")}, Reason.INCOMPLETE, "exit code 1"),
+        (CANCELLED, {"status": ended("CANCELLED", started=NOW)}, Reason.NEVER_STARTED, "cancelled by 0"),
+        (CANCELLED, {"status": ended("CANCELLED", nodes=("n1",))}, Reason.CANCELLED, "cancelled by 0"),
+        (WELL, {}, Reason.LOG_MISSING, "job 1 left no log of its own under /recipe"),
+        (JobEnd(Blame.RUN, "purged"), {"status": PURGED}, Reason.JOB_LOST, "job 1 left no log of its own"),
+    ],
+)
+def test_job_without_a_run_is_invalid(end: JobEnd, fields: dict[str, Any], reason: Reason, text: str) -> None:
+    course = Course(Verdict.PASS)
+    course.found = lambda _job: None
+    assert course.end(end, **fields) == []
+    assert course.verdict == (Verdict.INVALID, reason)
+    assert course.result.judgement.text.startswith(text)
+
+
+def test_purged_record_does_not_make_its_run_invalid() -> None:
+    course = Course(Verdict.PASS)
+    assert course.end(JobEnd(Blame.RUN, "its record was purged"), status=PURGED) == []
+    assert course.result.judgement.verdict is Verdict.PASS
+
+
+def test_run_of_another_configuration_is_invalid() -> None:
+    course = Course(Verdict.PASS)
+    course.found = lambda _job: run(key=replace(KEY, gpus=256))
+    course.end()
+    assert course.verdict == (Verdict.INVALID, Reason.WRONG_CONFIGURATION)
+    assert "gb200-bf16-256" in course.result.judgement.text
+
+
+def test_invalid_run_is_dated_by_its_job() -> None:
+    course = Course(Verdict.PASS)
+    course.found = lambda _job: run(id="run-1", job_id="1", started=None)
+    course.end(CRASHED)
+    [dated] = course.invalid
+    assert dated
+    assert (dated.started, dated.started_from) == (NOW, "job 1")
+    assert [job.started for job in course.result.jobs] == [NOW]
+
+
+def test_job_of_another_session_changes_nothing() -> None:
+    course = Course(Verdict.PASS)
+    assert course.end_job(NextJob(replace(SPEC, case_id="other"))) == []
+    assert not course.progress.list_results()
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        REFUSED,
+        {"status": ended("FAILED", exit_code="0:0", seen_by="sacct")},
+        {"status": ended("FAILED", reason="BadConstraints", seen_by="squeue")},
+        {"status": ended("CANCELLED", reason="never started", ended_by=EndedBy.PYTEST)},
+    ],
+    ids=["refused", "refused and recorded", "refused and still in the queue", "waited in vain"],
+)
+def test_without_other_nodes_repeats_run_anywhere(refusal: dict[str, Any]) -> None:
+    course = Course(Verdict.INCONCLUSIVE)
+    course.end()
+    assert course.end(CRASHED, **refusal) == ["run 2, attempt 2"]
+    assert course.end() == ["run 3, attempt 1"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"status": ended("CANCELLED", nodes=("n2",), reason="it hung", ended_by=EndedBy.PYTEST)},
+        {"status": ended("PENDING", reason="it could not be cancelled", ended_by=EndedBy.PYTEST)},
+        {"status": ended("CANCELLED")},
+        {**NOT_RUN, "problem": "unknown", "submission": SubmissionState.UNCERTAIN},
+    ],
+    ids=["it ran", "it may still run", "cancelled by others", "may have been submitted"],
+)
+def test_job_that_may_have_run_is_never_submitted_again(fields: dict[str, Any]) -> None:
+    course = Course(Verdict.INCONCLUSIVE)
+    course.end()
+    assert course.end(CANCELLED, **fields) == []
+    assert course.result.judgement.verdict is Verdict.INVALID
+
+
+# --- sessions that collect, and sessions that continue -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdict", "end", "settings", "held_back"),
+    [
+        (Verdict.REGRESSION, WELL, {}, True),
+        (Verdict.PASS, BROKEN, {}, True),
+        (Verdict.PASS, WELL, {}, False),
+        (Verdict.PASS, WELL, {"asked": 3}, True),
+        (Verdict.INVALID, WELL, {}, False),
+        (Verdict.REGRESSION, WELL, {"repeats": 1}, False),
+    ],
+)
+def test_collecting_starts_nothing_and_remembers_what_is_due(
+    verdict: Verdict, end: JobEnd, settings: dict[str, Any], held_back: bool
+) -> None:
+    course = Course(verdict, collect=True, **settings)
+    assert course.end(end) == []
+    assert bool(course.progress.list_held_back()) is held_back
+
+
+@pytest.mark.parametrize("settings", [{}, {"collect": True}, {"resume": True}], ids=["launch", "collect", "resume"])
+def test_same_jobs_give_the_same_verdict_in_any_session(settings: dict[str, Any]) -> None:
+    """A session that continues gets the earlier jobs one after the other, and counts all of them."""
+    course = Course(Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REGRESSION, **settings)
+    for repeat in (1, 2, 3):
+        held_back = {KEY.id} if "collect" in settings and repeat > 1 else set()
+        assert course.progress.list_held_back() == held_back
+        course.end_job(NextJob(SPEC, 1, repeat))
+    assert course.progress.list_held_back() == frozenset()
+    assert course.looks == [1, 2, 3]
+    assert (course.result.judgement.verdict, len(course.result.judgement.repeats)) == (Verdict.REGRESSION, 2)
+
+
+@pytest.mark.parametrize("settings", [{}, {"collect": True}], ids=["launch", "collect"])
+@pytest.mark.parametrize(("again", "verdict"), [(WELL, Verdict.PASS), (CRASHED, Verdict.INVALID)])
+def test_retry_replaces_the_failure_in_any_session(settings: dict[str, Any], again: JobEnd, verdict: Verdict) -> None:
+    course = Course(Verdict.PASS, **settings)
+    course.end(BROKEN)
+    course.end_job(NextJob(SPEC, 2), again)
+    assert course.result.judgement.verdict is verdict
+    assert course.progress.list_held_back() == frozenset()
+
+
+def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
+    course = Course(Verdict.INCONCLUSIVE, collect=True)
+    course.end()
+    assert course.end_job(NextJob(replace(SPEC, exclude=("n1",)), 1, 2), CRASHED, **REFUSED) == []
+    verdicts = [course.result.judgement.verdict]
+    assert course.progress.list_held_back() == {KEY.id}
+    course.end_job(NextJob(SPEC, 2, 2))
+    verdicts.append(course.result.judgement.verdict)
+    assert verdicts == [Verdict.INVALID, Verdict.INCONCLUSIVE]
+
+
+# --- nodes that may be slow -------------------------------------------------------------------------------
+
+SUSPECT = NodeFinding("n1 may be slow", suspects=("n1",), again=("n1", "n9"))
+
+
+def suspect_nodes(**settings: Any) -> Course:
+    """Return a launch whose three runs make a node suspect."""
+    course = Course(Verdict.INCONCLUSIVE, **settings)
+    course.finding = SUSPECT
+    for _ in range(3):
+        course.end()
+    return course
+
+
+def test_suspect_nodes_get_one_more_run_outside_the_verdict() -> None:
+    course = suspect_nodes()
+    [confirmation] = course.due
+    assert confirmation.spec.purpose is Purpose.CONFIRM_NODES
+    assert confirmation.spec.scheduler_options == ("--nodelist=n1,n9",)
+    assert course.result.nodes == "n1 may be slow"
+    assert course.end() == []
+    assert course.looks == [1, 2, 3]
+    assert course.confirmed_on == [("n4",)]
+    assert course.result.nodes == "slow twice"
+    assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
+    assert [job.purpose for job in course.result.jobs][-2:] == [Purpose.MEASURE, Purpose.CONFIRM_NODES]
+
+
+@pytest.mark.parametrize("end", [CRASHED, BROKEN])
+def test_failed_confirmation_is_not_retried_and_confirms_nothing(end: JobEnd) -> None:
+    course = suspect_nodes()
+    assert course.end(end) == []
+    assert course.result.nodes == f"n1 may be slow; not confirmed: {end.text}"
+    assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
+
+
+def test_confirmation_without_hours_is_reported() -> None:
+    course = suspect_nodes(hours_left=25.0)
+    assert course.due == []
+    assert course.result.nodes == (
+        "n1 may be slow; not confirmed: 1 run takes 10.0 GPU-hours, and of the 35 allowed 30.0 are used"
+    )
+
+
+def test_collecting_confirms_no_nodes() -> None:
+    course = Course(Verdict.INCONCLUSIVE, collect=True)
+    course.finding = SUSPECT
+    assert course.end() == []
+
+
+def test_confirmation_without_any_log_left_judges_no_nodes() -> None:
+    [confirmation] = suspect_nodes().due
+    course = Course(Verdict.INCONCLUSIVE)
+    course.found = lambda job: None if job.spec.purpose is Purpose.MEASURE else run(id="x", job_id=job.job_id)
+    course.judge_nodes = lambda *_: pytest.fail("nothing was judged")  # type: ignore[method-assign]
+    course.end()
+    course.end_job(confirmation)
+    assert course.result.judgement.verdict is Verdict.INVALID
+
+
+def test_confirmation_replaces_the_node_list_of_its_job() -> None:
+    pinned = plan_confirmation(replace(SPEC, scheduler_options=("--qos=high", "--nodelist=n[1-9]")), SUSPECT)
+    assert pinned is not None
+    assert pinned.scheduler_options == ("--qos=high", "--nodelist=n1,n9")
+    assert plan_confirmation(SPEC, NodeFinding()) is None
+    assert plan_confirmation(replace(SPEC, nodes=3), SUSPECT) is None
+
+
+@pytest.mark.parametrize(
+    ("end", "fields", "note"),
+    [
+        (WELL, {}, "node check on n5 (job 5): exit code 0; it printed: bandwidth 3 GB/s | FAIL"),
+        (CRASHED, {}, "node check on n5 (job 5): exit code 1; it printed: bandwidth 3 GB/s | FAIL"),
+        (
+            CRASHED,
+            {"status": ended("TIMEOUT", nodes=("n1",))},
+            "node check on n1 (job 5): it did not end within 15 minutes; it printed: bandwidth 3 GB/s | FAIL",
+        ),
+        (CRASHED, REFUSED, "node check: not submitted: no nodes"),
+    ],
+    ids=["done", "failed", "hung", "refused"],
+)
+def test_node_check_is_reported_and_changes_no_verdict(end: JobEnd, fields: dict[str, Any], note: str) -> None:
+    course = suspect_nodes(checks=True)
+    assert [job.spec.purpose for job in course.due] == [Purpose.CONFIRM_NODES, Purpose.CHECK_NODES]
+    course.end()
+    assert course.end(end, **fields) == []
+    assert course.result.nodes == f"slow twice; {note}"
+    assert (course.looks, course.result.judgement.verdict) == ([1, 2, 3], Verdict.INCONCLUSIVE)
+
+
+def test_node_check_without_hours_is_reported() -> None:
+    course = suspect_nodes(checks=True, hours_left=30.5)
+    assert [job.spec.purpose for job in course.due] == [Purpose.CONFIRM_NODES]
+    assert course.result.nodes.startswith("n1 may be slow; not checked: 1 run takes 1.0 GPU-hours")
+
+
+def test_remarks_quote_slurm_and_drivers_on_named_nodes() -> None:
+    asked: list[list[str]] = []
+
+    def list_reasons(nodes: Collection[str]) -> dict[str, str]:
+        asked.append(list(nodes))
+        return {"n1": "bad nvlink (root, 2025-11-20)", "n3": "not asked for"}
+
+    course = suspect_nodes()
+    course.progress.add_node_remarks(list_reasons)
+    assert course.result.nodes == (
+        "n1 may be slow; sinfo -R: n1: bad nvlink (root, 2025-11-20); log-1.out:7: NVRM: Xid"
+    )
+    fast = Course(Verdict.PASS)
+    fast.end()
+    fast.progress.add_node_remarks(list_reasons)
+    assert fast.result.nodes == ""
+    assert asked == [["n1"]]
+
+
+# --- nodes that the history names -------------------------------------------------------------------------
+
+NAMED = NamedNodes(KEY.id, ("n7",), ("n8",), "by the history n7 is slow")
+
+
+def test_named_node_is_confirmed_first_then_excluded() -> None:
+    course = Course(Verdict.INCONCLUSIVE, Verdict.PASS, named=[NAMED])
+    [first] = course.due
+    assert (first.spec.purpose, first.spec.scheduler_options) == (Purpose.CONFIRM_NODES, ("--nodelist=n7,n8",))
+    assert course.end() == ["run 1, attempt 1, without n7"]
+    assert course.end() == ["run 2, attempt 1, without n7 n2"]
+    assert course.end() == []
+    assert course.asked_named == ("n7",)
+    assert "n7 is slow; +9.0 % in job 1 there: left out of what follows" in course.result.nodes
+    assert (course.result.jobs[0].purpose, course.result.jobs[0].step_seconds) == (Purpose.CONFIRM_NODES, 1.09)
+
+
+@pytest.mark.parametrize(
+    ("slow_again", "end", "note"),
+    [
+        (False, WELL, "there: not confirmed, and not left out"),
+        (True, CRASHED, "n7 is slow; not confirmed: exit code 1"),
+        (True, BROKEN, "n7 is slow; not confirmed: node n1 failed"),
+    ],
+    ids=["fast", "crashed", "broken"],
+)
+def test_unconfirmed_node_is_not_excluded(slow_again: bool, end: JobEnd, note: str) -> None:
+    course = Course(Verdict.PASS, named=[NAMED])
+    course.slow_again = slow_again
+    assert course.end(end) == ["run 1, attempt 1"]
+    course.end()
+    assert course.asked_named == ()
+    assert note in course.result.nodes
+
+
+def test_named_node_without_hours_is_only_reported() -> None:
+    course = Course(Verdict.PASS, hours_left=5.0, named=[NAMED])
+    assert [describe(job) for job in course.due] == ["run 1, attempt 1"]
+    course.end()
+    assert "n7 is slow; not confirmed: 1 run takes 10.0 GPU-hours" in course.result.nodes
+
+
+def test_run_on_suspect_nodes_has_its_own_number() -> None:
+    progress = ConfigurationProgress(SPEC, set(), finding=SUSPECT)
+    judge: Any = None  # nothing is judged yet
+    checks = NodeChecks({KEY.id: progress}, judge, lambda *_: True, None, [NAMED, replace(NAMED, nodes=("n9",))])
+    jobs = [*checks.begin(), *checks.plan(progress)]
+    assert [(job.spec.purpose, job.repeat) for job in jobs] == [(Purpose.CONFIRM_NODES, repeat) for repeat in (1, 2, 3)]
+
+
+def test_runs_begin_once_after_the_last_confirmation() -> None:
+    course = Course(Verdict.PASS, named=[NAMED, replace(NAMED, nodes=("n9",))])
+    assert course.end(place=1) == []
+    assert course.end() == ["run 1, attempt 1, without n9 n7"]
+    assert course.progress.begin() == []
+
+
+def test_resumed_session_awaits_the_confirmation_it_began() -> None:
+    """It asks for the same job; if that has ended already, the runs begin with it, and once."""
+    first, again = (Course(Verdict.PASS, named=[NAMED]) for _ in range(2))
+    assert [job.identity for job in again.progress.begin()] == [job.identity for job in first.due]
+    assert again.end() == ["run 1, attempt 1, without n7"]
+    assert again.progress.begin() == []
+
+
+def test_confirmed_node_is_used_if_needed() -> None:
+    course = Course(Verdict.PASS, named=[NAMED])
+    course.end()
+    assert course.end(CRASHED, **REFUSED) == ["run 1, attempt 2"]
+    course.end()
+    assert "n7 not left out here: there are too few others" in course.result.nodes
+
+
+# --- GPU-hours --------------------------------------------------------------------------------------------
+
+
+def test_replaced_and_unjudged_jobs_are_lost() -> None:
+    course = Course(Verdict.REGRESSION, repeats_at_once=True)
+    for end in (BROKEN, WELL, WELL, CRASHED):
+        course.end(end)
+    assert [job.cost.loss for job in course.result.jobs] == [Loss.FAILED, None, None, Loss.FAILED]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason", "loss"),
+    [
+        (Verdict.REGRESSION, Reason.CANNOT_TELL, None),
+        (Verdict.NOT_COMPARABLE, Reason.CANNOT_TELL, None),
+        (Verdict.INVALID, Reason.NO_STEPS, Loss.FAILED),
+        (Verdict.INVALID, Reason.NO_BASELINE, None),
+    ],
+)
+def test_unjudged_run_is_lost_unless_baseline_is_missing(verdict: Verdict, reason: Reason, loss: Loss | None) -> None:
+    course = Course(verdict, repeats=1)
+    course.reason = reason
+    course.end()
+    assert [job.cost.loss for job in course.result.jobs] == [loss]

@@ -1,0 +1,132 @@
+"""A session of variants that goes on: what is not as it was when the session began is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from support.job_specs import KEY, job_spec
+from support.planned import FACTS
+
+from pytest_llmbench.core.commands import run
+from pytest_llmbench.core.errors import LaunchError
+from pytest_llmbench.core.job_records import PreflightCheck, Purpose
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.launch.plan.variants import find_without_script
+from pytest_llmbench.launch.planner import Host
+from pytest_llmbench.launch.planner import Plan
+from pytest_llmbench.launch.planner import Planner
+from pytest_llmbench.launch.trial_runs import digest_scripts
+from pytest_llmbench.launch.trial_runs import digest_variants
+from pytest_llmbench.launch.trial_runs import refuse_changed
+from pytest_llmbench.session.launch_settings import LaunchSettings
+
+AB = LaunchSettings(ab="variants.yaml")
+SEARCH = LaunchSettings(bisect="variants.yaml")
+
+Variants = dict[str, list[PlannedJob]]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "launch.sh"
+    path.write_text("steps 1.0\n")
+    return path
+
+
+@pytest.fixture
+def variants(script: Path) -> Variants:
+    first = job_spec(script.parent, command=("sbatch", "-N", "2", "./launch.sh"), variant="a")
+    return {KEY.id: [PlannedJob(replace(first, variant=name, environment=(("A", name),)), FACTS) for name in "ab"]}
+
+
+def note(variants: Variants) -> dict[str, Any]:
+    return {"variants": digest_variants(variants), "scripts": digest_scripts(variants)}
+
+
+def test_unchanged_or_unknown_script_is_accepted(variants: Variants, script: Path) -> None:
+    """An earlier version noted no script, and a script may not have been there."""
+    noted = note(variants)
+    refuse_changed(variants, noted, AB, "1")
+    script.unlink()
+    without_script = note(variants)
+    script.write_text("steps 1.1\n")
+    refuse_changed(variants, without_script, AB, "1")
+    del noted["scripts"]
+    refuse_changed(variants, noted, AB, "1")
+
+
+@pytest.mark.parametrize(
+    "change", [lambda script: script.write_text("steps 1.1\n"), Path.unlink], ids=["changed", "gone"]
+)
+def test_changed_script_is_refused_by_name(variants: Variants, script: Path, change: Callable[[Path], object]) -> None:
+    noted = note(variants)
+    change(script)
+    with pytest.raises(LaunchError, match=r"/launch\.sh: another script than when session 1 began"):
+        refuse_changed(variants, noted, AB, "1")
+
+
+def test_script_of_a_build_is_not_compared(variants: Variants) -> None:
+    built = {KEY.id: [PlannedJob(replace(job.spec, build=("make",)), FACTS) for job in variants[KEY.id]]}
+    assert digest_scripts(built) == {}
+
+
+def test_variants_may_change_in_a_search_only(variants: Variants) -> None:
+    noted, fewer = note(variants), {KEY.id: variants[KEY.id][:1]}
+    refuse_changed(fewer, noted, SEARCH, "1")
+    with pytest.raises(LaunchError, match=r"variants\.yaml: found other variants than when session 1 began$"):
+        refuse_changed(fewer, noted, AB, "1")
+
+
+def test_other_build_under_the_same_name_is_refused(variants: Variants) -> None:
+    noted = note(variants)
+    first, second = variants[KEY.id]
+    other = PlannedJob(replace(second.spec, environment=(("A", "c"),)), FACTS)
+    with pytest.raises(LaunchError, match=r"session 1 began: b$"):
+        refuse_changed({KEY.id: [first, other]}, noted, SEARCH, "1")
+
+
+def commit_jobs(checkouts: Path, purpose: Purpose, missing: int) -> list[PlannedJob]:
+    """The jobs of three commits, one of which has no script."""
+    jobs = []
+    for number in range(3):
+        folder = checkouts / str(number)
+        folder.mkdir(parents=True)
+        if number != missing:
+            (folder / "launch.sh").touch()
+        spec = job_spec(folder, command=("sbatch", "./launch.sh"), purpose=purpose, variant=str(number))
+        jobs.append(PlannedJob(spec, FACTS))
+    return jobs
+
+
+@pytest.mark.parametrize(
+    ("folder", "purpose", "missing", "skipped"),
+    [
+        ("checkouts", Purpose.BISECT, 1, ["1"]),
+        ("checkouts", Purpose.BISECT, 0, []),
+        ("checkouts", Purpose.BISECT, 2, []),
+        ("checkouts", Purpose.COMPARE_VARIANTS, 1, []),
+        ("elsewhere", Purpose.BISECT, 1, []),
+    ],
+    ids=["between the ends", "the good end", "the bad end", "an A/B", "a folder that somebody names"],
+)
+def test_commit_without_a_script_is_skipped_between_ends(
+    tmp_path: Path, folder: str, purpose: Purpose, missing: int, skipped: list[str]
+) -> None:
+    jobs = commit_jobs(tmp_path / folder, purpose, missing)
+    assert [job.spec.variant for job in find_without_script({KEY.id: jobs}, tmp_path)] == skipped
+
+
+def test_skipped_commit_is_reported_and_no_problem(tmp_path: Path) -> None:
+    told: list[str] = []
+    host = Host(lambda: datetime.now(UTC), lambda _: None, run, {}, told.append, tmp_path)
+    jobs = commit_jobs(tmp_path / "checkouts", Purpose.BISECT, 1)
+    planner = Planner(SEARCH, "", cast("Any", None), host, [KEY])
+    problems = planner.find_problems(Plan((jobs[0],), {}, 1.0, 1.0, variants={KEY.id: tuple(jobs)}))
+    assert not [problem for problem in problems if problem.check is PreflightCheck.SCRIPT]
+    (line,) = (line for line in told if "has no script" in line)
+    assert line.split()[:5] == ["1", "has", "no", "script", "in"]
