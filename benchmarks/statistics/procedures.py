@@ -17,7 +17,7 @@ from pytest_llmbench.core.judgement_records import Evidence, Judgement, Look, No
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.distributions import compute_probability
-from pytest_llmbench.launch.policies.repeat_policy import ONE_LOOK, RunPlan, choose_look, count_next_runs
+from pytest_llmbench.launch.policies.repeat_policy import ONE_LOOK, RepeatPolicy, choose_look, count_next_runs
 
 LEVEL = 0.05
 REPEAT_WINDOW = timedelta(hours=5)
@@ -57,15 +57,15 @@ def one_run(case: Case) -> Result:
 
 def up_to_three(case: Case) -> Result:
     """Launch as a session does: one run after the other, until the rule of the product says that it is enough."""
-    return launched(case, RunPlan(ATTEMPTS))
+    return launched(case, RepeatPolicy(ATTEMPTS))
 
 
 def up_to_three_at_once(case: Case) -> Result:
     """Launch with --llmb-repeats-at-once."""
-    return launched(case, RunPlan(ATTEMPTS, at_once=True))
+    return launched(case, RepeatPolicy(ATTEMPTS, at_once=True))
 
 
-def launched(case: Case, plan: RunPlan) -> Result:
+def launched(case: Case, plan: RepeatPolicy) -> Result:
     """Return what a launch says of a configuration, and after how many runs."""
     runs = [replace(one, run=replace(one.run, found=replace(one.run.found, launch="tonight"))) for one in case.attempts]
     done, more = 0, 1

@@ -117,6 +117,20 @@ class PairedAnswer:
     estimate: PairedEstimate | None  # None before the first look
 
 
+REFERENCE = 0
+"""The arm of an A/B with which the others are compared."""
+
+MARGIN = 0.01
+"""Arms that differ by less are alike."""
+
+UNANSWERED = (
+    PairedOutcome.DOES_NOT_RUN,
+    PairedOutcome.REFERENCE_DOES_NOT_RUN,
+    PairedOutcome.LOST,
+)
+"""The outcomes of an arm that was not compared."""
+
+
 class ProbeOutcome(StrEnum):
     """On which side of the middle of two ends a build is: a stable code."""
 

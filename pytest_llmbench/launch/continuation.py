@@ -15,7 +15,7 @@ from pytest_llmbench.core.options import JUDGING_OPTIONS, LAUNCHING
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.run_engine import LaunchProgress
+    from pytest_llmbench.launch.run_engine import RunEngine
 
 SESSION = "--llmb-session"
 ACKNOWLEDGED = "--llmb-acknowledged"
@@ -83,18 +83,20 @@ def _drop_launching(command: Sequence[str]) -> Iterator[str]:
 
 
 def add_resumptions(
-    results: Mapping[str, ConfigurationResult], progress: LaunchProgress, command: str
+    results: Mapping[str, ConfigurationResult], engine: RunEngine, command: str
 ) -> dict[str, ConfigurationResult]:
-    """Return the results of a session that only collects, those of its own configurations with the command that goes on
-    with it, and whether that would start something: what was held back, or never submitted."""
+    """Add the command that resumes a session which only collects to its results.
+
+    It is due for what was held back, or never submitted.
+    """
     added = dict(results)
-    held_back = progress.list_held_back()
-    specs = {case: each.spec for case, each in progress.configurations.items()}
+    held_back, specs = engine.list_held_back(), engine.list_specs()
     for case, result in results.items():
         never = result.judgement.reason is Reason.NOT_SUBMITTED and not result.jobs
         if never or case in specs:
             due = never or case in held_back
-            resumption = Resumption(command, due=due, secrets=_list_secrets(specs.get(case)))
+            secrets = _list_secrets(specs.get(case))
+            resumption = Resumption(command, due=due, secrets=secrets)
             added[case] = dataclasses.replace(result, resumption=resumption)
     return added
 

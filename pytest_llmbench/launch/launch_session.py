@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
@@ -23,10 +24,19 @@ from pytest_llmbench.launch.interruption import Interrupted, describe_untouched,
 from pytest_llmbench.launch.launched_runs import LaunchedRuns, skip_judgement
 from pytest_llmbench.launch.named_nodes import find_named_nodes, restore_named, select_named
 from pytest_llmbench.launch.planner import Host, Plan, Planner
-from pytest_llmbench.launch.policies.repeat_policy import choose_look, plan_runs
-from pytest_llmbench.launch.run_engine import LaunchProgress
-from pytest_llmbench.launch.trial_plans import choose_progress, plan_allocations, recount_trials
-from pytest_llmbench.launch.trial_runs import digest_scripts, digest_variants, note_noise, refuse_changed, restore_noise
+from pytest_llmbench.launch.policies import repeat_policy
+from pytest_llmbench.launch.policies.repeat_policy import choose_look, plan_repeats
+from pytest_llmbench.launch.run_engine import Policy, RunEngine
+from pytest_llmbench.launch.trial_plans import (
+    count_trials,
+    digest_scripts,
+    digest_variants,
+    note_noise,
+    plan_allocations,
+    refuse_changed,
+    refuse_more_trials,
+    restore_noise,
+)
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.launch_settings import LaunchSettings
 from pytest_llmbench.session.option_parsers import LARGEST_SEQUENCE
@@ -173,8 +183,12 @@ class LaunchSession:
         variants = self.planner.plan_variants(jobs)
         refuse_changed(variants, noted, self.launch, self.session)
         named = select_named(noted["named"], jobs, made if self.launch.collect else None)
-        allocations = plan_allocations(self.planner, variants, [job.spec for job in journal.list_jobs()])
-        runs = recount_trials(self.planner, variants, allocations, noted.get("runs", {}))
+        allocations = plan_allocations(variants, self.launch, self.planner.builds, self.planner.slurm, made)
+        runs = noted.get("runs", {})
+        if variants:
+            more = count_trials(variants, self.launch, self.planner.builds, allocations)
+            refuse_more_trials(variants, more, runs, self.planner.cluster.gpu_hours)
+            runs = more
         return Plan(tuple(jobs), skipped, hours, limit, runs, variants, named, self._noise, allocations)
 
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:
@@ -258,6 +272,7 @@ class LaunchSession:
     def _follow(self, plan: Plan, journal: Journal) -> None:
         from pytest_llmbench.core.redaction import MASK
         from pytest_llmbench.launch import find_secret_values
+        from pytest_llmbench.launch.submit.allocation import release
 
         self.secrets = frozenset(value for job in plan.every_job for value in find_secret_values(job.spec))
         if not self.launch.collect:
@@ -267,33 +282,69 @@ class LaunchSession:
             self.settings,
             self.catalog,
             self.session,
-            lambda key: choose_look(plan_runs(self.launch, plan.runs.get(key.id, 1))),
+            lambda key: choose_look(plan_repeats(self.launch, plan.runs.get(key.id, 1))),
             self.host.now,
             facts=facts,
             past=self.past,
         )
         budget = self._count_budget(plan, journal)
         engine = self._engine = self._build_engine(journal, budget)
-        progress = choose_progress(self.planner, plan, journal)(
+        run_engine = RunEngine(
+            self._choose_policies(plan),
+            plan.run_specs,
             runs,
             self.launch,
             budget=budget,
-            profile=lambda spec: self.planner.plan_job(spec.key, Purpose.PROFILE).spec,
-            always=self.settings.record is not None,
-            asked=plan.runs,
+            build_profile=lambda spec: self.planner.plan_job(spec.key, Purpose.PROFILE).spec,
             build_check=self.planner.plan_node_check if self.launch.node_checks else None,
             named=plan.named,
+            release=partial(release, journal) if plan.variants else lambda _case: None,
         )
         try:
-            self._drive(engine, plan, journal, progress)
+            self._drive(engine, plan, journal, run_engine)
         except Exception:
             tell_left(journal, self.launch, self.host)
             raise
-        progress.add_node_remarks(self.planner.list_node_reasons)
+        run_engine.add_node_remarks(self.planner.list_node_reasons)
         self.secrets |= {MASK} if runs.withheld else set()
-        self.results = self._judge(plan, progress, runs)
+        self.results = self._judge(plan, run_engine, runs)
 
-    def _drive(self, engine: Engine, plan: Plan, journal: Journal, progress: LaunchProgress) -> None:
+    def _choose_policies(self, plan: Plan) -> dict[str, Policy]:
+        """Choose by configuration id what follows from its runs."""
+        if plan.variants:
+            return self._choose_trial_policies(plan)
+        record = self.settings.record is not None
+        policies: dict[str, Policy] = {}
+        for job in plan.jobs:
+            case = job.spec.case_id
+            policy = plan_repeats(self.launch, plan.runs.get(case, 1), always=record)
+            policies[case] = partial(repeat_policy.next_runs, policy=policy)
+        return policies
+
+    def _choose_trial_policies(self, plan: Plan) -> dict[str, Policy]:
+        from pytest_llmbench.launch.policies import ab_policy, search_policy
+        from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
+
+        cluster = self.planner.find_cluster_name(plan.jobs)
+        policies: dict[str, Policy] = {}
+        for case, jobs in plan.variants.items():
+            trials = TrialPlan(
+                tuple(job.spec for job in jobs),
+                plan.allocations.get(case),
+                plan.runs.get(case, 1),
+                cluster,
+                plan.noise.get(case),
+            )
+            if self.launch.ab:
+                comparison = ab_policy.AbPolicy(trials)
+                policies[case] = partial(ab_policy.next_runs, policy=comparison)
+            else:
+                cap = self.planner.builds.most_runs
+                search = search_policy.SearchPolicy(trials, cap)
+                policies[case] = partial(search_policy.next_runs, policy=search)
+        return policies
+
+    def _drive(self, engine: Engine, plan: Plan, journal: Journal, run_engine: RunEngine) -> None:
         specs = plan.first_specs
         if self.launch.submit_only:
             left = engine.submit_only(specs, goes_on=self.launch.goes_on)
@@ -305,8 +356,8 @@ class LaunchSession:
             self.host.tell(f"llmbench: submitted; what follows and judges it, from any folder:\n{collect}")
             return
         follow = engine.resume if self.launch.goes_on else engine.run
-        follow(specs, progress.take_ended, progress.begin if plan.named else None)
-        judged = {key.id for key in progress.list_results()}
+        follow(specs, run_engine.add_ended, run_engine.begin if plan.named else None)
+        judged = {key.id for key in run_engine.list_results()}
         unjudged = bool(self._cases - judged) and not journal.was_finished  # where it was, the others were judged then
         if unjudged or not journal.finish(self.host.now()):
             self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
@@ -350,7 +401,7 @@ class LaunchSession:
             self.host.tell(f"{formatting.format_hours(budget.used)} GPU-hours were used before")
         return budget
 
-    def _judge(self, plan: Plan, progress: LaunchProgress, runs: LaunchedRuns) -> SessionResults:
+    def _judge(self, plan: Plan, run_engine: RunEngine, runs: LaunchedRuns) -> SessionResults:
         from pytest_llmbench.session.evaluate import add_fleet_findings
         from pytest_llmbench.session.fleet import with_efficiencies
         from pytest_llmbench.session.outcomes import apply_requirements
@@ -361,7 +412,7 @@ class LaunchSession:
             results[key.id] = _build_missing(key, reason, why, self.settings, self.catalog)
         told_fewer = self.launch.repeats < LARGEST_SEQUENCE and not self.settings.certify
         fewer = self.launch.repeats if told_fewer else None
-        reached = apply_requirements(runs.gather_results(progress.list_results()), self.catalog.required_runs, fewer)
+        reached = apply_requirements(runs.gather_results(run_engine.list_results()), self.catalog.required_runs, fewer)
         judged, checks = add_fleet_findings(reached, self.settings, self.catalog, self.host.now(), self.past or {})
         results |= with_efficiencies(judged, self.catalog.configurations).results
         for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged.by_id]:
@@ -369,8 +420,8 @@ class LaunchSession:
             never = skip_judgement(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
             results[result.case.id] = ConfigurationResult(result.case, never)
         if self.launch.collect:
-            results = add_resumptions(results, progress, format_resume(self.session, self.host.command))
-        of_key = {each.spec.key: list(each.runs.values()) for each in progress.configurations.values()}
+            results = add_resumptions(results, run_engine, format_resume(self.session, self.host.command))
+        of_key = run_engine.list_runs()
         return dataclasses.replace(
             self.results,
             configurations=results,

@@ -14,7 +14,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline, Key
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.job_records import TRIALS, Blame, Job, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.job_records import STEPLESS, TRIALS, Blame, Job, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.core.judgement_records import Evidence, Judgement, Look
 from pytest_llmbench.core.log_records import Quote
 from pytest_llmbench.core.node_records import MeasuredRun
@@ -22,8 +22,7 @@ from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.run_records import Measurement, Run, RunKeys, StoredRun
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.core.userfile import is_there
-from pytest_llmbench.launch.configuration_progress import get_nodes
-from pytest_llmbench.launch.node_checks import Confirmation
+from pytest_llmbench.launch.policies.run_history import Confirmation, get_nodes
 from pytest_llmbench.session.catalog import Catalog, select_tolerance
 from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.session.settings import Settings
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
 QUOTED = 3  # so many lines are quoted of what the nodes of a run say
 
-WITHOUT_FILES = (Purpose.MEASURE, *TRIALS, Purpose.CONFIRM_NODES, Purpose.CHECK_NODES)
+WITHOUT_FILES = (Purpose.MEASURE, *TRIALS, *STEPLESS, Purpose.CONFIRM_NODES)
 
 STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")  # the variables that name the folder of a recipe's results
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.job_records import JobSpec, Purpose
+from pytest_llmbench.launch.policies.node_policy import NODELIST
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.node_records import NodeSearch, Suspect
-    from pytest_llmbench.launch.plan.planned_job import PlannedJob
+    from pytest_llmbench.launch.preflight.plan import PlannedJob
     from pytest_llmbench.session.catalog import Catalog
     from pytest_llmbench.session.launch_settings import LaunchSettings
     from pytest_llmbench.session.settings import Settings
@@ -81,16 +81,17 @@ def _explain_forbidden(launch: LaunchSettings, *, recording: bool) -> str:
 
 def _may_get(spec: JobSpec, nodes: Sequence[str]) -> bool:
     """Whether a job may get all of these nodes: none is left out, and it is pinned to no others."""
-    from pytest_llmbench.launch.schedulers import load_scheduler
+    return spec.via != "local" and _list_excluded(spec).isdisjoint(nodes) and not _is_pinned(spec)
 
-    return not load_scheduler(spec.via).is_pinned(spec) and _list_excluded(spec).isdisjoint(nodes)
+
+def _is_pinned(spec: JobSpec) -> bool:
+    return any(option.startswith(NODELIST) for option in spec.sbatch_options)
 
 
 def _list_excluded(spec: JobSpec) -> set[str]:
-    from pytest_llmbench.launch.schedulers import load_scheduler
+    from pytest_llmbench.launch.slurm.statuses import expand_hosts
 
-    expand = load_scheduler(spec.via).expand_nodes
-    return {node for nodes in spec.exclude for node in expand(nodes)}
+    return {node for nodes in spec.exclude for node in expand_hosts(nodes)}
 
 
 def _plan_named(specs: Sequence[JobSpec], suspect: Suspect, search: NodeSearch, text: str) -> NamedNodes | None:
@@ -117,19 +118,6 @@ def _list_sound(case: str, suspect: Suspect, search: NodeSearch) -> list[str]:
         and runs[0][1].started - run.started <= RECENT
     )
     return list(dict.fromkeys(node for run in fast for node in sorted(run.nodes) if node not in doubtful))
-
-
-def pin_nodes(spec: JobSpec, nodes: Iterable[str]) -> JobSpec:
-    """Return a job that gets exactly these nodes."""
-    from pytest_llmbench.launch.schedulers import load_scheduler
-
-    return load_scheduler(spec.via).pin_nodes(spec, tuple(nodes))
-
-
-def build_confirmation(spec: JobSpec, nodes: Iterable[str]) -> JobSpec:
-    """Return one more run of a configuration on exactly these nodes, which counts for no verdict on it: one that is
-    repeated until it is fast would be green in the end."""
-    return dataclasses.replace(pin_nodes(spec, nodes), purpose=Purpose.CONFIRM_NODES)
 
 
 def restore_named(noted: Iterable[Mapping[str, Any]]) -> tuple[NamedNodes, ...]:

@@ -73,6 +73,12 @@ class Plan:
         return tuple(each for job in self.jobs for each in self.variants.get(job.spec.case_id, (job,)))
 
     @property
+    def run_specs(self) -> list[JobSpec]:
+        """The jobs of the first runs: of variants the first one, as a job of its own."""
+        every = ((job.spec.case_id, job) for job in self.jobs)
+        return [self.variants.get(case, (job,))[0].spec for case, job in every]
+
+    @property
     def first_specs(self) -> list[JobSpec]:
         """What is submitted first, of each configuration: behind their allocation where the runs share one."""
         from pytest_llmbench.launch.jobs.shared_allocation import place_run
@@ -195,8 +201,10 @@ class Planner:
         if not jobs:
             raise LaunchError(_explain_nothing_fits(skipped, self.cluster))
         variants = self.plan_variants(jobs)
-        allocations = plan_allocations(self, variants)
-        runs = count_trials(self, variants, allocations) if variants else self._find_requested_runs(selected)
+        allocations = plan_allocations(variants, self.launch, self.builds, self.slurm)
+        runs = self._find_requested_runs(selected)
+        if variants:
+            runs = count_trials(variants, self.launch, self.builds, allocations)
         hours = dict(estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs)
         if not self.launch.dry_run:
             refuse_hours(hours, self.cluster.gpu_hours)

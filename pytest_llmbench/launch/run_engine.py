@@ -1,404 +1,384 @@
-"""What follows when a launched job has ended: start it again, repeat the run, or give the verdict."""
+"""From each job that ended to the runs that follow, or the result of its configuration.
+
+The policy of a configuration decides, over the history of its runs. The engine reads
+what a job left, reserves GPU-hours, and makes the result.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import count, islice
-from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import (
-    BESIDE,
-    Blame,
-    EndedBy,
-    Job,
-    JobEnd,
-    JobSpec,
-    JobStatus,
-    Phase,
-    Purpose,
-    SubmissionState,
-)
-from pytest_llmbench.core.judgement_records import Judgement
+from pytest_llmbench.core.job_records import BESIDE, Job, JobEnd, JobIdentity, JobSpec, Purpose, SubmissionState
 from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.run_records import Run
-from pytest_llmbench.core.trial_records import TrialTime
-from pytest_llmbench.launch.configuration_progress import (
-    ConfigurationProgress,
-    describe_hung,
-    describe_job,
-    get_nodes,
-    has_stepped,
-    join_texts,
-)
+from pytest_llmbench.launch.ended_jobs import RunJudge, examine_job
+from pytest_llmbench.launch.follow import NextJob
 from pytest_llmbench.launch.hours_budget import HoursBudget
+from pytest_llmbench.launch.launched_jobs import describe_jobs
 from pytest_llmbench.launch.named_nodes import NamedNodes
-from pytest_llmbench.launch.node_checks import NodeChecks, NodeJudge, avoid_nodes
-from pytest_llmbench.launch.policies.repeat_policy import GREEN, count_next_runs, plan_runs
+from pytest_llmbench.launch.policies import node_policy
+from pytest_llmbench.launch.policies.run_history import (
+    Conclusion,
+    EndedJob,
+    NeedsVerdict,
+    NextRuns,
+    RunHistory,
+    get_nodes,
+    join_texts,
+    list_nodes_by_run,
+)
+from pytest_llmbench.launch.policies.trial_ledger import NAMES
+from pytest_llmbench.session.launch_settings import LaunchSettings
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.engine import NextJob
-    from pytest_llmbench.session.launch_settings import LaunchSettings
+Policy = Callable[[RunHistory], NextRuns | NeedsVerdict | Conclusion]
+"""A policy with its settings: `next_runs` of a module of `policies`."""
 
-# why a run is invalid by the state in which its job ended; job-failed for every other
-REASONS = {
-    "TIMEOUT": Reason.INCOMPLETE,
-    "COMPLETED": Reason.FAILED_STEP,
-    "CANCELLED": Reason.CANCELLED,
+NOT_STARTED = {
+    Purpose.MEASURE: "not repeated",
+    Purpose.PROFILE: "not profiled",
+    Purpose.CONFIRM_NODES: "not confirmed",
+    Purpose.CHECK_NODES: "not checked",
+    **{purpose: f"the {name} has no end" for purpose, name in NAMES.items()},
 }
+"""The note on a run for which no GPU-hours are left."""
 
 
-class RunJudge(NodeJudge, Protocol):
-    """What `LaunchProgress` asks about the runs of jobs that have ended."""
-
-    def find_run(self, job: Job) -> Run | None:
-        """Return the run of a job, None without a log of its own."""
-
-    def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
-        """Return the verdict on the runs of a configuration, newest first."""
-
-    def judge_invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
-        """Return what is said of a job whose speed was not judged."""
-
-    def measure_trial(self, key: Key, run: Run) -> TrialTime:
-        """Return the step time of a run that stands for itself; the reason where it has none."""
-
-    def list_files(self, job: Job) -> tuple[Path, ...]:
-        """Return the files that a job left besides its log."""
-
-    def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
-        """Return whose failure the end of a run is, and what its log says of it."""
-
-    def name_failed_nodes(self, job: Job, run: Run) -> tuple[str, ...]:
-        """Return the nodes of a job that its log itself says failed; empty where it names none."""
+@dataclass(slots=True)
+class _Configuration:
+    history: RunHistory
+    notes: list[str] = field(default_factory=list)
+    conclusion: Conclusion | None = None
+    result: ConfigurationResult | None = None
+    held_back: set[tuple[int, int]] = field(default_factory=set)
+    """The (repeat, attempt) that a session that only collects left out."""
+    beside: set[Purpose] = field(default_factory=set)
+    """The purposes of jobs beside the verdict that were asked for."""
 
 
-class LaunchProgress:
-    """The progress of all launched configurations: `take_ended` gets each job that ended once, in any order.
-
-    A failed verdict is never retried: it is repeated, and every run counts.
-    """
+class RunEngine:
+    """The runs of all launched configurations."""
 
     def __init__(
         self,
-        specs: Sequence[JobSpec],
+        policies: Mapping[str, Policy],  # by configuration id
+        specs: Iterable[JobSpec],  # the first run of each
         judge: RunJudge,
         settings: LaunchSettings,
         *,
         budget: HoursBudget,
-        profile: Callable[[JobSpec], JobSpec],
-        always: bool = False,
-        asked: Mapping[str, int] = MappingProxyType({}),
+        build_profile: Callable[[JobSpec], JobSpec],
         build_check: Callable[[JobSpec, Sequence[str]], JobSpec] | None = None,
         named: Sequence[NamedNodes] = (),
+        release: Callable[[str], None] = lambda _case: None,
     ) -> None:
-        """Take the jobs that start, what judges them, the GPU-hours that are left, and how to profile a configuration;
-        with `always` all runs are made whatever the first says, as recording needs it, with `asked` (by configuration
-        id) so many; `build_check` makes the job of the site's own check of nodes, and `named` are nodes that the
-        history names."""
-        self.configurations = {spec.case_id: ConfigurationProgress(spec, {1}) for spec in specs}
-        self._always = always
-        self._asked = asked
+        """Create histories without an ended job.
+
+        `build_profile` may raise LaunchError. `build_check` builds the site's check of
+        some nodes. `named`: nodes that the history names, which are confirmed first.
+        `release` ends the allocation of a configuration.
+        """
+        self._policies = policies
+        self._configurations = {spec.case_id: _Configuration(RunHistory(spec, (NextJob(spec),))) for spec in specs}
         self._judge = judge
         self._settings = settings
         self._budget = budget
-        self._profile = profile
-        self._node_checks = NodeChecks(self.configurations, judge, self._reserve, build_check, named)
+        self._build_profile = build_profile
+        self._build_check = build_check
+        self._release = release
+        self._awaited: dict[JobIdentity, tuple[NextJob, NamedNodes]] = {}
+        for number, nodes in enumerate(named, 1):
+            spec = self._configurations[nodes.case].history.spec
+            every = (*nodes.nodes, *nodes.others)
+            job = NextJob(node_policy.build_confirmation(spec, every), 1, number)
+            self._awaited[job.identity] = job, nodes
+        self._next_check = len(named) + 1
+        self._confirmed: tuple[str, ...] = ()  # nodes that were slow again
+        self._begun = False
+
+    # --- jobs that begin ----------------------------------------------------------
 
     def begin(self) -> list[NextJob]:
-        """Return what starts first."""
-        return self._node_checks.begin()
+        """Return the first jobs: a run on each named node, else those of the policies."""
+        if not self._begun:
+            for identity, (job, named) in list(self._awaited.items()):
+                configuration = self._configurations[named.case]
+                otherwise = f"{named.text}; not confirmed"
+                if not self._reserve(configuration, [job], otherwise):
+                    del self._awaited[identity]
+        awaited = [job for job, _ in self._awaited.values()]
+        return awaited or self._begin_configurations()
 
-    def take_ended(self, job: Job, end: JobEnd) -> list[NextJob]:
-        """Take a job that ended, and return what has to be started now."""
+    def _begin_configurations(self) -> list[NextJob]:
+        """Return the first run of each configuration, once, without confirmed nodes."""
+        if self._begun:
+            return []
+        self._begun = True
+        for configuration in self._configurations.values():
+            configuration.history = dataclasses.replace(configuration.history, left_out=self._confirmed)
+        every = self._configurations.values()
+        return [NextJob(configuration.history.run_spec) for configuration in every]
+
+    # --- jobs that end ------------------------------------------------------------
+
+    def add_ended(self, job: Job, end: JobEnd) -> list[NextJob]:
+        """Record a job that ended, and return the jobs to submit now."""
         self._budget.settle(job)
-        progress = self.configurations.get(job.spec.case_id)
-        if progress is None:
+        configuration = self._configurations.get(job.spec.case_id)
+        if configuration is None:
             return []
-        beside = job.spec.purpose in BESIDE
-        if job.submission is SubmissionState.UNAFFORDABLE and (job.attempt, job.repeat) != (1, 1) and not beside:
-            return self._take_unaffordable(progress, job)
-        has_run = job.job_id and job.spec.purpose is not Purpose.CHECK_NODES
-        run = self._judge.find_run(job) if has_run else None
-        end = self._explain(job, end, run)
-        progress.jobs.append((job, end))
-        progress.files += self._judge.list_files(job)
-        if beside:
-            problem = self._find_problem(job, end, run)
-            return self._node_checks.take(progress, job, end, run, problem[1] if problem else "")
-        if job.spec.purpose is not progress.spec.purpose:  # the profile of a configuration that regressed
+        if _is_withdrawn(job):
+            return self._withdraw(configuration, job)
+        history = configuration.history
+        _, named = self._awaited.get(job.identity, (None, None))
+        nodes = named.nodes if named else ()
+        ended = examine_job(self._judge, job, end, history.ended, nodes)
+        configuration.history = history.with_ended(ended)
+        if job.spec.purpose in BESIDE:
+            return self._add_beside(configuration, ended)
+        if not history.is_own(job.spec):  # an allocation, or a profile
             return []
-        again = self._start_again(job, end, run)
-        if again is not None:
-            return [again]
-        self._take(progress, job, end, run)
-        return [] if progress.waiting else self._decide(progress)
+        return self._advance(configuration)
 
-    def _explain(self, job: Job, end: JobEnd, run: Run | None) -> JobEnd:
-        """Return how a job ended with what its log says of it; a cause of the infrastructure there is one."""
-        if run is None or end.blame is Blame.NONE:
-            return end
-        blame, text = self._judge.read_ending(job, run)
-        # by us, for that; or its last line is a step that is told
-        told = blame is Blame.CANCELLED or (blame is Blame.NONE and has_stepped(job))
-        if end.blame is Blame.HUNG and told:
-            return end
-        blame = blame if end.blame is Blame.RUN and blame is Blame.INFRASTRUCTURE else end.blame
-        return dataclasses.replace(end, blame=blame, text=join_texts(end.text, text))
+    def _withdraw(self, configuration: _Configuration, job: Job) -> list[NextJob]:
+        """Drop a run that was not submitted, as those before it used more hours."""
+        configuration.history = configuration.history.without(job)
+        if job.repeat in configuration.history.counted:  # it was to replace that run
+            configuration.notes.append(job.problem)
+        if configuration.history.pending or configuration.result:
+            return []
+        return self._advance(configuration)
 
-    def _start_again(self, job: Job, end: JobEnd, run: Run | None) -> NextJob | None:
-        """Return the same job once more, on other nodes, where the infrastructure failed: without the node that its log
-        names, else without all of them."""
-        from pytest_llmbench.launch.jobs.engine import NextJob
-        from pytest_llmbench.launch.schedulers import load_scheduler
+    def _add_beside(self, configuration: _Configuration, ended: EndedJob) -> list[NextJob]:
+        """Record a job on suspect nodes, and return the jobs that waited for it."""
+        job = ended.job
+        _, named = self._awaited.pop(job.identity, (None, None))
+        if job.spec.purpose is Purpose.CHECK_NODES:
+            printed = "" if job.refused else self._judge.read_check(job)
+            configuration.notes.append(node_policy.describe_check(ended, printed))
+        else:
+            text = named.text if named else ""
+            notes = node_policy.describe_confirmation(ended, text)
+            configuration.notes += notes
+            if named and ended.confirmation and ended.confirmation.confirmed:
+                self._confirmed += named.nodes
+            if ended.problem is None:
+                self._judge_nodes(configuration)
+        return self._begin_configurations() if named and not self._awaited else []
 
-        if job.submission is SubmissionState.UNCERTAIN:
-            return None
-        is_refused = load_scheduler(job.spec.via).is_refused
-        progress = self.configurations[job.spec.case_id]
-        refused = job.refused or (job.status is not None and (is_refused(job.status) or _is_given_up(job.status)))
-        if refused and job.spec.exclude == progress.spec.exclude:  # without those that were confirmed
-            self._node_checks.give_back(progress)
-        own = progress.spec.exclude
-        elsewhere = refused and job.spec.exclude != own
-        may = elsewhere or self._may_retry(job, end)
-        if not may or self._holds_back(job.spec, {(job.repeat, job.attempt + 1)}):
-            return None
-        if elsewhere:
-            progress.nowhere_else = True
-            return NextJob(dataclasses.replace(job.spec, exclude=own), job.attempt + 1, job.repeat)
-        named = self._judge.name_failed_nodes(job, run) if run and end.blame is Blame.INFRASTRUCTURE else ()
-        again = NextJob(avoid_nodes(job.spec, named or get_nodes(job)), job.attempt + 1, job.repeat)
-        return again if self._reserve([again], "not started again") else None
+    # --- what follows -------------------------------------------------------------
 
-    def _reserve(self, following: Sequence[NextJob], otherwise: str) -> bool:
-        """Whether GPU-hours are left for jobs that are to follow; where not, say `otherwise` with the numbers."""
-        why = self._budget.reserve(following)
+    def _advance(self, configuration: _Configuration) -> list[NextJob]:
+        """Ask the policy until it starts runs, waits for some, or concludes."""
+        policy = self._policies[configuration.history.spec.case_id]
+        while True:
+            step = policy(configuration.history)
+            if isinstance(step, Conclusion):
+                return self._conclude(configuration, step)
+            if isinstance(step, NeedsVerdict):
+                self._judge_runs(configuration)
+            elif self._start(configuration, step):
+                return list(step.runs)
+            else:
+                history = configuration.history
+                configuration.history = dataclasses.replace(history, may_start=False)
+
+    def _judge_runs(self, configuration: _Configuration) -> None:
+        runs = configuration.history.runs
+        newest_first = (runs[repeat].dated_run for repeat in sorted(runs, reverse=True))
+        key = configuration.history.spec.key
+        verdict = self._judge.judge(key, [run for run in newest_first if run])
+        configuration.history = dataclasses.replace(configuration.history, verdict=verdict)
+
+    def _start(self, configuration: _Configuration, step: NextRuns) -> bool:
+        """Start runs unless the session only collects, or has no GPU-hours left."""
+        if step.elsewhere:
+            self._return_nodes(configuration, step.runs[0].spec)
+        if self._settings.collect:
+            runs = {(run.repeat, run.attempt) for run in step.runs}
+            configuration.held_back |= runs
+            return not runs
+        if step.runs and not step.elsewhere:
+            last = step.runs[-1]
+            otherwise = NOT_STARTED.get(last.spec.purpose, "")
+            if last.attempt > 1:
+                otherwise = "not started again"
+            if not self._reserve(configuration, step.runs, otherwise):
+                return False
+        if step.releases:
+            self._release(configuration.history.spec.case_id)
+        history = configuration.history.with_asked(step.runs)
+        anywhere = history.anywhere or step.elsewhere
+        configuration.history = dataclasses.replace(history, anywhere=anywhere)
+        return True
+
+    def _return_nodes(self, configuration: _Configuration, spec: JobSpec) -> None:
+        """Let a configuration have confirmed nodes if its run needs them."""
+        history = configuration.history
+        if spec.exclude != history.run_spec.exclude:
+            configuration.history = dataclasses.replace(history, left_out=())
+            nodes = formatting.fold_nodes(history.left_out)
+            note = f"{nodes} not left out here: there are too few others"
+            configuration.notes.append(note)
+
+    def _reserve(self, configuration: _Configuration, runs: Sequence[NextJob], otherwise: str) -> bool:
+        """Reserve the GPU-hours of runs; note `otherwise` if too few are left."""
+        why = self._budget.reserve(runs)
         if why:
-            progress = self.configurations[following[0].spec.case_id]
-            progress.notes = join_texts(progress.notes, f"{otherwise}: {why}")
+            configuration.notes.append(f"{otherwise}: {why}")
         return not why
 
-    def _take_unaffordable(self, progress: ConfigurationProgress, job: Job) -> list[NextJob]:
-        """Take a job that was planned and not submitted, since those before it used more than was estimated: what is
-        known without it stands."""
-        before = [(other, end) for other, end in progress.jobs if other.repeat == job.repeat]
-        for last, end in before[-1:]:  # it was to take the place of this one
-            progress.notes = join_texts(progress.notes, job.problem)
-            self._take(progress, last, end, self._judge.find_run(last) if last.job_id else None)
-        progress.waiting.discard(job.repeat)
-        return [] if progress.waiting or progress.result else self._decide(progress)
+    # --- the end ------------------------------------------------------------------
 
-    def _may_retry(self, job: Job, end: JobEnd) -> bool:
-        """Whether what ended a job is tried again: failures of the infrastructure as often as was allowed for each run,
-        the first of the configuration's jobs that stood still, and no other."""
-        ends = self.configurations[job.spec.case_id].jobs
-        if end.blame is Blame.HUNG:  # a second one is no accident: new software deadlocks, too
-            return self._settings.retries > 0 and sum(other.blame is Blame.HUNG for _, other in ends) == 1
-        failures = [other for tried, other in ends if tried.repeat == job.repeat and other.blame is end.blame]
-        return end.blame is Blame.INFRASTRUCTURE and len(failures) <= self._settings.retries
-
-    def _holds_back(self, spec: JobSpec, following: set[tuple[int, int]]) -> bool:
-        """Whether the session only collects: these jobs (repeat and attempt) are left to one that goes on with it."""
+    def _conclude(self, configuration: _Configuration, conclusion: Conclusion) -> list[NextJob]:
+        self._release(configuration.history.spec.case_id)
+        configuration.conclusion = conclusion
+        configuration.notes.append(conclusion.note)
+        if conclusion.verdict is None:
+            key = configuration.history.spec.key
+            configuration.result = self._build_unjudged(key, conclusion)
+            return []
+        configuration.result = conclusion.verdict
+        self._judge_nodes(configuration)
         if self._settings.collect:
-            self.configurations[spec.case_id].held_back |= following
-        return self._settings.collect
+            return []
+        checks = self._check_nodes(configuration) if conclusion.names_nodes else []
+        return [*checks, *self._profile(configuration, conclusion.verdict)]
 
-    def _take(self, progress: ConfigurationProgress, job: Job, end: JobEnd, run: Run | None) -> None:
-        key = job.spec.key
-        progress.waiting.discard(job.repeat)
-        if (job.repeat, job.attempt) in progress.held_back:  # it was made before: the failure that it followed is over
-            progress.failures.pop(job.repeat, None)
-        problem = self._find_problem(job, end, run)
-        if problem is not None or run is None:
-            reason, text = problem or (Reason.LOG_MISSING, "no log")
-            dated = run and _date_run(run, job)  # how old it is, its job tells
-            progress.failures[job.repeat] = self._judge.judge_invalid(key, reason, text, dated)
+    def _build_unjudged(self, key: Key, conclusion: Conclusion) -> ConfigurationResult:
+        """Build the result of runs that were not to be judged, or could not be."""
+        reason = Reason.PURPOSE_DONE if conclusion.done else conclusion.reason
+        text = conclusion.text
+        judgement = self._judge.judge_invalid(key, reason, text, conclusion.run)
+        judgement = dataclasses.replace(judgement, reason=conclusion.reason)
+        done = text if conclusion.done else ""
+        report = conclusion.report
+        return ConfigurationResult(Case(key.id, key), judgement, done=done, trials=report)
+
+    def _judge_nodes(self, configuration: _Configuration) -> None:
+        """Compare all runs of a verdict by their nodes."""
+        history, conclusion = configuration.history, configuration.conclusion
+        if conclusion is None or conclusion.verdict is None:
             return
-        progress.runs[job.repeat] = _date_run(run, job)
-        progress.nodes[run.id] = get_nodes(job)
+        confirmations = history.confirmations
+        nodes = list_nodes_by_run([*history.runs.values(), *confirmations])
+        runs = [each.run for each in confirmations if each.run]
+        verdict, confirmed = conclusion.verdict, self._confirmed
+        finding = self._judge.judge_nodes(verdict, nodes, runs, confirmed)
+        configuration.history = dataclasses.replace(history, finding=finding)
 
-    def _find_problem(self, job: Job, end: JobEnd, run: Run | None) -> tuple[Reason, str] | None:
-        """Return why a job has no run that could be judged."""
-        if job.refused:
-            return Reason.NOT_SUBMITTED, job.problem.replace(f"{job.spec.case_id}: ", "", 1)
-        if end.blame is Blame.HUNG:
-            return Reason.HUNG, describe_hung(self.configurations[job.spec.case_id])
-        if end.blame is not Blame.NONE and not _is_purged(job):
-            reason = REASONS.get(job.status.state if job.status else "", Reason.JOB_FAILED)
-            never = reason is Reason.CANCELLED and not get_nodes(job)  # sacct gives it a start all the same
-            return (Reason.NEVER_STARTED if never else reason), end.text
-        if run is None:
-            reason = Reason.JOB_LOST if _is_purged(job) else Reason.LOG_MISSING
-            places = formatting.join_first([str(place) for place in (job.log_folder, *job.spec.log_folders) if place])
-            return reason, f"job {job.job_id} left no log of its own under {places or job.spec.directory}"
-        key = run.identity.key
-        if key != job.spec.key:
-            actual = key.id if key else run.identity.because
-            return Reason.WRONG_CONFIGURATION, f"launched as {job.spec.case_id}, but its log says: {actual}"
-        return None
-
-    def _decide(self, progress: ConfigurationProgress) -> list[NextJob]:
-        """Return the repeats that a verdict needs; without any, keep the verdict."""
-        key = progress.spec.key
-        if not progress.runs or progress.spec.purpose is not Purpose.MEASURE:
-            judgement = next(iter(progress.failures.values()), None)
-            progress.result = (
-                self._conclude_purpose(progress)
-                if judgement is None
-                else ConfigurationResult(Case(key.id, key), judgement)
-            )
+    def _check_nodes(self, configuration: _Configuration) -> list[NextJob]:
+        """Return the jobs on nodes that a verdict makes suspect, once."""
+        history = configuration.history
+        suspects = node_policy.list_suspects(history)
+        if not suspects or Purpose.CONFIRM_NODES in configuration.beside:
             return []
-        runs = [progress.runs[repeat] for repeat in sorted(progress.runs, reverse=True)]
-        result = self._judge.judge(key, runs)
-        more = self._plan_repeats(progress, result)
-        if more:
-            return more
+        configuration.beside.add(Purpose.CONFIRM_NODES)
+        check = None
+        if self._build_check:
+            check = self._build_check(history.run_spec, suspects)
+        policy = node_policy.NodePolicy(self._next_check, check)
+        step = node_policy.next_runs(history, policy)
+        runs = step.runs if isinstance(step, NextRuns) else ()
+        return [run for run in runs if self._may_follow(configuration, run)]
+
+    def _profile(self, configuration: _Configuration, result: ConfigurationResult) -> list[NextJob]:
+        """Return the profile of a regression, once.
+
+        A checkpoint that took too long is no matter of the steps.
+        """
         judgement = result.judgement
-        progress.unjudged = judgement.verdict is Verdict.INVALID and judgement.reason is not Reason.NO_BASELINE
-        progress.result = _add_failures(result, progress.failures)
-        self._node_checks.judge(progress)
-        alone = progress.failures or self._settings.collect or self._always
-        return [*([] if alone else self._node_checks.plan(progress)), *self._plan_profile(progress)]
-
-    def _conclude_purpose(self, progress: ConfigurationProgress) -> ConfigurationResult:
-        """Return the result of a job that was not to be judged: it did what it was for, or it is invalid."""
-        key, run = progress.spec.key, next(iter(progress.runs.values()))
-        proof = _find_proof(progress.spec.purpose, progress.files, run)
-        if proof and not progress.files:
-            progress.files += [attempt.files.log for attempt in run.attempts]  # the log is what was asked for
-        progress.unjudged = not proof
-        reason = Reason.PURPOSE_DONE if proof else Reason.PURPOSE_MISSED
-        text = f"{progress.spec.purpose}: {proof or 'the job ended well, but left no sign of it'}; not judged for speed"
-        if progress.spec.purpose is Purpose.SAVE_CHECKPOINT:
-            facts = dataclasses.replace(run.found, saves="it was launched to save one")
-            run = dataclasses.replace(run, found=facts)
-        judgement = self._judge.judge_invalid(key, reason, text, run)
-        return ConfigurationResult(Case(key.id, key), judgement, done=text if proof else "")
-
-    def _plan_repeats(self, progress: ConfigurationProgress, result: ConfigurationResult) -> list[NextJob]:
-        from pytest_llmbench.launch.jobs.engine import NextJob
-
-        done = len(progress.runs) + len(progress.failures)
-        wanted = range(done + 1, done + self._count_next_runs(progress, result, done) + 1)
-        if progress.failures or self._holds_back(progress.spec, {(repeat, 1) for repeat in wanted}) or not wanted:
+        regressed = judgement.verdict is Verdict.REGRESSION
+        if not (regressed and self._settings.profile_on_regression):
             return []
-        used = [node for run in progress.runs.values() for node in progress.nodes[run.id]]
-        nothing_to_learn = self._always or result.judgement.verdict in GREEN  # of its nodes
-        anywhere = nothing_to_learn or progress.nowhere_else
-        spec = progress.spec if anywhere else avoid_nodes(progress.spec, used)
-        made = progress.runs.keys() | progress.failures.keys()
-        free = (number for number in count(1) if number not in made)  # one that was not submitted left a gap
-        repeats = [NextJob(spec, 1, number) for number in islice(free, len(wanted))]
-        if not self._reserve(repeats, "not repeated"):
+        asked = Purpose.PROFILE in configuration.beside
+        if asked or judgement.reason is Reason.OVER_BUDGET:
             return []
-        progress.waiting = {each.repeat for each in repeats}
-        return repeats
-
-    def _count_next_runs(self, progress: ConfigurationProgress, result: ConfigurationResult, done: int) -> int:
-        if self._always:
-            return self._settings.repeats - 1 if done == 1 else 0
-        plan = plan_runs(self._settings, self._asked.get(progress.spec.case_id, 1))
-        return count_next_runs(plan, result.judgement, done)
-
-    def _plan_profile(self, progress: ConfigurationProgress) -> list[NextJob]:
-        from pytest_llmbench.launch.jobs.engine import NextJob
-
-        result = progress.result
-        regressed = (
-            result is not None and result.judgement.verdict is Verdict.REGRESSION and not _is_over_budget(result)
-        )
-        if not regressed or progress.profiled or not self._settings.profile_on_regression or self._settings.collect:
-            return []
-        progress.profiled = True
+        configuration.beside.add(Purpose.PROFILE)
         try:
-            spec = self._profile(progress.spec)
-        except LaunchError as error:  # its document has no profiles; the verdict stands all the same
-            progress.notes = join_texts(progress.notes, f"not profiled: {error}")
+            profile = NextJob(self._build_profile(configuration.history.spec))
+        except LaunchError as error:  # its document has no profiles
+            configuration.notes.append(f"not profiled: {error}")
             return []
-        profile = NextJob(spec, 1, 1)
-        return [profile] if self._reserve([profile], "not profiled") else []
+        return [profile] if self._may_follow(configuration, profile) else []
+
+    def _may_follow(self, configuration: _Configuration, job: NextJob) -> bool:
+        return self._reserve(configuration, [job], NOT_STARTED[job.spec.purpose])
+
+    # --- what is known ------------------------------------------------------------
 
     def add_node_remarks(self, list_reasons: Callable[[Collection[str]], Mapping[str, str]]) -> None:
-        """Add what is known of the nodes that are named; `list_reasons` is asked once, for all of them."""
-        self._node_checks.add_remarks(list_reasons)
+        """Note what Slurm and the drivers of GPUs report of doubtful nodes.
+
+        `list_reasons` is called once, with all of them.
+        """
+        doubtful = [
+            (configuration, node_policy.list_doubtful(configuration.history))
+            for configuration in self._configurations.values()
+        ]
+        every = sorted({node for _, nodes in doubtful for node in nodes})
+        reasons = list_reasons(every) if every else {}
+        for configuration, nodes in doubtful:
+            for node in sorted(nodes & reasons.keys()):
+                reason = formatting.escape(reasons[node])
+                configuration.notes.append(f"sinfo -R: {node}: {reason}")
+            history = configuration.history
+            there = [*history.runs.values(), *history.confirmations]
+            for each in there:
+                if each.run and not nodes.isdisjoint(get_nodes(each.job)):
+                    errors = self._judge.find_driver_errors(each.job, each.run)
+                    configuration.notes.append(errors)
 
     def list_held_back(self) -> frozenset[str]:
-        """Return the ids of the configurations for which a session that goes on with this one would start a job."""
+        """List the ids of the configurations for which a resumed session starts a job."""
         return frozenset(
             case
-            for case, progress in self.configurations.items()
-            if progress.held_back - {(job.repeat, job.attempt) for job, _ in progress.jobs}
+            for case, configuration in self._configurations.items()
+            if configuration.held_back - {(each.job.repeat, each.job.attempt) for each in configuration.history.ended}
         )
 
-    def list_results(self) -> dict[Key, ConfigurationResult]:
-        """Return the verdicts with the jobs behind them; a configuration that was cut short has none."""
+    def list_specs(self) -> dict[str, JobSpec]:
+        """List the jobs of the configurations by id."""
+        every = self._configurations.items()
+        return {case: configuration.history.spec for case, configuration in every}
+
+    def list_runs(self) -> dict[Key, list[Run]]:
+        """List the runs of each configuration that can be judged."""
+        histories = [each.history for each in self._configurations.values()]
         return {
-            progress.spec.key: self._add_jobs(progress)
-            for progress in self.configurations.values()
-            if progress.result is not None
+            history.spec.key: [each.dated_run for each in history.runs.values() if each.dated_run and each.time is None]
+            for history in histories
         }
 
-    def _add_jobs(self, progress: ConfigurationProgress) -> ConfigurationResult:
-        result = progress.result
-        if result is None:
-            raise ValueError(f"{progress.spec.case_id} has not ended")
-        jobs = tuple(describe_job(progress, job, end, result) for job, end in progress.jobs)
-        finding, slow = (progress.finding.text, progress.finding.exclude) if progress.finding else ("", ())
-        return dataclasses.replace(result, jobs=jobs, nodes=join_texts(finding, progress.notes), slow_nodes=slow)
+    def list_results(self) -> dict[Key, ConfigurationResult]:
+        """List the results with their jobs; an unfinished configuration has none."""
+        every = self._configurations.values()
+        return {each.history.spec.key: _add_jobs(each) for each in every if each.result}
 
 
-def _find_proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
-    """Return what shows that a job did what it was for: its files, or a line of its log; empty where nothing does."""
-    logs = [attempt.log for attempt in run.attempts]
-    if purpose is Purpose.LOAD_CHECKPOINT:
-        line = max(log.checkpoints.load_line for log in logs)
-        return f"the log says so in line {line}" if line else ""
-    if purpose is Purpose.NCCL_TRACE:
-        line = max(log.nccl_line for log in logs)
-        return f"the trace begins in line {line} of the log" if line else ""
-    noun = "checkpoint" if purpose is Purpose.SAVE_CHECKPOINT else "file"
-    return f"left {formatting.count_noun(len(files), noun)}" if files else ""
+def _is_withdrawn(job: Job) -> bool:
+    """True for a run that was planned, and could not be paid for in the end."""
+    if job.spec.purpose in (*BESIDE, Purpose.ALLOCATION):
+        return False
+    unaffordable = job.submission is SubmissionState.UNAFFORDABLE
+    return unaffordable and (job.attempt, job.repeat) != (1, 1)
 
 
-def _is_over_budget(result: ConfigurationResult) -> bool:
-    """Whether a checkpoint took too long, of which neither a repeat nor a profile of the steps tells more."""
-    return result.judgement.reason is Reason.OVER_BUDGET
-
-
-def _is_purged(job: Job) -> bool:
-    """Whether the record of a job is gone, which does not mean that the job failed: its log tells."""
-    return job.status is not None and job.status.phase is Phase.UNKNOWN
-
-
-def _is_given_up(status: JobStatus) -> bool:
-    """Whether a job was cancelled by this session before it started."""
-    return status.ended_by is EndedBy.PYTEST and status.state == "CANCELLED" and not status.nodes
-
-
-def _date_run(run: Run, job: Job) -> Run:
-    """Return a run that started when its job did, so that the order of repeats is certain."""
-    started = job.status.started if job.status else None
-    if started is None:
-        return run
-    return dataclasses.replace(run, started=started, started_from=f"job {job.job_id}")
-
-
-def _add_failures(result: ConfigurationResult, failures: Mapping[int, Judgement]) -> ConfigurationResult:
-    """Return a result that is red where a repeat failed: what failed counts, too. An inconclusive one can be green."""
-    hung = [failure for failure in failures.values() if failure.reason is Reason.HUNG]
-    if not failures or result.judgement.verdict is Verdict.INVALID:
-        return result
-    if result.judgement.verdict is Verdict.REGRESSION and not hung:
-        return result
-    first = next(iter(hung), failures[min(failures)])
-    sentences = (*first.sentences, f"{result.judgement.text} without it")
-    judgement = dataclasses.replace(result.judgement, verdict=Verdict.INVALID, reason=first.reason, sentences=sentences)
-    return dataclasses.replace(result, judgement=judgement)
+def _add_jobs(configuration: _Configuration) -> ConfigurationResult:
+    history, conclusion = configuration.history, configuration.conclusion
+    if configuration.result is None or conclusion is None:
+        raise ValueError(f"{history.spec.case_id} has not ended")
+    finding = history.finding
+    text = finding.text if finding else ""
+    return dataclasses.replace(
+        configuration.result,
+        jobs=describe_jobs(history, conclusion, configuration.result),
+        nodes=join_texts(text, *configuration.notes),
+        slow_nodes=finding.exclude if finding else (),
+    )

@@ -1,101 +1,184 @@
-"""Of the runs of an A/B or a search: how they get their nodes, and how many there are at most."""
+"""The plan of an A/B or a search: how its runs get nodes, how many there are at most,
+and what a resumed session must find unchanged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+import hashlib
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import TRIALS, JobSpec, Purpose
-from pytest_llmbench.launch.bisect_runs import BisectProgress
-from pytest_llmbench.launch.paired_runs import PairedProgress
-from pytest_llmbench.launch.run_engine import LaunchProgress
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.session.launch_settings import LaunchSettings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.journal import Journal
-    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
-    from pytest_llmbench.launch.plan.planned_job import PlannedJob
-    from pytest_llmbench.launch.planner import Plan
-    from pytest_llmbench.launch.planner import Planner
+    from pytest_llmbench.launch.preflight.allocation import AllocationPlan
+    from pytest_llmbench.launch.preflight.plan import PlannedJob
+    from pytest_llmbench.launch.recipe.variants import Builds
+    from pytest_llmbench.launch.slurm import Slurm
+
+Variants = Mapping[str, "Sequence[PlannedJob]"]
+"""By configuration id a job for each variant, in their order."""
 
 WARMED = {Purpose.COMPARE_VARIANTS: 8, Purpose.BISECT: 2}
-"""Of how many variants a run is discarded at most, where all runs share an allocation: each arm, the ends."""
+"""The most variants whose first run is discarded in an allocation: each arm, the ends."""
 
 BUILT_BETWEEN = "each commit is built before its run, and the nodes would wait"
 
 
 def plan_allocations(
-    planner: Planner, variants: Mapping[str, Sequence[PlannedJob]], before: Collection[JobSpec] = ()
+    variants: Variants,
+    launch: LaunchSettings,
+    builds: Builds,
+    slurm: Slurm,
+    before: Collection[JobSpec] = (),
 ) -> dict[str, AllocationPlan]:
-    """Return by id how the runs of the variants get their nodes. Where a run `before`, in a session that goes on, was a
-    job of its own, the others are."""
-    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
+    """Plan by id how the runs of the variants get nodes.
 
-    if not variants:
-        return {}
-    builds = planner.builds
-    if because := BUILT_BETWEEN if builds.build else "so the file wants it" if builds.separate else "":
+    If a run `before` resuming was a job of its own, the others are, too.
+    """
+    from pytest_llmbench.launch.preflight.allocation import (
+        AllocationPlan,
+        plan_allocation,
+    )
+
+    because = "so the file wants it" if builds.separate else ""
+    if builds.build:
+        because = BUILT_BETWEEN
+    if because:
         return {case: AllocationPlan(because=because) for case in variants}
-    alone = {spec.case_id for spec in before if spec.purpose in TRIALS and not spec.allocation}
+    made = (spec for spec in before if spec.purpose in TRIALS)
+    alone = {spec.case_id for spec in made if not spec.allocation}
     return {
-        case: planner.schedulers.find(jobs[0].spec).plan_allocation(jobs, _count_most(planner, len(jobs), shared=True))
+        case: plan_allocation(jobs, _count_most(launch, builds, len(jobs), True), slurm)
         for case, jobs in variants.items()
         if case not in alone
     }
 
 
 def count_trials(
-    planner: Planner, variants: Mapping[str, Sequence[PlannedJob]], allocations: Mapping[str, AllocationPlan]
-) -> dict[str, int]:
-    """Return by id how many runs there are at most, those that warm an allocation up too."""
-    shared = {case for case, plan in allocations.items() if plan.spec}
-    return {case: _count_most(planner, len(jobs), shared=case in shared) for case, jobs in variants.items()}
-
-
-def recount_trials(
-    planner: Planner,
-    variants: Mapping[str, Sequence[PlannedJob]],
+    variants: Variants,
+    launch: LaunchSettings,
+    builds: Builds,
     allocations: Mapping[str, AllocationPlan],
+) -> dict[str, int]:
+    """Count by id the most runs, warm-ups included."""
+    shared = {case for case, plan in allocations.items() if plan.spec}
+    return {case: _count_most(launch, builds, len(jobs), case in shared) for case, jobs in variants.items()}
+
+
+def refuse_more_trials(
+    variants: Variants,
+    runs: Mapping[str, int],
     noted: Mapping[str, int],
-) -> Mapping[str, int]:
-    """Return by id how many runs there are at most in a session that goes on, which noted how many when it began.
-    LaunchError where these are more by now, and take more than the GPU-hours that are allowed."""
-    from pytest_llmbench.launch.plan.fit import refuse_hours
+    limit: float | None,
+) -> None:
+    """Refuse more runs than a session noted if they need too many GPU-hours.
 
-    runs = count_trials(planner, variants, allocations) if variants else noted
+    Raises LaunchError.
+    """
+    from pytest_llmbench.launch.recipe.fit import refuse_hours
+
     if any(most > noted.get(case, 0) for case, most in runs.items()):
-        hours = (estimate_hours(variants[case][0].spec, most) for case, most in runs.items())
-        refuse_hours(dict(hours), planner.cluster.gpu_hours)
-    return runs
+        jobs = ((variants[case][0].spec, most) for case, most in runs.items())
+        refuse_hours(dict(estimate_hours(spec, most) for spec, most in jobs), limit)
 
 
-def _count_most(planner: Planner, variants: int, *, shared: bool) -> int:
-    from pytest_llmbench.launch.policies import ab_policy as paired
-    from pytest_llmbench.launch.policies import search_policy as bisect
+def _count_most(launch: LaunchSettings, builds: Builds, variants: int, shared: bool) -> int:
+    from pytest_llmbench.launch.policies import ab_policy, search_policy
 
-    if planner.launch.ab:
-        return paired.count_runs(paired.PairedSettings(variants, 1 if shared else None)).most
-    warm_ups = WARMED[planner.launch.purpose] if shared else 0
-    return bisect.get_cap(bisect.BisectSettings(variants, planner.builds.most_runs)) + warm_ups
+    if launch.ab:
+        settings = ab_policy.PairedSettings(variants, 1 if shared else None)
+        return ab_policy.count_runs(settings).most
+    warm_ups = WARMED[launch.purpose] if shared else 0
+    search = search_policy.BisectSettings(variants, builds.most_runs)
+    return search_policy.get_cap(search) + warm_ups
 
 
 def estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:
-    """Return what is run, in words, and its GPU-hours."""
-    return f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id, spec.gpu_hours * runs
+    """Return a configuration's runs in words, and their GPU-hours."""
+    text = f"{spec.case_id}, {runs} runs" if runs > 1 else spec.case_id
+    return text, spec.gpu_hours * runs
 
 
-def choose_progress(planner: Planner, plan: Plan, journal: Journal) -> Callable[..., LaunchProgress]:
-    """Return what follows the runs of a plan, once it is given what every launch takes."""
-    from pytest_llmbench.launch.jobs.shared_allocation import release
+# --- what a session notes, for one that resumes ---------------------------------------
 
-    if not plan.variants:
-        return partial(LaunchProgress, plan.first_specs)
-    return partial(
-        PairedProgress if planner.launch.ab else partial(BisectProgress, cap=planner.builds.most_runs),
-        {case: [job.spec for job in jobs] for case, jobs in plan.variants.items()},
-        allocations=plan.allocations,
-        most=plan.runs,
-        release=partial(release, journal),
-        cluster=planner.find_cluster_name(plan.jobs),
-        earlier=plan.noise,
-    )
+
+def digest_variants(variants: Variants) -> dict[str, dict[str, str]]:
+    """Digest the jobs of variants, by configuration and name.
+
+    A digest covers directory, command and the variables of a job, without those of the
+    caller's shell.
+    """
+    return {case: {job.spec.variant: _digest_spec(job.spec) for job in jobs} for case, jobs in variants.items()}
+
+
+def _digest_spec(spec: JobSpec) -> str:
+    from pytest_llmbench.launch.recipe import PASSED
+
+    left_out = (*PASSED, *spec.secrets)
+    environment = [pair for pair in spec.environment if pair[0] not in left_out]
+    build = filter(None, [spec.build])
+    text = repr((spec.directory, spec.command, environment, *build))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_scripts(variants: Variants) -> dict[str, str]:
+    """Digest by path the scripts that the jobs of variants run; "": unreadable.
+
+    Scripts in a folder where a build may write them are left out.
+    """
+    from pytest_llmbench.launch.preflight.plan import digest_script, find_script
+
+    every = (job for jobs in variants.values() for job in jobs)
+    scripts = {find_script(job) for job in every if not job.spec.build}
+    return {str(script): digest_script(script) for script in sorted(filter(None, scripts))}
+
+
+def refuse_changed(variants: Variants, noted: Mapping[str, Any], launch: LaunchSettings, session: str) -> None:
+    """Refuse variants that a session did not note: their runs would count for others.
+
+    Raises LaunchError. The builds of a search may come and go, but one of them may not
+    change. A session of an earlier version noted no scripts.
+    """
+    for case, now in digest_variants(variants).items():
+        before = noted.get("variants", {}).get(case, {})
+        changed = [name for name in now if before.get(name, now[name]) != now[name]]
+        if changed or (launch.ab and before.keys() != now.keys()):
+            which = f": {changed[0]}" if changed else ""
+            raise LaunchError(
+                f"{launch.ab or launch.bisect}: found other variants than when session {session} began{which}"
+            )
+    scripts = noted.get("scripts", {})
+    for path, digest in digest_scripts(variants).items():
+        if scripts.get(path) and scripts[path] != digest:
+            raise LaunchError(
+                f"{path}: another script than when session {session} began, and its "
+                "runs would be taken for those of that one: put that back, or start anew"
+            )
+
+
+def note_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:
+    """Return the noise that a session uses, for its note.
+
+    A resumed session uses the same, or its next run would be another one if an A/B has
+    ended since.
+    """
+    return {case: [known.sigma, known.degrees_of_freedom, known.source] for case, known in noise.items()}
+
+
+def restore_noise(noted: Mapping[str, tuple[float, float, str]]) -> dict[str, Noise]:
+    """Restore the noise that a session noted.
+
+    Raises ValueError, TypeError or AttributeError for what no session noted.
+    """
+    noise = {
+        case: Noise(float(sigma), float(freedom), str(source), measured=True)
+        for case, (sigma, freedom, source) in noted.items()
+    }
+    for known in noise.values():
+        if not (0 < known.sigma < math.inf and 0 < known.degrees_of_freedom < math.inf):
+            raise ValueError(f"the noise is {noted!r:.40}")
+    return noise

@@ -105,7 +105,9 @@ def test_resumed_session_keeps_its_separate_jobs(tmp_path: Path, allocation: int
     planner, _ = plan([GPUS], {}, ab=str(file), purpose=Purpose.COMPARE_VARIANTS)
     changes = {"case_id": GPUS.id, "purpose": Purpose.COMPARE_VARIANTS, "via": "sbatch", "allocation": allocation}
     job = PlannedJob(job_spec(tmp_path, **changes), FACTS)
-    assert list(plan_allocations(planner, {GPUS.id: [job, job]}, [job.spec])) == cases
+    variants = {GPUS.id: [job, job]}
+    allocations = plan_allocations(variants, planner.launch, planner.builds, planner.slurm, [job.spec])
+    assert list(allocations) == cases
 
 
 def test_a_range_without_commits_is_refused(tmp_path: Path) -> None:
@@ -119,10 +121,11 @@ def test_search_that_builds_holds_no_nodes(tmp_path: Path) -> None:
     file.write_text("schema: 1\ncommits: a..b\nbuild: [make]\n")
     planner, _ = plan([GPUS], {}, bisect=str(file), purpose=Purpose.BISECT)
     job = PlannedJob(job_spec(tmp_path, case_id=GPUS.id, purpose=Purpose.BISECT, via="sbatch"), FACTS)
-    (allocation,) = plan_allocations(planner, {GPUS.id: [job, job]}).values()
+    variants = {GPUS.id: [job, job]}
+    (allocation,) = plan_allocations(variants, planner.launch, planner.builds, planner.slurm).values()
     assert allocation.spec is None
     assert "each commit is built before its run" in allocation.describe(9, 2)
-    assert count_trials(planner, {GPUS.id: [job, job]}, {GPUS.id: allocation}) == {GPUS.id: 20}
+    assert count_trials(variants, planner.launch, planner.builds, {GPUS.id: allocation}) == {GPUS.id: 20}
 
 
 CONFIGURATION = "Configuration data as of 2026-03-02\nClusterName             = eos\n"

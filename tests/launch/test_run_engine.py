@@ -1,9 +1,13 @@
-"""The jobs that follow a job that has ended: no job is retried until it passes, and every run counts."""
+"""Ended jobs through the engine: their hours, notes, nodes and results.
+
+The tables of `policies` say which run follows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,6 @@ from pytest_llmbench.core.baseline_records import Key, Tolerance
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.job_records import (
     Blame,
-    EndedBy,
     Job,
     JobEnd,
     JobSpec,
@@ -31,14 +34,12 @@ from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.judge.cluster import NodeFinding
-from pytest_llmbench.launch.configuration_progress import ConfigurationProgress
+from pytest_llmbench.launch.follow import NextJob
 from pytest_llmbench.launch.hours_budget import HoursBudget
-from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.named_nodes import NamedNodes
-from pytest_llmbench.launch.node_checks import Confirmation
-from pytest_llmbench.launch.node_checks import NodeChecks
-from pytest_llmbench.launch.node_checks import plan_confirmation
-from pytest_llmbench.launch.run_engine import LaunchProgress
+from pytest_llmbench.launch.policies import repeat_policy
+from pytest_llmbench.launch.policies.run_history import Confirmation
+from pytest_llmbench.launch.run_engine import RunEngine
 from pytest_llmbench.session.launch_settings import LaunchSettings
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
@@ -98,18 +99,19 @@ class Course:
         self.found: Callable[[Job], Run | None] = lambda job: run(id=f"run-{job.job_id}", job_id=job.job_id)
         self.budget = HoursBudget(SPEC.gpu_hours + hours_left)
         self.budget.plan([SPEC])
-        self.progress = LaunchProgress(
+        launch = LaunchSettings(**settings)
+        policy = repeat_policy.plan_repeats(launch, asked, always=always)
+        self.engine = RunEngine(
+            {KEY.id: partial(repeat_policy.next_runs, policy=policy)},
             [SPEC],
             self,
-            LaunchSettings(**settings),
+            launch,
             budget=self.budget,
-            profile=lambda spec: replace(spec, purpose=Purpose.PROFILE),
-            always=always,
-            asked={KEY.id: asked},
+            build_profile=lambda spec: replace(spec, purpose=Purpose.PROFILE),
             build_check=plan_check if checks else None,
             named=named,
         )
-        self.due = self.progress.begin()
+        self.due = self.engine.begin()
         self.ended = 0
 
     def end(self, end: JobEnd = WELL, *, place: int = 0, **fields: Any) -> list[str]:
@@ -122,19 +124,19 @@ class Course:
         made = Job(
             self.ended, "token", job.spec, Path("/jobs"), job.attempt, job.repeat, str(self.ended), status=status
         )
-        following = self.progress.take_ended(replace(made, **fields), end)
+        following = self.engine.add_ended(replace(made, **fields), end)
         self.due += following
         return [describe(job) for job in following]
 
     @property
     def result(self) -> ConfigurationResult:
-        return self.progress.list_results()[KEY]
+        return self.engine.list_results()[KEY]
 
     @property
     def verdict(self) -> tuple[Verdict, Reason]:
         return self.result.judgement.verdict, self.result.judgement.reason
 
-    # --- what `LaunchProgress` asks of a judge ---
+    # --- what the engine asks a judge ---
 
     def find_run(self, job: Job) -> Run | None:
         return self.found(job)
@@ -187,15 +189,11 @@ class Course:
 
 SECOND = "run 2, attempt 1, without n1"
 THIRD = "run 3, attempt 1, without n1 n2"
-ANYWHERE = ["run 2, attempt 1", "run 3, attempt 1"]
 
 
 @pytest.mark.parametrize(
     ("verdicts", "settings", "following", "looks"),
     [
-        ([Verdict.PASS], {}, [], [1]),
-        ([Verdict.INCONCLUSIVE, Verdict.PASS], {}, [SECOND], [1, 2]),
-        ([Verdict.REGRESSION, Verdict.REGRESSION], {}, [SECOND], [1, 2]),
         ([Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REGRESSION], {}, [SECOND, THIRD], [1, 2, 3]),
         (
             [Verdict.INCONCLUSIVE, Verdict.REGRESSION],
@@ -203,24 +201,16 @@ ANYWHERE = ["run 2, attempt 1", "run 3, attempt 1"]
             [SECOND, "run 3, attempt 1, without n1"],
             [1, 3],
         ),
-        ([Verdict.REGRESSION], {"repeats": 1}, [], [1]),
-        ([Verdict.INCONCLUSIVE], {"repeats": 2}, [SECOND], [1, 2]),
-        ([Verdict.PASS, Verdict.REGRESSION], {"asked": 3}, ANYWHERE, [1, 3]),
-        ([Verdict.INVALID], {"asked": 3}, [], [1]),
-        ([Verdict.INVALID], {"always": True}, ANYWHERE, [1, 3]),
     ],
-    ids=[
-        *("passes", "passes-at-second-look", "slow-twice", "undecided-twice", "repeats-at-once", "one-allowed"),
-        *("two-allowed", "three-asked-for", "invalid", "recording"),
-    ],
+    ids=["one after the other", "at once"],
 )
-def test_run_is_repeated_until_verdict_is_certain(
+def test_runs_are_judged_together_until_verdict_is_certain(
     verdicts: list[Verdict], settings: dict[str, Any], following: list[str], looks: list[int]
 ) -> None:
     course = Course(*verdicts, **settings)
     followed: list[str] = []
     while course.due:
-        assert not course.progress.list_results(), "a verdict waits for all of its runs"
+        assert not course.engine.list_results(), "a verdict waits for all of its runs"
         followed += course.end()
     assert followed == following
     assert course.looks == looks
@@ -237,10 +227,6 @@ def test_repeats_and_retries_end_with_the_hours(verdict: Verdict, end: JobEnd, n
     assert course.end(end) == []
     assert course.result.judgement.verdict is verdict
     assert course.result.nodes == f"{note}: 1 run takes 10.0 GPU-hours, and of the 19 allowed 10.0 are used"
-
-
-def test_requested_repeats_need_hours_for_all() -> None:
-    assert Course(Verdict.PASS, asked=3, hours_left=15.0).end() == []
 
 
 @pytest.mark.parametrize(("hours", "repeated"), [(0.1, True), (2.0, False)])
@@ -273,18 +259,6 @@ def test_retry_without_hours_leaves_the_failure_before_it() -> None:
     assert (course.result.judgement.text, course.result.nodes) == ("node n1 failed", "not submitted: why")
 
 
-@pytest.mark.parametrize("at_once", [False, True], ids=["second of two", "second of three"])
-def test_failed_repeat_makes_a_green_verdict_invalid(at_once: bool) -> None:
-    """One slow run, a crashed run and a fast run are no PASS, and no more runs follow."""
-    course = Course(Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, repeats_at_once=at_once)
-    course.end()
-    assert course.end(CRASHED) == []
-    while course.due:
-        assert course.end() == []
-    assert course.result.judgement.verdict is Verdict.INVALID
-    assert course.result.judgement.text.startswith("exit code 1; ")
-
-
 def test_verdict_waits_for_the_retry_of_a_repeat() -> None:
     course = Course(Verdict.REGRESSION, repeats_at_once=True)
     course.end()
@@ -312,11 +286,15 @@ def test_profile_needs_a_regression_and_hours() -> None:
     assert poor.result.nodes == "not profiled: 1 run takes 10.0 GPU-hours, and of the 10 allowed 10.0 are used"
 
 
-def test_exceeded_checkpoint_budget_is_neither_repeated_nor_profiled() -> None:
+def test_exceeded_checkpoint_budget_is_not_profiled() -> None:
     course = Course(Verdict.REGRESSION, profile_on_regression=True)
     course.reason = Reason.OVER_BUDGET
     assert course.end() == []
     assert course.result.judgement.verdict is Verdict.REGRESSION
+
+
+def test_requested_repeats_need_hours_for_all() -> None:
+    assert Course(Verdict.PASS, asked=3, hours_left=15.0).end() == []
 
 
 # --- failures ---------------------------------------------------------------------------------------------
@@ -329,35 +307,6 @@ def test_failed_job_is_retried_on_other_nodes_and_counted(end: JobEnd) -> None:
     assert course.end() == []
     assert course.result.judgement.verdict is Verdict.PASS
     assert [(job.attempt, job.text) for job in course.result.jobs] == [(1, end.text), (2, "")]
-
-
-@pytest.mark.parametrize(
-    ("end", "settings", "retries"),
-    [
-        (CRASHED, {"retries": 3}, 0),
-        (CANCELLED, {"retries": 3}, 0),
-        (BROKEN, {"retries": 0}, 0),
-        (BROKEN, {"retries": 2}, 2),
-        (HUNG, {"retries": 0}, 0),
-        (HUNG, {"retries": 3}, 1),
-        (HUNG, {"hours_left": 9.0}, 0),
-        (HUNG, {"collect": True}, 0),
-    ],
-)
-def test_retries_end_with_an_invalid_verdict(end: JobEnd, settings: dict[str, Any], retries: int) -> None:
-    course = Course(Verdict.PASS, **settings)
-    while course.due:
-        course.end(end)
-    assert course.ended == 1 + retries
-    assert course.result.judgement.verdict is Verdict.INVALID
-    assert end.text in course.result.judgement.text
-    assert course.looks == []
-
-
-def test_only_the_node_that_a_log_names_is_excluded() -> None:
-    course = Course(Verdict.PASS)
-    course.failed_nodes = ("n7",)
-    assert course.end(BROKEN, status=ended("NODE_FAIL", nodes=("n6", "n7"))) == ["run 1, attempt 2, without n7"]
 
 
 def test_infrastructure_failure_in_the_log_alone_is_retried() -> None:
@@ -378,13 +327,6 @@ def test_second_hung_job_of_any_repeat_is_invalid(verdict: Verdict) -> None:
     assert course.verdict == (Verdict.INVALID, Reason.HUNG)
     both = f"job 1 on n1: {HUNG.text}; job 3 on n3: it hung before its first step"
     assert course.result.judgement.text.startswith(both)
-
-
-def test_hung_job_and_infrastructure_have_separate_retries() -> None:
-    for first, second in ((HUNG, BROKEN), (BROKEN, HUNG)):
-        course = Course(Verdict.PASS, retries=1)
-        course.end(first)
-        assert course.end(second) == ["run 1, attempt 3, without n1 n2"]
 
 
 @pytest.mark.parametrize(
@@ -456,41 +398,14 @@ def test_invalid_run_is_dated_by_its_job() -> None:
 def test_job_of_another_session_changes_nothing() -> None:
     course = Course(Verdict.PASS)
     assert course.end_job(NextJob(replace(SPEC, case_id="other"))) == []
-    assert not course.progress.list_results()
+    assert not course.engine.list_results()
 
 
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        REFUSED,
-        {"status": ended("FAILED", exit_code="0:0", seen_by="sacct")},
-        {"status": ended("FAILED", reason="BadConstraints", seen_by="squeue")},
-        {"status": ended("CANCELLED", reason="never started", ended_by=EndedBy.PYTEST)},
-    ],
-    ids=["refused", "refused and recorded", "refused and still in the queue", "waited in vain"],
-)
-def test_without_other_nodes_repeats_run_anywhere(refusal: dict[str, Any]) -> None:
+def test_without_other_nodes_repeats_run_anywhere() -> None:
     course = Course(Verdict.INCONCLUSIVE)
     course.end()
-    assert course.end(CRASHED, **refusal) == ["run 2, attempt 2"]
+    assert course.end(CRASHED, **REFUSED) == ["run 2, attempt 2"]
     assert course.end() == ["run 3, attempt 1"]
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"status": ended("CANCELLED", nodes=("n2",), reason="it hung", ended_by=EndedBy.PYTEST)},
-        {"status": ended("PENDING", reason="it could not be cancelled", ended_by=EndedBy.PYTEST)},
-        {"status": ended("CANCELLED")},
-        {**NOT_RUN, "problem": "unknown", "submission": SubmissionState.UNCERTAIN},
-    ],
-    ids=["it ran", "it may still run", "cancelled by others", "may have been submitted"],
-)
-def test_job_that_may_have_run_is_never_submitted_again(fields: dict[str, Any]) -> None:
-    course = Course(Verdict.INCONCLUSIVE)
-    course.end()
-    assert course.end(CANCELLED, **fields) == []
-    assert course.result.judgement.verdict is Verdict.INVALID
 
 
 # --- sessions that collect, and sessions that continue -----------------------------------------------------
@@ -512,7 +427,7 @@ def test_collecting_starts_nothing_and_remembers_what_is_due(
 ) -> None:
     course = Course(verdict, collect=True, **settings)
     assert course.end(end) == []
-    assert bool(course.progress.list_held_back()) is held_back
+    assert bool(course.engine.list_held_back()) is held_back
 
 
 @pytest.mark.parametrize("settings", [{}, {"collect": True}, {"resume": True}], ids=["launch", "collect", "resume"])
@@ -521,9 +436,9 @@ def test_same_jobs_give_the_same_verdict_in_any_session(settings: dict[str, Any]
     course = Course(Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REGRESSION, **settings)
     for repeat in (1, 2, 3):
         held_back = {KEY.id} if "collect" in settings and repeat > 1 else set()
-        assert course.progress.list_held_back() == held_back
+        assert course.engine.list_held_back() == held_back
         course.end_job(NextJob(SPEC, 1, repeat))
-    assert course.progress.list_held_back() == frozenset()
+    assert course.engine.list_held_back() == frozenset()
     assert course.looks == [1, 2, 3]
     assert (course.result.judgement.verdict, len(course.result.judgement.repeats)) == (Verdict.REGRESSION, 2)
 
@@ -535,7 +450,7 @@ def test_retry_replaces_the_failure_in_any_session(settings: dict[str, Any], aga
     course.end(BROKEN)
     course.end_job(NextJob(SPEC, 2), again)
     assert course.result.judgement.verdict is verdict
-    assert course.progress.list_held_back() == frozenset()
+    assert course.engine.list_held_back() == frozenset()
 
 
 def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
@@ -543,7 +458,7 @@ def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
     course.end()
     assert course.end_job(NextJob(replace(SPEC, exclude=("n1",)), 1, 2), CRASHED, **REFUSED) == []
     verdicts = [course.result.judgement.verdict]
-    assert course.progress.list_held_back() == {KEY.id}
+    assert course.engine.list_held_back() == {KEY.id}
     course.end_job(NextJob(SPEC, 2, 2))
     verdicts.append(course.result.judgement.verdict)
     assert verdicts == [Verdict.INVALID, Verdict.INCONCLUSIVE]
@@ -567,7 +482,7 @@ def test_suspect_nodes_get_one_more_run_outside_the_verdict() -> None:
     course = suspect_nodes()
     [confirmation] = course.due
     assert confirmation.spec.purpose is Purpose.CONFIRM_NODES
-    assert confirmation.spec.scheduler_options == ("--nodelist=n1,n9",)
+    assert confirmation.spec.sbatch_options == ("--nodelist=n1,n9",)
     assert course.result.nodes == "n1 may be slow"
     assert course.end() == []
     assert course.looks == [1, 2, 3]
@@ -609,14 +524,6 @@ def test_confirmation_without_any_log_left_judges_no_nodes() -> None:
     assert course.result.judgement.verdict is Verdict.INVALID
 
 
-def test_confirmation_replaces_the_node_list_of_its_job() -> None:
-    pinned = plan_confirmation(replace(SPEC, scheduler_options=("--qos=high", "--nodelist=n[1-9]")), SUSPECT)
-    assert pinned is not None
-    assert pinned.scheduler_options == ("--qos=high", "--nodelist=n1,n9")
-    assert plan_confirmation(SPEC, NodeFinding()) is None
-    assert plan_confirmation(replace(SPEC, nodes=3), SUSPECT) is None
-
-
 @pytest.mark.parametrize(
     ("end", "fields", "note"),
     [
@@ -654,13 +561,13 @@ def test_remarks_quote_slurm_and_drivers_on_named_nodes() -> None:
         return {"n1": "bad nvlink (root, 2025-11-20)", "n3": "not asked for"}
 
     course = suspect_nodes()
-    course.progress.add_node_remarks(list_reasons)
+    course.engine.add_node_remarks(list_reasons)
     assert course.result.nodes == (
         "n1 may be slow; sinfo -R: n1: bad nvlink (root, 2025-11-20); log-1.out:7: NVRM: Xid"
     )
     fast = Course(Verdict.PASS)
     fast.end()
-    fast.progress.add_node_remarks(list_reasons)
+    fast.engine.add_node_remarks(list_reasons)
     assert fast.result.nodes == ""
     assert asked == [["n1"]]
 
@@ -673,7 +580,7 @@ NAMED = NamedNodes(KEY.id, ("n7",), ("n8",), "by the history n7 is slow")
 def test_named_node_is_confirmed_first_then_excluded() -> None:
     course = Course(Verdict.INCONCLUSIVE, Verdict.PASS, named=[NAMED])
     [first] = course.due
-    assert (first.spec.purpose, first.spec.scheduler_options) == (Purpose.CONFIRM_NODES, ("--nodelist=n7,n8",))
+    assert (first.spec.purpose, first.spec.sbatch_options) == (Purpose.CONFIRM_NODES, ("--nodelist=n7,n8",))
     assert course.end() == ["run 1, attempt 1, without n7"]
     assert course.end() == ["run 2, attempt 1, without n7 n2"]
     assert course.end() == []
@@ -707,27 +614,19 @@ def test_named_node_without_hours_is_only_reported() -> None:
     assert "n7 is slow; not confirmed: 1 run takes 10.0 GPU-hours" in course.result.nodes
 
 
-def test_run_on_suspect_nodes_has_its_own_number() -> None:
-    progress = ConfigurationProgress(SPEC, set(), finding=SUSPECT)
-    judge: Any = None  # nothing is judged yet
-    checks = NodeChecks({KEY.id: progress}, judge, lambda *_: True, None, [NAMED, replace(NAMED, nodes=("n9",))])
-    jobs = [*checks.begin(), *checks.plan(progress)]
-    assert [(job.spec.purpose, job.repeat) for job in jobs] == [(Purpose.CONFIRM_NODES, repeat) for repeat in (1, 2, 3)]
-
-
 def test_runs_begin_once_after_the_last_confirmation() -> None:
     course = Course(Verdict.PASS, named=[NAMED, replace(NAMED, nodes=("n9",))])
     assert course.end(place=1) == []
     assert course.end() == ["run 1, attempt 1, without n9 n7"]
-    assert course.progress.begin() == []
+    assert course.engine.begin() == []
 
 
 def test_resumed_session_awaits_the_confirmation_it_began() -> None:
     """It asks for the same job; if that has ended already, the runs begin with it, and once."""
     first, again = (Course(Verdict.PASS, named=[NAMED]) for _ in range(2))
-    assert [job.identity for job in again.progress.begin()] == [job.identity for job in first.due]
+    assert [job.identity for job in again.engine.begin()] == [job.identity for job in first.due]
     assert again.end() == ["run 1, attempt 1, without n7"]
-    assert again.progress.begin() == []
+    assert again.engine.begin() == []
 
 
 def test_confirmed_node_is_used_if_needed() -> None:

@@ -20,9 +20,9 @@ from pytest_llmbench.launch.plan.variants import find_without_script
 from pytest_llmbench.launch.planner import Host
 from pytest_llmbench.launch.planner import Plan
 from pytest_llmbench.launch.planner import Planner
-from pytest_llmbench.launch.trial_runs import digest_scripts
-from pytest_llmbench.launch.trial_runs import digest_variants
-from pytest_llmbench.launch.trial_runs import refuse_changed
+from pytest_llmbench.launch.trial_plans import digest_scripts
+from pytest_llmbench.launch.trial_plans import digest_variants
+from pytest_llmbench.launch.trial_plans import refuse_changed
 from pytest_llmbench.session.launch_settings import LaunchSettings
 
 AB = LaunchSettings(ab="variants.yaml")

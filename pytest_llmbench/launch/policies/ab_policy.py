@@ -13,15 +13,66 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.core.trial_records import NextTrial, PairedAnswer, PairedEstimate, PairedOutcome, Trial
+from pytest_llmbench.core.trial_records import (
+    MARGIN,
+    REFERENCE,
+    UNANSWERED,
+    NextTrial,
+    PairedAnswer,
+    PairedEstimate,
+    PairedOutcome,
+    Trial,
+    TrialReport,
+)
 from pytest_llmbench.judge.difference import Fit, estimate_difference
 from pytest_llmbench.launch.policies import trial_statistics as runs
+from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns, RunHistory
+from pytest_llmbench.launch.policies.trial_ledger import (
+    TrialPlan,
+    conclude_trials,
+    conclude_without_hours,
+    plan_trial,
+    read_ledger,
+)
 from pytest_llmbench.launch.policies.trial_statistics import FIRST_LOOK, MOST_PAIRS, CountedRun, RunBounds
+from pytest_llmbench.report.trial_wording import describe_answers
 
-REFERENCE = 0
-MARGIN = 0.01
-"""Arms that differ by less are alike."""
+
+@dataclass(frozen=True, slots=True)
+class AbPolicy:
+    """An A/B of the variants of a configuration."""
+
+    plan: TrialPlan
+
+
+def next_runs(history: RunHistory, policy: AbPolicy) -> NextRuns | Conclusion:
+    """Choose the arm that runs next, or compare each with the reference.
+
+    The conclusion is VARIANT_SLOWER if an arm is, PURPOSE_MISSED if one has no answer.
+    """
+    plan = policy.plan
+    if history.pending:
+        return NextRuns()
+    ledger = read_ledger(history, plan)
+    if not history.may_start:
+        return conclude_without_hours(ledger, history.spec.purpose)
+    allocation = ledger.shared.choose()
+    settings = PairedSettings(len(plan.names), allocation, noise=plan.earlier)
+    step = next_step(ledger.made, settings)
+    if isinstance(step, NextTrial):
+        return plan_trial(ledger, plan, step, allocation)
+    outcomes = {answer.outcome for answer in step}
+    failed = not outcomes.isdisjoint(UNANSWERED)
+    reason = Reason.PURPOSE_DONE
+    if failed:
+        reason = Reason.PURPOSE_MISSED
+    elif PairedOutcome.SLOWER in outcomes:
+        reason = Reason.VARIANT_SLOWER
+    text = describe_answers(step, plan.names, plan.earlier)
+    report = TrialReport(plan.names, answers=step)
+    return conclude_trials(ledger, plan, text, reason, report, failed=failed)
 
 
 @dataclass(frozen=True, slots=True)

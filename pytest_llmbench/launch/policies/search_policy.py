@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import (
     BisectAnswer,
@@ -23,11 +24,21 @@ from pytest_llmbench.core.trial_records import (
     PairedEstimate,
     Trial,
     TrialOutcome,
+    TrialReport,
 )
 from pytest_llmbench.judge.difference import ASSUMED_CV, Fit, estimate_difference, pool_noise
 from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.launch.policies import trial_statistics as runs
+from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns, RunHistory
+from pytest_llmbench.launch.policies.trial_ledger import (
+    TrialPlan,
+    conclude_trials,
+    conclude_without_hours,
+    plan_trial,
+    read_ledger,
+)
 from pytest_llmbench.launch.policies.trial_statistics import FIRST_LOOK, MOST_PAIRS, RunBounds
+from pytest_llmbench.report.trial_wording import describe_search
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Floats, Integers
@@ -41,6 +52,44 @@ SHOWN_MIDDLE = 0.01  # one-sided: that a middle level is apart from both ends
 SHOWN_NEIGHBOUR = 0.005  # one-sided: that a build beside a change is; looked at whether or not two changes fit better
 SHOWN_REST = 0.025  # one-sided, on each side of a change
 TIE = 9  # digits in which shares of the posterior are compared
+
+
+REASONS = {
+    BisectOutcome.FOUND: Reason.PURPOSE_DONE,
+    BisectOutcome.RANGE: Reason.RANGE,
+    BisectOutcome.NO_CHANGE_BETWEEN_ENDS: Reason.NO_CHANGE_BETWEEN_ENDS,
+}
+"""PURPOSE_MISSED for every other."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPolicy:
+    """A search over the builds of a configuration."""
+
+    plan: TrialPlan
+    cap: int | None = None  # the most runs, if the file states them
+
+
+def next_runs(history: RunHistory, policy: SearchPolicy) -> NextRuns | Conclusion:
+    """Choose the build that runs next, or name the one that made it slower."""
+    plan = policy.plan
+    if history.pending:
+        return NextRuns()
+    ledger = read_ledger(history, plan)
+    if not history.may_start:
+        return conclude_without_hours(ledger, history.spec.purpose)
+    allocation = ledger.shared.choose()
+    builds = len(plan.names)
+    step = next_step(ledger.made, BisectSettings(builds, policy.cap, plan.earlier))
+    if isinstance(step, NextTrial):
+        ends = (0, builds - 1)
+        warm_up = runs.choose_warm_up(ledger.made, ends, allocation)
+        return plan_trial(ledger, plan, warm_up or step, allocation)
+    reason = REASONS.get(step.outcome, Reason.PURPOSE_MISSED)
+    failed = reason is Reason.PURPOSE_MISSED
+    text = describe_search(step, plan.names, plan.earlier)
+    report = TrialReport(plan.names, search=step)
+    return conclude_trials(ledger, plan, text, reason, report, failed=failed)
 
 
 @dataclass(frozen=True, slots=True)

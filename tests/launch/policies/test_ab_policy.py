@@ -8,10 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from run_histories import TRIAL, describe_step, list_variants, trial_history
 
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import NextTrial, PairedAnswer, PairedOutcome, Trial, TrialOutcome
-from pytest_llmbench.launch.policies.ab_policy import PairedSettings, count_runs, next_step
+from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.launch.policies.ab_policy import AbPolicy, PairedSettings, count_runs, next_runs, next_step
+from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns
+from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
+from pytest_llmbench.launch.preflight.allocation import AllocationPlan
 
 SEPARATE = PairedSettings()
 SHARED = PairedSettings(allocation=0)
@@ -186,3 +193,133 @@ def test_resumed_trials_give_the_same_step() -> None:
         step = next_step(trials[:cut], SHARED)
         assert step == NextTrial(trials[cut].variant, trials[cut].discarded)
     assert next_step(trials, SHARED) == answers
+
+
+# --- as a policy ------------------------------------------------------------------------------------------
+
+ARMS = list_variants(("good", "new", "third"))
+TWO = AbPolicy(TrialPlan(ARMS[:2], most=8))
+HELD = AllocationPlan(replace(TRIAL, purpose=Purpose.ALLOCATION, command=("sbatch", "./launch.sh")), "", 600.0)
+BAD_RUN = Trial(1, TrialOutcome.DOES_NOT_RUN, None)
+LOST_RUN = Trial(1, TrialOutcome.LOST, None)
+GOOD, SLOW, FAST = measured(0, 1000.0), measured(1, 1050.0), measured(1, 950.0)
+
+
+def conclude(trials: Sequence[Trial], policy: AbPolicy = TWO) -> Conclusion:
+    step = next_runs(trial_history(policy.plan.variants, trials), policy)
+    assert isinstance(step, Conclusion)
+    return step
+
+
+@pytest.mark.parametrize(
+    ("trials", "variant"),
+    [
+        ([GOOD], "new"),
+        ([GOOD, SLOW], "new"),
+        ([GOOD, SLOW, SLOW], "good"),
+        ([GOOD, LOST_RUN], "new"),
+        ([GOOD, BAD_RUN], "new"),
+        ([GOOD, SLOW, GOOD, LOST_RUN], "new"),
+    ],
+)
+def test_arm_that_is_due_runs_next(trials: list[Trial], variant: str) -> None:
+    step = next_runs(trial_history(ARMS[:2], trials), TWO)
+    assert isinstance(step, NextRuns)
+    (run,) = step.runs
+    assert (run.spec.variant, run.repeat, run.attempt) == (variant, len(trials) + 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("trials", "reason", "done", "text"),
+    [
+        (
+            [GOOD, SLOW, SLOW, GOOD],
+            Reason.VARIANT_SLOWER,
+            True,
+            "new is slower than good: +5.00 % (97.6 %: +2.04 % to +8.05 %), 2 pairs (on n[1-2])",
+        ),
+        (
+            [GOOD, LOST_RUN, SLOW, SLOW, GOOD],
+            Reason.VARIANT_SLOWER,
+            True,
+            "new is slower than good: +5.00 % (97.6 %: ",
+        ),
+        ([GOOD, FAST, FAST, GOOD], Reason.PURPOSE_DONE, True, "new is faster than good: -5.00 %"),
+        (
+            [GOOD, BAD_RUN, BAD_RUN],
+            Reason.PURPOSE_MISSED,
+            False,
+            "new does not run, and is not compared with good (on n[1-2]); exit code 1",
+        ),
+        (
+            [GOOD, LOST_RUN, LOST_RUN],
+            Reason.PURPOSE_MISSED,
+            False,
+            "new is not compared with good: two starts in a row were lost (on n[1-2]); node n1 failed",
+        ),
+        (
+            [replace(BAD_RUN, variant=0), SLOW, replace(BAD_RUN, variant=0)],
+            Reason.PURPOSE_MISSED,
+            False,
+            "new is not compared: good does not run (on n[1-2]); exit code 1",
+        ),
+    ],
+    ids=["slower", "slower, one run lost", "faster", "crashed twice", "lost twice", "reference crashed"],
+)
+def test_arms_are_answered_once(trials: list[Trial], reason: Reason, done: bool, text: str) -> None:
+    conclusion = conclude(trials)
+    assert (conclusion.reason, conclusion.done) == (reason, done)
+    assert conclusion.text.startswith(text)
+    assert conclusion.report is not None
+    assert conclusion.report.names == ("good", "new")
+
+
+def test_each_of_three_arms_is_answered() -> None:
+    third = measured(2, 900.0)
+    policy = AbPolicy(TrialPlan(ARMS, most=12))
+    conclusion = conclude([GOOD, SLOW, third, third, SLOW, GOOD], policy)
+    assert "new is slower than good: +5.00 %" in conclusion.text
+    assert "third is faster than good: -10.00 %" in conclusion.text
+
+
+def test_inconclusive_comparison_names_the_detectable_difference() -> None:
+    seconds = (1.0, 1.02, 0.99, 1.01, 1.0, 1.02, 0.99, 1.01)
+    conclusion = conclude(
+        [measured(arm, 1000 * each) for arm, each in zip((0, 1, 1, 0, 1, 0, 0, 1), seconds, strict=True)]
+    )
+    assert conclusion.reason is Reason.PURPOSE_DONE
+    assert conclusion.text.startswith("new cannot be told from good: ")
+    assert conclusion.text.endswith("% would be shown in 4 of 5 A/Bs (on n[1-2])")
+
+
+def test_noise_of_earlier_comparisons_is_used_and_reported() -> None:
+    """A difference that four runs alone do not show is shown with it; their own noise is stored for later ones."""
+    trials = [measured(arm, milliseconds) for arm, milliseconds in ((0, 1000), (1, 1011), (1, 1013), (0, 1000))]
+    noise = Noise(0.002, 10.0, "3 earlier A/Bs", measured=True)
+    assert isinstance(next_runs(trial_history(ARMS[:2], trials), TWO), NextRuns)
+    conclusion = conclude(trials, AbPolicy(replace(TWO.plan, earlier=noise)))
+    assert conclusion.text.startswith("new is slower than good: +1.20 % (98 %: ")
+    assert "2 pairs; noise: of 3 earlier A/Bs, 10 degrees (on n[1-2])" in conclusion.text
+    assert conclusion.report is not None
+    assert conclusion.report.earlier == noise
+    own = conclusion.report.noise
+    assert own is not None
+    assert own.degrees_of_freedom == 1.0
+    assert own.sigma == pytest.approx(0.001, rel=0.5)
+
+
+@pytest.mark.parametrize(("made", "warms_up"), [(1, True), (2, False)])
+def test_first_run_of_each_arm_in_an_allocation_warms_up(made: int, warms_up: bool) -> None:
+    warm = [replace(trial, allocation=1, discarded=True) for trial in (GOOD, SLOW)][:made]
+    step = next_runs(trial_history(ARMS[:2], warm), AbPolicy(replace(TWO.plan, allocation=HELD)))
+    assert isinstance(step, NextRuns)
+    (run,) = step.runs
+    assert (run.spec.allocation, run.spec.warm_up) == (1, warms_up)
+
+
+def test_refused_or_awaited_run_is_no_answer() -> None:
+    history = trial_history(ARMS[:2], [GOOD, SLOW])
+    waiting = replace(history, asked=(*history.asked, NextJob(ARMS[1], 1, 3)))
+    assert describe_step(next_runs(waiting, TWO)) == ["wait"]
+    reason, text = describe_step(next_runs(replace(history, may_start=False), TWO))
+    assert (reason, text[:19]) == (Reason.PURPOSE_MISSED.value, "the A/B has no end:")

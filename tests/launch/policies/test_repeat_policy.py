@@ -1,20 +1,58 @@
-"""When a launch stops: a PASS at any look, a REGRESSION only where two runs say it."""
+"""Which run follows, and when a launch stops.
+
+A PASS is possible at any look, a REGRESSION only if two runs show it. No run is retried
+until it passes, and every run counts.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import pytest
-from support.builders import BASELINE, HISTORY, NOW, evidence, measurement, run
+from run_histories import (
+    BROKEN,
+    CANCELLED,
+    CRASHED,
+    HUNG,
+    REFUSED,
+    SPEC,
+    describe_step,
+    ended,
+    judged,
+    make_history,
+)
+from support.builders import (
+    BASELINE,
+    HISTORY,
+    NOW,
+    evidence,
+    log,
+    measurement,
+    run,
+    segment,
+    steps,
+)
 
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.job_records import EndedBy, JobEnd, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.core.judgement_records import Judgement, Look
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.judge.decide import decide_status, judge
-from pytest_llmbench.launch.policies.repeat_policy import IN_TURN, ONE_LOOK, RunPlan, choose_look, count_next_runs
+from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.launch.policies.repeat_policy import (
+    IN_TURN,
+    ONE_LOOK,
+    RepeatPolicy,
+    choose_look,
+    count_next_runs,
+    next_runs,
+)
+from pytest_llmbench.launch.policies.run_history import Conclusion, EndedJob
 
 
 def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL) -> Judgement:
@@ -33,42 +71,42 @@ def look_at(*factors: float, look: Look = IN_TURN) -> Judgement:
 @pytest.mark.parametrize(
     ("plan", "look"),
     [
-        (RunPlan(), Look(0.0222, 0.03, 2)),
-        (RunPlan(at_once=True), Look(0.0295, 0.05, 2)),
-        (RunPlan(asked=2), Look(0.05, 0.05, 2)),
-        (RunPlan(1, at_once=True), Look(0.05, 0.05, 1)),
+        (RepeatPolicy(), Look(0.0222, 0.03, 2)),
+        (RepeatPolicy(at_once=True), Look(0.0295, 0.05, 2)),
+        (RepeatPolicy(asked=2), Look(0.05, 0.05, 2)),
+        (RepeatPolicy(1, at_once=True), Look(0.05, 0.05, 1)),
     ],
     ids=["in turn", "at once", "two requested", "one run"],
 )
-def test_launch_plan_decides_the_levels(plan: RunPlan, look: Look) -> None:
+def test_launch_plan_decides_the_levels(plan: RepeatPolicy, look: Look) -> None:
     assert choose_look(plan) == look
 
 
 @pytest.mark.parametrize(
     ("verdict", "done", "plan", "more"),
     [
-        (Verdict.PASS, 1, RunPlan(), 0),
-        (Verdict.INCONCLUSIVE, 1, RunPlan(), 1),
-        (Verdict.REGRESSION, 1, RunPlan(), 1),
-        (Verdict.REGRESSION, 2, RunPlan(), 0),
-        (Verdict.INCONCLUSIVE, 2, RunPlan(), 1),
-        (Verdict.INCONCLUSIVE, 3, RunPlan(), 0),
-        (Verdict.REGRESSION, 1, RunPlan(1), 0),
-        (Verdict.INCONCLUSIVE, 2, RunPlan(2), 0),
-        (Verdict.INCONCLUSIVE, 1, RunPlan(at_once=True), 2),
-        (Verdict.PASS, 1, RunPlan(asked=3), 2),
-        (Verdict.INCONCLUSIVE, 2, RunPlan(asked=2), 0),
-        (Verdict.INVALID, 1, RunPlan(), 0),
-        (Verdict.INVALID, 1, RunPlan(asked=3), 0),
+        (Verdict.PASS, 1, RepeatPolicy(), 0),
+        (Verdict.INCONCLUSIVE, 1, RepeatPolicy(), 1),
+        (Verdict.REGRESSION, 1, RepeatPolicy(), 1),
+        (Verdict.REGRESSION, 2, RepeatPolicy(), 0),
+        (Verdict.INCONCLUSIVE, 2, RepeatPolicy(), 1),
+        (Verdict.INCONCLUSIVE, 3, RepeatPolicy(), 0),
+        (Verdict.REGRESSION, 1, RepeatPolicy(1), 0),
+        (Verdict.INCONCLUSIVE, 2, RepeatPolicy(2), 0),
+        (Verdict.INCONCLUSIVE, 1, RepeatPolicy(at_once=True), 2),
+        (Verdict.PASS, 1, RepeatPolicy(asked=3), 2),
+        (Verdict.INCONCLUSIVE, 2, RepeatPolicy(asked=2), 0),
+        (Verdict.INVALID, 1, RepeatPolicy(), 0),
+        (Verdict.INVALID, 1, RepeatPolicy(asked=3), 0),
     ],
 )
-def test_verdict_and_plan_decide_the_next_runs(verdict: Verdict, done: int, plan: RunPlan, more: int) -> None:
+def test_verdict_and_plan_decide_the_next_runs(verdict: Verdict, done: int, plan: RepeatPolicy, more: int) -> None:
     assert count_next_runs(plan, judgement(verdict), done) == more
 
 
 def test_run_over_its_checkpoint_budget_is_not_repeated() -> None:
     over = judgement(Verdict.REGRESSION, Reason.OVER_BUDGET)
-    assert count_next_runs(RunPlan(), over, 1) == count_next_runs(RunPlan(asked=3), over, 1) == 0
+    assert count_next_runs(RepeatPolicy(), over, 1) == count_next_runs(RepeatPolicy(asked=3), over, 1) == 0
 
 
 # --- one slow run is no regression ------------------------------------------------------------------------
@@ -112,3 +150,204 @@ def test_each_end_of_the_interval_has_its_level() -> None:
     assert strict.estimate.high == looser.estimate.high
     assert strict.estimate.low < looser.estimate.low
     assert (strict.estimate.level, strict.estimate.regression_level) == (0.0222, 0.03)
+
+
+# --- repeats ----------------------------------------------------------------------------------------------
+
+ONE, TWO, THREE = ended(1), ended(2), ended(3)
+INCONCLUSIVE, REGRESSION = Verdict.INCONCLUSIVE, Verdict.REGRESSION
+STOPPED = ["as told"]
+SECOND = "run 2, attempt 1, without n1"
+BOTH = ["run 2, attempt 1", "run 3, attempt 1"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "verdict", "policy", "expected"),
+    [
+        ([ONE], Verdict.PASS, {}, ["PASS", *STOPPED]),
+        ([ONE], INCONCLUSIVE, {}, [SECOND]),
+        ([ONE, TWO], Verdict.PASS, {}, ["PASS", *STOPPED]),
+        ([ONE, TWO], REGRESSION, {}, ["REGRESSION", *STOPPED]),
+        ([ONE, TWO], INCONCLUSIVE, {}, ["run 3, attempt 1, without n1 n2"]),
+        ([ONE, TWO, THREE], INCONCLUSIVE, {}, ["INCONCLUSIVE", *STOPPED]),
+        ([ONE], INCONCLUSIVE, {"at_once": True}, [SECOND, "run 3, attempt 1, without n1"]),
+        ([ONE], REGRESSION, {"most": 1}, ["REGRESSION", *STOPPED]),
+        ([ONE, TWO], INCONCLUSIVE, {"most": 2}, ["INCONCLUSIVE", *STOPPED]),
+        ([ONE], Verdict.PASS, {"asked": 3}, BOTH),
+        ([ONE], Verdict.INVALID, {"asked": 3}, ["INVALID", *STOPPED]),
+        ([ONE], Verdict.INVALID, {"always": True}, BOTH),
+        ([ONE, TWO, THREE], REGRESSION, {"always": True}, ["REGRESSION", *STOPPED]),
+        ([ONE, THREE], INCONCLUSIVE, {}, ["run 2, attempt 1, without n1 n3"]),
+    ],
+    ids=[
+        *("passes", "undecided", "passes-at-second-look", "slow-twice", "undecided-twice", "undecided-thrice"),
+        *("repeats-at-once", "one-allowed", "two-allowed", "three-asked-for", "invalid", "recording"),
+        *("recorded", "second-was-not-submitted"),
+    ],
+)
+def test_run_is_repeated_until_verdict_is_certain(
+    runs: list[EndedJob], verdict: Verdict, policy: dict[str, Any], expected: list[str]
+) -> None:
+    history = make_history(*runs, verdict=judged(verdict))
+    assert describe_step(next_runs(history, RepeatPolicy(**policy))) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"verdict": None}, ["judge"]),
+        ({"waiting": [NextJob(SPEC, 1, 2)]}, ["wait"]),
+        ({"may_start": False}, ["INCONCLUSIVE", *STOPPED]),
+        ({"anywhere": True}, ["run 2, attempt 1"]),
+        ({"left_out": ("n7",)}, ["run 2, attempt 1, without n7 n1"]),
+        ({"verdict": judged(REGRESSION, Reason.OVER_BUDGET)}, ["REGRESSION", *STOPPED]),
+    ],
+    ids=["not judged yet", "one is waited for", "no hours", "no other nodes", "slow node", "checkpoint budget"],
+)
+def test_history_decides_about_the_repeat(fields: dict[str, Any], expected: list[str]) -> None:
+    history = make_history(ONE, **{"verdict": judged(INCONCLUSIVE), **fields})
+    assert describe_step(next_runs(history, RepeatPolicy())) == expected
+
+
+@pytest.mark.parametrize(
+    ("verdict", "end", "expected"),
+    [
+        (Verdict.IMPROVEMENT, CRASHED, ["INVALID", "exit code 1; as told without it"]),
+        (INCONCLUSIVE, CRASHED, ["INVALID", "exit code 1; as told without it"]),
+        (REGRESSION, CRASHED, ["REGRESSION", "as told"]),
+        (REGRESSION, HUNG, ["INVALID", f"{HUNG.text}; as told without it"]),
+        (Verdict.INVALID, HUNG, ["INVALID", "as told"]),
+    ],
+)
+def test_failed_repeat_makes_all_but_a_regression_invalid(verdict: Verdict, end: JobEnd, expected: list[str]) -> None:
+    """One slow run, a crashed run and a fast run are no PASS, and no more runs follow."""
+    history = make_history(ONE, ended(2, end), verdict=judged(verdict))
+    assert describe_step(next_runs(history, RepeatPolicy(retries=0))) == expected
+
+
+# --- the same run again -----------------------------------------------------------------------------------
+
+AGAIN = "run 1, attempt 2, without n1"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "retries", "expected"),
+    [
+        ([ended(1, BROKEN)], 1, [AGAIN]),
+        ([ended(1, HUNG)], 1, [AGAIN]),
+        ([ended(1, BROKEN, nodes=("n6", "n7"), failed_nodes=("n7",))], 1, ["run 1, attempt 2, without n7"]),
+        ([ended(1, CRASHED)], 3, ["job-failed", CRASHED.text]),
+        ([ended(1, CANCELLED)], 3, ["job-failed", CANCELLED.text]),
+        ([ended(1, BROKEN)], 0, ["job-failed", BROKEN.text]),
+        ([ended(1, HUNG)], 0, ["hung", HUNG.text]),
+        ([ended(1, BROKEN), ended(1, BROKEN, attempt=2)], 1, ["job-failed", BROKEN.text]),
+        ([ended(1, BROKEN), ended(1, BROKEN, attempt=2)], 2, ["run 1, attempt 3, without n1"]),
+        ([ended(1, HUNG), ended(1, HUNG, attempt=2)], 3, ["hung", HUNG.text]),
+        ([ended(1, HUNG), ended(1, BROKEN, attempt=2)], 1, ["run 1, attempt 3, without n1"]),
+        ([ended(1, BROKEN), ended(1, HUNG, attempt=2)], 1, ["run 1, attempt 3, without n1"]),
+        ([ended(1, HUNG), ended(1, attempt=2), ended(2, HUNG)], 3, ["judge"]),
+        ([ended(1, BROKEN), ended(1, attempt=2)], 1, ["judge"]),
+    ],
+    ids=[
+        *("broken", "hung", "its log names a node", "crashed", "cancelled", "none allowed", "hung, none allowed"),
+        *("broken twice", "two allowed", "hung twice", "hung, then broken", "broken, then hung"),
+        *("another repeat hung", "replaced"),
+    ],
+)
+def test_broken_run_is_started_again_on_other_nodes(jobs: list[EndedJob], retries: int, expected: list[str]) -> None:
+    assert describe_step(next_runs(make_history(*jobs), RepeatPolicy(retries=retries))) == expected
+
+
+@pytest.mark.parametrize("fields", [{"may_retry": False}, {"may_start": False}], ids=["withdrawn", "no hours"])
+def test_refused_retry_leaves_the_failure_before_it(fields: dict[str, Any]) -> None:
+    step = next_runs(make_history(ended(1, BROKEN), **fields), RepeatPolicy())
+    assert describe_step(step) == ["job-failed", BROKEN.text]
+
+
+def status(state: str, **fields: Any) -> dict[str, Any]:
+    return {"status": JobStatus(Phase.ENDED, state, **fields)}
+
+
+ELSEWHERE = replace(SPEC, exclude=("n1",))
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        REFUSED,
+        status("FAILED", exit_code="0:0", seen_by="sacct"),
+        status("FAILED", reason="BadConstraints", seen_by="squeue"),
+        status("CANCELLED", reason="never started", ended_by=EndedBy.PYTEST),
+    ],
+    ids=["refused", "refused and recorded", "refused and still in the queue", "waited in vain"],
+)
+def test_without_other_nodes_repeats_run_anywhere(refusal: dict[str, Any]) -> None:
+    history = make_history(ONE, ended(2, CRASHED, spec=ELSEWHERE, **refusal))
+    assert describe_step(next_runs(history, RepeatPolicy())) == ["run 2, attempt 2"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        status("CANCELLED", nodes=("n2",), reason="it hung", ended_by=EndedBy.PYTEST),
+        status("PENDING", reason="it could not be cancelled", ended_by=EndedBy.PYTEST),
+        status("CANCELLED"),
+        {**REFUSED, "submission": SubmissionState.UNCERTAIN},
+    ],
+    ids=["it ran", "it may still run", "cancelled by others", "may have been submitted"],
+)
+def test_job_that_may_have_run_is_never_submitted_again(fields: dict[str, Any]) -> None:
+    history = make_history(ONE, ended(2, CANCELLED, spec=ELSEWHERE, **fields))
+    assert describe_step(next_runs(history, RepeatPolicy())) == ["judge"]
+
+
+@pytest.mark.parametrize(
+    ("left_out", "expected"),
+    [((), ["job-failed", "no nodes"]), (("n7",), ["run 1, attempt 2, without n9"])],
+    ids=["excluded by the site", "confirmed as slow"],
+)
+def test_refused_first_run_gets_slow_nodes_alone(left_out: tuple[str, ...], expected: list[str]) -> None:
+    """Nodes that the site excludes stay excluded."""
+    spec = replace(SPEC, exclude=("n9",))
+    asked = replace(spec, exclude=("n9", *left_out))
+    history = make_history(ended(1, CRASHED, spec=asked, **REFUSED), spec=spec, left_out=left_out)
+    assert describe_step(next_runs(history, RepeatPolicy())) == expected
+
+
+# --- jobs that are not judged -----------------------------------------------------------------------------
+
+DONE, MISSED = Reason.PURPOSE_DONE.value, Reason.PURPOSE_MISSED.value
+
+
+@pytest.mark.parametrize(
+    ("purpose", "files", "expected"),
+    [
+        (Purpose.PROFILE, ("a", "b"), [DONE, "profile: left 2 files; not judged for speed"]),
+        (Purpose.SAVE_CHECKPOINT, ("a",), [DONE, "checkpoint-save: left 1 checkpoint; not judged for speed"]),
+        (
+            Purpose.LOAD_CHECKPOINT,
+            (),
+            [MISSED, "checkpoint-load: the job ended well, but left no sign of it; not judged for speed"],
+        ),
+        (Purpose.NCCL_TRACE, (), [DONE, "nccl-trace: the trace begins in line 7 of the log; not judged for speed"]),
+    ],
+)
+def test_job_with_another_purpose_shows_that_it_is_done(
+    purpose: Purpose, files: tuple[str, ...], expected: list[str]
+) -> None:
+    spec = replace(SPEC, purpose=purpose)
+    line = 7 if purpose is Purpose.NCCL_TRACE else None
+    made = run(log(segment(steps([7.3])), nccl_line=line) if line else log(segment(steps([7.3]))))
+    job = replace(ended(spec=spec), run=made, files=tuple(map(Path, files)))
+    step = next_runs(make_history(job, spec=spec), RepeatPolicy())
+    assert describe_step(step) == expected
+    assert isinstance(step, Conclusion)
+    assert step.done is (expected[0] == DONE)
+    assert step.lost == (frozenset() if step.done else {1})
+    assert bool(step.files) is (purpose is Purpose.NCCL_TRACE), "the log is what was asked for"
+
+
+def test_failed_job_with_another_purpose_is_invalid() -> None:
+    spec = replace(SPEC, purpose=Purpose.PROFILE)
+    step = next_runs(make_history(ended(1, CRASHED, spec=spec), spec=spec), RepeatPolicy())
+    assert describe_step(step) == ["job-failed", CRASHED.text]

@@ -8,9 +8,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from run_histories import CANCELLED, TRIAL, ended, ended_trial, list_variants, make_history, trial_history
 
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.job_records import Purpose
+from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import BisectAnswer, BisectOutcome, NextTrial, Trial, TrialOutcome
-from pytest_llmbench.launch.policies.search_policy import BisectSettings, count_runs, expect_runs, get_cap, next_step
+from pytest_llmbench.launch.policies.run_history import Conclusion, EndedJob, NextRuns
+from pytest_llmbench.launch.policies.search_policy import (
+    BisectSettings,
+    SearchPolicy,
+    count_runs,
+    expect_runs,
+    get_cap,
+    next_runs,
+    next_step,
+)
+from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
+from pytest_llmbench.launch.preflight.allocation import AllocationPlan
 
 THIRTY_TWO = BisectSettings(32)
 FAILED = TrialOutcome.DOES_NOT_RUN
@@ -184,3 +199,117 @@ def test_two_equal_changes_are_both_found(seed: int) -> None:
     """The build beside the first that is found is slower than one end, and faster than the other."""
     _, answer = complete(Builds({8: 0.02, 22: 0.02}, seed=seed))
     assert [(change.first, change.last) for change in answer.changes] == [(8, 8), (22, 22)]
+
+
+# --- as a policy ------------------------------------------------------------------------------------------
+
+BUILDS = list_variants((f"c{number}" for number in range(9)), replace(TRIAL, purpose=Purpose.BISECT))
+HOLDER = replace(TRIAL, purpose=Purpose.ALLOCATION, command=("sbatch", "./launch.sh"))
+NINE = SearchPolicy(TrialPlan(BUILDS, most=40))
+SHARED = SearchPolicy(replace(NINE.plan, allocation=AllocationPlan(HOLDER, "", 600.0)))
+
+
+def timed(build: int, seconds: float) -> Trial:
+    return Trial(build, TrialOutcome.MEASURED, seconds * 1000)
+
+
+def search(slower: float, policy: SearchPolicy = NINE) -> tuple[list[Trial], Conclusion]:
+    """Search builds of which those from c5 on take so much longer."""
+    trials: list[Trial] = []
+    while isinstance(step := next_runs(trial_history(BUILDS, trials), policy), NextRuns):
+        build = int(step.runs[-1].spec.variant[1:])
+        trials.append(timed(build, slower if build >= 5 else 1.0))
+    assert isinstance(step, Conclusion)
+    return trials, step
+
+
+def test_search_names_the_first_slow_build() -> None:
+    trials, conclusion = search(1.05)
+    assert (conclusion.reason, conclusion.done) == (Reason.PURPOSE_DONE, True)
+    assert conclusion.text.startswith("first slow: c5: +5.00 % (95 %: ")
+    assert conclusion.text.endswith(f"; {len(trials)} runs (on n[1-2])")
+
+
+def test_noise_of_earlier_comparisons_shortens_the_search() -> None:
+    """Ends that differ by little are apart at once, and fewer runs name the build."""
+    noise = Noise(0.001, 10.0, "2 earlier A/Bs", measured=True)
+    alone, _ = search(1.01)
+    trials, conclusion = search(1.01, replace(NINE, plan=replace(NINE.plan, earlier=noise)))
+    assert conclusion.text.startswith("first slow: c5: +1.00 %")
+    assert conclusion.text.endswith("runs; noise: of 2 earlier A/Bs, 10 degrees (on n[1-2])")
+    assert len(trials) < len(alone)
+
+
+def test_cap_of_the_file_ends_the_search() -> None:
+    trials, conclusion = search(1.01, replace(NINE, cap=9))
+    assert len(trials) == 9
+    assert (conclusion.reason, conclusion.done) == (Reason.RANGE, True)
+
+
+@pytest.mark.parametrize(
+    ("trials", "reason", "done", "text"),
+    [
+        (
+            [timed(build, 1.0) for build in (0, 8, 8, 0, 8, 0, 0, 8)],
+            Reason.NO_CHANGE_BETWEEN_ENDS,
+            True,
+            "no change is shown between c0 and c8: ",
+        ),
+        (
+            [timed(build, 1.0 if build else 1.05) for build in (0, 8, 8, 0)],
+            Reason.NO_CHANGE_BETWEEN_ENDS,
+            True,
+            "c8, the bad end, is faster than c0, the good one: nothing to search, unless they are",
+        ),
+        (
+            [Trial(0, TrialOutcome.DOES_NOT_RUN, None)] * 2,
+            Reason.PURPOSE_MISSED,
+            False,
+            "nothing is searched: c0 does not run; 0 runs; exit code 1",
+        ),
+    ],
+    ids=["alike", "faster", "does not run"],
+)
+def test_search_ends_without_a_slower_bad_end(trials: list[Trial], reason: Reason, done: bool, text: str) -> None:
+    step = next_runs(trial_history(BUILDS, trials), NINE)
+    assert isinstance(step, Conclusion)
+    assert (step.reason, step.done) == (reason, done)
+    assert step.text.startswith(text)
+
+
+def test_allocation_begins_with_discarded_runs() -> None:
+    """And again in a further one, in the middle of the search; their times move nothing."""
+    jobs: list[EndedJob] = []
+    made: list[Trial] = []
+    while isinstance(step := next_runs(make_history(*jobs, spec=BUILDS[0]), SHARED), NextRuns):
+        spec = step.runs[-1].spec
+        build = int(spec.variant[1:])
+        seconds = 9.0 if spec.warm_up else 1.05 if build >= 5 else 1.0
+        made.append(replace(timed(build, seconds), discarded=spec.warm_up, allocation=spec.allocation))
+        jobs.append(ended_trial(len(made), BUILDS[build], made[-1]))
+        if len(made) == 9:
+            jobs.append(ended(1, CANCELLED, spec=HOLDER))
+    assert [trial.variant for trial in made[:6]] == [0, 8, 0, 8, 8, 0]
+    assert [place for place, trial in enumerate(made) if trial.discarded] == [0, 1, 9, 10]
+    assert isinstance(step, Conclusion)
+    assert step.text.startswith("first slow: c5: +5.00 % (95 %: ")
+
+
+@pytest.mark.parametrize("outcome", [TrialOutcome.LOST, TrialOutcome.DOES_NOT_RUN])
+def test_failing_end_in_another_allocation_ends_the_search(outcome: TrialOutcome) -> None:
+    times = [replace(timed(build, 1.05 if build else 1.0), allocation=1) for build in (0, 8, 8, 0)]
+    jobs = [ended_trial(number, BUILDS[trial.variant], trial) for number, trial in enumerate(times, 1)]
+    jobs.append(ended(1, CANCELLED, spec=HOLDER))
+    for number in range(5, 45):
+        step = next_runs(make_history(*jobs, spec=BUILDS[0]), SHARED)
+        if isinstance(step, Conclusion):
+            break
+        assert isinstance(step, NextRuns)
+        spec = step.runs[-1].spec
+        trial = Trial(int(spec.variant[1:]), TrialOutcome.MEASURED, 1000.0, spec.warm_up, 2)
+        if trial.variant == 8:
+            trial = replace(trial, outcome=outcome)
+        job = ended_trial(number, BUILDS[trial.variant], trial)
+        exit_code = replace(job.job.status, exit_code="1:0") if job.job.status else None
+        jobs.append(replace(job, job=replace(job.job, status=exit_code)))
+    assert isinstance(step, Conclusion)

@@ -1,0 +1,297 @@
+"""The runs of variants of a configuration on the same nodes, as trials; the next one.
+
+A run is a trial by the number that its job has as a repeat. All functions are pure: a
+session that resumes gets the same jobs, and takes the same next step. No run of a
+variant is judged against a baseline, or stored as a sample of its recipe.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.job_records import Blame, JobSpec, Purpose
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import NextTrial, Trial, TrialOutcome, TrialReport
+from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.launch.policies.node_policy import pin_nodes
+from pytest_llmbench.launch.policies.run_history import (
+    Conclusion,
+    EndedJob,
+    NextRuns,
+    RunHistory,
+    get_nodes,
+    join_texts,
+)
+from pytest_llmbench.launch.policies.trial_statistics import is_measured
+from pytest_llmbench.launch.preflight.allocation import place_run
+
+if TYPE_CHECKING:
+    from pytest_llmbench.launch.preflight.allocation import AllocationPlan
+
+MOST_ALLOCATIONS = 3
+"""So many may end before their runs did; each further run is a job of its own."""
+
+OWN = (Blame.RUN, Blame.HUNG)
+"""The failures of a variant itself: a run that ended with any other is made again."""
+
+NAMES = {Purpose.COMPARE_VARIANTS: "A/B", Purpose.BISECT: "search"}
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """The variants of a configuration, and how their runs get nodes."""
+
+    variants: tuple[JobSpec, ...]  # the reference of an A/B first, builds in their order
+    allocation: AllocationPlan | None = None  # None: each run is a job of its own
+    most: int = 1  # runs
+    cluster: str = ""
+    earlier: Noise | None = None  # of earlier A/Bs of the configuration
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the variants."""
+        return tuple(spec.variant for spec in self.variants)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedNodes:
+    """The allocations of a configuration's runs so far."""
+
+    plan: AllocationPlan | None = None  # None: each (further) run is a job of its own
+    because: str = ""  # the reason
+    newest: int = 0  # its number
+    ended: frozenset[int] = frozenset()
+
+    def choose(self) -> int | None:
+        """Return the number of the next run's allocation, which may be a new one."""
+        if self.plan is None or len(self.ended) >= MOST_ALLOCATIONS:
+            return None
+        return self.newest + 1 if self.newest in self.ended else self.newest
+
+    def with_newest(self, allocation: int) -> SharedNodes:
+        """Record the allocation of a run."""
+        return dataclasses.replace(self, newest=max(self.newest, allocation))
+
+    def with_ended(self, ended: EndedJob) -> SharedNodes:
+        """Record the end of an allocation."""
+        job, end = ended.job, ended.end
+        numbers = self.ended | {job.repeat}
+        shared = dataclasses.replace(self, ended=numbers)
+        state = job.status.state if job.status else ""
+        if (end.blame is Blame.RUN and state == "FAILED") or not get_nodes(job):
+            because = f"no nodes could be held: {job.problem or end.text}"
+            return dataclasses.replace(shared, plan=None, because=because)
+        if len(numbers) >= MOST_ALLOCATIONS:
+            because = f"{len(numbers)} allocations ended too early; {end.text}"
+            return dataclasses.replace(shared, because=because)
+        return shared
+
+
+@dataclass(slots=True)
+class TrialLedger:
+    """The trials of a configuration, by the numbers of their runs."""
+
+    shared: SharedNodes
+    trials: dict[int, Trial] = field(default_factory=dict)
+    problems: dict[int, str] = field(default_factory=dict)  # "" if there is none
+    nodes_of: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    next_number: int = 1
+
+    @property
+    def made(self) -> list[Trial]:
+        """The trials in the order in which they were made."""
+        return [self.trials[number] for number in sorted(self.trials)]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the first run that was measured; none before it."""
+        return next((self.nodes_of[number] for number in self._list_measured()), ())
+
+    @property
+    def allocations(self) -> frozenset[int]:
+        """The allocations in which a run was measured."""
+        numbers = (self.trials[number].allocation for number in self._list_measured())
+        return frozenset(numbers) - {0}
+
+    def _list_measured(self) -> Iterator[int]:
+        measured = TrialOutcome.MEASURED
+        return (number for number in sorted(self.trials) if self.trials[number].outcome is measured)
+
+
+def read_ledger(history: RunHistory, plan: TrialPlan) -> TrialLedger:
+    """Read the trials, in the order in which their jobs ended."""
+    ledger = TrialLedger(_share_nodes(plan.allocation))
+    for ended in history.ended:
+        job = ended.job
+        if job.spec.purpose is Purpose.ALLOCATION:
+            ledger.shared = ledger.shared.with_ended(ended)
+            continue
+        ledger.next_number = max(ledger.next_number, job.repeat + 1)
+        if job.spec.variant not in plan.names:  # a build that was taken out of the list
+            continue
+        if job.refused and job.spec.allocation in ledger.shared.ended:
+            continue  # it came too late, and is no run at all
+        _add_trial(ledger, ended, plan.names.index(job.spec.variant))
+    for asked in history.asked:
+        if asked.spec.purpose is Purpose.ALLOCATION:
+            ledger.shared = ledger.shared.with_newest(asked.repeat)
+    return ledger
+
+
+def _share_nodes(plan: AllocationPlan | None) -> SharedNodes:
+    if plan is None or plan.spec is None:
+        return SharedNodes(because=plan.because if plan else "")
+    return SharedNodes(plan, newest=1)
+
+
+def _add_trial(ledger: TrialLedger, ended: EndedJob, variant: int) -> None:
+    job, spec = ended.job, ended.job.spec
+    ledger.shared = ledger.shared.with_newest(spec.allocation)
+    if not spec.allocation:
+        ledger.shared = dataclasses.replace(ledger.shared, plan=None)
+    outcome, problem = _find_outcome(ended, ledger)
+    seconds, rounding = None, 0.0
+    if ended.time:
+        rounding = ended.time.rounding
+    if ended.time and outcome is TrialOutcome.MEASURED:
+        seconds = ended.time.seconds
+    if _is_log_missing(ended):
+        # the next run in it has the same job id, and may write into that log, which
+        # may only not be seen yet
+        numbers = ledger.shared.ended | {spec.allocation}
+        ledger.shared = dataclasses.replace(ledger.shared, ended=numbers)
+    milliseconds = seconds * 1000 if seconds else None
+    ledger.trials[job.repeat] = Trial(variant, outcome, milliseconds, spec.warm_up, spec.allocation, rounding)
+    ledger.problems[job.repeat] = problem
+    ledger.nodes_of[job.repeat] = get_nodes(job)
+
+
+def _find_outcome(ended: EndedJob, ledger: TrialLedger) -> tuple[TrialOutcome, str]:
+    """Find what became of a run, and the problem if it was not measured."""
+    if ended.time is None:
+        return _find_failure(ended)
+    if not ended.time.seconds:
+        return TrialOutcome.DOES_NOT_RUN, ended.time.problem
+    elsewhere = _describe_other_nodes(get_nodes(ended.job), ledger.nodes)
+    outcome = TrialOutcome.LOST if elsewhere else TrialOutcome.MEASURED
+    return outcome, elsewhere
+
+
+def _find_failure(ended: EndedJob) -> tuple[TrialOutcome, str]:
+    """Distinguish a variant that does not run from a run that was lost."""
+    text = ended.problem.text if ended.problem else ""
+    reason = ended.problem.reason if ended.problem else None
+    if _ended_with_allocation(ended):
+        return TrialOutcome.LOST, f"its allocation ended: {text}"
+    if _is_log_missing(ended):
+        return TrialOutcome.LOST, text
+    if ended.end.blame in OWN or reason is Reason.WRONG_CONFIGURATION:
+        return TrialOutcome.DOES_NOT_RUN, text
+    return TrialOutcome.LOST, text
+
+
+def _ended_with_allocation(ended: EndedJob) -> bool:
+    """True for a run that has no exit code of its own, and did not hang either."""
+    if not ended.job.spec.allocation or ended.job.status is None:
+        return False
+    return not ended.job.status.exit_code and ended.end.blame is not Blame.HUNG
+
+
+def _is_log_missing(ended: EndedJob) -> bool:
+    """True for a run in an allocation whose log is not seen (yet)."""
+    reason = ended.problem.reason if ended.problem else None
+    missing = reason is Reason.LOG_MISSING and not _ended_with_allocation(ended)
+    return missing and ended.job.spec.allocation > 0
+
+
+def _describe_other_nodes(nodes: Sequence[str], first: Sequence[str]) -> str:
+    """Describe why a run cannot be compared with those on the nodes of the first."""
+    if not nodes:
+        return "nothing says on which nodes it ran"
+    if first and set(nodes) != set(first):
+        where = formatting.fold_nodes(nodes)
+        return f"it ran on {where}, not on the nodes of the first run"
+    return ""
+
+
+# --- the next run ---------------------------------------------------------------------
+
+
+def plan_trial(ledger: TrialLedger, plan: TrialPlan, step: NextTrial, allocation: int | None) -> NextRuns:
+    """Build the jobs of the next trial: a run, after its allocation if that is new."""
+    spec, shared, nodes = plan.variants[step.variant], ledger.shared, ledger.nodes
+    if allocation is None or shared.plan is None:
+        run = NextJob(_pin(spec, nodes), 1, ledger.next_number)
+        return NextRuns((run,), releases=True)
+    placed = place_run(spec, allocation, warm_up=step.discarded)
+    run = NextJob(placed, 1, ledger.next_number)
+    counted = sum(is_measured(trial, (trial.variant,)) for trial in ledger.made)
+    held = shared.plan.size(max(plan.most - counted, 1))
+    if allocation == shared.newest or held is None:
+        return NextRuns((run,))
+    return NextRuns((NextJob(_pin(held, nodes), 1, allocation), run), releases=True)
+
+
+def _pin(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
+    """Give a job exactly these nodes, if there are any and it needs some."""
+    if not nodes or spec.via == "local":
+        return spec
+    return dataclasses.replace(pin_nodes(spec, nodes), exclude=())
+
+
+# --- the end --------------------------------------------------------------------------
+
+
+def conclude_trials(
+    ledger: TrialLedger,
+    plan: TrialPlan,
+    text: str,
+    reason: Reason,
+    report: TrialReport,
+    *,
+    failed: bool = False,
+) -> Conclusion:
+    """Conclude with the answers of a report; `failed`: the last failed run is quoted."""
+    report = dataclasses.replace(
+        report,
+        nodes=ledger.nodes,
+        allocations=len(ledger.allocations),
+        separate_because=ledger.shared.because,
+        cluster=plan.cluster,
+        earlier=plan.earlier,
+    )
+    problems = [problem for problem in ledger.problems.values() if problem]
+    quoted = problems[-1:] if failed else []
+    text = join_texts(_add_place(text, ledger), *quoted)
+    return _end_trials(ledger, text, reason, report)
+
+
+def conclude_without_hours(ledger: TrialLedger, purpose: Purpose) -> Conclusion:
+    """Conclude without an answer: no GPU-hours are left for the next run."""
+    text = f"the {NAMES[purpose]} has no end: a further run was not started"
+    return _end_trials(ledger, _add_place(text, ledger), Reason.PURPOSE_MISSED, None)
+
+
+def _end_trials(ledger: TrialLedger, text: str, reason: Reason, report: TrialReport | None) -> Conclusion:
+    because = ledger.shared.because if ledger.shared.newest else ""
+    return Conclusion(
+        reason=reason,
+        text=text,
+        done=reason is not Reason.PURPOSE_MISSED,
+        ledger=ledger,
+        report=report,
+        note=f"the last runs were jobs of their own: {because}" if because else "",
+    )
+
+
+def _add_place(text: str, ledger: TrialLedger) -> str:
+    nodes, allocations = ledger.nodes, len(ledger.allocations)
+    where = [f"on {formatting.fold_nodes(nodes)}"] if nodes else []
+    if allocations:
+        where.append(f"in {formatting.count_noun(allocations, 'allocation')}")
+    return f"{text} ({', '.join(where)})" if where else text

@@ -1,0 +1,127 @@
+"""The answers of an A/B and of a search over builds, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.trial_records import (
+    MARGIN,
+    REFERENCE,
+    UNANSWERED,
+    BisectAnswer,
+    BisectOutcome,
+    BuildRange,
+    FoundChange,
+    PairedAnswer,
+    PairedEstimate,
+    PairedOutcome,
+)
+
+ANSWERS = {
+    PairedOutcome.SLOWER: "is slower than {reference}",
+    PairedOutcome.FASTER: "is faster than {reference}",
+    PairedOutcome.ALIKE: "is within {margin} of {reference}",
+    PairedOutcome.CANNOT_TELL: "cannot be told from {reference}",
+    PairedOutcome.DOES_NOT_RUN: "does not run, and is not compared with {reference}",
+    PairedOutcome.REFERENCE_DOES_NOT_RUN: ("is not compared: {reference} does not run"),
+    PairedOutcome.LOST: ("is not compared with {reference}: two starts in a row were lost"),
+}
+
+ENDS = {
+    BisectOutcome.NO_CHANGE_BETWEEN_ENDS: ("no change is shown between {good} and {bad}: nothing to search"),
+    BisectOutcome.GOOD_DOES_NOT_RUN: "nothing is searched: {good} does not run",
+    BisectOutcome.BAD_DOES_NOT_RUN: "nothing is searched: {bad} does not run",
+    BisectOutcome.LOST: "two starts in a row were lost",
+}
+
+SWAPPED = "{bad}, the bad end, is faster than {good}, the good one: nothing to search, unless they are swapped"
+
+MOST_SURE = 99.9
+"""The highest probability that is printed, in percent: no change is certain."""
+
+
+def describe_answers(answers: Sequence[PairedAnswer], names: Sequence[str], earlier: Noise | None) -> str:
+    """Describe the answers of an A/B, and the noise of earlier ones behind them."""
+    texts = [describe_answer(answer, names) for answer in answers]
+    return "; ".join([*texts, *_describe_noise(earlier)])
+
+
+def describe_answer(answer: PairedAnswer, names: Sequence[str]) -> str:
+    """Describe an arm: `new is slower than good: +2.1 % (...), 3 pairs`."""
+    margin = f"{100 * MARGIN:g} %"
+    reference = names[REFERENCE]
+    words = ANSWERS[answer.outcome].format(reference=reference, margin=margin)
+    text = f"{names[answer.variant]} {words}"
+    estimate = answer.estimate
+    if estimate is None or answer.outcome in UNANSWERED:
+        return text  # the estimate of an earlier look is no answer
+    pairs = formatting.count_noun(answer.pairs, "pair")
+    interval = _format_interval(estimate)
+    text = f"{text}: {_format_change(estimate.difference)} ({interval}), {pairs}"
+    if answer.outcome is not PairedOutcome.CANNOT_TELL:
+        return text
+    return f"{text}; {100 * estimate.smallest:.2g} % would be shown in 4 of 5 A/Bs"
+
+
+def describe_search(answer: BisectAnswer, names: Sequence[str], earlier: Noise | None = None) -> str:
+    """Describe the end of a search: `first slow: c7 (+2.1 %, ...), 99 % sure; 13 runs`."""
+    texts = [*_describe_changes(answer, names)]
+    texts.append(formatting.count_noun(answer.runs, "run"))
+    if answer.outcome in ENDS:
+        texts.insert(0, _describe_ends(answer, names))
+    if answer.skipped:
+        skipped = formatting.join_first([names[build] for build in answer.skipped])
+        texts.append(f"do not run: {skipped}")
+    return "; ".join([*texts, *_describe_noise(earlier)])
+
+
+def _describe_ends(answer: BisectAnswer, names: Sequence[str]) -> str:
+    ends, is_alike = answer.ends, BisectOutcome.NO_CHANGE_BETWEEN_ENDS
+    is_swapped = answer.outcome is is_alike and ends is not None and ends.high < 0
+    words = SWAPPED if is_swapped else ENDS[answer.outcome]
+    text = words.format(good=names[0], bad=names[-1])
+    return f"{text} ({_format_interval(ends)})" if ends else text
+
+
+def _describe_changes(answer: BisectAnswer, names: Sequence[str]) -> Iterator[str]:
+    results: list[FoundChange | BuildRange] = [*answer.changes, *answer.ranges]
+    for result in sorted(results, key=lambda result: result.first):
+        which = names[result.last]
+        if result.first < result.last:
+            which = f"one of {names[result.first]} to {names[result.last]}"
+        sure = min(math.floor(1000 * result.probability) / 10, MOST_SURE)
+        if isinstance(result, FoundChange):
+            yield from _describe_change(result, which, f"{sure:g} % sure")
+        else:
+            yield (f"the first slow build is {which}, {sure:g} % sure; the most runs were made")
+
+
+def _describe_change(change: FoundChange, which: str, sure: str) -> Iterator[str]:
+    limits = f"{_format_change(change.low)} to {_format_change(change.high)}"
+    share = f"{100 * change.share:.0f} % of the ends' difference"
+    size = _format_change(change.size)
+    yield f"first slow: {which}: {size} (95 %: {limits}), {sure}, {share}"
+    for rest, where in ((change.rest_before, "before"), (change.rest_after, "after")):
+        if rest:
+            yield f"another {_format_change(rest)} lies {where} it"
+
+
+def _describe_noise(noise: Noise | None) -> list[str]:
+    """Describe the noise of earlier A/Bs: `noise: of 3 earlier A/Bs, 10 degrees`."""
+    if noise is None:
+        return []
+    degrees = formatting.count_noun(round(noise.degrees_of_freedom), "degree")
+    return [f"noise: of {noise.source}, {degrees}"]
+
+
+def _format_interval(estimate: PairedEstimate) -> str:
+    sure = f"{100 * (1 - 2 * estimate.level):.3g} %"
+    return f"{sure}: {_format_change(estimate.low)} to {_format_change(estimate.high)}"
+
+
+def _format_change(logarithm: float) -> str:
+    """Format a difference of logarithms as `+2.10 %`."""
+    return f"{math.expm1(logarithm):+.2%}".replace("%", " %")

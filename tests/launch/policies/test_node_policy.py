@@ -1,0 +1,115 @@
+"""One more run on suspect nodes, and the texts about the jobs there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from run_histories import (
+    BROKEN,
+    CRASHED,
+    REFUSED,
+    SPEC,
+    WELL,
+    describe_step,
+    ended,
+    make_history,
+)
+
+from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.job_records import JobEnd, JobSpec, JobStatus, Phase, Purpose
+from pytest_llmbench.judge.cluster import NodeFinding
+from pytest_llmbench.launch.policies.node_policy import (
+    NodePolicy,
+    describe_check,
+    describe_confirmation,
+    list_doubtful,
+    next_runs,
+)
+from pytest_llmbench.launch.policies.run_history import Confirmation, NextRuns
+
+SUSPECT = NodeFinding("n1 may be slow", suspects=("n1",), again=("n1", "n9"))
+SLOW = NodeFinding("n1 is slow", exclude=("n1",), again=("n1", "n9"))
+CHECK = replace(SPEC, purpose=Purpose.CHECK_NODES)
+NOTHING = [Reason.PURPOSE_DONE.value, ""]
+CONFIRM = "node-confirmation 2, attempt 1"
+
+
+@pytest.mark.parametrize(
+    ("finding", "spec", "check", "expected"),
+    [
+        (None, SPEC, CHECK, NOTHING),
+        (NodeFinding(), SPEC, CHECK, NOTHING),
+        (SUSPECT, SPEC, None, [CONFIRM]),
+        (SUSPECT, SPEC, CHECK, [CONFIRM, "node-check 2, attempt 1"]),
+        (SUSPECT, replace(SPEC, nodes=3), None, ["wait"]),
+        (SLOW, SPEC, CHECK, ["node-check 2, attempt 1"]),
+    ],
+    ids=["no verdict", "sound", "suspect", "with a check", "too few nodes", "slow twice"],
+)
+def test_suspect_nodes_get_one_more_run(
+    finding: NodeFinding | None, spec: JobSpec, check: JobSpec | None, expected: list[str]
+) -> None:
+    """A node that was slow twice is confirmed by that."""
+    history = make_history(ended(spec=spec), spec=spec, finding=finding)
+    assert describe_step(next_runs(history, NodePolicy(2, check))) == expected
+
+
+def test_confirmation_replaces_the_node_list_of_its_job() -> None:
+    spec = replace(SPEC, sbatch_options=("--qos=high", "--nodelist=n[1-9]"))
+    history = make_history(ended(), spec=spec, finding=SUSPECT, left_out=("n7",))
+    step = next_runs(history, NodePolicy())
+    assert isinstance(step, NextRuns)
+    (run,) = step.runs
+    assert run.spec.sbatch_options == ("--qos=high", "--nodelist=n1,n9")
+    assert run.spec.exclude == ("n7",)
+
+
+@pytest.mark.parametrize(
+    ("end", "confirmation", "notes"),
+    [
+        (CRASHED, None, ("n7 is slow", "not confirmed: exit code 1")),
+        (
+            WELL,
+            Confirmation(True, "+9 %"),
+            ("n7 is slow", "+9 %: left out of what follows"),
+        ),
+        (
+            WELL,
+            Confirmation(False, "+0 %"),
+            ("n7 is slow", "+0 %: not confirmed, and not left out"),
+        ),
+        (WELL, None, ()),
+    ],
+    ids=["crashed", "slow again", "fast", "not compared with a history"],
+)
+def test_confirmation_is_described(end: JobEnd, confirmation: Confirmation | None, notes: tuple[str, ...]) -> None:
+    job = replace(ended(1, end), confirmation=confirmation)
+    assert describe_confirmation(job, "n7 is slow") == notes
+
+
+TIMEOUT = JobStatus(Phase.ENDED, "TIMEOUT", nodes=("n1",))
+
+
+@pytest.mark.parametrize(
+    ("end", "fields", "note"),
+    [
+        (WELL, {}, "node check on n1 (job 1.1): exit code 0; it printed: FAIL"),
+        (CRASHED, {}, "node check on n1 (job 1.1): exit code 1; it printed: FAIL"),
+        (
+            CRASHED,
+            {"status": TIMEOUT},
+            "node check on n1 (job 1.1): it did not end within 15 minutes; it printed: FAIL",
+        ),
+        (CRASHED, REFUSED, "node check: not submitted: no nodes; it printed: FAIL"),
+    ],
+    ids=["done", "failed", "hung", "refused"],
+)
+def test_node_check_is_described(end: JobEnd, fields: dict[str, Any], note: str) -> None:
+    assert describe_check(ended(1, end, spec=CHECK, **fields), "FAIL") == note
+
+
+def test_slow_and_broken_nodes_are_doubtful() -> None:
+    history = make_history(ended(3, BROKEN), ended(4, CRASHED), finding=SUSPECT)
+    assert list_doubtful(history) == {"n1", "n3"}
