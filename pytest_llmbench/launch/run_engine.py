@@ -186,8 +186,8 @@ class RunEngine:
             elif self._start(configuration, step):
                 return list(step.runs)
             else:
-                history = configuration.history
-                configuration.history = dataclasses.replace(history, may_start=False)
+                is_retry = step.runs[0].attempt > 1
+                configuration.history = dataclasses.replace(configuration.history, may_retry=False, may_start=is_retry)
 
     def _judge_runs(self, configuration: _Configuration) -> None:
         runs = configuration.history.runs
@@ -256,7 +256,8 @@ class RunEngine:
         reason = Reason.PURPOSE_DONE if conclusion.done else conclusion.reason
         text = conclusion.text
         judgement = self._judge.judge_invalid(key, reason, text, conclusion.run)
-        judgement = dataclasses.replace(judgement, reason=conclusion.reason)
+        if reason is not conclusion.reason:  # a budget may have given it another one
+            judgement = dataclasses.replace(judgement, reason=conclusion.reason)
         done = text if conclusion.done else ""
         report = conclusion.report
         return ConfigurationResult(Case(key.id, key), judgement, done=done, trials=report)
@@ -302,7 +303,7 @@ class RunEngine:
             return []
         configuration.beside.add(Purpose.PROFILE)
         try:
-            profile = NextJob(self._build_profile(configuration.history.spec))
+            profile = NextJob(self._build_profile(configuration.history.run_spec))
         except LaunchError as error:  # its document has no profiles
             configuration.notes.append(f"not profiled: {error}")
             return []
@@ -329,7 +330,7 @@ class RunEngine:
                 reason = formatting.escape(reasons[node])
                 configuration.notes.append(f"sinfo -R: {node}: {reason}")
             history = configuration.history
-            there = [*history.runs.values(), *history.confirmations]
+            there = [*_list_judged(history), *history.confirmations]
             for each in there:
                 if each.run and not nodes.isdisjoint(get_nodes(each.job)):
                     errors = self._judge.find_driver_errors(each.job, each.run)
@@ -352,7 +353,7 @@ class RunEngine:
         """List the runs of each configuration that can be judged."""
         histories = [each.history for each in self._configurations.values()]
         return {
-            history.spec.key: [each.dated_run for each in history.runs.values() if each.dated_run and each.time is None]
+            history.spec.key: [each.dated_run for each in _list_judged(history) if each.dated_run]
             for history in histories
         }
 
@@ -368,6 +369,11 @@ def _is_withdrawn(job: Job) -> bool:
         return False
     unaffordable = job.submission is SubmissionState.UNAFFORDABLE
     return unaffordable and (job.attempt, job.repeat) != (1, 1)
+
+
+def _list_judged(history: RunHistory) -> list[EndedJob]:
+    """List the runs that are judged against a baseline: those of variants are not."""
+    return [each for each in history.runs.values() if each.time is None]
 
 
 def _add_jobs(configuration: _Configuration) -> ConfigurationResult:

@@ -629,6 +629,19 @@ def test_resumed_session_awaits_the_confirmation_it_began() -> None:
     assert again.engine.begin() == []
 
 
+def test_confirmation_never_replaces_a_repeat() -> None:
+    """Also if the repeat of its number is not submitted for want of hours."""
+    second = replace(NAMED, nodes=("n9",))
+    course = Course(Verdict.INCONCLUSIVE, named=[NAMED, second])
+    course.end()
+    course.end()
+    assert course.end() == ["run 2, attempt 1, without n7 n9 n3"]
+    course.budget.limit = 0.0
+    assert course.end(**UNAFFORDABLE) == []
+    assert course.looks == [1]
+    assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
+
+
 def test_confirmed_node_is_used_if_needed() -> None:
     course = Course(Verdict.PASS, named=[NAMED])
     course.end()

@@ -97,7 +97,7 @@ def choose_retry(history: RunHistory, retries: int) -> NextRuns | None:
         return None
     last = history.own[-1]
     job = last.job
-    if job.submission is SubmissionState.UNCERTAIN:
+    if job.submission is SubmissionState.UNCERTAIN or history.is_replaced(job):
         return None
     exclude = history.run_spec.exclude
     if job.spec.exclude == exclude:

@@ -73,7 +73,7 @@ class RunHistory:
     left_out: tuple[str, ...] = ()  # slow nodes that its runs avoid
     anywhere: bool = False  # the cluster has no other nodes for its repeats
     may_retry: bool = True  # False: what becomes of the last ended job is decided
-    may_start: bool = True  # False: the policy's runs were refused
+    may_start: bool = True  # False: its runs were refused, and no others can start
 
     @property
     def run_spec(self) -> JobSpec:
@@ -94,11 +94,9 @@ class RunHistory:
     @property
     def counted(self) -> dict[int, EndedJob]:
         """The ended runs by repeat, without those that were started again."""
-        ended = {(each.job.repeat, each.job.attempt) for each in self.own}
-        made = ended | self.pending
         counted: dict[int, EndedJob] = {}
         for each in self.own:
-            if (each.job.repeat, each.job.attempt + 1) not in made:
+            if not self.is_replaced(each.job):
                 counted.pop(each.job.repeat, None)
                 counted[each.job.repeat] = each
         return counted
@@ -126,6 +124,12 @@ class RunHistory:
     def files(self) -> tuple[Path, ...]:
         """The files that its jobs left besides their logs."""
         return tuple(path for each in self.ended for path in each.files)
+
+    def is_replaced(self, job: Job) -> bool:
+        """True if a run was started again."""
+        again = (job.repeat, job.attempt + 1)
+        ended = ((each.job.repeat, each.job.attempt) for each in self.own)
+        return again in self.pending or again in ended
 
     def is_own(self, spec: JobSpec) -> bool:
         """True for a job that is one of its runs."""

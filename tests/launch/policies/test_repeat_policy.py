@@ -247,11 +247,12 @@ AGAIN = "run 1, attempt 2, without n1"
         ([ended(1, BROKEN), ended(1, HUNG, attempt=2)], 1, ["run 1, attempt 3, without n1"]),
         ([ended(1, HUNG), ended(1, attempt=2), ended(2, HUNG)], 3, ["judge"]),
         ([ended(1, BROKEN), ended(1, attempt=2)], 1, ["judge"]),
+        ([ended(1, attempt=2), ended(1, BROKEN)], 1, ["judge"]),
     ],
     ids=[
         *("broken", "hung", "its log names a node", "crashed", "cancelled", "none allowed", "hung, none allowed"),
         *("broken twice", "two allowed", "hung twice", "hung, then broken", "broken, then hung"),
-        *("another repeat hung", "replaced"),
+        *("another repeat hung", "replaced", "replaced before"),
     ],
 )
 def test_broken_run_is_started_again_on_other_nodes(jobs: list[EndedJob], retries: int, expected: list[str]) -> None:
