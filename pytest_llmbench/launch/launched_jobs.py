@@ -10,24 +10,24 @@ from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
     EndedJob,
     RunHistory,
+    TrialFacts,
     get_nodes,
     join_texts,
 )
-from pytest_llmbench.launch.policies.trial_ledger import TrialLedger
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 
 def describe_jobs(history: RunHistory, conclusion: Conclusion, result: ConfigurationResult) -> tuple[LaunchedJob, ...]:
     """Describe the jobs in the order in which they ended; allocations come last."""
     described = [_describe_job(history, ended, conclusion, result) for ended in history.ended]
-    if conclusion.ledger is None:
+    if conclusion.trials is None:
         return tuple(described)
     jobs, allocations = [], []
     for ended, job in zip(history.ended, described, strict=True):
         if job.purpose is Purpose.ALLOCATION:
-            allocations.append(_describe_allocation(job, conclusion.ledger))
+            allocations.append(_describe_allocation(job, conclusion.trials))
         else:
-            jobs.append(_describe_trial(job, ended, conclusion.ledger))
+            jobs.append(_describe_trial(job, ended, conclusion.trials))
     return (*jobs, *allocations)
 
 
@@ -75,17 +75,17 @@ def _find_loss(history: RunHistory, ended: EndedJob, conclusion: Conclusion) -> 
     return Loss.HUNG if ended.end.blame is Blame.HUNG else Loss.FAILED
 
 
-def _describe_allocation(job: LaunchedJob, ledger: TrialLedger) -> LaunchedJob:
+def _describe_allocation(job: LaunchedJob, facts: TrialFacts) -> LaunchedJob:
     """Describe an allocation; one in which a run was measured is not lost."""
-    if job.repeat not in ledger.allocations:
+    if job.repeat not in facts.allocations:
         return job
     return dataclasses.replace(job, cost=dataclasses.replace(job.cost, loss=None))
 
 
-def _describe_trial(job: LaunchedJob, ended: EndedJob, ledger: TrialLedger) -> LaunchedJob:
+def _describe_trial(job: LaunchedJob, ended: EndedJob, facts: TrialFacts) -> LaunchedJob:
     """Describe a run of a variant: `new, to warm up; node n1 failed`."""
-    trial, spec = ledger.trials.get(job.repeat), ended.job.spec
+    trial, spec = facts.trials.get(job.repeat), ended.job.spec
     seconds = trial.step_time_ms / 1000 if trial and trial.step_time_ms else None
     name = f"{spec.variant}, to warm up" if spec.warm_up else spec.variant
-    text = join_texts(name, ledger.problems.get(job.repeat, "") or job.text)
+    text = join_texts(name, facts.problems.get(job.repeat, "") or job.text)
     return dataclasses.replace(job, step_seconds=seconds, text=text)

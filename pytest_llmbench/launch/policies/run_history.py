@@ -17,9 +17,8 @@ from pytest_llmbench.launch.follow import NextJob
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.trial_records import TrialReport
+    from pytest_llmbench.core.trial_records import Trial, TrialReport
     from pytest_llmbench.judge.cluster import NodeFinding
-    from pytest_llmbench.launch.policies.trial_ledger import TrialLedger
 
 
 class RunProblem(NamedTuple):
@@ -169,6 +168,14 @@ class NeedsVerdict:
     """The policy decides once all runs so far are judged."""
 
 
+class TrialFacts(NamedTuple):
+    """What the reports show of the runs of variants."""
+
+    trials: Mapping[int, Trial]  # by the number of the run, as are the problems
+    problems: Mapping[int, str]
+    allocations: frozenset[int]  # those in which a run was measured
+
+
 @dataclass(frozen=True, slots=True)
 class Conclusion:
     """The end of a configuration's runs: a verdict on them, or why there is none."""
@@ -181,7 +188,7 @@ class Conclusion:
     files: tuple[Path, ...] = ()  # what was asked for, besides files of the jobs
     lost: frozenset[int] = frozenset()  # the repeats whose run brought nothing
     names_nodes: bool = False  # runs on suspect nodes may follow
-    ledger: TrialLedger | None = None  # of runs of variants
+    trials: TrialFacts | None = None  # of runs of variants
     report: TrialReport | None = None
     note: str = ""
 

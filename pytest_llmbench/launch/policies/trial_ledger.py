@@ -24,6 +24,7 @@ from pytest_llmbench.launch.policies.run_history import (
     EndedJob,
     NextRuns,
     RunHistory,
+    TrialFacts,
     get_nodes,
     join_texts,
 )
@@ -283,7 +284,7 @@ def _end_trials(ledger: TrialLedger, text: str, reason: Reason, report: TrialRep
         reason=reason,
         text=text,
         done=reason is not Reason.PURPOSE_MISSED,
-        ledger=ledger,
+        trials=TrialFacts(ledger.trials, ledger.problems, ledger.allocations),
         report=report,
         note=f"the last runs were jobs of their own: {because}" if because else "",
     )
