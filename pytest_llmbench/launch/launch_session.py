@@ -183,7 +183,7 @@ class LaunchSession:
         variants = self.planner.plan_variants(jobs)
         refuse_changed(variants, noted, self.launch, self.session)
         named = select_named(noted["named"], jobs, made if self.launch.collect else None)
-        allocations = plan_allocations(variants, self.launch, self.planner.builds, self.planner.slurm, made)
+        allocations = plan_allocations(variants, self.launch, self.planner.builds, self.planner.schedulers, made)
         runs = noted.get("runs", {})
         if variants:
             more = count_trials(variants, self.launch, self.planner.builds, allocations)
@@ -272,7 +272,7 @@ class LaunchSession:
     def _follow(self, plan: Plan, journal: Journal) -> None:
         from pytest_llmbench.core.redaction import MASK
         from pytest_llmbench.launch import find_secret_values
-        from pytest_llmbench.launch.submit.allocation import release
+        from pytest_llmbench.launch.jobs.shared_allocation import release
 
         self.secrets = frozenset(value for job in plan.every_job for value in find_secret_values(job.spec))
         if not self.launch.collect:

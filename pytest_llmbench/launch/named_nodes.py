@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.job_records import JobSpec, Purpose
-from pytest_llmbench.launch.policies.node_policy import NODELIST
+from pytest_llmbench.launch.schedulers import load_scheduler
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.node_records import NodeSearch, Suspect
-    from pytest_llmbench.launch.preflight.plan import PlannedJob
+    from pytest_llmbench.launch.plan.planned_job import PlannedJob
     from pytest_llmbench.session.catalog import Catalog
     from pytest_llmbench.session.launch_settings import LaunchSettings
     from pytest_llmbench.session.settings import Settings
@@ -81,17 +81,12 @@ def _explain_forbidden(launch: LaunchSettings, *, recording: bool) -> str:
 
 def _may_get(spec: JobSpec, nodes: Sequence[str]) -> bool:
     """Whether a job may get all of these nodes: none is left out, and it is pinned to no others."""
-    return spec.via != "local" and _list_excluded(spec).isdisjoint(nodes) and not _is_pinned(spec)
-
-
-def _is_pinned(spec: JobSpec) -> bool:
-    return any(option.startswith(NODELIST) for option in spec.sbatch_options)
+    return not load_scheduler(spec.via).is_pinned(spec) and _list_excluded(spec).isdisjoint(nodes)
 
 
 def _list_excluded(spec: JobSpec) -> set[str]:
-    from pytest_llmbench.launch.slurm.statuses import expand_hosts
-
-    return {node for nodes in spec.exclude for node in expand_hosts(nodes)}
+    expand = load_scheduler(spec.via).expand_nodes
+    return {node for nodes in spec.exclude for node in expand(nodes)}
 
 
 def _plan_named(specs: Sequence[JobSpec], suspect: Suspect, search: NodeSearch, text: str) -> NamedNodes | None:

@@ -201,7 +201,7 @@ class Planner:
         if not jobs:
             raise LaunchError(_explain_nothing_fits(skipped, self.cluster))
         variants = self.plan_variants(jobs)
-        allocations = plan_allocations(variants, self.launch, self.builds, self.slurm)
+        allocations = plan_allocations(variants, self.launch, self.builds, self.schedulers)
         runs = self._find_requested_runs(selected)
         if variants:
             runs = count_trials(variants, self.launch, self.builds, allocations)

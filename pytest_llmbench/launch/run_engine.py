@@ -18,8 +18,8 @@ from pytest_llmbench.core.job_records import BESIDE, Job, JobEnd, JobIdentity, J
 from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.launch.ended_jobs import RunJudge, examine_job
-from pytest_llmbench.launch.follow import NextJob
 from pytest_llmbench.launch.hours_budget import HoursBudget
+from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.launched_jobs import describe_jobs
 from pytest_llmbench.launch.named_nodes import NamedNodes
 from pytest_llmbench.launch.policies import node_policy

@@ -14,10 +14,10 @@ from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.session.launch_settings import LaunchSettings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.preflight.allocation import AllocationPlan
-    from pytest_llmbench.launch.preflight.plan import PlannedJob
-    from pytest_llmbench.launch.recipe.variants import Builds
-    from pytest_llmbench.launch.slurm import Slurm
+    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
+    from pytest_llmbench.launch.plan.planned_job import PlannedJob
+    from pytest_llmbench.launch.plan.variants import Builds
+    from pytest_llmbench.launch.schedulers import Schedulers
 
 Variants = Mapping[str, "Sequence[PlannedJob]"]
 """By configuration id a job for each variant, in their order."""
@@ -32,17 +32,14 @@ def plan_allocations(
     variants: Variants,
     launch: LaunchSettings,
     builds: Builds,
-    slurm: Slurm,
+    schedulers: Schedulers,
     before: Collection[JobSpec] = (),
 ) -> dict[str, AllocationPlan]:
     """Plan by id how the runs of the variants get nodes.
 
     If a run `before` resuming was a job of its own, the others are, too.
     """
-    from pytest_llmbench.launch.preflight.allocation import (
-        AllocationPlan,
-        plan_allocation,
-    )
+    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 
     because = "so the file wants it" if builds.separate else ""
     if builds.build:
@@ -51,11 +48,13 @@ def plan_allocations(
         return {case: AllocationPlan(because=because) for case in variants}
     made = (spec for spec in before if spec.purpose in TRIALS)
     alone = {spec.case_id for spec in made if not spec.allocation}
-    return {
-        case: plan_allocation(jobs, _count_most(launch, builds, len(jobs), True), slurm)
-        for case, jobs in variants.items()
-        if case not in alone
-    }
+    plans = {}
+    for case, jobs in variants.items():
+        if case not in alone:
+            scheduler = schedulers.find(jobs[0].spec)
+            most = _count_most(launch, builds, len(jobs), True)
+            plans[case] = scheduler.plan_allocation(jobs, most)
+    return plans
 
 
 def count_trials(
@@ -79,7 +78,7 @@ def refuse_more_trials(
 
     Raises LaunchError.
     """
-    from pytest_llmbench.launch.recipe.fit import refuse_hours
+    from pytest_llmbench.launch.plan.fit import refuse_hours
 
     if any(most > noted.get(case, 0) for case, most in runs.items()):
         jobs = ((variants[case][0].spec, most) for case, most in runs.items())
@@ -116,9 +115,9 @@ def digest_variants(variants: Variants) -> dict[str, dict[str, str]]:
 
 
 def _digest_spec(spec: JobSpec) -> str:
-    from pytest_llmbench.launch.recipe import PASSED
+    from pytest_llmbench.launch.plan.job_spec import list_passed
 
-    left_out = (*PASSED, *spec.secrets)
+    left_out = (*list_passed(spec.via), *spec.secrets)
     environment = [pair for pair in spec.environment if pair[0] not in left_out]
     build = filter(None, [spec.build])
     text = repr((spec.directory, spec.command, environment, *build))
@@ -130,7 +129,7 @@ def digest_scripts(variants: Variants) -> dict[str, str]:
 
     Scripts in a folder where a build may write them are left out.
     """
-    from pytest_llmbench.launch.preflight.plan import digest_script, find_script
+    from pytest_llmbench.launch.plan.planned_job import digest_script, find_script
 
     every = (job for jobs in variants.values() for job in jobs)
     scripts = {find_script(job) for job in every if not job.spec.build}

@@ -12,10 +12,7 @@ from support.builders import KEY, NOW
 from support.job_specs import job_spec
 
 from pytest_llmbench.core.job_records import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
-from pytest_llmbench.launch.hours_budget import HoursBudget
-from pytest_llmbench.launch.hours_budget import describe_used
-from pytest_llmbench.launch.hours_budget import measure_cost
-from pytest_llmbench.launch.hours_budget import measure_held
+from pytest_llmbench.launch.hours_budget import HoursBudget, describe_used, measure_cost, measure_held
 from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.jobs.journal import Journal
 

@@ -17,11 +17,8 @@ from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
-from pytest_llmbench.launch.planner import Host
-from pytest_llmbench.launch.planner import Planner
-from pytest_llmbench.launch.trial_plans import count_trials
-from pytest_llmbench.launch.trial_plans import estimate_hours
-from pytest_llmbench.launch.trial_plans import plan_allocations
+from pytest_llmbench.launch.planner import Host, Planner
+from pytest_llmbench.launch.trial_plans import count_trials, estimate_hours, plan_allocations
 from pytest_llmbench.session import catalog
 from pytest_llmbench.session.launch_settings import LaunchSettings
 from pytest_llmbench.session.settings import resolve
@@ -106,7 +103,7 @@ def test_resumed_session_keeps_its_separate_jobs(tmp_path: Path, allocation: int
     changes = {"case_id": GPUS.id, "purpose": Purpose.COMPARE_VARIANTS, "via": "sbatch", "allocation": allocation}
     job = PlannedJob(job_spec(tmp_path, **changes), FACTS)
     variants = {GPUS.id: [job, job]}
-    allocations = plan_allocations(variants, planner.launch, planner.builds, planner.slurm, [job.spec])
+    allocations = plan_allocations(variants, planner.launch, planner.builds, planner.schedulers, [job.spec])
     assert list(allocations) == cases
 
 
@@ -122,7 +119,7 @@ def test_search_that_builds_holds_no_nodes(tmp_path: Path) -> None:
     planner, _ = plan([GPUS], {}, bisect=str(file), purpose=Purpose.BISECT)
     job = PlannedJob(job_spec(tmp_path, case_id=GPUS.id, purpose=Purpose.BISECT, via="sbatch"), FACTS)
     variants = {GPUS.id: [job, job]}
-    (allocation,) = plan_allocations(variants, planner.launch, planner.builds, planner.slurm).values()
+    (allocation,) = plan_allocations(variants, planner.launch, planner.builds, planner.schedulers).values()
     assert allocation.spec is None
     assert "each commit is built before its run" in allocation.describe(9, 2)
     assert count_trials(variants, planner.launch, planner.builds, {GPUS.id: allocation}) == {GPUS.id: 20}

@@ -34,8 +34,8 @@ from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.judge.cluster import NodeFinding
-from pytest_llmbench.launch.follow import NextJob
 from pytest_llmbench.launch.hours_budget import HoursBudget
+from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.named_nodes import NamedNodes
 from pytest_llmbench.launch.policies import repeat_policy
 from pytest_llmbench.launch.policies.run_history import Confirmation
@@ -482,7 +482,7 @@ def test_suspect_nodes_get_one_more_run_outside_the_verdict() -> None:
     course = suspect_nodes()
     [confirmation] = course.due
     assert confirmation.spec.purpose is Purpose.CONFIRM_NODES
-    assert confirmation.spec.sbatch_options == ("--nodelist=n1,n9",)
+    assert confirmation.spec.scheduler_options == ("--nodelist=n1,n9",)
     assert course.result.nodes == "n1 may be slow"
     assert course.end() == []
     assert course.looks == [1, 2, 3]
@@ -580,7 +580,7 @@ NAMED = NamedNodes(KEY.id, ("n7",), ("n8",), "by the history n7 is slow")
 def test_named_node_is_confirmed_first_then_excluded() -> None:
     course = Course(Verdict.INCONCLUSIVE, Verdict.PASS, named=[NAMED])
     [first] = course.due
-    assert (first.spec.purpose, first.spec.sbatch_options) == (Purpose.CONFIRM_NODES, ("--nodelist=n7,n8",))
+    assert (first.spec.purpose, first.spec.scheduler_options) == (Purpose.CONFIRM_NODES, ("--nodelist=n7,n8",))
     assert course.end() == ["run 1, attempt 1, without n7"]
     assert course.end() == ["run 2, attempt 1, without n7 n2"]
     assert course.end() == []

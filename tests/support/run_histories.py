@@ -7,16 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from support.builders import BASELINE, KEY, NOW, run
-from support.job_specs import job_spec
-
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose, SubmissionState
 from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.trial_records import Trial, TrialOutcome, TrialTime
-from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
     EndedJob,
@@ -26,6 +23,8 @@ from pytest_llmbench.launch.policies.run_history import (
     RunProblem,
 )
 from pytest_llmbench.session.outcomes import ConfigurationResult
+from support.builders import BASELINE, KEY, NOW, run
+from support.job_specs import job_spec
 
 SPEC = job_spec(
     Path("/recipe"),

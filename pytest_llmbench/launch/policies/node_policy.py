@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.job_records import Blame, JobSpec, Purpose
-from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
     EndedJob,
@@ -16,8 +16,7 @@ from pytest_llmbench.launch.policies.run_history import (
     RunHistory,
     get_nodes,
 )
-
-NODELIST = "--nodelist="
+from pytest_llmbench.launch.schedulers import load_scheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +53,7 @@ def list_doubtful(history: RunHistory) -> set[str]:
 
 def pin_nodes(spec: JobSpec, nodes: Iterable[str]) -> JobSpec:
     """Give a job exactly these nodes."""
-    before = spec.sbatch_options
-    options = [option for option in before if not option.startswith(NODELIST)]
-    options.append(f"{NODELIST}{','.join(nodes)}")
-    return dataclasses.replace(spec, sbatch_options=tuple(options))
+    return load_scheduler(spec.via).pin_nodes(spec, tuple(nodes))
 
 
 def build_confirmation(spec: JobSpec, nodes: Iterable[str]) -> JobSpec:
@@ -82,7 +78,7 @@ def describe_confirmation(ended: EndedJob, named: str) -> tuple[str, ...]:
 
 def describe_check(ended: EndedJob, printed: str) -> str:
     """Describe the end of the site's check of nodes, and what it printed last."""
-    from pytest_llmbench.launch.recipe.node_check import MINUTES
+    from pytest_llmbench.launch.plan.node_check import MINUTES
 
     job, end, nodes = ended.job, ended.end, get_nodes(ended.job)
     name = f" (job {job.job_id})" if job.job_id else ""

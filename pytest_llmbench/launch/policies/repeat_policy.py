@@ -16,7 +16,7 @@ from pytest_llmbench.core.codes import JUDGED, Reason, Verdict
 from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobStatus, Purpose, SubmissionState
 from pytest_llmbench.core.judgement_records import Judgement, Look
 from pytest_llmbench.core.run_records import Run
-from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
     EndedJob,
@@ -27,7 +27,7 @@ from pytest_llmbench.launch.policies.run_history import (
     avoid_nodes,
     get_nodes,
 )
-from pytest_llmbench.launch.slurm.statuses import is_refused
+from pytest_llmbench.launch.schedulers import load_scheduler
 from pytest_llmbench.session.launch_settings import LaunchSettings
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
@@ -128,7 +128,7 @@ def _was_refused(job: Job) -> bool:
     status = job.status
     if job.refused or status is None:
         return job.refused
-    return is_refused(status) or _is_given_up(status)
+    return load_scheduler(job.spec.via).is_refused(status) or _is_given_up(status)
 
 
 def _is_given_up(status: JobStatus) -> bool:

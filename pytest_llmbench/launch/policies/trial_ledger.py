@@ -17,7 +17,8 @@ from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import Blame, JobSpec, Purpose
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import NextTrial, Trial, TrialOutcome, TrialReport
-from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.shared_allocation import place_run
 from pytest_llmbench.launch.policies.node_policy import pin_nodes
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
@@ -29,10 +30,10 @@ from pytest_llmbench.launch.policies.run_history import (
     join_texts,
 )
 from pytest_llmbench.launch.policies.trial_statistics import is_measured
-from pytest_llmbench.launch.preflight.allocation import place_run
+from pytest_llmbench.launch.schedulers import load_scheduler
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.preflight.allocation import AllocationPlan
+    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 
 MOST_ALLOCATIONS = 3
 """So many may end before their runs did; each further run is a job of its own."""
@@ -240,7 +241,7 @@ def plan_trial(ledger: TrialLedger, plan: TrialPlan, step: NextTrial, allocation
 
 def _pin(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
     """Give a job exactly these nodes, if there are any and it needs some."""
-    if not nodes or spec.via == "local":
+    if not nodes or load_scheduler(spec.via).here:
         return spec
     return dataclasses.replace(pin_nodes(spec, nodes), exclude=())
 

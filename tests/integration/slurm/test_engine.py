@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_schedulers import FakeSchedulers
 from support.clusters import Cluster
+from support.fake_schedulers import FakeSchedulers
 from support.job_specs import job_spec
 
 from pytest_llmbench.core.commands import CommandOutput, run

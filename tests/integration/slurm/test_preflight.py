@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from fake_schedulers import make_slurm, make_slurm_schedulers
 from support.clusters import Cluster as RealCluster
+from support.fake_schedulers import make_slurm, make_slurm_schedulers
 from support.planned import machine, planned, program
 
 from pytest_llmbench.core.commands import run

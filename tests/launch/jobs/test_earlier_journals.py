@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fake_schedulers import TOOLS, FakeSchedulers
+from support.fake_schedulers import TOOLS, FakeSchedulers
 from support.job_specs import Clock, ended
 
 from pytest_llmbench.core.job_records import Job, JobEnd, JobSpec, JobStatus, Purpose, SubmissionState

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from fake_schedulers import make_slurm
+from support.fake_schedulers import make_slurm
 from support.job_specs import Clock
 from support.planned import FACTS, machine, program
 

@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from run_histories import TRIAL, describe_step, list_variants, trial_history
+from support.run_histories import TRIAL, describe_step, list_variants, trial_history
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import NextTrial, PairedAnswer, PairedOutcome, Trial, TrialOutcome
-from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.policies.ab_policy import AbPolicy, PairedSettings, count_runs, next_runs, next_step
 from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns
 from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
-from pytest_llmbench.launch.preflight.allocation import AllocationPlan
 
 SEPARATE = PairedSettings()
 SHARED = PairedSettings(allocation=0)

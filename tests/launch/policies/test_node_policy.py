@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from run_histories import (
+from support.run_histories import (
     BROKEN,
     CRASHED,
     REFUSED,
@@ -57,12 +57,12 @@ def test_suspect_nodes_get_one_more_run(
 
 
 def test_confirmation_replaces_the_node_list_of_its_job() -> None:
-    spec = replace(SPEC, sbatch_options=("--qos=high", "--nodelist=n[1-9]"))
+    spec = replace(SPEC, scheduler_options=("--qos=high", "--nodelist=n[1-9]"))
     history = make_history(ended(), spec=spec, finding=SUSPECT, left_out=("n7",))
     step = next_runs(history, NodePolicy())
     assert isinstance(step, NextRuns)
     (run,) = step.runs
-    assert run.spec.sbatch_options == ("--qos=high", "--nodelist=n1,n9")
+    assert run.spec.scheduler_options == ("--qos=high", "--nodelist=n1,n9")
     assert run.spec.exclude == ("n7",)
 
 

@@ -13,18 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_histories import (
-    BROKEN,
-    CANCELLED,
-    CRASHED,
-    HUNG,
-    REFUSED,
-    SPEC,
-    describe_step,
-    ended,
-    judged,
-    make_history,
-)
 from support.builders import (
     BASELINE,
     HISTORY,
@@ -36,6 +24,18 @@ from support.builders import (
     segment,
     steps,
 )
+from support.run_histories import (
+    BROKEN,
+    CANCELLED,
+    CRASHED,
+    HUNG,
+    REFUSED,
+    SPEC,
+    describe_step,
+    ended,
+    judged,
+    make_history,
+)
 
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.codes import Reason, Verdict
@@ -43,7 +43,7 @@ from pytest_llmbench.core.job_records import EndedBy, JobEnd, JobStatus, Phase, 
 from pytest_llmbench.core.judgement_records import Judgement, Look
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.judge.decide import decide_status, judge
-from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.policies.repeat_policy import (
     IN_TURN,
     ONE_LOOK,

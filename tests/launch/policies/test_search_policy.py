@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from run_histories import CANCELLED, TRIAL, ended, ended_trial, list_variants, make_history, trial_history
+from support.run_histories import CANCELLED, TRIAL, ended, ended_trial, list_variants, make_history, trial_history
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import BisectAnswer, BisectOutcome, NextTrial, Trial, TrialOutcome
+from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.policies.run_history import Conclusion, EndedJob, NextRuns
 from pytest_llmbench.launch.policies.search_policy import (
     BisectSettings,
@@ -25,7 +26,6 @@ from pytest_llmbench.launch.policies.search_policy import (
     next_step,
 )
 from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
-from pytest_llmbench.launch.preflight.allocation import AllocationPlan
 
 THIRTY_TWO = BisectSettings(32)
 FAILED = TrialOutcome.DOES_NOT_RUN

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from run_histories import (
+from support.run_histories import (
     BROKEN,
     CANCELLED,
     CRASHED,
@@ -26,7 +26,8 @@ from run_histories import (
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import JobEnd, JobStatus, Phase, Purpose
 from pytest_llmbench.core.trial_records import NextTrial, Trial, TrialOutcome, TrialReport, TrialTime
-from pytest_llmbench.launch.follow import NextJob
+from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
     EndedJob,
@@ -41,7 +42,6 @@ from pytest_llmbench.launch.policies.trial_ledger import (
     plan_trial,
     read_ledger,
 )
-from pytest_llmbench.launch.preflight.allocation import AllocationPlan
 
 GOOD, NEW = list_variants(("good", "new"))
 MEASURED, LOST = TrialOutcome.MEASURED, TrialOutcome.LOST
@@ -125,10 +125,10 @@ def test_removed_build_is_no_trial() -> None:
 
 
 def test_next_run_gets_the_nodes_of_the_first() -> None:
-    spec = replace(NEW, sbatch_options=("--qos=high", "--nodelist=n[1-9]"))
+    spec = replace(NEW, scheduler_options=("--qos=high", "--nodelist=n[1-9]"))
     (run,) = plan(read(FIRST), replace(ALONE, variants=(GOOD, spec))).runs
     assert (run.repeat, run.attempt, run.spec.variant) == (2, 1, "new")
-    assert run.spec.sbatch_options == ("--qos=high", "--nodelist=n1,n2")
+    assert run.spec.scheduler_options == ("--qos=high", "--nodelist=n1,n2")
     assert run.spec.exclude == ()
 
 
@@ -175,7 +175,7 @@ def test_ended_allocation_is_followed_by_one_for_the_rest() -> None:
     step = plan(ledger, SHARED)
     held, run = step.runs
     assert held.identity == (TRIAL.case_id, "allocation", 1, 2)
-    assert held.spec.sbatch_options == ("--nodelist=n1,n2",)
+    assert held.spec.scheduler_options == ("--nodelist=n1,n2",)
     command = ("sbatch", "--no-requeue", "--time=1:30:00", "./launch.sh")
     assert held.spec.command == command
     assert (run.spec.allocation, run.repeat) == (2, 3)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_schedulers import make_slurm_schedulers
+from support.fake_schedulers import make_slurm_schedulers
 from support.planned import FACTS, Python, machine, planned, program
 
 from pytest_llmbench.core.commands import CommandOutput

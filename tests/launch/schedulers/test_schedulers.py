@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fake_schedulers import TOOLS
+from support.fake_schedulers import TOOLS
 from support.job_specs import job, job_spec
 
 from pytest_llmbench.core.errors import LaunchError

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from fake_schedulers import make_slurm
+from support.fake_schedulers import make_slurm
 from support.job_specs import START, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose

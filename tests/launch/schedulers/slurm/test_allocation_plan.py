@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from fake_schedulers import TOOLS
+from support.fake_schedulers import TOOLS
 from support.job_specs import job_spec
 from support.planned import FACTS
 

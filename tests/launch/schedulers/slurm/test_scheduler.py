@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_schedulers import make_slurm
+from support.fake_schedulers import make_slurm
 from support.job_specs import START, job_spec
 
 from pytest_llmbench.core.job_records import Job, JobStatus, Phase

@@ -1,1 +1,0 @@
-"""The launch of a session, until it joins the other launch modules."""
