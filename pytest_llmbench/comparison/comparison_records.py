@@ -190,3 +190,6 @@ class SidesCompared:
             and not self.not_compared
             and all(run.configuration or run.reason is Reason.COPIED for run in self.no_data)
         )
+
+
+# --- the configurations of one session beside each other ----------------------------------------------------

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.core.baseline_records import Baseline, Contradiction, Tolerance
     from pytest_llmbench.core.codes import Reason, Verdict
-    from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Note, StoredRun
+    from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Note, StoredRun, VerdictStatement
 
 
 SHOWN = 0.005
@@ -82,7 +82,8 @@ class LastGoodRun:
     software: ComparedFacts = NOT_COMPARED
     settings: ComparedFacts = NOT_COMPARED
     nodes: ComparedNodes | None = None
-    steps: tuple[str, str] | None = None  # the shape of the steps in words, its own and that of the red run
+    # the shapes of the steps, its own and that of the red run
+    steps: tuple[tuple[VerdictStatement, ...], tuple[VerdictStatement, ...]] | None = None
 
 
 DailyRuns: TypeAlias = "Sequence[DailyRun | StoredRun]"
@@ -125,7 +126,6 @@ class LevelChange:
     lasting: float = 0.0  # what is left of it, 0 where it was taken back
     acknowledged: Acknowledgement | None = None  # what covers it now
     expired: Acknowledgement | None = None  # what did
-    text: str = ""
 
     @property
     def partly_taken_back(self) -> bool:
@@ -209,7 +209,7 @@ class Judgement:
 
     verdict: Verdict
     reason: Reason
-    sentences: tuple[str, ...]  # what was compared first, behind it what else there is to say
+    statements: tuple[VerdictStatement, ...]  # what was compared comes first
     baseline: Baseline
     bound_seconds: float  # the largest step time that passes, NaN against a baseline without a value
     tolerance: Tolerance
@@ -223,11 +223,6 @@ class Judgement:
     changes: tuple[LevelChange, ...] = ()  # those of the level over all that are known, oldest first
     last_good: LastGoodRun | None = None  # of a red run, where one is known
     on_bound: OnBound | None = None  # there where the last nights flip from one side of the bound to the other
-
-    @property
-    def text(self) -> str:
-        """The sentences as one."""
-        return "; ".join(self.sentences)
 
     @property
     def runs(self) -> tuple[Measurement, ...]:

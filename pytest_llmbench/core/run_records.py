@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import Checkpoints
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_llmbench.core.baseline_records import Baseline, Key, Window
-    from pytest_llmbench.core.codes import NoteCode, Reason
+    from pytest_llmbench.core.codes import NoteCode
     from pytest_llmbench.core.job_records import Pairs
     from pytest_llmbench.core.log_records import ParsedLog
 
@@ -268,7 +269,7 @@ class Note:
     """Something a reader should know that changes no verdict, with the log line it stands on (0: none)."""
 
     code: NoteCode
-    text: str
+    statement: VerdictStatement
     line: int = 0
     acknowledgement: Acknowledgement | None = None
     """The entry that it is about, where there is one."""
@@ -281,6 +282,12 @@ class Problem:
     reason: Reason
     text: str
     line: int = 0
+
+
+VerdictStatement: TypeAlias = "NamedTuple | str | Note | Problem | Acknowledgement"
+"""What a verdict states: a record or code of `statements`, or a text of another stage."""
+
+UNMEASURED = Problem(Reason.WINDOW_INCOMPLETE, "no step time was measured")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,27 @@ import math
 from collections.abc import Sequence
 from datetime import date
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import NoteCode, Reason
 from pytest_llmbench.core.judgement_records import Evidence, PreviousRun
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Metric, Note
+from pytest_llmbench.core.statements import (
+    AcceptedReason,
+    Figure,
+    FigureStatement,
+    IdleAcknowledgement,
+    IdleCause,
+)
 from pytest_llmbench.judge.run_selection import list_valid_runs
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.run_records import VerdictStatement
 
 LAST_RUNS = 7  # the level before an accepted change is the median of so many valid runs before it
 
@@ -35,14 +45,6 @@ def select_covering(configuration: str, entries: Sequence[Acknowledgement]) -> t
 
 def _select_named(configuration: str, entries: Sequence[Acknowledgement]) -> list[Acknowledgement]:
     return [entry for entry in entries if fnmatchcase(configuration, entry.configuration)]
-
-
-def describe_acknowledgement(entry: Acknowledgement) -> str:
-    """Return `acknowledged: +6.0 % by NAME until 2026-01-31: REASON`; of an accepted reason `accepted: CODE by ...`."""
-    if entry.accepts is not None:
-        return f"accepted: {entry.accepts} by {entry.by} until {entry.expires}: {entry.reason}"
-    size = formatting.format_difference(1 + entry.fraction)
-    return f"acknowledged: {size} by {entry.by} until {entry.expires}: {entry.reason}"
 
 
 def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bool = False) -> Evidence:
@@ -74,14 +76,14 @@ def find_accepted(reason: Reason, run: Measurement, entries: Sequence[Acknowledg
     return next((entry for entry in entries if entry.accepts is reason and entry.since <= started.date()), None)
 
 
-def note_accepted(entry: Acknowledgement, text: str, line: int = 0) -> Note:
-    """Return the note of a run whose reason to fail was accepted: `text` says what is wrong with it."""
-    return Note(NoteCode.ACKNOWLEDGED, f"{text} ({describe_acknowledgement(entry)})", line, acknowledgement=entry)
+def note_accepted(entry: Acknowledgement, statement: VerdictStatement, line: int = 0) -> Note:
+    """Return the note of a run whose reason to fail, a `statement`, was accepted."""
+    return Note(NoteCode.ACKNOWLEDGED, AcceptedReason(statement, entry), line, acknowledgement=entry)
 
 
 def _accept_problems(run: Measurement, entries: Sequence[Acknowledgement]) -> Measurement:
     found = [(problem, find_accepted(problem.reason, run, entries)) for problem in run.problems]
-    notes = [note_accepted(entry, problem.text, problem.line) for problem, entry in found if entry is not None]
+    notes = [note_accepted(entry, problem, problem.line) for problem, entry in found if entry is not None]
     if not notes:
         return run
     left = tuple(problem for problem, entry in found if entry is None)
@@ -111,18 +113,12 @@ def apply_acknowledgements(
     active = [entry for entry, note in zip(began, notes, strict=True) if note is None]
     accepted = _compute_shift(evidence, active)
     shift = min(accepted, math.log1p(LARGEST))
-    remarks = [_note(NoteCode.ACKNOWLEDGED, entry, describe_acknowledgement(entry)) for entry in active]
+    remarks = [Note(NoteCode.ACKNOWLEDGED, entry, acknowledgement=entry) for entry in active]
     if accepted > shift:
-        remarks.append(
-            Note(NoteCode.ACKNOWLEDGED, f"of {formatting.format_difference(math.exp(accepted))} in all +10.0 % count")
-        )
+        remarks.append(Note(NoteCode.ACKNOWLEDGED, FigureStatement(Figure.ACCEPTED_IN_ALL, accepted)))
     if shift > 0 and _needs_none(newest, evidence, shift):
         shift = 0.0
-        text = "faster than the acknowledged level by more than the tolerance: it can go"
-        remarks = [
-            _note(NoteCode.ACKNOWLEDGEMENT_IDLE, entry, f"{describe_acknowledgement(entry)}: {text} ({entry.place})")
-            for entry in active
-        ]
+        remarks = [_note_idle(entry, IdleCause.FASTER) for entry in active]
     return dataclasses.replace(
         move_baseline(evidence, math.exp(shift)) if shift else evidence,
         remarks=(*evidence.remarks, *remarks, *idle),
@@ -137,23 +133,21 @@ def takes_no_improvement(evidence: Evidence) -> bool:
 
 def _find_idle_reason(entry: Acknowledgement, evidence: Evidence, *, certify: bool) -> Note | None:
     """Return why an acknowledgement that has begun moves nothing; None where it does."""
-    what = f"{describe_acknowledgement(entry)} ({entry.place})"
     if certify:
-        return _note(NoteCode.ACKNOWLEDGEMENT_IDLE, entry, f"without effect under --llmb-certify: {what}")
+        return _note_idle(entry, IdleCause.CERTIFIED)
     if evidence.now.date() > entry.expires:
-        return _note(NoteCode.ACKNOWLEDGEMENT_EXPIRED, entry, f"expired on {entry.expires}, without effect: {what}")
+        return _note_idle(entry, IdleCause.EXPIRED)
     if entry.accepts is not None:
         return None
     recording = evidence.baseline.recording
     last = (recording.newest_run or recording.date[:10]) if recording else ""
-    if last >= entry.since.isoformat():
-        why = f"the baseline was recorded from runs up to {last} and may hold it already"
-        return _note(NoteCode.ACKNOWLEDGEMENT_IDLE, entry, f"without effect, {why}: {what}")
-    return None
+    return _note_idle(entry, IdleCause.RECORDED, last) if last >= entry.since.isoformat() else None
 
 
-def _note(code: NoteCode, entry: Acknowledgement, text: str) -> Note:
-    return Note(code, text, acknowledgement=entry)
+def _note_idle(entry: Acknowledgement, cause: IdleCause, recorded: str = "") -> Note:
+    expired = cause is IdleCause.EXPIRED
+    code = NoteCode.ACKNOWLEDGEMENT_EXPIRED if expired else NoteCode.ACKNOWLEDGEMENT_IDLE
+    return Note(code, IdleAcknowledgement(entry, cause, recorded), acknowledgement=entry)
 
 
 def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> float:

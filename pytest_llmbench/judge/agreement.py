@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.judgement_records import Estimate, Evidence
 from pytest_llmbench.core.robust import HICCUP, MOST_STALLS, compute_mean, compute_trimmed_mean, winsorise
 from pytest_llmbench.core.run_records import Measurement
+from pytest_llmbench.core.statements import CoarseTime, OtherStatistic, SlowMean, WideInterval
 from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.judge.estimate import EQUAL, FEWEST_STEPS, Answer, bound_run_rounding, estimate_within
 from pytest_llmbench.judge.noise import REACHING, estimate_within_run
@@ -32,18 +32,16 @@ WIDEST = 4  # tolerances: a statistic that the steps fix to no better than this 
 STALLS = 1.25  # what slow steps may add to a mean: more in a baseline excuses nothing, and more in a run is no hiccup
 
 
-def find_doubt(own_answer: Answer, current: Sequence[Measurement], evidence: Evidence) -> str:
-    """Return why an answer is not shared by the other statistic; empty where it is."""
-    trimmed = evidence.baseline.window.statistic == "trimmed_mean"
-    name, statistic = ("mean", compute_mean) if trimmed else ("20 % trimmed mean", compute_trimmed_mean)
-    expected = _expect_seconds(evidence.baseline, trimmed=not trimmed)
+def find_doubt(own_answer: Answer, current: Sequence[Measurement], evidence: Evidence) -> OtherStatistic | None:
+    """Return the other statistic if it does not share an answer, None if it does."""
+    trimmed = evidence.baseline.window.statistic != "trimmed_mean"
+    statistic = compute_trimmed_mean if trimmed else compute_mean
+    expected = _expect_seconds(evidence.baseline, trimmed=trimmed)
     difference = _average_difference(current, statistic, expected)
     beyond = difference > math.log(evidence.tolerance.factor) + EQUAL
     if beyond is (own_answer is Answer.BEYOND):
-        return ""
-    side = "beyond" if beyond else "within"
-    slower = formatting.format_difference(math.exp(difference))
-    return f"the {name} is {side} the bound ({slower} against {formatting.format_seconds(expected)}): few steps decide"
+        return None
+    return OtherStatistic(trimmed, beyond, difference, expected)
 
 
 class LiteralRule(NamedTuple):
@@ -51,7 +49,7 @@ class LiteralRule(NamedTuple):
 
     meets: bool
     reason: Reason | None = None  # the reason that it is not met although the statistic is within the bound
-    because: str = ""
+    because: SlowMean | WideInterval | None = None
 
 
 def apply_literal_rule(current: Sequence[Measurement], evidence: Evidence, estimate: Estimate) -> LiteralRule:
@@ -62,12 +60,12 @@ def apply_literal_rule(current: Sequence[Measurement], evidence: Evidence, estim
     plain mean, so that saves that were recorded are no stalls. And the steps have to fix the statistic at all: its
     interval by them alone is at most four tolerances wide. Assumed noise is no part of that interval.
     """
-    if estimate.difference > estimate.margin + EQUAL or explain_coarseness(current, evidence):
+    if estimate.difference > estimate.margin + EQUAL or find_coarse_time(current, evidence):
         return LiteralRule(meets=False)
-    if because := _explain_slow_mean(current, evidence, estimate.margin):
-        return LiteralRule(meets=False, reason=Reason.FEW_STEPS_DECIDE, because=because)
-    if because := _explain_wide_interval(current, estimate):
-        return LiteralRule(meets=False, reason=Reason.INTERVAL_TOO_WIDE, because=because)
+    if mean := _find_slow_mean(current, evidence, estimate.margin):
+        return LiteralRule(meets=False, reason=Reason.FEW_STEPS_DECIDE, because=mean)
+    if interval := _find_wide_interval(current, estimate):
+        return LiteralRule(meets=False, reason=Reason.INTERVAL_TOO_WIDE, because=interval)
     return LiteralRule(meets=True)
 
 
@@ -76,10 +74,10 @@ def meets_point(current: Sequence[Measurement], evidence: Evidence, estimate: Es
     return apply_literal_rule(current, evidence, estimate).meets
 
 
-def _explain_slow_mean(current: Sequence[Measurement], evidence: Evidence, margin: float) -> str:
-    """Return that the plain mean is beyond the bound, "" if it is within it or decides the verdict itself."""
+def _find_slow_mean(current: Sequence[Measurement], evidence: Evidence, margin: float) -> SlowMean | None:
+    """Return the plain mean if it is beyond the bound, None if it is within it or decides the verdict itself."""
     if evidence.baseline.window.statistic == "mean":
-        return ""
+        return None
     expected = _expect_seconds(evidence.baseline, trimmed=False)
     averaged = max(run.moving_mean for run in current)
     usual = _average_difference(
@@ -87,17 +85,15 @@ def _explain_slow_mean(current: Sequence[Measurement], evidence: Evidence, margi
     )
     with_hiccups = _average_difference(current, compute_mean, expected)
     if usual <= margin + EQUAL and with_hiccups <= margin + math.log(STALLS):
-        return ""
-    slower, against = formatting.format_difference(math.exp(with_hiccups)), formatting.format_seconds(expected)
-    forgiven = "" if usual <= margin + EQUAL else f" after {MOST_STALLS} transient stalls are forgiven"
-    return f"the mean of all steps is beyond the bound{forgiven} ({slower} against {against})"
+        return None
+    return SlowMean(with_hiccups, expected, 0 if usual <= margin + EQUAL else MOST_STALLS)
 
 
-def _explain_wide_interval(current: Sequence[Measurement], estimate: Estimate) -> str:
-    """Return that the steps of the runs do not fix their statistic, "" if they do or are too few to show it."""
+def _find_wide_interval(current: Sequence[Measurement], estimate: Estimate) -> WideInterval | None:
+    """Return the interval if the steps do not fix their statistic, None if they do or are too few to show it."""
     # The interval of the verdict is at least as wide.
     if estimate.threshold_only or estimate.high - estimate.low <= WIDEST * estimate.margin:
-        return ""
+        return None
     inside = [estimate_within(run) for run in current]
     count = len(inside)
     error = math.sqrt(sum(within.error**2 for within in inside)) / count
@@ -108,19 +104,20 @@ def _explain_wide_interval(current: Sequence[Measurement], estimate: Estimate) -
     above = min(half, sum(map(_reach_up, current)) / count)
     width = below + above
     if width <= WIDEST * estimate.margin + EQUAL or all(map(_varies_as_usual, current)):
-        return ""
-    low, high = (formatting.format_difference(math.exp(bound)) for bound in (-below, above))
-    return f"the steps fix the step time to between {low} and {high} only, wider than {WIDEST} tolerances"
+        return None
+    return WideInterval(-below, above, WIDEST)
 
 
-def explain_coarseness(current: Sequence[Measurement], evidence: Evidence) -> str:
-    """Return that a run may be beyond the bound and print the same times, as a rate of one or two digits does."""
+def find_coarse_time(current: Sequence[Measurement], evidence: Evidence) -> CoarseTime | None:
+    """Return the time of a run that may be beyond the bound and print the same, as a rate of one or two digits does.
+
+    None without such a run.
+    """
     for run in current:
         seconds, slowest = run.statistic_seconds or math.nan, _find_slowest(run, evidence)
         if slowest > evidence.baseline.step_seconds * evidence.tolerance.factor * (1 + EQUAL):
-            shown = formatting.format_seconds(seconds), formatting.format_seconds(slowest)
-            return f"printed too coarsely: {shown[0]} may be up to {shown[1]}, which no repeat would show"
-    return ""
+            return CoarseTime(seconds, slowest)
+    return None
 
 
 def _find_slowest(run: Measurement, evidence: Evidence) -> float:

@@ -7,16 +7,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import AcceptedValue, Budget, Recording
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord
 from pytest_llmbench.core.run_records import Measurement, Note
+from pytest_llmbench.core.statements import (
+    AgainstRecorded,
+    BudgetDoubt,
+    BudgetDoubtCode,
+    DriftedRecording,
+    DriftedRun,
+    DriftLimits,
+    LogPlace,
+    MovedRecording,
+    OverBudget,
+    UnstatedCheckpoint,
+    ValueDrift,
+)
 from pytest_llmbench.core.tolerance import (
     EQUAL,
     FASTER,
-    describe_move,
     find_reference,
     find_starting_value,
     is_beyond,
@@ -64,8 +75,8 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     answered = answer(estimate.low + since, estimate.high + since, limit)
     edited = since > math.log1p(evidence.drift_budget) + EQUAL and answered is not Answer.WITHIN
     difference = estimate.difference + since
-    distance = _note_distance(recording, first, difference, evidence)
-    notes = (*judgement.notes, distance, *_note_moves(recording, evidence.drift_budget))
+    moved = _note_distance(recording, first, difference, evidence)
+    notes = (*judgement.notes, moved, *_note_moves(recording, evidence.drift_budget))
     noted = replace(judgement, notes=notes)
     meets = (
         _find_furthest(judgement, difference, first) <= limit + EQUAL and answered is not Answer.BEYOND and not edited
@@ -78,14 +89,16 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     if edited or answered is Answer.BEYOND:
         few = not edited and len(judgement.runs) < evidence.look.fewest  # one slow node would make it a regression
         verdict, reason = (verdict, Reason.UNCONFIRMED) if few else (Verdict.REGRESSION, reason)
-    text = (
-        _describe_recorded(recording, first, evidence) if edited else _describe_run(first, difference, limit, evidence)
-    )
+    limits = DriftLimits(evidence.drift_budget, evidence.tolerance)
+    drifted: DriftedRecording | DriftedRun = DriftedRecording(recording.trimmed_mean_seconds, first, limits)
+    if not edited:
+        seconds, allowed = (first.seconds * math.exp(distance) for distance in (difference, limit))
+        drifted = DriftedRun(seconds, allowed, first, limits)
     return replace(
         judgement,
         verdict=verdict,
         reason=reason,
-        sentences=(text, f"against the recorded value: {judgement.text}"),
+        statements=(drifted, AgainstRecorded(judgement.statements)),
         meets_point=False,
     )
 
@@ -98,32 +111,14 @@ def _find_furthest(judgement: Judgement, difference: float, first: AcceptedValue
     return max(math.log(run_seconds / first.seconds) for run_seconds in seconds)
 
 
-def _describe_run(first: AcceptedValue, difference: float, limit: float, evidence: Evidence) -> str:
-    bound = formatting.format_seconds(first.seconds * math.exp(limit))
-    return f"{_describe_distance(first, difference)}; at most {bound} is allowed ({_describe_budget(evidence)})"
-
-
-def _describe_recorded(recording: Recording, first: AcceptedValue, evidence: Evidence) -> str:
-    distance = describe_move(recording.trimmed_mean_seconds, first)
-    return f"the recorded value moved too far: {distance} ({_describe_budget(evidence)})"
-
-
-def _describe_budget(evidence: Evidence) -> str:
-    return f"drift budget {evidence.drift_budget * 100:.10g} %, tolerance {evidence.tolerance}"
-
-
-def _describe_distance(first: AcceptedValue, difference: float) -> str:
-    return f"tonight {describe_move(first.seconds * math.exp(difference), first)}"
-
-
 def _note_distance(recording: Recording, first: AcceptedValue, difference: float, evidence: Evidence) -> Note:
     """Return how far run and recorded value are from what was accepted, notable from half the budget on."""
-    recorded = recording.trimmed_mean_seconds / first.seconds
-    furthest = max(difference, math.log(recorded))
+    recorded = recording.trimmed_mean_seconds
+    furthest = max(difference, math.log(recorded / first.seconds))
     is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
-    since = f"recorded since: {formatting.format_difference(recorded)} ({_describe_budget(evidence)})"
-    text = f"{_describe_distance(first, difference)}; {since}"
-    return Note(NoteCode.RECORDED_DRIFT if is_notable else NoteCode.RECORDED_DRIFT_LITTLE, text)
+    limits = DriftLimits(evidence.drift_budget, evidence.tolerance)
+    drift = ValueDrift(first.seconds * math.exp(difference), recorded, first, limits)
+    return Note(NoteCode.RECORDED_DRIFT if is_notable else NoteCode.RECORDED_DRIFT_LITTLE, drift)
 
 
 def _note_moves(recording: Recording, budget: float) -> Iterator[Note]:
@@ -131,8 +126,7 @@ def _note_moves(recording: Recording, budget: float) -> Iterator[Note]:
     origin, now = find_starting_value(recording), recording.trimmed_mean_seconds
     if is_beyond(now, origin, budget) and origin != find_reference(recording):
         moves = sum(bool(value.reason) and value.reason != FASTER for value in list_accepted(recording))
-        text = f"recorded values: {describe_move(now, origin)}, in {formatting.count_noun(moves, 'accepted move')}"
-        yield Note(NoteCode.RECORDED_MOVED, text)
+        yield Note(NoteCode.RECORDED_MOVED, MovedRecording(now, origin, moves))
 
 
 # --- checkpoints ---------------------------------------------------------------------------------------------
@@ -160,7 +154,7 @@ def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Ju
         judgement,
         verdict=Verdict.REGRESSION if over else Verdict.INVALID,
         reason=Reason.OVER_BUDGET if over else Reason.BUDGET_UNKNOWN,
-        sentences=(*(finding.text for finding in decisive), *judgement.sentences),
+        statements=(*decisive, *judgement.statements),
     )
 
 
@@ -196,58 +190,55 @@ def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | N
     records = [record for record in records if record.action == action]
     timed = [record for record in records if record.seconds is not None and _is_timed(record, budget)]
     slowest = max(timed, key=lambda record: record.seconds or 0.0, default=None)
-    limit = f"the budget is {budget.largest:g} s{f' ({budget.place})' if budget.place else ''}"
-    if slowest is not None and (slowest.seconds or 0.0) > budget.largest:
-        took = f"{slowest.seconds:.10g} s{' until it was handed over' if slowest.dispatched else ''}"
-        text = f"checkpoint {action} took {took} ({_name_place(run, slowest.line, newest)})"
-        return Note(NoteCode.OVER_BUDGET, f"{text}, {limit}", slowest.line)
+    if slowest is not None and slowest.seconds is not None and slowest.seconds > budget.largest:
+        place = _find_place(run, slowest.line, newest)
+        over = OverBudget(action, budget, slowest.seconds, slowest.dispatched, place)
+        return Note(NoteCode.OVER_BUDGET, over, slowest.line)
     if not records and not run.checkpoints.unread:
-        return _explain_unstated(run, action, limit)
+        return _note_unstated(run, action, budget)
     doubt = _find_doubt(records, timed, budget, run.checkpoints.unread)
     if doubt is None:
         return None
-    why, line = doubt
-    text = f"checkpoint {action} cannot be judged: {why} ({_name_place(run, line, newest)}); {limit}"
-    return Note(NoteCode.BUDGET_UNKNOWN, text, line)
+    code, line = doubt
+    place = _find_place(run, line, newest)
+    return Note(NoteCode.BUDGET_UNKNOWN, BudgetDoubt(action, budget, code, run.checkpoints.unread, place), line)
 
 
 def _is_timed(record: CheckpointRecord, budget: Budget) -> bool:
     return record.dispatched or budget.metric != DISPATCH
 
 
-def _name_place(run: Measurement, line: int, newest: bool) -> str:
-    return f"line {line}" if newest or run.log is None else f"{run.log.name}:{line}"
+def _find_place(run: Measurement, line: int, newest: bool) -> LogPlace:
+    return LogPlace("" if newest or run.log is None else run.log.name, line)
 
 
-def _explain_unstated(run: Measurement, action: str, limit: str) -> Note:
-    """Return what follows where a log says nothing: most runs save and load nothing, but some are made to."""
+def _note_unstated(run: Measurement, action: CheckpointAction, budget: Budget) -> Note:
+    """Return the note on a log without the checkpoint: most runs have none, but some are made to."""
     meant = run.run.found.saves if action == CheckpointAction.SAVE else ""
     if action == CheckpointAction.LOAD and run.excluded is not None and run.excluded.reason is Reason.CHECKPOINT_LOAD:
         meant = run.excluded.text
-    if meant:
-        return Note(NoteCode.BUDGET_UNKNOWN, f"the log states no checkpoint {action}, though {meant}; {limit}")
-    return Note(NoteCode.BUDGET_UNUSED, f"the log states no checkpoint {action}; {limit}")
+    code = NoteCode.BUDGET_UNKNOWN if meant else NoteCode.BUDGET_UNUSED
+    return Note(code, UnstatedCheckpoint(action, budget, meant))
 
 
 def _find_doubt(
     records: Sequence[CheckpointRecord], timed: Sequence[CheckpointRecord], budget: Budget, unread: int
-) -> tuple[str, int] | None:
+) -> tuple[BudgetDoubtCode, int] | None:
     """Return why times within a budget do not show that it was kept, with the line; None where they do."""
     torn = next((record for record in records if record.torn), None)
     if torn is not None:
-        return "its time is cut off", torn.line
+        return BudgetDoubtCode.TRUNCATED, torn.line
     untimed = [record for record in records if record.seconds is None]
     stated = [record for record in records if record.seconds is not None]
     if _count_per_rank(untimed) > _count_per_rank(stated):
-        return "no time is stated for it", untimed[-1].line
+        return BudgetDoubtCode.UNTIMED, untimed[-1].line
     dispatched = next((record for record in timed if record.dispatched), None)
     if dispatched is not None and budget.metric != DISPATCH:
-        why = f"it is or may be asynchronous, its time is that of the dispatch only, for which {DISPATCH} is the budget"
-        return why, dispatched.line
+        return BudgetDoubtCode.DISPATCH_ONLY, dispatched.line
     if unread:
-        return f"{unread} more records than are kept", records[-1].line if records else 0
+        return BudgetDoubtCode.UNREAD, records[-1].line if records else 0
     if not timed:
-        return "it is synchronous, so its time is no dispatch", stated[0].line
+        return BudgetDoubtCode.SYNCHRONOUS, stated[0].line
     return None
 
 

@@ -6,17 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline, Key
 from pytest_llmbench.core.codes import JUDGED
 from pytest_llmbench.core.judgement_records import Estimate, Evidence, Judgement
 from pytest_llmbench.core.run_records import Measurement, StoredRun
+from pytest_llmbench.core.statements import NodeCause, NodeFinding, SharedShift, ShiftReference
 from pytest_llmbench.judge.distributions import (
     compute_beta_probability,
     compute_probability,
@@ -27,6 +26,7 @@ from pytest_llmbench.judge.run_selection import list_previous_daily_runs
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Floats
+    from pytest_llmbench.core.statements import RunOnNodes
 
 Name = TypeVar("Name")
 
@@ -40,13 +40,6 @@ FALSE_ALARMS = 0.0001  # the share of days on which chance may move most configu
 SMALLEST = 0.01  # a smaller shared shift is not worth a message
 
 
-class ShiftReference(StrEnum):
-    """What configurations have moved from."""
-
-    LAST_RUNS = "their last runs"
-    BASELINES = "their baselines"
-
-
 @dataclass(frozen=True, slots=True)
 class ConfigurationShift:
     """A configuration with its current runs."""
@@ -54,19 +47,6 @@ class ConfigurationShift:
     key: Key
     estimate: Estimate
     older: tuple[float, ...] = ()  # log(statistic / baseline) of its last runs
-
-
-@dataclass(frozen=True, slots=True)
-class SharedShift:
-    """What most configurations have in common."""
-
-    shift: float  # step times are longer by this fraction; negative where they are shorter
-    low: float  # this bound and the other one are each wrong with a probability of 5 %
-    high: float
-    configurations: tuple[Key, ...]  # those that moved
-    of: int  # so many that were looked at
-    against: ShiftReference
-    text: str
 
 
 def measure_shift(judgement: Judgement, older: Sequence[Measurement | StoredRun]) -> ConfigurationShift | None:
@@ -152,10 +132,8 @@ def _summarise(
     shift, low, high = (math.expm1(common + part) for part in (0, -half_width, half_width))
     if low * high <= 0:  # most have moved, and each by something of its own
         return None
-    text = _describe((shift, low, high), len(keys), len(configurations), against)
-    if len({configuration.key.recipe for configuration in configurations}) > 1:
-        text += ", not a change of one workload"
-    return SharedShift(shift, low, high, keys, len(configurations), against, text)
+    several = len({configuration.key.recipe for configuration in configurations}) > 1
+    return SharedShift(shift, low, high, keys, len(configurations), against, several)
 
 
 def _find_moved(statistics: Floats, freedom: Floats) -> Flags:
@@ -189,33 +167,7 @@ def _pool_shifts(shifts: Floats, errors: Floats) -> tuple[float, float]:
     return float(np.sum(weights * shifts) / np.sum(weights)), half_width
 
 
-def _describe(bounds: tuple[float, float, float], moved: int, of: int, against: ShiftReference) -> str:
-    sign, way = (1, "slower") if bounds[0] > 0 else (-1, "faster")
-    shift, low, high = (sign * bound * 100 for bound in bounds)
-    together = "" if moved == of else f"; all {of} together"
-    by = f"by {shift:.1f} % ({min(low, high):.1f} to {max(low, high):.1f} %)"
-    text = f"{moved} of {of} configurations are {way} than {against}{together} {by}"
-    causes = "driver, image, fabric, power, file system"
-    if against is ShiftReference.LAST_RUNS:
-        return f"{text}: a cluster-wide change ({causes})"
-    return f"{text}: the cluster differs from that of the baselines ({causes})"
-
-
 # --- slow nodes --------------------------------------------------------------------------------------------
-
-
-# The id of a run, its step time in seconds, and its nodes (none: unknown).
-RunOnNodes = tuple[str, float, tuple[str, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class NodeFinding:
-    """What runs say of their nodes."""
-
-    text: str = ""  # empty where they say nothing
-    exclude: tuple[str, ...] = ()  # the nodes that were slow twice: further runs should not get them
-    suspects: tuple[str, ...] = ()  # those that were slow once
-    again: tuple[str, ...] = ()  # the nodes of the slowest run with suspects: a run there confirms them, or clears them
 
 
 def judge_nodes(
@@ -270,49 +222,26 @@ def _explain_alike(runs: Sequence[RunOnNodes], bound_seconds: float) -> NodeFind
     if not all(seconds > bound_seconds for _, seconds, _ in runs):
         return NodeFinding()
     in_all = set.intersection(*(set(nodes) for _, _, nodes in runs))
-    if not in_all:
-        where = "; ".join(
-            f"{formatting.format_seconds(seconds)} on {formatting.fold_nodes(nodes)}" for _, seconds, nodes in runs
-        )
-        return NodeFinding(f"slow on different nodes ({where}): the software, or the whole cluster")
-    return NodeFinding(f"slow each time, each time with {formatting.fold_nodes(in_all)}: the software, or these nodes")
+    return NodeFinding(NodeCause.SHARED_NODES if in_all else NodeCause.ALWAYS_SLOW, tuple(runs))
 
 
 def _explain_apart(
     slow: Sequence[RunOnNodes], fast: Sequence[RunOnNodes], bound_seconds: float, named: frozenset[str]
 ) -> NodeFinding:
-    sound = set(_list_nodes(fast))
+    sound = set(chain.from_iterable(nodes for _, _, nodes in fast))
     if any(sound.issuperset(nodes) for _, _, nodes in slow):
-        times = f"{_list_times(slow)}, {_list_times(fast)}"
-        return NodeFinding(f"slow and fast on the same nodes ({times}): not the nodes alone, nothing to leave out")
+        return NodeFinding(NodeCause.SAME_NODES, tuple(slow), tuple(fast))
     blamed = [named.intersection(nodes) - sound or nodes for _, _, nodes in slow]
     counts = Counter(node for nodes in (*blamed, named & set().union(*blamed)) for node in nodes if node not in sound)
     exclude = tuple(sorted(node for node, count in counts.items() if count > 1))
     suspects = tuple(sorted(node for node, count in counts.items() if count == 1))
     slowest = max((run for run in slow if not counts.keys().isdisjoint(run[2])), key=lambda run: run[1])
-    fast_times = f"{_list_times(fast)} on {formatting.fold_nodes(sound)}"
-    option = formatting.format_exclude_option(exclude)
-    texts = [f"{_name_nodes(exclude)} slow each time ({_list_times(slow)}; {fast_times}): {option}"]
-    again: tuple[str, ...] = ()
-    if suspects:
-        again = tuple(sorted(slowest[2]))
-        option = formatting.format_nodes_option("--llmb-nodelist", again)
-        text = f"{_name_nodes(suspects, may_be=True)} slow ({_list_times(slow)} there, {fast_times})"
-        texts = [*(texts if exclude else []), f"{text}: one run does not tell, {option} confirms it"]
-    if all(seconds > bound_seconds for _, seconds, _ in fast):
-        texts.append("the others are slow as well: the software, or the whole cluster")
-    return NodeFinding("; ".join(texts), exclude, suspects, again)
-
-
-def _name_nodes(nodes: Sequence[str], *, may_be: bool = False) -> str:
-    if len(nodes) == 1:
-        return f"the node {nodes[0]} {'may be' if may_be else 'is'}"
-    return f"the nodes {formatting.fold_nodes(nodes)} {'may be' if may_be else 'are'}"
-
-
-def _list_nodes(runs: Sequence[RunOnNodes]) -> list[str]:
-    return sorted(set(chain.from_iterable(nodes for _, _, nodes in runs)))
-
-
-def _list_times(runs: Sequence[RunOnNodes]) -> str:
-    return formatting.join_first([formatting.format_seconds(seconds) for _, seconds, _ in runs])
+    return NodeFinding(
+        NodeCause.SLOW_NODES,
+        tuple(slow),
+        tuple(fast),
+        exclude,
+        suspects,
+        again=tuple(sorted(slowest[2])) if suspects else (),
+        fast_beyond_bound=all(seconds > bound_seconds for _, seconds, _ in fast),
+    )

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import BaselineKind, Configuration, Key
 from pytest_llmbench.core.codes import JUDGED, Verdict
+from pytest_llmbench.core.configuration_comparisons import ComparisonRow, ConfigurationComparison
 from pytest_llmbench.core.judgement_records import Estimate, Judgement
 from pytest_llmbench.core.outcome_records import CheckKind
 from pytest_llmbench.judge.distributions import compute_quantile
@@ -23,39 +23,6 @@ VERDICTS = {
 }
 
 SEVERITY = tuple(VERDICTS.values())
-
-
-@dataclass(frozen=True, slots=True)
-class ComparisonRow:
-    """One configuration beside its reference, against the baselines of one kind.
-
-    Ratios are step times of the reference over those of the configuration: the weak-scaling efficiency, or the
-    speed-up.
-    """
-
-    key: Key
-    reference: Key
-    baseline: BaselineKind
-    measured: float
-    documented: float
-    bound: float  # the smallest measured ratio that passes
-    difference: float  # measured over documented, less 1
-    low: float
-    high: float
-    verdict: Verdict
-    threshold_only: bool = False  # of one of the two nothing is known of the error: it adds nothing to the interval
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigurationComparison:
-    """What a family or a pair says: the worst of its rows, MISSING without any."""
-
-    kind: CheckKind  # of the check that shows it
-    id: str
-    members: tuple[Key, ...]  # judged or not
-    verdict: Verdict
-    text: str
-    rows: tuple[ComparisonRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +48,16 @@ def compare(
     """
     groups = _group_members(configurations, judgements)
     rows = tuple(_compare_pair(member, group[0]) for group in groups for member in group[1:])
-    verdict = min((row.verdict for row in rows), key=SEVERITY.index, default=Verdict.MISSING)
-    text = _describe(kind, configurations, groups, rows) if rows else _explain_too_few(kind, configurations)
+    worst = min(rows, key=lambda row: (SEVERITY.index(row.verdict), row.difference), default=None)
+    slow = (group[0].configuration.key for group in groups if group[0].judgement.verdict is Verdict.REGRESSION)
     return ConfigurationComparison(
-        kind, identifier, tuple(configuration.key for configuration in configurations), verdict, text, rows
+        kind,
+        identifier,
+        tuple(configurations),
+        worst.verdict if worst else Verdict.MISSING,
+        rows,
+        worst,
+        next(slow, None),
     )
 
 
@@ -152,62 +125,6 @@ def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
         parts = zip(variances, estimates, strict=True)
         freedom = sum(variances) ** 2 / sum(variance**2 / estimate.degrees_of_freedom for variance, estimate in parts)
     return compute_quantile(1 - min(ours.level, theirs.level), freedom) * math.sqrt(sum(variances))
-
-
-# --- words ------------------------------------------------------------------------------------------------
-
-
-def _describe(
-    kind: CheckKind,
-    configurations: Sequence[Configuration],
-    groups: Sequence[Sequence[_JudgedMember]],
-    rows: Sequence[ComparisonRow],
-) -> str:
-    worst = min(rows, key=lambda row: (SEVERITY.index(row.verdict), row.difference))
-    compared = {member.configuration.key for group in groups for member in group}
-    missing = [_label(kind, configuration.key) for configuration in configurations if configuration.key not in compared]
-    slow = [group[0].configuration.key for group in groups if group[0].judgement.verdict is Verdict.REGRESSION]
-    parts = [_describe_row(kind, worst), _describe_work(kind, configurations, len(compared))]
-    if worst.verdict is Verdict.PASS and worst.measured < worst.bound:
-        parts.append("not slower than its own baseline, so no loss: its reference is faster than documented")
-    if slow:
-        parts.append(f"{_label(kind, slow[0])} is a regression itself, which flatters what is compared with it")
-    if any(row.threshold_only for row in rows):
-        parts.append("threshold only: of some of the numbers the error is unknown")
-    if missing:
-        parts.append(f"not compared: {formatting.join_first(missing)}")
-    return "; ".join(parts)
-
-
-def _explain_too_few(kind: CheckKind, configurations: Sequence[Configuration]) -> str:
-    members = formatting.join_first([_label(kind, configuration.key) for configuration in configurations])
-    return f"fewer than two of {members} were judged against baselines of one kind"
-
-
-def _describe_row(kind: CheckKind, row: ComparisonRow) -> str:
-    ratios = (row.measured, row.documented, row.bound)
-    if kind is CheckKind.FP8_SPEEDUP:
-        measured, documented, bound = (f"{ratio:.3f}" for ratio in ratios)
-        what = f"FP8 is {measured} times as fast as BF16"
-    else:
-        measured, documented, bound = (f"{ratio * 100:.1f} %" for ratio in ratios)
-        what = f"{row.key.gpus} GPUs have {measured} of the throughput per GPU of {row.reference.gpus}"
-    low, high, apart = (formatting.format_difference(1 + part) for part in (row.low, row.high, row.difference))
-    return f"{what}, {row.baseline} {documented}: {apart} ({low} to {high}); at least {bound} passes"
-
-
-def _describe_work(kind: CheckKind, configurations: Sequence[Configuration], compared: int) -> str:
-    first, other = configurations[0], configurations[-1]
-    model = f"sequence length {first.architecture.sequence_length}, {first.architecture.layers} layers"
-    if kind is CheckKind.WEAK_SCALING:
-        per_gpu = first.global_batch_size / first.key.gpus
-        return f"the lowest of {compared} sizes, GBS {per_gpu:.6g} per GPU, {model}"
-    same = (first.parallelism, first.micro_batch_size) == (other.parallelism, other.micro_batch_size)
-    return f"step times at GBS {first.global_batch_size}, {model}{'' if same else ', another parallelism'}"
-
-
-def _label(kind: CheckKind, key: Key) -> str:
-    return f"{key.gpus} GPUs" if kind is CheckKind.WEAK_SCALING else key.dtype.upper()
 
 
 # --- which are compared with which, under what ids --------------------------------------------------------

@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from pytest_llmbench.core import formatting
-from pytest_llmbench.core.baseline_records import Baseline, Contradiction
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.run_records import Note
+from pytest_llmbench.core.statements import BaselineContradiction
 from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
 
 # A contradiction of at most this part of the tolerance, as a logarithm, is rounding or a spreadsheet's.
@@ -26,29 +25,20 @@ def with_contradiction(judgement: Judgement, evidence: Evidence, is_red: Callabl
     contradiction, run = evidence.contradiction, judgement.measurement
     if contradiction is None or run is None or judgement.verdict not in JUDGED:
         return judgement
-    text = _describe(evidence.baseline, contradiction)
+    contradicted = BaselineContradiction(evidence.baseline, contradiction)
     excess = math.log(evidence.baseline.step_seconds / contradiction.seconds)
     if is_red(judgement) or excess <= SMALLEST * math.log(evidence.tolerance.factor):
-        return _add(judgement, Note(NoteCode.BASELINE_CONTRADICTS, text))
+        return _add(judgement, Note(NoteCode.BASELINE_CONTRADICTS, contradicted))
     entry = find_accepted(Reason.BASELINE_CONTRADICTS, run, evidence.accepted)
     if entry is not None:
-        return _add(judgement, note_accepted(entry, text))
+        return _add(judgement, note_accepted(entry, contradicted))
     return replace(
         judgement,
         verdict=Verdict.INVALID,
         reason=Reason.BASELINE_CONTRADICTS,
-        sentences=(text, *judgement.sentences),
+        statements=(contradicted, *judgement.statements),
     )
 
 
 def _add(judgement: Judgement, note: Note) -> Judgement:
     return replace(judgement, notes=(*judgement.notes, note))
-
-
-def _describe(baseline: Baseline, contradiction: Contradiction) -> str:
-    printed = dict(baseline.cells).get("step_time") or f"{baseline.step_seconds:.10g}"
-    place = f"{baseline.source.file}:{baseline.source.line}: " if baseline.source.file else ""
-    implied = formatting.format_seconds(contradiction.seconds)
-    change = formatting.format_difference(baseline.step_seconds / contradiction.seconds)
-    beside = f"beside {contradiction.cell} {contradiction.printed}, which is {implied}: the step time is {change}"
-    return f"the baseline contradicts itself ({place}step_time {printed} {beside})"

@@ -5,12 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.judgement_records import Estimate, Evidence, Judgement, Noise, PreviousRuns
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import Measurement, Note
+from pytest_llmbench.core.statements import (
+    Figure,
+    FigureStatement,
+    MissingRun,
+    NothingToCompare,
+    OnlyExcluded,
+    PooledDays,
+    Remark,
+    StaleRun,
+    UndatedRun,
+    UnusableRun,
+)
 from pytest_llmbench.judge import agreement, explanation
 from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted, takes_no_improvement
 from pytest_llmbench.judge.budgets import apply_drift_budget, select_budgeted_runs, with_budget_verdict
@@ -25,8 +37,8 @@ from pytest_llmbench.judge.estimate import (
 )
 from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.run_selection import (
-    describe_last_valid,
     find_current_shape,
+    find_last_valid,
     find_unusable,
     is_stale,
     select_consecutive,
@@ -34,6 +46,9 @@ from pytest_llmbench.judge.run_selection import (
     select_launch,
 )
 from pytest_llmbench.judge.shape import Shape
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.run_records import VerdictStatement
 
 POOLED_DAYS = 3  # a configuration that is INCONCLUSIVE on so many days in a row is judged on them together
 
@@ -94,7 +109,7 @@ def _judge_first(evidence: Evidence) -> Judgement:
     measurement = evidence.measurements[0]
     problem = measurement.excluded
     if problem is not None:
-        return _make_judgement(evidence, Verdict.NOT_COMPARABLE, problem.reason, problem.text, measurement)
+        return _make_judgement(evidence, Verdict.NOT_COMPARABLE, problem.reason, problem, measurement)
     alone = _drop_launch(measurement)
     return _judge_run(replace(evidence, measurements=(alone, *evidence.measurements[1:]), repeat_window=None), alone)
 
@@ -111,46 +126,37 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
     if started is None and evidence.max_age is not None:
         return _judge_undated(evidence, newest)
     if started is not None and evidence.max_age is not None and evidence.now - started > evidence.max_age:
-        age, limit = formatting.format_age(evidence.now - started), formatting.format_age(evidence.max_age)
-        last_run = describe_last_valid(evidence) or "no valid run is known"
-        text = f"stale: the newest run is {age} old, at most {limit} is allowed; {last_run}"
-        return _make_judgement(evidence, Verdict.MISSING, Reason.TOO_OLD, text, newest)
+        stale = StaleRun(evidence.now - started, evidence.max_age, find_last_valid(evidence))
+        return _make_judgement(evidence, Verdict.MISSING, Reason.TOO_OLD, stale, newest)
     together = select_launch(newest, evidence)
     for run in together:
         problem = find_unusable(run)
         if problem is not None:
             # Left out, a run that ended badly could turn a launch green; what it would have measured nobody knows.
-            whose = f"{run.run.id}, one of {len(together)} runs that count: " if len(together) > 1 else ""
-            text = _add_last_valid(whose + problem.text, evidence)
-            return _make_judgement(evidence, Verdict.INVALID, problem.reason, text, run)
+            unusable = UnusableRun(run.run.id, len(together), problem, find_last_valid(evidence))
+            return _make_judgement(evidence, Verdict.INVALID, problem.reason, unusable, run)
     if not math.isfinite(evidence.baseline.step_seconds):
         return _judge_without_baseline(evidence, together)
     return _compare(evidence, newest)
 
 
 def _judge_without_baseline(evidence: Evidence, runs: Sequence[Measurement]) -> Judgement:
-    measured = formatting.join_first([formatting.format_seconds(run.statistic_seconds) for run in runs])
-    text = f"nothing to compare with yet: {measured} measured; record it with --llmb-record=DIR"
-    return _make_judgement(evidence, Verdict.INVALID, Reason.NO_BASELINE, text, runs[0])
+    measured = NothingToCompare(tuple(run.statistic_seconds for run in runs))
+    return _make_judgement(evidence, Verdict.INVALID, Reason.NO_BASELINE, measured, runs[0])
 
 
 def _judge_undated(evidence: Evidence, newest: Measurement) -> Judgement:
-    text = f"nothing says when {newest.run.id} started: {newest.run.started_from}"
-    return _make_judgement(evidence, Verdict.INVALID, Reason.START_UNKNOWN, text, newest)
-
-
-def _add_last_valid(text: str, evidence: Evidence) -> str:
-    return "; ".join(filter(None, (text, describe_last_valid(evidence))))
+    undated = UndatedRun(newest.run.id, newest.run.started_from)
+    return _make_judgement(evidence, Verdict.INVALID, Reason.START_UNKNOWN, undated, newest)
 
 
 def _judge_missing(evidence: Evidence) -> Judgement:
+    last_valid = find_last_valid(evidence)
     if not evidence.measurements:
-        text = f"{'stale: ' if is_stale(evidence) else ''}no run of this configuration"
-        return _make_judgement(evidence, Verdict.MISSING, Reason.NO_RUN, _add_last_valid(text, evidence))
-    excluded = evidence.measurements[0].excluded
-    kinds = f"{excluded.reason} runs: {excluded.text}" if excluded else "runs that cannot be compared"
-    text = _add_last_valid(f"only {kinds}", evidence)
-    return _make_judgement(evidence, Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE, text, evidence.measurements[0])
+        return _make_judgement(evidence, Verdict.MISSING, Reason.NO_RUN, MissingRun(is_stale(evidence), last_valid))
+    newest = evidence.measurements[0]
+    only = OnlyExcluded(newest.excluded, last_valid)
+    return _make_judgement(evidence, Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE, only, newest)
 
 
 # --- the comparison ---------------------------------------------------------------------------------------
@@ -162,7 +168,7 @@ class _Decision:
 
     verdict: Verdict
     reason: Reason
-    because: str = ""
+    because: tuple[VerdictStatement, ...] = ()
 
 
 def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
@@ -181,10 +187,11 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
     if finding.reason is Reason.CANNOT_TELL and len(current) == 1:
         finding = _decide_over_days(evidence, counted[0], older, literal.meets) or finding
     finding, meets, accepted = _apply_literal_rule(finding, literal, newest, evidence)
-    judgement = _make_judgement(evidence, finding.verdict, finding.reason, "", newest)
+    compared = explanation.state_comparison(finding.verdict, estimate, counted[0])
+    judgement = _make_judgement(evidence, finding.verdict, finding.reason, None, newest)
     return replace(
         judgement,
-        sentences=explanation.describe_verdict(finding.verdict, finding.because, estimate, counted[0]),
+        statements=(*compared, *finding.because),
         log_difference=estimate.difference,
         meets_point=meets,
         notes=(
@@ -208,12 +215,12 @@ def _apply_literal_rule(
     if literal.reason is None or finding.reason not in (Reason.CANNOT_TELL, Reason.FEW_STEPS_DECIDE):
         return finding, literal.meets, ()
     entry = find_accepted(literal.reason, newest, evidence.accepted)
+    because: tuple[VerdictStatement, ...] = () if literal.because is None else (literal.because,)
     if entry is not None:
-        return finding, True, (note_accepted(entry, literal.because),)
+        return finding, True, tuple(note_accepted(entry, statement) for statement in because)
     if literal.reason is finding.reason:
         return finding, literal.meets, ()
-    because = "; ".join(filter(None, (literal.because, finding.because)))
-    return replace(finding, reason=literal.reason, because=because), literal.meets, ()
+    return replace(finding, reason=literal.reason, because=(*because, *finding.because)), literal.meets, ()
 
 
 def _decide_apart(finding: _Decision) -> _Decision:
@@ -223,7 +230,7 @@ def _decide_apart(finding: _Decision) -> _Decision:
     """
     if finding.verdict is Verdict.REGRESSION:
         return finding
-    return _Decision(Verdict.INCONCLUSIVE, Reason.REPEATS_DISAGREE, "the runs differ too much to be of one state")
+    return _Decision(Verdict.INCONCLUSIVE, Reason.REPEATS_DISAGREE, (Remark.RUNS_APART,))
 
 
 def _confirm(finding: _Decision, runs: Sequence[Measurement], evidence: Evidence, *, apart: bool) -> _Decision:
@@ -238,10 +245,8 @@ def _confirm(finding: _Decision, runs: Sequence[Measurement], evidence: Evidence
     beyond = sum(average_difference([run], evidence.baseline) > limit for run in runs)
     if beyond >= fewest and not (apart and len(runs) <= fewest):
         return finding
-    because = "the runs differ too much to be of one state"
-    if not apart:
-        because = f"{formatting.count_noun(beyond, 'run')} beyond it: a slow node or slow software, no telling"
-    return _Decision(Verdict.INCONCLUSIVE, Reason.UNCONFIRMED, because)
+    because = Remark.RUNS_APART if apart else FigureStatement(Figure.UNCONFIRMED_RUNS, beyond)
+    return _Decision(Verdict.INCONCLUSIVE, Reason.UNCONFIRMED, (because,))
 
 
 def _meets_alone(run: Measurement, evidence: Evidence, noise: Noise) -> bool:
@@ -251,7 +256,7 @@ def _meets_alone(run: Measurement, evidence: Evidence, noise: Noise) -> bool:
 def _decide(estimate: Estimate, current: Sequence[Measurement], evidence: Evidence, shape: Shape) -> _Decision:
     answered = _answer(estimate)
     few = estimate.threshold_only and answered is Answer.WITHIN
-    coarse = agreement.explain_coarseness(current, evidence) if few or answered is Answer.CANNOT_TELL else ""
+    coarse = agreement.find_coarse_time(current, evidence) if few or answered is Answer.CANNOT_TELL else None
     few_means = few and current[0].mean_of
     # Of a run that was resumed one mean may be over all steps, and its time that of the last ones.
     implausible = _find_implausible(estimate, current, evidence) if few_means and not coarse else None
@@ -259,17 +264,17 @@ def _decide(estimate: Estimate, current: Sequence[Measurement], evidence: Eviden
         return implausible
     if answered is Answer.CANNOT_TELL or few_means or coarse:
         because = coarse or (
-            explanation.explain_few_means(current[0]) if few_means else explanation.advise_repeats(estimate)
+            explanation.count_means(current[0]) if few_means else explanation.count_runs_needed(estimate)
         )
-        pattern = "" if shape.kind is ShapeKind.EVEN else f"; {shape.words}"
-        return _Decision(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, because + pattern)
+        pattern = () if shape.kind is ShapeKind.EVEN else shape.statements
+        return _Decision(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, (because, *pattern))
     doubt = agreement.find_doubt(answered, current, evidence)
     if doubt:
-        return _Decision(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, f"{doubt}; {shape.words}")
+        return _Decision(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, (doubt, *shape.statements))
     if answered is Answer.BEYOND:
-        return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, explanation.describe_slowdown(shape, current[0]))
+        return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, explanation.state_slowdown(shape, current[0]))
     if shape.warming_up:
-        return _Decision(Verdict.INCONCLUSIVE, Reason.WARMING_UP, shape.warming_up.text)
+        return _Decision(Verdict.INCONCLUSIVE, Reason.WARMING_UP, (shape.warming_up,))
     return _decide_improvement(estimate, current, evidence) or _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE)
 
 
@@ -285,15 +290,15 @@ def _decide_improvement(estimate: Estimate, current: Sequence[Measurement], evid
 def _find_implausible(estimate: Estimate, current: Sequence[Measurement], evidence: Evidence) -> _Decision | None:
     if evidence.plausible is None or estimate.high >= math.log1p(-evidence.plausible):
         return None
-    because = explanation.explain_implausible(estimate, current[0], evidence)
-    return _Decision(Verdict.IMPROVEMENT, Reason.IMPLAUSIBLY_FAST, because)
+    because = explanation.state_implausible(estimate, current[0], evidence)
+    return _Decision(Verdict.IMPROVEMENT, Reason.IMPLAUSIBLY_FAST, (because,))
 
 
 def _decide_faster(evidence: Evidence) -> _Decision:
     if takes_no_improvement(evidence):
-        because = "faster than the acknowledged level by more than the tolerance"
-        return _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE, because)
-    return _Decision(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, explanation.advise_refresh(evidence.baseline))
+        return _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE, (Remark.BEYOND_ACCEPTED_LEVEL,))
+    advice = explanation.advise_refresh(evidence.baseline)
+    return _Decision(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, (advice,))
 
 
 def _decide_over_days(evidence: Evidence, newest: Measurement, older: PreviousRuns, meets: bool) -> _Decision | None:
@@ -315,8 +320,7 @@ def _decide_over_days(evidence: Evidence, newest: Measurement, older: PreviousRu
     answered = _answer(together)
     if answered is not Answer.BEYOND or any(agreement.find_doubt(answered, runs, evidence) for runs in ([newest], row)):
         return None
-    because = f"{POOLED_DAYS} nights running could not tell; together they do: {explanation.format_interval(together)}"
-    return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, because)
+    return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, (PooledDays(POOLED_DAYS, together),))
 
 
 def _answer(estimate: Estimate) -> Answer:
@@ -327,7 +331,11 @@ def _answer(estimate: Estimate) -> Answer:
 
 
 def _make_judgement(
-    evidence: Evidence, verdict: Verdict, reason: Reason, text: str, measurement: Measurement | None = None
+    evidence: Evidence,
+    verdict: Verdict,
+    reason: Reason,
+    statement: VerdictStatement | None,
+    measurement: Measurement | None = None,
 ) -> Judgement:
     expected = evidence.baseline.step_seconds
     bound = expected * evidence.tolerance.factor
@@ -336,14 +344,14 @@ def _make_judgement(
     return Judgement(
         verdict=verdict,
         reason=reason,
-        sentences=(text,),
+        statements=() if statement is None else (statement,),
         baseline=evidence.baseline,
         bound_seconds=bound,
         tolerance=evidence.tolerance,
         measurement=measurement,
         log_difference=math.log(measured / expected) if comparable and measured else None,
         meets_point=measured <= bound * (1 + EQUAL) if comparable and measured else None,
-        notes=explanation.list_notes(evidence, measurement),
+        notes=tuple(explanation.list_notes(evidence, measurement)),
     )
 
 

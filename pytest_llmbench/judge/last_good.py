@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from pytest_llmbench.core.run_records import Measurement, StoredDetails, StoredR
 from pytest_llmbench.judge.estimate import EQUAL
 from pytest_llmbench.judge.run_selection import get_job_id, list_valid_runs
 from pytest_llmbench.judge.shape import FEWEST, find_shape
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.run_records import VerdictStatement
 
 # What has no step time of its own that counts.
 UNTIMED = (Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE)
@@ -148,13 +152,15 @@ def compare_facts(before: Mapping[str, str], now: Mapping[str, str]) -> Compared
     return ComparedFacts(same, tuple((name, before[name], now[name]) for name in both if name not in same))
 
 
-def compare_steps(before: Measurement, now: Measurement) -> tuple[str, str] | None:
-    """Return the shapes of two windows in words, None where one has too few steps for a shape."""
+def compare_steps(
+    before: Measurement, now: Measurement
+) -> tuple[tuple[VerdictStatement, ...], tuple[VerdictStatement, ...]] | None:
+    """Return the shapes of two windows, None if one has too few steps for a shape."""
     windows = [run.window_seconds for run in (before, now)]
     if not all(len(window) >= FEWEST and np.isfinite(window).all() and min(window) > 0 for window in windows):
         return None
     # A line number would be taken for one of the other log.
-    first, second = (find_shape(replace(run, window_lines=())).words for run in (before, now))
+    first, second = (find_shape(replace(run, window_lines=())).statements for run in (before, now))
     return first, second
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.run_records import LONGEST_QUEUE, Clock, Dating, Measurement, Note, Run
+from pytest_llmbench.core.statements import AmbiguousOrder, OrderByFile, OrderByJob, OrderByLaunch, OrderedRun
 from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
 
 # Runs that began no further apart are of one time: either of them may stand for it.
@@ -54,7 +55,7 @@ class OrderDoubt:
     """Another run that may be the newest, and why."""
 
     rival: Measurement
-    because: str
+    because: OrderByJob | OrderByFile | OrderByLaunch
 
 
 def with_order_doubt(
@@ -76,17 +77,17 @@ def with_order_doubt(
     rivals = [judge(_put_first(doubt.rival, evidence)) for doubt in doubts]
     differing = [pair for pair in zip(doubts, rivals, strict=True) if is_red(pair[1]) != is_red(judgement)]
     doubt, rival = differing[0] if differing else (doubts[0], rivals[0])
-    text = _describe(doubt, judgement, rival)
+    order = AmbiguousOrder(_state_run(newest.run, judgement), _state_run(doubt.rival.run, rival), doubt.because)
     entry = find_accepted(Reason.ORDER_AMBIGUOUS, newest, evidence.accepted)
     if not differing or is_red(judgement):
-        return _add(judgement, Note(NoteCode.ORDER_AMBIGUOUS, text), shown=bool(differing))
+        return _add(judgement, Note(NoteCode.ORDER_AMBIGUOUS, order), shown=bool(differing))
     if entry is not None:
-        return _add(judgement, note_accepted(entry, text), shown=True)
+        return _add(judgement, note_accepted(entry, order), shown=True)
     return replace(
         judgement,
         verdict=Verdict.INVALID,
         reason=Reason.ORDER_AMBIGUOUS,
-        sentences=(text, *judgement.sentences),
+        statements=(order, *judgement.statements),
     )
 
 
@@ -97,35 +98,12 @@ def _put_first(rival: Measurement, evidence: Evidence) -> Evidence:
 
 
 def _add(judgement: Judgement, note: Note, *, shown: bool) -> Judgement:
-    sentences = (*judgement.sentences, note.text) if shown else judgement.sentences
-    return replace(judgement, sentences=sentences, notes=(*judgement.notes, note))
+    statements = (*judgement.statements, note) if shown else judgement.statements
+    return replace(judgement, statements=statements, notes=(*judgement.notes, note))
 
 
-def _describe(doubt: OrderDoubt, judgement: Judgement, rival: Judgement) -> str:
-    if judgement.measurement is None:
-        raise ValueError("only the order of runs can be ambiguous")
-    newest = _describe_run(judgement.measurement.run, judgement)
-    return f"which run is the newest is ambiguous: {newest} or {_describe_run(doubt.rival.run, rival)}; {doubt.because}"
-
-
-def _describe_run(run: Run, judgement: Judgement) -> str:
-    job = f"job {run.found.job_id}, " if run.found.job_id else ""
-    began = _format_time(run.started) if run.started else "an unknown time"
-    return f"{run.id} ({job}{began} by the {_NAMES.get(run.order_source, 'order')}, {judgement.verdict})"
-
-
-_NAMES = {
-    Clock.METADATA: "launch time in its metadata",
-    Clock.FOLDER_NAME: "name of its folder",
-    Clock.LOG: "first time stamp of its log",
-    Clock.FOLDER_ABOVE: "name of a folder above",
-    Clock.FILE_TIME: "time of its file",
-    Clock.MIXED: "first time that it states",
-}
-
-
-def _format_time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M}"
+def _state_run(run: Run, judgement: Judgement) -> OrderedRun:
+    return OrderedRun(run.id, run.found.job_id, run.started, run.order_source, judgement.verdict)
 
 
 # --- what contradicts the order -----------------------------------------------------------------------------
@@ -165,7 +143,7 @@ def _find_by_job(newest: Measurement, others: Sequence[Measurement]) -> OrderDou
     rival = max(confirmed, key=lambda run: _read_job_number(run.run), default=None)
     if rival is None:
         return None
-    return OrderDoubt(rival, f"the job ids order them otherwise: {_read_job_number(rival.run)} after {number}")
+    return OrderDoubt(rival, OrderByJob(_read_job_number(rival.run), number))
 
 
 def _select_same_count(newest: Measurement, others: Sequence[Measurement]) -> list[Measurement]:
@@ -246,17 +224,13 @@ def _find_by_file(newest: Measurement, others: Sequence[Measurement]) -> OrderDo
     if not later:
         return None
     _, rival = max(later, key=lambda pair: pair[0])
-    times = f"{_format_modified(rival.run)}, {newest.run.id} {_format_modified(newest.run)}"
-    return OrderDoubt(rival, f"the times of their files order them otherwise: {rival.run.id} was written {times}")
+    runs = (rival.run.id, rival.run.found.modified, newest.run.id, newest.run.found.modified)
+    return OrderDoubt(rival, OrderByFile(*runs))
 
 
 def _date_by_file(run: Run) -> datetime | None:
     """Return when a run began its steps if its file was written at their end."""
     return run.found.modified - _sum_steps(run) if run.found.modified is not None else None
-
-
-def _format_modified(run: Run) -> str:
-    return f"on {_format_time(run.found.modified)}" if run.found.modified else "at an unknown time"
 
 
 def _is_confirmed(newest: Run, rival: Run) -> bool:
@@ -326,8 +300,7 @@ def _find_by_launch(newest: Measurement, others: Sequence[Measurement]) -> Order
         if stamped is None or submitted is None or submitted.zoned != launched.zoned:
             continue
         if submitted.moment - logged.moment > TOGETHER < submitted.moment - stamped.moment:
-            text = f"{other.run.id} was launched {_format_time(submitted.moment)}, after the first stamp of its own log"
-            return OrderDoubt(other, text)
+            return OrderDoubt(other, OrderByLaunch(other.run.id, submitted.moment))
     return None
 
 

@@ -11,11 +11,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.robust import NORMAL, compute_median, find_stragglers
+from pytest_llmbench.core.statements import (
+    EvenSteps,
+    PeriodicSteps,
+    SlowestSteps,
+    SlowSteps,
+    SlowStretch,
+    StepList,
+    StepSpan,
+    TwoLevels,
+)
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Floats
+
+    OfPattern = EvenSteps | SlowSteps | PeriodicSteps | SlowStretch | TwoLevels
 
 # A level holds at least this share of the steps, and at least so many: fewer are stragglers.
 SMALLEST_SHARE = 0.15
@@ -36,7 +47,7 @@ STRETCH = 3
 STRETCH_SHARE = 0.75
 
 
-SHOWN = 5  # how many steps, or stretches of them, a text lists
+SHOWN = 5  # how many stretches of steps a statement lists
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,10 +80,10 @@ class ShapeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
-    """What the slow steps of a window look like, in words, and what that rests on."""
+    """What the slow steps of a window look like, and what that rests on."""
 
     kind: ShapeKind  # never DRIFT
-    words: str
+    statement: OfPattern
     stragglers: Flags
     levels: StepLevels | None
 
@@ -80,91 +91,83 @@ class Pattern:
 def find_pattern(window: WindowColumns, resolution: float) -> Pattern:
     """Return the pattern of the slow steps: the upper one of two levels where there are two, else the stragglers."""
     slow_steps, two = find_stragglers(window.seconds, resolution), find_step_levels(window.seconds, resolution)
-    kind, words = _name_pattern(window, two.slow if two else slow_steps, two)
-    return Pattern(kind, words, slow_steps, two)
+    kind, statement = _name_pattern(window, two.slow if two else slow_steps, two)
+    return Pattern(kind, statement, slow_steps, two)
 
 
-def _name_pattern(window: WindowColumns, slow: Flags, two: StepLevels | None) -> tuple[ShapeKind, str]:
-    """Return kind and words. A single slow step shows in as many values as a moving mean has."""
+def _name_pattern(window: WindowColumns, slow: Flags, two: StepLevels | None) -> tuple[ShapeKind, OfPattern]:
+    """Return the kind of the pattern and its statement.
+
+    A single slow step shows in as many values as a moving mean has.
+    """
     parts = find_stretches(slow)
     if not parts:
-        return ShapeKind.EVEN, f"no {'mean of several steps' if window.averaged else 'single step'} stands out"
+        return ShapeKind.EVEN, EvenSteps(window.averaged)
     longest = max(parts, key=len)
     single = len(longest) <= window.moving_mean
     # Which steps within a mean were slow is not known, and so no period.
     regular = find_period([part.start for part in parts], len(slow)) if single and not window.averaged else None
     if regular:
-        return ShapeKind.PERIODIC, _describe_periodic(window, slow, regular)
+        return ShapeKind.PERIODIC, _measure_period(window, slow, regular)
     if len(longest) >= max(STRETCH, window.moving_mean + 1, STRETCH_SHARE * np.count_nonzero(slow)):
-        return ShapeKind.SLOW_STRETCH, _describe_stretch(window, longest)
+        return ShapeKind.SLOW_STRETCH, _measure_stretch(window, longest)
     if two and (not single or window.averaged):
-        return ShapeKind.TWO_LEVELS, _describe_levels(window, two)
+        return ShapeKind.TWO_LEVELS, _measure_levels(window, two)
     line = window.lines[int(np.argmax(window.seconds))]
-    text = describe_slowest(window, slow) + (f" (line {line})" if line else "")
-    if len(parts) == 1 and single:
-        return ShapeKind.ONE_SPIKE, f"one spike: {text}"
-    return ShapeKind.SPIKES, f"spikes: {list_steps(window, slow)}; {text}"
+    single = single and len(parts) == 1
+    kind = ShapeKind.ONE_SPIKE if single else ShapeKind.SPIKES
+    return kind, SlowSteps(list_steps(window, slow), find_slowest(window, slow), line, single)
 
 
-def describe_slowest(window: WindowColumns, slow: Flags) -> str:
-    """Return how slow the slowest step is, or the values of a moving mean that it stands in."""
+def find_slowest(window: WindowColumns, slow: Flags) -> SlowestSteps:
+    """Return the slowest step, or the values of a moving mean that contain it."""
     position = int(np.argmax(window.seconds))
-    ratio = window.seconds[position] / compute_median(window.seconds)
-    if window.mean_of[position] > 1:
-        return f"{_list_parts(window, [range(position, position + 1)])} took {ratio:.3g} x the median on average"
-    if window.moving_mean == 1:
-        return f"step {window.steps[position]} took {ratio:.3g} x the median"
-    part = next(part for part in find_stretches(slow) if position in part)
-    return f"{_list_parts(window, [part])} took up to {ratio:.3g} x the median"
+    ratio = float(window.seconds[position] / compute_median(window.seconds))
+    averaged = window.mean_of[position] > 1
+    smoothed = window.moving_mean > 1 and not averaged
+    values = range(position, position + 1)
+    if smoothed:
+        values = next(stretch for stretch in find_stretches(slow) if position in stretch)
+    return SlowestSteps(_list_spans(window, [values]), ratio, averaged, smoothed)
 
 
-def list_steps(window: WindowColumns, which: Flags) -> str:
-    """Return these steps, consecutive ones as one, at most five: `steps 12, 20 to 24, 30, 31, 40, 44 and 7 more`."""
-    return _list_parts(window, find_stretches(which))
+def list_steps(window: WindowColumns, which: Flags) -> StepList:
+    """Return these steps, consecutive ones as one span, at most five spans."""
+    return _list_spans(window, find_stretches(which))
 
 
-def format_percent(fraction: float) -> str:
-    """Return a fraction with three digits: `25 %`, `3.21 %`."""
-    return f"{fraction * 100:.3g} %"
-
-
-def _list_parts(window: WindowColumns, parts: Sequence[range]) -> str:
-    texts = []
-    for part in parts[:SHOWN]:
-        first, last = window.begin(part[0]), window.steps[part[-1]]
-        covered = _count_steps(window, [part])
-        texts.append({1: f"{first}", 2: f"{first}, {last}"}.get(covered, f"{first} to {last}"))
-    more = _count_steps(window, parts[SHOWN:])
-    noun = "step" if _count_steps(window, parts) == 1 else "steps"
-    return f"{noun} {', '.join(texts)}" + (f" and {more} more" if more else "")
+def _list_spans(window: WindowColumns, stretches: Sequence[range]) -> StepList:
+    spans = [
+        StepSpan(window.begin(stretch[0]), window.steps[stretch[-1]], _count_steps(window, [stretch]))
+        for stretch in stretches[:SHOWN]
+    ]
+    return StepList(tuple(spans), _count_steps(window, stretches[SHOWN:]), _count_steps(window, stretches))
 
 
 def _count_steps(window: WindowColumns, parts: Sequence[range]) -> int:
     return sum(window.mean_of[position] for part in parts for position in part)
 
 
-def _describe_periodic(window: WindowColumns, slow: Flags, regular: range) -> str:
+def _measure_period(window: WindowColumns, slow: Flags, regular: range) -> PeriodicSteps:
     excess = compute_median(window.seconds[regular.start :: regular.step]) / compute_median(window.seconds[~slow]) - 1
-    which = _list_parts(window, [range(position, position + 1) for position in regular])
-    each = formatting.format_ordinal(regular.step)
-    return f"every {each} step slow, {format_percent(excess)} above the others ({which})"
+    steps = _list_spans(window, [range(position, position + 1) for position in regular])
+    return PeriodicSteps(regular.step, float(excess), steps)
 
 
-def _describe_stretch(window: WindowColumns, stretch: range) -> str:
+def _measure_stretch(window: WindowColumns, stretch: range) -> SlowStretch:
     inside = np.zeros(len(window.steps), dtype=bool)
     inside[stretch.start : stretch.stop] = True
-    upper, lower = (formatting.format_seconds(compute_median(window.seconds[part])) for part in (inside, ~inside))
-    return f"slow stretch: {_list_parts(window, [stretch])} at {upper}, the others at {lower}"
+    upper, lower = (compute_median(window.seconds[side]) for side in (inside, ~inside))
+    return SlowStretch(_list_spans(window, [stretch]), upper, lower)
 
 
-def _describe_levels(window: WindowColumns, two: StepLevels) -> str:
-    """Return the levels in words, with the steps of the smaller one."""
+def _measure_levels(window: WindowColumns, two: StepLevels) -> TwoLevels:
+    """Return the levels with the steps of the smaller one."""
     few, level, other = two.slow, two.upper, two.lower
     if 2 * np.count_nonzero(few) > len(few):
         few, level, other = ~two.slow, two.lower, two.upper
-    text = f"{formatting.format_seconds(level)}, the others at {formatting.format_seconds(other)}"
-    values = "means" if window.averaged else "steps"
-    return f"two levels: {np.count_nonzero(few)} of {len(few)} {values} at {text} ({list_steps(window, few)})"
+    count = int(np.count_nonzero(few))
+    return TwoLevels(count, len(few), window.averaged, level, other, list_steps(window, few))
 
 
 # --- levels, stretches and periods ---------------------------------------------------------------------------

@@ -12,11 +12,11 @@ from operator import attrgetter
 
 import numpy as np
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import NoteCode, Reason
 from pytest_llmbench.core.judgement_records import DailyRun, DailyRuns, Evidence, PreviousRun, PreviousRuns
 from pytest_llmbench.core.robust import HICCUP, MOST_STALLS, compute_mean, compute_median
-from pytest_llmbench.core.run_records import Measurement, Note, Problem, StoredRun
+from pytest_llmbench.core.run_records import UNMEASURED, Measurement, Note, Problem, StoredRun
+from pytest_llmbench.core.statements import Hiccup, LastValidRun, LostRepeat, Remark, Repeats, SlowStep
 from pytest_llmbench.judge.estimate import disagree, estimate_noise
 from pytest_llmbench.judge.shape import Shape, find_shape
 
@@ -49,31 +49,25 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
     counted, notes = _forgive_hiccups(runs, older, evidence)
     notes = (
         *notes,
-        *(
-            Note(NoteCode.REPEAT_LOST, f"a repeat cannot be judged: {problem.text}")
-            for problem in map(find_unusable, lost)
-            if problem
-        ),
+        *(Note(NoteCode.REPEAT_LOST, LostRepeat(problem)) for problem in map(find_unusable, lost) if problem),
     )
     if len(runs) == 1:
         return CurrentRuns(runs, counted, older, (*notes, *_note_unknown_build(newest, evidence)))
-    shown = formatting.join_first([formatting.format_seconds(run.statistic_seconds) for run in runs])
+    seconds = tuple(run.statistic_seconds for run in runs)
     apart = disagree(counted, estimate_noise(evidence, older))
     if apart and not newest.run.found.launch:
-        text = f"{len(runs)} repeats differ too much, the newest decides: {shown}"
         return CurrentRuns(
             (newest,),
             counted[:1],
             list_previous_daily_runs((newest,), evidence),
-            (Note(NoteCode.REPEATS_DISAGREE, text), *notes),
+            (Note(NoteCode.REPEATS_DISAGREE, Repeats(seconds, apart=True)), *notes),
         )
-    text = f"the mean of {len(runs)} repeats: {shown}"
-    return CurrentRuns(runs, counted, older, (Note(NoteCode.REPEATS, text), *notes), apart)
+    return CurrentRuns(runs, counted, older, (Note(NoteCode.REPEATS, Repeats(seconds)), *notes), apart)
 
 
 def _note_unknown_build(newest: Measurement, evidence: Evidence) -> tuple[Note, ...]:
     if evidence.repeat_window and not newest.run.found.launch and not identify_build(newest):
-        return (Note(NoteCode.BUILD_UNKNOWN, "nothing says which build it is of, so it has no repeats"),)
+        return (Note(NoteCode.BUILD_UNKNOWN, Remark.REPEAT_BUILD_UNKNOWN),)
     return ()
 
 
@@ -130,7 +124,7 @@ def find_unusable(run: Measurement) -> Problem | None:
         return problem
     measured = run.statistic_seconds
     if measured is None or not (math.isfinite(measured) and measured > 0):
-        return Problem(Reason.WINDOW_INCOMPLETE, "no step time was measured")
+        return UNMEASURED
     return None
 
 
@@ -152,12 +146,12 @@ def _forgive_hiccups(
     if not any(slow):
         return runs, ()
     before = _count_recent(older, runs[0], evidence)
-    notes = [_note_hiccup(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
-    number = before + len(notes)
+    hiccups = [_describe_hiccup(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
+    number = before + len(hiccups)
     if number >= OFTEN:
-        text = f"{number} runs in seven nights had such steps: a hiccup is forgiven no more; {notes[0].text}"
-        return runs, (replace(notes[0], code=NoteCode.HICCUPS_OFTEN, text=text),)
-    forgiven = tuple(replace(note, text=f"a hiccup: {note.text}") for note in notes)
+        first = hiccups[0]._replace(runs=number)
+        return runs, (_note_hiccup(NoteCode.HICCUPS_OFTEN, first),)
+    forgiven = tuple(_note_hiccup(NoteCode.HICCUP, hiccup) for hiccup in hiccups)
     return tuple(map(_replace_steps, runs, slow)), forgiven
 
 
@@ -213,18 +207,22 @@ def _had_hiccup(run: PreviousRun, evidence: Evidence) -> bool:
     return math.log(run.step_time_seconds / run.expected_seconds) > run.log_difference + SAME
 
 
-def _note_hiccup(run: Measurement, slow: Sequence[int]) -> Note:
-    """Return which steps were how slow, on which lines, and what the run would be without."""
+def _note_hiccup(code: NoteCode, hiccup: Hiccup) -> Note:
+    return Note(code, hiccup, max(hiccup.steps, key=lambda step: step.ratio).line)
+
+
+def _describe_hiccup(run: Measurement, slow: Sequence[int]) -> Hiccup:
+    """Return the slow steps of a run, with their lines, and the mean of the run without them."""
     middle, first = compute_median(np.array(run.window_seconds)), run.baseline.window.first
-    steps = []
-    for place in sorted(slow):
-        number = run.window_steps[place] if run.window_steps else first + place
-        line = f" (line {run.window_lines[place]})" if run.window_lines else ""
-        steps.append(f"step {number}{line} took {run.window_seconds[place] / middle:.3g} x the median")
-    usual = formatting.format_seconds(_replace_steps(run, slow).statistic_seconds)
-    mean_of_all = f"the mean is {formatting.format_seconds(run.statistic_seconds)}"
-    text = f"{formatting.join_first(steps)}; {mean_of_all}, {usual} with the next slowest in their place"
-    return Note(NoteCode.HICCUP, text, run.window_lines[slow[0]] if run.window_lines else 0)
+    steps = [
+        SlowStep(
+            run.window_steps[row] if run.window_steps else first + row,
+            run.window_lines[row] if run.window_lines else 0,
+            run.window_seconds[row] / middle,
+        )
+        for row in sorted(slow)
+    ]
+    return Hiccup(tuple(steps), run.statistic_seconds, _replace_steps(run, slow).statistic_seconds)
 
 
 # --- the daily runs: one a day, those before the current ones ----------------------------------------------
@@ -279,16 +277,13 @@ def select_consecutive(older: Sequence[Measurement], newest: Measurement, count:
     return row if all(_BEGUN(later) - _BEGUN(earlier) <= ADJACENT for earlier, later in pairwise(row)) else []
 
 
-def describe_last_valid(evidence: Evidence) -> str:
-    """Return `last valid run 12 nights ago (2025-11-08 02:00, job 123)`; empty where none is known that says when."""
+def find_last_valid(evidence: Evidence) -> LastValidRun | None:
+    """Return the newest valid run; None if no dated one is known."""
     newest = _find_newest_valid(evidence)
     if newest is None or newest.started is None:
-        return ""
-    ago = (evidence.now.date() - newest.started.date()).days
-    job_id = get_job_id(newest)
-    job = f", job {job_id}" if job_id else ""
-    before = formatting.count_noun(ago, "night") if ago > 0 else formatting.format_age(evidence.now - newest.started)
-    return f"last valid run {before} ago ({newest.started:%Y-%m-%d %H:%M}{job})"
+        return None
+    days = (evidence.now.date() - newest.started.date()).days
+    return LastValidRun(days, evidence.now - newest.started, newest.started, get_job_id(newest))
 
 
 def is_stale(evidence: Evidence) -> bool:

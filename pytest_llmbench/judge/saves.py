@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.core.run_records import Measurement
+from pytest_llmbench.core.statements import SaveInStep
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags
@@ -29,19 +29,16 @@ class HeldSave(NamedTuple):
     save: CheckpointRecord
 
 
-def describe_saves(measurement: Measurement, slow: Flags) -> str:
-    """Return which slow step of the window holds a save, and for how long; empty without one."""
+def find_save(measurement: Measurement, slow: Flags) -> SaveInStep | None:
+    """Return the slowest slow step of the window that contains a save; None without one."""
     saves = [record for record in measurement.checkpoints.records if record.action is CheckpointAction.SAVE]
     if not saves or measurement.moving_mean > 1 or not len(measurement.window_lines):
-        return ""
+        return None
     held = list(_find_held(measurement, slow, saves))
     if not held:
-        return ""
+        return None
     step, seconds, save = max(held, key=lambda each: each.seconds)
-    took = "" if save.seconds is None else f" ({save.seconds:.5g} of {seconds:.4g} s)"
-    number = int(np.count_nonzero(slow))
-    count = f"{len(held)} of {formatting.count_noun(number, 'slow step')} hold a save: " if number > 1 else ""
-    return f"{count}step {step} holds the save of line {save.line}{took}"
+    return SaveInStep(step, seconds, save.seconds, save.line, len(held), int(np.count_nonzero(slow)))
 
 
 def _find_held(measurement: Measurement, slow: Flags, saves: Sequence[CheckpointRecord]) -> Iterator[HeldSave]:

@@ -10,10 +10,8 @@ from itertools import accumulate, pairwise
 
 import numpy as np
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.judgement_records import ChangeKind, DailyRuns, LevelChange, Noise, OnBound
 from pytest_llmbench.core.run_records import Acknowledgement
-from pytest_llmbench.judge.acknowledged import describe_acknowledgement
 from pytest_llmbench.judge.changes import SMALLEST, LevelShift, find_level_shifts, find_slow_change
 from pytest_llmbench.judge.estimate import EQUAL
 
@@ -81,7 +79,7 @@ def _make_changes(
             acknowledged=None if expired else entry,
             expired=entry if expired else None,
         )
-        changes.append(replace(change, text=_describe(change)))
+        changes.append(change)
     return changes
 
 
@@ -103,32 +101,6 @@ def _find_difference(environments: Sequence[Mapping[str, str]], name: str, posit
         if before and after and len(set(before)) == len(set(after)) == 1 and before[0] != after[0]:
             return before[0], after[0]
     return None
-
-
-def _describe(change: LevelChange) -> str:
-    low, high = (formatting.format_difference(1 + bound).removesuffix(" %") for bound in (change.low, change.high))
-    size = f"{formatting.format_difference(1 + change.difference)} ({low} to {high} %)"
-    text = f"{size} {'since' if change.kind is ChangeKind.STEP else 'drifted since'} {change.started:%Y-%m-%d}"
-    differs = [
-        f"{name} {formatting.shorten_setting(name, before)} -> {formatting.shorten_setting(name, after)}"
-        for name, before, after in change.environment
-    ]
-    parts = [text]
-    if differs:
-        parts.append(formatting.join_first(differs))
-    elif change.kind is ChangeKind.STEP:
-        parts.append("nothing known differs")
-    if change.acknowledged:
-        parts.append(describe_acknowledgement(change.acknowledged))
-    elif change.expired:
-        gone = change.expired
-        size = formatting.format_difference(1 + gone.fraction)
-        parts.append(f"the acknowledgement expired on {gone.expires}: {size} by {gone.by}: {gone.reason}")
-    if not change.stands:
-        parts.append("taken back since")
-    elif change.partly_taken_back:
-        parts.append(f"{formatting.format_difference(1 + change.lasting)} of it is left")
-    return "; ".join(parts)
 
 
 # --- which acknowledgement covers which change ---------------------------------------------------------------

@@ -10,25 +10,34 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import NoteCode
 from pytest_llmbench.core.robust import TRIMMED, compute_mean, compute_median, compute_trimmed_mean, winsorise
 from pytest_llmbench.core.run_records import Measurement, Note
+from pytest_llmbench.core.statements import (
+    Figure,
+    FigureStatement,
+    MeanAndTrimmed,
+    MovingMeans,
+    Remark,
+    StepDrift,
+    Stragglers,
+    WarmUpSteps,
+)
 from pytest_llmbench.judge.distributions import compute_probability
 from pytest_llmbench.judge.noise import LARGEST_CORRELATION
 from pytest_llmbench.judge.pattern import (
     Pattern,
     ShapeKind,
     WindowColumns,
-    describe_slowest,
     find_pattern,
-    format_percent,
+    find_slowest,
     list_steps,
 )
-from pytest_llmbench.judge.saves import describe_saves
+from pytest_llmbench.judge.saves import find_save
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats, Integers
+    from pytest_llmbench.core.run_records import VerdictStatement
 
 FEWEST = 3  # fewer steps have no shape
 DISAGREE = 0.01  # the mean and the trimmed mean say different things if they differ by more than this
@@ -38,7 +47,7 @@ DISAGREE = 0.01  # the mean and the trimmed mean say different things if they di
 class Shape:
     """The shape of a window."""
 
-    words: str
+    statements: tuple[VerdictStatement, ...]
     kind: ShapeKind
     notes: tuple[Note, ...] = ()  # which change no verdict
     warming_up: Note | None = None  # not among the notes: there if the first third is slower than the rest
@@ -53,24 +62,26 @@ def find_shape(measurement: Measurement) -> Shape:
     """
     window = _make_columns(measurement)
     if len(window.steps) < FEWEST:
-        return Shape("too few steps to show a shape", ShapeKind.EVEN, tuple(filter(None, [_note_moving_mean(window)])))
+        moving = tuple(filter(None, [_note_moving_mean(window)]))
+        return Shape((Remark.TOO_FEW_STEPS,), ShapeKind.EVEN, moving)
     resolution = measurement.resolution_seconds
     pattern = find_pattern(window, resolution)
     drifting = find_slope(window.seconds, window.moving_mean)
     warm_up = find_warm_up(window.seconds, window.moving_mean, resolution)
     warming = _note_warm_up(window, warm_up)
-    notes = (
+    notes: tuple[Note | None, ...] = (
         _note_stragglers(window, pattern),
         _note_levels(window, pattern),
         _note_drift(window, drifting),
         _note_means(window),
     )
-    kind, words = _name_shape(pattern, drifting, warming)
+    kind, statements = _name_shape(pattern, drifting, warming)
     slow = pattern.levels.slow if pattern.levels else pattern.stragglers
-    words = "; ".join(filter(None, (words, describe_saves(measurement, slow))))
+    statements = (*statements, *filter(None, [find_save(measurement, slow)]))
     change = drifting.change if drifting else None
     excess = warm_up.excess if warm_up else 0.0
-    return Shape(words, kind, tuple(filter(None, (*notes, _note_moving_mean(window)))), warming, excess, change)
+    notes = (*notes, _note_moving_mean(window))
+    return Shape(statements, kind, tuple(filter(None, notes)), warming, excess, change)
 
 
 def _make_columns(measurement: Measurement) -> WindowColumns:
@@ -85,17 +96,20 @@ def _make_columns(measurement: Measurement) -> WindowColumns:
     )
 
 
-def _name_shape(pattern: Pattern, drifting: Slope | None, warming: Note | None) -> tuple[ShapeKind, str]:
-    """Return kind and words. Levels explain a slope; a slope comes before the stragglers on it."""
-    if pattern.kind in (ShapeKind.PERIODIC, ShapeKind.SLOW_STRETCH, ShapeKind.TWO_LEVELS):
-        return pattern.kind, pattern.words
-    rest = "" if pattern.kind is ShapeKind.EVEN else f"; {pattern.words}"
-    if drifting:
-        change = formatting.format_difference(1 + drifting.change)
-        return ShapeKind.DRIFT, f"drift: {change} from the first to the last step{rest}"
-    if warming:
-        return ShapeKind.DRIFT, warming.text + rest
-    return pattern.kind, pattern.words
+def _name_shape(
+    pattern: Pattern, drifting: Slope | None, warming: Note | None
+) -> tuple[ShapeKind, tuple[VerdictStatement, ...]]:
+    """Return the kind of the shape and its statements.
+
+    Levels explain a slope; a slope comes before the stragglers on it.
+    """
+    slow = () if pattern.kind is ShapeKind.EVEN else (pattern.statement,)
+    if pattern.kind not in (ShapeKind.PERIODIC, ShapeKind.SLOW_STRETCH, ShapeKind.TWO_LEVELS):
+        if drifting:
+            return ShapeKind.DRIFT, (FigureStatement(Figure.DRIFTING_STEPS, drifting.change), *slow)
+        if warming:
+            return ShapeKind.DRIFT, (warming, *slow)
+    return pattern.kind, (pattern.statement,)
 
 
 def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
@@ -106,13 +120,9 @@ def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
     weights = np.array(window.mean_of, dtype=float)
     share = float(seconds[slow] @ weights[slow] / (seconds @ weights))
     added = float(np.average(seconds, weights=weights) / np.average(seconds[~slow], weights=weights[~slow])) - 1
-    steps, worst = list_steps(window, slow), describe_slowest(window, slow)
-    which = "" if worst.startswith(steps) else f"{steps}; "
-    several = f"; one slow step shows in {window.moving_mean} values" if window.moving_mean > 1 else ""
-    slow_ones = formatting.count_noun(number, "slow mean" if window.averaged else "straggler")
-    text = f"{slow_ones}, {format_percent(share)} of the time, +{format_percent(added)} on the mean"
-    text = f"{text}: {which}{worst}{several}"
-    return Note(NoteCode.STRAGGLERS, text, window.lines[int(np.argmax(seconds))])
+    steps, slowest = list_steps(window, slow), find_slowest(window, slow)
+    stragglers = Stragglers(number, window.averaged, share, added, steps, slowest, window.moving_mean)
+    return Note(NoteCode.STRAGGLERS, stragglers, window.lines[int(np.argmax(seconds))])
 
 
 def _note_levels(window: WindowColumns, pattern: Pattern) -> Note | None:
@@ -121,22 +131,21 @@ def _note_levels(window: WindowColumns, pattern: Pattern) -> Note | None:
     if pattern.kind not in (ShapeKind.SLOW_STRETCH, ShapeKind.TWO_LEVELS) and not in_levels:
         return None
     slow = pattern.levels.slow if pattern.levels else pattern.stragglers
-    return Note(NoteCode.TWO_LEVELS, pattern.words, window.lines[int(np.argmax(slow))])
+    return Note(NoteCode.TWO_LEVELS, pattern.statement, window.lines[int(np.argmax(slow))])
 
 
 def _note_drift(window: WindowColumns, drifting: Slope | None) -> Note | None:
     if drifting is None:
         return None
-    text = f"{formatting.format_difference(1 + drifting.change)} from step {window.begin(0)} to step {window.steps[-1]}"
-    return Note(NoteCode.DRIFT, f"drift: {text} (p {drifting.p:.1g})", window.lines[0])
+    drift = StepDrift(drifting.change, window.begin(0), window.steps[-1], drifting.p)
+    return Note(NoteCode.DRIFT, drift, window.lines[0])
 
 
 def _note_warm_up(window: WindowColumns, warm_up: WarmUp | None) -> Note | None:
     if warm_up is None:
         return None
-    first, last = window.begin(0), window.steps[warm_up.steps - 1]
-    text = f"warm-up not over: steps {first} to {last} are {format_percent(warm_up.excess)} slower than the rest"
-    return Note(NoteCode.WARM_UP, f"{text} (z {min(warm_up.z, 99):.3g})", window.lines[0])
+    steps = WarmUpSteps(window.begin(0), window.steps[warm_up.steps - 1], warm_up.excess, warm_up.z)
+    return Note(NoteCode.WARM_UP, steps, window.lines[0])
 
 
 def _note_means(window: WindowColumns) -> Note | None:
@@ -144,9 +153,7 @@ def _note_means(window: WindowColumns) -> Note | None:
     middle, trimmed = compute_mean(window.seconds, window.mean_of), compute_trimmed_mean(window.seconds, window.mean_of)
     if abs(middle / trimmed - 1) <= DISAGREE:
         return None
-    driver = "slow steps" if middle > trimmed else "fast steps"
-    text = f"mean {formatting.format_seconds(middle)}, 20 % trimmed mean {formatting.format_seconds(trimmed)}"
-    return Note(NoteCode.MEAN_AND_TRIMMED, f"{text}: {driver} drive the mean")
+    return Note(NoteCode.MEAN_AND_TRIMMED, MeanAndTrimmed(middle, trimmed))
 
 
 def _note_moving_mean(window: WindowColumns) -> Note | None:
@@ -154,8 +161,7 @@ def _note_moving_mean(window: WindowColumns) -> Note | None:
         return None
     count = len(window.steps)
     independent = max(count // window.moving_mean, 1)
-    text = f"the log prints means of {window.moving_mean} steps: {formatting.count_noun(count, 'value')}"
-    return Note(NoteCode.MOVING_MEAN, f"{text}, about {independent} of them independent")
+    return Note(NoteCode.MOVING_MEAN, MovingMeans(window.moving_mean, count, independent))
 
 
 # --- warm-ups and slopes -------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from pytest_llmbench.launch.policies.run_history import (
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
-    from pytest_llmbench.judge.cluster import NodeFinding
+    from pytest_llmbench.core.statements import NodeFinding
 
 # why a run is invalid by the state in which its job ended; job-failed for every other
 REASONS = {

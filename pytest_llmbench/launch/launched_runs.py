@@ -28,7 +28,7 @@ from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigur
 from pytest_llmbench.session.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.judge.cluster import NodeFinding
+    from pytest_llmbench.core.statements import NodeFinding
     from pytest_llmbench.session.evaluate import Measured
 
 

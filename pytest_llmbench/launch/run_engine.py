@@ -34,6 +34,7 @@ from pytest_llmbench.launch.policies.run_history import (
     list_nodes_by_run,
 )
 from pytest_llmbench.launch.policies.trial_ledger import NAMES
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.launch_settings import LaunchSettings
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
@@ -381,7 +382,7 @@ def _add_jobs(configuration: _Configuration) -> ConfigurationResult:
     if configuration.result is None or conclusion is None:
         raise ValueError(f"{history.spec.case_id} has not ended")
     finding = history.finding
-    text = finding.text if finding else ""
+    text = phrase(finding) if finding else ""
     return dataclasses.replace(
         configuration.result,
         jobs=describe_jobs(history, conclusion, configuration.result),

@@ -24,6 +24,7 @@ from pytest_llmbench.core.run_records import Measurement, Metric, Note, Problem,
 from pytest_llmbench.core.tolerance import find_reference
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.job_text import pick
+from pytest_llmbench.report.wording import phrase, phrase_all
 
 MOST_DAILY_RUNS = 365
 """So many of a history stand in an outcome."""
@@ -38,7 +39,7 @@ def describe(judgement: Judgement, now: datetime, directory: Path) -> dict[str, 
     return {
         "verdict": str(judgement.verdict),
         "reason": str(judgement.reason),
-        "text": judgement.text,
+        "text": phrase(judgement),
         "expected_seconds": formatting.make_finite(baseline.step_seconds),
         "bound_seconds": formatting.make_finite(judgement.bound_seconds),
         "tolerance": str(judgement.tolerance),
@@ -183,7 +184,7 @@ def _describe_last_good(last: LastGoodRun | None) -> dict[str, Any] | None:
         "software": _describe_facts(last.software),
         "settings": _describe_facts(last.settings),
         "nodes": last.nodes and {"before": list(last.nodes.before), "now": list(last.nodes.now)},
-        "steps": last.steps and list(last.steps),
+        "steps": last.steps and list(map(phrase_all, last.steps)),
     }
 
 
@@ -192,7 +193,8 @@ def _describe_facts(facts: ComparedFacts) -> dict[str, Any]:
 
 
 def _describe_note(note: Note | Problem) -> dict[str, Any]:
-    return {"code": str(note.code if isinstance(note, Note) else note.reason), "text": note.text, "line": note.line}
+    code = note.code if isinstance(note, Note) else note.reason
+    return {"code": str(code), "text": phrase(note), "line": note.line}
 
 
 # --- daily runs ------------------------------------------------------------------------------------------
@@ -241,5 +243,5 @@ def _describe_change(change: LevelChange) -> dict[str, Any]:
         "environment": {name: [before, after] for name, before, after in change.environment},
         "stands": change.stands,
         "acknowledged": accepted and {**pick(accepted, "reason", "by"), "expires": accepted.expires.isoformat()},
-        "text": change.text,
+        "text": phrase(change),
     }

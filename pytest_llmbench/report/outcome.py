@@ -20,6 +20,7 @@ from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report import judgement as of_judgement
 from pytest_llmbench.report.gpu_hours import sum_configuration
+from pytest_llmbench.report.wording import phrase_all
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Integers
@@ -56,7 +57,7 @@ def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "")
         "status": str(outcome.status),
         "context": formatting.join_sentences(outcome.context),
         "context_begin": next(iter(outcome.context), ""),
-        "remainder": "; ".join(judgement.sentences[1:]),
+        "remainder": phrase_all(judgement.statements[1:]),
         **of_judgement.describe(judgement, now, directory),
         "environment": _describe_environment(judgement.measurement, commit),
         **_describe_recorded(outcome, directory),

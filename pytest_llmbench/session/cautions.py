@@ -24,6 +24,7 @@ from pytest_llmbench.core.option_origins import Origin, Written, find_origin
 from pytest_llmbench.core.outcome_records import Caution, CautionCode, Check, UnmatchedRun
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET, find_reference, find_starting_value, is_beyond
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.absences import list_absence_cautions, name_without_verdict
 from pytest_llmbench.session.catalog import Catalog, select_drift_budget
 from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults, find_red_results
@@ -212,7 +213,7 @@ def _list_changed_settings(judged: JudgedVerdicts) -> Iterator[Caution]:
     for judgement in judged.judgements:
         for note in judgement.notes:
             if note.code is NoteCode.SETTING_CHANGED:
-                changed.setdefault(note.text, []).append(judgement.baseline.key.id)
+                changed.setdefault(phrase(note), []).append(judgement.baseline.key.id)
     for text, names in changed.items():
         yield Caution(
             CautionCode.SETTING_CHANGED, f"{formatting.join_first(list(dict.fromkeys(names)), NAMED)}: {text}"
@@ -222,7 +223,7 @@ def _list_changed_settings(judged: JudgedVerdicts) -> Iterator[Caution]:
 def _list_lost_time(judged: JudgedVerdicts) -> Iterator[Caution]:
     """Yield the runs that lost time outside their step time without being red for it."""
     texts = dict.fromkeys(
-        f"{judgement.baseline.key.id}: {note.text}"
+        f"{judgement.baseline.key.id}: {phrase(note)}"
         for judgement in judged.judgements
         if judgement.verdict is not Verdict.INVALID
         for note in judgement.notes

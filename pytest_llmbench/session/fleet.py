@@ -14,7 +14,8 @@ from pytest_llmbench.core.baseline_records import Configuration, Key
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Verdict
 from pytest_llmbench.core.judgement_records import DailyRun, DailyRuns, Evidence, Judgement, LevelChange
 from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Metric, Note
-from pytest_llmbench.judge.acknowledged import describe_acknowledgement, select_covering
+from pytest_llmbench.core.statements import SlowerBeyondChance
+from pytest_llmbench.judge.acknowledged import select_covering
 from pytest_llmbench.judge.changes import FEWEST
 from pytest_llmbench.judge.cluster import LEVEL, adjust_p_values, find_shared_shift, measure_shift
 from pytest_llmbench.judge.estimate import estimate_noise
@@ -31,7 +32,7 @@ from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigur
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.judgement_records import PreviousRun
-    from pytest_llmbench.judge.cluster import SharedShift
+    from pytest_llmbench.core.statements import SharedShift
 
 PreviousByKey: TypeAlias = "Mapping[Key, tuple[PreviousRun, ...]]"
 """For each key the daily runs before the current ones, oldest first."""
@@ -53,7 +54,7 @@ def with_shift(judged: JudgedConfigurations, shift: SharedShift | None) -> Judge
     def name_shift(judgement: Judgement, _: Evidence) -> Judgement:
         if judgement.verdict is not Verdict.REGRESSION:
             return judgement
-        return replace(judgement, sentences=(*judgement.sentences, shift.text))
+        return replace(judgement, statements=(*judgement.statements, shift))
 
     return judged.map_newest(name_shift)
 
@@ -81,10 +82,7 @@ def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
         probability = adjusted.get(judgement.baseline.key, 1.0)
         if probability >= LEVEL or judgement.verdict is not Verdict.PASS or judgement.measurement is None:
             return judgement
-        chance = f"(p = {probability:.2g}, adjusted for {len(adjusted)})"
-        note = Note(
-            NoteCode.SLOWER_THAN_BASELINE, f"slower than its baseline beyond chance, within the tolerance {chance}"
-        )
+        note = Note(NoteCode.SLOWER_THAN_BASELINE, SlowerBeyondChance(probability, len(adjusted)))
         return replace(judgement, notes=(*judgement.notes, note))
 
     return judged.map_newest(warn)
@@ -133,6 +131,8 @@ def with_changes(
 def find_unneeded(judged: JudgedConfigurations, acknowledged: Sequence[Acknowledgement]) -> Iterator[str]:
     """Yield a remark for each acknowledgement that says nothing of any run that was judged, or whose change was taken
     back."""
+    from pytest_llmbench.report.wording import phrase
+
     # Until such an entry goes, the next regression has its room.
     judgements = [result.judgement for result, _ in judged.by_id.values()]
     mentioned = {note.acknowledgement for judgement in judgements for note in judgement.notes}
@@ -140,10 +140,9 @@ def find_unneeded(judged: JudgedConfigurations, acknowledged: Sequence[Acknowled
     for entry in acknowledged:
         stand = [change.stands for change in changes if change.acknowledged == entry]
         if entry not in mentioned:
-            yield f"{entry.place}: no run needs it ({entry.configuration}): {describe_acknowledgement(entry)}"
+            yield f"{entry.place}: no run needs it ({entry.configuration}): {phrase(entry)}"
         elif stand and not any(stand):
-            text = describe_acknowledgement(entry)
-            yield f"{entry.place}: taken back since, it can go ({entry.configuration}): {text}"
+            yield f"{entry.place}: taken back since, it can go ({entry.configuration}): {phrase(entry)}"
 
 
 # --- the efficiency as a metric ---------------------------------------------------------------------------

@@ -14,12 +14,21 @@ from pytest_llmbench.core.job_records import LaunchedJob, PlannedHours, Resumpti
 from pytest_llmbench.core.judgement_records import Evidence, Judgement, RequiredRuns
 from pytest_llmbench.core.outcome_records import Case, Check, CheckKind, Finding, Outcome, Silence, Status, UnmatchedRun
 from pytest_llmbench.core.run_records import IgnoredFile, Measurement, Note
+from pytest_llmbench.core.statements import (
+    FewerRuns,
+    NewerUnmatched,
+    NotCertified,
+    OtherBaselineKind,
+    Remark,
+    TooFewRuns,
+)
 from pytest_llmbench.session.catalog import is_required
 from pytest_llmbench.session.settings import Settings
 
 if TYPE_CHECKING:
+    from pytest_llmbench.core.run_records import VerdictStatement
+    from pytest_llmbench.core.statements import SharedShift
     from pytest_llmbench.core.trial_records import TrialReport
-    from pytest_llmbench.judge.cluster import SharedShift
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,23 +251,23 @@ def judge_evidence(evidence: Evidence, settings: Settings, *, alone: bool) -> Ju
 
 def _certify(judgement: Judgement, settings: Settings) -> Judgement:
     """Return a verdict, INCONCLUSIVE if it is green in a session that certifies and something is uncertain."""
-    doubt = _find_doubt(judgement, settings) if settings.certify else ""
-    if not doubt:
+    doubt = _find_doubt(judgement, settings) if settings.certify else None
+    if doubt is None:
         return judgement
-    sentences = (*judgement.sentences, f"{doubt}: not certified")
-    return replace(judgement, verdict=Verdict.INCONCLUSIVE, reason=Reason.CANNOT_TELL, sentences=sentences)
+    statements = (*judgement.statements, NotCertified(doubt))
+    return replace(judgement, verdict=Verdict.INCONCLUSIVE, reason=Reason.CANNOT_TELL, statements=statements)
 
 
-def _find_doubt(judgement: Judgement, settings: Settings) -> str:
-    """Return why a green verdict certifies nothing; empty where it does, or is not green."""
+def _find_doubt(judgement: Judgement, settings: Settings) -> VerdictStatement | None:
+    """Return why a green verdict certifies nothing; None if it does, or is not green."""
     if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
-        return ""
+        return None
     if settings.against not in ("both", judgement.baseline.kind):
-        return f"there is no {settings.against} baseline, only one that was {judgement.baseline.kind} here"
+        return OtherBaselineKind(settings.against, judgement.baseline.kind)
     if judgement.estimate is not None and judgement.estimate.threshold_only:
-        return "nothing is known of the error"
-    lost = [note.text for note in judgement.notes if note.code in (NoteCode.REPEATS_DISAGREE, NoteCode.REPEAT_LOST)]
-    return lost[0] if lost else ""
+        return Remark.ERROR_UNKNOWN
+    lost = (NoteCode.REPEATS_DISAGREE, NoteCode.REPEAT_LOST)
+    return next((note for note in judgement.notes if note.code in lost), None)
 
 
 def decide_item_status(judgement: Judgement, *, required: bool, settings: Settings) -> Status:
@@ -308,8 +317,9 @@ def invalidate_if_newer_unmatched(
     for stray in unmatched:
         newer = stray.started is None or started is None or stray.started > started
         if newer and result.case.key in stray.candidates:
-            text = f"a newer run may be of this configuration: {stray.id}: {stray.text}"
-            invalid = replace(result.judgement, verdict=Verdict.INVALID, reason=Reason.AMBIGUOUS, sentences=(text,))
+            statements = (NewerUnmatched(stray.id, stray.text),)
+            verdict, reason = Verdict.INVALID, Reason.AMBIGUOUS
+            invalid = replace(result.judgement, verdict=verdict, reason=reason, statements=statements)
             return replace(result, judgement=invalid)
     return result
 
@@ -341,12 +351,11 @@ def _check_run_count(
     )
     if valid >= asked.runs:
         return result
-    count = f"{formatting.count_noun(valid, 'valid run')}, {asked.place} asks for {asked.runs}"
     if fewer is not None and valid >= fewer:
-        note = Note(NoteCode.FEWER_RUNS, f"{count} (--llmb-repeats={fewer})")
+        note = Note(NoteCode.FEWER_RUNS, FewerRuns(valid, asked, fewer))
         return replace(result, judgement=replace(judgement, notes=(*judgement.notes, note)))
-    text = f"{count}; the newest: {judgement.text}"
-    short = replace(judgement, verdict=Verdict.MISSING, reason=Reason.TOO_FEW_RUNS, sentences=(text,))
+    statements = (TooFewRuns(valid, asked, judgement.statements),)
+    short = replace(judgement, verdict=Verdict.MISSING, reason=Reason.TOO_FEW_RUNS, statements=statements)
     return replace(result, judgement=short)
 
 

@@ -29,6 +29,7 @@ from pytest_llmbench.judge.agreement import (
 )
 from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.shape import find_shape
+from pytest_llmbench.report.wording import phrase, phrase_all
 from pytest_llmbench.runs.measure.run_metrics import with_logged_work
 from pytest_llmbench.session.catalog import select_drift_budget, select_tolerance
 from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults, invalidate_if_newer_unmatched
@@ -190,7 +191,7 @@ def _explain_not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judg
     if refusal is None:
         return judgement
     verdict, reason, text = refusal
-    return replace(judgement, verdict=verdict, reason=reason, sentences=(text,))
+    return replace(judgement, verdict=verdict, reason=reason, statements=(text,))
 
 
 def _is_invalid(result: ConfigurationResult) -> bool:
@@ -223,12 +224,14 @@ def _find_unsettled(runs: Sequence[Measurement], settings: Settings) -> Refusal 
     # Steps that are slow by turns are so in each third of the window, more or less of them.
     found = ((run, find_shape(run)) for run in runs)
     shapes = [(run, shape) for run, shape in found if shape.kind is not ShapeKind.PERIODIC]
-    warming = [(run, shape.warming_up.text) for run, shape in shapes if shape.warming_up and shape.warm_up > limit]
-    drifting = [(run, shape.words) for run, shape in shapes if shape.drift is not None and abs(shape.drift) > limit]
+    warming = [(run, (shape.warming_up,)) for run, shape in shapes if shape.warming_up and shape.warm_up > limit]
+    drifting = [
+        (run, shape.statements) for run, shape in shapes if shape.drift is not None and abs(shape.drift) > limit
+    ]
     for reason, unsettled in ((Reason.WARMING_UP, warming), (Reason.CANNOT_TELL, drifting)):
         if unsettled and 2 * len(unsettled) >= len(runs):
-            run, text = unsettled[0]
-            return Verdict.INVALID, reason, UNSETTLED.format(run.run.id, text)
+            run, statements = unsettled[0]
+            return Verdict.INVALID, reason, UNSETTLED.format(run.run.id, phrase_all(statements))
     return None
 
 
@@ -241,7 +244,7 @@ def _note_shapes(runs: Sequence[Measurement]) -> tuple[Note, ...]:
         for note in (*filter(None, [shape.warming_up]), *shape.notes, *beside):
             if note.code in (*OF_SHAPES, *BESIDE) and note.code not in notes:
                 whose = f"{run.run.id}: " if len(runs) > 1 else ""
-                notes[note.code] = replace(note, text=f"{whose}{note.text}")
+                notes[note.code] = replace(note, statement=f"{whose}{phrase(note)}")
     return tuple(notes.values())
 
 
@@ -310,7 +313,7 @@ def _describe(recording: Recording, remarks: Sequence[Note]) -> str:
         formatting.format_seconds(recording.mean_seconds),
     )
     line = f"recorded {measured} (trimmed mean; the mean is {mean}) from {runs}, not judged"
-    return "; ".join((line, *(note.text for note in remarks)))
+    return phrase_all((line, *remarks))
 
 
 def _list_remarks(baseline: Baseline, recording: Recording, replaced: str) -> Iterator[Note]:

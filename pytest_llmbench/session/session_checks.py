@@ -22,7 +22,7 @@ from pytest_llmbench.core.outcome_records import Check, CheckKind, ComparedConfi
 from pytest_llmbench.core.run_records import Acknowledgement
 
 if TYPE_CHECKING:
-    from pytest_llmbench.judge.configuration_pairs import ComparisonRow, ConfigurationComparison
+    from pytest_llmbench.core.configuration_comparisons import ComparisonRow, ConfigurationComparison
     from pytest_llmbench.session.catalog import Catalog
     from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations
     from pytest_llmbench.session.settings import Settings
@@ -45,13 +45,15 @@ def check_cluster(judged: JudgedConfigurations, settings: Settings, _: Catalog) 
     shift = judged.shift
     if shift is None:
         return
+    from pytest_llmbench.report.wording import phrase
+
     slower = shift.shift > 0
     yield Check(
         kind=CheckKind.CLUSTER_CHANGE,
         id="slower" if slower else "faster",
         status=Status.FAILED if slower and settings.scaling == "fail" else Status.PASSED,
         verdict=Finding.SLOWER if slower else Finding.FASTER,
-        text=shift.text,
+        text=phrase(shift),
         lines=(f"  {formatting.join_first([key.id for key in shift.configurations])}",),
         decides=settings.scaling == "fail",
         about=shift.configurations,
@@ -77,6 +79,7 @@ def check_speed_up(judged: JudgedConfigurations, settings: Settings, catalog: Ca
 
 
 def _make_comparison_checks(comparisons: Iterable[ConfigurationComparison], settings: Settings) -> Iterator[Check]:
+    from pytest_llmbench.report.wording import phrase_scaling
 
     decides = settings.scaling == "fail"
     for comparison in comparisons:
@@ -87,7 +90,7 @@ def _make_comparison_checks(comparisons: Iterable[ConfigurationComparison], sett
             id=comparison.id,
             status=Status.FAILED if decides and comparison.verdict is Verdict.REGRESSION else Status.PASSED,
             verdict=comparison.verdict,
-            text=comparison.text,
+            text=phrase_scaling(comparison),
             lines=tuple(map(_format_row, comparison.rows)),
             decides=decides,
             members=comparison.members,
@@ -140,19 +143,20 @@ def _make_trend_check(
     settings: Settings,
     acknowledged: Sequence[Acknowledgement],
 ) -> Check:
+    from pytest_llmbench.report.wording import phrase
 
     bad = _find_unaccepted(standing)
     good = [change for change in standing if change.acknowledged is not None]
     way = Finding.SLOWER if standing[-1].difference > 0 else Finding.FASTER
     asked, changes = settings.trend == "fail", result.judgement.changes
-    several = [f"  {change.text}" for change in changes] if len(changes) > 1 else []
+    several = [f"  {phrase(change)}" for change in changes] if len(changes) > 1 else []
     entry = _list_entry(result.case.key, changes, acknowledged) if bad and asked else ()
     return Check(
         kind=CheckKind.TREND,
         id=result.case.key.id,
         status=Status.FAILED if bad and asked else Status.PASSED,
         verdict=Finding.SLOWER if bad else Finding.ACKNOWLEDGED if good else way,
-        text="; ".join(filter(None, (bad or (good or standing)[-1].text, _describe_flips(result.judgement)))),
+        text="; ".join(filter(None, (bad or phrase((good or standing)[-1]), _describe_flips(result.judgement)))),
         lines=(*several, *entry),
         # Old runs alone make no session green.
         decides=asked and result.judgement.verdict in JUDGED,
@@ -209,14 +213,16 @@ def _select_unaccepted(standing: Sequence[LevelChange]) -> list[LevelChange]:
 
 def _find_unaccepted(standing: Sequence[LevelChange]) -> str:
     """Return what is said of standing changes to slower that nobody accepted; empty where they are too small."""
+    from pytest_llmbench.report.wording import phrase
+
     slower = _select_unaccepted(standing)
-    large = [change.text for change in slower if change.difference >= FAILS]
+    large = [change for change in slower if change.difference >= FAILS]
     if large:
-        return large[-1]
+        return phrase(large[-1])
     together = math.prod(1 + change.difference for change in slower)
     if together < 1 + FAILS:
         return ""
-    return f"{formatting.format_difference(together)} in {len(slower)} changes, the last: {slower[-1].text}"
+    return f"{formatting.format_difference(together)} in {len(slower)} changes, the last: {phrase(slower[-1])}"
 
 
 # --- slow nodes -------------------------------------------------------------------------------------------

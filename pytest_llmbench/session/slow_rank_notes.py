@@ -14,6 +14,7 @@ from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.run_records import Measurement, Note
+from pytest_llmbench.core.statements import SlowRankReport
 from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations, decide_item_status
 from pytest_llmbench.session.settings import Settings
 
@@ -46,7 +47,7 @@ def _add_quotes(judgement: Judgement, measurement: Measurement) -> Judgement:
     note = find_slow_rank(measurement)
     if note is None:
         return judgement
-    return replace(judgement, sentences=(*judgement.sentences, note.text), notes=(note, *judgement.notes))
+    return replace(judgement, statements=(*judgement.statements, note), notes=(note, *judgement.notes))
 
 
 def find_slow_rank(measurement: Measurement) -> Note | None:
@@ -61,9 +62,9 @@ def find_slow_rank(measurement: Measurement) -> Note | None:
         reports = _read_reports(log, bounds)
         if reports:
             own = log == measurement.log
-            quoted = ", ".join(f'"{redactor.redact(report.text)}" (line {report.line})' for report in reports)
-            text = f"{'the log' if own else log.name} reports a slow rank: {quoted}"
-            return Note(NoteCode.SLOW_RANK, text, reports[0].line if own else 0)
+            lines = tuple((redactor.redact(report.text), report.line) for report in reports)
+            quoted = SlowRankReport("" if own else log.name, lines)
+            return Note(NoteCode.SLOW_RANK, quoted, reports[0].line if own else 0)
     return None
 
 

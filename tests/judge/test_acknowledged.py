@@ -15,6 +15,7 @@ from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Problem, StoredRun
 from pytest_llmbench.judge.acknowledged import accept_reasons, apply_acknowledgements
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.report.wording import phrase
 
 TODAY = NOW.date()
 SLOWER = Acknowledgement(
@@ -42,8 +43,8 @@ def test_accepted_change_passes_and_names_who_accepted_it() -> None:
     assert verdict(1.06).verdict is Verdict.REGRESSION
     told = verdict(1.06, SLOWER)
     assert told.verdict is Verdict.PASS
-    assert told.text.endswith(TEXT)
-    assert (told.notes[0].code, told.notes[0].text) == ("acknowledged", TEXT)
+    assert phrase(told).endswith(TEXT)
+    assert (told.notes[0].code, phrase(told.notes[0])) == ("acknowledged", TEXT)
     assert told.baseline.step_seconds == pytest.approx(7.325 * 1.06)
     assert told.bound_seconds == pytest.approx(7.325 * 1.06 * 1.05)
 
@@ -51,7 +52,7 @@ def test_accepted_change_passes_and_names_who_accepted_it() -> None:
 def test_further_change_of_the_same_size_fails() -> None:
     told = verdict(1.06 * 1.06, SLOWER)
     assert told.verdict is Verdict.REGRESSION
-    assert TEXT in told.text
+    assert TEXT in phrase(told)
 
 
 @pytest.mark.parametrize(("accepted", "first"), [(0.06, 13), (0.2, 17)])
@@ -76,8 +77,8 @@ def test_more_slowdown_never_passes_a_failure(accepted: float, first: int) -> No
 def test_inapplicable_acknowledgement_has_no_effect(entry: Acknowledgement, why: str) -> None:
     told = verdict(1.06, entry)
     assert told.verdict is Verdict.REGRESSION
-    assert why in told.text
-    assert [note.code for note in told.notes if note.text in told.text] == ["acknowledgement-expired"] * bool(why)
+    assert why in phrase(told)
+    assert [note.code for note in told.notes if phrase(note) in phrase(told)] == ["acknowledgement-expired"] * bool(why)
     assert told.baseline is BASELINE
 
 
@@ -88,7 +89,7 @@ def test_first_and_last_day_of_acknowledgement_count() -> None:
 def test_certificate_ignores_acknowledgements() -> None:
     told = verdict(1.06, SLOWER, certify=True)
     assert told.verdict is Verdict.REGRESSION
-    assert "without effect under --llmb-certify" in told.text
+    assert "without effect under --llmb-certify" in phrase(told)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_baseline_recorded_after_the_change_contains_it(since: date, newest_run:
     assert found.baseline.step_seconds == pytest.approx(7.325 * expected)
     assert found.baseline.recording is not None
     assert found.baseline.recording.trimmed_mean_seconds == pytest.approx(7.325 * expected)
-    assert ("may hold it already" in found.remarks[0].text) is (expected == 1.0)
+    assert ("may hold it already" in phrase(found.remarks[0])) is (expected == 1.0)
 
 
 def test_configuration_faster_than_baseline_gets_no_extra_room() -> None:
@@ -136,7 +137,7 @@ def test_stored_runs_show_the_level_before_the_change() -> None:
 def test_unneeded_acknowledgement_is_reported() -> None:
     told = verdict(1.0, SLOWER)
     assert (told.verdict, told.baseline) == (Verdict.PASS, BASELINE)
-    assert "it can go (a.yaml:3)" in told.text
+    assert "it can go (a.yaml:3)" in phrase(told)
 
 
 def test_accepted_improvement_makes_the_level_stricter() -> None:
@@ -154,7 +155,7 @@ def test_several_changes_are_capped_as_one() -> None:
     told = verdict(1.06**4, *entries, older=())  # no run says that a change was taken back before the next one
     assert told.verdict is Verdict.REGRESSION
     assert told.baseline.step_seconds == pytest.approx(7.325 * 1.1)
-    assert "of +41.9 % in all +10.0 % count" in told.text
+    assert "of +41.9 % in all +10.0 % count" in phrase(told)
     assert verdict(1.14, *entries, older=()).meets_point
 
 
@@ -164,8 +165,8 @@ def test_no_run_improves_on_an_acknowledged_level(accepted: float, factor: float
     known = replace(evidence(tonight(factor), *HISTORY), tolerance=Tolerance(tolerance))
     told = judge(apply_acknowledgements(known, [changed(fraction=accepted)]))
     assert told.verdict is Verdict.PASS
-    assert "faster than the acknowledged level by more than the tolerance" in told.text
-    assert "refresh the baseline" not in told.text
+    assert "faster than the acknowledged level by more than the tolerance" in phrase(told)
+    assert "refresh the baseline" not in phrase(told)
 
 
 def test_run_faster_than_the_baseline_is_an_improvement() -> None:
@@ -223,7 +224,7 @@ def test_accepted_reason_leaves_step_time_to_decide() -> None:
     judged = judge_accepted(WALL)
     assert judged.verdict is Verdict.PASS
     expected = f"{WALL_PROBLEM.text} (accepted: wall-clock by A. Person until {WALL.expires}: the security fix)"
-    assert [(note.text, note.line) for note in judged.notes if note.code == "acknowledged"] == [(expected, 7)]
+    assert [(phrase(note), note.line) for note in judged.notes if note.code == "acknowledged"] == [(expected, 7)]
 
 
 @pytest.mark.parametrize(

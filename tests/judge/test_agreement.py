@@ -21,6 +21,7 @@ from pytest_llmbench.core.run_records import Acknowledgement, Measurement
 from pytest_llmbench.judge.acknowledged import accept_reasons
 from pytest_llmbench.judge.agreement import Occasion, count_groups, expect_noise, find_run_levels
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.report.wording import phrase
 
 RECORDED = replace(
     BASELINE,
@@ -157,7 +158,7 @@ def test_recorded_runs_of_one_day_or_undated_count_once() -> None:
 def test_baseline_of_few_days_is_noted(groups: int | None, text: str) -> None:
     baseline = recorded(groups)
     told = judge(evidence(noisy(7.4, 0.002, statistic="trimmed_mean", baseline=baseline), baseline=baseline))
-    said = [note.text for note in told.notes if note.code == "few-recorded"]
+    said = [phrase(note) for note in told.notes if note.code == "few-recorded"]
     assert len(said) == bool(text)
     assert all(one.startswith(text) for one in said)
 
@@ -180,7 +181,7 @@ def test_two_steps_without_history_are_compared_plainly(factor: float, verdict: 
     assert judgement.estimate is not None
     assert judgement.estimate.threshold_only
     assert judgement.estimate.p_slower is None
-    assert "threshold only" in judgement.text
+    assert "threshold only" in phrase(judgement)
 
 
 def test_unfinished_warm_up_is_inconclusive() -> None:

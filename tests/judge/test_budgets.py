@@ -15,6 +15,7 @@ from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord, Checkpoints
 from pytest_llmbench.core.run_records import Measurement, Problem
 from pytest_llmbench.judge.decide import judge, judge_alone
+from pytest_llmbench.report.wording import phrase
 
 SAVES, DISPATCH, LOADS = "checkpoint_save_seconds", "checkpoint_save_dispatch_seconds", "checkpoint_load_seconds"
 LIMITED = at(BASELINE, budgets=(Budget(SAVES, 60.0, "own.yaml:33"), Budget(LOADS, 120.0, "own.yaml:34")))
@@ -53,7 +54,9 @@ def codes(judgement: Judgement) -> list[str]:
 def test_save_over_its_budget_is_a_regression() -> None:
     found = judged(with_records(save(4.4, 100), save(75.3)))
     assert (found.verdict, found.reason) == (Verdict.REGRESSION, Reason.OVER_BUDGET)
-    assert found.text.startswith("checkpoint save took 75.3 s (line 812), the budget is 60 s (own.yaml:33); 7.330 s is")
+    assert phrase(found).startswith(
+        "checkpoint save took 75.3 s (line 812), the budget is 60 s (own.yaml:33); 7.330 s is"
+    )
     assert judged(with_records(save(75.3)), baseline=BASELINE).verdict is not Verdict.REGRESSION
 
 
@@ -92,8 +95,8 @@ def test_unread_records_leave_the_budget_unknown() -> None:
 
 def test_asynchronous_save_cannot_meet_a_save_budget() -> None:
     found = judged(with_records(save(0.14, dispatched=True)))
-    assert found.text.startswith("checkpoint save cannot be judged: it is or may be asynchronous")
-    assert f"for which {DISPATCH} is the budget (line 812); the budget is 60 s (own.yaml:33)" in found.text
+    assert phrase(found).startswith("checkpoint save cannot be judged: it is or may be asynchronous")
+    assert f"for which {DISPATCH} is the budget (line 812); the budget is 60 s (own.yaml:33)" in phrase(found)
 
 
 @pytest.mark.parametrize(
@@ -113,14 +116,14 @@ def test_dispatch_budget_is_met_by_dispatches_only(records: list[CheckpointRecor
 
 def test_run_without_checkpoints_is_noted() -> None:
     plain, found = judged(with_records(), baseline=BASELINE), judged(with_records())
-    assert (found.verdict, found.reason, found.text) == (plain.verdict, plain.reason, plain.text)
+    assert (found.verdict, found.reason, phrase(found)) == (plain.verdict, plain.reason, phrase(plain))
     assert codes(found) == ["budget-unused", "budget-unused"]
 
 
 def test_run_configured_to_save_without_a_save_is_invalid() -> None:
     found = judged(with_records(run=run(saves="llmb-config_1.yaml: ENABLE_CHECKPOINT=true")))
     assert (found.verdict, found.reason) == (Verdict.INVALID, Reason.BUDGET_UNKNOWN)
-    assert "no checkpoint save, though llmb-config_1.yaml: ENABLE_CHECKPOINT=true" in found.text
+    assert "no checkpoint save, though llmb-config_1.yaml: ENABLE_CHECKPOINT=true" in phrase(found)
 
 
 def test_slow_run_notes_its_budget() -> None:
@@ -166,7 +169,7 @@ def test_loading_run_newer_than_the_judged_run_counts() -> None:
     good, slow = with_records(), loading(load(130.0))
     over = judged(slow, good)
     assert (over.verdict, over.reason) == (Verdict.REGRESSION, Reason.OVER_BUDGET)
-    assert "(log-x_1_0.out:9)" in over.text
+    assert "(log-x_1_0.out:9)" in phrase(over)
     assert judged(good, slow).reason is not Reason.OVER_BUDGET
 
 

@@ -20,6 +20,7 @@ from pytest_llmbench.judge.acknowledged import apply_acknowledgements as acknowl
 from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.report.wording import phrase
 
 FIRST = AcceptedValue("2025-01-20", 7.325, "alice on login1")
 
@@ -63,8 +64,8 @@ def test_run_beyond_the_first_accepted_value_is_a_regression() -> None:
     """+4 % recorded since, +4 % tonight on top: each is within 5 %, together they are 8.2 %."""
     judgement = judged(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04, FIRST))
     assert (judgement.verdict, judgement.reason) == (Verdict.REGRESSION, Reason.DRIFTED)
-    assert "tonight 7.923 s is +8.2 % from 7.325 s, accepted on 2025-01-20 by alice on login1" in judgement.text
-    assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in judgement.text
+    assert "tonight 7.923 s is +8.2 % from 7.325 s, accepted on 2025-01-20 by alice on login1" in phrase(judgement)
+    assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in phrase(judgement)
 
 
 def test_same_run_passes_against_an_unmoved_baseline() -> None:
@@ -109,7 +110,7 @@ WALK = tuple(
 )
 def test_accepted_moves_are_summed_since_the_first(baseline: Baseline, sums: list[str]) -> None:
     judgement = judged(baseline.step_seconds, baseline)
-    texts = [note.text for note in judgement.notes if note.code is NoteCode.RECORDED_MOVED]
+    texts = [phrase(note) for note in judgement.notes if note.code is NoteCode.RECORDED_MOVED]
     assert judgement.verdict is Verdict.PASS
     assert [text.partition(" is ")[2].partition(" from")[0] for text in texts] == sums
 
@@ -120,7 +121,7 @@ def test_unaccepted_value_beyond_the_budget_never_passes(alone: bool) -> None:
     found = evidence(measurement(7.325 * 1.09), excluded_by_since=HISTORY, baseline=recorded(7.325 * 1.09, FIRST))
     judgement = judge_alone(found) if alone else judge(found)
     assert (judgement.verdict, judgement.reason) == (Verdict.REGRESSION, Reason.DRIFTED)
-    assert "the recorded value moved too far: 7.984 s is +9.0 % from 7.325 s" in judgement.text
+    assert "the recorded value moved too far: 7.984 s is +9.0 % from 7.325 s" in phrase(judgement)
 
 
 def test_run_within_the_first_value_is_no_regression() -> None:
@@ -157,8 +158,8 @@ def test_run_slightly_beyond_the_budget_is_inconclusive() -> None:
     """5.5 % against a budget of 5 %: what was seen is beyond, what is known is not; the rule as written decides."""
     judgement = judged(7.325 * 1.055, recorded(7.325 * 1.04, FIRST))
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.DRIFTED)
-    assert judgement.text.startswith("tonight 7.728 s is +5.5 % from 7.325 s, accepted on 2025-01-20")
-    assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in judgement.text
+    assert phrase(judgement).startswith("tonight 7.728 s is +5.5 % from 7.325 s, accepted on 2025-01-20")
+    assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in phrase(judgement)
 
 
 def test_run_decided_by_few_steps_fails_beyond_budget() -> None:

@@ -18,16 +18,17 @@ from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.judgement_records import Estimate, Noise
 from pytest_llmbench.core.run_records import Problem
+from pytest_llmbench.core.statements import SharedShift
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.cluster import (
     ConfigurationShift,
-    SharedShift,
     adjust_p_values,
     find_shared_shift,
     measure_shift,
 )
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.run_selection import list_previous_daily_runs
+from pytest_llmbench.report.wording import phrase
 
 KEYS = [replace(KEY, gpus=gpus) for gpus in range(1, 81)]
 
@@ -63,7 +64,7 @@ def test_shift_shared_by_most_is_named_with_size() -> None:
     assert (shared.of, shared.against) == (16, "their last runs")
     assert shared.low < shared.shift < shared.high
     assert shared.shift == pytest.approx(math.expm1(0.03 * 14 / 16))
-    assert shared.text == (
+    assert phrase(shared) == (
         "14 of 16 configurations are slower than their last runs; all 16 together by 2.7 % (2.2 to 3.1 %): "
         "a cluster-wide change (driver, image, fabric, power, file system)"
     )
@@ -72,7 +73,9 @@ def test_shift_shared_by_most_is_named_with_size() -> None:
 def test_faster_cluster_is_named() -> None:
     shared = found(fleet([-0.03] * 16))
     assert shared.shift == pytest.approx(math.expm1(-0.03))
-    assert shared.text.startswith("16 of 16 configurations are faster than their last runs by 3.0 % (2.8 to 3.1 %): a")
+    assert phrase(shared).startswith(
+        "16 of 16 configurations are faster than their last runs by 3.0 % (2.8 to 3.1 %): a"
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,8 +121,8 @@ def test_median_of_the_last_seven_runs_counts() -> None:
 def test_last_runs_and_baselines_are_never_mixed(with_older: int, of: int, against: str) -> None:
     shared = found(fleet([0.05] * 16, with_older=with_older))
     assert (shared.of, len(shared.configurations), shared.against) == (of, of, against)
-    assert against in shared.text
-    assert ("cluster-wide change" in shared.text) is (against == "their last runs")
+    assert against in phrase(shared)
+    assert ("cluster-wide change" in phrase(shared)) is (against == "their last runs")
 
 
 def test_few_configurations_with_last_runs_use_baselines() -> None:

@@ -12,8 +12,10 @@ from support.builders import HISTORY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.formatting import format_exclude_option
 from pytest_llmbench.core.run_records import Measurement
-from pytest_llmbench.judge.cluster import NodeFinding, RunOnNodes, find_slow_nodes, judge_nodes
+from pytest_llmbench.core.statements import NodeFinding, RunOnNodes
+from pytest_llmbench.judge.cluster import find_slow_nodes, judge_nodes
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.report.wording import phrase
 
 SIGMA = 0.01
 BOUND = 10.5
@@ -86,7 +88,7 @@ SOFTWARE = "the software, or the whole cluster"
 )
 def test_finding_names_slow_nodes_and_what_to_exclude(runs: list[tuple[float, str]], text: str, exclude: str) -> None:
     finding = find_slow_nodes(on(*runs), SIGMA, BOUND)
-    assert finding.text == text or (text.endswith(", ") and finding.text.startswith(text))
+    assert phrase(finding) == text or (text.endswith(", ") and phrase(finding).startswith(text))
     assert finding.exclude == tuple(exclude.split())
 
 
@@ -146,7 +148,7 @@ def test_slow_run_confirms_a_node_named_by_history() -> None:
     named = frozenset({"n2", "n9"})
     finding = find_slow_nodes(on((10.9, "n1 n2"), (10.0, "n3 n4")), SIGMA, BOUND, named)
     assert (finding.exclude, finding.suspects) == (("n2",), ())
-    assert finding.text == "the node n2 is slow each time (10.90 s; 10.00 s on n[3-4]): --llmb-exclude=n2"
+    assert phrase(finding) == "the node n2 is slow each time (10.90 s; 10.00 s on n[3-4]): --llmb-exclude=n2"
     elsewhere = find_slow_nodes(on((10.9, "n1 n5"), (10.0, "n3 n4")), SIGMA, BOUND, named)
     assert (elsewhere.exclude, elsewhere.suspects) == ((), ("n1", "n5"))
 

@@ -14,6 +14,7 @@ from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.judge.contradiction import with_contradiction
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.report.wording import phrase
 
 STATED = 2.17
 TYPED = at(BASELINE, step_seconds=STATED, cells=(("step_time", "2.17"), ("tokens_per_second", "524288")))
@@ -51,7 +52,7 @@ def test_contradicted_baseline_passes_nothing_beyond_its_numbers(
     assert (judgement.verdict, noted) == (verdict, verdict is not Verdict.INVALID)
     if verdict is Verdict.INVALID:
         assert judgement.reason is Reason.BASELINE_CONTRADICTS
-        assert "step_time 2.17 beside tokens_per_second 524288" in judgement.text
+        assert "step_time 2.17 beside tokens_per_second 524288" in phrase(judgement)
 
 
 def test_contradicted_baseline_is_accepted_by_an_entry() -> None:

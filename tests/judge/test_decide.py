@@ -18,6 +18,7 @@ from pytest_llmbench.core.judgement_records import Evidence
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import Note, Problem
 from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
+from pytest_llmbench.report.wording import phrase
 
 PROFILED = Problem(Reason.PROFILED, "profile_enabled in llmb-config_1.yaml")
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
@@ -75,7 +76,7 @@ def test_newest_comparable_run_decides() -> None:
 def test_older_good_run_hides_no_invalid_newest_run() -> None:
     judgement = judge(evidence(measurement(7.3, problems=(DIVERGED,)), measurement(7.3)))
     assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.DIVERGED)
-    assert "1 older run" in judgement.notes[-1].text
+    assert "1 older run" in phrase(judgement.notes[-1])
 
 
 def test_profiled_run_is_not_judged() -> None:
@@ -84,7 +85,7 @@ def test_profiled_run_is_not_judged() -> None:
     assert (only.verdict, only.reason) == (Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE)
     beside = judge(evidence(profiled, measurement(9.0)))
     assert beside.verdict is Verdict.REGRESSION
-    assert "1 newer run cannot be compared" in beside.notes[0].text
+    assert "1 newer run cannot be compared" in phrase(beside.notes[0])
     assert judge_alone(evidence(profiled)).verdict is Verdict.NOT_COMPARABLE
 
 
@@ -172,7 +173,7 @@ def test_coarsely_printed_times_fail_the_literal_rule(
     one = measurement(seconds, resolution_seconds=seconds * resolution, window_seconds=(seconds,) * steps)
     judgement = judge(evidence(one))
     assert decide_status(judgement, required=False, inconclusive="literal", improvement="pass") is status
-    assert ("printed too coarsely" in judgement.text) is (status is Status.FAILED)
+    assert ("printed too coarsely" in phrase(judgement)) is (status is Status.FAILED)
 
 
 def test_rounding_of_differing_steps_meets_the_literal_rule() -> None:
@@ -211,7 +212,7 @@ def test_implausibly_fast_run_names_similar_configurations() -> None:
         )
     )
     assert told.verdict is Verdict.IMPROVEMENT
-    assert "more than 15 % faster is more likely another configuration" in told.text
-    assert "as fast as grok1_314b-25.05-gb200-fp8-128" in told.text
-    assert "gb200-bf16-256" not in told.text
-    assert "no batch size" in told.text
+    assert "more than 15 % faster is more likely another configuration" in phrase(told)
+    assert "as fast as grok1_314b-25.05-gb200-fp8-128" in phrase(told)
+    assert "gb200-bf16-256" not in phrase(told)
+    assert "no batch size" in phrase(told)

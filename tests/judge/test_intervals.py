@@ -23,6 +23,7 @@ from pytest_llmbench.judge.agreement import meets_point
 from pytest_llmbench.judge.decide import decide_status, judge
 from pytest_llmbench.judge.estimate import estimate_difference
 from pytest_llmbench.judge.shape import find_shape
+from pytest_llmbench.report.wording import phrase, phrase_all
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.session.selftest import run_selftest
 
@@ -56,7 +57,7 @@ def test_one_or_two_means_never_pass(seconds: list[float]) -> None:
     judgement = judge(evidence(printed(seconds)))
     assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.CANNOT_TELL)
     assert judgement.meets_point is True
-    assert f"of {10 * len(seconds)} steps: within them a warm-up or a stall stays unseen" in judgement.text
+    assert f"of {10 * len(seconds)} steps: within them a warm-up or a stall stays unseen" in phrase(judgement)
     assert judgement.estimate is not None
     assert judgement.estimate.threshold_only
 
@@ -107,7 +108,7 @@ def test_means_show_no_period() -> None:
     """Every second mean is slow, and which of its steps are is not known."""
     shape = find_shape(printed([7.3, 9.0] * 8))
     assert shape.kind == "two-levels"
-    assert "every" not in shape.words
+    assert "every" not in phrase_all(shape.statements)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from pytest_llmbench.core.log_records import StatedField, Statement
 from pytest_llmbench.core.run_records import Hint, Measurement, Problem, StoredDetails, StoredRun
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.last_good import add_stored, find_last_good, list_settings
+from pytest_llmbench.report.wording import phrase_all
 
 DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
 SLOW = 8.2
@@ -143,6 +144,7 @@ def test_store_adds_nodes_launcher_and_steps(known: tuple[Measurement, ...]) -> 
         assert replace(added, nodes=None) == last
         return
     assert added.settings.differs == (("launcher", "torchrun", "sbatch"),)
-    assert added.steps == ("one spike: step 31 took 2 x the median", EVEN)
+    assert added.steps is not None
+    assert tuple(map(phrase_all, added.steps)) == ("one spike: step 31 took 2 x the median", EVEN)
     unknown = add_stored(last, StoredDetails("", (), spiked[:-1], ()), RED, ("n2",))
     assert (unknown.nodes, unknown.settings, unknown.steps) == (None, ComparedFacts(), None)

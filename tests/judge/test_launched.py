@@ -19,6 +19,7 @@ from pytest_llmbench.core.judgement_records import Judgement, Look
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import Measurement, Problem
 from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
+from pytest_llmbench.report.wording import phrase
 
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
 PROFILED = Problem(Reason.PROFILED, "profile_enabled in llmb-config_1.yaml")
@@ -89,7 +90,7 @@ def test_launch_with_one_invalid_run_is_invalid(position: int, lost: dict[str, A
     judgement = judge(evidence(*runs, *HISTORY))
     assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, reason)
     assert judgement.measurement is runs[position]
-    assert f"x_{position}, one of 3 runs that count: " in judgement.text
+    assert f"x_{position}, one of 3 runs that count: " in phrase(judgement)
     for inconclusive in ("literal", "fail", "skip"):
         assert decide_status(judgement, required=False, inconclusive=inconclusive) is Status.FAILED
 
@@ -120,8 +121,8 @@ def test_launched_runs_that_disagree_do_not_pass(factors: tuple[float, ...], ver
     assert status(judgement) is (Status.PASSED if meets else Status.FAILED)
     if verdict is Verdict.INCONCLUSIVE:
         assert judgement.reason is Reason.REPEATS_DISAGREE
-        assert "the runs differ too much to be of one state" in judgement.text
-        assert f"the mean of {len(factors)} repeats: " in judgement.notes[0].text
+        assert "the runs differ too much to be of one state" in phrase(judgement)
+        assert f"the mean of {len(factors)} repeats: " in phrase(judgement.notes[0])
 
 
 @pytest.mark.slow
@@ -156,8 +157,8 @@ def test_run_without_a_baseline_value_is_invalid(launch: str) -> None:
     runs = [replace(one, baseline=EMPTY) for one in launched(1.0, 1.01, launch=launch)]
     judgement = judge(evidence(*runs, baseline=EMPTY))
     assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.NO_BASELINE)
-    assert judgement.text.startswith("nothing to compare with yet: 7.325 s")
-    assert judgement.text.endswith(" measured; record it with --llmb-record=DIR")
+    assert phrase(judgement).startswith("nothing to compare with yet: 7.325 s")
+    assert phrase(judgement).endswith(" measured; record it with --llmb-record=DIR")
     assert (judgement.log_difference, judgement.meets_point, judgement.estimate) == (None, None, None)
     for inconclusive in ("literal", "fail", "skip"):
         assert decide_status(judgement, required=False, inconclusive=inconclusive) is Status.FAILED

@@ -15,6 +15,7 @@ from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.run_records import Acknowledgement, AttemptFiles, Clock, Dating, Measurement
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.order import find_order_doubts, with_order_doubt
+from pytest_llmbench.report.wording import phrase
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 RED = (Verdict.REGRESSION, Verdict.INVALID)
@@ -107,8 +108,8 @@ def test_contradicted_order_fails_where_results_differ(runs: tuple[Measurement, 
     slow = replace(rival, statistic_seconds=SLOW, window_seconds=(SLOW,) * 34)
     red = decided(newest, slow)
     assert (red.verdict, red.reason) == (Verdict.INVALID, Reason.ORDER_AMBIGUOUS)
-    assert red.text.count("run-") >= 2
-    assert red.text.count("2025-11-") + red.text.count("2001-") >= 2
+    assert phrase(red).count("run-") >= 2
+    assert phrase(red).count("2025-11-") + phrase(red).count("2001-") >= 2
     green = decided(newest, rival)
     assert (green.verdict, NoteCode.ORDER_AMBIGUOUS in codes(green)) == (Verdict.PASS, True)
 
@@ -116,7 +117,7 @@ def test_contradicted_order_fails_where_results_differ(runs: tuple[Measurement, 
 def test_regression_stays_with_a_word_of_the_other_run() -> None:
     red = decided(night(10, HOUR, seconds=SLOW), night(11, DAY))
     assert (red.verdict, NoteCode.ORDER_AMBIGUOUS in codes(red)) == (Verdict.REGRESSION, True)
-    assert "ambiguous: run-10 (job 10, 2025-11-20 05:00" in red.text
+    assert "ambiguous: run-10 (job 10, 2025-11-20 05:00" in phrase(red)
 
 
 # --- ordinary nights -------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.judge.agreement import STALLS
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.logs.log_reader import read_log
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.runs.measure.window import begins, find_missing_steps, mask_window
 from pytest_llmbench.session.recordings import make_recording
@@ -244,7 +245,7 @@ def cases(runs: Runs) -> list[Case]:
 
 def said(name: str, judgement: Judgement) -> str:
     """Return a line for the table of what should not be."""
-    return f"{name}: {judgement.verdict} ({judgement.reason}): {judgement.text}"
+    return f"{name}: {judgement.verdict} ({judgement.reason}): {phrase(judgement)}"
 
 
 def is_forgiven(judgement: Judgement) -> bool:
@@ -280,16 +281,16 @@ def test_slow_stretch_is_distinguished_from_uniform_slowdown(
     assert stretch.verdict in (Verdict.INCONCLUSIVE, Verdict.REGRESSION)
     assert not stretch.meets_point
     (note,) = [one for one in stretch.notes if one.code == "two-levels"]
-    assert note.text.startswith("slow stretch: steps 50 to 62 at 0.6")
+    assert phrase(note).startswith("slow stretch: steps 50 to 62 at 0.6")
     assert note.line == 214
-    assert "uniform" not in stretch.text
+    assert "uniform" not in phrase(stretch)
 
     assert not uniform.meets_point
     assert not {"two-levels", "stragglers", "drift"} & {one.code for one in uniform.notes}
-    assert "stretch" not in uniform.text
+    assert "stretch" not in phrase(uniform)
     if sigma < 0.01:
         assert uniform.verdict is Verdict.REGRESSION
-        assert "uniform shift" in uniform.text
+        assert "uniform shift" in phrase(uniform)
 
 
 # --- what is slow in every run ------------------------------------------------------------------------------
@@ -360,7 +361,7 @@ def test_seven_percent_after_quiet_history_is_a_regression(runs: Runs, name: tup
     segment = runs[name]
     judgement = judged(slowed(segment, 1.07), own(segment, DOCUMENTED, kind), 0.003, segment)
     assert judgement.verdict is Verdict.REGRESSION
-    assert judgement.text.endswith("uniform shift; no single step stands out"), judgement.text
+    assert phrase(judgement).endswith("uniform shift; no single step stands out"), phrase(judgement)
 
 
 def in_part(index: Integers, window: Window) -> dict[str, Floats]:

@@ -15,6 +15,7 @@ from support.builders import HISTORY, NOW, evidence, measurement, nights, run
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.run_records import Measurement, Problem
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.report.wording import phrase
 
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
 
@@ -41,7 +42,7 @@ def test_repeats_are_averaged_and_narrow_the_interval() -> None:
     assert judgement.estimate is not None
     assert single.estimate is not None
     assert judgement.estimate.standard_error < single.estimate.standard_error
-    assert "mean of 3 repeats" in judgement.notes[0].text
+    assert "mean of 3 repeats" in phrase(judgement.notes[0])
 
 
 def test_runs_of_two_builds_are_not_repeats() -> None:
@@ -76,7 +77,7 @@ def test_invalid_repeat_is_noted_and_not_averaged(damage: dict[str, Any], text: 
     good, bad = tonight(1.0, 1.001)
     judgement = judge(evidence(good, replace(bad, **damage), *HISTORY, repeat_window=timedelta(hours=3)))
     assert (judgement.verdict, judgement.repeats) == (Verdict.PASS, ())
-    assert f"a repeat cannot be judged: {text}" in [note.text for note in judgement.notes]
+    assert f"a repeat cannot be judged: {text}" in [phrase(note) for note in judgement.notes]
 
 
 @given(st.permutations([1.01, 1.005, 1.013, 1.002]))
@@ -119,7 +120,7 @@ def test_three_consecutive_inconclusive_days_are_judged_together(factors: tuple[
     judgement = judge(evidence(measurement(newest), *nights(*older)))
     assert judgement.verdict is verdict
     if verdict is not Verdict.INCONCLUSIVE:
-        assert "3 nights running could not tell" in judgement.text
+        assert "3 nights running could not tell" in phrase(judgement)
 
 
 def test_runs_days_apart_are_not_judged_together() -> None:

@@ -20,11 +20,12 @@ from pytest_llmbench.core.run_records import Measurement, Problem, StoredRun
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.run_selection import (
     average_current_runs,
-    describe_last_valid,
     find_coarse_unit,
+    find_last_valid,
     list_daily_runs,
     list_previous_daily_runs,
 )
+from pytest_llmbench.report.wording import phrase, phrase_all
 
 
 def with_steps(slow: dict[int, float], level: float = 1.0, seed: int = 0, **fields: Any) -> Measurement:
@@ -46,8 +47,8 @@ def test_two_slow_steps_of_34_are_forgiven() -> None:
     assert told.estimate is not None
     assert told.estimate.difference == pytest.approx(0.0, abs=0.002)
     (note,) = [one for one in told.notes if one.code == "hiccup"]
-    assert note.text.startswith("a hiccup: step 20 (line 120) took 2.99 x")
-    assert "step 33 (line 133) took 1.55 x the median; the mean is 7.8" in note.text
+    assert phrase(note).startswith("a hiccup: step 20 (line 120) took 2.99 x")
+    assert "step 33 (line 133) took 1.55 x the median; the mean is 7.8" in phrase(note)
     assert note.line == 120
     assert told.measurement is not None
     assert max(told.measurement.window_seconds) > 20  # the shown steps are the measured ones
@@ -173,20 +174,20 @@ def test_last_valid_run_is_named_with_day_and_job() -> None:
     broken = measurement(7.3, problems=(DIVERGED,))
     day = (NOW - timedelta(days=12)).strftime("%Y-%m-%d %H:%M")
     for known in (evidence(broken, *older), evidence(broken, excluded_by_since=older)):
-        assert describe_last_valid(known) == f"last valid run 12 nights ago ({day}, job 1)"
-    assert describe_last_valid(evidence(measurement(7.3))).startswith("last valid run 3h ago (")
+        assert phrase_all(filter(None, [find_last_valid(known)])) == f"last valid run 12 nights ago ({day}, job 1)"
+    assert phrase_all(filter(None, [find_last_valid(evidence(measurement(7.3)))])).startswith("last valid run 3h ago (")
     for unknown in (broken, measurement(7.3, run=run(started=None))):
-        assert describe_last_valid(evidence(unknown)) == ""
+        assert find_last_valid(evidence(unknown)) is None
 
 
 def test_configuration_without_runs_names_its_last_stored_run() -> None:
     """A nightly folder holds tonight's runs only: what no longer starts is known from the history alone."""
     gone = StoredRun(NOW - timedelta(days=4), "7", "ff", BASELINE.window, {}, valid=True, statistic_seconds=7.4)
     seen = f"no run of this configuration; last valid run 4 nights ago ({gone.started:%Y-%m-%d %H:%M}, job 7)"
-    assert judge(evidence(stored_runs=(gone,))).text == seen
-    assert judge(evidence(stored_runs=(gone,), max_age=timedelta(days=5))).text == seen
-    assert judge(evidence(stored_runs=(gone,), max_age=timedelta(days=3))).text == f"stale: {seen}"
-    assert judge(evidence(max_age=timedelta(days=3))).text == "no run of this configuration"
+    assert phrase(judge(evidence(stored_runs=(gone,)))) == seen
+    assert phrase(judge(evidence(stored_runs=(gone,), max_age=timedelta(days=5)))) == seen
+    assert phrase(judge(evidence(stored_runs=(gone,), max_age=timedelta(days=3)))) == f"stale: {seen}"
+    assert phrase(judge(evidence(max_age=timedelta(days=3)))) == "no run of this configuration"
 
 
 def test_newest_run_of_each_other_day_counts() -> None:

@@ -7,8 +7,9 @@ import pytest
 from support.builders import measurement
 
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord, Checkpoints
-from pytest_llmbench.judge.saves import describe_saves
+from pytest_llmbench.judge.saves import find_save
 from pytest_llmbench.judge.shape import find_shape
+from pytest_llmbench.report.wording import phrase_all
 
 SECONDS = (2.0, 2.01, 1.99, 40.0, 2.0, 2.01, 1.99, 2.0, 2.0)
 LINES = (10, 11, 12, 15, 16, 17, 18, 19, 20)
@@ -22,7 +23,7 @@ def describe(*records: CheckpointRecord, seconds: tuple[float, ...] = SECONDS) -
         window_lines=LINES,
         checkpoints=Checkpoints(records),
     )
-    return describe_saves(run, np.array(seconds) > 3)
+    return phrase_all(filter(None, [find_save(run, np.array(seconds) > 3)]))
 
 
 def save(line: int, seconds: float | None) -> CheckpointRecord:
@@ -61,4 +62,4 @@ def test_shape_names_the_save_of_its_spike() -> None:
         window_lines=LINES,
         checkpoints=Checkpoints((save(14, 37.95),)),
     )
-    assert find_shape(run).words.endswith("; step 14 holds the save of line 14 (37.95 of 40 s)")
+    assert phrase_all(find_shape(run).statements).endswith("; step 14 holds the save of line 14 (37.95 of 40 s)")

@@ -17,15 +17,12 @@ from support.builders import ASSUMED, BASELINE, at, evidence, measurement
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Configuration, Key
 from pytest_llmbench.core.codes import Verdict
+from pytest_llmbench.core.configuration_comparisons import ConfigurationComparison
 from pytest_llmbench.core.judgement_records import Estimate, Judgement, Noise
-from pytest_llmbench.judge.configuration_pairs import (
-    SEVERITY,
-    ConfigurationComparison,
-    compare_speed_ups,
-    compare_weak_scaling,
-)
+from pytest_llmbench.judge.configuration_pairs import SEVERITY, compare_speed_ups, compare_weak_scaling
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.distributions import compute_probability
+from pytest_llmbench.report.wording import phrase_scaling
 from pytest_llmbench.runs.measure.run_metrics import find_pairs, group_families
 
 MARGIN = math.log(1.05)
@@ -131,7 +128,7 @@ def test_a_size_that_loses_more_than_its_margin_is_a_regression(
 def test_the_smallest_size_that_was_judged_is_the_reference_and_what_is_left_out_is_named() -> None:
     comparison = compared(None, 0.0, 0.08)
     assert [(row.key.gpus, row.reference.gpus) for row in comparison.rows] == [(512, 256)]
-    assert comparison.text.endswith("not compared: 128 GPUs")
+    assert phrase_scaling(comparison).endswith("not compared: 128 GPUs")
 
 
 @pytest.mark.parametrize("verdict", [Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE])
@@ -139,7 +136,7 @@ def test_a_verdict_that_rests_on_no_valid_run_does_not_count(verdict: Verdict) -
     found = [judged(SIZES[0], 0.0), judged(SIZES[1], 0.0), judged(SIZES[2], 0.5, verdict)]
     (comparison,) = compare_weak_scaling([FAMILY], judgements(*found))
     assert comparison.verdict is Verdict.PASS
-    assert "not compared: 512 GPUs" in comparison.text
+    assert "not compared: 512 GPUs" in phrase_scaling(comparison)
 
 
 def test_the_engine_gives_what_is_compared() -> None:
@@ -152,7 +149,7 @@ def test_the_engine_gives_what_is_compared() -> None:
     assert comparison.id == "grok1_314b-25.05-gb200-bf16"
     assert comparison.verdict is Verdict.REGRESSION
     assert comparison.rows[-1].measured == pytest.approx(7.325 * 0.95 / (7.6 * 1.04))
-    assert comparison.text == (
+    assert phrase_scaling(comparison) == (
         "512 GPUs have 88.0 % of the throughput per GPU of 128, published 96.4 %: -8.7 % (-11.4 % to -5.9 %); "
         "at least 91.8 % passes; the lowest of 3 sizes, GBS 2 per GPU, sequence length 8192, 64 layers"
     )
@@ -162,13 +159,13 @@ def test_the_text_of_a_pair_says_what_was_compared() -> None:
     comparison = paired(0.0, 0.08)
     assert (comparison.kind, comparison.id) == ("fp8-speedup", "grok1_314b-25.05-gb200-128")
     assert comparison.verdict is Verdict.REGRESSION
-    assert comparison.text == (
+    assert phrase_scaling(comparison) == (
         "FP8 is 1.276 times as fast as BF16, published 1.383: -7.7 % (-8.1 % to -7.2 %); at least 1.317 passes; "
         "step times at GBS 256, sequence length 8192, 64 layers"
     )
     apart = replace(FP8.configuration, parallelism=replace(FP8.configuration.parallelism, pp=8))
     (comparison,) = compare_speed_ups([(BF16.configuration, apart)], judgements(judged(BF16, 0.0), judged(FP8, 0.0)))
-    assert comparison.text.endswith("64 layers, another parallelism")
+    assert phrase_scaling(comparison).endswith("64 layers, another parallelism")
 
 
 @pytest.mark.parametrize(
@@ -180,13 +177,13 @@ def test_the_text_of_a_pair_says_what_was_compared() -> None:
     ],
 )
 def test_the_text_says_what_a_verdict_rests_on(differences: tuple[Any, ...], words: str) -> None:
-    assert words in compared(*differences).text
+    assert words in phrase_scaling(compared(*differences))
 
 
 def test_a_reference_that_is_a_regression_itself_is_named() -> None:
     found = [judged(SIZES[0], 0.2, Verdict.REGRESSION), judged(SIZES[1], 0.0), judged(SIZES[2], 0.0)]
     (comparison,) = compare_weak_scaling([FAMILY], judgements(*found))
-    assert "128 GPUs is a regression itself, which flatters what is compared with it" in comparison.text
+    assert "128 GPUs is a regression itself, which flatters what is compared with it" in phrase_scaling(comparison)
 
 
 def test_published_and_recorded_baselines_are_never_mixed() -> None:
@@ -194,7 +191,7 @@ def test_published_and_recorded_baselines_are_never_mixed() -> None:
     mixed = judgements(judged(SIZES[0], 0.0), judged(recorded[1], 0.2), judged(SIZES[2], 0.0))
     (comparison,) = compare_weak_scaling([FAMILY], mixed)
     assert [row.key.gpus for row in comparison.rows] == [512]
-    assert "not compared: 256 GPUs" in comparison.text
+    assert "not compared: 256 GPUs" in phrase_scaling(comparison)
     both = judgements(
         *(judged(one, 0.0) for one in SIZES), *(judged(one, 0.08 * (one is recorded[2])) for one in recorded)
     )

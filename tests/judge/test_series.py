@@ -13,6 +13,7 @@ from pytest_llmbench.core.judgement_records import ChangeKind, DailyRun, LevelCh
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.judge.changes import LevelShift
 from pytest_llmbench.judge.series import assign_acknowledgements, compare_environments, find_changes, find_flips
+from pytest_llmbench.report.wording import phrase
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 BEGAN = datetime(2025, 9, 1, 2, tzinfo=UTC)
@@ -45,8 +46,8 @@ def test_change_has_day_size_and_environment() -> None:
     assert (change.kind, change.first_run, change.started.date()) == ("step", 40, CHANGED)
     assert change.low < 0.06 < change.high
     assert change.environment == (("driver", "550.54", "555.42"),)
-    assert change.text.startswith("+6.2 % (+5.7 to +6.8 %)")
-    assert change.text.endswith("since 2025-10-11; driver 550.54 -> 555.42")
+    assert phrase(change).startswith("+6.2 % (+5.7 to +6.8 %)")
+    assert phrase(change).endswith("since 2025-10-11; driver 550.54 -> 555.42")
     assert change.stands
     assert change.acknowledged is None
 
@@ -115,7 +116,7 @@ def test_acknowledgement_covers_the_change_nearest_its_day() -> None:
 def test_expired_acknowledgement_covers_nothing_but_is_named() -> None:
     (change,) = told(nights((1.0, 40), (1.06, 20)), accepted(expires=date(2025, 11, 19)))
     assert change.acknowledged is None
-    assert change.text.endswith("the acknowledgement expired on 2025-11-19: +6.0 % by A. Person: the security fix")
+    assert phrase(change).endswith("the acknowledgement expired on 2025-11-19: +6.0 % by A. Person: the security fix")
     (last_day,) = told(nights((1.0, 40), (1.06, 20)), accepted(expires=TODAY))
     assert last_day.acknowledged is not None
 
@@ -123,7 +124,7 @@ def test_expired_acknowledgement_covers_nothing_but_is_named() -> None:
 def test_reverted_change_does_not_persist() -> None:
     slower, faster = told(nights((1.0, 40), (1.06, 20), (1.0, 20)))
     assert not slower.stands
-    assert slower.text.endswith("taken back since")
+    assert phrase(slower).endswith("taken back since")
     assert faster.difference < 0
 
 
@@ -131,7 +132,7 @@ def test_drift_is_reported_unless_an_accepted_change_explains_it() -> None:
     slow = [(1 + 0.00006 * night, 1) for night in range(150)]
     (change,) = told(nights((1.0, 30), *slow, seed=2))
     assert change.kind == "drift"
-    assert "drifted since" in change.text
+    assert "drifted since" in phrase(change)
     assert change.environment == ()
     *_, last = told(nights((1.0, 40), (1.06, 60)), accepted())
     assert last.kind == "step"

@@ -15,9 +15,11 @@ from support.shared_data import shared
 
 from pytest_llmbench.core.log_records import Steps
 from pytest_llmbench.core.run_records import Measurement, Note
+from pytest_llmbench.core.statements import EvenSteps
 from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.shape import Shape, find_shape
 from pytest_llmbench.logs.log_reader import read_log
+from pytest_llmbench.report.wording import phrase, phrase_all
 
 EVO2 = "nemo2/evo2_slow_after_checkpoint_excerpt.out"
 GENEFORMER = "nemo2/geneformer_500_steps.out"
@@ -102,7 +104,7 @@ def noted(shape: Shape) -> dict[str, Note]:
 def test_shape_has_its_kind_and_words(seconds: np.ndarray, kind: str, words: str) -> None:
     shape = find_shape(window(seconds))
     assert shape.kind == kind
-    assert re.fullmatch(words, shape.words)
+    assert re.fullmatch(words, phrase_all(shape.statements))
 
 
 def test_stragglers_are_counted_with_share_and_line() -> None:
@@ -110,7 +112,7 @@ def test_stragglers_are_counted_with_share_and_line() -> None:
         "stragglers"
     ]
     assert note.line == 123
-    assert note.text == (
+    assert phrase(note) == (
         "7 stragglers, 35.7 % of the time, +23.5 % on the mean: steps 12 to 14, 20, 23, 30, 41; "
         "step 23 took 3 x the median"
     )
@@ -122,14 +124,14 @@ def test_means_that_differ_by_one_percent_are_noted(factor: float, told: bool) -
     assert (note is not None) is told
     if factor == 1.5:
         assert note
-        assert note.text == "mean 7.407 s, 20 % trimmed mean 7.300 s: slow steps drive the mean"
+        assert phrase(note) == "mean 7.407 s, 20 % trimmed mean 7.300 s: slow steps drive the mean"
     if factor == 0.5:
         assert note
-        assert note.text.endswith("fast steps drive the mean")
+        assert phrase(note).endswith("fast steps drive the mean")
 
 
 def test_calm_steps_have_no_notes() -> None:
-    assert find_shape(window(CALM)) == Shape("no single step stands out", ShapeKind.EVEN)
+    assert find_shape(window(CALM)) == Shape((EvenSteps(averaged=False),), ShapeKind.EVEN)
 
 
 # --- moving means -----------------------------------------------------------------------------------------
@@ -138,9 +140,11 @@ def test_calm_steps_have_no_notes() -> None:
 def test_slow_step_in_a_moving_mean_is_one_spike() -> None:
     shape = find_shape(averaged(np.concatenate((CALM[:15], [11.0], CALM[:22]))))
     assert shape.kind == "one-spike"
-    assert re.fullmatch(r"one spike: steps 22 to 26 took up to 1\.1\d* x the median \(line 12\d\)", shape.words)
-    assert noted(shape)["stragglers"].text.endswith("the median; one slow step shows in 5 values")
-    assert noted(shape)["moving-mean"].text == (
+    assert re.fullmatch(
+        r"one spike: steps 22 to 26 took up to 1\.1\d* x the median \(line 12\d\)", phrase_all(shape.statements)
+    )
+    assert phrase(noted(shape)["stragglers"]).endswith("the median; one slow step shows in 5 values")
+    assert phrase(noted(shape)["moving-mean"]) == (
         "the log prints means of 5 steps: 34 values, about 6 of them independent"
     )
 
@@ -150,7 +154,7 @@ def test_slow_steps_in_a_moving_mean_are_spikes() -> None:
     steps[[8, 27]] *= 1.5
     shape = find_shape(averaged(steps))
     assert shape.kind == "spikes"
-    assert shape.words.startswith("spikes: steps 15 to 19, 34 to 38; ")
+    assert phrase_all(shape.statements).startswith("spikes: steps 15 to 19, 34 to 38; ")
     assert "two-levels" not in noted(shape)
 
 
@@ -164,7 +168,10 @@ def test_slow_stretch_at_window_start_is_a_warm_up() -> None:
 
 def test_slow_step_among_500_real_ones_is_found() -> None:
     shape = find_shape(real(GENEFORMER, 1, 499))
-    assert (shape.kind, shape.words) == ("one-spike", "one spike: step 385 took 1.36 x the median (line 779)")
+    assert (shape.kind, phrase_all(shape.statements)) == (
+        "one-spike",
+        "one spike: step 385 took 1.36 x the median (line 779)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,7 +195,7 @@ def test_steady_real_runs_have_no_shape(name: str, first: int, last: int) -> Non
 def test_any_step_times_have_a_short_text(seconds: list[float], moving_mean: int, resolution: float) -> None:
     shape = find_shape(window(seconds, moving_mean=moving_mean, resolution_seconds=resolution))
     assert shape.kind in set(ShapeKind)
-    for text in (shape.words, *(note.text for note in noted(shape).values())):
+    for text in (phrase_all(shape.statements), *(phrase(note) for note in noted(shape).values())):
         assert text
         assert "nan" not in text
         assert "\n" not in text
@@ -203,7 +210,7 @@ def test_equal_steps_are_even(count: int) -> None:
 
 def test_unnumbered_steps_are_counted_from_the_window_start() -> None:
     shape = find_shape(window(times(3, 23, among=np.ones(34)), window_steps=(), window_lines=()))
-    assert shape.words == "one spike: step 23 took 3 x the median"
+    assert phrase_all(shape.statements) == "one spike: step 23 took 3 x the median"
     assert noted(shape)["stragglers"].line == 0
 
 

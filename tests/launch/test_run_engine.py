@@ -32,14 +32,15 @@ from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
+from pytest_llmbench.core.statements import NodeCause, NodeFinding
 from pytest_llmbench.core.trial_records import TrialTime
-from pytest_llmbench.judge.cluster import NodeFinding
 from pytest_llmbench.launch.hours_budget import HoursBudget
 from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.named_nodes import NamedNodes
 from pytest_llmbench.launch.policies import repeat_policy
 from pytest_llmbench.launch.policies.run_history import Confirmation
 from pytest_llmbench.launch.run_engine import RunEngine
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.launch_settings import LaunchSettings
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
@@ -150,7 +151,7 @@ class Course:
 
     def judge_invalid(self, _key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
         self.invalid.append(run)
-        return replace(judgement(Verdict.INVALID, reason), sentences=(text,))
+        return replace(judgement(Verdict.INVALID, reason), statements=(text,))
 
     def judge_nodes(
         self,
@@ -161,7 +162,7 @@ class Course:
     ) -> NodeFinding:
         self.confirmed_on = [nodes[confirmation.id] for confirmation in confirmations]
         self.asked_named = tuple(named)
-        return NodeFinding("slow twice", exclude=self.finding.suspects) if confirmations else self.finding
+        return SLOW_TWICE if confirmations else self.finding
 
     def judge_named(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
         return Confirmation(self.slow_again, f"+9.0 % in job {job.job_id} there", 1.09)
@@ -256,7 +257,7 @@ def test_retry_without_hours_leaves_the_failure_before_it() -> None:
     course = Course(Verdict.PASS)
     course.end(BROKEN)
     assert course.end(**UNAFFORDABLE) == []
-    assert (course.result.judgement.text, course.result.nodes) == ("node n1 failed", "not submitted: why")
+    assert (phrase(course.result.judgement), course.result.nodes) == ("node n1 failed", "not submitted: why")
 
 
 def test_verdict_waits_for_the_retry_of_a_repeat() -> None:
@@ -326,7 +327,7 @@ def test_second_hung_job_of_any_repeat_is_invalid(verdict: Verdict) -> None:
     assert course.end(replace(HUNG, text="it hung before its first step")) == []
     assert course.verdict == (Verdict.INVALID, Reason.HUNG)
     both = f"job 1 on n1: {HUNG.text}; job 3 on n3: it hung before its first step"
-    assert course.result.judgement.text.startswith(both)
+    assert phrase(course.result.judgement).startswith(both)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +347,7 @@ def test_hung_job_quotes_its_log_if_that_adds_something(
     course.ending = ending
     course.end(HUNG, status=ended("CANCELLED", nodes=("n1",), stall=Stall(place, 1200.0, 5, 50, "x.out")))
     told = f"; {ending[1]}" if shown else ""
-    assert course.result.judgement.text == f"job 1 on n1: {HUNG.text}{told}"
+    assert phrase(course.result.judgement) == f"job 1 on n1: {HUNG.text}{told}"
 
 
 @pytest.mark.parametrize(
@@ -368,7 +369,7 @@ def test_job_without_a_run_is_invalid(end: JobEnd, fields: dict[str, Any], reaso
     course.found = lambda _job: None
     assert course.end(end, **fields) == []
     assert course.verdict == (Verdict.INVALID, reason)
-    assert course.result.judgement.text.startswith(text)
+    assert phrase(course.result.judgement).startswith(text)
 
 
 def test_purged_record_does_not_make_its_run_invalid() -> None:
@@ -382,7 +383,7 @@ def test_run_of_another_configuration_is_invalid() -> None:
     course.found = lambda _job: run(key=replace(KEY, gpus=256))
     course.end()
     assert course.verdict == (Verdict.INVALID, Reason.WRONG_CONFIGURATION)
-    assert "gb200-bf16-256" in course.result.judgement.text
+    assert "gb200-bf16-256" in phrase(course.result.judgement)
 
 
 def test_invalid_run_is_dated_by_its_job() -> None:
@@ -466,7 +467,15 @@ def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
 
 # --- nodes that may be slow -------------------------------------------------------------------------------
 
-SUSPECT = NodeFinding("n1 may be slow", suspects=("n1",), again=("n1", "n9"))
+SUSPECT = NodeFinding(
+    NodeCause.SLOW_NODES,
+    slow=(("1", 11.0, ("n1", "n9")),),
+    fast=(("2", 10.0, ("n9",)),),
+    suspects=("n1",),
+    again=("n1", "n9"),
+)
+SLOW_TWICE = NodeFinding(NodeCause.SLOW_NODES, SUSPECT.slow * 2, SUSPECT.fast, exclude=("n1",))
+MAY_BE_SLOW, SLOW = phrase(SUSPECT), phrase(SLOW_TWICE)
 
 
 def suspect_nodes(**settings: Any) -> Course:
@@ -487,7 +496,7 @@ def test_suspect_nodes_get_one_more_run_outside_the_verdict() -> None:
     assert course.end() == []
     assert course.looks == [1, 2, 3]
     assert course.confirmed_on == [("n4",)]
-    assert course.result.nodes == "slow twice"
+    assert course.result.nodes == SLOW
     assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
     assert [job.purpose for job in course.result.jobs][-2:] == [Purpose.MEASURE, Purpose.CONFIRM_NODES]
 
@@ -496,7 +505,7 @@ def test_suspect_nodes_get_one_more_run_outside_the_verdict() -> None:
 def test_failed_confirmation_is_not_retried_and_confirms_nothing(end: JobEnd) -> None:
     course = suspect_nodes()
     assert course.end(end) == []
-    assert course.result.nodes == f"n1 may be slow; not confirmed: {end.text}"
+    assert course.result.nodes == f"{MAY_BE_SLOW}; not confirmed: {end.text}"
     assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
 
 
@@ -504,7 +513,7 @@ def test_confirmation_without_hours_is_reported() -> None:
     course = suspect_nodes(hours_left=25.0)
     assert course.due == []
     assert course.result.nodes == (
-        "n1 may be slow; not confirmed: 1 run takes 10.0 GPU-hours, and of the 35 allowed 30.0 are used"
+        f"{MAY_BE_SLOW}; not confirmed: 1 run takes 10.0 GPU-hours, and of the 35 allowed 30.0 are used"
     )
 
 
@@ -543,14 +552,14 @@ def test_node_check_is_reported_and_changes_no_verdict(end: JobEnd, fields: dict
     assert [job.spec.purpose for job in course.due] == [Purpose.CONFIRM_NODES, Purpose.CHECK_NODES]
     course.end()
     assert course.end(end, **fields) == []
-    assert course.result.nodes == f"slow twice; {note}"
+    assert course.result.nodes == f"{SLOW}; {note}"
     assert (course.looks, course.result.judgement.verdict) == ([1, 2, 3], Verdict.INCONCLUSIVE)
 
 
 def test_node_check_without_hours_is_reported() -> None:
     course = suspect_nodes(checks=True, hours_left=30.5)
     assert [job.spec.purpose for job in course.due] == [Purpose.CONFIRM_NODES]
-    assert course.result.nodes.startswith("n1 may be slow; not checked: 1 run takes 1.0 GPU-hours")
+    assert course.result.nodes.startswith(f"{MAY_BE_SLOW}; not checked: 1 run takes 1.0 GPU-hours")
 
 
 def test_remarks_quote_slurm_and_drivers_on_named_nodes() -> None:
@@ -563,7 +572,7 @@ def test_remarks_quote_slurm_and_drivers_on_named_nodes() -> None:
     course = suspect_nodes()
     course.engine.add_node_remarks(list_reasons)
     assert course.result.nodes == (
-        "n1 may be slow; sinfo -R: n1: bad nvlink (root, 2025-11-20); log-1.out:7: NVRM: Xid"
+        f"{MAY_BE_SLOW}; sinfo -R: n1: bad nvlink (root, 2025-11-20); log-1.out:7: NVRM: Xid"
     )
     fast = Course(Verdict.PASS)
     fast.end()

@@ -37,6 +37,7 @@ from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan, place_
 from pytest_llmbench.launch.policies import ab_policy
 from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
 from pytest_llmbench.launch.run_engine import RunEngine
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.launch_settings import LaunchSettings
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
@@ -143,7 +144,7 @@ class Course:
 
     @property
     def text(self) -> str:
-        return self.result.judgement.text
+        return phrase(self.result.judgement)
 
     @property
     def result(self) -> ConfigurationResult:

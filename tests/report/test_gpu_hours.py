@@ -128,7 +128,7 @@ def test_the_page_tells_them_at_its_head_with_what_was_allowed() -> None:
 
 
 def without_a_run(*jobs: LaunchedJob) -> dict[str, Any]:
-    judgement = replace(judge(evidence()), reason=Reason.LOG_MISSING, sentences=("no log",))
+    judgement = replace(judge(evidence()), reason=Reason.LOG_MISSING, statements=("no log",))
     return describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement, jobs=jobs), NOW, Path("/runs"))
 
 

@@ -139,7 +139,7 @@ def test_the_exclude_list_is_not_cut_off() -> None:
 
 
 def absent(identifier: str, reason: Reason, text: str, *jobs: LaunchedJob, status: Status = Status.SKIPPED) -> Any:
-    judgement = replace(judge(evidence()), reason=reason, sentences=(text,))
+    judgement = replace(judge(evidence()), reason=reason, statements=(text,))
     return describe(Outcome(Case(identifier, KEY), status, judgement, jobs=jobs), NOW, FOLDER)
 
 

@@ -35,7 +35,7 @@ RICH = replace(
     software=ComparedFacts(("driver",), (("nccl", "2.26.6", "2.27.3"),)),
     settings=ComparedFacts(("micro batch size",), (("launcher", "sbatch", "nemo-run"),)),
     nodes=ComparedNodes(("n1", "n2", "n3", "n4"), ("n2", "n4", "n7", "n8")),
-    steps=(EVEN, SPIKE),
+    steps=((EVEN,), (SPIKE,)),
 )
 
 
@@ -83,7 +83,7 @@ def test_the_nodes_are_told_in_few_words(before: tuple[str, ...], now: tuple[str
 
 
 def test_a_verdict_other_than_pass_and_a_red_run_without_a_time_are_told() -> None:
-    last = facts(replace(BARE, verdict="INCONCLUSIVE", slower=None, steps=(EVEN, EVEN)))
+    last = facts(replace(BARE, verdict="INCONCLUSIVE", slower=None, steps=((EVEN,), (EVEN,))))
     assert last["last good"] == "2025-11-17 02:00, job 71 (history, INCONCLUSIVE): 7.300 s"
     assert f"; steps then and now: {EVEN}; not known" in last["since"]
 

@@ -14,6 +14,7 @@ from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.judgement_records import Judgement, RequiredRuns
 from pytest_llmbench.core.outcome_records import Case, Status, UnmatchedRun
 from pytest_llmbench.core.run_records import Measurement, Problem
+from pytest_llmbench.core.statements import NotCertified
 from pytest_llmbench.session.outcomes import (
     JudgedConfigurations,
     SessionResults,
@@ -118,4 +119,4 @@ def test_repeats_that_disagree_certify_nothing() -> None:
     assert judge_evidence(both, Settings(), alone=False).verdict is Verdict.PASS
     judgement = judge_evidence(both, settings, alone=False)
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert judgement.sentences[-1] == f"{judgement.notes[0].text}: not certified"
+    assert judgement.statements[-1] == NotCertified(judgement.notes[0])

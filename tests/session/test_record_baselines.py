@@ -27,6 +27,7 @@ from pytest_llmbench.core.tolerance import parse_tolerances
 from pytest_llmbench.plugin.outputs import render_terminal
 from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.report.advice import advise
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.record_baselines import record
 from pytest_llmbench.session.recordings import make_recording
 from pytest_llmbench.session.settings import Settings
@@ -142,7 +143,7 @@ def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
     results = replace(session.results, measurements={KEY: runs})
     (outcome,), files = record(results, [KEY.id], session.settings, NOW)
     assert len(files) == recorded_files
-    assert ("differ by more than 20 %" in outcome.judgement.text) == (not recorded_files)
+    assert ("differ by more than 20 %" in phrase(outcome.judgement)) == (not recorded_files)
 
 
 @pytest.mark.slow

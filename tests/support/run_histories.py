@@ -22,6 +22,7 @@ from pytest_llmbench.launch.policies.run_history import (
     RunHistory,
     RunProblem,
 )
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.outcomes import ConfigurationResult
 from support.builders import BASELINE, KEY, NOW, run
 from support.job_specs import job_spec
@@ -105,7 +106,7 @@ def describe_step(step: NextRuns | NeedsVerdict | Conclusion) -> list[str]:
         return [describe_run(each) for each in step.runs] or ["wait"]
     if step.verdict:
         judgement = step.verdict.judgement
-        return [judgement.verdict.value, judgement.text]
+        return [judgement.verdict.value, phrase(judgement)]
     return [step.reason.value, step.text]
 
 

@@ -28,6 +28,7 @@ from pytest_llmbench.launch.policies.run_history import (
     get_nodes,
 )
 from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.launch_settings import LaunchSettings
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
@@ -198,7 +199,7 @@ def add_failures(result: ConfigurationResult, failures: Mapping[int, RunProblem]
         judgement,
         verdict=Verdict.INVALID,
         reason=first.reason,
-        sentences=(first.text, f"{judgement.text} without it"),
+        statements=(first.text, f"{phrase(judgement)} without it"),
     )
     return dataclasses.replace(result, judgement=invalid)
 

@@ -17,8 +17,8 @@ from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
+    from pytest_llmbench.core.statements import NodeFinding
     from pytest_llmbench.core.trial_records import Trial, TrialReport
-    from pytest_llmbench.judge.cluster import NodeFinding
 
 
 class RunProblem(NamedTuple):

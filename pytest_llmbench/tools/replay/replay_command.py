@@ -257,6 +257,8 @@ def replay_history(settings: Settings, place: StoreLocation, now: datetime) -> l
 
 def format_nights(nights: Sequence[ReplayedNight]) -> str:
     """Return the runs whose verdict changes, those that turn red first, and a count; 79 columns wide."""
+    from pytest_llmbench.report.wording import phrase
+
     if not nights:
         return "nothing to compare: the history has no verdict on a run under the given paths"
     changed = [night for night in nights if night.has_changed]
@@ -270,8 +272,7 @@ def format_nights(nights: Sequence[ReplayedNight]) -> str:
             job = f"  job {night.job_id}" if night.job_id else ""
             lines.append(f"  {night.started:%Y-%m-%d %H:%M}{job}  {night.configuration}")
             lines.append(f"    {night.texts[0]} -> {night.texts[1]}")
-            lines += textwrap.wrap(
-                night.after.judgement.text, 79, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
-            )
+            text = phrase(night.after.judgement)
+            lines += textwrap.wrap(text, 79, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
     count = f"{len(changed)} of {count_noun(len(nights), 'stored verdict')} would change"
     return "\n".join([*lines, count])

@@ -28,6 +28,7 @@ from pytest_llmbench.report.html import (
 from pytest_llmbench.report.html.charts import Chart, draw_nights, format_change
 from pytest_llmbench.report.html.site_names import ENDING, INDEX
 from pytest_llmbench.report.verdicts import MFU_LOGGED, ORDER
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.tools.site.fleet_records import FleetNights, FleetRow
 from pytest_llmbench.tools.site.site_folder import COMPARISONS, CONFIGURATIONS, name_page
 from pytest_llmbench.tools.site.strips import draw_strip
@@ -281,7 +282,7 @@ def _list_news(shown: Sequence[_Shown], newest: datetime) -> dict[str, Any]:
     news.sort(key=lambda pair: (pair[0].started.date(), abs(pair[0].difference)), reverse=True)
     count = len(changes) - len(news)
     return {
-        "changes": [{**_describe_entry(entry), "text": change.text} for change, entry in news[:MOST_NEWS]],
+        "changes": [{**_describe_entry(entry), "text": phrase(change)} for change, entry in news[:MOST_NEWS]],
         "acknowledged": f"{formatting.count_noun(count, 'acknowledged change')} left out" if count else "",
     }
 
@@ -315,7 +316,7 @@ def _describe_page(entry: _Shown, compared: Mapping[str, str], place: str) -> di
 def _list_facts(row: FleetRow, night: StoredVerdict) -> Iterator[tuple[str, str]]:
     last = _find_last_change(row)
     yield "all changes", f"{format_change(row.total)} since {row.nights[0].day}"
-    yield "last change", last.text if last else "none is shown"
+    yield "last change", phrase(last) if last else "none is shown"
     yield "baseline", f"{night.baseline}, {formatting.format_seconds(night.expected_seconds)}"
     yield "tolerance", night.tolerance
     yield "window", f"{night.window.statistic.replace('_', ' ')} of steps {night.window.first} to {night.window.last}"

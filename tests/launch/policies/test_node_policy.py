@@ -19,7 +19,7 @@ from support.run_histories import (
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import JobEnd, JobSpec, JobStatus, Phase, Purpose
-from pytest_llmbench.judge.cluster import NodeFinding
+from pytest_llmbench.core.statements import NodeCause, NodeFinding
 from pytest_llmbench.launch.policies.node_policy import (
     NodePolicy,
     describe_check,
@@ -29,8 +29,8 @@ from pytest_llmbench.launch.policies.node_policy import (
 )
 from pytest_llmbench.launch.policies.run_history import Confirmation, NextRuns
 
-SUSPECT = NodeFinding("n1 may be slow", suspects=("n1",), again=("n1", "n9"))
-SLOW = NodeFinding("n1 is slow", exclude=("n1",), again=("n1", "n9"))
+SUSPECT = NodeFinding(suspects=("n1",), again=("n1", "n9"))
+SLOW = NodeFinding(NodeCause.SLOW_NODES, exclude=("n1",), again=("n1", "n9"))
 CHECK = replace(SPEC, purpose=Purpose.CHECK_NODES)
 NOTHING = [Reason.PURPOSE_DONE.value, ""]
 CONFIRM = "node-confirmation 2, attempt 1"

@@ -53,6 +53,7 @@ from pytest_llmbench.launch.policies.repeat_policy import (
     next_runs,
 )
 from pytest_llmbench.launch.policies.run_history import Conclusion, EndedJob
+from pytest_llmbench.report.wording import phrase
 
 
 def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL) -> Judgement:
@@ -115,7 +116,7 @@ def test_run_over_its_checkpoint_budget_is_not_repeated() -> None:
 def test_one_run_beyond_the_bound_is_unconfirmed() -> None:
     told = look_at(1.3)
     assert (told.verdict, told.reason) == (Verdict.INCONCLUSIVE, Reason.UNCONFIRMED)
-    assert "1 run beyond it: a slow node or slow software, no telling" in told.text
+    assert "1 run beyond it: a slow node or slow software, no telling" in phrase(told)
     for inconclusive, required in product(("literal", "fail", "skip"), (True, False)):
         assert decide_status(told, required=required, inconclusive=inconclusive) is Status.FAILED
     assert look_at(1.3, look=ONE_LOOK).verdict is Verdict.REGRESSION

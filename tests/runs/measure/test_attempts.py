@@ -12,6 +12,7 @@ from support.builders import BASELINE, NOW, log, run, segment, steps
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import Ending, EndingCode, ParsedLog, Quote, Segment
 from pytest_llmbench.core.run_records import Measurement
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.runs.measure.measurement import measure
 
 KILLED = Ending(EndingCode.TIME_LIMIT, Quote("JOB 1 CANCELLED DUE TO TIME LIMIT"), 300)
@@ -28,7 +29,7 @@ def measured(*logs: ParsedLog) -> Measurement:
 
 
 def told(measurement: Measurement) -> list[tuple[str, str]]:
-    return [(note.code, note.text) for note in measurement.notes if note.code in ("attempts", "segments")]
+    return [(note.code, phrase(note)) for note in measurement.notes if note.code in ("attempts", "segments")]
 
 
 WHOLE = part(0, 49, line=812)
@@ -108,7 +109,7 @@ def test_a_fast_attempt_does_not_hide_a_slow_one_that_finished(logs: tuple[Parse
     (judged,) = [one for one in measurement.attempts if one.judged]
     assert (judged.line, measurement.valid) == (line, True)
     assert measurement.statistic_seconds == pytest.approx(8.79)
-    notes = [note.text for note in measurement.notes if note.code == "slowest-attempt"]
+    notes = [phrase(note) for note in measurement.notes if note.code == "slowest-attempt"]
     last = measurement.attempts[-1].judged
     assert len(notes) == (not last)
     assert all("8.790 s" in text and "the slowest is judged" in text for text in notes)

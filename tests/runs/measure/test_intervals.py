@@ -14,6 +14,7 @@ from pytest_llmbench.core.baseline_records import Baseline, Window
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord, Checkpoints, Segment, Steps
 from pytest_llmbench.core.run_records import Measurement, Note
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.runs.measure.moving_mean import detect_moving_mean
 from pytest_llmbench.runs.measure.window import compute_statistic, find_missing_steps, mask_window
@@ -113,11 +114,11 @@ def notes_of(measurement: Measurement, code: str) -> list[Note]:
 
 def test_that_times_are_means_is_noted() -> None:
     (note,) = notes_of(measured(means_of(10, [7.0] * 5), judged_over(11, 40)), "interval-mean")
-    assert note.text == "each time is the mean of 10 steps: 3 times for 30 steps; the first is at step 20"
+    assert phrase(note) == "each time is the mean of 10 steps: 3 times for 30 steps; the first is at step 20"
     assert note.line == 120
     one_lost = steps([7.0] * 9, index=np.array([1, 2, *range(4, 11)]), mean_of=np.array([1, 1, 2, *[1] * 6]))
     (note,) = notes_of(measured(one_lost, replace(judged_over(1, 10), steps=10)), "interval-mean")
-    assert note.text == "1 of 9 times are the means of 2 steps; the first is at step 4"
+    assert phrase(note) == "1 of 9 times are the means of 2 steps; the first is at step 4"
     assert not notes_of(measured(steps(first=1)), "interval-mean")
 
 

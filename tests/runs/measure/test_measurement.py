@@ -25,6 +25,7 @@ from pytest_llmbench.core.log_records import (
 )
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.run_records import Hint, Measurement, Run, Shards
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.runs.measure import notes
 from pytest_llmbench.runs.measure import run_metrics as metrics
 from pytest_llmbench.runs.measure.measurement import measure
@@ -141,7 +142,7 @@ def test_whether_a_saved_checkpoint_is_on_disk_is_a_note(shards: Shards | None, 
     content = log(segment(), **of_checkpoints(CheckpointRecord(CheckpointAction.SAVE, 150, 4.0)))
     found = measured(run(content, shards=shards))
     assert found.valid
-    texts = [note.text for note in found.notes if note.code.startswith("checkpoint-")]
+    texts = [phrase(note) for note in found.notes if note.code.startswith("checkpoint-")]
     assert texts == ([said] if said else [])
 
 
@@ -156,7 +157,7 @@ def test_a_later_attempt_that_cannot_be_read_may_be_the_one_that_counts() -> Non
 
 def test_a_run_of_another_release_that_was_judged_on_purpose_says_so() -> None:
     notes = measured(run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),))).notes
-    assert [note.text for note in notes] == ["a run of release 26.06.00, judged against 25.05 as asked"]
+    assert [phrase(note) for note in notes] == ["a run of release 26.06.00, judged against 25.05 as asked"]
     assert measured(run(hints=(Hint("release", "25.05.04", "llmb-config_1.yaml"),))).notes == ()
 
 
@@ -195,7 +196,7 @@ def test_a_warm_up_that_moving_means_carry_into_the_window_is_noted(first: int, 
     for note in measurement.notes:
         last = first + width - 1
         expected = f"the warm-up is in the window: up to step {last} its values are means over step {first}"
-        assert note.text == expected
+        assert phrase(note) == expected
 
 
 CASES: list[tuple[str, Any, Reason, str, int]] = [
@@ -380,10 +381,10 @@ def test_steps_above_all_hardware_outside_the_window_are_set_aside_and_shown() -
 def test_what_the_log_lost_is_noted() -> None:
     measurement = measured(run(log(segment(), dropped=(DroppedRecords(DropReason.TORN, 3, 17, "Training ep"),))))
     (note,) = measurement.notes
-    assert (note.code, note.line, note.text) == ("torn", 17, "3 torn records dropped; the first: Training ep")
+    assert (note.code, note.line, phrase(note)) == ("torn", 17, "3 torn records dropped; the first: Training ep")
     measurement = measured(run(log(segment(), dropped=(DroppedRecords(DropReason.REPEAT_DISAGREES, 1, 17, "step 3"),))))
     (note,) = measurement.notes
-    assert note.text == "1 step printed again with another time; the slower counts; the first: step 3"
+    assert phrase(note) == "1 step printed again with another time; the slower counts; the first: step 3"
 
 
 @pytest.mark.parametrize(
@@ -396,7 +397,7 @@ def test_contradicted_times_invalidate_window_alone(first_line: int, last_line: 
     measurement = measured(run(log(segment(), dropped=(dropped,))))
     assert measurement.valid is valid
     (told,) = measurement.notes if valid else measurement.problems
-    assert (told.line, told.text[:25]) == (first_line, "2 step times that another")
+    assert (told.line, phrase(told)[:25]) == (first_line, "2 step times that another")
     assert valid or measurement.problems[0].reason is Reason.TIMES_DISAGREE
 
 

@@ -16,6 +16,7 @@ from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Record
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason
 from pytest_llmbench.core.log_records import PauseKind, Steps
 from pytest_llmbench.core.run_records import Measurement
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.runs.measure.measurement import measure
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def test_ordinary_run_stays_valid(columns: Steps) -> None:
 
 def test_set_clock_is_noted() -> None:
     notes = {note.code: note for note in judge(clocked({31: 3600.0})).notes}
-    assert notes[NoteCode.CLOCK_SET].text.startswith("the clock was set by an hour before step 31")
+    assert phrase(notes[NoteCode.CLOCK_SET]).startswith("the clock was set by an hour before step 31")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,7 @@ def test_clock_that_goes_back_hides_a_gap(step: int, jump: float, red: bool) -> 
 def test_pauses_are_counted() -> None:
     columns = clocked({20: 60.0, 40: 60.0}, paused=pauses_at(20, 40))
     notes = {note.code: note for note in judge(columns).notes}
-    assert notes[NoteCode.PAUSES].text.startswith("2 gaps of 120.0 s in all")
+    assert phrase(notes[NoteCode.PAUSES]).startswith("2 gaps of 120.0 s in all")
 
 
 HUNG: dict[int, float] = {10: 40.0, 20: 40.0, 30: 2400.0, 40: 40.0}
@@ -204,7 +205,7 @@ def test_clock_that_is_set_back_hides_no_gap() -> None:
     measured = judge(clocked({20: -1800.0, 30: 1800.0}))
     assert reasons(measured) == [Reason.WALL_CLOCK]
     notes = {note.code: note for note in judge(clocked({20: -1800.0})).notes}
-    assert notes[NoteCode.CLOCK_SET].text.startswith("the clock goes back by 1800.0 s before step 20")
+    assert phrase(notes[NoteCode.CLOCK_SET]).startswith("the clock goes back by 1800.0 s before step 20")
 
 
 @pytest.mark.parametrize(("seconds", "noted"), [(0.08, False), (0.17, True)])

@@ -16,6 +16,7 @@ from pytest_llmbench.core.baseline_records import Baseline, RunMatch, Window
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import Segment, Steps
 from pytest_llmbench.core.run_records import Measurement
+from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.runs.measure.attempts import choose_segment, is_finished, is_traced
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.runs.measure.window import (
@@ -296,7 +297,7 @@ def test_a_dispatch_time_outside_the_window_is_set_aside() -> None:
     assert measurement.valid
     (note,) = measurement.notes
     assert (note.code, note.line) == ("asynchronous-dispatch", 101)
-    assert note.text == "2 steps only dispatched when timed, set aside; first step 1"
+    assert phrase(note) == "2 steps only dispatched when timed, set aside; first step 1"
 
 
 @pytest.mark.parametrize("seconds", [0.215, 7.325])
@@ -319,7 +320,7 @@ def test_a_time_that_is_not_printed_follows_from_tokens() -> None:
     assert measurement.window_seconds[9] == pytest.approx(9.0, rel=1e-3)
     assert measurement.statistic_seconds == pytest.approx((33 * 7.325 + 9.0) / 34, rel=1e-4)
     assert codes(measurement) == ["time-from-tokens"]
-    assert measurement.notes[0].text == "1 step without a printed time: it follows from tokens/s, first step 20"
+    assert phrase(measurement.notes[0]) == "1 step without a printed time: it follows from tokens/s, first step 20"
 
 
 def test_a_printed_time_is_never_replaced() -> None:
@@ -370,7 +371,7 @@ def test_the_recipe_says_how_many_steps_a_whole_run_had_where_its_digits_leave_a
     measurement = whole_run(1909, 7.4, 7.4 * 24 / 1909)
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.4 * 1909 / 1921)
-    assert [note.text for note in measurement.notes if note.code == "steps"] == [
+    assert [phrase(note) for note in measurement.notes if note.code == "steps"] == [
         "by its few digits the log has about 1909 steps; taken as the 1921 of the recipe"
     ]
 
