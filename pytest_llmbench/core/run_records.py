@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.codes import NoteCode
     from pytest_llmbench.core.job_records import Pairs
     from pytest_llmbench.core.log_records import ParsedLog
+    from pytest_llmbench.core.records import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +285,7 @@ class Problem:
     line: int = 0
 
 
-VerdictStatement: TypeAlias = "NamedTuple | str | Note | Problem | Acknowledgement"
+VerdictStatement: TypeAlias = "Record | str | Note | Problem | Acknowledgement"
 """What a verdict states: a record or code of `statements`, or a text of another stage."""
 
 UNMEASURED = Problem(Reason.WINDOW_INCOMPLETE, "no step time was measured")

@@ -1,13 +1,14 @@
 """What a verdict states: a record or a code for each sentence, with its numbers.
 
-`report/wording` phrases them. The records are named tuples: every session makes all of
-these classes, and a dataclass takes ten times as long to make.
+`report/wording` phrases them.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
+
+from pytest_llmbench.core.records import Record
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -56,7 +57,7 @@ class Figure(StrEnum):
     ACCEPTED_IN_ALL = "accepted-in-all"  # changes together, a logarithm; not all counts
 
 
-class FigureStatement(NamedTuple):
+class FigureStatement(Record):
     """A statement with a single number."""
 
     of: Figure
@@ -66,7 +67,7 @@ class FigureStatement(NamedTuple):
 # --- the comparison with the baseline --------------------------------------------------
 
 
-class StepTimeComparison(NamedTuple):
+class StepTimeComparison(Record):
     """The step time of the runs against that of the baseline."""
 
     measured: float
@@ -74,7 +75,7 @@ class StepTimeComparison(NamedTuple):
     estimate: Estimate
 
 
-class TimedStatement(NamedTuple):
+class TimedStatement(Record):
     """A statement on a step time that was timed as the baseline's document did."""
 
     window: Window
@@ -82,28 +83,28 @@ class TimedStatement(NamedTuple):
     statement: VerdictStatement
 
 
-class RunsNeeded(NamedTuple):
+class RunsNeeded(Record):
     """So many runs are inconclusive, and so many would decide; None: no number would."""
 
     runs: int
     needed: int | None
 
 
-class CoarseTime(NamedTuple):
+class CoarseTime(Record):
     """A time that is printed with too few digits, and the slowest one that prints so."""
 
     seconds: float
     slowest: float
 
 
-class FewMeans(NamedTuple):
+class FewMeans(Record):
     """Too few printed means of several steps to differ from each other."""
 
     means: int
     steps: int
 
 
-class OtherStatistic(NamedTuple):
+class OtherStatistic(Record):
     """The statistic that does not share the answer: the (trimmed) mean of the steps."""
 
     trimmed: bool
@@ -112,7 +113,7 @@ class OtherStatistic(NamedTuple):
     expected: float
 
 
-class SlowMean(NamedTuple):
+class SlowMean(Record):
     """The mean of all steps is beyond the bound, also if a few stalls are `forgiven`."""
 
     difference: float
@@ -120,7 +121,7 @@ class SlowMean(NamedTuple):
     forgiven: int
 
 
-class WideInterval(NamedTuple):
+class WideInterval(Record):
     """The steps fix the step time to this interval, wider than so many tolerances."""
 
     low: float
@@ -128,13 +129,13 @@ class WideInterval(NamedTuple):
     tolerances: int
 
 
-class ShiftBesides(NamedTuple):
+class ShiftBesides(Record):
     """All steps are slower, and a few of them slower still."""
 
     shape: tuple[VerdictStatement, ...]
 
 
-class ImplausibleTime(NamedTuple):
+class ImplausibleTime(Record):
     """A run is faster than `share`: other configurations as fast, unverified facts."""
 
     share: float
@@ -142,28 +143,28 @@ class ImplausibleTime(NamedTuple):
     unverified: tuple[Note, ...]
 
 
-class PooledDays(NamedTuple):
+class PooledDays(Record):
     """Inconclusive days that are a regression together."""
 
     days: int
     estimate: Estimate
 
 
-class NoisyRuns(NamedTuple):
+class NoisyRuns(Record):
     """Earlier runs differ by more than is assumed."""
 
     sigma: float
     assumed: float
 
 
-class NoisySteps(NamedTuple):
+class NoisySteps(Record):
     """The steps fix the mean of their run less well than the noise from run to run."""
 
     error: float
     sigma: float
 
 
-class FewRecorded(NamedTuple):
+class FewRecorded(Record):
     """A recorded baseline rests on few independent runs."""
 
     runs: int
@@ -175,7 +176,7 @@ class FewRecorded(NamedTuple):
 # --- runs that were not compared -------------------------------------------------------
 
 
-class LastValidRun(NamedTuple):
+class LastValidRun(Record):
     """The newest valid run of a configuration: so many days, or `age`, ago."""
 
     days: int
@@ -184,7 +185,7 @@ class LastValidRun(NamedTuple):
     job_id: str
 
 
-class StaleRun(NamedTuple):
+class StaleRun(Record):
     """The newest run is older than allowed."""
 
     age: timedelta
@@ -192,7 +193,7 @@ class StaleRun(NamedTuple):
     last_valid: LastValidRun | None
 
 
-class UnusableRun(NamedTuple):
+class UnusableRun(Record):
     """A run that cannot be judged, one of `runs` that count together."""
 
     run: str
@@ -201,54 +202,54 @@ class UnusableRun(NamedTuple):
     last_valid: LastValidRun | None
 
 
-class NothingToCompare(NamedTuple):
+class NothingToCompare(Record):
     """Runs were measured against a baseline without a value."""
 
     seconds: tuple[float | None, ...]
 
 
-class UndatedRun(NamedTuple):
+class UndatedRun(Record):
     """A run whose start is unknown."""
 
     run: str
     source: str
 
 
-class MissingRun(NamedTuple):
+class MissingRun(Record):
     """There is no run of the configuration."""
 
     stale: bool
     last_valid: LastValidRun | None
 
 
-class OnlyExcluded(NamedTuple):
+class OnlyExcluded(Record):
     """No run of the configuration can be compared, for this reason."""
 
     problem: Problem | None
     last_valid: LastValidRun | None
 
 
-class NewerRuns(NamedTuple):
+class NewerRuns(Record):
     """Newer runs that cannot be compared."""
 
-    number: int
+    count: int
     problem: Problem
 
 
-class Repeats(NamedTuple):
+class Repeats(Record):
     """The step times of runs that are repeats of each other; `apart`: too different."""
 
     seconds: tuple[float | None, ...]
     apart: bool = False
 
 
-class LostRepeat(NamedTuple):
+class LostRepeat(Record):
     """A repeat that cannot be judged."""
 
     problem: Problem
 
 
-class SlowStep(NamedTuple):
+class SlowStep(Record):
     """A slow step, its line (0: unknown) and its time over the median."""
 
     number: int
@@ -256,7 +257,7 @@ class SlowStep(NamedTuple):
     ratio: float
 
 
-class Hiccup(NamedTuple):
+class Hiccup(Record):
     """Transient stalls in a run: its mean, and its mean without them.
 
     `runs`: so many runs of a week had some, and they are not forgiven; 0 if they are.
@@ -271,23 +272,23 @@ class Hiccup(NamedTuple):
 # --- the shape of a window -------------------------------------------------------------
 
 
-class StepSpan(NamedTuple):
+class StepSpan(Record):
     """Consecutive steps, by their numbers, and how many they are."""
 
     first: int
     last: int
-    number: int
+    count: int
 
 
-class StepList(NamedTuple):
+class StepList(Record):
     """The first spans of some steps, how many `more` follow, and how many all are."""
 
     spans: tuple[StepSpan, ...]
     more: int
-    number: int
+    count: int
 
 
-class SlowestSteps(NamedTuple):
+class SlowestSteps(Record):
     """The slowest step, or the printed values that contain it, over the median."""
 
     steps: StepList
@@ -296,13 +297,13 @@ class SlowestSteps(NamedTuple):
     smoothed: bool  # several values of a moving mean
 
 
-class EvenSteps(NamedTuple):
+class EvenSteps(Record):
     """No step (or no printed mean) is slower than the others."""
 
     averaged: bool
 
 
-class SlowSteps(NamedTuple):
+class SlowSteps(Record):
     """Slow steps without a pattern; `single`: one of them."""
 
     steps: StepList
@@ -311,7 +312,7 @@ class SlowSteps(NamedTuple):
     single: bool
 
 
-class PeriodicSteps(NamedTuple):
+class PeriodicSteps(Record):
     """Every so many steps one is slower than the others, by a fraction."""
 
     period: int
@@ -319,7 +320,7 @@ class PeriodicSteps(NamedTuple):
     steps: StepList
 
 
-class SlowStretch(NamedTuple):
+class SlowStretch(Record):
     """Consecutive slow steps, in seconds, and the others."""
 
     steps: StepList
@@ -327,10 +328,10 @@ class SlowStretch(NamedTuple):
     lower: float
 
 
-class TwoLevels(NamedTuple):
+class TwoLevels(Record):
     """Steps of two levels: `count` of `total` at one of them, which are `steps`."""
 
-    number: int
+    count: int
     total: int
     averaged: bool
     level: float
@@ -338,7 +339,7 @@ class TwoLevels(NamedTuple):
     steps: StepList
 
 
-class SaveInStep(NamedTuple):
+class SaveInStep(Record):
     """A slow step that contains the save of a checkpoint, one of `held` slow steps."""
 
     step: int
@@ -349,10 +350,10 @@ class SaveInStep(NamedTuple):
     slow: int
 
 
-class Stragglers(NamedTuple):
+class Stragglers(Record):
     """Slow steps, their share of the time, and what they add to the mean."""
 
-    number: int
+    count: int
     averaged: bool
     share: float
     added: float
@@ -361,7 +362,7 @@ class Stragglers(NamedTuple):
     moving_mean: int
 
 
-class StepDrift(NamedTuple):
+class StepDrift(Record):
     """A drift from one step to another, with its p value."""
 
     change: float
@@ -370,7 +371,7 @@ class StepDrift(NamedTuple):
     p: float
 
 
-class WarmUpSteps(NamedTuple):
+class WarmUpSteps(Record):
     """The first steps are slower than the rest."""
 
     first: int
@@ -379,14 +380,14 @@ class WarmUpSteps(NamedTuple):
     z: float
 
 
-class MeanAndTrimmed(NamedTuple):
+class MeanAndTrimmed(Record):
     """The mean and the 20 % trimmed mean of a window, if they differ."""
 
     mean: float
     trimmed: float
 
 
-class MovingMeans(NamedTuple):
+class MovingMeans(Record):
     """The log prints moving means of `steps` steps."""
 
     steps: int
@@ -397,7 +398,7 @@ class MovingMeans(NamedTuple):
 # --- what was accepted, recorded and budgeted ------------------------------------------
 
 
-class AcceptedReason(NamedTuple):
+class AcceptedReason(Record):
     """A reason to fail that an entry accepts."""
 
     statement: VerdictStatement
@@ -413,7 +414,7 @@ class IdleCause(StrEnum):
     FASTER = "faster"
 
 
-class IdleAcknowledgement(NamedTuple):
+class IdleAcknowledgement(Record):
     """An acknowledgement without effect; `recorded`: the day of the last recorded run."""
 
     entry: Acknowledgement
@@ -421,14 +422,14 @@ class IdleAcknowledgement(NamedTuple):
     recorded: str = ""
 
 
-class DriftLimits(NamedTuple):
+class DriftLimits(Record):
     """What limits the drift of a recorded value: a budget, a fraction, and a tolerance."""
 
     budget: float
     tolerance: Tolerance
 
 
-class ValueDrift(NamedTuple):
+class ValueDrift(Record):
     """How far a run and the recorded value are from the accepted value."""
 
     seconds: float
@@ -437,7 +438,7 @@ class ValueDrift(NamedTuple):
     limits: DriftLimits
 
 
-class DriftedRun(NamedTuple):
+class DriftedRun(Record):
     """A run is further from the accepted value than allowed."""
 
     seconds: float
@@ -446,7 +447,7 @@ class DriftedRun(NamedTuple):
     limits: DriftLimits
 
 
-class DriftedRecording(NamedTuple):
+class DriftedRecording(Record):
     """The recorded value is further from the accepted value than allowed."""
 
     recorded: float
@@ -454,13 +455,13 @@ class DriftedRecording(NamedTuple):
     limits: DriftLimits
 
 
-class AgainstRecorded(NamedTuple):
+class AgainstRecorded(Record):
     """What was stated of a run against the recorded value."""
 
     statements: tuple[VerdictStatement, ...]
 
 
-class MovedRecording(NamedTuple):
+class MovedRecording(Record):
     """Accepted values add up to more than the budget."""
 
     recorded: float
@@ -468,14 +469,14 @@ class MovedRecording(NamedTuple):
     moves: int
 
 
-class LogPlace(NamedTuple):
+class LogPlace(Record):
     """A line of a log; `log` is empty for the log of the judged run."""
 
     log: str
     line: int
 
 
-class OverBudget(NamedTuple):
+class OverBudget(Record):
     """A checkpoint took longer than its budget."""
 
     action: CheckpointAction
@@ -495,7 +496,7 @@ class BudgetDoubtCode(StrEnum):
     SYNCHRONOUS = "synchronous"
 
 
-class BudgetDoubt(NamedTuple):
+class BudgetDoubt(Record):
     """A budget that cannot be judged; `unread`: so many records were not kept."""
 
     action: CheckpointAction
@@ -505,7 +506,7 @@ class BudgetDoubt(NamedTuple):
     place: LogPlace
 
 
-class UnstatedCheckpoint(NamedTuple):
+class UnstatedCheckpoint(Record):
     """The log states no checkpoint; `meant`: evidence that the run was to have one."""
 
     action: CheckpointAction
@@ -513,7 +514,7 @@ class UnstatedCheckpoint(NamedTuple):
     meant: str = ""
 
 
-class BaselineContradiction(NamedTuple):
+class BaselineContradiction(Record):
     """The step time of a baseline contradicts another number of it."""
 
     baseline: Baseline
@@ -523,7 +524,7 @@ class BaselineContradiction(NamedTuple):
 # --- the order of runs -----------------------------------------------------------------
 
 
-class OrderedRun(NamedTuple):
+class OrderedRun(Record):
     """A run that may be the newest, and its verdict."""
 
     id: str
@@ -533,14 +534,14 @@ class OrderedRun(NamedTuple):
     verdict: Verdict
 
 
-class OrderByJob(NamedTuple):
+class OrderByJob(Record):
     """The job ids contradict the order: that of the rival, and that of the newest run."""
 
     rival: int
     newest: int
 
 
-class OrderByFile(NamedTuple):
+class OrderByFile(Record):
     """The times of two files contradict the order of their runs."""
 
     rival: str
@@ -549,14 +550,14 @@ class OrderByFile(NamedTuple):
     newest_written: datetime | None
 
 
-class OrderByLaunch(NamedTuple):
+class OrderByLaunch(Record):
     """A run was launched after the first stamp of its own log."""
 
     rival: str
     launched: datetime
 
 
-class AmbiguousOrder(NamedTuple):
+class AmbiguousOrder(Record):
     """Either of two runs may be the newest."""
 
     newest: OrderedRun
@@ -574,7 +575,7 @@ class ShiftReference(StrEnum):
     BASELINES = "their baselines"
 
 
-class SharedShift(NamedTuple):
+class SharedShift(Record):
     """The shift that most configurations have in common, a fraction; slower is positive."""
 
     shift: float
@@ -599,7 +600,7 @@ class NodeCause(StrEnum):
     SLOW_NODES = "slow-nodes"
 
 
-class NodeFinding(NamedTuple):
+class NodeFinding(Record):
     """The slow nodes of the runs of one configuration."""
 
     cause: NodeCause | None = None  # None: unknown
@@ -611,27 +612,27 @@ class NodeFinding(NamedTuple):
     fast_beyond_bound: bool = False  # the fast runs are slower than allowed as well
 
 
-class NotCertified(NamedTuple):
+class NotCertified(Record):
     """Why a verdict certifies nothing."""
 
     doubt: VerdictStatement
 
 
-class OtherBaselineKind(NamedTuple):
+class OtherBaselineKind(Record):
     """A certificate asks for a kind of baseline that there is not."""
 
     asked: str
     kind: BaselineKind
 
 
-class NewerUnmatched(NamedTuple):
+class NewerUnmatched(Record):
     """A newer run may be of the configuration."""
 
     run: str
     text: str
 
 
-class TooFewRuns(NamedTuple):
+class TooFewRuns(Record):
     """Fewer valid runs than a suite file requires, and what was stated of them."""
 
     valid: int
@@ -639,7 +640,7 @@ class TooFewRuns(NamedTuple):
     statements: tuple[VerdictStatement, ...]
 
 
-class FewerRuns(NamedTuple):
+class FewerRuns(Record):
     """Fewer valid runs than a suite file requires, as an option allows."""
 
     valid: int
@@ -647,14 +648,14 @@ class FewerRuns(NamedTuple):
     repeats: int
 
 
-class SlowerBeyondChance(NamedTuple):
+class SlowerBeyondChance(Record):
     """A run is slower than its baseline: a p value adjusted for so many runs."""
 
     p: float
-    number: int
+    count: int
 
 
-class SlowRankReport(NamedTuple):
+class SlowRankReport(Record):
     """Lines that report a slow rank; `log` is empty for the log of the judged run."""
 
     log: str

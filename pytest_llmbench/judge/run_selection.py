@@ -149,8 +149,9 @@ def _forgive_hiccups(
     hiccups = [_describe_hiccup(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
     number = before + len(hiccups)
     if number >= OFTEN:
-        first = hiccups[0]._replace(runs=number)
-        return runs, (_note_hiccup(NoteCode.HICCUPS_OFTEN, first),)
+        first = hiccups[0]
+        often = Hiccup(first.steps, first.mean, first.usual, number)
+        return runs, (_note_hiccup(NoteCode.HICCUPS_OFTEN, often),)
     forgiven = tuple(_note_hiccup(NoteCode.HICCUP, hiccup) for hiccup in hiccups)
     return tuple(map(_replace_steps, runs, slow)), forgiven
 

@@ -308,7 +308,7 @@ def _(only: states.OnlyExcluded) -> str:
 
 @phrase.register(states.NewerRuns)
 def _(newer: states.NewerRuns) -> str:
-    runs = count_noun(newer.number, "newer run")
+    runs = count_noun(newer.count, "newer run")
     return f"{runs} cannot be compared: {newer.problem.text}"
 
 
@@ -389,15 +389,15 @@ def _format_written(written: datetime | None) -> str:
 
 def format_steps(steps: states.StepList) -> str:
     """Return steps, consecutive ones as one: `steps 12, 20 to 24, 30 and 7 more`."""
-    noun = "step" if steps.number == 1 else "steps"
+    noun = "step" if steps.count == 1 else "steps"
     more = f" and {steps.more} more" if steps.more else ""
     return f"{noun} {', '.join(map(_format_span, steps.spans))}{more}"
 
 
 def _format_span(span: states.StepSpan) -> str:
-    if span.number == 1:
+    if span.count == 1:
         return f"{span.first}"
-    if span.number == 2:
+    if span.count == 2:
         return f"{span.first}, {span.last}"
     return f"{span.first} to {span.last}"
 
@@ -447,7 +447,7 @@ def _(two: states.TwoLevels) -> str:
     values = "means" if two.averaged else "steps"
     level, other = format_seconds(two.level), format_seconds(two.other)
     steps = format_steps(two.steps)
-    return f"two levels: {two.number} of {two.total} {values} at {level}, the others at {other} ({steps})"
+    return f"two levels: {two.count} of {two.total} {values} at {level}, the others at {other} ({steps})"
 
 
 @phrase.register(states.SaveInStep)
@@ -469,7 +469,7 @@ def _(slow: states.Stragglers) -> str:
     several = ""
     if slow.moving_mean > 1:
         several = f"; one slow step shows in {slow.moving_mean} values"
-    noun = count_noun(slow.number, "slow mean" if slow.averaged else "straggler")
+    noun = count_noun(slow.count, "slow mean" if slow.averaged else "straggler")
     share, added = _format_percent(slow.share), _format_percent(slow.added)
     return f"{noun}, {share} of the time, +{added} on the mean: {which}{worst}{several}"
 
@@ -672,7 +672,7 @@ def _(fewer: states.FewerRuns) -> str:
 
 @phrase.register(states.SlowerBeyondChance)
 def _(slower: states.SlowerBeyondChance) -> str:
-    chance = f"(p = {slower.p:.2g}, adjusted for {slower.number})"
+    chance = f"(p = {slower.p:.2g}, adjusted for {slower.count})"
     return f"slower than its baseline beyond chance, within the tolerance {chance}"
 
 

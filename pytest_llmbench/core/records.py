@@ -1,0 +1,33 @@
+"""Frozen records whose classes cost nothing to make.
+
+A data class takes 0.5 ms and a named tuple 0.1 ms to make. For the sixty statements of
+verdicts, named tuples took 4 % of all instructions that importing the package takes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, dataclass_transform
+
+
+@dataclass_transform(frozen_default=True)
+class Record:
+    """A frozen record: its fields are the annotations of its class, as of a data class."""
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        self.__dict__.update(zip(type(self).__annotations__, values, strict=False), **named)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} is frozen")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self._list_values() == other._list_values()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._list_values()))
+
+    def __repr__(self) -> str:
+        fields = zip(type(self).__annotations__, self._list_values(), strict=True)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in fields)})"
+
+    def _list_values(self) -> list[Any]:
+        return [getattr(self, name) for name in type(self).__annotations__]
