@@ -1,7 +1,8 @@
 """Tails and quantiles of Student's t, the F and the beta distribution, and the derivatives of the gamma function.
 
-As those of scipy.special, to 9 digits or more (tests/judge/test_distributions.py); that takes longer to import than a
-session takes to judge its runs.
+As those of scipy.special, to 9 digits or more (tests/judge/test_distributions.py). A session cannot afford that import:
+after numpy it takes 733 million instructions (0.3 s), this module 2 million. The session of 96 items that
+`benchmarks/speed` counts takes 1,620 million, imports excluded, and an empty run of pytest 1,460 million.
 """
 
 from __future__ import annotations
