@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
@@ -19,6 +18,7 @@ from pytest_llmbench.core.baseline_records import Architecture, Baseline, Contra
 from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
 from pytest_llmbench.core.formatting import count_noun, escape
 from pytest_llmbench.core.metric_definitions import METRICS, is_logged
+from pytest_llmbench.core.text import wrap
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET, describe_move, find_reference, is_beyond
 
 
@@ -317,13 +317,4 @@ def format_errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
 
 def wrap_text(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
     """Return the lines of a text; the `rest` begin as the `first` does where nothing else is said."""
-    # An id is not broken at its hyphens: it is there to be copied.
-    following = first if rest is None else rest
-    return textwrap.wrap(
-        escape(text),
-        width,
-        initial_indent=first,
-        subsequent_indent=following,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
+    return wrap(escape(text), width, first=first, rest=first if rest is None else rest, whole_words=True)

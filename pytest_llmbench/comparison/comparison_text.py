@@ -20,7 +20,8 @@ from pytest_llmbench.comparison.comparison_records import (
     SidesCompared,
 )
 from pytest_llmbench.core import formatting
-from pytest_llmbench.report.explain import count_columns, name_label, wrap
+from pytest_llmbench.core.text import count_columns
+from pytest_llmbench.report.explain import name_label, wrap
 
 SCHEMA = 1
 """Raised when a field of the document changes its meaning; fields may be added."""

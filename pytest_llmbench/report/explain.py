@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import textwrap
-import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import NoteCode
 from pytest_llmbench.core.metric_definitions import list_rows
+from pytest_llmbench.core.text import WIDTH, count_columns
+from pytest_llmbench.core.text import wrap as wrap_text
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.advice import advise, advise_repeats
 from pytest_llmbench.report.gpu_hours import format_cost, sum_configuration
@@ -28,12 +29,6 @@ LABELS = {
 
 LONGEST_ENVIRONMENT = 200
 """Letters of the line: three lines of a message."""
-
-WIDTH = 79
-"""Columns of a line: a terminal of 80 without wrapping."""
-
-FILLER = "\ue000"
-"""Stands behind a wide sign while a text is wrapped. It prints nothing, so no text that is reported holds it."""
 
 GLUE = "\ue001"
 """Stands for the blank between a number and its unit while a text is wrapped: they stay on one line."""
@@ -307,12 +302,6 @@ def name_label(name: str) -> str:
 # --- text in columns ------------------------------------------------------------------------------------------
 
 
-def count_columns(text: str) -> int:
-    """Return how many columns a text takes: two for each wide sign (UAX 11), none for one that is put on another."""
-    # Almost every text is ASCII: the table of Unicode is asked for the others only.
-    return len(text) if text.isascii() else sum(map(_count_sign_columns, text))
-
-
 def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
     """Return the text in lines of `WIDTH` columns, those after the first indented; words are broken where they must. A
     command of pytest gets a line of its own, whole, to be copied."""
@@ -327,23 +316,14 @@ def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
 
 def _wrap_prose(text: str, indent: str, first: str) -> list[str]:
     """Return lines of a text without a command."""
-    # textwrap counts signs; a Chinese one takes two columns.
-    filled = text if text.isascii() else "".join(sign + FILLER * (_count_sign_columns(sign) - 1) for sign in text)
     # `7.3` at the end of a line and `s` at the beginning of the next is read as two things.
-    glued = re.sub(r"(?<=\d) (?=[%s](?!\w))", GLUE, filled)
-    if text.isprintable() and "" != text.rstrip() == text and len(first) + len(glued) <= WIDTH:
+    glued = re.sub(r"(?<=\d) (?=[%s](?!\w))", GLUE, text)
+    if text.isprintable() and "" != text.rstrip() == text and len(first) + count_columns(glued) <= WIDTH:
         return [f"{first}{text}"]  # as most are: textwrap would take them to pieces
-    lines = textwrap.wrap(glued, WIDTH, initial_indent=first, subsequent_indent=indent, break_on_hyphens=False)
-    return [line.replace(FILLER, "").replace(GLUE, " ") for line in lines]
+    return [line.replace(GLUE, " ") for line in wrap_text(glued, first=first, rest=indent)]
 
 
 def escape_commands(text: str) -> str:
     """Return lines with a backslash where what a log says would be a command to the CI server that reads them; it takes
     the place of a blank where there is one."""
     return COMMAND.sub(r"\\", text)
-
-
-def _count_sign_columns(sign: str) -> int:
-    if unicodedata.east_asian_width(sign) in "WF":
-        return 2
-    return 0 if unicodedata.combining(sign) else 1

@@ -9,9 +9,10 @@ from typing import Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import NoteCode
 from pytest_llmbench.core.outcome_records import Caution
+from pytest_llmbench.core.text import WIDTH, count_columns
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.advice import list_advice
-from pytest_llmbench.report.explain import WIDTH, count_columns, escape_commands, wrap
+from pytest_llmbench.report.explain import escape_commands, wrap
 from pytest_llmbench.report.verdicts import (
     JUDGED,
     choose_colour,

@@ -16,10 +16,11 @@ from support.outcomes import FOLDER, SCHEMA
 
 from pytest_llmbench.core.judgement_records import ComparedFacts, ComparedNodes, LastGoodRun, RunSource
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
+from pytest_llmbench.core.text import WIDTH
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.document import SessionEnding, make_document
-from pytest_llmbench.report.explain import WIDTH, explain, list_last_good
+from pytest_llmbench.report.explain import explain, list_last_good
 from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.notifications import list_workflow_commands, make_message, render_job_summary
 from pytest_llmbench.report.outcome import describe

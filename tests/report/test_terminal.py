@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from support.outcomes import check, doubtful, killed, missing, slow, stray, told
 
 from pytest_llmbench.core.codes import Verdict
-from pytest_llmbench.report.explain import count_columns, explain, wrap
+from pytest_llmbench.core.text import count_columns
+from pytest_llmbench.report.explain import explain, wrap
 from pytest_llmbench.report.html import choose_colour as page_colour
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.report.verdicts import choose_colour, count_verdicts, format_counts

@@ -6,7 +6,6 @@ MFU = GBS x model FLOPs / step time / GPUs / peak, so the logarithm of its chang
 from __future__ import annotations
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.baseline_records import Baseline, Configuration, Key, Recipe, Recording
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.flops import count_model_flops
+from pytest_llmbench.core.text import wrap
 from pytest_llmbench.core.tolerance import describe_move, find_reference
 
 
@@ -341,7 +341,7 @@ def format_differences(differences: Sequence[BaselineDifference], before: str, a
     for side, alone in ((before, removed), (after, added)):
         if alone:
             sentence = f"only in {side}: {len(alone)}: {formatting.join_first(alone)}"
-            lines += textwrap.wrap(sentence, 79, subsequent_indent="  ", break_on_hyphens=False)
+            lines += wrap(sentence, rest="  ")
     shared = sum(pair.before is not None and pair.after is not None for pair in differences)
     lines.append(f"{formatting.count_noun(shared, 'configuration')} in both, {len(changed)} of them changed")
     return "\n".join(lines)
@@ -362,7 +362,7 @@ def _format_lines(pair: BaselineDifference) -> Iterator[str]:
     changes = [_format_utilization(moved)] if moved and (_format_parts(moved) or mfu != "0.0 %") else []
     changes += [f"{name}: {before} -> {after}" for name, before, after in pair.facts]
     for line in changes:
-        yield from textwrap.wrap(line, 79, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+        yield from wrap(line, first="  ", rest="    ")
 
 
 def _format_utilization(moved: UtilizationChange) -> str:

@@ -9,13 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.tools.command_line import Output, Subparsers, redact_values, tell
-from pytest_llmbench.tools.history_options import MOST, add_history, open_history, parse_count, tell_future
+from pytest_llmbench.core.text import wrap
+from pytest_llmbench.tools.command_line import Output
+from pytest_llmbench.tools.command_line import Subparsers
+from pytest_llmbench.tools.command_line import redact_values
+from pytest_llmbench.tools.command_line import tell
+from pytest_llmbench.tools.history_options import MOST
+from pytest_llmbench.tools.history_options import add_history
+from pytest_llmbench.tools.history_options import open_history
+from pytest_llmbench.tools.history_options import parse_count
+from pytest_llmbench.tools.history_options import tell_future
 from pytest_llmbench.tools.stored_runs.export_command import FORMATS, IDENTIFIERS, export
 
 if TYPE_CHECKING:
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
 
 Parsed = TypeVar("Parsed")
 
-WRAPPED: dict[str, Any] = {"subsequent_indent": " " * 21, "break_long_words": False, "break_on_hyphens": False}
 
 NOTHING_STAYS = (
     "nothing was removed, as all of it would go: {}; remove the store itself if that is meant, or look at the clock"
@@ -156,7 +162,7 @@ def _show(place: StoreLocation, arguments: argparse.Namespace) -> str:
     from pytest_llmbench.history.queries import list_verdicts
 
     rows = list_verdicts(place, arguments.wanted)
-    lines = [wrap(formatting.escape(line), 79, **WRAPPED) for line in _list_lines(rows)]
+    lines = [wrap(formatting.escape(line), rest=" " * 21, whole_words=True) for line in _list_lines(rows)]
     return "\n".join(part for parts in lines for part in parts)
 
 
