@@ -61,6 +61,7 @@ HEAVY = {
     "pyarrow",
     "sqlite3",
     "argcomplete",
+    "markdown_it",
 }
 
 

@@ -25,8 +25,22 @@ def read_document(
 ) -> yaml.MappingNode:
     """Return the root mapping of the only document in a file; `what` it is called in messages.
 
-    Raises `raises` with file and line for what cannot be read, is not UTF-8, no YAML, empty, no mapping,
-    several documents, and for tabs, anchors, aliases, tags and deep nesting: such a file needs none of them.
+    Raises `raises` as `read_root` does, and for a root that is not a mapping.
+    """
+    import yaml
+
+    root = read_root(path, what=what, raises=raises)
+    if not isinstance(root, yaml.MappingNode):
+        content = "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
+        raise raises(f"{path}:1: found {content}, expected a mapping of keys to values")
+    return root
+
+
+def read_root(path: Path, *, what: str, raises: type[LlmbenchError]) -> yaml.Node | None:
+    """Return the root node of the only document in a file, None for an empty file.
+
+    Raises `raises` with file and line for what cannot be read, is not UTF-8, no YAML, several documents, and for tabs,
+    anchors, aliases, tags and deep nesting: such a file needs none of them.
     """
     text = read_text(path, what, LARGEST_YAML_BYTES, raises)
     import yaml
@@ -34,14 +48,11 @@ def read_document(
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         _refuse_extras(path, yaml.parse(text, loader), raises)
-        root: object = yaml.compose(text, loader)
+        root: yaml.Node | None = yaml.compose(text, loader)
     except yaml.MarkedYAMLError as error:
         raise raises(_format_syntax_error(path, error, text)) from error
     except yaml.YAMLError as error:
         raise raises(f"{path}: found {' '.join(str(error).split())}, expected YAML") from error
-    if not isinstance(root, yaml.MappingNode):
-        content = "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
-        raise raises(f"{path}:1: found {content}, expected a mapping of keys to values")
     return root
 
 

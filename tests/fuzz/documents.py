@@ -10,11 +10,10 @@ from datetime import date
 from functools import cache
 
 from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types, written
+from imported_tables import draft
 from support import builders, nccl_traces
 from support.outcomes import killed, missing, slow, stray, told
 
-from pytest_llmbench.baseline.documents import format_report, import_document, write_drafts
-from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults
 from pytest_llmbench.baseline.lint import format_lint_page, lint_file
 from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_file, read_recipe
 from pytest_llmbench.baseline.write import write_recorded
@@ -34,6 +33,8 @@ from pytest_llmbench.session.acknowledgements import read_acknowledged, read_las
 from pytest_llmbench.session.catalog import load, read_suite
 from pytest_llmbench.session.option_values import OptionValues
 from pytest_llmbench.session.settings import Settings, resolve
+from pytest_llmbench.tools.import_tables.import_command import format_report
+from pytest_llmbench.tools.import_tables.imported_documents import write_drafts
 from pytest_llmbench.tools.nccl.nccl_changes import build_document, compare
 from pytest_llmbench.tools.nccl.nccl_trace import Trace, read_saved
 
@@ -350,17 +351,16 @@ def check_document(data: bytes) -> None:
     with written("README.md", data) as path:
         call("baselines", "import", path, "--release=25.04", naming="README.md")
         with refusals(BaselineError, naming=""):
-            defaults = ImportDefaults("", "8b", "h100", "bf16")
-            imported = import_document(data.decode("utf-8", "replace"), "README.md", "25.04", defaults)
+            imported = draft(data.decode("utf-8", "replace"), "25.04", size="8b", gpu="h100", dtype="bf16")
             drafts = path.with_name("drafts")
             files = write_drafts(imported, drafts, force=False)
             require_printable("\n".join(format_report(imported, files)), "a report")
             require({file.path for file in files} == set(drafts.glob("*/*.yaml")), "a draft elsewhere")
-            for draft, file in zip(imported.drafts, files, strict=True):
+            for made, file in zip(imported.drafts, files, strict=True):
                 try:
                     require_types(read_recipe(file.path), Recipe)
                 except BaselineError as error:
-                    require(draft.fill_in, f"a draft without a gap that cannot be read: {error}")
+                    require(made.fill_in, f"a draft without a gap that cannot be read: {error}")
 
 
 # --- options ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,10 @@ from generator.experiments import verdicts
 
 pytestmark = [pytest.mark.wheel, pytest.mark.slow]
 
-OPTIONAL = ("hyperscan", "re2", "fsspec", "s3fs", "jinja2", "sqlalchemy", "psycopg", "pyarrow", "argcomplete")
+OPTIONAL = (
+    *("hyperscan", "re2", "fsspec", "s3fs", "jinja2", "sqlalchemy", "psycopg", "pyarrow", "argcomplete"),
+    "markdown_it",
+)
 WITHOUT = (
     f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL})); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 )

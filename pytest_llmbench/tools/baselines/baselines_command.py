@@ -21,6 +21,7 @@ from pytest_llmbench.tools.command_line import (
     rename_flags,
     resolve_settings,
 )
+from pytest_llmbench.tools.import_tables.import_command import add_arguments, run_import
 
 HANGING: Any = {"subsequent_indent": "  ", "break_on_hyphens": False, "break_long_words": False}
 """How a line of what was drafted goes on."""
@@ -64,19 +65,7 @@ def add(commands: Subparsers) -> None:
 
 def _add_import(actions: Subparsers) -> None:
     parser = actions.add_parser("import", help="Draft a baseline file from the tables of a recipe document.")
-    parser.add_argument("document", metavar="README.md", type=Path, help="A Markdown document, or its text.")
-    parser.add_argument("--release", metavar="RELEASE", required=True, help="Its release, such as 25.05.")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE|DIR", type=Path, help="Where it is written (default: standard output)."
-    )
-    for flag, metavar, what in (
-        ("--recipe", "NAME", "The recipe, where titles do not name it, or name it another way"),
-        ("--size", "SIZE", "The model size, where the tables do not say it"),
-        ("--gpu", "TYPE", "The GPU type, where the tables do not say it"),
-        ("--dtype", "TYPE", "The precision, where the tables do not say it"),
-    ):
-        parser.add_argument(flag, metavar=metavar, type=str.lower, default="", help=f"{what} (default: none).")
-    parser.add_argument("--force", action="store_true", help="Replace a file that is there and is another one.")
+    add_arguments(parser)
     parser.set_defaults(command=_import)
 
 
@@ -90,28 +79,11 @@ def _add_draft(actions: Subparsers) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.baseline.documents import (
-        DraftFate,
-        format_report,
-        import_document,
-        read_document,
-        write_drafts,
-    )
-    from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults
-
-    defaults = ImportDefaults(arguments.recipe, arguments.size, arguments.gpu, arguments.dtype)
-    path = arguments.document
-    imported = import_document(read_document(path), path.name, arguments.release, defaults)
-    if arguments.output is None:
-        code, unread = 0 if imported.is_whole else 1, "\n".join(format_report(imported, ()))
-        return Output("\n".join(draft.text for draft in imported.drafts).rstrip("\n"), code, unread)
-    written = write_drafts(imported, arguments.output, force=arguments.force)
-    is_done = imported.is_whole and all(file.fate != DraftFate.KEPT for file in written)
-    return Output("\n".join(format_report(imported, written)), 0 if is_done else 1)
+    return Output(*run_import(arguments))
 
 
 def _draft(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.baseline.documents import DraftFate, write_draft
+    from pytest_llmbench.baseline.draft_files import DraftFate, write_draft
     from pytest_llmbench.baseline.render import render_draft
     from pytest_llmbench.core.formatting import escape
     from pytest_llmbench.core.redaction import redact_text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.baseline.documents import labels
+from pytest_llmbench.tools.import_tables import labels
+from pytest_llmbench.tools.import_tables.mappings import load_mapping
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,8 @@ from pytest_llmbench.baseline.documents import labels
     ],
 )
 def test_a_label_is_a_metric_only_where_nothing_else_can_be_meant(label: str, metric: tuple[str, int] | None) -> None:
-    assert labels.parse_metric_label(label) == metric
+    read = labels.parse_metric_label(load_mapping(), label)
+    assert (read and (read.name, read.power)) == metric
 
 
 @pytest.mark.parametrize(
@@ -42,7 +44,7 @@ def test_a_label_is_a_metric_only_where_nothing_else_can_be_meant(label: str, me
     ],
 )
 def test_a_label_is_a_column_only_where_it_is_spelled_so(label: str, field: str) -> None:
-    assert labels.parse_column_label(label) == field
+    assert labels.parse_column_label(load_mapping(), label) == field
 
 
 @pytest.mark.parametrize(
@@ -60,8 +62,10 @@ def test_a_label_is_a_column_only_where_it_is_spelled_so(label: str, field: str)
     ],
 )
 def test_a_cell_keeps_its_digits(metric: str, label: str, text: str, expected: str) -> None:
-    _, power = labels.parse_metric_label(label) or (metric, 0)
-    assert labels.parse_metric_cell(metric, power, label, text) == expected
+    named = labels.parse_metric_label(load_mapping(), label)
+    assert named is not None
+    assert named.name == metric
+    assert labels.parse_metric_cell(load_mapping(), named, text) == expected
 
 
 @pytest.mark.parametrize(
@@ -80,7 +84,7 @@ def test_a_cell_keeps_its_digits(metric: str, label: str, text: str, expected: s
 )
 def test_a_cell_that_may_mean_two_things_is_refused(metric: str, label: str, text: str, why: str) -> None:
     with pytest.raises(ValueError, match=r".") as error:
-        labels.parse_metric_cell(metric, 0, label, text)
+        labels.parse_metric_cell(load_mapping(), labels.Metric(metric, "%" if "%" in label else "", 0), text)
     assert why in str(error.value)
 
 

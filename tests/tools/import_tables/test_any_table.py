@@ -7,11 +7,10 @@ import re
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from imported_tables import draft, read
 
-from pytest_llmbench.baseline.documents import import_document
-from pytest_llmbench.baseline.documents.document_configurations import ImportDefaults, collect_configurations
-from pytest_llmbench.baseline.documents.markdown import read_tables, strip_markup
 from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.tools.import_tables.markdown_tables import strip_markup
 
 headers = st.sampled_from(
     [
@@ -86,7 +85,7 @@ def test_every_number_of_a_table_is_read_or_listed(
             add(row, in_row=True)
         if apart:
             lines.append("")
-    found = collect_configurations(read_tables("\n".join(lines)), ImportDefaults())
+    found = read("\n".join(lines))
     seen = {(value.line, value.text) for thing in found.configurations for value in thing.values}
     seen |= {(one.line, one.text) for one in found.unread}
     labels = {(one.line, label) for one in found.unread for label in re.findall(r"'(.*?)'", one.reason)}
@@ -105,9 +104,9 @@ def _is_value(text: str) -> bool:
 @example("| a |\n|---|\n| &#55296; |")
 @example("GPUs | Step time (s)\n---|---\n8 | 7.3")
 def test_no_text_is_an_error(text: str) -> None:
-    """A document in which nothing is found is refused with a message; nothing else is raised."""
+    """Whatever is found is a draft, or is listed."""
     try:
-        imported = import_document(text, "README.md", "25.05", ImportDefaults("mine", "8b", "h100", "bf16"))
+        imported = draft(text, recipe="mine", size="8b", gpu="h100", dtype="bf16")
     except BaselineError:
         return
     assert all(one.text and one.configurations for one in imported.drafts)

@@ -1,0 +1,1 @@
+"""Draft baseline files from the tables of documents (`llmbench baselines import`)."""

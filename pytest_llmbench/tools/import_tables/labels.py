@@ -1,0 +1,381 @@
+"""Read labels, cells, headers and titles of a table, with the words of a mapping."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple, NoReturn
+
+from pytest_llmbench.tools.import_tables.mappings import (
+    IGNORED,
+    KEY,
+    TEXT_COLUMNS,
+    DocumentMapping,
+    normalize,
+)
+
+LONGEST_LABEL = 200
+"""A longer text is not a label."""
+
+PRETRAINING = "pretrain"
+"""The task of a configuration whose key names no task."""
+
+ABSENT = ("", "-", "--", "\u2013", "\u2014", "NA", "N/A", "n/a", "na", "None", "none")
+"""How a document states that there is no value."""
+
+_NOT_GIVEN = {"NA": "NA", "na": "NA", "N/A": "n/a", "n/a": "n/a"}
+"""The absent values that a baseline file keeps, for the metrics below."""
+
+_MAY_BE_ABSENT = ("tokens_per_second", "mfu", "days_to_1t")
+_THROUGHPUTS = ("tokens_per_second", "tokens_per_second_per_gpu")
+_PERCENT = ("%", "percent")
+
+_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,12})?", re.ASCII)
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d{1,12})?", re.ASCII)
+_POINT_OR_THOUSANDS = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)
+_WITH_UNIT = re.compile(r"([\d.,]+)\s*([^\d\s.,].*)?", re.ASCII)
+_NAMED_NUMBER = re.compile(
+    r"\b(sequence length|seq len|global batch size|micro batch size|gradient accumulation|[a-z_]+)"
+    r"\s*[=:]\s*(\d{1,9})(?![\d.,]*\d)",
+    re.IGNORECASE | re.ASCII,
+)
+_FOOTNOTE_MARKS = "*\u2020\u2021\u00a7 \t"
+
+Facts = dict[str, int | str]
+"""Values by name, "" if there are several: columns, metrics (as texts), and the names of
+`recipe` and `model`; `proxy` is 1 for the proxy of a model."""
+
+
+class Metric(NamedTuple):
+    """The metric that a label names, with its unit."""
+
+    name: str
+    unit: str
+    power: int
+    """The power of ten of the unit."""
+
+
+class LabelledCell(NamedTuple):
+    """A cell with its label and its line."""
+
+    label: str
+    text: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """The facts of a header or title, the words before the first, and the rest."""
+
+    facts: Facts
+    before: str
+    rest: str
+
+
+# --- labels ---------------------------------------------------------------------------
+
+
+def parse_metric_label(mapping: DocumentMapping, label: str) -> Metric | None:
+    """Return the metric that a label names, None for any other label.
+
+    Text in parentheses has to be a unit of the metric, and a throughput needs its unit.
+    """
+    header = mapping.headers.get(normalize(label), "")
+    if header:
+        name, _, unit = header.partition(" ")
+        return Metric(name, unit, mapping.metrics[name].units.get(unit, 0)) if name in mapping.metrics else None
+    bare, unit = _split_label(label)
+    for name, metric in mapping.metrics.items():
+        if metric.pattern.fullmatch(bare) and _has_its_unit(name, bare, unit, metric.units):
+            return Metric(name, unit, metric.units.get(unit, 0))
+    return None
+
+
+def parse_column_label(mapping: DocumentMapping, label: str) -> str:
+    """Return the column that a label names, "" for any other label."""
+    text = normalize(label)
+    header = mapping.headers.get(text, "")
+    if header:
+        return header if header in (*mapping.columns, *TEXT_COLUMNS, IGNORED) else ""
+    text = text.rstrip(":")
+    return next((name for name, pattern in mapping.columns.items() if pattern.fullmatch(text)), "")
+
+
+def is_known_label(mapping: DocumentMapping, label: str) -> bool:
+    """Return True if a label names a metric or a column."""
+    return bool(parse_column_label(mapping, label) or parse_metric_label(mapping, label))
+
+
+def _has_its_unit(name: str, bare: str, unit: str, units: Mapping[str, int]) -> bool:
+    if unit and unit not in units and unit != name:
+        return False
+    # Without its unit, a throughput may be that of one GPU, or of all.
+    if name in _THROUGHPUTS and not unit and "token" not in bare:
+        return False
+    return name != "days_to_1t" or bool(unit) or "days" in bare
+
+
+def _split_label(label: str) -> tuple[str, str]:
+    """Split `Step time (ms)`, `Step time [ms]` or `Step time, ms`, in lower case."""
+    text = normalize(label).rstrip(":")
+    if len(text) > LONGEST_LABEL:
+        return text, ""
+    match = re.fullmatch(r"(.*?)\s*(?:[(\[](.*?)[)\]]|, ?(\S+))", text)
+    return (match[1], (match[2] or match[3] or "").strip()) if match else (text, "")
+
+
+# --- cells ----------------------------------------------------------------------------
+
+
+def read_cell(mapping: DocumentMapping, cell: LabelledCell) -> Facts:
+    """Return the facts of a cell: a metric as a baseline file keeps it, or columns.
+
+    Raises ValueError with the reason if the cell has no place in a baseline file.
+    """
+    metric = parse_metric_label(mapping, cell.label)
+    if metric is not None:
+        text = parse_metric_cell(mapping, metric, cell.text)
+        return {metric.name: text} if text else {}
+    field = parse_column_label(mapping, cell.label)
+    if field == IGNORED or cell.text in ABSENT:
+        return {}
+    if not field:
+        raise ValueError("no such row or column is known")
+    renamed = mapping.values.get(field, {}).get(normalize(cell.text))
+    if renamed:
+        return dict(renamed)
+    return _READERS.get(field, _read_number)(mapping, field, cell)
+
+
+def parse_metric_cell(mapping: DocumentMapping, metric: Metric, text: str) -> str:
+    """Return a metric as a baseline file keeps it: all digits, no unit, no thousands.
+
+    Returns "" if the document gives no value. Raises ValueError with the reason for a
+    text that is not a number, or that may be two numbers.
+    """
+    name, units = metric.name, mapping.metrics[metric.name].units
+    if text in ABSENT:
+        return _NOT_GIVEN.get(text, "") if name in _MAY_BE_ABSENT else ""
+    match = _WITH_UNIT.fullmatch(text.rstrip(_FOOTNOTE_MARKS)) or _refuse("it is no number")
+    unit = (match[2] or "").lower()
+    if re.fullmatch(r"\([\d.,]+\)", unit, re.ASCII):
+        raise ValueError("it holds two values, and nothing says of what the second is")
+    if unit and unit not in units:
+        raise ValueError(f"the unit {unit!r} is none of {', '.join(units)}")
+    power = units[unit] if unit else metric.power
+    digits = _read_digits(name, match[1], large=name in _THROUGHPUTS or power < 0)
+    if Decimal(digits) <= 0:
+        raise ValueError("it is not above 0")
+    if name == "mfu":
+        return _read_percentage(digits, bool(unit), metric.unit in _PERCENT)
+    return digits if power == 0 else f"{Decimal(digits).scaleb(power):f}"
+
+
+def is_unit(mapping: DocumentMapping, text: str) -> bool:
+    """Return True if a cell is a unit and nothing else: `ms`, `(tokens/s)`."""
+    return _is_any_unit(mapping, text.strip("()[] ").lower())
+
+
+def _is_any_unit(mapping: DocumentMapping, text: str) -> bool:
+    return any(text in metric.units for metric in mapping.metrics.values())
+
+
+def is_shifted(mapping: DocumentMapping, cell: LabelledCell) -> bool:
+    """Return True if a cell has the unit of another metric than its label."""
+    metric = parse_metric_label(mapping, cell.label)
+    match = _WITH_UNIT.fullmatch(cell.text.rstrip(_FOOTNOTE_MARKS))
+    if metric is None or match is None or not match[2]:
+        return False
+    unit = match[2].lower()
+    return unit not in mapping.metrics[metric.name].units and _is_any_unit(mapping, unit)
+
+
+def parse_whole_number(text: str) -> int | None:
+    """Return the number of a cell, None if absent; ValueError for any other text."""
+    if text in ABSENT:
+        return None
+    digits = text.replace(",", "")
+    is_number = _THOUSANDS.fullmatch(text) or _NUMBER.fullmatch(text)
+    if not is_number or "." in text or int(digits) == 0:
+        raise ValueError("it is no whole number above 0")
+    return int(digits)
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise ValueError(reason)
+
+
+def _read_digits(name: str, number: str, *, large: bool) -> str:
+    """Return a number without commas; `large` if values of 1,000 and more are usual."""
+    # `85.459` tokens/s may be 85,459; a step time of `7,325` may be 7.325 s or 7325 s.
+    if large and _POINT_OR_THOUSANDS.fullmatch(number):
+        raise ValueError("its point may be one for thousands")
+    if _NUMBER.fullmatch(number):
+        return number
+    has_thousands = name in _THROUGHPUTS or "." in number or number.count(",") > 1
+    if _THOUSANDS.fullmatch(number) and has_thousands:
+        return number.replace(",", "")
+    raise ValueError("its comma may be a decimal one" if "," in number else "it is no number")
+
+
+def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
+    # 0.47 under `MFU %` may be a fraction, or half a percent.
+    if not in_cell and (not in_label or Decimal(digits) < 1):
+        raise ValueError("nothing says whether it is a percentage or a fraction")
+    if Decimal(digits) > 100:
+        raise ValueError("it is above 100 %")
+    return f"{digits}%"
+
+
+def _read_size(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Facts:
+    """Return the size of a cell; under `Model`, everything that a model's name states."""
+    size = mapping.size_cell.fullmatch(cell.text)
+    is_size = "size" in cell.label.lower()
+    if size and (is_size or not size["before"]):
+        return {"size": size["size"].lower()} | ({"proxy": 1} if size["proxy"] else {})
+    if is_size:
+        raise ValueError("it is no model size such as 70b")
+    return read_model_name(mapping, cell.text) or _refuse("it is no name of a model")
+
+
+def _read_dtype(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Facts:
+    dtypes = parse_dtypes(mapping, cell.text) or _refuse("it is no precision such as BF16 or BF16/FP8")
+    return {"dtype": "/".join(dtypes)}
+
+
+def _read_name(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Facts:
+    task = parse_task(mapping, cell.text) if field == "task" else None
+    return {field: task or _make_name(cell.text) or _refuse(f"it is no name of a {field}")}
+
+
+def _read_number(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Facts:
+    """Return the number of a column, the GPU type, or both of `8x H100`."""
+    caption = read_caption(mapping, cell.text)
+    if field == "gpu" or (field == "gpus" and "gpus" in caption.facts):
+        facts = {name: value for name, value in caption.facts.items() if name in ("gpu", "gpus") and value}
+        if field not in facts or facts != caption.facts or find_unknown_words(mapping, caption):
+            raise ValueError("it is no GPU type such as H100" if field == "gpu" else "it is no number of GPUs")
+        return facts
+    if field == "fsdp" and cell.text == "0":  # not sharded
+        return {}
+    number = parse_whole_number(cell.text)
+    return {} if number is None else {field: number}
+
+
+_READERS = {"size": _read_size, "dtype": _read_dtype} | dict.fromkeys(("task", *TEXT_COLUMNS), _read_name)
+"""Columns that are not numbers."""
+
+
+# --- headers and titles ---------------------------------------------------------------
+
+
+def join_facts(statements: Iterable[Facts]) -> Facts:
+    """Return all facts; a fact with two values is ""."""
+    joined: Facts = {}
+    for stated in statements:
+        for name, value in stated.items():
+            joined[name] = value if joined.get(name, value) == value else ""
+    return joined
+
+
+def read_caption(mapping: DocumentMapping, text: str) -> Caption:
+    """Return the facts of a header or title."""
+    facts = _find_facts(mapping, text)
+    rest, first = text, len(text)
+    for _, match in facts:
+        start, end = match.span()
+        rest = rest[:start] + " " * (end - start) + rest[end:]
+        first = min(first, start)
+    return Caption(join_facts(stated for stated, _ in facts), text[:first].strip(" (|,-"), " ".join(rest.split()))
+
+
+def _find_facts(mapping: DocumentMapping, text: str) -> list[tuple[Facts, re.Match[str]]]:
+    facts: list[tuple[Facts, re.Match[str]]] = []
+    whole = mapping.gpu.fullmatch(text)  # within a text, `h100` in lower case may be a name
+    if whole:
+        return [({"gpu": text.lower()}, whole)]
+    for match in _NAMED_NUMBER.finditer(text):
+        name = parse_column_label(mapping, match[1].strip())
+        if name and name not in (*KEY[:3], *TEXT_COLUMNS, IGNORED):
+            facts.append(({name: int(match[2])}, match))
+    for match in mapping.counts.finditer(text):
+        gpu = match["first"] or match["second"]
+        facts.append(({"gpus": int(match["count"].replace(",", ""))} | ({"gpu": gpu.lower()} if gpu else {}), match))
+    for name, pattern in mapping.words:
+        for match in pattern.finditer(text):
+            facts.append(({name: match[0].lower()}, match))
+            proxy = mapping.proxy.match(text, match.end()) if name == "size" else None
+            if proxy:
+                facts.append(({"proxy": 1}, proxy))
+    return facts
+
+
+def find_unknown_words(mapping: DocumentMapping, column: Caption) -> str:
+    """Return the words in the header of a column that are neither facts nor fillers.
+
+    They may make it another configuration, or another measurement: `(previous release)`.
+    """
+    words = re.findall(r"\w+|~~", column.rest)  # `~~`: struck out
+    unknown = [word for word in words if word.lower() not in mapping.fillers and not parse_task(mapping, word)]
+    contradictory = [name for name, value in column.facts.items() if value == ""]
+    return " ".join([*unknown, *contradictory])
+
+
+def make_recipe_name(mapping: DocumentMapping, before: str) -> str:
+    """Return the recipe that a title names: `Llama 3.1` is llama3.1; "" if it is not a name."""
+    words = " ".join(mapping.headings["release"].sub("", before).split())
+    return _make_name(re.sub(r"\s(?=\d)", "", words))
+
+
+def _make_name(words: str) -> str:
+    name = re.sub(r"[^a-z0-9.]+", "_", words.lower()).strip("_.")
+    return name if re.fullmatch(r"[a-z0-9][a-z0-9._]{0,99}", name) else ""
+
+
+def read_labelled_model(mapping: DocumentMapping, heading: str) -> Facts:
+    """Return the model of a heading such as `Model: LLAMA3_70B`, {} for other headings."""
+    match = mapping.headings["model"].fullmatch(heading)
+    return read_model_name(mapping, match["model"]) if match else {}
+
+
+def read_model_name(mapping: DocumentMapping, text: str) -> Facts:
+    """Return recipe and size of a model's name, {} if it is not a name.
+
+    `LLAMA3.1_405B` is llama3.1 and 405b; `DeepSeekV3 (w/o MTP)` is its own recipe and size.
+    """
+    caption = read_caption(mapping, text)
+    spelled = re.sub(r"\bw/(o\b)?", lambda match: "without " if match[1] else "with ", text)
+    name = _make_name(spelled)
+    if not name or not caption.facts.keys() <= {"size", "proxy"}:
+        return {}
+    recipe, size = make_recipe_name(mapping, caption.before), caption.facts.get("size")
+    # `Llama 3 8B Instruct` is another model than Llama 3 8B.
+    if not size or not recipe or caption.rest.strip("_ ") != caption.before.strip("_ "):
+        at_end = mapping.size_cell.fullmatch(name)
+        return {"recipe": name, "size": at_end["size"].lower() if at_end else name, "model": name}
+    return {"recipe": recipe, "size": size, "model": name}
+
+
+def parse_dtypes(mapping: DocumentMapping, text: str) -> tuple[str, ...]:
+    """Return the precisions of `BF16/FP8`, in lower case."""
+    if not mapping.dtypes.fullmatch(text):
+        return ()
+    return tuple(mapping.dtype.findall(text.lower().replace("-", "_")))
+
+
+def parse_release(mapping: DocumentMapping, headings: Sequence[str]) -> str:
+    """Return the release that the innermost heading with a release names, or ""."""
+    pattern = mapping.headings["release"]
+    matches = (pattern.search(heading) for heading in reversed(headings))
+    return next((match["release"] for match in matches if match), "")
+
+
+def parse_task(mapping: DocumentMapping, text: str) -> str | None:
+    """Return the task that a text names, such as lora; None if it names no task."""
+    for name, pattern in mapping.tasks.items():
+        match = pattern.search(text)
+        if match:
+            return name or match[0].lower()
+    return None

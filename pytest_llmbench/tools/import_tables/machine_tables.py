@@ -1,0 +1,126 @@
+"""Read tables that machines wrote: CSV, and records in YAML or JSON."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.core.userfile import read_text
+from pytest_llmbench.core.yamlfile import read_root
+from pytest_llmbench.tools.import_tables.mappings import DocumentMapping
+from pytest_llmbench.tools.import_tables.markdown_tables import DocumentTable, DocumentTables, TableRow
+
+LARGEST_BYTES = 16 << 20
+
+NO_VALUE = "-"
+"""The text of an empty cell: a machine leaves out no cell, so that its row is not shifted."""
+
+Labelled = dict[str, str]
+"""The scalars of a record by their dotted key."""
+
+
+def _read_separated(path: Path, delimiter: str) -> DocumentTables:
+    text = read_text(path, "table", LARGEST_BYTES, BaselineError)
+    reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    rows: list[TableRow] = []
+    line = 1
+    try:
+        for cells in reader:
+            if cells:
+                texts = tuple(" ".join(cell.split()) or NO_VALUE for cell in cells)
+                rows.append(TableRow(line, texts))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise BaselineError(f"{path}:{reader.line_num}: {error}, expected CSV") from error
+    return DocumentTables((DocumentTable(("",), rows[0], tuple(rows[1:])),) if rows else ())
+
+
+def read_csv(path: Path, mapping: DocumentMapping) -> DocumentTables:
+    """Return the table of a CSV file. Raises BaselineError with the line."""
+    return _read_separated(path, ",")
+
+
+def read_tsv(path: Path, mapping: DocumentMapping) -> DocumentTables:
+    """Return the table of a file with tabs. Raises BaselineError with the line."""
+    return _read_separated(path, "\t")
+
+
+def read_records(path: Path, mapping: DocumentMapping) -> DocumentTables:
+    """Return a table for each record of a YAML or JSON file.
+
+    A record is a mapping with scalars. The keys above it are its headings, and records
+    in a list inside of it take over its scalars. Raises BaselineError with the line.
+    """
+    root: Any = read_root(path, what="table", raises=BaselineError)
+    for key in filter(None, mapping.records.split(".")):
+        pairs = {name.value: value for name, value in root.value} if getattr(root, "id", "") == "mapping" else {}
+        if key not in pairs:
+            raise BaselineError(f"{path}: found no {mapping.records!r}, where the mapping file expects its records")
+        root = pairs[key]
+    return DocumentTables(tuple(_find_records(root, (), {})))
+
+
+def _find_records(node: Any, headings: tuple[str, ...], outer: Labelled) -> Iterator[DocumentTable]:
+    kind = getattr(node, "id", "")
+    if kind == "sequence":
+        for item in node.value:
+            yield from _find_records(item, headings, outer)
+    elif kind == "mapping" and not any(_is_plain(value) for _, value in node.value):
+        for name, value in node.value:
+            yield from _find_records(value, (*headings, name.value), outer)
+    elif kind == "mapping":
+        scalars = outer | dict(_list_scalars(node, ""))
+        nested = [
+            table
+            for name, value in _list_record_lists(node, "")
+            for table in _find_records(value, (*headings, name), scalars)
+        ]
+        yield from nested or [_make_record(node, headings, scalars)]
+
+
+def _make_record(node: Any, headings: tuple[str, ...], scalars: Labelled) -> DocumentTable:
+    line = node.start_mark.line + 1
+    row = TableRow(line, tuple(scalars.values()))
+    return DocumentTable(headings or ("",), TableRow(line, tuple(scalars)), (row,))
+
+
+def _is_plain(node: Any) -> bool:
+    """Return True for a scalar, and for a list without mappings."""
+    return node.id == "scalar" or (node.id == "sequence" and all(map(_is_plain, node.value)))
+
+
+def _list_scalars(node: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield the scalars of a record, also those of mappings inside of it."""
+    for name, value in node.value:
+        if value.id == "mapping":
+            yield from _list_scalars(value, f"{prefix}{name.value}.")
+        elif _is_plain(value):
+            yield f"{prefix}{name.value}", _read_plain(value)
+
+
+def _read_plain(node: Any) -> str:
+    if node.id == "sequence":
+        return ", ".join(map(_read_plain, node.value)) or NO_VALUE
+    return NO_VALUE if node.tag.endswith(":null") else " ".join(node.value.split()) or NO_VALUE
+
+
+def _list_record_lists(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in node.value:
+        if value.id == "mapping":
+            yield from _list_record_lists(value, f"{prefix}{name.value}.")
+        elif not _is_plain(value):
+            yield f"{prefix}{name.value}", value
+
+
+READERS: dict[str, Callable[[Path, DocumentMapping], DocumentTables]] = {
+    ".csv": read_csv,
+    ".tsv": read_tsv,
+    ".json": read_records,
+    ".yaml": read_records,
+    ".yml": read_records,
+}
+"""By the suffix of a file."""

@@ -1,0 +1,242 @@
+"""Mapping files: the headers, units, words and places of values of a family of documents.
+
+The shipped files in `families/` are read together. A user's file (`--mapping FILE`) is
+read in addition, and its headers come first.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pytest_llmbench.baseline.schema import GROUPS
+from pytest_llmbench.core.errors import BaselineError, did_you_mean
+from pytest_llmbench.core.userfile import read_text
+
+FAMILIES = ("common", "recipe_documents", "nemo")
+
+IGNORED = "ignore"
+"""The key of a header whose cells are not imported."""
+
+KEY = ("size", "gpu", "dtype", "gpus")
+"""The columns that every configuration needs."""
+
+METRICS = ("step_time", "tokens_per_second", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "days_to_1t")
+"""The metrics of a baseline file, in its order."""
+
+TEXT_COLUMNS = ("recipe", "release", "variant")
+"""Columns that only a mapping file names."""
+
+LARGEST_MAPPING_BYTES = 1 << 20
+
+_SECTIONS = (
+    *("terms", "metrics", "columns", "headers", "values", "stated", "document", "tasks"),
+    *("headings", "above", "words", "frameworks", "peaks", "about", "model", "records"),
+)
+_ASCII = re.IGNORECASE | re.ASCII
+
+
+@dataclass(frozen=True, slots=True)
+class MetricLabels:
+    """The labels of a metric without their unit, and its units as powers of ten."""
+
+    pattern: re.Pattern[str]
+    units: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPattern:
+    """A pattern of the text around tables: its groups and `stated` are values."""
+
+    pattern: re.Pattern[str]
+    stated: Mapping[str, str]
+    named: bool = False
+    """True if the same line names the size of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentMapping:
+    """Everything that mapping files state."""
+
+    metrics: Mapping[str, MetricLabels]
+    columns: Mapping[str, re.Pattern[str]]
+    headers: Mapping[str, str]
+    """Key, or metric and unit (`step_time ms`), by the literal header in lower case."""
+
+    values: Mapping[str, Mapping[str, Mapping[str, str | int]]]
+    """By column, and by the literal text in lower case: the columns to use instead."""
+
+    stated: Mapping[str, str | int]
+    """Columns and recipe of every configuration that does not state them itself."""
+
+    document: Mapping[str, str]
+    """Values of the measurement, such as `dialect`, which win over the text."""
+
+    source: str
+    """The file name that `document` comes from."""
+
+    records: str
+    """The dotted path of the records in a YAML or JSON file, "" for all."""
+
+    tasks: Mapping[str, re.Pattern[str]]
+    headings: Mapping[str, re.Pattern[str]]
+    above: tuple[tuple[str, re.Pattern[str]], ...]
+    fillers: frozenset[str]
+    frameworks: Mapping[str, str]
+    peaks: re.Pattern[str]
+    about: tuple[TextPattern, ...]
+    models: tuple[TextPattern, ...]
+    words: tuple[tuple[str, re.Pattern[str]], ...]
+    """Patterns of size, GPU type and precision within a text."""
+
+    counts: re.Pattern[str]
+    """A number of GPUs within a text, perhaps with their type: `8x H100 GPUs`."""
+
+    dtypes: re.Pattern[str]
+    """One or several precisions: `BF16/FP8`."""
+
+    dtype: re.Pattern[str]
+    gpu: re.Pattern[str]
+    proxy: re.Pattern[str]
+    """The mark of a proxy, after its size."""
+
+    size_cell: re.Pattern[str]
+
+    def add_stated(self, stated: Mapping[str, str | int]) -> DocumentMapping:
+        """Return the mapping with more stated values, which come first."""
+        return replace(self, stated={**self.stated, **stated})
+
+
+@cache
+def load_mapping(path: Path | None = None) -> DocumentMapping:
+    """Return the shipped mapping files, and a user's in addition.
+
+    Raises BaselineError with the file name if the user's cannot be used.
+    """
+    shipped = [pkgutil.get_data(__name__, f"families/{name}.toml") or b"" for name in FAMILIES]
+    sections = [tomllib.loads(content.decode()) for content in shipped]
+    if path is None:
+        return _compile(sections, "")
+    text = read_text(path, "mapping file", LARGEST_MAPPING_BYTES, BaselineError)
+    try:
+        own = tomllib.loads(text)
+        _check(own)
+        return _compile([own, *sections], path.name)
+    except tomllib.TOMLDecodeError as error:
+        raise BaselineError(f"{path}: {error}, expected TOML") from error
+    except re.error as error:
+        raise BaselineError(f"{path}: {error.pattern!r} is not a pattern: {error}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BaselineError(f"{path}: {error}; docs/baselines.md describes mapping files") from error
+
+
+def _check(own: Mapping[str, Any]) -> None:
+    """Raise ValueError for the name of a section, a key or a unit that means nothing."""
+    shipped = load_mapping()
+    columns = {*shipped.columns, *TEXT_COLUMNS}
+    units = {f"{name} {unit}" for name, metric in shipped.metrics.items() for unit in metric.units}
+    for names, known in (
+        (own, _SECTIONS),
+        (own.get("headers", {}).values(), {*columns, *shipped.metrics, *units, IGNORED}),
+        (own.get("metrics", {}), shipped.metrics),
+        ((*own.get("columns", {}), *own.get("stated", {}), *own.get("values", {})), columns),
+    ):
+        for name in names:
+            if name not in known:
+                raise ValueError(f"found {name!r}, expected one of {', '.join(known)}{did_you_mean(name, known)}")
+
+
+def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapping:
+    merged = _merge(sections)
+    terms = {name: f"(?:{'|'.join(patterns)})" for name, patterns in merged["terms"].items()}
+
+    def compile_pattern(pattern: str, flags: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
+        for name, term in terms.items():
+            pattern = pattern.replace(f"{{{name}}}", term)
+        return re.compile(pattern, flags)
+
+    def compile_texts(entries: Iterable[Mapping[str, Any]]) -> tuple[TextPattern, ...]:
+        return tuple(
+            TextPattern(
+                compile_pattern(entry["pattern"], re.ASCII),
+                entry.get("stated", {}) | {name: entry[name] for name in ("formula",) if name in entry},
+                entry.get("named", False),
+            )
+            for entry in entries
+        )
+
+    metrics = {
+        name: MetricLabels(compile_pattern("|".join(metric["labels"])), metric["units"])
+        for name, metric in merged["metrics"].items()
+    }
+    columns = {name: compile_pattern("|".join(labels)) for name, labels in merged["columns"].items()}
+    dtypes = r"{dtype}(?:\s*[/,&]\s*{dtype})*"
+    return DocumentMapping(
+        metrics=metrics,
+        columns=columns | {name: re.compile(name) for name in GROUPS},
+        headers={normalize(header): target for header, target in merged["headers"].items()},
+        values={name: _make_renames(name, values) for name, values in merged["values"].items()},
+        stated=merged["stated"],
+        document=merged["document"],
+        source=source,
+        records=str(merged.get("records", "")),
+        tasks={name: compile_pattern(pattern, _ASCII) for name, pattern in merged["tasks"].items()},
+        headings={name: compile_pattern(pattern) for name, pattern in merged["headings"].items()},
+        above=tuple(
+            (name, compile_pattern(pattern)) for name, patterns in merged["above"].items() for pattern in patterns
+        ),
+        fillers=frozenset(merged["words"]["fillers"]),
+        frameworks=merged["frameworks"],
+        peaks=compile_pattern(merged["peaks"]["pattern"], re.ASCII),
+        about=compile_texts(merged["about"]),
+        models=compile_texts(merged["model"]),
+        words=(
+            ("dtype", compile_pattern(rf"\b{dtypes}\b", _ASCII)),
+            ("gpu", compile_pattern(r"\b{gpu}(?=s?\b)", re.ASCII)),
+            # After three letters, too: `GPT175B`; in `a3b` it is the active part.
+            ("size", compile_pattern(r"(?:(?<![^\W_])|(?<=[a-z]{3})){size}\b", _ASCII)),
+        ),
+        counts=compile_pattern(
+            r"(?<![\w.,])(?P<count>\d{1,3}(?:,\d{3})+|\d{1,9})\s*(?:[x\u00d7]\s*(?P<first>{gpu})s?\b"
+            r"(?:\s*GPUs?\b)?|[x\u00d7]?\s*(?P<second>{gpu})?\s*GPUs?\b)",
+            _ASCII,
+        ),
+        dtypes=compile_pattern(dtypes, _ASCII),
+        dtype=compile_pattern(r"{dtype}", _ASCII),
+        gpu=compile_pattern(r"{gpu}", _ASCII),
+        proxy=re.compile(r"[-_ ]?proxy\b", _ASCII),
+        size_cell=compile_pattern(r"(?P<before>.*[\s_-])?(?P<size>{size})(?P<proxy>[-_ ]?proxy)?", _ASCII),
+    )
+
+
+def _make_renames(name: str, values: Mapping[str, Any]) -> dict[str, dict[str, str | int]]:
+    return {normalize(text): new if isinstance(new, dict) else {name: new} for text, new in values.items()}
+
+
+def _merge(sections: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge files key by key: lists are joined; of other values, the first counts."""
+    merged: dict[str, Any] = {name: {} for name in ("headers", "values", "stated", "document")}
+    for section in sections:
+        _merge_into(merged, section)
+    return merged
+
+
+def _merge_into(merged: dict[str, Any], other: Mapping[str, Any]) -> None:
+    for name, value in other.items():
+        if isinstance(value, dict):
+            _merge_into(merged.setdefault(name, {}), value)
+        elif isinstance(value, list):
+            merged[name] = [*merged.get(name, ()), *value]
+        else:
+            merged.setdefault(name, value)
+
+
+def normalize(text: str) -> str:
+    """Return a text in lower case with single spaces."""
+    return " ".join(text.lower().split())

@@ -1,0 +1,312 @@
+"""Find the tables of a Markdown document, each with the headings and text above it.
+
+markdown-it-py parses headings, lists, code and the markup of cells. Where a table ends
+is decided here: text copied from rendered pages has tables without outer pipes, directly
+below each other and directly above prose, which GitHub's rule reads as more rows. That
+rule also pads short rows and cuts long rows, which would hide a shifted row.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_block import StateBlock
+    from markdown_it.token import Token
+
+LONGEST_LINE = 10_000
+"""Longer lines (embedded images) are not read."""
+
+LONGEST_REMARK = 1000
+"""Longer lines above a table are not searched for facts."""
+
+BOLD_LEVEL = 7
+"""Heading level of bold text and of `<summary>`: below all real headings."""
+
+_PIPE = re.compile(r"(?<!\\)\|")
+_DASHES = re.compile(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?")
+_NUMBERS = re.compile(r"[.,%\s]*+\d[\d.,%\s]*+", re.ASCII)
+_QUOTE = re.compile(r"(?:\s*>)+ ?")
+_FOOTNOTE = re.compile(r"\[\^[^\]]{0,200}\]")
+_LINKED_NUMBER = re.compile(r"[^\]\w]{0,20}\d{1,9}[^\]\w]{0,20}")
+_HTML_CELL = re.compile(r"</?t[dhr]\b[^<>]*>", re.IGNORECASE)
+_LOOKS_LIKE_HEADING = re.compile(
+    r"(?P<bold>\*\*.+?\*\*|__.+?__)\s*:?|(?:<[a-z]++[^<>]*+>\s*+)*"
+    r"<(?P<tag>h[1-6]|summary|b|strong)\b[^<>]*>(?P<tagged>.*?)</(?P=tag)>"
+    r"\s*:?(?:\s*</[a-z]+>)*",
+    re.IGNORECASE,
+)
+_HIDDEN = (
+    (re.compile(r"<!--.*?-->", re.DOTALL), "-->"),
+    (re.compile(r"<table\b.*?</table>", re.DOTALL | re.IGNORECASE), "</table>"),
+)
+"""Comments and HTML tables, with the text that closes them."""
+
+_STRUCK = ("del", "s", "strike")
+
+
+class TableRow(NamedTuple):
+    """One row, its cells without markup."""
+
+    line: int
+    """1-based."""
+
+    cells: tuple[str, ...]
+    """At least one."""
+
+    closed: bool = True
+    """True if the last cell ends with a pipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentTable:
+    """A table with the text above it."""
+
+    headings: tuple[str, ...]
+    """The headings above it, outermost first; at least one, "" if there is none."""
+
+    header: TableRow
+    rows: tuple[TableRow, ...]
+    between: tuple[str, ...] = ()
+    """The lines of text between the heading and the table, without very long lines."""
+
+    @property
+    def lead(self) -> str:
+        """The last line of text above the table."""
+        return self.between[-1] if self.between else ""
+
+    @property
+    def heading(self) -> str:
+        """The innermost heading."""
+        return self.headings[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentTables:
+    """The tables of a document in its order."""
+
+    tables: tuple[DocumentTable, ...]
+    stray: tuple[TableRow, ...] = ()
+    """Lines outside of tables that look like rows, also in comments and HTML tables."""
+
+    lines: tuple[str, ...] = ()
+    """The document without comments, HTML tables and very long lines."""
+
+
+class _Block(NamedTuple):
+    """A heading (`title`) or a table (`end`) of the lines from `start` on."""
+
+    start: int
+    end: int
+    level: int = 0
+    title: str = ""
+
+
+def read_markdown(text: str) -> DocumentTables:
+    """Return every table of a document, and the lines that look like rows without one."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    prose = [_blank_long(line) for line in _hide(text).split("\n")]
+    lines = [_unquote(line) for line in prose]
+    blocks = list(_find_blocks(lines))
+    covered = {line for block in blocks if not block.level for line in range(block.start, block.end)}
+    stray: list[TableRow] = []
+    for number, line in enumerate(text.split("\n")):
+        if number not in covered:
+            stray += _find_stray_rows(line, number, is_hidden=line != prose[number])
+    return DocumentTables(tuple(_make_tables(lines, blocks)), tuple(stray), tuple(prose))
+
+
+def _hide(text: str) -> str:
+    """Blank comments and HTML tables, but keep their lines."""
+    for pattern, closing in _HIDDEN:
+        # After the last closing text, each opening would search to the end in vain.
+        last = text.lower().rfind(closing) + len(closing)
+        text = pattern.sub(lambda match: "\n" * match[0].count("\n"), text[:last]) + text[last:]
+    return text
+
+
+def _unquote(line: str) -> str:
+    """Return a line without the mark of a quote, and a possible row without its indent.
+
+    Markdown would read an indented row after a line of text as more text.
+    """
+    quote = _QUOTE.match(line)
+    text = line[quote.end() :] if quote else line
+    return text.lstrip() if "|" in text else text
+
+
+def _blank_long(line: str) -> str:
+    """Return a line, or "" if it is too long; a long heading still ends the one before."""
+    if len(line) <= LONGEST_LINE:
+        return line
+    return "# ..." if line.lstrip().lower().startswith(("#", "<h")) else ""
+
+
+# --- blocks ---------------------------------------------------------------------------
+
+
+@cache
+def _make_parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("commonmark").enable("strikethrough")
+    # A line of HTML is a paragraph here, so that a table below it is still a table.
+    parser.disable(["html_block", "reference"])
+    parser.block.ruler.at("table", _parse_table, {"alt": ["paragraph"]})
+    return parser.enable("table")
+
+
+def _parse_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """Parse a table: a block rule of markdown-it-py, which takes the place of GitHub's."""
+    stop = _find_table_end(state.env["lines"][:end], start)
+    if stop and not silent:
+        token = state.push("table", "table", 0)
+        token.map = [start, stop]
+        state.line = stop
+    return stop > 0
+
+
+def _find_blocks(lines: Sequence[str]) -> Iterator[_Block]:
+    tokens = _make_parser().parse("\n".join(lines), {"lines": lines})
+    for number, token in enumerate(tokens):
+        start, end = token.map or (0, 0)
+        if token.type == "table":
+            yield _Block(start, end)
+        elif token.type in ("fence", "code_block"):
+            yield from _find_tables_in_code(lines, start, end)
+        elif token.type == "heading_open":
+            title = strip_markup(tokens[number + 1].content.rpartition("\n")[2])
+            yield _Block(start, end, int(token.tag[1:]), title)
+        elif token.type == "paragraph_open":
+            yield from _find_bold_headings(lines, start, end)
+
+
+def _find_tables_in_code(lines: Sequence[str], start: int, end: int) -> Iterator[_Block]:
+    while start < end:
+        stop = _find_table_end(lines[:end], start)
+        if stop:
+            yield _Block(start, stop)
+        start = max(stop, start + 1)
+
+
+def _find_bold_headings(lines: Sequence[str], start: int, end: int) -> Iterator[_Block]:
+    for number in range(start, end):
+        match = _LOOKS_LIKE_HEADING.fullmatch(lines[number].strip())
+        if match:
+            tag = match["tag"] or ""
+            level = int(tag[1:]) if tag[1:].isdigit() else BOLD_LEVEL
+            yield _Block(number, number + 1, level, strip_markup(match["bold"] or match["tagged"]))
+
+
+def _make_tables(lines: Sequence[str], blocks: Sequence[_Block]) -> Iterator[DocumentTable]:
+    headings: list[_Block] = []
+    begin = 0
+    for block in blocks:
+        if block.title:
+            headings = [outer for outer in headings if outer.level < block.level]
+            headings.append(block)
+        if not block.level:
+            between = [line for line in lines[begin : block.start] if line.strip() and len(line) <= LONGEST_REMARK]
+            yield DocumentTable(
+                headings=tuple(heading.title for heading in headings) or ("",),
+                header=_make_row(lines[block.start], block.start),
+                rows=tuple(_make_row(lines[number], number) for number in range(block.start + 2, block.end)),
+                between=tuple(strip_markup(line) for line in between),
+            )
+        begin = block.end
+
+
+# --- rows -----------------------------------------------------------------------------
+
+
+def _find_table_end(lines: Sequence[str], start: int) -> int:
+    """Return the line after the table that starts at a line, 0 if none does."""
+    if not _is_header(lines, start, 1):
+        return 0
+    stop = start + 2
+    while stop < len(lines):
+        # A line of nothing but numbers is the rest of a row that was cut.
+        if not _PIPE.search(lines[stop]) and not _NUMBERS.fullmatch(lines[stop]):
+            break
+        # `| - | - |` is a row without values; longer dashes begin the next table.
+        if _is_header(lines, stop, 3):
+            break
+        stop += 1
+    return stop
+
+
+def _is_header(lines: Sequence[str], start: int, least: int) -> bool:
+    """Return True if a line of dashes follows, at least `least` in each cell."""
+    if start + 1 >= len(lines) or not _PIPE.search(lines[start]) or _is_dashes(lines[start]):
+        return False
+    dashes = lines[start + 1]
+    return "|" in dashes and _is_dashes(dashes) and all(cell.count("-") >= least for cell in _split_cells(dashes))
+
+
+def _is_dashes(line: str) -> bool:
+    return "-" in line and _DASHES.fullmatch(line.strip()) is not None
+
+
+def _split_cells(line: str) -> list[str]:
+    """Return the texts between the pipes; the outer pipes are optional."""
+    cells = _PIPE.split(line.strip())
+    if len(cells) > 1 and not cells[0].strip():
+        del cells[0]
+    if len(cells) > 1 and not cells[-1].strip():
+        del cells[-1]
+    return cells
+
+
+def _make_row(line: str, number: int) -> TableRow:
+    cells = tuple(strip_markup(cell) for cell in _split_cells(line))
+    return TableRow(number + 1, cells, line.rstrip().endswith("|"))
+
+
+def _find_stray_rows(line: str, number: int, *, is_hidden: bool) -> Iterator[TableRow]:
+    """Yield a line with a number between pipes, tabs or tags of HTML; alone, if hidden."""
+    if len(line) > LONGEST_LINE:
+        if "|" in line:
+            yield TableRow(number + 1, (f"{line[:40]}...",))
+        return
+    line = _HTML_CELL.sub("|", _unquote(line).strip().replace("\t", "|"))
+    if _PIPE.search(line) or (is_hidden and _NUMBERS.fullmatch(line)):
+        row = _make_row(line, number)
+        if not _is_dashes(line) and any(_NUMBERS.fullmatch(cell) for cell in row.cells):
+            yield row
+
+
+# --- cells ----------------------------------------------------------------------------
+
+
+def strip_markup(cell: str) -> str:
+    """Return the text of a cell as a reader sees it; struck out text keeps its tildes."""
+    (inline,) = _make_parser().parseInline(cell.strip().replace("\\|", "|"))
+    text = "".join(_list_texts(inline.children or []))
+    return " ".join(_FOOTNOTE.sub("", text).split())
+
+
+def _list_texts(tokens: Sequence[Token]) -> Iterator[str]:
+    raised = False
+    for number, token in enumerate(tokens):
+        tag = re.match(r"</?([a-z]*)", token.content.lower()) if token.type == "html_inline" else None
+        if tag and tag[1] == "sup":
+            raised = not token.content.startswith("</")
+        elif raised:
+            continue
+        elif tag:
+            yield "~~" if tag[1] in _STRUCK else " " * bool(tag[1])
+        elif token.type in ("s_open", "s_close"):
+            yield "~~"
+        elif token.type in ("softbreak", "hardbreak"):
+            yield " "
+        elif token.type in ("link_open", "link_close"):
+            inside = tokens[number + 1 if token.nesting > 0 else number - 1].content
+            # The number of a footnote must not join the digits next to it.
+            yield " " if _LINKED_NUMBER.fullmatch(inside) else ""
+        else:
+            yield token.content

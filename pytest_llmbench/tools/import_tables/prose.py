@@ -1,0 +1,143 @@
+"""Read values from the text around tables: peaks, model sizes, the timed window."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.logs.dialect_table import DIALECTS
+from pytest_llmbench.tools.import_tables.labels import read_caption
+from pytest_llmbench.tools.import_tables.mappings import DocumentMapping
+from pytest_llmbench.tools.import_tables.markdown_tables import DocumentTable
+from pytest_llmbench.tools.import_tables.table_configurations import UnreadCell
+
+_UNIT = re.compile(r"\b([TP])FLOP", re.IGNORECASE)
+_DIALECTS = {name: re.compile(dialect.documented) for name, dialect in DIALECTS.items() if dialect.documented}
+
+
+class ProseValue(NamedTuple):
+    """A value with its line, or with the mapping file that states it."""
+
+    value: str
+    line: int
+    file: str = ""
+
+    @property
+    def place(self) -> str:
+        """The place for comments and messages."""
+        return self.file or f"line {self.line}"
+
+
+class ProseKey(NamedTuple):
+    """The meaning of a value."""
+
+    kind: str
+    """`peak`, `model` or `about` (the measurement)."""
+
+    owner: str
+    """The GPU type of a peak, the size of a model ("" if unnamed), "" for `about`."""
+
+    name: str
+    """A precision, a size of the architecture, a sum (`worked attention`), or a key."""
+
+
+ProseValues = Mapping[str, ProseValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """The values of a text that do not contradict each other, and the others."""
+
+    values: Mapping[ProseKey, ProseValue]
+    unread: Sequence[UnreadCell] = ()
+
+    def select(self, kind: str, owner: str = "") -> ProseValues:
+        """Return the values of one GPU type, one model, or the measurement."""
+        return {key.name: value for key, value in self.values.items() if key[:2] == (kind, owner)}
+
+
+def read_prose(mapping: DocumentMapping, lines: Sequence[str], of_peaks: Iterable[DocumentTable] = ()) -> Prose:
+    """Return the values of a document's text and of its tables of peaks."""
+    values_of: dict[ProseKey, list[ProseValue]] = defaultdict(list)
+    for key, value in _find_values(mapping, lines):
+        values_of[key].append(value)
+    for table in of_peaks:
+        for key, value in _read_peaks(mapping, table):
+            values_of[key].append(value)
+    agreed: dict[ProseKey, ProseValue] = {}
+    unread: list[UnreadCell] = []
+    for key, values in values_of.items():
+        texts = list(dict.fromkeys(value.value for value in values))
+        if len(texts) == 1:
+            agreed[key] = values[0]
+            continue
+        what = " ".join(filter(None, key)).removeprefix("about ")
+        reason = f"the text gives several values of {what}: {formatting.join_first(texts)}"
+        unread += [UnreadCell(value.line, value.value, reason) for value in dict.fromkeys(values)]
+    for name, text in mapping.document.items():
+        agreed[ProseKey("about", "", name)] = ProseValue(str(text), 0, mapping.source)
+    return Prose(agreed, unread)
+
+
+def _find_values(mapping: DocumentMapping, lines: Sequence[str]) -> Iterator[tuple[ProseKey, ProseValue]]:
+    size = ""
+    for number, line in enumerate(lines, 1):
+        # Lines about measurements contain numbers of TFLOPS, too.
+        if "peak" in line:
+            for key, value in _find_peaks(mapping, line):
+                yield key, ProseValue(value, number)
+        # A worked example names its model in its first line only.
+        facts = read_caption(mapping, line).facts
+        named = "" if "proxy" in facts else str(facts.get("size", ""))
+        size = named if line.rstrip().endswith("calculation:") else size
+        for entry in mapping.models:
+            match = entry.pattern.fullmatch(line.strip())
+            for name, value in {**entry.stated, **match.groupdict()}.items() if match else ():
+                if value:
+                    owner = named if entry.named else size
+                    yield ProseKey("model", owner, name.replace("worked_", "worked ")), ProseValue(value, number)
+        for name, value in _find_measurement(mapping, line):
+            yield ProseKey("about", "", name), ProseValue(value, number)
+
+
+def _find_measurement(mapping: DocumentMapping, line: str) -> Iterator[tuple[str, str]]:
+    for entry in mapping.about:
+        match = entry.pattern.search(line)
+        if match:
+            yield from {**entry.stated, **match.groupdict()}.items()
+    for name, pattern in _DIALECTS.items():
+        if pattern.search(line):
+            yield "dialect", name
+
+
+def _find_peaks(mapping: DocumentMapping, line: str) -> Iterator[tuple[ProseKey, str]]:
+    gpu = ""
+    for match in mapping.peaks.finditer(line):
+        if match["gpu"]:
+            gpu = match["gpu"].lower()
+        elif gpu:
+            yield ProseKey("peak", gpu, match["dtype"].lower()), _to_tera(match["number"], match["prefix"])
+
+
+def _read_peaks(mapping: DocumentMapping, table: DocumentTable) -> Iterator[tuple[ProseKey, ProseValue]]:
+    """Yield the peaks of a table with GPU types by precisions, in either direction."""
+    unit = _UNIT.search(" ".join((table.heading, table.lead, *table.header.cells)))
+    for row in table.rows if unit else ():
+        beside = read_caption(mapping, row.cells[0])
+        for label, cell in zip(table.header.cells[1:], row.cells[1:], strict=False):
+            above = read_caption(mapping, label)
+            facts = {name: value for name, value in (above.facts | beside.facts).items() if value}
+            # Any other word, such as `sparse`, makes it another number.
+            plain = not above.rest and not beside.rest and facts.keys() == {"gpu", "dtype"}
+            if plain and unit and re.fullmatch(r"\d+(\.\d+)?", cell, re.ASCII):
+                key = ProseKey("peak", str(facts["gpu"]), str(facts["dtype"]))
+                yield key, ProseValue(_to_tera(cell, unit[1]), row.line)
+
+
+def _to_tera(number: str, prefix: str) -> str:
+    return f"{(Decimal(number) * (1000 if prefix.upper() == 'P' else 1)).normalize():f}"

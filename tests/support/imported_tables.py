@@ -1,0 +1,26 @@
+"""Documents with tables, imported with the shipped mapping files."""
+
+from __future__ import annotations
+
+from pytest_llmbench.tools.import_tables.document_configurations import (
+    DocumentConfigurations,
+    collect_configurations,
+)
+from pytest_llmbench.tools.import_tables.imported_documents import ImportedDocument, import_document
+from pytest_llmbench.tools.import_tables.mappings import load_mapping
+from pytest_llmbench.tools.import_tables.markdown_tables import read_markdown
+
+
+def read(text: str, **stated: str) -> DocumentConfigurations:
+    """Return the configurations of a Markdown document."""
+    return collect_configurations(read_markdown(text), load_mapping().add_stated(stated))
+
+
+def draft(text: str, release: str = "25.05", name: str = "README.md", **stated: str) -> ImportedDocument:
+    """Return the drafts of a Markdown document."""
+    return import_document(read_markdown(text), name, release, load_mapping().add_stated(stated))
+
+
+def list_unread(found: DocumentConfigurations | ImportedDocument) -> list[str]:
+    """Return the unread cells, each as `LINE TEXT: REASON`."""
+    return [f"{cell.line} {cell.text}: {cell.reason}" for cell in found.unread]
