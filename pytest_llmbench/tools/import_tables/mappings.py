@@ -9,7 +9,7 @@ from __future__ import annotations
 import pkgutil
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -40,6 +40,8 @@ _SECTIONS = (
     *("headings", "above", "words", "frameworks", "peaks", "about", "model", "records"),
 )
 _ASCII = re.IGNORECASE | re.ASCII
+
+Compile = Callable[[str, re.RegexFlag], re.Pattern[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,31 +156,20 @@ def _check(own: Mapping[str, Any]) -> None:
 
 def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapping:
     merged = _merge(sections)
-    terms = {name: f"(?:{'|'.join(patterns)})" for name, patterns in merged["terms"].items()}
+    terms = {f"{{{name}}}": f"(?:{'|'.join(patterns)})" for name, patterns in merged["terms"].items()}
 
     def compile_pattern(pattern: str, flags: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
         for name, term in terms.items():
-            pattern = pattern.replace(f"{{{name}}}", term)
+            pattern = pattern.replace(name, term)
         return re.compile(pattern, flags)
 
-    def compile_texts(entries: Iterable[Mapping[str, Any]]) -> tuple[TextPattern, ...]:
-        return tuple(
-            TextPattern(
-                compile_pattern(entry["pattern"], re.ASCII),
-                entry.get("stated", {}) | {name: entry[name] for name in ("formula",) if name in entry},
-                entry.get("named", False),
-            )
-            for entry in entries
-        )
-
-    metrics = {
-        name: MetricLabels(compile_pattern("|".join(metric["labels"])), metric["units"])
-        for name, metric in merged["metrics"].items()
-    }
     columns = {name: compile_pattern("|".join(labels)) for name, labels in merged["columns"].items()}
-    dtypes = r"{dtype}(?:\s*[/,&]\s*{dtype})*"
+    above = [(name, pattern) for name, patterns in merged["above"].items() for pattern in patterns]
     return DocumentMapping(
-        metrics=metrics,
+        metrics={
+            name: MetricLabels(compile_pattern("|".join(metric["labels"])), metric["units"])
+            for name, metric in merged["metrics"].items()
+        },
         columns=columns | {name: re.compile(name) for name in GROUPS},
         headers={normalize(header): target for header, target in merged["headers"].items()},
         values={name: _make_renames(name, values) for name, values in merged["values"].items()},
@@ -188,31 +179,45 @@ def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapp
         records=str(merged.get("records", "")),
         tasks={name: compile_pattern(pattern, _ASCII) for name, pattern in merged["tasks"].items()},
         headings={name: compile_pattern(pattern) for name, pattern in merged["headings"].items()},
-        above=tuple(
-            (name, compile_pattern(pattern)) for name, patterns in merged["above"].items() for pattern in patterns
-        ),
+        above=tuple((name, compile_pattern(pattern)) for name, pattern in above),
         fillers=frozenset(merged["words"]["fillers"]),
         frameworks=merged["frameworks"],
         peaks=compile_pattern(merged["peaks"]["pattern"], re.ASCII),
-        about=compile_texts(merged["about"]),
-        models=compile_texts(merged["model"]),
-        words=(
+        about=tuple(_compile_text(compile_pattern, entry) for entry in merged["about"]),
+        models=tuple(_compile_text(compile_pattern, entry) for entry in merged["model"]),
+        **_compile_words(compile_pattern),
+    )
+
+
+def _compile_text(compile_pattern: Compile, entry: Mapping[str, Any]) -> TextPattern:
+    formula = {"formula": entry["formula"]} if "formula" in entry else {}
+    stated = {**entry.get("stated", {}), **formula}
+    return TextPattern(compile_pattern(entry["pattern"], re.ASCII), stated, entry.get("named", False))
+
+
+def _compile_words(compile_pattern: Compile) -> dict[str, Any]:
+    """Return the patterns that every document shares, apart from the terms in them."""
+    dtypes = r"{dtype}(?:\s*[/,&]\s*{dtype})*"
+    counts = (
+        r"(?<![\w.,])(?P<count>\d{1,3}(?:,\d{3})+|\d{1,9})\s*(?:[x\u00d7]\s*(?P<first>{gpu})s?\b"
+        r"(?:\s*GPUs?\b)?|[x\u00d7]?\s*(?P<second>{gpu})?\s*GPUs?\b)"
+    )
+    size_cell = r"(?P<before>.*[\s_-])?(?P<size>{size})(?P<proxy>[-_ ]?proxy)?"
+    # After three letters, too: `GPT175B`; in `a3b` it is the active part.
+    size = r"(?:(?<![^\W_])|(?<=[a-z]{3})){size}\b"
+    return {
+        "words": (
             ("dtype", compile_pattern(rf"\b{dtypes}\b", _ASCII)),
             ("gpu", compile_pattern(r"\b{gpu}(?=s?\b)", re.ASCII)),
-            # After three letters, too: `GPT175B`; in `a3b` it is the active part.
-            ("size", compile_pattern(r"(?:(?<![^\W_])|(?<=[a-z]{3})){size}\b", _ASCII)),
+            ("size", compile_pattern(size, _ASCII)),
         ),
-        counts=compile_pattern(
-            r"(?<![\w.,])(?P<count>\d{1,3}(?:,\d{3})+|\d{1,9})\s*(?:[x\u00d7]\s*(?P<first>{gpu})s?\b"
-            r"(?:\s*GPUs?\b)?|[x\u00d7]?\s*(?P<second>{gpu})?\s*GPUs?\b)",
-            _ASCII,
-        ),
-        dtypes=compile_pattern(dtypes, _ASCII),
-        dtype=compile_pattern(r"{dtype}", _ASCII),
-        gpu=compile_pattern(r"{gpu}", _ASCII),
-        proxy=re.compile(r"[-_ ]?proxy\b", _ASCII),
-        size_cell=compile_pattern(r"(?P<before>.*[\s_-])?(?P<size>{size})(?P<proxy>[-_ ]?proxy)?", _ASCII),
-    )
+        "counts": compile_pattern(counts, _ASCII),
+        "dtypes": compile_pattern(dtypes, _ASCII),
+        "dtype": compile_pattern("{dtype}", _ASCII),
+        "gpu": compile_pattern("{gpu}", _ASCII),
+        "proxy": re.compile(r"[-_ ]?proxy\b", _ASCII),
+        "size_cell": compile_pattern(size_cell, _ASCII),
+    }
 
 
 def _make_renames(name: str, values: Mapping[str, Any]) -> dict[str, dict[str, str | int]]:
