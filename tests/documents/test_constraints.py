@@ -26,7 +26,10 @@ EXTRAS = [
 ]
 TESTS = [Requirement(text) for text in PROJECT["dependency-groups"]["test"]]
 
-MODULES = {"yaml": "pyyaml", "re2": "google-re2", "backports": "backports.zstd", "compression": "backports.zstd"}
+MODULES = {
+    **{"yaml": "pyyaml", "re2": "google-re2", "markdown_it": "markdown-it-py"},
+    **dict.fromkeys(("backports", "compression"), "backports.zstd"),
+}
 BROUGHT = {"markupsafe": "jinja2", "iniconfig": "pytest"}
 """Modules that come with the package of another one, which uses them itself."""
 
