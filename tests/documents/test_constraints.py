@@ -27,7 +27,9 @@ EXTRAS = [
 TESTS = [Requirement(text) for text in PROJECT["dependency-groups"]["test"]]
 
 MODULES = {
-    **{"yaml": "pyyaml", "re2": "google-re2", "markdown_it": "markdown-it-py"},
+    "yaml": "pyyaml",
+    "re2": "google-re2",
+    "markdown_it": "markdown-it-py",
     **dict.fromkeys(("backports", "compression"), "backports.zstd"),
 }
 BROUGHT = {"markupsafe": "jinja2", "iniconfig": "pytest"}
