@@ -67,7 +67,7 @@ def parse_side(label: str, text: str, history: StoreLocation | None, directory: 
     Days and the id of a session are those of the history, where there is one: a folder of such a name is `./NAME`.
     """
     from pytest_llmbench.core.userfile import is_there
-    from pytest_llmbench.session.option_values import find_readable
+    from pytest_llmbench.session.settings import find_readable
 
     days, is_session = _DAYS.fullmatch(text), _SESSION.fullmatch(text) is not None
     if (days or is_session) and history is None and not is_there(directory / text):
@@ -119,7 +119,7 @@ def read_paths(
     """
     located = []
     for request in requests:
-        ingested = ingest(dataclasses.replace(settings, logs=(request.path or Path(),)), catalog, now)
+        ingested = ingest(settings.replace(logs=(request.path or Path(),)), catalog, now)
         catalog = add_tables(catalog, ingested.tables, settings)
         located.append(_LocatedRuns(request, *_label_runs(request.label, ingested)))
     located = _mark_copies(_drop_shared(located), now)

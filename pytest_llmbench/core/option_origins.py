@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
-from pytest_llmbench.core.option import name_destination
-from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.core.options import OPTIONS, name_destination
 
 CONFIGURATIONS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 """The files in which pytest looks for its configuration; the first one of a folder that has some counts alone."""

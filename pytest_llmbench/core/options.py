@@ -1,392 +1,643 @@
-"""Every option and ini key, declared once. An idle session imports this: the standard library only, nothing costly.
+"""The table of options: each row declares one option and the field that it becomes.
 
-A row is all that pytest, `llmbench replay`, the settings (`pipeline.option_values`) and docs/options.md know of an
-option. A new one needs its row here, a field of `Settings` or `LaunchSettings` that names it, and its use.
+A row gives flag, metavar, help, ini key, default, converter and documentation page;
+pytest, `llmbench replay`, docs/options.md and the settings are made from it.
+`session.settings.Settings` and `launch.launch_settings.LaunchSettings` inherit these
+fields and add what they derive from them. An idle session of pytest imports this
+module, so that it loads the standard library only, and only what pytest loads anyway.
 """
 
 from __future__ import annotations
 
-from pytest_llmbench.core.option import Option
+from typing import TYPE_CHECKING, Any, Self, dataclass_transform
 
-JUDGING_OPTIONS = (
-    Option(
+from pytest_llmbench.core.option_converters import (
+    find_cluster,
+    find_file,
+    find_journal,
+    find_output,
+    find_page,
+    list_folders,
+    list_patterns,
+    list_recipes,
+    list_tolerances,
+    parse_age,
+    parse_checks,
+    parse_count,
+    parse_hours,
+    parse_moment,
+    parse_nodes,
+    parse_percentage,
+    parse_reason,
+    parse_repeats,
+    parse_retries,
+    parse_stall_limit,
+    parse_window,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime, timedelta
+    from pathlib import Path
+
+    from pytest_llmbench.core.baseline_records import Tolerance
+    from pytest_llmbench.core.job_records import PreflightCheck
+    from pytest_llmbench.core.option_values import OptionValues
+    from pytest_llmbench.core.stall_limits import StallLimits
+
+
+class Option:
+    """One row: a command line option, and its ini key if a repository may set it."""
+
+    def __init__(
+        self,
+        usage: str,
+        meaning: str,
+        *,
+        default: str = "",
+        shown: str = "",
+        unset: Any = None,
+        repeats: bool = False,
+        ini: str = "",
+        choices: tuple[str, ...] = (),
+        alone: str = "",
+        parse: Callable[[str], Any] | None = None,
+        find: Callable[[OptionValues, Option, Path], Any] | None = None,
+        more: str = "",
+    ) -> None:
+        """Texts follow argparse: `%%` is a percent sign."""
+        self.flag, _, self.metavar = usage.partition("=")
+        self.dest = name_destination(self.flag)
+        """The name under which pytest stores the value; its ini key is the same."""
+        self.meaning = meaning
+        self.default = default
+        """As a user would write it, or empty."""
+        self.shown = shown or default.replace("%", "%%")
+        """The default in words."""
+        self.shown = self.shown or ("none" if self.metavar else "no")
+        self.help = f"{meaning} (default: {self.shown})."
+        self.is_flag = not self.metavar
+        self.unset = () if repeats else False if self.is_flag else unset
+        """The value of the field without an option, an ini key and a default."""
+        self.repeats = repeats
+        self.choices = choices
+        self.ini = ini
+        """The type of its ini key for pytest; empty for a command line option only."""
+        self.alone = alone
+        """The value of an option that is typed without a value."""
+        self.parse = parse
+        """Converts a text; raises ValueError for an invalid one."""
+        self.find = find
+        """Converts what needs more than one text, such as a path; raises SettingsError.
+
+        It is called with all values, this row and the folder of relative paths.
+        """
+        self.more = more
+        """The page of docs/ with details."""
+
+    def make_default(self) -> Any:
+        """Return the value of the field if the option is not given."""
+        if not self.default:
+            return self.unset
+        return self.parse(self.default) if self.parse else self.default
+
+
+def name_destination(flag: str) -> str:
+    """Return the name under which pytest stores the value of an option."""
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def declare(usage: str, meaning: str, **properties: Any) -> Any:
+    """Declare a field of `OptionRecord` by its row; Any, since the field has its type."""
+    return Option(usage, meaning, **properties)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class OptionRecord:  # noqa: PLW1641 (no key of a dictionary)
+    """A frozen record whose fields are options, or annotated class attributes.
+
+    A dataclass would compile code in every session of everybody's pytest: with the
+    fields of this module 27 million instructions, half as much again as the whole
+    plugin needs in an idle session.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        """Set the fields; those without a value get their default."""
+        defaults = list_defaults(type(self))
+        if unknown := values.keys() - defaults.keys():
+            raise TypeError(f"{type(self).__name__} has no field {min(unknown)}")
+        self.__dict__.update(defaults, **values)
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with changed fields."""
+        return type(self)(**{**self.__dict__, **changes})
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.__dict__ == self.__dict__
+
+    def __repr__(self) -> str:
+        defaults = list_defaults(type(self))
+        changed = {name: value for name, value in self.__dict__.items() if value != defaults[name]}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is frozen")
+
+
+def list_defaults(kind: type[OptionRecord]) -> Mapping[str, Any]:
+    """Return the default of each field of a record, in the order of declaration."""
+    bases = [base for base in reversed(kind.__mro__) if issubclass(base, OptionRecord)]
+    declared = {name: getattr(kind, name) for base in bases for name in base.__annotations__}
+    return {name: value.make_default() if isinstance(value, Option) else value for name, value in declared.items()}
+
+
+def list_rows(kind: type[OptionRecord]) -> dict[str, Option]:
+    """Return the rows of a record by the name of the field."""
+    bases = [vars(base) for base in reversed(kind.__mro__)]
+    return {name: row for base in bases for name, row in base.items() if isinstance(row, Option)}
+
+
+class SessionOptions(OptionRecord):
+    """The options of every session."""
+
+    log_paths: tuple[str, ...] = declare(
         "--llmb-logs=PATH",
         "Judge the runs under this file, folder, archive or URL, or in standard input (-); may be repeated",
         repeats=True,
-        resolve="list_logs",
         more="inputs.md",
-    ),
-    Option(
+    )
+    baselines: tuple[Path, ...] = declare(
         "--llmb-baselines=DIR",
         "Add the baseline files of this folder to the shipped ones; may be repeated",
         repeats=True,
         ini="paths",
-        resolve="list_folders",
+        find=list_folders,
         more="baselines.md",
-    ),
-    Option(
+    )
+    tolerances: tuple[Tolerance, ...] = declare(
         "--llmb-tolerance=TOL",
         "How much slower a run may be: 5%%, 0.025, perf:5%%, mfu:3%%, or several with commas between",
         shown="the baseline's, else 5%%",
         ini="string",
-        resolve="list_tolerances",
+        find=list_tolerances,
+        unset=(),
         more="baselines.md#tolerances",
-    ),
-    Option(
+    )
+    inconclusive: str = declare(
         "--llmb-inconclusive=MODE",
         "What a run does that cannot tell: literal (measured <= bound passes), fail or skip",
+        choices=("literal", "fail", "skip"),
         default="literal",
         ini="string",
-        choices=("literal", "fail", "skip"),
         more="verdicts.md",
-    ),
-    Option(
+    )
+    improvement: str = declare(
         "--llmb-improvement=MODE",
         "What a run does that is faster than its baseline by more than the tolerance: pass or fail",
+        choices=("pass", "fail"),
         default="pass",
         shown="pass, up to 15%%",
         ini="string",
-        choices=("pass", "fail"),
         more="statistics.md#implausibly-fast",
-    ),
-    Option(
+    )
+    scaling: str = declare(
         "--llmb-scaling=MODE",
         "What a worse weak scaling, or FP8 speed-up, than the documented one does: report or fail",
+        choices=("report", "fail"),
         default="report",
         ini="string",
-        choices=("report", "fail"),
         more="statistics.md#several-configurations",
-    ),
-    Option(
+    )
+    trend: str = declare(
         "--llmb-trend=MODE",
         "What a change to slower in the nights of a configuration does that nobody acknowledged: report or fail",
+        choices=("report", "fail"),
         default="report",
         ini="string",
-        choices=("report", "fail"),
         more="statistics.md#changes-over-the-nights",
-    ),
-    Option(
+    )
+    acknowledged: Path | None = declare(
         "--llmb-acknowledged=FILE",
         "File of the changes of step time that were accepted, each with a reason, a name and an expiry",
         ini="paths",
-        resolve="find_file",
+        find=find_file,
         more="acknowledged.md",
-    ),
-    Option(
+    )
+    repeat_window: timedelta | None = declare(
         "--llmb-repeat-window=AGE",
         "Runs of one build that started within this time of the newest are its repeats: 2h, or 0",
         shown="0, none",
         ini="string",
-        parse="parse_window",
+        parse=parse_window,
         more="statistics.md#more-than-one-run",
-    ),
-    Option(
+    )
+    assumed_cv: float = declare(
         "--llmb-assumed-cv=PERCENT",
         "Run-to-run variation assumed where nothing was measured, at most 50%%",
         default="1%",
         ini="string",
-        parse="parse_percentage",
+        parse=parse_percentage,
         more="statistics.md#what-is-assumed-and-how-to-measure-your-own-noise",
-    ),
-    Option(
+    )
+    certify: bool = declare(
         "--llmb-certify",
-        "Certify: inconclusive and missing configurations fail, and performance has to be at least 95%% of the "
-        "published one",
+        "Certify: inconclusive and missing configurations fail, and performance "
+        "has to be at least 95%% of the published one",
         more="baselines.md#tolerances",
-    ),
-    Option(
+    )
+    selftest: bool = declare(
         "--llmb-selftest",
         "Prove on changed copies of the runs that passed that the verdict would change",
         more="verdicts.md#does-the-gate-work",
-    ),
-    Option(
+    )
+    require: tuple[str, ...] = declare(
         "--llmb-require=WHAT",
-        "Fail a configuration without a valid run: an id, a pattern, a file of them, a suite file of llmb-run "
-        "(exemplar.yaml), or all",
+        "Fail a configuration without a valid run: an id, a pattern, a file of "
+        "them, a suite file of llmb-run (exemplar.yaml), or all",
         repeats=True,
         ini="args",
-        resolve="list_patterns",
+        find=list_patterns,
         more="layouts.md#suite-files",
-    ),
-    Option(
+    )
+    unmatched: str = declare(
         "--llmb-unmatched=MODE",
         "What a run that matches no baseline does: fail or list",
+        choices=("fail", "list"),
         default="fail",
         ini="string",
-        choices=("fail", "list"),
-    ),
-    Option(
+    )
+    release: str = declare(
         "--llmb-release=RELEASE",
         "Release of runs that do not tell theirs, such as 25.05",
         ini="string",
+        unset="",
         more="layouts.md#which-configuration-a-run-is",
-    ),
-    Option(
+    )
+    gpu: str = declare(
         "--llmb-gpu=TYPE",
         "GPU type of runs that do not tell theirs, such as h100",
         ini="string",
-        parse="parse_lower",
+        parse=str.lower,
+        unset="",
         more="layouts.md#which-configuration-a-run-is",
-    ),
-    Option(
+    )
+    runs: str = declare(
         "--llmb-runs=WHICH",
         "Judge the newest run of a configuration, or each in an item of its own: newest or each",
-        default="newest",
         choices=("newest", "each"),
+        default="newest",
         more="verdicts.md",
-    ),
-    Option(
+    )
+    since: datetime | None = declare(
         "--llmb-since=DATE",
         "Leave out runs that started before this date: 2025-11-20 or 2025-11-20T06:00",
-        parse="parse_moment",
-    ),
-    Option(
+        parse=parse_moment,
+    )
+    max_age: timedelta | None = declare(
         "--llmb-max-age=AGE",
         "A configuration whose newest run is older counts as missing: 90m, 20h, 7d",
         ini="string",
-        parse="parse_age",
+        parse=parse_age,
         more="history.md#what-it-is-for",
-    ),
-    Option(
+    )
+    against: str = declare(
         "--llmb-against=KIND",
         "Where recorded and published baselines exist: recorded, published or both",
+        choices=("recorded", "published", "both"),
         shown="recorded",
         ini="string",
-        choices=("recorded", "published", "both"),
-    ),
-    Option(
+        unset="",
+    )
+    timed: str = declare(
         "--llmb-timed=WHICH",
-        "What decides: the window of the baseline, or what its document timed (of most the last step), to compare"
-        " with its tables and for nothing else: window or document",
+        "What decides: the window of the baseline, or what its document timed (of "
+        "most the last step), to compare with its tables and for nothing else: "
+        "window or document",
+        choices=("window", "document"),
         default="window",
         ini="string",
-        choices=("window", "document"),
         more="statistics.md#by-the-documents-own-rule",
-    ),
-    Option(
+    )
+    baseline_release: str = declare(
         "--llmb-baseline-release=RELEASE",
         "Judge every run against the baselines of this release, whatever release it is",
         ini="string",
+        unset="",
         more="layouts.md#which-configuration-a-run-is",
-    ),
-    Option(
+    )
+    record: Path | None = declare(
         "--llmb-record=DIR",
         "Write recorded baselines from the valid runs to this folder, and judge nothing",
-        resolve="find_output",
+        find=find_output,
         more="baselines.md#how-many-runs",
-    ),
-    Option(
+    )
+    model: str = declare(
         "--llmb-model=NAME",
         "With --llmb-record: the model of runs that match no baseline, where nothing says it",
-        parse="parse_lower",
+        parse=str.lower,
+        unset="",
         more="own-runs.md",
-    ),
-    Option("--llmb-size=SIZE", "The same: its size, such as 8b", parse="parse_lower", more="own-runs.md"),
-    Option("--llmb-dtype=TYPE", "The same: their precision, such as bf16", parse="parse_lower", more="own-runs.md"),
-    Option("--llmb-gpus=N", "The same: their number of GPUs", parse="parse_count", more="own-runs.md"),
-    Option(
+    )
+    size: str = declare(
+        "--llmb-size=SIZE",
+        "The same: its size, such as 8b",
+        parse=str.lower,
+        unset="",
+        more="own-runs.md",
+    )
+    dtype: str = declare(
+        "--llmb-dtype=TYPE",
+        "The same: their precision, such as bf16",
+        parse=str.lower,
+        unset="",
+        more="own-runs.md",
+    )
+    gpus: int | None = declare(
+        "--llmb-gpus=N",
+        "The same: their number of GPUs",
+        parse=parse_count,
+        more="own-runs.md",
+    )
+    drift_budget: float | None = declare(
         "--llmb-drift-budget=PERCENT",
         "How much slower recorded baselines may become in all, at most 50%%",
         shown="the baseline file's, else 5%%",
         ini="string",
-        parse="parse_percentage",
+        parse=parse_percentage,
         more="baselines.md#drift",
-    ),
-    Option(
+    )
+    accept_drift: str = declare(
         "--llmb-accept-drift=REASON",
         "Why --llmb-record may write what is beyond the drift budget; kept in the file",
         shown="it may not",
-        parse="parse_reason",
-    ),
-    Option(
+        parse=parse_reason,
+        unset="",
+    )
+    accept_levels: str = declare(
         "--llmb-accept-levels=REASON",
         "Why --llmb-record may write the mean of runs of several levels; kept in the file",
         shown="it may not",
-        parse="parse_reason",
+        parse=parse_reason,
+        unset="",
         more="baselines.md#what-is-not-recorded",
-    ),
-    Option(
+    )
+    no_cache: bool = declare(
         "--llmb-no-cache",
         "Read every log, also those that did not change since they were last read",
         ini="bool",
         more="inputs.md",
-    ),
-    Option(
+    )
+    json: Path | None = declare(
         "--llmb-json=FILE",
         "Write the session and every outcome as one JSON document",
-        resolve="find_output",
+        find=find_output,
         more="json.md",
-    ),
-    Option(
+    )
+    github: str = declare(
         "--llmb-github=MODE",
         "In a job of GitHub Actions, add to the job summary and annotate what is red: auto or off",
+        choices=("auto", "off"),
         default="auto",
         ini="string",
-        choices=("auto", "off"),
         more="ci.md",
-    ),
-    Option(
+    )
+    history_url: str = declare(
         "--llmb-history=URL",
-        "Keep every verdict in this store, and judge with the noise of its nights: a file such as history.db, "
-        "sqlite:///history.db or postgresql://user@host/database",
+        "Keep every verdict in this store, and judge with the noise of its "
+        "nights: a file such as history.db, sqlite:///history.db or "
+        "postgresql://user@host/database",
         ini="string",
-        resolve="find_history",
+        unset="",
         more="history.md",
-    ),
-    Option(
+    )
+    junit: Path | None = declare(
         "--llmb-junit=FILE",
         "Write a JUnit report with a suite for each recipe, GPU and precision",
-        resolve="find_output",
+        find=find_output,
         more="junit.md",
-    ),
-    Option(
+    )
+    html: Path | None = declare(
         "--llmb-html=FILE",
         "Write a page with a table, charts and the logs of failures",
-        resolve="find_page",
+        find=find_page,
         more="html.md",
-    ),
-)
+    )
 
-LAUNCH_OPTIONS = (
-    Option("--llmb-launch", "Launch the selected configurations, wait for them and judge them", more="launching.md"),
-    Option("--llmb-dry-run", "Print what --llmb-launch would submit, and what is in the way; submit nothing"),
-    Option("--llmb-submit-only", "Submit and end; --llmb-collect follows and judges later"),
-    Option("--llmb-collect", "Follow and judge what an earlier session submitted; submit nothing"),
-    Option("--llmb-resume", "Go on with an earlier session that was interrupted; nothing is submitted twice"),
-    Option("--llmb-session=ID", "The session that is collected or resumed", shown="the newest unfinished one"),
-    Option(
+
+class LaunchOptions(OptionRecord):
+    """The options of a launch: each needs one of LAUNCHING."""
+
+    launch: bool = declare(
+        "--llmb-launch",
+        "Launch the selected configurations, wait for them and judge them",
+        more="launching.md",
+    )
+    dry_run: bool = declare(
+        "--llmb-dry-run",
+        "Print what --llmb-launch would submit, and what is in the way; submit nothing",
+    )
+    submit_only: bool = declare(
+        "--llmb-submit-only",
+        "Submit and end; --llmb-collect follows and judges later",
+    )
+    collect: bool = declare(
+        "--llmb-collect",
+        "Follow and judge what an earlier session submitted; submit nothing",
+    )
+    resume: bool = declare(
+        "--llmb-resume",
+        "Go on with an earlier session that was interrupted; nothing is submitted twice",
+    )
+    session: str = declare(
+        "--llmb-session=ID",
+        "The session that is collected or resumed",
+        shown="the newest unfinished one",
+        unset="",
+    )
+    journal: Path | None = declare(
         "--llmb-journal=DIR",
         "Folder in which sessions and their jobs are written down",
         shown=".llmbench here",
         ini="paths",
-        resolve="find_journal",
+        find=find_journal,
         more="journal.md",
-    ),
-    Option(
+    )
+    cluster: Path | None = declare(
         "--llmb-cluster=FILE",
         "What this cluster is and where its recipes are: a cluster.yaml, or llmb-run's cluster_config.yaml",
         shown="cluster.yaml here, if there is one",
         ini="paths",
-        resolve="find_cluster",
+        find=find_cluster,
         more="cluster.md",
-    ),
-    Option(
+    )
+    recipes: tuple[tuple[str, Path], ...] = declare(
         "--llmb-recipe=NAME=DIR",
         "Folder of a recipe's launch.sh: grok1-25.05=/lustre/grok1; may be repeated",
-        shown="the cluster file's",
         repeats=True,
-        resolve="list_recipes",
-    ),
-    Option("--llmb-max-gpus=N", "Largest number of GPUs of a job", shown="the cluster file's", parse="parse_count"),
-    Option(
-        "--llmb-gpus-per-node=N", "GPUs of a node", shown="the cluster file's, else the recipe's", parse="parse_count"
-    ),
-    Option(
+        shown="the cluster file's",
+        find=list_recipes,
+    )
+    largest: int = declare(
+        "--llmb-max-gpus=N",
+        "Largest number of GPUs of a job",
+        shown="the cluster file's",
+        parse=parse_count,
+        unset=0,
+    )
+    gpus_per_node: int = declare(
+        "--llmb-gpus-per-node=N",
+        "GPUs of a node",
+        shown="the cluster file's, else the recipe's",
+        parse=parse_count,
+        unset=0,
+    )
+    launcher: str = declare(
         "--llmb-launcher=NAME",
         "How jobs are started: sbatch, script, llmb-run, local or a name in a baseline file",
         shown="the recipe's",
         ini="string",
-    ),
-    Option(
+        unset="",
+    )
+    gpu_hours: float | None = declare(
         "--llmb-gpu-hours=N",
         "GPU-hours that one session may use",
         shown="the cluster file's, else 50",
         ini="string",
-        parse="parse_hours",
-    ),
-    Option(
+        parse=parse_hours,
+    )
+    exclude: str = declare(
         "--llmb-exclude=NODES",
         "Nodes that no job gets, besides those of the cluster file: n7,n[12-14]",
-        parse="parse_nodes",
+        parse=parse_nodes,
+        unset="",
         more="cluster.md",
-    ),
-    Option(
+    )
+    nodelist: str = declare(
         "--llmb-nodelist=NODES",
         "Nodes that every job gets: n[1-4]",
         shown="the cluster file's",
-        parse="parse_nodes",
+        parse=parse_nodes,
+        unset="",
         more="cluster.md",
-    ),
-    Option(
+    )
+    ignored: tuple[PreflightCheck, ...] = declare(
         "--llmb-ignore=CHECKS",
-        "Launch although these checks before it found something: python-version,image; their names stand with what "
-        "they find",
-        parse="parse_checks",
+        "Launch although these checks before it found something: "
+        "python-version,image; their names stand with what they find",
+        parse=parse_checks,
+        unset=(),
         more="launching.md#4-what-is-checked-first",
-    ),
-    Option("--llmb-max-jobs=N", "Jobs in the queue at once", shown="all", ini="string", parse="parse_count"),
-    Option(
+    )
+    max_jobs: int = declare(
+        "--llmb-max-jobs=N",
+        "Jobs in the queue at once",
+        shown="all",
+        ini="string",
+        parse=parse_count,
+        unset=0,
+    )
+    repeats: int = declare(
         "--llmb-repeats=N",
-        "Runs of a configuration that does not pass with the first, or of which a suite file asks for several, 1 "
-        "to 3; all of them count",
+        "Runs of a configuration that does not pass with the first, or of which a "
+        "suite file asks for several, 1 to 3; all of them count",
         default="3",
         ini="string",
-        parse="parse_repeats",
+        parse=parse_repeats,
         more="launching.md",
-    ),
-    Option(
+    )
+    repeats_at_once: bool = declare(
         "--llmb-repeats-at-once",
         "Submit the second and the third run together, where the queue takes longer than a run",
         shown="one after the other",
-    ),
-    Option(
+    )
+    node_checks: str = declare(
         "--llmb-node-checks=COMMAND",
         "Command that a job runs on nodes which a launch names as slow, and quotes: nccl-tests, dcgmi",
-        shown="none",
         ini="string",
+        unset="",
         more="launching.md#when-a-launch-stops",
-    ),
-    Option(
+    )
+    retries: int = declare(
         "--llmb-retries=N",
         "How often a job is started again after a failure of the infrastructure",
         default="1",
         ini="string",
-        parse="parse_retries",
-    ),
-    Option(
+        parse=parse_retries,
+    )
+    pending_limit: timedelta = declare(
         "--llmb-pending-limit=AGE",
         "A job that waits longer in the queue is cancelled: 90m, 12h",
         default="24h",
         ini="string",
-        parse="parse_age",
-    ),
-    Option(
+        parse=parse_age,
+    )
+    stall_limit: StallLimits = declare(
         "--llmb-stall-limit=AGE",
-        "A job whose log stands still for so long is told, and at twice that cancelled: 45m; auto goes by the gaps "
-        "between its steps, none tells only",
+        "A job whose log stands still for so long is told, and at twice that "
+        "cancelled: 45m; auto goes by the gaps between its steps, none tells only",
         default="auto",
         ini="string",
-        parse="parse_stall_limit",
+        parse=parse_stall_limit,
         more="launching.md",
-    ),
-    Option("--llmb-keep-jobs", "Leave the jobs running when the session is interrupted", shown="cancel them"),
-    Option(
+    )
+    keep_jobs: bool = declare(
+        "--llmb-keep-jobs",
+        "Leave the jobs running when the session is interrupted",
+        shown="cancel them",
+    )
+    profile: str = declare(
         "--llmb-profile=WHAT",
         "Profile instead of judging; alone, or with start:20,stop:30,ranks:0+1,gpu_metrics,cpu",
         shown="no",
         alone="default",
+        unset="",
         more="launching.md",
-    ),
-    Option("--llmb-nccl-trace", "Trace NCCL instead of judging"),
-    Option("--llmb-save-checkpoint", "Save a checkpoint at the end, instead of judging"),
-    Option("--llmb-load-checkpoint=DIR", "Start from a checkpoint, the parent of `weights`, instead of judging"),
-    Option(
+    )
+    nccl_trace: bool = declare(
+        "--llmb-nccl-trace",
+        "Trace NCCL instead of judging",
+    )
+    save_checkpoint: bool = declare(
+        "--llmb-save-checkpoint",
+        "Save a checkpoint at the end, instead of judging",
+    )
+    checkpoint: str = declare(
+        "--llmb-load-checkpoint=DIR",
+        "Start from a checkpoint, the parent of `weights`, instead of judging",
+        unset="",
+    )
+    ab: str = declare(
         "--llmb-ab=FILE",
         "Compare variants on the same nodes instead of judging: images, commits, variables, arguments",
+        unset="",
         more="ab.md",
-    ),
-    Option(
+    )
+    bisect: str = declare(
         "--llmb-bisect=BUILDS",
         "Search an ordered list for what made it slower: a file as of --llmb-ab, or git:GOOD..BAD",
+        unset="",
         more="bisect.md",
-    ),
-    Option("--llmb-profile-on-regression", "Profile a configuration once that regressed"),
-)
+    )
+    profile_on_regression: bool = declare(
+        "--llmb-profile-on-regression",
+        "Profile a configuration once that regressed",
+    )
 
-LAUNCHING = ("--llmb-launch", "--llmb-dry-run", "--llmb-submit-only", "--llmb-collect", "--llmb-resume")
-"""The options with which a session launches, or goes on with what was launched."""
 
-GOING_ON = ("--llmb-collect", "--llmb-resume")
-"""Those of them with which it goes on."""
-
+JUDGING_OPTIONS = tuple(list_rows(SessionOptions).values())
+LAUNCH_OPTIONS = tuple(list_rows(LaunchOptions).values())
 OPTIONS = (*JUDGING_OPTIONS, *LAUNCH_OPTIONS)
+
+LAUNCHING = (
+    "--llmb-launch",
+    "--llmb-dry-run",
+    "--llmb-submit-only",
+    "--llmb-collect",
+    "--llmb-resume",
+)
+"""The options that start a launch or continue one."""
+
+
+def get_option(flag: str) -> Option:
+    """Return the row of a flag."""
+    return next(option for option in OPTIONS if option.flag == flag)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from errno import ELOOP
 from itertools import chain
@@ -148,3 +149,23 @@ def leads_up(link: str | Path) -> bool:
     """Whether a link to a folder leads to one that holds the link itself: all of that would be read, and it again."""
     target, home = os.path.realpath(link), os.path.realpath(os.path.dirname(link))
     return os.path.commonpath((target, home)) == target
+
+
+def is_stream(path: Path) -> bool:
+    """Whether a path is a standard output, a device or a pipe: what is written there replaces nothing."""
+    return find_descriptor(path) is not None or (
+        os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
+    )
+
+
+def find_descriptor(path: Path) -> int | None:
+    """Return the descriptor of this process that a name such as /dev/stdout is; None for any other."""
+    # Opened by its name, a standard output that goes to a file would be written from its beginning.
+    for _ in range(8):
+        match = re.fullmatch(r"(?:/dev|/proc/(?:self|\d+))/fd/(\d+)", str(path))
+        if match:
+            return int(match[1])
+        if str(path.parent) != "/dev" or not path.is_symlink():
+            return None
+        path = path.parent / os.readlink(path)
+    return None

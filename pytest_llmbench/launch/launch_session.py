@@ -16,6 +16,7 @@ from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import BESIDE, TRIALS, PlannedHours, Purpose, SubmissionState
 from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.option_converters import LARGEST_SEQUENCE
 from pytest_llmbench.core.outcome_records import Case, Caution, CautionCode
 from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.launch.continuation import add_resumptions, format_collect, format_resume
@@ -38,8 +39,6 @@ from pytest_llmbench.launch.trial_plans import (
     restore_noise,
 )
 from pytest_llmbench.session.catalog import Catalog
-from pytest_llmbench.session.launch_settings import LaunchSettings
-from pytest_llmbench.session.option_parsers import LARGEST_SEQUENCE
 from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults
 from pytest_llmbench.session.settings import Settings
 

@@ -14,9 +14,9 @@ from pytest_llmbench.launch.schedulers import load_scheduler
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.node_records import NodeSearch, Suspect
+    from pytest_llmbench.launch.launch_settings import LaunchSettings
     from pytest_llmbench.launch.plan.planned_job import PlannedJob
     from pytest_llmbench.session.catalog import Catalog
-    from pytest_llmbench.session.launch_settings import LaunchSettings
     from pytest_llmbench.session.settings import Settings
 
 RECENT = timedelta(days=7)

@@ -35,7 +35,7 @@ from pytest_llmbench.launch.policies.run_history import (
 )
 from pytest_llmbench.launch.policies.trial_ledger import NAMES
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 Policy = Callable[[RunHistory], NextRuns | NeedsVerdict | Conclusion]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import TRIALS, JobSpec, Purpose
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.launch.launch_settings import LaunchSettings
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.plugin import fixtures
 
@@ -19,16 +18,15 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     pluginmanager.register(fixtures, fixtures.__name__)
     group = parser.getgroup("llmb", "LLM training benchmarks (pytest-llmbench)")
     for option in OPTIONS:
-        dest = name_destination(option.flag)
         takes: dict[str, Any] = {"action": "append" if option.repeats else "store", "metavar": option.metavar}
         if option.is_flag:
             takes = {"action": "store_true", "default": None}
         elif option.alone:
             takes |= {"nargs": "?", "const": option.alone}
-        group.addoption(option.flag, dest=dest, help=option.help, **takes)
+        group.addoption(option.flag, dest=option.dest, help=option.help, **takes)
         if option.ini:
             kind: Any = option.ini
-            parser.addini(dest, help=f"Default of {option.flag}.", type=kind)
+            parser.addini(option.dest, help=f"Default of {option.flag}.", type=kind)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -52,7 +50,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Gen
 def pytest_configure(config: pytest.Config) -> None:
     """Resolve the options; with runs to judge and no path on the command line, collect the built-in suite."""
     config.addinivalue_line("markers", "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration")
-    if any(config.getoption(name_destination(option.flag)) is not None for option in OPTIONS):
+    if any(config.getoption(option.dest) is not None for option in OPTIONS):
         from pytest_llmbench.core.runtime import describe_unfit_system
 
         if unfit := describe_unfit_system():

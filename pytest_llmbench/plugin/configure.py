@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from errno import EMFILE, ENFILE
 from importlib import import_module
 from itertools import pairwise
@@ -19,7 +18,7 @@ import pytest
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LlmbenchError, ReportError
-from pytest_llmbench.core.option import name_destination
+from pytest_llmbench.core.option_converters import find_output
 from pytest_llmbench.core.option_origins import (
     INI_KEYS,
     Origins,
@@ -32,7 +31,8 @@ from pytest_llmbench.core.option_origins import (
     refuse_misplaced,
     refuse_unknown,
 )
-from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS
+from pytest_llmbench.core.option_values import OptionValues, refuse_blank
+from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, get_option
 from pytest_llmbench.core.outcome_records import Caution, CautionCode
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.stop_signals import StopSignals
@@ -54,7 +54,6 @@ from pytest_llmbench.plugin.stash import (
     raise_usage_errors,
 )
 from pytest_llmbench.report.output_files import REPORTS
-from pytest_llmbench.session.option_values import OptionValues, find_output, refuse_blank
 from pytest_llmbench.session.settings import list_outputs, refuse_logs, refuse_shared
 
 # Imported by name: pytester forgets modules that a session imported, but their package would still have them.
@@ -121,7 +120,7 @@ def _find_reports(config: pytest.Config) -> dict[str, Path]:
     paths = {flag: path for flag, path in _find_written(config).items() if flag == "--junitxml"}
     for flag in REPORTS:
         with suppress(LlmbenchError):  # it is told, where nobody interrupts
-            if path := find_output(_read_values(config), flag, config.invocation_params.dir):
+            if path := find_output(_read_values(config), get_option(flag), config.invocation_params.dir):
                 paths[flag] = path
     return paths
 
@@ -162,7 +161,7 @@ def _make_session(config: pytest.Config) -> Session:
         return Session.unpack_from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
     made: Session = Session.from_options(_read_values(config), config.invocation_params.dir)
     history = made.settings.history and made.settings.history.until(made.now)
-    made.settings = replace(made.settings, asked=list_asked(config), history=history)
+    made.settings = made.settings.replace(asked=list_asked(config), history=history)
     others = _find_written(config)
     refuse_shared(others, list_outputs(made.settings))
     refuse_logs(made.settings.logs, others)
@@ -170,7 +169,7 @@ def _make_session(config: pytest.Config) -> Session:
     made.tell_reading = _make_progress(config)
     made.command = tuple(map(str, config.invocation_params.args))
     if any(config.getoption(name, None) for name in INFORMATION):
-        made.settings = replace(made.settings, history=None)  # it neither judges nor stores
+        made.settings = made.settings.replace(history=None)  # it neither judges nor stores
     return made
 
 
@@ -216,11 +215,11 @@ def _is_distributed(config: pytest.Config) -> bool:
 
 def _read_values(config: pytest.Config) -> OptionValues:
     """Return the values on the command line, and behind them the ini file's. An empty value is none that was meant."""
-    values = {option.flag: config.getoption(name_destination(option.flag)) for option in OPTIONS}
-    typed = {name_destination(flag): value for flag, value in values.items() if value is not None}
+    given = [option for option in OPTIONS if config.getoption(option.dest) is not None]
+    typed = {option.dest: config.getoption(option.dest) for option in given}
     refuse_blank(typed)
-    flags = [flag for flag, value in values.items() if value is not None]
-    return OptionValues(typed, {name: _read_ini_value(config, name) for name in INI_KEYS}, _find_origins(config, flags))
+    ini = {name: _read_ini_value(config, name) for name in INI_KEYS}
+    return OptionValues(typed, ini, _find_origins(config, [option.flag for option in given]))
 
 
 def _read_ini_value(config: pytest.Config, name: str) -> Any:

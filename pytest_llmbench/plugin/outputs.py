@@ -58,8 +58,8 @@ def _list_settings(session: Session) -> Iterator[str]:
 def _list_rules(session: Session) -> Iterator[str]:
     """Yield what is not as ever."""
     settings = session.settings
-    if settings.launch is not None:
-        yield from settings.launch.describe(session.directory)
+    if session.launching is not None:
+        yield from session.launching.describe(session.directory)
     if settings.certify:
         yield f"certifying against {settings.against} baselines: INCONCLUSIVE and MISSING fail"
     elif settings.inconclusive != "literal":
@@ -213,9 +213,10 @@ def announce_reports(
     """
     if not paths:
         return
+    from pytest_llmbench.core.userfile import is_stream
     from pytest_llmbench.report import html, junit
     from pytest_llmbench.report.document import SessionEnding, make_document, render
-    from pytest_llmbench.report.output_files import JUNIT, REPORTS, is_stream, write_whole
+    from pytest_llmbench.report.output_files import JUNIT, REPORTS, write_whole
 
     ending, now = SessionEnding(int(exit_code), [problem]), datetime.now(UTC)
     asked = {"version": __version__, "baselines": "", "tolerances": [], "header": [], "timed": str(TimedBy.WINDOW)}
@@ -363,7 +364,7 @@ def tell_github(session: Session, exit_code: int) -> None:
 
 def list_workflow_commands(session: Session) -> list[str]:
     """Return the workflow commands with which GitHub annotates what is red; none elsewhere."""
-    if not session.settings.github:
+    if not session.settings.in_github_job:
         return []
     from pytest_llmbench.report import notifications
 

@@ -21,6 +21,7 @@ from pytest_llmbench.core.stop_signals import StopSignals
 if TYPE_CHECKING:
     from pytest_llmbench.core.outcome_records import Case, Caution, Check, Outcome, UnmatchedRun
     from pytest_llmbench.launch.launch_session import LaunchSession
+    from pytest_llmbench.launch.launch_settings import LaunchSettings
     from pytest_llmbench.launch.planner import Host
     from pytest_llmbench.logs.reading.reader import ReadCounts
     from pytest_llmbench.session.catalog import Catalog
@@ -53,11 +54,13 @@ class Session:
         clock: Callable[[], datetime],
         directory: Path,
         *,
+        launching: LaunchSettings | None = None,
         results: SessionResults | None = None,
     ) -> None:
         """Take the resolved settings, the source of the time, the folder that paths are shown relative to, and the
         results where they are known: in a worker they are those of the controller, which alone reads logs."""
         self.settings = settings
+        self.launching = launching
         self.directory = directory
         self.command: tuple[str, ...] = ()
         """The arguments of pytest, for the history."""
@@ -103,9 +106,13 @@ class Session:
     @classmethod
     def from_options(cls, values: Mapping[str, Any], directory: Path) -> Session:
         """Resolve option values; relative paths are below `directory`. Raises SettingsError."""
-        from pytest_llmbench.session.settings import resolve
+        from pytest_llmbench.launch.launch_settings import resolve_launch
+        from pytest_llmbench.session.settings import LaunchRequest, resolve
 
-        return cls(resolve(values, directory), lambda: datetime.now(UTC), directory)
+        launching = resolve_launch(values, directory)
+        request = LaunchRequest(launching.launcher, launching.cluster) if launching else None
+        settings = resolve(values, directory, request)
+        return cls(settings, lambda: datetime.now(UTC), directory, launching=launching)
 
     def prepare(self) -> None:
         """Read the baselines and the history now, so that what is wrong is told before anything else happens."""
@@ -176,19 +183,19 @@ class Session:
 
     def describe_unlaunched(self) -> str:
         """Return what to know of the jobs of a session that was interrupted before its launch; empty for others."""
-        if self.settings.launch is None or self._launched:
+        if self.launching is None or self._launched:
             return ""
         from pytest_llmbench.launch.interruption import describe_untouched
 
-        return self.redactor.redact(describe_untouched(self.settings.launch, self._make_host(lambda line: None)))
+        return self.redactor.redact(describe_untouched(self.launching, self._make_host(lambda line: None)))
 
     def _begin_launch(self, tell: Callable[[str], None]) -> LaunchSession:
         from pytest_llmbench.launch.launch_session import LaunchSession
 
-        if self.settings.launch is None:
+        if self.launching is None:
             raise ValueError("the session launches nothing")
         past = self.history.past if self.history else None
-        return LaunchSession(self.settings, self.settings.launch, self.catalog, self._make_host(tell), past)
+        return LaunchSession(self.settings, self.launching, self.catalog, self._make_host(tell), past)
 
     def _make_host(self, tell: Callable[[str], None]) -> Host:
         import sys
@@ -198,14 +205,13 @@ class Session:
         from pytest_llmbench.launch.jobs.journal_file import FOLDER
         from pytest_llmbench.launch.planner import Host
 
-        launch = self.settings.launch
         return Host(
             self._clock,
             time.sleep,
             run,
             {"PYTHON": sys.executable, **os.environ},  # for recipes that ask for an interpreter
             tell,
-            (launch and launch.journal) or self.directory / FOLDER,
+            (self.launching and self.launching.journal) or self.directory / FOLDER,
             self.directory,
             self.settings.cache / "sessions.jsonl" if self.settings.cache else None,
             self.command,
@@ -338,7 +344,7 @@ class Session:
     def pack_for_workers(self) -> bytes:
         """Return what an xdist worker needs to settle items without reading a log."""
         results = replace(self.results, measurements={}, tables=())
-        settings = replace(self.settings, history=None)  # the controller's, and its URL may hold a password
+        settings = self.settings.replace(history=None)  # the controller's, and its URL may hold a password
         return pickle.dumps((settings, self.directory, self.now, results))
 
     @classmethod

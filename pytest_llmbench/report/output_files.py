@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.core.userfile import find_descriptor, is_stream, is_there
 
 LOOKED_AT = 1 << 18
 """Bytes at either end of a file that tell what it is: Parquet names its columns at the end."""
@@ -66,26 +66,6 @@ def find_obstacle(path: Path, kind: FileKind) -> str:
     if not ends.strip() or kind.pattern.match(ends):
         return ""
     return f"a file that is no {kind.name}, and is not replaced: give another name, or remove it"
-
-
-def is_stream(path: Path) -> bool:
-    """Whether a path is a standard output, a device or a pipe: what is written there replaces nothing."""
-    return find_descriptor(path) is not None or (
-        os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
-    )
-
-
-def find_descriptor(path: Path) -> int | None:
-    """Return the descriptor of this process that a name such as /dev/stdout is; None for any other."""
-    # Opened by its name, a standard output that goes to a file would be written from its beginning.
-    for _ in range(8):
-        match = re.fullmatch(r"(?:/dev|/proc/(?:self|\d+))/fd/(\d+)", str(path))
-        if match:
-            return int(match[1])
-        if str(path.parent) != "/dev" or not path.is_symlink():
-            return None
-        path = path.parent / os.readlink(path)
-    return None
 
 
 def make_void(path: Path, kind: FileKind) -> None:

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import runtime
 from pytest_llmbench.core.baseline_records import TimedBy, Tolerance, ToleranceSource
-from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.option import name_destination
-from pytest_llmbench.core.option_origins import Origins
+from pytest_llmbench.core.errors import HistoryError, SettingsError
+from pytest_llmbench.core.option_converters import SUITES, find_existing
+from pytest_llmbench.core.option_origins import NO_ORIGINS, Origins
+from pytest_llmbench.core.option_values import OptionValues, resolve_fields
+from pytest_llmbench.core.options import SessionOptions, name_destination
 from pytest_llmbench.core.tolerance import DEFAULT_FRACTION, merge_tolerances
-from pytest_llmbench.core.userfile import expand_home
-from pytest_llmbench.report.output_files import REPORTS, find_obstacle, is_stream
-from pytest_llmbench.session.launch_settings import LaunchSettings, resolve_launch
-from pytest_llmbench.session.option_values import (
-    SUITES,
-    choose,
-    declare_option,
-    find_origins,
-    get_text,
-    list_suites,
-    resolve_fields,
-    split_layers,
-)
+from pytest_llmbench.core.userfile import expand_home, is_stream
+from pytest_llmbench.report.output_files import REPORTS, find_obstacle
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
@@ -59,94 +50,67 @@ ENDINGS = {"--llmb-json": "json", "--llmb-html": "html", "--llmb-history": "db"}
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What one session was asked to do."""
+class LaunchRequest:
+    """What a judging session knows of its launch."""
 
-    logs: tuple[Path, ...] = declare_option("--llmb-logs")
-    baselines: tuple[Path, ...] = declare_option("--llmb-baselines")
-    tolerances: tuple[Tolerance, ...] = declare_option("--llmb-tolerance", unset=())
-    """Those of the command line and the ini file, one for each `tolerance.get_slot`; for the other slots the baseline
-    files decide."""
-    require: tuple[str, ...] = declare_option("--llmb-require")
+    launcher: str = ""
+    """The launcher that every job gets, or ""."""
+    cluster: Path | None = None
+    """The cluster file."""
+
+
+class Settings(SessionOptions):
+    """What one session was asked to do: its options, and what follows from them."""
+
+    logs: tuple[Path, ...] = ()
+    """The paths of `log_paths`; a URL is a path of `formatting.to_path`."""
     suites: tuple[Path, ...] = ()
-    """The suite files among what is required."""
+    """The suite files in `require`."""
     asked: tuple[str, ...] = ()
-    """Item ids and shell patterns of ids by which the configurations of tables are asked for."""
-    unmatched: str = declare_option("--llmb-unmatched")
-    release: str = declare_option("--llmb-release", unset="")
-    gpu: str = declare_option("--llmb-gpu", unset="")
-    runs: str = declare_option("--llmb-runs")
-    since: datetime | None = declare_option("--llmb-since")
-    max_age: timedelta | None = declare_option("--llmb-max-age")
-    against: str = declare_option("--llmb-against", unset="")
-    """Empty for recorded baselines where there are any."""
-    timed: str = declare_option("--llmb-timed")
-    baseline_release: str = declare_option("--llmb-baseline-release", unset="")
-    record: Path | None = declare_option("--llmb-record")
-    model: str = declare_option("--llmb-model", unset="")
-    """With the next three what is recorded of runs that match no baseline, where nothing says it."""
-    size: str = declare_option("--llmb-size", unset="")
-    dtype: str = declare_option("--llmb-dtype", unset="")
-    gpus: int | None = declare_option("--llmb-gpus")
-    accept_drift: str = declare_option("--llmb-accept-drift", unset="")
-    """Why more than the budget may be recorded."""
-    accept_levels: str = declare_option("--llmb-accept-levels", unset="")
-    """Why runs of several levels may be recorded."""
-    drift_budget: float | None = declare_option("--llmb-drift-budget")
-    """A fraction; None where the baseline files decide."""
-    junit: Path | None = declare_option("--llmb-junit")
-    json: Path | None = declare_option("--llmb-json")
-    github: bool = False
-    """Whether this is a job of GitHub Actions that is told what is red."""
+    """Item ids and shell patterns of ids by which configurations of tables are requested."""
+    in_github_job: bool = False
+    """True in a job of GitHub Actions that gets annotations."""
     step_summary: Path | None = None
-    """Where GitHub reads the summary of a job."""
-    html: Path | None = declare_option("--llmb-html")
-    inconclusive: str = declare_option("--llmb-inconclusive")
-    improvement: str = declare_option("--llmb-improvement")
+    """The file from which GitHub reads the summary of a job."""
     any_improvement: bool = False
-    """Whether somebody said that a run may be faster by any amount: the default of `improvement` does not."""
-    scaling: str = declare_option("--llmb-scaling")
-    trend: str = declare_option("--llmb-trend")
-    acknowledged: Path | None = declare_option("--llmb-acknowledged")
-    repeat_window: timedelta | None = declare_option("--llmb-repeat-window")
-    """None for no repeats but those of one launch."""
-    assumed_cv: float = declare_option("--llmb-assumed-cv")
-    """A fraction."""
-    certify: bool = declare_option("--llmb-certify")
-    selftest: bool = declare_option("--llmb-selftest")
-    launch: LaunchSettings | None = None
+    """True if the user allowed a run to be faster by any amount; the default of `improvement` does not."""
+    launch: LaunchRequest | None = None
     cache: Path | None = None
-    """The folder of what was read before; None to read all."""
+    """The folder of cached readings; None to read every log."""
     commit: str = ""
-    """What a CI says that it tests; empty where none does."""
-    history: StoreLocation | None = declare_option("--llmb-history")
-    """Where verdicts are kept; None for nowhere, as in a session that records, or is timed as the documents do."""
-    origins: Origins = field(default_factory=dict)
-    """Where what was given was written."""
+    """The commit that a CI tests, or ""."""
+    history: StoreLocation | None = None
+    """The store of `history_url`; None also while recording, and with --llmb-timed=document."""
+    origins: Origins = NO_ORIGINS
+    """Where each value was written."""
     overridden: tuple[str, ...] = ()
-    """The options whose stricter value in the ini file does not count, since another was given."""
+    """The options whose stricter ini key another value replaced."""
 
 
 ASSUMED_CV = Settings().assumed_cv
 """The run-to-run variation that is assumed where nobody says another."""
 
 
-def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
-    """Build Settings from option values by `dest` (None or empty: not given); relative paths are below `directory`.
+def resolve(given: Mapping[str, Any], directory: Path, launch: LaunchRequest | None = None) -> Settings:
+    """Build Settings from option values by `dest` (None or empty: not given).
 
-    `values` were typed; those of a ChainMap's first layer were, and those of its second stand in the ini file. Raises
-    SettingsError for the first value that cannot be used.
+    Paths are relative to `directory`. A ChainMap has options in its first layer and ini
+    keys in its second. Raises SettingsError for the first invalid value.
     """
-    typed, ini = split_layers(values)
+    values = OptionValues.of(given)
+    typed, ini = values.split_layers()
+    fields = resolve_fields(Settings, values, directory)
     settings = Settings(
-        **resolve_fields(Settings, values, directory),
-        **_choose_github(values, os.environ),
-        suites=list_suites(values, "--llmb-require", directory),
-        any_improvement=get_text(values, "--llmb-improvement") == "pass",
-        launch=resolve_launch(values, directory),
-        cache=None if values.get("llmb_no_cache") else cache_folder(os.environ),
+        **fields,
+        **_choose_github(fields["github"], os.environ),
+        logs=tuple(find_readable("--llmb-logs", path, directory) for path in fields["log_paths"]),
+        history=None if fields["record"] else _locate_history(values, directory),
+        suites=_list_suites(values, directory),
+        any_improvement=values.get_text("--llmb-improvement") == "pass",
+        launch=launch,
+        cache=None if fields["no_cache"] else cache_folder(os.environ),
         commit=runtime.read_commit(os.environ),
-        origins=find_origins(values),
+        origins=values.origins,
         overridden=tuple(_list_overridden(typed, ini)),
     )
     settings = _time_by_document(settings, typed) if settings.timed == TimedBy.DOCUMENT else settings
@@ -159,13 +123,48 @@ def resolve(values: Mapping[str, Any], directory: Path) -> Settings:
     return _restrict_to_certificate(settings, typed) if settings.certify else settings
 
 
+def find_readable(stated: str, path: str, directory: Path) -> Path:
+    """Return the path of logs that exists, a URL as a path, or `<stdin>` for `-`.
+
+    Raises SettingsError also for a protocol without its package, and for a standard input
+    without a pipe.
+    """
+    from pytest_llmbench.core.formatting import is_url
+    from pytest_llmbench.logs.sources import remote, stores
+
+    if path.strip() == "-":
+        return stores.check_input(stated, sys.stdin)
+    if is_url(path):
+        return remote.check_url(stated, path)
+    return find_existing(f"{stated}={path}", path, directory)
+
+
+def _locate_history(values: OptionValues, directory: Path) -> StoreLocation | None:
+    text = values.get_text("--llmb-history")
+    if not text:
+        return None
+    from pytest_llmbench.history.store import locate_store
+
+    try:
+        return locate_store(text, directory)
+    except HistoryError as error:
+        raise SettingsError(values.state("--llmb-history", error)) from None
+
+
+def _list_suites(values: OptionValues, directory: Path) -> tuple[Path, ...]:
+    """Return the suite files among the requirements."""
+    required = map(str, values.get("llmb_require") or ())
+    suites = [path for path in required if Path(path).suffix.lower() in SUITES]
+    return tuple(find_existing(values.state("--llmb-require", path), path, directory) for path in suites)
+
+
 def list_outputs(settings: Settings) -> dict[str, Path | None]:
     """Return the files that a session writes, by flag; None where one was not asked for."""
     reports = {f"--llmb-{name}": getattr(settings, name) for name in ("junit", "json", "html")}
     return {"--llmb-history": settings.history.file if settings.history else None, **reports}
 
 
-def _list_inputs(settings: Settings, values: Mapping[str, Any], directory: Path) -> dict[str, Path | None]:
+def _list_inputs(settings: Settings, values: OptionValues, directory: Path) -> dict[str, Path | None]:
     """Return the files that a session reads and somebody wrote, by flag; of a folder of baselines those that the
     session would write there."""
     written = [path for path in list_outputs(settings).values() if path and path.suffix.lower() in SUITES]
@@ -184,16 +183,16 @@ def _list_inputs(settings: Settings, values: Mapping[str, Any], directory: Path)
     }
 
 
-def _choose_github(values: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is told to GitHub: nothing elsewhere, nor where it was switched off."""
-    wanted = choose(values, "--llmb-github") == "auto" and environment.get("GITHUB_ACTIONS") == "true"
-    place = environment.get("GITHUB_STEP_SUMMARY", "")
-    return {"github": wanted, "step_summary": Path(place) if wanted and place else None}
+def _choose_github(mode: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a job of GitHub Actions, if this is one and the mode allows it."""
+    in_job = mode == "auto" and environment.get("GITHUB_ACTIONS") == "true"
+    summary = environment.get("GITHUB_STEP_SUMMARY", "") if in_job else ""
+    return {"in_github_job": in_job, "step_summary": Path(summary) if summary else None}
 
 
-def _refuse_contradictions(settings: Settings, typed: Mapping[str, Any]) -> None:
+def _refuse_contradictions(settings: Settings, typed: OptionValues) -> None:
     """Refuse what has to judge in a session that only records, and what a launch has no use for."""
-    typed_history = get_text(typed, "--llmb-history") is not None
+    typed_history = typed.get_text("--llmb-history") is not None
     for flag, count in (
         ("--llmb-certify", settings.certify),
         ("--llmb-selftest", settings.selftest),
@@ -219,10 +218,10 @@ def _refuse_contradictions(settings: Settings, typed: Mapping[str, Any]) -> None
             raise SettingsError(f"{flag} with a launch: it is about runs on disk; judge them with --llmb-logs alone")
 
 
-def _refuse_idle_trend(settings: Settings, typed: Mapping[str, Any]) -> None:
+def _refuse_idle_trend(settings: Settings, typed: OptionValues) -> None:
     """Refuse --llmb-trend=fail where it was typed and there is nothing to search for changes."""
     # It would never fail. An ini file may say it for other sessions.
-    if get_text(typed, "--llmb-trend") != "fail":
+    if typed.get_text("--llmb-trend") != "fail":
         return
     if settings.record is not None:
         raise SettingsError("--llmb-trend=fail with --llmb-record: a session that records looks for no change")
@@ -232,7 +231,7 @@ def _refuse_idle_trend(settings: Settings, typed: Mapping[str, Any]) -> None:
         )
 
 
-def _time_by_document(settings: Settings, typed: Mapping[str, Any]) -> Settings:
+def _time_by_document(settings: Settings, typed: OptionValues) -> Settings:
     """Return the settings of a session that judges by the documents: against published baselines, and without what
     would outlive it. Raises SettingsError for what contradicts that."""
     asked = {"--llmb-record": settings.record is not None, "--llmb-certify": settings.certify}
@@ -243,26 +242,25 @@ def _time_by_document(settings: Settings, typed: Mapping[str, Any]) -> Settings:
     against = str(typed.get("llmb_against") or "published")
     if against != "published":
         raise SettingsError(f"{OPTION} with --llmb-against={against}: only published baselines have a document")
-    return replace(settings, against="published", history=None, acknowledged=None)
+    return settings.replace(against="published", history=None, acknowledged=None)
 
 
-def _restrict_to_certificate(settings: Settings, typed: Mapping[str, Any]) -> Settings:
+def _restrict_to_certificate(settings: Settings, typed: OptionValues) -> Settings:
     """Return what a certificate rests on: nothing untold, nothing missing, and the published performance."""
     # Only the command line and the ini file may say another tolerance or baseline, only the command line that a run may
     # be faster by any amount, and nothing another `inconclusive`.
-    mode = get_text(typed, "--llmb-inconclusive")
+    mode = typed.get_text("--llmb-inconclusive")
     if mode not in (None, "fail"):
         raise SettingsError(
             f"--llmb-inconclusive={mode} with --llmb-certify: a certificate does not rest on a run that cannot tell; "
             "leave it out"
         )
-    return replace(
-        settings,
+    return settings.replace(
         tolerances=_limit_tolerances([CERTIFIED], settings.tolerances),
         require=(*settings.require, "all"),
         against=settings.against or "published",
         inconclusive="fail",
-        any_improvement=get_text(typed, "--llmb-improvement") == "pass",
+        any_improvement=typed.get_text("--llmb-improvement") == "pass",
     )
 
 
@@ -276,10 +274,10 @@ def _limit_tolerances(weakest: Sequence[Tolerance], tolerances: Sequence[Toleran
     return merge_tolerances(weakest, stricter)
 
 
-def _list_overridden(values: Mapping[str, Any], ini: Mapping[str, Any]) -> Iterator[str]:
+def _list_overridden(values: OptionValues, ini: OptionValues) -> Iterator[str]:
     """Yield the options that make less fail than their ini key would."""
     for flag in ("--llmb-trend", "--llmb-scaling", "--llmb-inconclusive"):
-        if get_text(ini, flag) == "fail" and get_text(values, flag) not in (None, "fail"):
+        if ini.get_text(flag) == "fail" and values.get_text(flag) not in (None, "fail"):
             yield flag
     required = values.get("llmb_require")
     if required and "all" not in required and not set(ini.get("llmb_require") or ()) <= set(required):

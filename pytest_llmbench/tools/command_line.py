@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.option import name_destination
+from pytest_llmbench.core.options import name_destination
 from pytest_llmbench.core.redaction import make_redactor, redact_text
 from pytest_llmbench.core.runtime import STANDARD_ERROR, discard_output
 
@@ -110,7 +110,7 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 def resolve_settings(arguments: argparse.Namespace, **others: object) -> Settings:
     """Return the settings that say which runs are read, and others by the name of pytest's option."""
-    from pytest_llmbench.session.option_values import refuse_blank
+    from pytest_llmbench.core.option_values import refuse_blank
     from pytest_llmbench.session.settings import resolve
 
     values = {

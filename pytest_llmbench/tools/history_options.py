@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.option import name_destination
-from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.core.options import get_option, name_destination
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.tools.command_line import tell_aside
 
@@ -28,7 +27,7 @@ MOST = 100_000
 
 def add_history(parser: argparse.ArgumentParser) -> None:
     """Declare which history is read."""
-    metavar = next(option.metavar for option in OPTIONS if option.flag == "--llmb-history")
+    metavar = get_option("--llmb-history").metavar
     default = f"default: the variable {VARIABLE}, else {KEY} in the configuration file that pytest reads here"
     parser.add_argument("--history", metavar=metavar, help=f"As pytest's --llmb-history ({default}).")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
-from dataclasses import replace
 from datetime import date
 from functools import cache
 
@@ -21,18 +20,25 @@ from pytest_llmbench.core.baseline_records import Baseline, Recipe, Recording
 from pytest_llmbench.core.errors import BaselineError, LaunchError, LogError, RecordError, ReportError, SettingsError
 from pytest_llmbench.core.job_records import Cluster
 from pytest_llmbench.core.option_origins import find_shadowed_keys, read_file_keys, refuse_misplaced, refuse_unknown
+from pytest_llmbench.core.option_values import OptionValues
 from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.trial_records import Variant
-from pytest_llmbench.launch.plan.cluster_file import fill_references, read_cluster, read_llmb_run
-from pytest_llmbench.launch.plan.variants import MOST_ARMS, read_variants
+from pytest_llmbench.launch.launch_settings import LaunchSettings
+from pytest_llmbench.launch.launch_settings import resolve_launch
+from pytest_llmbench.launch.plan.cluster_file import fill_references
+from pytest_llmbench.launch.plan.cluster_file import read_cluster
+from pytest_llmbench.launch.plan.cluster_file import read_llmb_run
+from pytest_llmbench.launch.plan.variants import MOST_ARMS
+from pytest_llmbench.launch.plan.variants import read_variants
 from pytest_llmbench.report.document import SessionEnding, make_document, read, render
 from pytest_llmbench.report.notifications import convert_to_slack
 from pytest_llmbench.report.output_files import EXPORT, REPORTS, TRACE, find_obstacle
 from pytest_llmbench.session.acknowledgements import read_acknowledged, read_last_repair
 from pytest_llmbench.session.catalog import load, read_suite
-from pytest_llmbench.session.option_values import OptionValues
-from pytest_llmbench.session.settings import Settings, resolve
+from pytest_llmbench.session.settings import LaunchRequest
+from pytest_llmbench.session.settings import Settings
+from pytest_llmbench.session.settings import resolve
 from pytest_llmbench.tools.import_tables.import_command import format_report
 from pytest_llmbench.tools.import_tables.imported_documents import write_drafts
 from pytest_llmbench.tools.nccl.nccl_changes import build_document, compare
@@ -413,8 +419,11 @@ def check_option(data: bytes) -> None:
         for name in ("required.txt", "suite.yaml", "out.json", "h.db"):
             (folder / name).write_bytes(content)
         with refusals(SettingsError, LaunchError, naming=""):
-            settings = resolve(OptionValues(typed, ini), folder)
-            require_types(replace(settings, launch=None), Settings)
+            values = OptionValues(typed, ini)
+            launch = resolve_launch(values, folder)
+            require_types(launch, LaunchSettings | None)
+            settings = resolve(values, folder, LaunchRequest(launch.launcher, launch.cluster) if launch else None)
+            require_types(settings, Settings)
             require(all(0 < limit.factor < 10 for limit in settings.tolerances), "a tolerance of any size")
             require_types(settings.require, tuple[str, ...])
 

@@ -30,13 +30,14 @@ from pytest_llmbench.launch.jobs import journal_file as database
 from pytest_llmbench.launch.jobs import session_index as places
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.process import Process
-from pytest_llmbench.launch.named_nodes import NamedNodes, restore_named
+from pytest_llmbench.launch.launch_settings import LaunchSettings
+from pytest_llmbench.launch.named_nodes import NamedNodes
+from pytest_llmbench.launch.named_nodes import restore_named
 from pytest_llmbench.logs.log_reader import parse_blocks, read_ending
 from pytest_llmbench.logs.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
 from pytest_llmbench.logs.reading.consistency import is_consistent
 from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.files import FileState
-from pytest_llmbench.session.launch_settings import LaunchSettings
 from pytest_llmbench.session.session_history import SessionHistory
 
 SUPPORT = Path(__file__).parents[1] / "support"

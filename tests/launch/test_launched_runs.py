@@ -270,6 +270,6 @@ def test_run_on_a_named_node_is_compared_with_its_history(
     status = running(*nodes, started=NIGHTS_START + timedelta(days=30))
     one = job(tmp_path, spec=job_spec(tmp_path, case_id=key.id, key=key, nodes=8), status=status)
     found = run(log(segment(steps(times))), key=key)
-    said = make_runs(replace(Settings(), history=history)).judge_named(one, found, ["n07"])
+    said = make_runs(Settings(history=history)).judge_named(one, found, ["n07"])
     assert (said.confirmed, said.text) == (confirmed, text)
     assert said.step_seconds == (pytest.approx(times[0]) if len(times) == 50 else None)

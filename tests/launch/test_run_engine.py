@@ -36,12 +36,12 @@ from pytest_llmbench.core.statements import NodeCause, NodeFinding
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.launch.hours_budget import HoursBudget
 from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.named_nodes import NamedNodes
 from pytest_llmbench.launch.policies import repeat_policy
 from pytest_llmbench.launch.policies.run_history import Confirmation
 from pytest_llmbench.launch.run_engine import RunEngine
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.session.launch_settings import LaunchSettings
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 SPEC = job_spec(Path("/recipe"), case_id=KEY.id, key=KEY, via="sbatch", nodes=2, gpus=8, gpu_hours=10.0)

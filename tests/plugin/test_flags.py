@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.core.option import name_destination
-from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.core.options import OPTIONS, name_destination
 
 
 def test_a_path_behind_a_flag_is_a_path(pytester: pytest.Pytester) -> None:

@@ -16,6 +16,7 @@ import pytest
 from support.builders import NOW
 from support.outcomes import told
 
+from pytest_llmbench.core.userfile import find_descriptor
 from pytest_llmbench.report import html, junit
 from pytest_llmbench.report.document import SessionEnding, make_document, render
 from pytest_llmbench.report.output_files import (
@@ -26,7 +27,6 @@ from pytest_llmbench.report.output_files import (
     NEW,
     TRACE,
     FileKind,
-    find_descriptor,
     find_obstacle,
     write_whole,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -76,7 +75,7 @@ def make_results(*measurements: Measurement, **fields: Any) -> SessionResults:
 def test_require_all_skips_on_demand_configurations(require: tuple[str, ...], on_demand: bool, status: Status) -> None:
     """Naming one requires it."""
     results = make_results(on_demand=frozenset({KEY} if on_demand else ()))
-    (outcome,) = decide_outcomes(results, [KEY.id], replace(Settings(), require=require), guarded=True)
+    (outcome,) = decide_outcomes(results, [KEY.id], Settings(require=require), guarded=True)
     assert outcome.status is status
 
 
@@ -113,7 +112,7 @@ def test_repeats_that_disagree_certify_nothing() -> None:
         measurement(seconds, run=run(started=NOW - timedelta(hours=hours), build=("image=a",)))
         for hours, seconds in enumerate((7.325, 8.2), start=1)
     )
-    settings = replace(Settings(), against="both", certify=True)
+    settings = Settings(against="both", certify=True)
     alone, both = evidence(newest), evidence(newest, slower, repeat_window=timedelta(hours=3))
     assert judge_evidence(alone, settings, alone=False).verdict is Verdict.PASS
     assert judge_evidence(both, Settings(), alone=False).verdict is Verdict.PASS

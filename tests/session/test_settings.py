@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
+import pickle
 from collections import ChainMap
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,10 @@ import pytest
 
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.option import name_destination
-from pytest_llmbench.core.options import OPTIONS
-from pytest_llmbench.core.stall_limits import StallLimits
-from pytest_llmbench.session.launch_settings import LaunchSettings
-from pytest_llmbench.session.option_parsers import parse_moment
-from pytest_llmbench.session.settings import CERTIFIED, Settings, cache_folder, list_outputs, resolve
+from pytest_llmbench.core.option_converters import find_output, find_page, parse_moment
+from pytest_llmbench.core.options import OPTIONS, list_rows, name_destination
+from pytest_llmbench.launch.launch_settings import LaunchSettings
+from pytest_llmbench.session.settings import CERTIFIED, LaunchRequest, Settings, cache_folder, list_outputs, resolve
 
 
 @pytest.fixture
@@ -205,7 +202,7 @@ def test_a_report_does_not_replace_what_the_next_session_reads(folder: Path, fla
 def test_a_report_does_not_replace_the_cluster_file(folder: Path) -> None:
     (folder / "cluster.yaml").touch()
     with pytest.raises(SettingsError, match=r"--llmb-html=.*: --llmb-cluster is the same file"):
-        resolve({"llmb_launch": True, "llmb_html": "cluster.yaml"}, folder)
+        resolve({"llmb_html": "cluster.yaml"}, folder, LaunchRequest(cluster=folder / "cluster.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -275,23 +272,24 @@ def test_a_loop_of_links_is_no_crash(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "launch", "told"),
     [
-        ({"record": "new"}, "with --llmb-record: a session"),
-        ({"launch": True}, "with a launch that knows of no earlier"),
+        ({"record": "new"}, None, "with --llmb-record: a session"),
+        ({}, LaunchRequest(), "with a launch that knows of no earlier"),
     ],
 )
 def test_a_trend_that_nothing_searches_for_is_refused_where_it_was_typed(
-    folder: Path, other: dict[str, Any], told: str
+    folder: Path, other: dict[str, Any], launch: LaunchRequest | None, told: str
 ) -> None:
     with pytest.raises(SettingsError, match=f"--llmb-trend=fail {told}"):
-        resolve(both({"trend": "fail", **other}, {}), folder)
-    assert resolve(both(other, {"trend": "fail"}), folder).trend == "fail"
+        resolve(both({"trend": "fail", **other}, {}), folder, launch)
+    assert resolve(both(other, {"trend": "fail"}), folder, launch).trend == "fail"
 
 
 @pytest.mark.parametrize("nights", [{"logs": ["."]}, {"history": "history.db"}])
 def test_a_launch_that_knows_of_earlier_nights_may_fail_for_their_trend(folder: Path, nights: dict[str, Any]) -> None:
-    assert resolve(both({"trend": "fail", "launch": True, **nights}, {}), folder).trend == "fail"
+    settings = resolve(both({"trend": "fail", **nights}, {}), folder, LaunchRequest())
+    assert settings.trend == "fail"
 
 
 def test_a_pattern_may_be_longer_than_the_name_of_a_file(folder: Path) -> None:
@@ -332,62 +330,6 @@ def test_an_ini_file_names_one_file_of_acknowledged_changes(folder: Path) -> Non
         resolve(both({}, {"acknowledged": ["known.yaml", "known.yaml"]}), folder)
 
 
-def test_the_folder_of_the_journal_is_made_by_a_launch_and_has_to_be_there_for_what_goes_on(folder: Path) -> None:
-    def find(**values: Any) -> Path | None:
-        launch = resolve({f"llmb_{name}": value for name, value in values.items()}, folder).launch
-        assert launch is not None
-        return launch.journal
-
-    assert find(launch=True) is None
-    assert find(launch=True, journal="new/place") == folder / "new/place"
-    assert not (folder / "new").exists()
-    assert find(collect=True, journal=[folder / "experiments"]) == folder / "experiments"
-    for values, problem in (
-        (
-            {"collect": True, "journal": "experiment"},
-            r"--llmb-journal=experiment does not exist.*did you mean 'experim",
-        ),
-        ({"resume": True, "journal": "file.txt"}, r"--llmb-journal=file\.txt: .* is a file"),
-        ({"launch": True, "journal": "file.txt/below"}, r"cannot write below .*file\.txt"),
-        ({"launch": True, "journal": ""}, "--llmb-journal= is empty"),
-        ({"launch": True, "journal": ["a", "b"]}, "found 2 paths, expected one"),
-    ):
-        with pytest.raises(SettingsError, match=problem):
-            find(**values)
-
-
-def test_a_session_that_goes_on_elsewhere_takes_what_describes_the_cluster_from_the_one_before(folder: Path) -> None:
-    (folder / "cluster.yaml").touch()
-    values = {"llmb_launch": True, "llmb_max_gpus": "64", "llmb_recipe": ["grok1=experiments"], "llmb_gpu_hours": "9"}
-    begun = resolve(values, folder).launch
-    there = resolve({"llmb_resume": True, "llmb_max_gpus": "8"}, folder / "experiments").launch
-    assert begun is not None
-    assert there is not None
-    noted = json.loads(json.dumps(begun.to_note()))
-    going_on = there.restore_begun(noted)
-    assert going_on.cluster == folder / "cluster.yaml"
-    assert going_on.recipes == begun.recipes
-    assert (going_on.largest, going_on.gpu_hours) == (8, 9.0)
-    assert going_on.restore_begun({}) == going_on
-
-
-def test_a_session_that_goes_on_cancels_nothing_that_the_one_before_let_live(folder: Path) -> None:
-    """The command that `--llmb-submit-only` prints does not name the limits."""
-    begun = resolve({"llmb_launch": True, "llmb_stall_limit": "none", "llmb_pending_limit": "72h"}, folder).launch
-    silent = resolve({"llmb_collect": True}, folder).launch
-    own = resolve({"llmb_collect": True, "llmb_stall_limit": "45m", "llmb_pending_limit": "1h"}, folder).launch
-    assert begun
-    assert silent
-    assert own
-    noted = json.loads(json.dumps(begun.to_note()))
-    assert silent.restore_begun(noted).stall_limit == StallLimits(cancels=False)
-    assert silent.restore_begun(noted).pending_limit == timedelta(hours=72)
-    assert own.restore_begun(noted).stall_limit == StallLimits(2700.0)
-    assert own.restore_begun(noted).pending_limit == timedelta(hours=1)
-    assert "stalls: as the session began" in silent.describe(folder)
-    assert any("told after 45 min" in line for line in own.describe(folder))
-
-
 def test_a_file_of_requirements_that_names_nothing_is_refused(folder: Path) -> None:
     (folder / "empty.txt").write_text("# nothing\n")
     with pytest.raises(SettingsError, match="names no configuration"):
@@ -404,16 +346,33 @@ def test_every_help_text_begins_with_a_capital_and_shows_the_default() -> None:
         assert "(default: " in option.help, option.flag
 
 
-READ_OTHERWISE = {"--llmb-github", "--llmb-launch", "--llmb-no-cache", "--llmb-nccl-trace", "--llmb-save-checkpoint"}
-"""What makes a value together with others, or with the environment."""
+def test_every_row_is_a_field_of_its_own_name() -> None:
+    """A field that is called otherwise is listed here: its option is harder to find."""
+    names = {row.flag: name for kind in (Settings, LaunchSettings) for name, row in list_rows(kind).items()}
+    assert names.keys() == {option.flag for option in OPTIONS}
+    others = {flag: name for flag, name in names.items() if flag != f"--llmb-{name.replace('_', '-')}"}
+    assert others == {
+        "--llmb-logs": "log_paths",
+        "--llmb-tolerance": "tolerances",
+        "--llmb-history": "history_url",
+        "--llmb-ignore": "ignored",
+        "--llmb-load-checkpoint": "checkpoint",
+        "--llmb-recipe": "recipes",
+        "--llmb-max-gpus": "largest",
+    }
 
 
-def test_every_option_is_a_field_of_the_settings() -> None:
-    """A row of the table alone would be an option that does nothing."""
-    flags = {field.metadata.get("flag") for kind in (Settings, LaunchSettings) for field in fields(kind)}
-    assert {option.flag for option in OPTIONS} - READ_OTHERWISE == flags - {None}
+def test_settings_are_frozen_and_know_their_fields() -> None:
+    settings = Settings(gpu="h100")
+    assert settings.replace(gpu="").gpu == ""
+    assert settings == pickle.loads(pickle.dumps(settings)) != Settings()  # noqa: S301 (our own)
+    assert repr(settings) == "Settings(gpu='h100')"
+    with pytest.raises(AttributeError, match="Settings is frozen"):
+        settings.gpu = "a100"  # type: ignore[misc]
+    with pytest.raises(TypeError, match="Settings has no field gpuu"):
+        settings.replace(gpuu="a100")
 
 
 def test_every_file_that_a_session_writes_is_compared_with_the_others() -> None:
-    written = {option.flag for option in OPTIONS if option.resolve in ("find_output", "find_page", "find_history")}
-    assert written - {"--llmb-record"} == list_outputs(Settings()).keys()
+    written = {option.flag for option in OPTIONS if option.find in (find_output, find_page)}
+    assert written - {"--llmb-record"} | {"--llmb-history"} == list_outputs(Settings()).keys()

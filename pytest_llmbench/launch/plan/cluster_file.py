@@ -13,7 +13,13 @@ from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.gpus import read_gpu_type
-from pytest_llmbench.core.job_records import NODE_LIST, NODE_LIST_EXPECTED, Cluster, InstalledRecipe, Pairs
+from pytest_llmbench.core.job_records import Cluster
+from pytest_llmbench.core.job_records import InstalledRecipe
+from pytest_llmbench.core.job_records import NODE_LIST
+from pytest_llmbench.core.job_records import NODE_LIST_EXPECTED
+from pytest_llmbench.core.job_records import Pairs
+from pytest_llmbench.core.option_converters import EXPECTED_NODES
+from pytest_llmbench.core.option_converters import NODES
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,
@@ -54,7 +60,7 @@ def _convert_gres(text: str) -> str:
     return text
 
 
-NODES = Text(NODE_LIST_EXPECTED, NODE_LIST)
+_NODES = _expect_text(EXPECTED_NODES, NODES)
 _SLURM_NAME = _expect_text("a name that Slurm has", r"[A-Za-z0-9][A-Za-z0-9_.@+,-]*")
 _VARIABLE = _expect_text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")
 _RECIPE = _expect_text("a recipe, alone or with its release, such as grok1-25.05", r"[a-z0-9][a-z0-9._+-]{0,199}")
@@ -78,8 +84,8 @@ CLUSTER = Fields(
         "reservation": _SLURM_NAME,
         "constraint": _expect_text('features of nodes such as "h100&nvlink"', r"[A-Za-z0-9_.&|*()\[\],:-]+"),
         "segment": Number(1, 10**5, whole=True),
-        "nodelist": NODES,
-        "exclude": Items(NODES, least=0),
+        "nodelist": _NODES,
+        "exclude": Items(_NODES, least=0),
         "environment": _VALUES,
         "secrets": Items(_VARIABLE, least=0),
         "installed": Names(

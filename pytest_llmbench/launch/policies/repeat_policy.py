@@ -29,7 +29,7 @@ from pytest_llmbench.launch.policies.run_history import (
 )
 from pytest_llmbench.launch.schedulers import load_scheduler
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.session.launch_settings import LaunchSettings
+from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import HistoryError, SettingsError, describe_os_error
 from pytest_llmbench.core.formatting import escape
-from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.core.options import get_option
 from pytest_llmbench.core.redaction import IDENTIFYING
 from pytest_llmbench.tools.command_line import Output, Subparsers, redact_values, rename_flags, tell_aside
 
@@ -43,10 +43,9 @@ def add(commands: Subparsers) -> None:
         action="store_true",
         help="Exit code 4 where it cannot tell, and for a configuration that was not compared.",
     )
-    history = next(option for option in OPTIONS if option.flag == "--llmb-history")
     parser.add_argument(
         "--history",
-        metavar=history.metavar,
+        metavar=get_option("--llmb-history").metavar,
         help="Where days and sessions, the noise of nights and nodes are read from (default: as `llmbench history`).",
     )
     for flag, metavar in (("--baselines", "DIR"), ("--release", "RELEASE"), ("--gpu", "TYPE")):
@@ -60,7 +59,7 @@ def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.comparison.compare_sides import compare_places
     from pytest_llmbench.comparison.comparison_text import describe, format_text
     from pytest_llmbench.comparison.sides import parse_side, refuse_same
-    from pytest_llmbench.session.option_parsers import parse_percentage
+    from pytest_llmbench.core.option_converters import parse_percentage
 
     try:
         margin = parse_percentage(arguments.margin)
@@ -105,7 +104,7 @@ def _locate_history(typed: str | None, now: datetime) -> StoreLocation | None:
 
 
 def _resolve(arguments: argparse.Namespace, places: list[str], history: StoreLocation | None) -> Settings:
-    from pytest_llmbench.session.option_values import refuse_blank
+    from pytest_llmbench.core.option_values import refuse_blank
     from pytest_llmbench.session.settings import list_outputs, refuse_shared, resolve
 
     values = {

@@ -54,7 +54,7 @@ def add(commands: Subparsers) -> None:
 def _run(arguments: argparse.Namespace) -> Output:
     import json
 
-    from pytest_llmbench.session.option_values import find_readable
+    from pytest_llmbench.session.settings import find_readable
     from pytest_llmbench.tools.nccl.nccl_changes import build_document, compare
     from pytest_llmbench.tools.nccl.nccl_trace import read_saved
 

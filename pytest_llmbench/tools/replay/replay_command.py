@@ -40,7 +40,6 @@ WHAT_IF = (
 
 def add(commands: Subparsers) -> None:
     """Declare `llmbench replay`."""
-    from pytest_llmbench.core.option import name_destination
     from pytest_llmbench.core.options import OPTIONS
 
     parser = commands.add_parser(
@@ -51,7 +50,7 @@ def add(commands: Subparsers) -> None:
         if option.flag in WHAT_IF:
             takes = {"action": "store_true", "default": None} if option.is_flag else {"metavar": option.metavar}
             flag = option.flag.replace("--llmb-", "--")
-            parser.add_argument(flag, dest=name_destination(option.flag), help=option.help, **takes)
+            parser.add_argument(flag, dest=option.dest, help=option.help, **takes)
     parser.add_argument(
         "--history",
         metavar="URL",
@@ -61,7 +60,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.core.option import name_destination
+    from pytest_llmbench.core.options import name_destination
 
     values = {name: getattr(arguments, name) for name in map(name_destination, WHAT_IF)}
     changed = {name: value for name, value in values.items() if value is not None}

@@ -17,7 +17,8 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.redaction import IDENTIFYING
 from pytest_llmbench.core.runtime import discard_output, pause_garbage_collection
-from pytest_llmbench.report.output_files import EXPORT, is_stream, open_whole
+from pytest_llmbench.core.userfile import is_stream
+from pytest_llmbench.report.output_files import EXPORT, open_whole
 from pytest_llmbench.tools.command_line import Output, redact_values
 
 if TYPE_CHECKING:

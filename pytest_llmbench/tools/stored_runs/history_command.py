@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.options import get_option
+from pytest_llmbench.core.options import name_destination
 from pytest_llmbench.core.text import wrap
 from pytest_llmbench.tools.command_line import Output
 from pytest_llmbench.tools.command_line import Subparsers
@@ -92,7 +94,7 @@ def _run(arguments: argparse.Namespace) -> Output:
 
 
 def _parse_moment(text: str) -> datetime:
-    from pytest_llmbench.session.option_parsers import parse_moment
+    from pytest_llmbench.core.option_converters import parse_moment
 
     return _convert(parse_moment, text)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from types import NoneType
@@ -11,52 +11,25 @@ from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.job_records import PURPOSE_FLAGS, TRIALS, PreflightCheck, Purpose
-from pytest_llmbench.core.option import name_destination
+from pytest_llmbench.core.job_records import PURPOSE_FLAGS
+from pytest_llmbench.core.job_records import Purpose
+from pytest_llmbench.core.job_records import TRIALS
+from pytest_llmbench.core.option_values import OptionValues
+from pytest_llmbench.core.option_values import resolve_fields
 from pytest_llmbench.core.options import LAUNCHING
+from pytest_llmbench.core.options import LaunchOptions
+from pytest_llmbench.core.options import name_destination
 from pytest_llmbench.core.runtime import describe_missing_proc
 from pytest_llmbench.core.stall_limits import StallLimits
-from pytest_llmbench.session.option_values import declare_option, get_text, resolve_fields
 
 COMMITS = "git:"
 """Before a range of commits, where a file of variants could stand."""
 
 
-@dataclass(frozen=True, slots=True)
-class LaunchSettings:
-    """What is launched, and how. 0 and empty text: nothing says it."""
+class LaunchSettings(LaunchOptions):
+    """What is launched, and how. 0 and empty text: not given."""
 
-    cluster: Path | None = declare_option("--llmb-cluster")  # a file or folder that exists
-    recipes: tuple[tuple[str, Path], ...] = declare_option(
-        "--llmb-recipe"
-    )  # names, with or without release, and folders
-    largest: int = declare_option("--llmb-max-gpus", unset=0)
-    gpus_per_node: int = declare_option("--llmb-gpus-per-node", unset=0)
-    launcher: str = declare_option("--llmb-launcher", unset="")
-    exclude: str = declare_option("--llmb-exclude", unset="")  # as Slurm writes nodes
-    nodelist: str = declare_option("--llmb-nodelist", unset="")
-    gpu_hours: float | None = declare_option("--llmb-gpu-hours")  # None: the cluster's limit
-    ignored: tuple[PreflightCheck, ...] = declare_option("--llmb-ignore", unset=())
-    max_jobs: int = declare_option("--llmb-max-jobs", unset=0)
-    repeats: int = declare_option("--llmb-repeats")
-    repeats_at_once: bool = declare_option("--llmb-repeats-at-once")
-    node_checks: str = declare_option("--llmb-node-checks", unset="")  # a command of the site
-    retries: int = declare_option("--llmb-retries")
-    pending_limit: timedelta = declare_option("--llmb-pending-limit")
-    stall_limit: StallLimits = declare_option("--llmb-stall-limit")
-    keep_jobs: bool = declare_option("--llmb-keep-jobs")
-    dry_run: bool = declare_option("--llmb-dry-run")
-    submit_only: bool = declare_option("--llmb-submit-only")
-    collect: bool = declare_option("--llmb-collect")
-    resume: bool = declare_option("--llmb-resume")
-    session: str = declare_option("--llmb-session", unset="")
-    journal: Path | None = declare_option("--llmb-journal")  # a folder, perhaps to be made; None: `.llmbench` here
     purpose: Purpose = Purpose.MEASURE
-    profile: str = declare_option("--llmb-profile", unset="")  # the text of the option
-    checkpoint: str = declare_option("--llmb-load-checkpoint", unset="")  # the folder to load
-    ab: str = declare_option("--llmb-ab", unset="")  # the file of variants
-    bisect: str = declare_option("--llmb-bisect", unset="")  # a file of variants, or commits
-    profile_on_regression: bool = declare_option("--llmb-profile-on-regression")
 
     @property
     def goes_on(self) -> bool:
@@ -99,7 +72,7 @@ class LaunchSettings:
             kept["recipes"] = tuple((name, Path(folder)) for name, folder in noted.get("recipes", ()))
             for name, _ in kept["recipes"]:
                 _require_type("a recipe", name, str)
-        return replace(self, **kept | {"purpose": Purpose(noted.get("purpose", self.purpose))})
+        return self.replace(**kept | {"purpose": Purpose(noted.get("purpose", self.purpose))})
 
     def describe(self, directory: Path) -> Iterator[str]:
         """Yield what a session says of its launch before it starts."""
@@ -132,13 +105,18 @@ def _describe_stall_limit(limit: StallLimits) -> str:
     return f"{begin}, cancelled at twice" if limit.cancels else f"{begin}, never cancelled"
 
 
-def resolve_launch(values: Mapping[str, Any], directory: Path) -> LaunchSettings | None:
-    """Return what is launched, None for a session that only judges runs on disk; raises SettingsError."""
-    if not any(values.get(name_destination(flag)) for flag in LAUNCHING):
+def resolve_launch(given: Mapping[str, Any], directory: Path) -> LaunchSettings | None:
+    """Return what is launched, or None for a session that only judges runs on disk.
+
+    Raises SettingsError.
+    """
+    if not any(given.get(name_destination(flag)) for flag in LAUNCHING):
         return None
     if problem := describe_missing_proc():
         raise SettingsError(f"--llmb-launch: {problem}")
-    settings = LaunchSettings(**resolve_fields(LaunchSettings, values, directory), purpose=_choose_purpose(values))
+    values = OptionValues.of(given)
+    fields = resolve_fields(LaunchSettings, values, directory)
+    settings = LaunchSettings(**fields, purpose=_choose_purpose(values))
     _refuse_contradicting_launch(settings)
     return settings
 
@@ -168,11 +146,11 @@ KEPT = (
 DESCRIBING = ("largest", "gpus_per_node", "exclude", "nodelist", "gpu_hours")
 
 
-def _choose_purpose(values: Mapping[str, Any]) -> Purpose:
+def _choose_purpose(values: OptionValues) -> Purpose:
     asked = {
         flag: purpose
         for purpose, flag in PURPOSE_FLAGS.items()
-        if get_text(values, flag) and values.get(name_destination(flag))
+        if values.get_text(flag) and values.get(name_destination(flag))
     }
     if len(asked) > 1:
         first, second, *_ = asked

@@ -1,0 +1,325 @@
+"""From the texts of options to values: the functions that the table of options names.
+
+An idle session of pytest imports this module: it loads nothing but what pytest loads
+anyway, and the functions import what they need.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.baseline_records import Tolerance
+    from pytest_llmbench.core.job_records import PreflightCheck
+    from pytest_llmbench.core.option_values import OptionValues
+    from pytest_llmbench.core.options import Option
+    from pytest_llmbench.core.stall_limits import StallLimits
+
+MINUTES = {"m": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}
+"""The units of an age, in minutes."""
+
+LARGEST_SEQUENCE = 3
+"""The sequence of looks is calibrated for one run, and three: docs/statistics.md."""
+
+NODES = r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*"
+"""The pattern of nodes as Slurm writes them."""
+
+EXPECTED_NODES = "nodes as Slurm writes them, such as n7 or n[1-4]"
+
+SUITES = (".yaml", ".yml")
+"""The suffixes of suite files; no pattern ends in them."""
+
+# --- one text: raises ValueError with what was expected -------------------------------
+
+
+def parse_age(text: str) -> timedelta:
+    """Read `90m`, `36h`, `1.5d` or `2w`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mhdw])", text)
+    if not match or float(match[1]) == 0:
+        raise ValueError("expected a number above 0 with m, h, d or w (m: minutes), such as 36h")
+    return timedelta(minutes=float(match[1]) * MINUTES[match[2]])
+
+
+def parse_stall_limit(text: str) -> StallLimits:
+    """Read `auto`, `none` or an age."""
+    from pytest_llmbench.core.stall_limits import StallLimits
+
+    if text in ("auto", "none"):
+        return StallLimits(cancels=text == "auto")
+    try:
+        return StallLimits(parse_age(text).total_seconds())
+    except ValueError:
+        raise ValueError("expected auto, none, or a time such as 45m or 2h") from None
+
+
+def parse_window(text: str) -> timedelta | None:
+    """Read an age, or None from `0` (`0h`)."""
+    return None if re.fullmatch(r"0+\s*[mhdw]?", text, re.ASCII) else parse_age(text)
+
+
+def parse_moment(text: str) -> datetime:
+    """Read an ISO date or time; without a zone it is local time."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        expected = "a date such as 2025-11-20 or a time such as 2025-11-20T06:00"
+        raise ValueError(f"expected {expected}") from None
+
+
+def parse_percentage(text: str) -> float:
+    """Read `1%` or `0.01` as a fraction."""
+    from pytest_llmbench.core.tolerance import parse_fraction
+
+    return parse_fraction(text, expected="a percentage such as 1% or 0.5%")
+
+
+def parse_reason(text: str) -> str:
+    """Remove secrets from a reason, since a file keeps it."""
+    from pytest_llmbench.core.redaction import redact_text
+
+    return redact_text(text)
+
+
+def parse_count(text: str, smallest: int = 1, largest: int = 10**6) -> int:
+    """Read a whole number between two bounds, both included."""
+    if not (text.isascii() and text.isdecimal() and smallest <= int(text) <= largest):
+        raise ValueError(f"expected a whole number from {smallest} to {largest}")
+    return int(text)
+
+
+def parse_repeats(text: str) -> int:
+    """Read the number of runs that may count for a verdict."""
+    return parse_count(text, largest=LARGEST_SEQUENCE)
+
+
+def parse_retries(text: str) -> int:
+    """Read the number of times that a job is started again."""
+    return parse_count(text, smallest=0, largest=10)
+
+
+def parse_hours(text: str) -> float:
+    """Read a number of GPU-hours."""
+    is_number = text.replace(".", "", 1).isdecimal() and text.isascii()
+    number = float(text) if is_number else 0.0
+    if not 0 < number < 1e9:
+        raise ValueError("expected a number of GPU-hours above 0, such as 200")
+    return number
+
+
+def parse_nodes(text: str) -> str:
+    """Read nodes as Slurm writes them, such as `n7,n[12-14]`."""
+    if not re.fullmatch(NODES, text):
+        raise ValueError(f"expected {EXPECTED_NODES}")
+    return text
+
+
+def parse_checks(text: str) -> tuple[PreflightCheck, ...]:
+    """Read names of checks that may be ignored, separated by commas."""
+    from pytest_llmbench.core.errors import did_you_mean
+    from pytest_llmbench.core.job_records import NEVER_IGNORED, PreflightCheck
+
+    names = [name.strip() for name in text.split(",")]
+    allowed = [check.value for check in PreflightCheck if check not in NEVER_IGNORED]
+    for name in names:
+        if name in NEVER_IGNORED:
+            reason = NEVER_IGNORED[PreflightCheck(name)]
+            raise ValueError(f"{name} cannot be overruled: {reason}")
+        if name not in allowed:
+            expected = f"expected some of {', '.join(allowed)}"
+            raise ValueError(f"no check {name!r}{did_you_mean(name, allowed)}: {expected}")
+    return tuple(PreflightCheck(name) for name in dict.fromkeys(names))
+
+
+# --- more than one text: raises SettingsError with the value as it was written --------
+
+
+def list_folders(values: OptionValues, option: Option, directory: Path) -> tuple[Path, ...]:
+    """Return folders that exist."""
+    paths = values.get(option.dest) or ()
+    return tuple(_find_folder(values.state(option.flag, path), path, directory) for path in paths)
+
+
+def list_tolerances(values: OptionValues, option: Option, _directory: Path) -> tuple[Tolerance, ...]:
+    """Merge the tolerances of the command line with those of the ini file."""
+    from pytest_llmbench.core.baseline_records import ToleranceSource
+    from pytest_llmbench.core.tolerance import merge_tolerances, parse_tolerances
+
+    typed, ini = values.split_layers()
+    layers: list[tuple[Tolerance, ...]] = []
+    for layer, source in ((ini, ToleranceSource.INI), (typed, ToleranceSource.OPTION)):
+        text = layer.get_text(option.flag)
+        if text is not None:
+            parse = partial(parse_tolerances, source=source)
+            layers.append(layer.parse(option.flag, text, parse))
+    return merge_tolerances(*layers)
+
+
+def list_patterns(values: OptionValues, option: Option, directory: Path) -> tuple[str, ...]:
+    """Expand files of patterns, one a line, `#` starts a comment; skip suite files."""
+    patterns: list[str] = []
+    for pattern in map(str, values.get(option.dest) or ()):
+        if Path(pattern).suffix.lower() in SUITES:
+            continue
+        stated = values.state(option.flag, pattern)
+        patterns += _read_patterns(stated, pattern, directory)
+        if not patterns[-1]:
+            _refuse(f"{stated} is empty: give an id, a pattern, a file or all")
+    return tuple(patterns)
+
+
+def _read_patterns(stated: str, pattern: str, directory: Path) -> list[str]:
+    """Return the patterns in a file of this name, or the pattern itself."""
+    from pytest_llmbench.core.errors import SettingsError
+    from pytest_llmbench.core.userfile import expand_home, read_text_if_file
+
+    text = read_text_if_file(directory / expand_home(pattern), stated, SettingsError)
+    if text is None:
+        return [pattern.strip()]
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    if not any(lines):
+        _refuse(f"{stated}: the file names no configuration")
+    return [line for line in lines if line]
+
+
+def list_recipes(values: OptionValues, option: Option, directory: Path) -> tuple[tuple[str, Path], ...]:
+    """Return the names of recipes with their folders."""
+    recipes = []
+    for value in values.get(option.dest) or ():
+        stated = f"{option.flag}={value}"
+        name, equals, folder = str(value).partition("=")
+        if not (name and equals and folder):
+            _refuse(f"{stated}: expected NAME=DIR, such as grok1-25.05=/lustre/recipes/grok1")
+        recipes.append((name, make_path(stated, folder, directory)))
+    return tuple(recipes)
+
+
+def find_file(values: OptionValues, option: Option, directory: Path) -> Path | None:
+    """Return a file that exists, or None if the option is not given."""
+    value = _get_single(values, option)
+    if not value:
+        return None
+    return find_existing(values.state(option.flag, value), value, directory)
+
+
+def find_journal(values: OptionValues, option: Option, directory: Path) -> Path | None:
+    """Return the folder of the journal, or None if the option is not given.
+
+    It has to exist for a session that continues an earlier one; a new session makes it.
+    """
+    value = _get_single(values, option)
+    if value is None:
+        return None
+    stated = values.state(option.flag, value)
+    path = make_path(stated, value, directory)
+    if values.get("llmb_collect") or values.get("llmb_resume"):
+        return _find_folder(stated, value, directory)
+    _require_writable(stated, path, folder=True)
+    return path
+
+
+def find_cluster(values: OptionValues, option: Option, directory: Path) -> Path | None:
+    """Return the given cluster file, or `cluster.yaml` if there is one."""
+    if values.get(option.dest):
+        return find_file(values, option, directory)
+    default = directory / "cluster.yaml"
+    if default.exists() or default.is_symlink():  # a broken link is an error
+        return find_existing(f"{option.flag}={default}", default, directory)
+    return None
+
+
+def find_output(values: OptionValues, option: Option, directory: Path) -> Path | None:
+    """Return the path of a file, or for --llmb-record of a folder, that can be written."""
+    text = values.get_text(option.flag)
+    if text is None:
+        return None
+    stated = f"{option.flag}={text}"
+    path = make_path(stated, text, directory)
+    _require_writable(stated, path, folder=option.flag == "--llmb-record")
+    return path
+
+
+def find_page(values: OptionValues, option: Option, directory: Path) -> Path | None:
+    """Return the path of an HTML page, if the package that makes it is installed."""
+    import importlib.util
+
+    path = find_output(values, option, directory)
+    if path is not None and importlib.util.find_spec("jinja2") is None:
+        remedy = "pip install 'pytest-llmbench[html]'"
+        _refuse(f"{option.flag}={path} needs the package jinja2, which is not installed: {remedy}")
+    return path
+
+
+# --- paths ----------------------------------------------------------------------------
+
+
+def _refuse(problem: str) -> NoReturn:
+    from pytest_llmbench.core.errors import SettingsError
+
+    raise SettingsError(problem)
+
+
+def _get_single(values: OptionValues, option: Option) -> object:
+    """Return the only path that was given, or None."""
+    value = values.get(option.dest)
+    # Pytest's only type for one path is a list, relative to the configuration file.
+    paths = value if isinstance(value, list) else [value] if value is not None else []
+    if len(paths) > 1:
+        stated = values.state(option.flag, " ".join(map(str, paths)))
+        _refuse(f"{stated}: found {len(paths)} paths, expected one")
+    return next(iter(paths), None)
+
+
+def make_path(stated: str, value: object, directory: Path) -> Path:
+    """Return a path relative to `directory`; `stated` is the option as it was written."""
+    from pytest_llmbench.core.userfile import expand_home
+
+    if not str(value).strip():
+        _refuse(f"{stated} is empty: give a path")
+    return directory / expand_home(str(value))
+
+
+def find_existing(stated: str, value: object, directory: Path) -> Path:
+    """Return a path that exists; the error names its first missing folder."""
+    from pytest_llmbench.core.errors import did_you_mean
+
+    path = make_path(stated, value, directory)
+    try:
+        if path.exists():
+            return path
+    except OSError as error:  # no permission, a name that is too long
+        _refuse(f"{stated}: {error.strerror}, expected a path that can be looked at")
+    if path.is_symlink():
+        _refuse(f"{stated}: a broken link, to {os.readlink(path)}")
+    parent = next(parent for parent in path.parents if parent.exists())
+    missing = path.relative_to(parent).parts[0]
+    names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
+    hint = did_you_mean(missing, names)
+    _refuse(f"{stated} does not exist: {parent} has no {missing!r}{hint}")
+
+
+def _find_folder(stated: str, value: object, directory: Path) -> Path:
+    path = find_existing(stated, value, directory)
+    if not path.is_dir():
+        _refuse(f"{stated}: {path} is a file; give the folder that holds it")
+    return path
+
+
+def _require_writable(stated: str, path: Path, *, folder: bool) -> None:
+    """Refuse a file, or a folder, that cannot be written."""
+    from pytest_llmbench.core.userfile import is_stream
+
+    # os.path.exists, since Path.exists raises PermissionError in a closed folder.
+    if os.path.exists(path) and path.is_dir() is not folder:
+        _refuse(f"{stated}: {path} is a {'file' if folder else 'folder'}")
+    if not folder and os.path.exists(path) and is_stream(path):
+        return
+    above = (path, *path.parents)
+    parent = next(place for place in above if os.path.exists(place) and (place != path or folder))
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        remedy = "give another place, or ask for permission"
+        _refuse(f"{stated}: cannot write below {parent}; {remedy}")

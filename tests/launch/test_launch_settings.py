@@ -1,0 +1,77 @@
+"""What the options of a launch mean, and what a session that goes on takes over."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.stall_limits import StallLimits
+from pytest_llmbench.launch.launch_settings import resolve_launch
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "file.txt").write_text("grok1*")
+    return tmp_path
+
+
+def test_the_folder_of_the_journal_is_made_by_a_launch_and_has_to_be_there_for_what_goes_on(folder: Path) -> None:
+    def find(**values: Any) -> Path | None:
+        launch = resolve_launch({f"llmb_{name}": value for name, value in values.items()}, folder)
+        assert launch is not None
+        return launch.journal
+
+    assert find(launch=True) is None
+    assert find(launch=True, journal="new/place") == folder / "new/place"
+    assert not (folder / "new").exists()
+    assert find(collect=True, journal=[folder / "experiments"]) == folder / "experiments"
+    for values, problem in (
+        (
+            {"collect": True, "journal": "experiment"},
+            r"--llmb-journal=experiment does not exist.*did you mean 'experim",
+        ),
+        ({"resume": True, "journal": "file.txt"}, r"--llmb-journal=file\.txt: .* is a file"),
+        ({"launch": True, "journal": "file.txt/below"}, r"cannot write below .*file\.txt"),
+        ({"launch": True, "journal": ""}, "--llmb-journal= is empty"),
+        ({"launch": True, "journal": ["a", "b"]}, "found 2 paths, expected one"),
+    ):
+        with pytest.raises(SettingsError, match=problem):
+            find(**values)
+
+
+def test_a_session_that_goes_on_elsewhere_takes_what_describes_the_cluster_from_the_one_before(folder: Path) -> None:
+    (folder / "cluster.yaml").touch()
+    values = {"llmb_launch": True, "llmb_max_gpus": "64", "llmb_recipe": ["grok1=experiments"], "llmb_gpu_hours": "9"}
+    begun = resolve_launch(values, folder)
+    there = resolve_launch({"llmb_resume": True, "llmb_max_gpus": "8"}, folder / "experiments")
+    assert begun is not None
+    assert there is not None
+    noted = json.loads(json.dumps(begun.to_note()))
+    going_on = there.restore_begun(noted)
+    assert going_on.cluster == folder / "cluster.yaml"
+    assert going_on.recipes == begun.recipes
+    assert (going_on.largest, going_on.gpu_hours) == (8, 9.0)
+    assert going_on.restore_begun({}) == going_on
+
+
+def test_a_session_that_goes_on_cancels_nothing_that_the_one_before_let_live(folder: Path) -> None:
+    """The command that `--llmb-submit-only` prints does not name the limits."""
+    begun = resolve_launch({"llmb_launch": True, "llmb_stall_limit": "none", "llmb_pending_limit": "72h"}, folder)
+    silent = resolve_launch({"llmb_collect": True}, folder)
+    own = resolve_launch({"llmb_collect": True, "llmb_stall_limit": "45m", "llmb_pending_limit": "1h"}, folder)
+    assert begun
+    assert silent
+    assert own
+    noted = json.loads(json.dumps(begun.to_note()))
+    assert silent.restore_begun(noted).stall_limit == StallLimits(cancels=False)
+    assert silent.restore_begun(noted).pending_limit == timedelta(hours=72)
+    assert own.restore_begun(noted).stall_limit == StallLimits(2700.0)
+    assert own.restore_begun(noted).pending_limit == timedelta(hours=1)
+    assert "stalls: as the session began" in silent.describe(folder)
+    assert any("told after 45 min" in line for line in own.describe(folder))
