@@ -186,18 +186,6 @@ def _read_patterns(stated: str, pattern: str, directory: Path) -> list[str]:
     return [line for line in lines if line]
 
 
-def list_recipes(values: OptionValues, option: Option, directory: Path) -> tuple[tuple[str, Path], ...]:
-    """Return the names of recipes with their folders."""
-    recipes = []
-    for value in values.get(option.dest) or ():
-        stated = f"{option.flag}={value}"
-        name, equals, folder = str(value).partition("=")
-        if not (name and equals and folder):
-            _refuse(f"{stated}: expected NAME=DIR, such as grok1-25.05=/lustre/recipes/grok1")
-        recipes.append((name, make_path(stated, folder, directory)))
-    return tuple(recipes)
-
-
 def find_file(values: OptionValues, option: Option, directory: Path) -> Path | None:
     """Return a file that exists, or None if the option is not given."""
     value = _get_single(values, option)

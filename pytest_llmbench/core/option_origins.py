@@ -11,6 +11,7 @@ from typing import Any
 
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.options import OPTIONS, name_destination
+from pytest_llmbench.core.removed_options import describe_removed
 
 CONFIGURATIONS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 """The files in which pytest looks for its configuration; the first one of a folder that has some counts alone."""
@@ -181,6 +182,8 @@ def refuse_misplaced(path: Path, file: str) -> None:
 def refuse_unknown(unknown: Sequence[str], file: str) -> None:
     """Refuse keys that nobody declared and that were meant for this plugin: what they should do would not be done."""
     for key in unknown:
+        if removed := describe_removed(_normalize(key)):
+            raise SettingsError(f"{file}: {removed}")
         nearest = did_you_mean(key, INI_KEYS)
         flag = next((option.flag for option in OPTIONS if name_destination(option.flag) == _normalize(key)), "")
         if flag and _normalize(key) not in INI_KEYS:

@@ -19,7 +19,6 @@ from pytest_llmbench.core.option_converters import (
     find_page,
     list_folders,
     list_patterns,
-    list_recipes,
     list_tolerances,
     parse_age,
     parse_checks,
@@ -469,27 +468,6 @@ class LaunchOptions(OptionRecord):
         ini="paths",
         find=find_cluster,
         more="cluster.md",
-    )
-    recipes: tuple[tuple[str, Path], ...] = declare(
-        "--llmb-recipe=NAME=DIR",
-        "Folder of a recipe's launch.sh: grok1-25.05=/lustre/grok1; may be repeated",
-        repeats=True,
-        shown="the cluster file's",
-        find=list_recipes,
-    )
-    largest: int = declare(
-        "--llmb-max-gpus=N",
-        "Largest number of GPUs of a job",
-        shown="the cluster file's",
-        parse=parse_count,
-        unset=0,
-    )
-    gpus_per_node: int = declare(
-        "--llmb-gpus-per-node=N",
-        "GPUs of a node",
-        shown="the cluster file's, else the recipe's",
-        parse=parse_count,
-        unset=0,
     )
     launcher: str = declare(
         "--llmb-launcher=NAME",

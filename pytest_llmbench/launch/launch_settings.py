@@ -31,6 +31,11 @@ class LaunchSettings(LaunchOptions):
 
     purpose: Purpose = Purpose.MEASURE
 
+    # Only in the journal of sessions that began before the cluster file had all of this:
+    recipes: tuple[tuple[str, Path], ...] = ()
+    largest: int = 0
+    gpus_per_node: int = 0
+
     @property
     def goes_on(self) -> bool:
         """Whether it goes on with an earlier session."""

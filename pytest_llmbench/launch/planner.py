@@ -384,8 +384,7 @@ def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
     lines = [f"nothing was launched: {none} {where}:"]
     lines += [f"  {formatting.count_noun(len(ids), 'configuration')}: {why}" for why, ids in by_reason.items()]
     hint = (
-        "describe the cluster in cluster.yaml (docs/cluster.md), or with --llmb-gpu, --llmb-max-gpus and "
-        "--llmb-recipe, or give llmb-run's folder with --llmb-cluster=DIR"
+        "describe the cluster in cluster.yaml (docs/cluster.md), or give llmb-run's folder with --llmb-cluster=DIR"
         if cluster.source is None
         else f"see {cluster.source}"
     )

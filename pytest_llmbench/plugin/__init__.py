@@ -37,13 +37,14 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Gen
     strange = [flag for flag in (argument.partition("=")[0] for argument in args) if flag.startswith("--llmb-")]
     if not set(strange) <= set(flags):
         from pytest_llmbench.core.errors import did_you_mean
+        from pytest_llmbench.core.removed_options import describe_removed
 
         _, unknown = parser.parse_known_and_unknown_args(args)
         for flag in (argument.partition("=")[0] for argument in unknown):
             if flag in strange:
-                raise pytest.UsageError(
-                    f"{flag}: there is no such option{did_you_mean(flag, flags)}; see pytest --help"
-                )
+                hint = did_you_mean(flag, flags)
+                unknown_option = f"{flag}: there is no such option{hint}; see pytest --help"
+                raise pytest.UsageError(describe_removed(flag) or unknown_option)
     return result
 
 

@@ -22,7 +22,7 @@ SESSION = "20261121-0545-3f9a"
             ["--llmb-tolerance=1%", "--llmb-certify", "--llmb-inconclusive", "fail"],
         ),
         (["--llmb-acknowledged", "/ci/known.yaml", "--llmb-submit-only"], ["--llmb-acknowledged=/ci/known.yaml"]),
-        (["--llmb-json=out.json", "--llmb-logs=logs", "--llmb-max-gpus=8", "--llmb-submit-only"], []),
+        (["--llmb-json=out.json", "--llmb-logs=logs", "--llmb-max-jobs=8", "--llmb-submit-only"], []),
         (["-kgrok1", "-m", "llmb(gpus=128)", "--llmb-resume"], ["-kgrok1", "-m", "llmb(gpus=128)"]),
     ],
 )

@@ -47,17 +47,26 @@ def test_the_folder_of_the_journal_is_made_by_a_launch_and_has_to_be_there_for_w
 
 def test_a_session_that_goes_on_elsewhere_takes_what_describes_the_cluster_from_the_one_before(folder: Path) -> None:
     (folder / "cluster.yaml").touch()
-    values = {"llmb_launch": True, "llmb_max_gpus": "64", "llmb_recipe": ["grok1=experiments"], "llmb_gpu_hours": "9"}
+    values = {"llmb_launch": True, "llmb_nodelist": "n[1-4]", "llmb_exclude": "n2", "llmb_gpu_hours": "9"}
     begun = resolve_launch(values, folder)
-    there = resolve_launch({"llmb_resume": True, "llmb_max_gpus": "8"}, folder / "experiments")
+    there = resolve_launch({"llmb_resume": True, "llmb_nodelist": "n3"}, folder / "experiments")
     assert begun is not None
     assert there is not None
     noted = json.loads(json.dumps(begun.to_note()))
     going_on = there.restore_begun(noted)
     assert going_on.cluster == folder / "cluster.yaml"
-    assert going_on.recipes == begun.recipes
-    assert (going_on.largest, going_on.gpu_hours) == (8, 9.0)
+    assert (going_on.nodelist, going_on.exclude, going_on.gpu_hours) == ("n3", "n2", 9.0)
     assert going_on.restore_begun({}) == going_on
+
+
+def test_session_of_an_earlier_version_keeps_its_cluster(folder: Path) -> None:
+    """Its options for GPUs and folders of recipes are keys of the cluster file today."""
+    resumed = resolve_launch({"llmb_resume": True}, folder)
+    assert resumed is not None
+    noted = {"recipes": [["grok1", "/lustre/grok1"]], "largest": 64, "gpus_per_node": 4}
+    going_on = resumed.restore_begun(noted)
+    assert going_on.recipes == (("grok1", Path("/lustre/grok1")),)
+    assert (going_on.largest, going_on.gpus_per_node) == (64, 4)
 
 
 def test_a_session_that_goes_on_cancels_nothing_that_the_one_before_let_live(folder: Path) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support.sessions import Judge
 
+from pytest_llmbench.core.removed_options import REPLACEMENTS
+
 PLAIN = "-k=grok1_314b-25.05-gb200-bf16-128"
 
 
@@ -100,6 +102,15 @@ def test_key_in_an_ignored_table_is_refused(
 )
 def test_an_override_is_told_as_one(refused: Refused, arguments: list[str], told: str) -> None:
     assert told in refused(*arguments)
+
+
+@pytest.mark.parametrize("flag", REPLACEMENTS)
+def test_removed_option_names_its_replacement(refused: Refused, pytester: pytest.Pytester, flag: str) -> None:
+    key = flag.removeprefix("--").replace("-", "_")
+    assert f"{flag} was removed: {REPLACEMENTS[flag]}" in refused(f"{flag}=1")
+    assert f"-o: {key} was removed: {REPLACEMENTS[flag]}" in refused("-o", f"{key}=1")
+    pytester.path.joinpath("pytest.ini").write_text(f"[pytest]\n{key} = 1\n", encoding="utf-8")
+    assert f"pytest.ini: {key} was removed: {REPLACEMENTS[flag]}" in refused()
 
 
 def test_what_stands_in_the_environment_is_told_as_that(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:

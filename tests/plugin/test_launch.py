@@ -223,7 +223,6 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
         (["--llmb-launch", "--llmb-stall-limit=5"], "--llmb-stall-limit=5: expected auto, none, or a time such as 45m"),
         (["--llmb-launch", "--llmb-gpu-hours=lots"], "--llmb-gpu-hours=lots: expected a number of GPU-hours"),
         (["--llmb-launch", "--llmb-cluster=clutser.yaml"], "(did you mean 'cluster.yaml'?)"),
-        (["--llmb-launch", "--llmb-recipe=fake"], "--llmb-recipe=fake: expected NAME=DIR"),
         (["--llmb-launch", "--llmb-profile", "--llmb-nccl-trace"], "exclude each other"),
         (["--llmb-collect", "--llmb-resume"], "--llmb-collect and --llmb-resume exclude each other"),
         (["--llmb-launch", "--llmb-session=x"], "--llmb-session is for --llmb-resume and --llmb-collect"),
@@ -311,7 +310,7 @@ def test_where_nothing_fits_it_is_said_why(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
-def test_options_describe_a_cluster_that_is_not_this_machine(pytester: pytest.Pytester) -> None:
-    options = ("--llmb-gpu=h100", "--llmb-max-gpus=512")
-    result = pytester.runpytest("-k", "grok1_314b-24.11-h100-bf16-512", "--llmb-dry-run", *options)
+def test_file_describes_a_cluster_that_is_not_this_machine(pytester: pytest.Pytester) -> None:
+    pytester.path.joinpath("cluster.yaml").write_text("{schema: 1, gpu: h100, largest: 512}\n")
+    result = pytester.runpytest("-k", "grok1_314b-24.11-h100-bf16-512", "--llmb-dry-run")
     result.stdout.fnmatch_lines(["*64 nodes, 512 GPUs*"])

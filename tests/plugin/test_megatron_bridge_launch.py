@@ -350,9 +350,8 @@ def test_launch_without_the_checkpoint_submits_nothing(pytester: pytest.Pytester
 @pytest.mark.slow
 @pytest.mark.usefixtures("_environment")
 def test_dry_run_shows_each_command_and_no_secret(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_inprocess(
-        "-k", "megatron_bridge", "--llmb-launch", "--llmb-dry-run", "--llmb-gpu=b300", "--llmb-max-gpus=2048"
-    )
+    pytester.path.joinpath("cluster.yaml").write_text("{schema: 1, gpu: b300, largest: 2048}\n")
+    result = pytester.runpytest_inprocess("-k", "megatron_bridge", "--llmb-launch", "--llmb-dry-run")
     text = result.stdout.str()
     assert text.count("\n  python scripts/performance/setup_experiment.py --model_family_name ") == 29
     assert set(re.findall("not launched: .*: (.*)", text)) == {

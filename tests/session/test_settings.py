@@ -357,8 +357,6 @@ def test_every_row_is_a_field_of_its_own_name() -> None:
         "--llmb-history": "history_url",
         "--llmb-ignore": "ignored",
         "--llmb-load-checkpoint": "checkpoint",
-        "--llmb-recipe": "recipes",
-        "--llmb-max-gpus": "largest",
     }
 
 

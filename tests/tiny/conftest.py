@@ -59,11 +59,11 @@ def launched(train: ModuleType, steady_python: Path, tmp_path_factory: pytest.Te
     """The folder of a session that launched 50 steps in two processes on the CPU, and recorded them."""
     folder = tmp_path_factory.mktemp("launched")
     command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-q", "-k", IDENTIFIER, "--llmb-launch"]
-    here = ["--llmb-gpu=cpu", "--llmb-max-gpus=2", "--llmb-gpus-per-node=2", "--llmb-repeats=1"]
+    (folder / "cluster.yaml").write_text("{schema: 1, gpu: cpu, gpus_per_node: 2, largest: 2}\n")
     written = [f"--llmb-record={folder / 'recorded'}", "--llmb-json=out.json"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [*command, *here, *written, f"--llmb-baselines={RECIPE}"],
+        [*command, "--llmb-repeats=1", *written, f"--llmb-baselines={RECIPE}"],
         cwd=folder,
         env={**environment, "PYTHON": str(steady_python)},
         capture_output=True,

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ _VALUES = Names(Text("a value", r".*"), _VARIABLE)
 CLUSTER = Fields(
     {"schema": Number(1, 1, whole=True)},
     {
+        "llmb_run": Text(),
         "name": Text(),
         "gpu": ConvertedScalar(_convert_gpu),
         "gpus_per_node": Number(1, 1024, whole=True),
@@ -104,7 +106,8 @@ def read_cluster(path: Path) -> Cluster:
 
     Folders are taken from where the file lies; `${NAME}` in them and in values of variables is left as it is:
     `fill_references` replaces it. A recipe with its release comes before one without. Raises LaunchError with file,
-    line, what was found and what was expected.
+    line, what was found and what was expected. `llmb_run` names llmb-run's own file, whose values the keys of this one
+    replace.
     """
     if path.is_dir() or path.name == LLMB_RUN_FILE:
         return read_llmb_run(path)
@@ -114,11 +117,15 @@ def read_cluster(path: Path) -> Cluster:
         _read_installed(name, entry_of_recipe, path.parent)
         for name, entry_of_recipe in _get_mapping(entry, "installed").items()
     ]
-    own = ("schema", "environment", "installed")
-    return Cluster(
-        **{name: value for name, value in entry.values.items() if name not in own and value is not None},
-        environment=_read_environment(entry),
-        installed=tuple(sorted(installed, key=lambda entry_of_recipe: not entry_of_recipe.release)),
+    llmb_run = _resolve_path(entry.get("llmb_run"), path.parent)
+    below = read_llmb_run(llmb_run) if llmb_run else Cluster()
+    special = ("schema", "llmb_run", "environment", "installed")
+    stated = {name: value for name, value in entry.values.items() if name not in special and value is not None}
+    return replace(
+        below,
+        **stated,
+        environment=(*below.environment, *_read_environment(entry)),
+        installed=(*sorted(installed, key=lambda recipe: not recipe.release), *below.installed),
         source=path,
     )
 
@@ -310,7 +317,7 @@ UNKNOWN = """\
 # gpu_hours: 50              # what one session may use
 # environment:
 #   HF_TOKEN: ${{HF_TOKEN}}    # taken from the shell in which pytest starts
-# installed:                 # where the recipes are; --llmb-recipe=NAME=DIR says it for one session
+# installed:                 # where the recipes are
 #   grok1-25.05: {{folder: /path/to/grok1}}
 """
 

@@ -117,7 +117,7 @@ def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProb
 
 def _name_folder(planned: PlannedJob) -> str:
     name = f"{planned.facts.recipe}-{planned.facts.release}"
-    return f"`folder` of {name} under `installed:` in the cluster file, or give --llmb-recipe={name}=DIR"
+    return f"`folder` of {name} under `installed:` in the cluster file"
 
 
 def _report_missing_script(planned: PlannedJob, script: Path) -> JobProblem:

@@ -28,7 +28,9 @@ def run(folder: Path, cluster: Cluster, *command: str) -> tuple[int, str]:
 def test_nothing_has_to_be_written_before_a_launch(tmp_path: Path, typed_cluster: Cluster) -> None:
     write_recipe(tmp_path, {"8b": WELL})
     (tmp_path / "cluster.yaml").unlink()
-    launch = ("pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch", "--llmb-recipe=fake=recipe")
+    (tmp_path / "baselines" / "fake.yaml").rename(tmp_path / "recipe" / "fake.yaml")  # beside its launch.sh
+    (tmp_path / "pytest.ini").write_text("[pytest]\nllmb_baselines = recipe\n")
+    launch = ("pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch")
     code, output = run(tmp_path, typed_cluster, *launch, "--llmb-dry-run")
     assert code == 0, output
     assert "Slurm has partition batch: 8 h100 a node, 32 GPUs, account research" in " ".join(output.split())
@@ -44,7 +46,9 @@ def test_what_is_written_launches_the_same(tmp_path: Path, typed_cluster: Cluste
     (tmp_path / "cluster.yaml").unlink()
     written = run(tmp_path, typed_cluster, "pytest_llmbench.cli.main", "cluster", "-o", "cluster.yaml")
     assert written == (0, "cluster.yaml: partition batch: 8 h100 a node, 32 GPUs, account research\n")
-    launch = ("pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch", "--llmb-recipe=fake=recipe")
+    with (tmp_path / "cluster.yaml").open("a") as file:
+        file.write("installed: {fake: {folder: recipe}}\n")
+    launch = ("pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch")
     code, output = run(tmp_path, typed_cluster, *launch)
     assert code == 0, output
     assert "launch on: cluster.yaml" in output

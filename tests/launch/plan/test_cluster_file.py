@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,17 @@ def test_mistake_in_the_llmb_run_file_is_named(tmp_path: Path, old: str, new: st
     with pytest.raises(LaunchError) as caught:
         read_llmb_run(path)
     assert message in str(caught.value).replace(str(path), "FILE")
+
+
+def test_keys_of_a_cluster_file_replace_those_of_llmb_run(tmp_path: Path) -> None:
+    (tmp_path / "llmb").mkdir()
+    (tmp_path / "llmb" / "cluster_config.yaml").write_text(NEWER, encoding="utf-8")
+    whole = read_llmb_run(tmp_path / "llmb")
+    file = tmp_path / "cluster.yaml"
+    file.write_text("schema: 1\nllmb_run: llmb\nlargest: 64\npartition: small\nenvironment: {A: b}\n")
+    environment = (*whole.environment, ("A", "b"))
+    changed = replace(whole, largest=64, partition="small", environment=environment, source=file)
+    assert read_cluster(file) == changed != whole
 
 
 def test_folder_without_the_llmb_run_file_is_named(tmp_path: Path) -> None:

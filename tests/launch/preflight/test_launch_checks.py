@@ -346,7 +346,7 @@ def test_recipe_without_a_folder_is_a_problem(tmp_path: Path) -> None:
     (tmp_path / "recipe" / "launch.sh").unlink()
     (line,) = found(job)
     assert line.startswith("nothing says where llama3.1 25.04 is: no folder with its launch.sh | set `folder`")
-    assert "--llmb-recipe=llama3.1-25.04=DIR" in line
+    assert "`folder` of llama3.1-25.04 under `installed:` in the cluster file" in line
 
 
 # --- Slurm ------------------------------------------------------------------------------------------------

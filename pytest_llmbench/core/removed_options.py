@@ -1,0 +1,22 @@
+"""Options that were removed, and the keys that replace them."""
+
+from __future__ import annotations
+
+from pytest_llmbench.core.options import name_destination
+
+_CLUSTER = "in the cluster file (docs/cluster.md)"
+
+REPLACEMENTS = {
+    "--llmb-max-gpus": f"set `largest` {_CLUSTER}",
+    "--llmb-gpus-per-node": f"set `gpus_per_node` {_CLUSTER}",
+    "--llmb-recipe": f"set `folder` of the recipe under `installed` {_CLUSTER}",
+}
+"""The remedy by flag."""
+
+
+def describe_removed(name: str) -> str:
+    """Return the replacement of a removed flag or ini key, or "" for any other name."""
+    for flag, remedy in REPLACEMENTS.items():
+        if name in (flag, name_destination(flag)):
+            return f"{name} was removed: {remedy}"
+    return ""
