@@ -257,7 +257,7 @@ def _list_facts(run: Run) -> Iterator[tuple[str, str]]:
     print rather than the one that is stated."""
     facts = {fact.name: fact.text for fact in collect_facts(run.found, [attempt.log for attempt in run.attempts])}
     yield from ((name, value) for name, value in facts.items() if name not in (STEPS, BATCH_OF_STEPS))
-    described = describe_run(run, Settings())
+    described = describe_run(run)
     if batch := described.get_text("global_batch_size", ""):
         yield str(StatedField.BATCH), batch
     layout = {name: size for name, size in dataclasses.asdict(described.parallelism).items() if size}

@@ -330,33 +330,6 @@ class SessionOptions(OptionRecord):
         find=find_output,
         more="baselines.md#how-many-runs",
     )
-    model: str = declare(
-        "--llmb-model=NAME",
-        "With --llmb-record: the model of runs that match no baseline, where nothing says it",
-        parse=str.lower,
-        unset="",
-        more="own-runs.md",
-    )
-    size: str = declare(
-        "--llmb-size=SIZE",
-        "The same: its size, such as 8b",
-        parse=str.lower,
-        unset="",
-        more="own-runs.md",
-    )
-    dtype: str = declare(
-        "--llmb-dtype=TYPE",
-        "The same: their precision, such as bf16",
-        parse=str.lower,
-        unset="",
-        more="own-runs.md",
-    )
-    gpus: int | None = declare(
-        "--llmb-gpus=N",
-        "The same: their number of GPUs",
-        parse=parse_count,
-        more="own-runs.md",
-    )
     drift_budget: float | None = declare(
         "--llmb-drift-budget=PERCENT",
         "How much slower recorded baselines may become in all, at most 50%%",

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pytest_llmbench.core.options import name_destination
 
+_DRAFT = "in the file that `llmbench baselines draft` writes (docs/own-runs.md)"
 _CLUSTER = "in the cluster file (docs/cluster.md)"
 
 REPLACEMENTS = {
+    "--llmb-model": f"set `recipe` {_DRAFT}",
+    "--llmb-size": f"set `size` {_DRAFT}",
+    "--llmb-dtype": f"set `dtype` {_DRAFT}",
+    "--llmb-gpus": f"set `gpus` {_DRAFT}",
     "--llmb-max-gpus": f"set `largest` {_CLUSTER}",
     "--llmb-gpus-per-node": f"set `gpus_per_node` {_CLUSTER}",
     "--llmb-recipe": f"set `folder` of the recipe under `installed` {_CLUSTER}",

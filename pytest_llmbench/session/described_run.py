@@ -10,7 +10,6 @@ from pytest_llmbench.core.baseline_records import Parallelism
 from pytest_llmbench.core.log_records import StatedField
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.runs.discover.run_facts import BATCH_OF_STEPS, RunFact, collect_facts
-from pytest_llmbench.session.settings import Settings
 
 UNKNOWN = "unknown"
 UNSIZED = "unsized"
@@ -26,7 +25,6 @@ STATED = {
 }
 """The facts of a log that say a field, the surest first."""
 
-OPTIONS = {"model": "--llmb-model", "size": "--llmb-size", "dtype": "--llmb-dtype", "gpus": "--llmb-gpus"}
 NEEDED = ("gpu", "dtype", "gpus", "global_batch_size", "sequence_length")
 """What decides how fast a run is, and should be said by something."""
 
@@ -45,6 +43,19 @@ _GENERIC = re.compile(
 
 # What a pattern leaves open, with what stands between the numbers of a time.
 _OPEN = re.compile(r"[#*](?:[tz:.-]*[#*])*z?(?![a-z])|[#*]")
+
+
+@dataclass(frozen=True, slots=True)
+class StatedNames:
+    """The names that the user states for runs of no known configuration; "" if not stated."""
+
+    model: str = ""
+    size: str = ""
+    dtype: str = ""
+    gpus: str = ""
+
+
+NO_NAMES = StatedNames()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +89,14 @@ class DescribedRun:
         return "-".join(f"{name}{size}" for name, size in (*sizes, *groups) if size and (size > 1 or name == "gbs"))
 
 
-def describe_run(run: Run, settings: Settings) -> DescribedRun:
-    """Return what logs, metadata, names and options say of a run, in this order of trust."""
+def describe_run(run: Run, gpu: str = "", stated: StatedNames = NO_NAMES) -> DescribedRun:
+    """Describe a run by its log, metadata, names, and what the user states, in this order of trust.
+
+    `gpu` is the value of --llmb-gpu.
+    """
     facts = {fact.name: fact for fact in collect_facts(run.found, [attempt.log for attempt in run.attempts])}
     said: dict[str, list[tuple[str, str]]] = {}
-    for field, value, source in (*_read_log(facts), *_read_hints(run), *_read_options(settings)):
+    for field, value, source in (*_read_log(facts), *_read_hints(run), *_read_stated(gpu, stated)):
         said.setdefault(field, []).append((value, source))
     values = {field: pairs[0][0] for field, pairs in said.items()}
     conflicts = [
@@ -96,7 +110,7 @@ def describe_run(run: Run, settings: Settings) -> DescribedRun:
         {field: value for field, value in values.items() if field != "model"},
         tuple(taken),
         tuple(conflicts),
-        (*([settings.model] if settings.model else []), *models),
+        (*([stated.model] if stated.model else []), *models),
         _read_layout(facts, values),
     )
 
@@ -127,11 +141,12 @@ def _read_hints(run: Run) -> Iterator[tuple[str, str, str]]:
         yield hint.field, hint.value.casefold(), hint.source
 
 
-def _read_options(settings: Settings) -> Iterator[tuple[str, str, str]]:
-    values = {"size": settings.size, "dtype": settings.dtype, "gpus": settings.gpus, "gpu": settings.gpu}
-    for field, value in values.items():
-        if value:
-            yield field, str(value), f"--llmb-{field}"
+def _read_stated(gpu: str, stated: StatedNames) -> Iterator[tuple[str, str, str]]:
+    for field in ("size", "dtype", "gpus"):
+        if value := getattr(stated, field):
+            yield field, value, f"--{field}"
+    if gpu:
+        yield "gpu", gpu, "--llmb-gpu"
 
 
 def _read_layout(facts: Mapping[str, RunFact], values: Mapping[str, str]) -> Parallelism:

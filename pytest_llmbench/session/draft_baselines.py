@@ -39,7 +39,7 @@ from pytest_llmbench.runs.measure.attempts import Choice, choose_segment
 from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, count_own_steps
 from pytest_llmbench.runs.measure.window import choose_window
 from pytest_llmbench.session.catalog import Catalog
-from pytest_llmbench.session.described_run import UNKNOWN, DescribedRun, describe_run, name_model
+from pytest_llmbench.session.described_run import NO_NAMES, UNKNOWN, DescribedRun, StatedNames, describe_run, name_model
 from pytest_llmbench.session.settings import Settings
 
 OWN = "own"
@@ -98,7 +98,9 @@ class Drafts:
         )
 
 
-def draft_baselines(runs: Sequence[Run], settings: Settings, catalog: Catalog) -> Drafts:
+def draft_baselines(
+    runs: Sequence[Run], settings: Settings, catalog: Catalog, stated: StatedNames = NO_NAMES
+) -> Drafts:
     """Return baselines for the runs that match none; a run that may be of one that there is gets no other."""
     groups: dict[tuple[str, RunMatch], list[Run]] = defaultdict(list)
     refused = []
@@ -114,7 +116,7 @@ def draft_baselines(runs: Sequence[Run], settings: Settings, catalog: Catalog) -
     taken = {key: baselines[0] for key, baselines in catalog.baselines.items()}
     drafts = []
     for (dialect, match), of_group in groups.items():
-        described = describe_run(of_group[0], settings)
+        described = describe_run(of_group[0], settings.gpu, stated)
         baseline = _make_baseline(of_group, dialect, match, described, _list_peaks(catalog))
         baseline = _name_apart(baseline, described, taken)
         taken[baseline.key] = baseline

@@ -203,9 +203,6 @@ def _refuse_contradictions(settings: Settings, typed: OptionValues) -> None:
     for flag, reason in (("drift", settings.accept_drift), ("levels", settings.accept_levels)):
         if reason and settings.record is None:
             raise SettingsError(f"--llmb-accept-{flag} without --llmb-record: only what is recorded is accepted")
-    for flag in ("model", "size", "dtype", "gpus"):
-        if getattr(settings, flag) and settings.record is None:
-            raise SettingsError(f"--llmb-{flag} without --llmb-record: it says what is recorded of unknown runs")
     if settings.launch is None:
         return
     for flag, useless in (

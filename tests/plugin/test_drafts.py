@@ -49,3 +49,14 @@ def test_a_file_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixt
     assert code == 1
     assert "another file is there, and was kept; give another folder" in told
     assert file.read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [("--gpus=many", "--gpus=many: expected a whole number from 1"), ("--size= ", "--size= is empty: give a value")],
+)
+def test_draft_refuses_an_invalid_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, told: str
+) -> None:
+    assert main(["baselines", "draft", str(tmp_path), "-o", str(tmp_path / "drafts"), option]) == 2
+    assert told in capsys.readouterr().err

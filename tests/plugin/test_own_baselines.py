@@ -16,6 +16,7 @@ from support.shared_data import shared
 from support.titan_runs import MESH, START, write_run
 
 from pytest_llmbench.baseline.read import read_recipe
+from pytest_llmbench.cli.main import main
 
 
 @pytest.mark.slow
@@ -156,11 +157,13 @@ def test_a_log_without_a_step_at_that_place_is_a_run_that_died(judged: Judge, tm
 
 
 @pytest.mark.slow
-def test_options_say_what_nothing_says(judged: Judge, tmp_path: Path) -> None:
+def test_draft_states_names_that_runs_lack(judged: Judge, tmp_path: Path) -> None:
     write_run(tmp_path / "runs", 1)
-    options = ("--llmb-model=Elm", "--llmb-size=7b", "--llmb-dtype=bf16")
-    recorded = judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-record={tmp_path / 'own'}", *options)
-    assert recorded.verdicts["elm_7b-own-h100-bf16-8"] == "RECORDED"
+    runs, drafts = f"--llmb-logs={tmp_path / 'runs'}", tmp_path / "drafts"
+    stated = ("--model=Elm", "--size=7b", "--dtype=bf16", "--gpus=16")
+    assert main(["baselines", "draft", str(tmp_path / "runs"), "-o", str(drafts), *stated]) == 0
+    recorded = judged(runs, f"--llmb-baselines={drafts}", f"--llmb-record={tmp_path / 'own'}")
+    assert recorded.verdicts["elm_7b-own-h100-bf16-8"] == "RECORDED"  # 8 GPUs: the log states them
     session = judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-baselines={tmp_path / 'own'}", "-k", "elm")
     assert set(session.verdicts) == {"elm_7b-own-h100-bf16-8"}
 

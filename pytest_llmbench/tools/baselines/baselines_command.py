@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.core.errors import BaselineError, did_you_mean
+from pytest_llmbench.core.errors import BaselineError, SettingsError, did_you_mean
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.tools.command_line import (
     WIDTH,
@@ -28,6 +28,7 @@ HANGING: Any = {"subsequent_indent": "  ", "break_on_hyphens": False, "break_lon
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import Baseline
+    from pytest_llmbench.session.described_run import StatedNames
 
 
 def add(commands: Subparsers) -> None:
@@ -73,8 +74,13 @@ def _add_draft(actions: Subparsers) -> None:
     parser = actions.add_parser("draft", help="Write a baseline file without values for runs that match no baseline.")
     add_runs(parser)
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="The folder of the files.")
-    for name, metavar in (("model", "NAME"), ("size", "SIZE"), ("dtype", "TYPE"), ("gpus", "N")):
-        parser.add_argument(f"--{name}", metavar=metavar, help=f"As pytest's --llmb-{name} (default: none).")
+    for flag, metavar, what in (
+        ("--model", "NAME", "Their model"),
+        ("--size", "SIZE", "Its size, such as 8b"),
+        ("--dtype", "TYPE", "Their precision, such as bf16"),
+        ("--gpus", "N", "Their number of GPUs"),
+    ):
+        parser.add_argument(flag, metavar=metavar, help=f"{what}, if nothing else states it (default: none).")
     parser.set_defaults(command=_draft)
 
 
@@ -91,11 +97,12 @@ def _draft(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.session.collect_runs import ingest
     from pytest_llmbench.session.draft_baselines import add_recorded, draft_baselines
 
-    options = {f"llmb_{name}": getattr(arguments, name) for name in ("model", "size", "dtype", "gpus")}
+    stated = _read_names(arguments)
     with rename_flags():
-        settings = resolve_settings(arguments, llmb_record=arguments.output, **options)
+        settings = resolve_settings(arguments, llmb_record=arguments.output)
         catalog = add_recorded(load(settings), Path(arguments.output))
-    drafts = draft_baselines(ingest(settings, catalog, datetime.now(UTC)).runs, settings, catalog)
+    runs = ingest(settings, catalog, datetime.now(UTC)).runs
+    drafts = draft_baselines(runs, settings, catalog, stated)
     written = []
     for path, of_file in drafts.group_by_file(Path(arguments.output)).items():
         remarks = [escape(redact_text(line)) for draft in of_file for line in draft.lines]
@@ -107,6 +114,23 @@ def _draft(arguments: argparse.Namespace) -> Output:
         lines.append(f"{file.path}: {kept}")
     whole = bool(written) and all(file.fate != DraftFate.KEPT for file in written)
     return Output("\n".join(lines) or "no run that matches no baseline was found", 0 if whole else 1)
+
+
+def _read_names(arguments: argparse.Namespace) -> StatedNames:
+    """Return the names that were typed. Raises SettingsError."""
+    from pytest_llmbench.core.option_converters import parse_count
+    from pytest_llmbench.session.described_run import StatedNames
+
+    typed = {name: getattr(arguments, name) for name in ("model", "size", "dtype", "gpus")}
+    names = {name: text.strip().lower() for name, text in typed.items() if text is not None}
+    for name, text in names.items():
+        if not text:
+            raise SettingsError(f"--{name}= is empty: give a value, or leave the option out")
+    try:
+        parse_count(names.get("gpus", "1"))
+    except ValueError as error:
+        raise SettingsError(f"--gpus={arguments.gpus}: {error}") from None
+    return StatedNames(**names)
 
 
 def _list(arguments: argparse.Namespace) -> Output:
