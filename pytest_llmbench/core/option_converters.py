@@ -78,13 +78,6 @@ def parse_percentage(text: str) -> float:
     return parse_fraction(text, expected="a percentage such as 1% or 0.5%")
 
 
-def parse_reason(text: str) -> str:
-    """Remove secrets from a reason, since a file keeps it."""
-    from pytest_llmbench.core.redaction import redact_text
-
-    return redact_text(text)
-
-
 def parse_count(text: str, smallest: int = 1, largest: int = 10**6) -> int:
     """Read a whole number between two bounds, both included."""
     if not (text.isascii() and text.isdecimal() and smallest <= int(text) <= largest):

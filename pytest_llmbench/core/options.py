@@ -27,7 +27,6 @@ from pytest_llmbench.core.option_converters import (
     parse_moment,
     parse_nodes,
     parse_percentage,
-    parse_reason,
     parse_repeats,
     parse_retries,
     parse_stall_limit,
@@ -337,21 +336,6 @@ class SessionOptions(OptionRecord):
         ini="string",
         parse=parse_percentage,
         more="baselines.md#drift",
-    )
-    accept_drift: str = declare(
-        "--llmb-accept-drift=REASON",
-        "Why --llmb-record may write what is beyond the drift budget; kept in the file",
-        shown="it may not",
-        parse=parse_reason,
-        unset="",
-    )
-    accept_levels: str = declare(
-        "--llmb-accept-levels=REASON",
-        "Why --llmb-record may write the mean of runs of several levels; kept in the file",
-        shown="it may not",
-        parse=parse_reason,
-        unset="",
-        more="baselines.md#what-is-not-recorded",
     )
     no_cache: bool = declare(
         "--llmb-no-cache",

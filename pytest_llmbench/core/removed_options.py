@@ -5,9 +5,12 @@ from __future__ import annotations
 from pytest_llmbench.core.options import name_destination
 
 _DRAFT = "in the file that `llmbench baselines draft` writes (docs/own-runs.md)"
+_RECORDINGS = "under `recordings` in the file of --llmb-acknowledged (docs/acknowledged.md)"
 _CLUSTER = "in the cluster file (docs/cluster.md)"
 
 REPLACEMENTS = {
+    "--llmb-accept-drift": f"write an entry with `accept: drift` {_RECORDINGS}",
+    "--llmb-accept-levels": f"write an entry with `accept: levels` {_RECORDINGS}",
     "--llmb-model": f"set `recipe` {_DRAFT}",
     "--llmb-size": f"set `size` {_DRAFT}",
     "--llmb-dtype": f"set `dtype` {_DRAFT}",

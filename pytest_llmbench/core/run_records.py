@@ -254,6 +254,23 @@ class Acknowledgement:
     accepts: Reason | None = None  # the reason that fails no run, one of `ACCEPTABLE`
 
 
+class RecordingRule(StrEnum):
+    """A rule of recording that a user may waive with a reason."""
+
+    DRIFT = "drift"  # a value is at most the drift budget slower than the accepted one
+    LEVELS = "levels"  # the recorded runs are of one level
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedRecording:
+    """A rule of recording that a user waived for some configurations."""
+
+    configuration: str  # an id or a shell pattern
+    accepts: RecordingRule
+    expires: date  # the last day on which it counts
+    reason: str  # without secrets, since the baseline file keeps it
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """A measured quantity; its unit and direction are declared once, in core.metric_definitions."""

@@ -141,7 +141,7 @@ def explain_refusal(recording: Recording, previous: Recording | None, budget: fl
         return ""
     return (
         f"{describe_move(step_seconds, find_reference(previous))}, the drift budget is {budget * 100:.10g} %: "
-        'find what makes it slower, or accept it with --llmb-accept-drift="the reason"'
+        "find what makes it slower, or accept it with `accept: drift` in the file of --llmb-acknowledged"
     )
 
 

@@ -231,9 +231,16 @@ class Session:
             from pytest_llmbench.session.record_baselines import record
 
             author, self._recording = self._find_author(), True
-            now, recipes = self.now, (*self.catalog.recipes, *self.results.drafted)
-            recorded = record(self.results, selected, self.settings, now, author, recipes=recipes, guarded=guarded)
-            outcomes, self._recorded = recorded
+            outcomes, self._recorded = record(
+                self.results,
+                selected,
+                self.settings,
+                self.now,
+                author,
+                recipes=(*self.catalog.recipes, *self.results.drafted),
+                accepted=self.catalog.accepted_recordings,
+                guarded=guarded,
+            )
             self.written += [f"wrote {formatting.format_place(path, self.directory)}" for path in self._recorded]
         if guarded:
             self._results = replace(self.results, checks=decide_guard(self.results.checks, outcomes))

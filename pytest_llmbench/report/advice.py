@@ -31,7 +31,7 @@ COLLECTED = (
 )
 NOT_ONE_LEVEL = (
     "find what differs between the runs: nodes, steps, what else ran there; record those of one level, or say why all "
-    'count, where they are at most 10 % apart, with --llmb-accept-levels="the reason"'
+    "count, if they are at most 10 % apart, with `accept: levels` in the file of --llmb-acknowledged"
 )
 
 SLOW_NODES = (
@@ -62,7 +62,7 @@ ADVICE = {
     "slower-than-bound": "judge older runs of it, too, or keep a history (--llmb-history=URL): they tell since when it "
     "is slow",
     "drifted": "find what made it slower since, night by night; if that is meant to be, record it with "
-    '--llmb-record=DIR --llmb-accept-drift="the reason", kept where it exceeds the budget, or allow more with '
+    "--llmb-record=DIR and `accept: drift` in the file of --llmb-acknowledged, or allow more with "
     "--llmb-drift-budget",
     "faster-than-baseline": "record a new baseline with --llmb-record=DIR",
     "did-not-train": "a run that learns nothing is no measure of one that does: look at the data, the learning rate "

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.codes import ACCEPTABLE, Reason
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
+from pytest_llmbench.core.models import AcceptedRecording, RecordingRule
 from pytest_llmbench.core.option_converters import parse_nodes
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.tolerance import parse_fraction
@@ -19,8 +20,9 @@ from pytest_llmbench.judge.acknowledged import LARGEST
 from pytest_llmbench.session.catalog import Catalog
 
 LONGEST = timedelta(days=366)  # whoever still wants it after a year says so again
+LONGEST_RECORDING = timedelta(days=31)  # an entry that is forgotten would let each recording drift
 
-INSTEAD = "record what is slower than that: --llmb-record=DIR --llmb-accept-drift=REASON"
+INSTEAD = "record what is slower than that, with `accept: drift` in the file of --llmb-acknowledged"
 
 # Two acknowledgements of one configuration that begin so near to each other are of one change, which counts once.
 SAME = timedelta(days=7)
@@ -70,9 +72,18 @@ _REPAIR = Fields(
         "by": Text("a name"),
     }
 )
+_RECORDING = Fields(
+    {
+        "configuration": Text("an id or a pattern such as grok1*"),
+        "accept": Text(choices=tuple(map(str, RecordingRule))),
+        "expires": ConvertedScalar(_parse_day),
+        "reason": Text("the reason, in words"),
+        "by": Text("a name"),
+    }
+)
 _FILE = Fields(
     {"schema": Number(1, 1, whole=True), "acknowledged": Items(_ENTRY, least=0)},
-    {"repaired": Items(_REPAIR, least=0)},
+    {"repaired": Items(_REPAIR, least=0), "recordings": Items(_RECORDING, least=0)},
 )
 
 
@@ -115,12 +126,45 @@ def read_last_repair(path: Path, today: date) -> date | None:
     return max((repair["since"] for repair in entry.get("repaired") or ()), default=None)
 
 
+def read_accepted_recordings(path: Path, today: date) -> tuple[AcceptedRecording, ...]:
+    """Return the rules of recording that a file waives.
+
+    Raises SettingsError as `read_acknowledged` does, and for an expiry more than a month from `today`.
+    """
+    from pytest_llmbench.core.redaction import redact_text
+    from pytest_llmbench.core.yamlfile import read_document, read_entry
+
+    def check(entry: YamlMapping, report: Report) -> None:
+        latest = today + LONGEST_RECORDING
+        for accepted in entry.get("recordings") or ():
+            if accepted["expires"] > latest:
+                found = f"found {accepted['expires']}, expected at most a month from now, {latest}"
+                report(accepted.lines["expires"], found)
+
+    root = read_document(path, what="file of acknowledged changes", raises=SettingsError)
+    entry = read_entry(path, root, _FILE, check=check, raises=SettingsError)
+    return tuple(
+        AcceptedRecording(
+            accepted["configuration"],
+            RecordingRule(accepted["accept"]),
+            accepted["expires"],
+            redact_text(accepted["reason"]),
+        )
+        for accepted in entry.get("recordings") or ()
+    )
+
+
 def with_acknowledged(catalog: Catalog, path: Path | None, today: date) -> Catalog:
     """Return the catalog with what was acknowledged for its configurations; as it is without a file."""
     if path is None:
         return catalog
     acknowledged = read_acknowledged(path, [key.id for key in catalog.baselines], today)
-    return replace(catalog, acknowledged=acknowledged, last_repair=read_last_repair(path, today))
+    return replace(
+        catalog,
+        acknowledged=acknowledged,
+        accepted_recordings=read_accepted_recordings(path, today),
+        last_repair=read_last_repair(path, today),
+    )
 
 
 def _check_name(entry: YamlMapping, names: Sequence[str], report: Report) -> None:

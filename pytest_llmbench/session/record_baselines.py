@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from pytest_llmbench.core import formatting, tolerance
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Key, Recipe, Recording
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import ChangeKind, Judgement, LevelChange
+from pytest_llmbench.core.models import AcceptedRecording, RecordingRule
 from pytest_llmbench.core.outcome_records import Outcome, Status
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.robust import compute_mean
@@ -48,7 +50,7 @@ CONTRADICTORY = (
     "not recorded: its runs differ by more than {:.3g} % ({}); record those of one state (--llmb-since, --llmb-max-age)"
 )
 
-ACCEPT = '--llmb-accept-levels="the reason" records their mean'
+ACCEPT = "`accept: levels` in the file of --llmb-acknowledged records their mean"
 
 CHANGED = "its runs are of several levels, {} since {}; --llmb-since={} takes the last one ({}), {}"
 
@@ -86,6 +88,7 @@ def record(
     author: str = "",
     *,
     recipes: Collection[Recipe] = (),
+    accepted: Sequence[AcceptedRecording] = (),
     guarded: bool = False,
 ) -> tuple[tuple[Outcome, ...], tuple[Path, ...]]:
     """Write a recorded baseline for each selected item with valid runs to `settings.record`; judge nothing.
@@ -93,7 +96,7 @@ def record(
     Returns the outcomes and the files that were written. Items with a valid run are skipped, one whose newest run is
     invalid fails, and so does one that would move beyond the drift budget without a reason; without any valid run all
     fail, unless an item of its own says it (`guarded`). Raises RecordError where the files cannot be
-    written. `author` is who records, `recipes` the baseline
+    written. `author` is who records, `accepted` are the rules that the user waived, `recipes` the baseline
     files that the session read: a value that was recorded elsewhere is the beginning of drift, too, and a file keeps
     what its recipe is called.
     """
@@ -107,17 +110,21 @@ def record(
     valid = {result.case.key: _select_recordable(results, chosen, result.case.key, settings, now) for result in sound}
     changes = {result.case.key: result.judgement.changes for result in sound if result.judgement.changes}
     levels = {key: _describe_levels(runs, changes.get(key, ()), settings) for key, runs in valid.items() if runs}
-    refused = {key: why for key, of in levels.items() if (why := _refuse(valid[key], of, settings))}
+    waived = [entry for entry in accepted if now.date() <= entry.expires]
+    reasons = {key: _find_reason(key, RecordingRule.LEVELS, waived) for key in levels}
+    refused = {
+        key: why for key, of in levels.items() if (why := _refuse(valid[key], "" if reasons[key] else of, settings))
+    }
     nodes = {job.job_id: frozenset(job.nodes) for result in sound for job in result.jobs if job.job_id}
     measured = {
         key: (
             with_logged_work(runs[0]),
-            make_recording(runs, now, author, nodes, settings.accept_levels if levels[key] else ""),
+            make_recording(runs, now, author, nodes, reasons[key] if levels[key] else ""),
         )
         for key, runs in valid.items()
         if runs and key not in refused
     }
-    recorded, drifted, written = _write_recorded(measured, settings.record, settings, recipes)
+    recorded, drifted, written = _write_recorded(measured, settings.record, settings, recipes, waived)
     refused |= drifted
     replaced = {key: change for _, changes_of_file in written for key, change in changes_of_file.items()}
     nothing = () if recorded or refused else ("nothing was recorded: no valid run was found",)
@@ -155,7 +162,11 @@ def _record(
 
 
 def _write_recorded(
-    measured: Recorded, directory: Path, settings: Settings, recipes: Collection[Recipe]
+    measured: Recorded,
+    directory: Path,
+    settings: Settings,
+    recipes: Collection[Recipe],
+    waived: Sequence[AcceptedRecording],
 ) -> tuple[Recorded, dict[Key, Refusal], Written]:
     """Return what was recorded, why the rest may not be, and the files with what they replaced."""
     if not measured:
@@ -163,12 +174,15 @@ def _write_recorded(
     with lock_folder(directory):
         baselines = [baseline for recipe in recipes for baseline in recipe.baselines]
         before = find_recorded(directory, measured, baselines)
-        recorded, refused = _accept(measured, before, settings)
+        recorded, refused = _accept(measured, before, settings, waived)
         return recorded, refused, write_recorded(directory, list(recorded.values()), recipes)
 
 
 def _accept(
-    measured: Recorded, before: Mapping[Key, Baseline], settings: Settings
+    measured: Recorded,
+    before: Mapping[Key, Baseline],
+    settings: Settings,
+    waived: Sequence[AcceptedRecording],
 ) -> tuple[Recorded, dict[Key, Refusal]]:
     """Return what may be recorded, with the values that it replaces, and why the rest may not."""
     accepted: dict[Key, tuple[Baseline, Recording]] = {}
@@ -177,13 +191,20 @@ def _accept(
         last = before.get(key)
         previous = last.recording if last else None
         budget = select_drift_budget(settings, last or baseline)
-        why = "" if settings.accept_drift else tolerance.explain_refusal(recording, previous, budget)
+        reason = _find_reason(key, RecordingRule.DRIFT, waived)
+        why = "" if reason else tolerance.explain_refusal(recording, previous, budget)
         if why:
             refused[key] = Verdict.REGRESSION, Reason.DRIFTED, f"not recorded: {why}"
         else:
-            following = tolerance.follow_recording(recording, previous, budget, settings.accept_drift)
+            following = tolerance.follow_recording(recording, previous, budget, reason)
             accepted[key] = (baseline, following)
     return accepted, refused
+
+
+def _find_reason(key: Key, rule: RecordingRule, waived: Sequence[AcceptedRecording]) -> str:
+    """Return the reason of the first entry that waives a rule for a configuration, or ""."""
+    reasons = (entry.reason for entry in waived if entry.accepts is rule and fnmatchcase(key.id, entry.configuration))
+    return next(reasons, "")
 
 
 def _explain_not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judgement:
@@ -203,8 +224,8 @@ def _is_invalid(result: ConfigurationResult) -> bool:
 
 
 def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Refusal | None:
-    """Return why runs are the baseline of nothing; None where they are that of something. Several levels are, where
-    somebody says why."""
+    """Return why runs are the baseline of nothing; None if they are that of something. `levels` describes levels that
+    the user did not accept."""
     trimmed, spread = trim_windows(runs), _find_largest_spread(runs)
     if max(trimmed) > min(trimmed) * (1 + spread):
         return Verdict.INVALID, Reason.REPEATS_DISAGREE, CONTRADICTORY.format(spread * 100, _format_range(trimmed))
@@ -213,7 +234,7 @@ def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Ref
         return Verdict.INVALID, Reason.FEW_STEPS_DECIDE, STALLED
     if unsettled := _find_unsettled(runs, settings):
         return unsettled
-    if levels and not settings.accept_levels:
+    if levels:
         return Verdict.INVALID, Reason.REPEATS_DISAGREE, f"not recorded: {levels}"
     return None
 

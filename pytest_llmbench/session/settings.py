@@ -200,9 +200,6 @@ def _refuse_contradictions(settings: Settings, typed: OptionValues) -> None:
     ):
         if count and settings.record is not None:
             raise SettingsError(f"{flag} with --llmb-record: a session that records judges nothing; run two sessions")
-    for flag, reason in (("drift", settings.accept_drift), ("levels", settings.accept_levels)):
-        if reason and settings.record is None:
-            raise SettingsError(f"--llmb-accept-{flag} without --llmb-record: only what is recorded is accepted")
     if settings.launch is None:
         return
     for flag, useless in (

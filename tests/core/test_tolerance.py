@@ -236,7 +236,7 @@ def test_steps_of_two_percent_are_refused_at_the_third_with_both_numbers() -> No
     assert third
     assert explain_refusal(recorded(7.3 * 1.02**3), third, BUDGET) == (
         "7.747 s is +6.1 % from 7.300 s, accepted on 2025-11-20 by alice on login1, the drift budget is 5 %: "
-        'find what makes it slower, or accept it with --llmb-accept-drift="the reason"'
+        "find what makes it slower, or accept it with `accept: drift` in the file of --llmb-acknowledged"
     )
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from accepted_recordings import accept_recordings
 from generator import write_run
 from support.sessions import Judge, Write
 
@@ -150,12 +151,13 @@ def test_accepted_moves_that_add_up_are_a_caution(
 ) -> None:
     """A script accepts each move: 1.00, 1.06, 1.12 and 1.13."""
     own = tmp_path / "own"
+    accepted = f"--llmb-acknowledged={accept_recordings(tmp_path, 'drift', 'nightly')}"
     found = []
     for month, factor in enumerate((1.0, 1.06, 1.12, 1.13), start=1):
         folder, started = tmp_path / str(month), datetime(2025, month, 1, tzinfo=UTC)
         write_run(folder, baselines[GROK], factor=factor, started=started, job_id=str(month))
         arguments = ("-k", GROK, f"--llmb-baselines={own}") if month > 1 else ("-k", GROK)
-        recording = (f"--llmb-logs={folder}", f"--llmb-record={own}", "--llmb-accept-drift=nightly", *arguments)
+        recording = (f"--llmb-logs={folder}", f"--llmb-record={own}", accepted, *arguments)
         assert judged(*recording).ret == pytest.ExitCode.OK
         found.append(cautions(folder, "-k", GROK, f"--llmb-baselines={own}").get("recorded-moved"))
     sums = [f"recorded values moved {change} since the first: {GROK}" for change in ("+6.0 %", "+12.1 %", "+13.0 %")]
@@ -306,8 +308,8 @@ def test_change_too_large_to_accept_asks_for_recording(
     session = judged(f"--llmb-logs={tmp_path}", "-k", f"test_trend and {GROK}", "--llmb-trend=fail")
     (told,) = [one for one in session.reports if one.get("check") == "trend"]
     assert told["lines"] == [
-        "it is more than the 10 % that an entry may accept; record what is slower than that: --llmb-record=DIR "
-        "--llmb-accept-drift=REASON"
+        "it is more than the 10 % that an entry may accept; record what is slower than that, with `accept: drift` "
+        "in the file of --llmb-acknowledged"
     ]
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from accepted_recordings import accept_recordings
 from generator import write_run
 from support.sessions import Judge, Write
 
@@ -179,7 +180,8 @@ def test_recording_again_shows_the_change_and_stops_at_the_drift_budget(
     assert "not recorded: 7.773 s is +6.1 % from 7.325 s, accepted on 20" in refused.described[GROK]["text"]
     crept = judged(*night(5, 1.09), judge)
     assert (crept.verdicts, crept.described[GROK]["reason"]) == ({GROK: "REGRESSION"}, "drifted")
-    assert judged(*chosen, record, "--llmb-accept-drift=driver 570").verdicts == {GROK: "RECORDED"}
+    accepted = f"--llmb-acknowledged={accept_recordings(tmp_path, 'drift', 'driver 570')}"
+    assert judged(*chosen, record, accepted).verdicts == {GROK: "RECORDED"}
     assert "reason: driver 570" in file.read_text()
     assert judged(*night(6, 1.09), judge).verdicts == {GROK: "PASS"}
 
@@ -206,7 +208,6 @@ USAGE = [
     (["--llmb-logs=.", "--llmb-unmatched=\x1b[2Jlist"], r"=\x1b[2Jlist: expected fail or list"),
     (["--llmb-logs=.", "--llmb-max-age="], "--llmb-max-age= is empty: give a value, or leave the option out"),
     (["--llmb-logs=.", "--llmb-against= "], "--llmb-against= is empty: give a value, or leave the option out"),
-    (["--llmb-logs=.", "--llmb-accept-drift=why"], "--llmb-accept-drift without --llmb-record"),
     (["--llmb-logs=.", "--llmb-drift-budget=5"], "write 5% for 5 percent"),
     (["--llmb-logs=.", "--llmb-tolerence", "5%"], "(did you mean '--llmb-tolerance'?); see pytest --help"),
     (["--llmb-logs", "."], "write --llmb-logs=. with an equals sign"),

@@ -6,12 +6,13 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from pytest_llmbench.core.models import AcceptedRecording, RecordingRule
 from support.builders import KEY
 
 from pytest_llmbench.core.codes import ACCEPTABLE, Reason
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.run_records import Acknowledgement
-from pytest_llmbench.session.acknowledgements import read_acknowledged, read_last_repair
+from pytest_llmbench.session.acknowledgements import read_accepted_recordings, read_acknowledged, read_last_repair
 
 TODAY = date(2025, 11, 20)
 ENTRY = """
@@ -72,8 +73,8 @@ def test_ten_percent_are_the_most_that_is_accepted_to_slower(tmp_path: Path, tex
         (
             "slower: 6%",
             "slower: 60%",
-            "4: found '60%', that is 60 %, expected above 0 and at most 10 %; record what is slower than that: "
-            "--llmb-record=DIR --llmb-accept-drift=REASON",
+            "4: found '60%', that is 60 %, expected above 0 and at most 10 %; record what is slower than that, "
+            "with `accept: drift` in the file of --llmb-acknowledged",
         ),
         ("slower: 6%", "faster: 60%", "4: found '60%', that is 60 %, expected above 0 and at most 50 %"),
         ("slower: 6%", "slowr: 6%", "4: found the unknown key 'slowr', expected"),
@@ -115,6 +116,44 @@ def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path) -> None:
     assert "acknowledged.yaml:1: found an empty file" in refused(tmp_path, "")
     with pytest.raises(SettingsError, match="expected a readable file of acknowledged changes"):
         read_acknowledged(tmp_path / "none.yaml", [KEY.id], TODAY)
+
+
+# --- recordings -----------------------------------------------------------------------------------------------
+
+RECORDING = """
+  - configuration: grok1*
+    accept: drift
+    expires: 2025-12-01
+    reason: driver 570
+    by: A. Person
+"""
+
+
+def test_recording_is_accepted_without_a_known_configuration(tmp_path: Path) -> None:
+    """A configuration that is recorded for the first time is known to no baseline."""
+    path = tmp_path / "acknowledged.yaml"
+    path.write_text(f"{HEAD} []\nrecordings:{RECORDING.replace('grok1*', 'elm_7b-*')}", encoding="utf-8")
+    assert read_acknowledged(path, [KEY.id], TODAY) == ()
+    assert read_accepted_recordings(path, TODAY) == (
+        AcceptedRecording("elm_7b-*", RecordingRule.DRIFT, date(2025, 12, 1), "driver 570"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "message"),
+    [
+        ("accept: drift", "accept: level", "5: found 'level', expected drift or levels (did you mean 'levels'?)"),
+        ("2025-12-01", "2026-01-31", "6: found 2026-01-31, expected at most a month from now, 2025-12-21"),
+        ("    by: A. Person\n", "", "4: found no 'by', expected that key"),
+        ("    expires: 2025-12-01\n", "", "4: found no 'expires', expected that key"),
+    ],
+)
+def test_recording_refuses_an_invalid_entry(tmp_path: Path, written: str, instead: str, message: str) -> None:
+    path = tmp_path / "acknowledged.yaml"
+    path.write_text(f"{HEAD} []\nrecordings:{RECORDING.replace(written, instead)}", encoding="utf-8")
+    with pytest.raises(SettingsError) as caught:
+        read_accepted_recordings(path, TODAY)
+    assert f"acknowledged.yaml:{message}" in str(caught.value)
 
 
 # --- repairs of nodes -----------------------------------------------------------------------------------------

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from accepted_recordings import accept_recordings
 
-from pytest_llmbench.core.commands import CommandOutput, run
+from pytest_llmbench.core.commands import CommandOutput
+from pytest_llmbench.core.commands import run
+from pytest_llmbench.session.acknowledgements import read_accepted_recordings
 from pytest_llmbench.session.record_baselines import find_author
-from pytest_llmbench.session.settings import resolve
 
 
 def git(out: str, code: int = 0) -> object:
@@ -44,6 +47,6 @@ def test_an_author_and_a_reason_are_kept_without_secrets(tmp_path: Path, monkeyp
     monkeypatch.setenv("HF_TOKEN", "hf_53cr3t-of-m1ne")
     assert find_author(tmp_path / "nowhere", {"USER": "hf_53cr3t-of-m1ne"}, "login1", run) == "*** on login1"
     reason = "new driver, see https://u:pw-1s@h/a and hf_53cr3t-of-m1ne"
-    for option in ("llmb_accept_drift", "llmb_accept_levels"):
-        settings = resolve({option: reason, "llmb_record": "recorded", "llmb_logs": ["."]}, tmp_path)
-        assert getattr(settings, option.removeprefix("llmb_")) == "new driver, see https://u:***@h/a and ***"
+    file = accept_recordings(tmp_path, "drift", reason)
+    (accepted,) = read_accepted_recordings(file, datetime.now(UTC).date())
+    assert accepted.reason == "new driver, see https://u:***@h/a and ***"

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from accepted_recordings import accept_recordings
 from generator import write_run
 from generator.__main__ import shipped
 from scipy import stats
@@ -198,6 +199,17 @@ def recording_outcome(folder: Path, **options: Any) -> tuple[Outcome, dict[str, 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("other", [{"expires": NOW.date() - timedelta(days=1)}, {"configuration": "nemotron*"}])
+def test_levels_are_refused_unless_an_entry_is_in_force(tmp_path: Path, other: dict[str, Any]) -> None:
+    write_levels(tmp_path, LEVELS["three and three"])
+    outcome, told = recording_outcome(
+        tmp_path, acknowledged=accept_recordings(tmp_path, "levels", "two pools", **{"expires": NOW.date(), **other})
+    )
+    assert (outcome.failed, told["reason"]) == (True, "repeats-disagree")
+    assert not (tmp_path / "own").exists()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", LEVELS.values(), ids=LEVELS)
 def test_two_levels_are_recorded_only_if_somebody_says_why(tmp_path: Path, levels: tuple[float, ...]) -> None:
     write_levels(tmp_path, levels)
@@ -208,10 +220,12 @@ def test_two_levels_are_recorded_only_if_somebody_says_why(tmp_path: Path, level
     match = re.match(rf"{told_levels}\(\+(\d\.\d) %; 7\.\d+ s to 7\.\d+ s\)", told["text"])
     assert match
     assert float(match[1]) == pytest.approx((max(levels) - 1) * 100, abs=0.4)
-    assert '--llmb-accept-levels="the reason"' in told["text"]
-    assert "--llmb-accept-levels" in advise(told)
+    assert "`accept: levels` in the file of --llmb-acknowledged" in told["text"]
+    assert "`accept: levels` in the file of --llmb-acknowledged" in advise(told)
     assert not (tmp_path / "own").exists()
-    outcome, told = recording_outcome(tmp_path, accept_levels="two pools of nodes")
+    outcome, told = recording_outcome(
+        tmp_path, acknowledged=accept_recordings(tmp_path, "levels", "two pools of nodes", expires=NOW.date())
+    )
     assert (outcome.skipped, told["verdict"]) == (True, "RECORDED")
     assert "of several levels" in told["text"]
     assert "two pools of nodes" in told["text"]
@@ -226,7 +240,9 @@ def test_honest_runs_are_recorded_and_keep_no_reason_that_they_do_not_need(
     tmp_path: Path, runs: int, cv: float
 ) -> None:
     write_levels(tmp_path, (1.0,) * runs, cv)
-    _, told = recording_outcome(tmp_path, accept_levels="a reason for another configuration")
+    _, told = recording_outcome(
+        tmp_path, acknowledged=accept_recordings(tmp_path, "levels", "not needed", expires=NOW.date())
+    )
     assert told["verdict"] == "RECORDED"
     assert f"k0 = {runs}: {runs} nights or sets of nodes" in told["text"]
     assert "recorded-few-groups" not in {note["code"] for note in told["notes"]}, "three are enough"
