@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
-from pytest_llmbench.core.options import OPTIONS, name_destination
+from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS, name_destination
 from pytest_llmbench.core.removed_options import describe_removed
 
 CONFIGURATIONS = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
@@ -185,7 +185,7 @@ def refuse_unknown(unknown: Sequence[str], file: str) -> None:
         if removed := describe_removed(_normalize(key)):
             raise SettingsError(f"{file}: {removed}")
         nearest = did_you_mean(key, INI_KEYS)
-        flag = next((option.flag for option in OPTIONS if name_destination(option.flag) == _normalize(key)), "")
+        flag = next((option.flag for option in TYPED_OPTIONS if name_destination(option.flag) == _normalize(key)), "")
         if flag and _normalize(key) not in INI_KEYS:
             raise SettingsError(f"{file}: {key} is no ini key; write {flag} into addopts")
         if _normalize(key).startswith("llmb") or _is_alike(key):

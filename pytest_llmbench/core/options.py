@@ -63,8 +63,12 @@ class Option:
         find: Callable[[OptionValues, Option, Path], Any] | None = None,
         more: str = "",
     ) -> None:
-        """Texts follow argparse: `%%` is a percent sign."""
+        """`usage` begins with the flag, or with the ini key if there is no flag.
+
+        Texts follow argparse: `%%` is a percent sign.
+        """
         self.flag, _, self.metavar = usage.partition("=")
+        self.has_flag = usage.startswith("--")
         self.dest = name_destination(self.flag)
         """The name under which pytest stores the value; its ini key is the same."""
         self.meaning = meaning
@@ -222,7 +226,7 @@ class SessionOptions(OptionRecord):
         more="acknowledged.md",
     )
     repeat_window: timedelta | None = declare(
-        "--llmb-repeat-window=AGE",
+        "llmb_repeat_window=AGE",
         "Runs of one build that started within this time of the newest are its repeats: 2h, or 0",
         shown="0, none",
         ini="string",
@@ -230,7 +234,7 @@ class SessionOptions(OptionRecord):
         more="statistics.md#more-than-one-run",
     )
     assumed_cv: float = declare(
-        "--llmb-assumed-cv=PERCENT",
+        "llmb_assumed_cv=PERCENT",
         "Run-to-run variation assumed where nothing was measured, at most 50%%",
         default="1%",
         ini="string",
@@ -562,6 +566,8 @@ class LaunchOptions(OptionRecord):
 JUDGING_OPTIONS = tuple(list_rows(SessionOptions).values())
 LAUNCH_OPTIONS = tuple(list_rows(LaunchOptions).values())
 OPTIONS = (*JUDGING_OPTIONS, *LAUNCH_OPTIONS)
+TYPED_OPTIONS = tuple(option for option in OPTIONS if option.has_flag)
+"""The options of the command line; the others are keys of pytest's configuration."""
 
 LAUNCHING = (
     "--llmb-launch",

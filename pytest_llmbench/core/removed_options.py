@@ -6,9 +6,12 @@ from pytest_llmbench.core.options import name_destination
 
 _DRAFT = "in the file that `llmbench baselines draft` writes (docs/own-runs.md)"
 _RECORDINGS = "under `recordings` in the file of --llmb-acknowledged (docs/acknowledged.md)"
+_SESSION = "or for one session give"
 _CLUSTER = "in the cluster file (docs/cluster.md)"
 
 REPLACEMENTS = {
+    "--llmb-assumed-cv": f"set `llmb_assumed_cv` in pytest's configuration, {_SESSION} -o llmb_assumed_cv=2%",
+    "--llmb-repeat-window": f"set `llmb_repeat_window` in pytest's configuration, {_SESSION} -o llmb_repeat_window=2h",
     "--llmb-accept-drift": f"write an entry with `accept: drift` {_RECORDINGS}",
     "--llmb-accept-levels": f"write an entry with `accept: levels` {_RECORDINGS}",
     "--llmb-model": f"set `recipe` {_DRAFT}",
@@ -23,8 +26,7 @@ REPLACEMENTS = {
 
 
 def describe_removed(name: str) -> str:
-    """Return the replacement of a removed flag or ini key, or "" for any other name."""
-    for flag, remedy in REPLACEMENTS.items():
-        if name in (flag, name_destination(flag)):
-            return f"{name} was removed: {remedy}"
-    return ""
+    """Return the replacement of a removed flag, also written as a key, or ""."""
+    remedies = {name_destination(flag): remedy for flag, remedy in REPLACEMENTS.items()}
+    remedy = remedies.get(name_destination(name))
+    return f"{name} was removed: {remedy}" if remedy else ""

@@ -64,8 +64,14 @@ def _pick_selection(command: Sequence[str]) -> Iterator[str]:
 
 def _pick_judging(command: Sequence[str]) -> Iterator[str]:
     """Yield the arguments that say how runs are judged: with another tolerance what is red could be green."""
-    options = {option.flag: option for option in JUDGING_OPTIONS if option.metavar not in NOT_KEPT}
+    kept = [option for option in JUDGING_OPTIONS if option.metavar not in NOT_KEPT]
+    options = {option.flag: option for option in kept if option.has_flag}
+    keys = tuple(f"{option.dest}=" for option in kept if option.ini)
     for word, following in pairwise((*command, "")):
+        if word in ("-o", "--override-ini") and following.startswith(keys):
+            yield from (word, following)
+        elif word.startswith(tuple(f"{way}{key}" for way in ("-o", "--override-ini=") for key in keys)):
+            yield word
         flag, equals, value = word.partition("=")
         if flag == ACKNOWLEDGED:
             yield f"{flag}={Path(value if equals else following).absolute()}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS, Option
 from pytest_llmbench.plugin import fixtures
 
 
@@ -18,22 +18,27 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     pluginmanager.register(fixtures, fixtures.__name__)
     group = parser.getgroup("llmb", "LLM training benchmarks (pytest-llmbench)")
     for option in OPTIONS:
+        if option.ini:
+            kind: Any = option.ini
+            parser.addini(option.dest, help=_describe_key(option), type=kind)
+    for option in TYPED_OPTIONS:
         takes: dict[str, Any] = {"action": "append" if option.repeats else "store", "metavar": option.metavar}
         if option.is_flag:
             takes = {"action": "store_true", "default": None}
         elif option.alone:
             takes |= {"nargs": "?", "const": option.alone}
         group.addoption(option.flag, dest=option.dest, help=option.help, **takes)
-        if option.ini:
-            kind: Any = option.ini
-            parser.addini(option.dest, help=f"Default of {option.flag}.", type=kind)
+
+
+def _describe_key(option: Option) -> str:
+    return f"Default of {option.flag}." if option.has_flag else option.help
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Generator[None, object, object]:
     """Name the nearest option for one of ours that does not exist, once those of a user's conftest are known too."""
     result = yield
-    flags = [option.flag for option in OPTIONS]
+    flags = [option.flag for option in TYPED_OPTIONS]
     strange = [flag for flag in (argument.partition("=")[0] for argument in args) if flag.startswith("--llmb-")]
     if not set(strange) <= set(flags):
         from pytest_llmbench.core.errors import did_you_mean
@@ -51,7 +56,7 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Gen
 def pytest_configure(config: pytest.Config) -> None:
     """Resolve the options; with runs to judge and no path on the command line, collect the built-in suite."""
     config.addinivalue_line("markers", "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration")
-    if any(config.getoption(option.dest) is not None for option in OPTIONS):
+    if any(config.getoption(option.dest) is not None for option in TYPED_OPTIONS):
         from pytest_llmbench.core.runtime import describe_unfit_system
 
         if unfit := describe_unfit_system():

@@ -32,7 +32,7 @@ from pytest_llmbench.core.option_origins import (
     refuse_unknown,
 )
 from pytest_llmbench.core.option_values import OptionValues, refuse_blank
-from pytest_llmbench.core.options import LAUNCH_OPTIONS, OPTIONS, get_option
+from pytest_llmbench.core.options import LAUNCH_OPTIONS, TYPED_OPTIONS, get_option
 from pytest_llmbench.core.outcome_records import Caution, CautionCode
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.stop_signals import StopSignals
@@ -186,7 +186,7 @@ def _refuse_misuse(config: pytest.Config) -> None:
     """Raise UsageError for options typed on the command line that would do something else than they say."""
     typed = [str(argument) for argument in config.invocation_params.args]
     for flag, value in pairwise([*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), "", *typed]):
-        if flag in {option.flag for option in OPTIONS if not option.is_flag} and os.path.exists(value):
+        if flag in {option.flag for option in TYPED_OPTIONS if not option.is_flag} and os.path.exists(value):
             raise pytest.UsageError(
                 f"write {flag}={value} with an equals sign: after a space pytest takes {value} for a test path "
                 "and looks for the project's ini file there"
@@ -215,7 +215,7 @@ def _is_distributed(config: pytest.Config) -> bool:
 
 def _read_values(config: pytest.Config) -> OptionValues:
     """Return the values on the command line, and behind them the ini file's. An empty value is none that was meant."""
-    given = [option for option in OPTIONS if config.getoption(option.dest) is not None]
+    given = [option for option in TYPED_OPTIONS if config.getoption(option.dest) is not None]
     typed = {option.dest: config.getoption(option.dest) for option in given}
     refuse_blank(typed)
     ini = {name: _read_ini_value(config, name) for name in INI_KEYS}

@@ -99,7 +99,7 @@ ADVICE = {
     "in the name of its folder or log (pretrain_<recipe>_<size>_<precision>_<GPUs>) or in its metadata; correct what "
     "contradicts itself; or allow it with --llmb-unmatched=list",
     "within-tolerance": "nothing",
-    "cannot-tell": "run it again, and judge the runs together with --llmb-repeat-window",
+    "cannot-tell": "run it again, and judge the runs together with `llmb_repeat_window`",
     "warming-up": "run more steps before the window, or run it again",
     "few-steps-decide": "look at the slow steps in the log: a stall of the node, a checkpoint, an evaluation; run it "
     "again",
@@ -113,7 +113,7 @@ ADVICE = {
     "order-ambiguous": f"correct the clock, or remove the run that does not count; {ACCEPT.format('order-ambiguous')}",
     "baseline-contradicts": "correct the baseline file (llmbench baselines lint DIR); "
     f"{ACCEPT.format('baseline-contradicts')}",
-    "interval-too-wide": "run it again, and judge the runs together with --llmb-repeat-window; "
+    "interval-too-wide": "run it again, and judge the runs together with `llmb_repeat_window`; "
     f"{ACCEPT.format('interval-too-wide')}",
     "mark-unreadable": "remove the file, or restore it; the runs in its folder are judged as if it did not exist",
     "test-failed": "read the test",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -130,4 +131,5 @@ def rename_flags() -> Iterator[None]:
         yield
     except SettingsError as error:
         text = str(error).replace("--llmb-logs=", "LOGS ").replace("--llmb-logs", "LOGS")
+        text = re.sub(r"\bllmb_(\w+)(?==)", lambda key: "--" + key[1].replace("_", "-"), text)
         raise SettingsError(text.replace("--llmb-", "--")) from None

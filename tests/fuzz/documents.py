@@ -21,7 +21,7 @@ from pytest_llmbench.core.errors import BaselineError, LaunchError, LogError, Re
 from pytest_llmbench.core.job_records import Cluster
 from pytest_llmbench.core.option_origins import find_shadowed_keys, read_file_keys, refuse_misplaced, refuse_unknown
 from pytest_llmbench.core.option_values import OptionValues
-from pytest_llmbench.core.options import OPTIONS
+from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.trial_records import Variant
 from pytest_llmbench.launch.launch_settings import LaunchSettings
@@ -395,7 +395,7 @@ INI = re.compile(r"llmb_[a-z_]+")
 
 def option_seeds() -> list[bytes]:
     """Return options with values, one a line, those of the ini file behind their key."""
-    lines = [f"{option.flag}={value}" for option in OPTIONS for value in (option.default or "1", VALUES[0])]
+    lines = [f"{option.flag}={value}" for option in TYPED_OPTIONS for value in (option.default or "1", VALUES[0])]
     groups = [lines[begin : begin + 3] for begin in range(0, len(lines), 3)]
     ini = [f"{option.dest} = {option.default or '1'}" for option in OPTIONS if option.ini]
     return ["\n".join(group).encode() for group in [*groups, *([line] for line in ini)]]
@@ -405,7 +405,9 @@ def check_option(data: bytes) -> None:
     """Values of options become settings, or the option that is wrong is named; a file that one names is any file."""
     typed: dict[str, object] = {}
     ini: dict[str, object] = {}
-    by_name = {option.flag: option for option in OPTIONS} | {option.dest: option for option in OPTIONS if option.ini}
+    by_name = {option.flag: option for option in TYPED_OPTIONS} | {
+        option.dest: option for option in OPTIONS if option.ini
+    }
     head, _, content = data.partition(b"\n\n")
     for line in head.decode("utf-8", "surrogateescape").split("\n"):
         name, _, value = line.partition("=")

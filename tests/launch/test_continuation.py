@@ -22,6 +22,8 @@ SESSION = "20261121-0545-3f9a"
             ["--llmb-tolerance=1%", "--llmb-certify", "--llmb-inconclusive", "fail"],
         ),
         (["--llmb-acknowledged", "/ci/known.yaml", "--llmb-submit-only"], ["--llmb-acknowledged=/ci/known.yaml"]),
+        (["-o", "llmb_assumed_cv=5%", "-o", "llmb_history=x.db"], ["-o", "llmb_assumed_cv=5%"]),
+        (["-ollmb_tolerance=1%", "-olog_level=INFO"], ["-ollmb_tolerance=1%"]),
         (["--llmb-json=out.json", "--llmb-logs=logs", "--llmb-max-jobs=8", "--llmb-submit-only"], []),
         (["-kgrok1", "-m", "llmb(gpus=128)", "--llmb-resume"], ["-kgrok1", "-m", "llmb(gpus=128)"]),
     ],

@@ -45,7 +45,7 @@ def test_an_ordinary_night_has_no_caution(cautions: Cautions, generated: Write, 
     pytester.makeini(f"[pytest]\nllmb_require = {GROK}\nllmb_max_age = 9000d\nllmb_tolerance = 5%\nllmb_trend = fail\n")
     folder = generated(GROK)
     assert cautions(folder) == {}
-    assert cautions(folder, "-k", GROK, "--llmb-tolerance=3%", "--llmb-repeat-window=2h") == {}
+    assert cautions(folder, "-k", GROK, "--llmb-tolerance=3%", "-o", "llmb_repeat_window=2h") == {}
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_an_ordinary_night_has_no_caution(cautions: Cautions, generated: Write, 
         ("assumed_cv = 5%", "", "assumed-cv", "assumed variation 5 %, not 1 % (llmb_assumed_cv in tox.ini)"),
         ("repeat_window = 2h", "", "repeat-window", "runs within 2h are averaged (llmb_repeat_window in tox.ini)"),
         ("", "--llmb-tolerance=40%", "tolerance", "tolerance 40 %, not 5 % (--llmb-tolerance)"),
-        ("", "--llmb-assumed-cv=5%", "assumed-cv", "assumed variation 5 %, not 1 % (--llmb-assumed-cv)"),
+        ("", "-ollmb_assumed_cv=5%", "assumed-cv", "assumed variation 5 %, not 1 % (-o llmb_assumed_cv)"),
         ("", "-ollmb_tolerance=40%", "tolerance", "tolerance 40 %, not 5 % (-o llmb_tolerance)"),
         ("trend = fail", "--llmb-trend=report", "overridden", "llmb_trend in tox.ini is replaced by --llmb-trend"),
         (

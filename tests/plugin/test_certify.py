@@ -90,7 +90,7 @@ def test_repeats_are_averaged_only_with_a_known_build(judged: Judge, generated: 
     for name, known in ((GROK, True), (LLAMA, False)):
         for hour, factor in enumerate((1.03, 1.02)):
             folder = generated(name, factor=factor, job_id=f"9{hour}", started=STARTED + timedelta(hours=hour))
-        session = judged(logs(folder), "-k", name, "--llmb-repeat-window=3h")
+        session = judged(logs(folder), "-k", name, "-ollmb_repeat_window=3h")
         told = session.described[name]
         assert bool(told["repeats"]) is known
         assert any(note["code"] == ("repeats" if known else "build-unknown") for note in told["notes"])
@@ -102,7 +102,7 @@ def test_repeats_are_averaged_only_with_a_known_build(judged: Judge, generated: 
 def test_run_with_its_own_item_is_not_averaged(judged: Judge, generated: Write) -> None:
     for hour, factor in enumerate((1.02, 1.12)):
         folder = generated(GROK, factor=factor, job_id=f"9{hour}", started=STARTED + timedelta(hours=hour))
-    session = judged(logs(folder), "-k", GROK, "--llmb-runs=each", "--llmb-repeat-window=3h")
+    session = judged(logs(folder), "-k", GROK, "--llmb-runs=each", "-ollmb_repeat_window=3h")
     assert session.verdicts[f"{GROK}-91"] == "REGRESSION"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.core.options import OPTIONS, name_destination
+from pytest_llmbench.core.options import TYPED_OPTIONS, name_destination
 
 
 def test_a_path_behind_a_flag_is_a_path(pytester: pytest.Pytester) -> None:
@@ -33,4 +33,4 @@ def test_misuse_is_one_message(pytester: pytest.Pytester, arguments: list[str], 
 def test_an_option_that_is_not_typed_has_no_value(pytester: pytest.Pytester) -> None:
     """An idle session is known by it."""
     config = pytester.parseconfig()
-    assert {config.getoption(name_destination(option.flag)) for option in OPTIONS} == {None}
+    assert {config.getoption(name_destination(option.flag)) for option in TYPED_OPTIONS} == {None}

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support.sessions import Judge
 
+from pytest_llmbench.core.option_origins import INI_KEYS
+from pytest_llmbench.core.options import name_destination
 from pytest_llmbench.core.removed_options import REPLACEMENTS
 
 PLAIN = "-k=grok1_314b-25.05-gb200-bf16-128"
@@ -105,9 +107,21 @@ def test_an_override_is_told_as_one(refused: Refused, arguments: list[str], told
 
 
 @pytest.mark.parametrize("flag", REPLACEMENTS)
-def test_removed_option_names_its_replacement(refused: Refused, pytester: pytest.Pytester, flag: str) -> None:
-    key = flag.removeprefix("--").replace("-", "_")
-    assert f"{flag} was removed: {REPLACEMENTS[flag]}" in refused(f"{flag}=1")
+def test_removed_option_names_its_replacement(
+    refused: Refused, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    told = f"{flag} was removed: {REPLACEMENTS[flag]}"
+    assert told in refused(f"{flag}=1")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{flag}=1")
+    assert told in refused()
+    monkeypatch.delenv("PYTEST_ADDOPTS")
+    pytester.path.joinpath("pytest.ini").write_text(f"[pytest]\naddopts = {flag}=1\n", encoding="utf-8")
+    assert told in refused()
+
+
+@pytest.mark.parametrize("flag", [flag for flag in REPLACEMENTS if name_destination(flag) not in INI_KEYS])
+def test_removed_option_is_no_ini_key(refused: Refused, pytester: pytest.Pytester, flag: str) -> None:
+    key = name_destination(flag)
     assert f"-o: {key} was removed: {REPLACEMENTS[flag]}" in refused("-o", f"{key}=1")
     pytester.path.joinpath("pytest.ini").write_text(f"[pytest]\n{key} = 1\n", encoding="utf-8")
     assert f"pytest.ini: {key} was removed: {REPLACEMENTS[flag]}" in refused()

@@ -178,7 +178,7 @@ def test_red_comes_first_with_its_log_and_how_to_judge_only_that_again() -> None
 
 def test_what_is_inconclusive_says_how_many_runs_would_settle_it() -> None:
     (found,) = steps(told(), doubtful())
-    assert found.startswith("doubtful: run it again, and judge the runs together with --llmb-repeat-window")
+    assert found.startswith("doubtful: run it again, and judge the runs together with `llmb_repeat_window`")
     assert found.endswith("; about 5 runs would settle it")
     assert "log:" not in found
 

@@ -350,7 +350,9 @@ def test_every_row_is_a_field_of_its_own_name() -> None:
     """A field that is called otherwise is listed here: its option is harder to find."""
     names = {row.flag: name for kind in (Settings, LaunchSettings) for name, row in list_rows(kind).items()}
     assert names.keys() == {option.flag for option in OPTIONS}
-    others = {flag: name for flag, name in names.items() if flag != f"--llmb-{name.replace('_', '-')}"}
+    others = {
+        flag: name for flag, name in names.items() if flag not in (f"--llmb-{name.replace('_', '-')}", f"llmb_{name}")
+    }
     assert others == {
         "--llmb-logs": "log_paths",
         "--llmb-tolerance": "tolerances",

@@ -30,12 +30,12 @@ WHAT_IF = (
     "--llmb-against",
     "--llmb-baseline-release",
     "--llmb-max-age",
-    "--llmb-repeat-window",
-    "--llmb-assumed-cv",
+    "llmb_repeat_window",
+    "llmb_assumed_cv",
     "--llmb-drift-budget",
     "--llmb-certify",
 )
-"""The options of pytest that change a verdict and not which runs are read."""
+"""The options and ini keys of pytest that change a verdict and not which runs are read."""
 
 
 def add(commands: Subparsers) -> None:
@@ -49,14 +49,18 @@ def add(commands: Subparsers) -> None:
     for option in OPTIONS:
         if option.flag in WHAT_IF:
             takes = {"action": "store_true", "default": None} if option.is_flag else {"metavar": option.metavar}
-            flag = option.flag.replace("--llmb-", "--")
-            parser.add_argument(flag, dest=option.dest, help=option.help, **takes)
+            parser.add_argument(_name_flag(option.flag), dest=option.dest, help=option.help, **takes)
     parser.add_argument(
         "--history",
         metavar="URL",
         help="After an upgrade: judge all runs again and list verdicts that differ from those of this history.",
     )
     parser.set_defaults(command=_run)
+
+
+def _name_flag(name: str) -> str:
+    """Return the flag of this command for an option or an ini key of pytest."""
+    return "--" + name.removeprefix("--").replace("_", "-").removeprefix("llmb-")
 
 
 def _run(arguments: argparse.Namespace) -> Output:
@@ -69,7 +73,7 @@ def _run(arguments: argparse.Namespace) -> Output:
     if arguments.history is not None:
         return _run_against_history(arguments, changed)
     if not changed:
-        flags = ", ".join(flag.replace("--llmb-", "--") for flag in WHAT_IF)
+        flags = ", ".join(map(_name_flag, WHAT_IF))
         raise SettingsError(f"nothing to change: give one of {flags}, or --history")
     with rename_flags():
         replayed = replay(resolve_settings(arguments), resolve_settings(arguments, **changed), datetime.now(UTC))
