@@ -303,6 +303,7 @@ def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(tmp_pa
     assert seen["modules"] == [
         "pytest_llmbench",
         "pytest_llmbench.core",
+        "pytest_llmbench.core.option",
         "pytest_llmbench.core.option_converters",
         "pytest_llmbench.core.options",
         "pytest_llmbench.plugin",
@@ -339,7 +340,15 @@ def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_
     assert seen["code"] == 1, done.stdout + done.stderr
     assert seen["heavy"] == ["ahocorasick_rs", "numpy", "yaml"]
     # What an idle session loads comes before any option is known, and the tests of the suite are pytest's.
-    idle = ("plugin", "plugin.fixtures", "core", "core.option_converters", "core.options", "core.runtime")
+    idle = (
+        "plugin",
+        "plugin.fixtures",
+        "core",
+        "core.option",
+        "core.option_converters",
+        "core.options",
+        "core.runtime",
+    )
     expected = {f"pytest_llmbench.{name}" for name in idle}
     assert {name for name in seen["rewritten"] if not name.startswith("pytest_llmbench.suite")} == expected
     assert "PlainImports" not in seen["finders"]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import Tolerance
     from pytest_llmbench.core.job_records import PreflightCheck
+    from pytest_llmbench.core.option import Option
     from pytest_llmbench.core.option_values import OptionValues
-    from pytest_llmbench.core.options import Option
     from pytest_llmbench.core.stall_limits import StallLimits
 
 MINUTES = {"m": 1, "h": 60, "d": 24 * 60, "w": 7 * 24 * 60}

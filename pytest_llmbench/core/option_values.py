@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
+from pytest_llmbench.core.option import Option, OptionRecord, list_rows, name_destination
 from pytest_llmbench.core.option_origins import Origin, Origins, Written, format_value
-from pytest_llmbench.core.options import OPTIONS, Option, OptionRecord, list_rows, name_destination
 
 
 class OptionValues(ChainMap[str, Any]):
@@ -55,11 +55,11 @@ class OptionValues(ChainMap[str, Any]):
 
 
 def refuse_blank(values: Mapping[str, Any]) -> None:
-    """Raise SettingsError for an option whose value is blank."""
-    for option in OPTIONS:
-        value = values.get(option.dest)
+    """Raise SettingsError for an option whose value is blank; `values` are by `dest`."""
+    for name, value in values.items():
         if isinstance(value, str) and not value.strip():
-            raise SettingsError(f"{option.flag}= is empty: give a value, or leave the option out")
+            flag = f"--{name.replace('_', '-')}"
+            raise SettingsError(f"{flag}= is empty: give a value, or leave the option out")
 
 
 def resolve_fields(kind: type[OptionRecord], values: OptionValues, directory: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmbench.core.options import name_destination
+from pytest_llmbench.core.option import name_destination
 
 _DRAFT = "in the file that `llmbench baselines draft` writes (docs/own-runs.md)"
 _RECORDINGS = "under `recordings` in the file of --llmb-acknowledged (docs/acknowledged.md)"

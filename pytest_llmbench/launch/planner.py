@@ -15,13 +15,9 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import TRIALS, Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import Variant
-from pytest_llmbench.launch.launch_settings import COMMITS
-from pytest_llmbench.launch.launch_settings import LaunchSettings
+from pytest_llmbench.launch.launch_settings import COMMITS, LaunchSettings
 from pytest_llmbench.launch.named_nodes import NamedNodes
-from pytest_llmbench.launch.trial_plans import WARMED
-from pytest_llmbench.launch.trial_plans import count_trials
-from pytest_llmbench.launch.trial_plans import estimate_hours
-from pytest_llmbench.launch.trial_plans import plan_allocations
+from pytest_llmbench.launch.trial_plans import WARMED, count_trials, estimate_hours, plan_allocations
 from pytest_llmbench.session.catalog import Catalog
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.launch.ended_jobs import RunJudge, examine_job
 from pytest_llmbench.launch.hours_budget import HoursBudget
 from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.launched_jobs import describe_jobs
 from pytest_llmbench.launch.named_nodes import NamedNodes
 from pytest_llmbench.launch.policies import node_policy
@@ -35,7 +36,6 @@ from pytest_llmbench.launch.policies.run_history import (
 )
 from pytest_llmbench.launch.policies.trial_ledger import NAMES
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 Policy = Callable[[RunHistory], NextRuns | NeedsVerdict | Conclusion]

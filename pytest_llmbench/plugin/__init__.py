@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS, Option
+from pytest_llmbench.core.option import Option
+from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS
 from pytest_llmbench.plugin import fixtures
 
 

@@ -18,19 +18,16 @@ import pytest
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LlmbenchError, ReportError
-from pytest_llmbench.core.option_converters import find_output
-from pytest_llmbench.core.option_origins import (
+from pytest_llmbench.core.ini_file import (
     INI_KEYS,
-    Origins,
-    Written,
-    find_ini_origins,
-    find_option_origins,
     find_shadowed_keys,
     read_file_keys,
     refuse_empty,
     refuse_misplaced,
     refuse_unknown,
 )
+from pytest_llmbench.core.option_converters import find_output
+from pytest_llmbench.core.option_origins import Origins, Written, find_ini_origins, find_option_origins
 from pytest_llmbench.core.option_values import OptionValues, refuse_blank
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, TYPED_OPTIONS, get_option
 from pytest_llmbench.core.outcome_records import Caution, CautionCode

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_llmbench.core.formatting import get_item_id
-from pytest_llmbench.core.options import LAUNCHING, name_destination
+from pytest_llmbench.core.option import name_destination
+from pytest_llmbench.core.options import LAUNCHING
 from pytest_llmbench.core.outcome_records import CheckKind
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Tolerance, ToleranceSource
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Judgement
+from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import Origin, Written, find_origin
-from pytest_llmbench.core.options import name_destination
 from pytest_llmbench.core.outcome_records import Caution, CautionCode, Check, UnmatchedRun
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET, find_reference, find_starting_value, is_beyond

@@ -41,7 +41,6 @@ from pytest_llmbench.session.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.commands import Runner
-    from pytest_llmbench.core.commands import Runner
 
 # Runs further apart than this, or than what the baseline's file tolerates if that is more, are not of one state.
 LARGEST_SPREAD = 0.1

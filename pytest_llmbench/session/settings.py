@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core import runtime
 from pytest_llmbench.core.baseline_records import TimedBy, Tolerance, ToleranceSource
 from pytest_llmbench.core.errors import HistoryError, SettingsError
+from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_converters import SUITES, find_existing
 from pytest_llmbench.core.option_origins import NO_ORIGINS, Origins
 from pytest_llmbench.core.option_values import OptionValues, resolve_fields
-from pytest_llmbench.core.options import SessionOptions, name_destination
+from pytest_llmbench.core.options import SessionOptions
 from pytest_llmbench.core.tolerance import DEFAULT_FRACTION, merge_tolerances
 from pytest_llmbench.core.userfile import expand_home, is_stream
 from pytest_llmbench.report.output_files import REPORTS, find_obstacle

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias
 
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.options import name_destination
+from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.redaction import make_redactor, redact_text
 from pytest_llmbench.core.runtime import STANDARD_ERROR, discard_output
 
@@ -86,7 +86,7 @@ def add_acknowledged(parser: argparse.ArgumentParser, what: str) -> None:
 
 def find_acknowledged(typed: Path | None) -> Path | None:
     """Return the file that was typed, or that pytest's configuration names; None for none."""
-    from pytest_llmbench.core.option_origins import find_file_value
+    from pytest_llmbench.core.ini_file import find_file_value
 
     written = None if typed else find_file_value(ACKNOWLEDGED, Path.cwd())
     return written[1].parent / written[0] if written else typed

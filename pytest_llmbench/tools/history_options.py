@@ -65,7 +65,7 @@ def tell_future(place: StoreLocation) -> None:
 
 def find_stated(typed: str | None, directory: Path) -> tuple[str, str] | None:
     """Return where the history is, and what says so where it was not typed; None where nothing names one."""
-    from pytest_llmbench.core.option_origins import find_file_value
+    from pytest_llmbench.core.ini_file import find_file_value
 
     if typed is not None:
         return typed, ""

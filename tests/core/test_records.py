@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 
 import pytest
-
 from pytest_llmbench.core.models.statements import Hiccup, SlowStep
 
 STEP = SlowStep(20, 120, 2.5)

@@ -18,27 +18,21 @@ from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_base
 from pytest_llmbench.baseline.write import write_recorded
 from pytest_llmbench.core.baseline_records import Baseline, Recipe, Recording
 from pytest_llmbench.core.errors import BaselineError, LaunchError, LogError, RecordError, ReportError, SettingsError
+from pytest_llmbench.core.ini_file import find_shadowed_keys, read_file_keys, refuse_misplaced, refuse_unknown
 from pytest_llmbench.core.job_records import Cluster
-from pytest_llmbench.core.option_origins import find_shadowed_keys, read_file_keys, refuse_misplaced, refuse_unknown
 from pytest_llmbench.core.option_values import OptionValues
 from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.trial_records import Variant
-from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.launch_settings import resolve_launch
-from pytest_llmbench.launch.plan.cluster_file import fill_references
-from pytest_llmbench.launch.plan.cluster_file import read_cluster
-from pytest_llmbench.launch.plan.cluster_file import read_llmb_run
-from pytest_llmbench.launch.plan.variants import MOST_ARMS
-from pytest_llmbench.launch.plan.variants import read_variants
+from pytest_llmbench.launch.launch_settings import LaunchSettings, resolve_launch
+from pytest_llmbench.launch.plan.cluster_file import fill_references, read_cluster, read_llmb_run
+from pytest_llmbench.launch.plan.variants import MOST_ARMS, read_variants
 from pytest_llmbench.report.document import SessionEnding, make_document, read, render
 from pytest_llmbench.report.notifications import convert_to_slack
 from pytest_llmbench.report.output_files import EXPORT, REPORTS, TRACE, find_obstacle
 from pytest_llmbench.session.acknowledgements import read_acknowledged, read_last_repair
 from pytest_llmbench.session.catalog import load, read_suite
-from pytest_llmbench.session.settings import LaunchRequest
-from pytest_llmbench.session.settings import Settings
-from pytest_llmbench.session.settings import resolve
+from pytest_llmbench.session.settings import LaunchRequest, Settings, resolve
 from pytest_llmbench.tools.import_tables.import_command import format_report
 from pytest_llmbench.tools.import_tables.imported_documents import write_drafts
 from pytest_llmbench.tools.nccl.nccl_changes import build_document, compare

@@ -31,8 +31,7 @@ from pytest_llmbench.launch.jobs import session_index as places
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.process import Process
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.named_nodes import NamedNodes
-from pytest_llmbench.launch.named_nodes import restore_named
+from pytest_llmbench.launch.named_nodes import NamedNodes, restore_named
 from pytest_llmbench.logs.log_reader import parse_blocks, read_ending
 from pytest_llmbench.logs.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
 from pytest_llmbench.logs.reading.consistency import is_consistent

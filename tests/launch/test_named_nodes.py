@@ -15,10 +15,7 @@ from support.planned import FACTS
 from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.named_nodes import NamedNodes
-from pytest_llmbench.launch.named_nodes import find_named_nodes
-from pytest_llmbench.launch.named_nodes import restore_named
-from pytest_llmbench.launch.named_nodes import select_named
+from pytest_llmbench.launch.named_nodes import NamedNodes, find_named_nodes, restore_named, select_named
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.settings import Settings

@@ -18,11 +18,8 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
-from pytest_llmbench.launch.planner import Host
-from pytest_llmbench.launch.planner import Planner
-from pytest_llmbench.launch.trial_plans import count_trials
-from pytest_llmbench.launch.trial_plans import estimate_hours
-from pytest_llmbench.launch.trial_plans import plan_allocations
+from pytest_llmbench.launch.planner import Host, Planner
+from pytest_llmbench.launch.trial_plans import count_trials, estimate_hours, plan_allocations
 from pytest_llmbench.session import catalog
 from pytest_llmbench.session.settings import resolve
 

@@ -18,12 +18,8 @@ from pytest_llmbench.core.job_records import PreflightCheck, Purpose
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.plan.variants import find_without_script
-from pytest_llmbench.launch.planner import Host
-from pytest_llmbench.launch.planner import Plan
-from pytest_llmbench.launch.planner import Planner
-from pytest_llmbench.launch.trial_plans import digest_scripts
-from pytest_llmbench.launch.trial_plans import digest_variants
-from pytest_llmbench.launch.trial_plans import refuse_changed
+from pytest_llmbench.launch.planner import Host, Plan, Planner
+from pytest_llmbench.launch.trial_plans import digest_scripts, digest_variants, refuse_changed
 
 AB = LaunchSettings(ab="variants.yaml")
 SEARCH = LaunchSettings(bisect="variants.yaml")

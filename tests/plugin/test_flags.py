@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.core.options import TYPED_OPTIONS, name_destination
+from pytest_llmbench.core.option import name_destination
+from pytest_llmbench.core.options import TYPED_OPTIONS
 
 
 def test_a_path_behind_a_flag_is_a_path(pytester: pytest.Pytester) -> None:

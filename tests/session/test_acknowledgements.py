@@ -6,11 +6,11 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from pytest_llmbench.core.models import AcceptedRecording, RecordingRule
 from support.builders import KEY
 
 from pytest_llmbench.core.codes import ACCEPTABLE, Reason
 from pytest_llmbench.core.errors import SettingsError
+from pytest_llmbench.core.models import AcceptedRecording, RecordingRule
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.session.acknowledgements import read_accepted_recordings, read_acknowledged, read_last_repair
 

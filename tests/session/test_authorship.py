@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from accepted_recordings import accept_recordings
 
-from pytest_llmbench.core.commands import CommandOutput
-from pytest_llmbench.core.commands import run
+from pytest_llmbench.core.commands import CommandOutput, run
 from pytest_llmbench.session.acknowledgements import read_accepted_recordings
 from pytest_llmbench.session.record_baselines import find_author
 

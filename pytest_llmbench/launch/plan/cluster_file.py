@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +13,8 @@ from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.gpus import read_gpu_type
-from pytest_llmbench.core.job_records import Cluster
-from pytest_llmbench.core.job_records import InstalledRecipe
-from pytest_llmbench.core.job_records import NODE_LIST
-from pytest_llmbench.core.job_records import NODE_LIST_EXPECTED
-from pytest_llmbench.core.job_records import Pairs
-from pytest_llmbench.core.option_converters import EXPECTED_NODES
-from pytest_llmbench.core.option_converters import NODES
+from pytest_llmbench.core.job_records import Cluster, InstalledRecipe, Pairs
+from pytest_llmbench.core.option_converters import EXPECTED_NODES, NODES
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,

@@ -17,6 +17,7 @@ from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobStatus, Pur
 from pytest_llmbench.core.judgement_records import Judgement, Look
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
     EndedJob,
@@ -29,7 +30,6 @@ from pytest_llmbench.launch.policies.run_history import (
 )
 from pytest_llmbench.launch.schedulers import load_scheduler
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)

@@ -9,6 +9,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
+from pytest_llmbench.judge.stop_rule import GREEN, count_next_runs
+from pytest_llmbench.pipeline.launch.configuration_progress import (
+    ConfigurationProgress,
+    describe_hung,
+    describe_job,
+    get_nodes,
+    has_stepped,
+    join_texts,
+)
+from pytest_llmbench.pipeline.launch.costs import HoursBudget
+from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes
+from pytest_llmbench.pipeline.launch.node_checks import NodeChecks, NodeJudge, avoid_nodes
+
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Reason, Verdict
@@ -29,22 +42,11 @@ from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.trial_records import TrialTime
-from pytest_llmbench.judge.stop_rule import GREEN, count_next_runs
-from pytest_llmbench.pipeline.launch.configuration_progress import (
-    ConfigurationProgress,
-    describe_hung,
-    describe_job,
-    get_nodes,
-    has_stepped,
-    join_texts,
-)
-from pytest_llmbench.pipeline.launch.costs import HoursBudget
-from pytest_llmbench.pipeline.launch.named_nodes import NamedNodes
-from pytest_llmbench.pipeline.launch.node_checks import NodeChecks, NodeJudge, avoid_nodes
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import NextJob
+
     from pytest_llmbench.launch.launch_settings import LaunchSettings
 
 # why a run is invalid by the state in which its job ended; job-failed for every other

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress, get_nodes, join_texts
+from pytest_llmbench.pipeline.launch.named_nodes import pin_nodes
+
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import LaunchError
@@ -20,16 +23,15 @@ from pytest_llmbench.core.log_records import VARIANT_MARK
 from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.trial_records import NextTrial, Trial, TrialOutcome, TrialReport
-from pytest_llmbench.pipeline.launch.configuration_progress import ConfigurationProgress, get_nodes, join_texts
-from pytest_llmbench.pipeline.launch.named_nodes import pin_nodes
 from pytest_llmbench.pipeline.launch.rerun_policy import LaunchProgress
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.launch.follow import NextJob
-    from pytest_llmbench.launch.launch_settings import LaunchSettings
     from pytest_llmbench.launch.preflight.allocation import AllocationPlan
     from pytest_llmbench.launch.preflight.plan import PlannedJob
+
+    from pytest_llmbench.launch.launch_settings import LaunchSettings
 
 MOST_ALLOCATIONS = 3  # that ended before their runs did; each further run is a job of its own
 

@@ -95,8 +95,7 @@ def guard_exit(run: Callable[[], int]) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.launch.jobs.candidate import make_candidate_folder
-    from pytest_llmbench.launch.jobs.candidate import run_candidate
+    from pytest_llmbench.launch.jobs.candidate import make_candidate_folder, run_candidate
     from pytest_llmbench.session.settings import find_readable
     from pytest_llmbench.tools.command_line import resolve_settings
     from pytest_llmbench.tools.probe.probe_runs import ProbeRequest, probe

@@ -64,7 +64,7 @@ def _name_flag(name: str) -> str:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.core.options import name_destination
+    from pytest_llmbench.core.option import name_destination
 
     values = {name: getattr(arguments, name) for name in map(name_destination, WHAT_IF)}
     changed = {name: value for name, value in values.items() if value is not None}

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import get_option
-from pytest_llmbench.core.options import name_destination
 from pytest_llmbench.core.text import wrap
 from pytest_llmbench.tools.command_line import Output
 from pytest_llmbench.tools.command_line import Subparsers

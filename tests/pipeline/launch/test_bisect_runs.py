@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress, describe_search
+from pytest_llmbench.pipeline.launch.costs import HoursBudget
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.judgement_records import Noise
@@ -19,8 +21,6 @@ from pytest_llmbench.core.trial_records import (
     TrialOutcome,
 )
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.pipeline.launch.bisect_runs import BisectProgress, describe_search
-from pytest_llmbench.pipeline.launch.costs import HoursBudget
 from pytest_llmbench.pipeline.launch.trial_runs import TrialAnswer
 
 NAMES = [f"c{number}" for number in range(9)]

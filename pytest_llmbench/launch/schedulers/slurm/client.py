@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from pytest_llmbench.core.commands import CommandOutput as CommandOutput
-from pytest_llmbench.core.commands import Runner as Runner
-from pytest_llmbench.core.commands import run as run
-from pytest_llmbench.core.commands import CommandOutput
-from pytest_llmbench.core.commands import Runner
+from pytest_llmbench.core.commands import CommandOutput, Runner
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import JobStatus
 from pytest_llmbench.launch.schedulers.slurm.statuses import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.core.option_origins import read_tables
+from pytest_llmbench.core.ini_file import read_tables
 
 
 def test_tables_of_any_depth_are_read(tmp_path: Path) -> None:
