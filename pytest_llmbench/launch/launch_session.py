@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Reason, Verdict
@@ -23,6 +22,7 @@ from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.launch.continuation import add_resumptions, format_collect, format_resume
 from pytest_llmbench.launch.hours_budget import HoursBudget, measure_held
 from pytest_llmbench.launch.interruption import Interrupted, describe_untouched, stop_jobs, tell_left
+from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.launched_runs import LaunchedRuns, skip_judgement
 from pytest_llmbench.launch.named_nodes import find_named_nodes, restore_named, select_named
 from pytest_llmbench.launch.planner import Host, Plan, Planner

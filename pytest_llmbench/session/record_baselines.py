@@ -16,11 +16,10 @@ from pytest_llmbench.core import formatting, tolerance
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Key, Recipe, Recording
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import ChangeKind, Judgement, LevelChange
-from pytest_llmbench.core.models import AcceptedRecording, RecordingRule
 from pytest_llmbench.core.outcome_records import Outcome, Status
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.robust import compute_mean
-from pytest_llmbench.core.run_records import Measurement, Note
+from pytest_llmbench.core.run_records import AcceptedRecording, Measurement, Note, RecordingRule
 from pytest_llmbench.core.tolerance import TIME, get_slot
 from pytest_llmbench.judge.agreement import (
     ENOUGH_GROUPS,

@@ -9,8 +9,8 @@ from datetime import date
 from functools import cache
 
 from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types, written
-from imported_tables import draft
 from support import builders, nccl_traces
+from support.imported_tables import draft
 from support.outcomes import killed, missing, slow, stray, told
 
 from pytest_llmbench.baseline.lint import format_lint_page, lint_file

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from accepted_recordings import accept_recordings
 from generator import write_run
+from support.accepted_recordings import accept_recordings
 from support.sessions import Judge, Write
 
 from pytest_llmbench.core.baseline_records import Baseline

@@ -10,8 +10,7 @@ from support.builders import KEY
 
 from pytest_llmbench.core.codes import ACCEPTABLE, Reason
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.models import AcceptedRecording, RecordingRule
-from pytest_llmbench.core.run_records import Acknowledgement
+from pytest_llmbench.core.run_records import AcceptedRecording, Acknowledgement, RecordingRule
 from pytest_llmbench.session.acknowledgements import read_accepted_recordings, read_acknowledged, read_last_repair
 
 TODAY = date(2025, 11, 20)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from accepted_recordings import accept_recordings
+from support.accepted_recordings import accept_recordings
 
 from pytest_llmbench.core.commands import CommandOutput, run
 from pytest_llmbench.session.acknowledgements import read_accepted_recordings

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from accepted_recordings import accept_recordings
 from generator import write_run
 from generator.__main__ import shipped
 from scipy import stats
+from support.accepted_recordings import accept_recordings
 from support.builders import KEY, NOW, measurement, run
 
 from pytest_llmbench.baseline.read import read_recipe

@@ -13,18 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.option import name_destination
-from pytest_llmbench.core.options import get_option
 from pytest_llmbench.core.text import wrap
-from pytest_llmbench.tools.command_line import Output
-from pytest_llmbench.tools.command_line import Subparsers
-from pytest_llmbench.tools.command_line import redact_values
-from pytest_llmbench.tools.command_line import tell
-from pytest_llmbench.tools.history_options import MOST
-from pytest_llmbench.tools.history_options import add_history
-from pytest_llmbench.tools.history_options import open_history
-from pytest_llmbench.tools.history_options import parse_count
-from pytest_llmbench.tools.history_options import tell_future
+from pytest_llmbench.tools.command_line import Output, Subparsers, redact_values, tell
+from pytest_llmbench.tools.history_options import MOST, add_history, open_history, parse_count, tell_future
 from pytest_llmbench.tools.stored_runs.export_command import FORMATS, IDENTIFIERS, export
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from imported_tables import draft, read
+from support.imported_tables import draft, read
 
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.tools.import_tables.markdown_tables import strip_markup

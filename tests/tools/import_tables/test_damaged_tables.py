@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 import pytest
-from imported_tables import read
+from support.imported_tables import read
 from support.shared_data import shared
 
 from pytest_llmbench.tools.import_tables.document_configurations import DocumentConfigurations

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from imported_tables import draft
+from support.imported_tables import draft
 
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.cli.main import main

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from imported_tables import list_unread
+from support.imported_tables import list_unread
 
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.tools.import_tables.document_configurations import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from imported_tables import list_unread
+from support.imported_tables import list_unread
 
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.cli.main import main

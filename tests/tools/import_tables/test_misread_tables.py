@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from imported_tables import list_unread, read
+from support.imported_tables import list_unread, read
 
 ROWS = """\
 ## Llama 3.1 8b FP8 on H100

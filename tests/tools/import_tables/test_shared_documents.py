@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
-from imported_tables import draft, list_unread, read
+from support.imported_tables import draft, list_unread, read
 from support.shared_data import shared
 
 from pytest_llmbench.baseline.lint import lint_file

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from imported_tables import draft, list_unread, read
+from support.imported_tables import draft, list_unread, read
 
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.tools.import_tables.markdown_tables import read_markdown, strip_markup
