@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.options import get_option, name_destination
+from pytest_llmbench.core.option import name_destination
+from pytest_llmbench.core.options import get_option
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.tools.command_line import tell_aside
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from pytest_llmbench.core.models.statements import Hiccup, SlowStep
+from pytest_llmbench.core.statements import Hiccup, SlowStep
 
 STEP = SlowStep(20, 120, 2.5)
 HICCUP = Hiccup((STEP,), mean=7.5, usual=7.3)
