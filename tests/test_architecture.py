@@ -49,6 +49,7 @@ HEAVY = {
     "pandas",
     "scipy",
     "junit_xml",
+    "msgspec",
     "jinja2",
     "multiprocessing",
     "backports.zstd",
@@ -338,7 +339,7 @@ def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["code"] == 1, done.stdout + done.stderr
-    assert seen["heavy"] == ["ahocorasick_rs", "numpy", "yaml"]
+    assert seen["heavy"] == ["ahocorasick_rs", "msgspec", "numpy", "yaml"]
     # What an idle session loads comes before any option is known, and the tests of the suite are pytest's.
     idle = (
         "plugin",

@@ -227,7 +227,7 @@ def escape_values(values: Any) -> Any:
         return escape(values)
     if isinstance(values, dict):
         return {name: escape_values(value) for name, value in values.items()}
-    if isinstance(values, list):  # most are the columns of steps
+    if isinstance(values, list | tuple):  # most are the columns of steps
         return [value if type(value) is float else escape_values(value) for value in values]
     return values
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
@@ -28,7 +28,12 @@ MOST = 1 << 29  # about a second, and 20 of bzip2
 Place = tuple[Path, int]
 """A log and the number of a line of it, from 1."""
 
-Excerpt = dict[str, Any]
+
+class Excerpt(NamedTuple):
+    """Lines of a log, and the number of the first."""
+
+    first_line: int
+    lines: list[str]
 
 
 def read_excerpts(places: Iterable[Place]) -> dict[Place, Excerpt]:
@@ -81,7 +86,7 @@ def _cut_excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
     lines = [_show(text) for text in texts]
     if lines and not lines[-1]:
         lines.pop()  # what stands behind the last line break
-    return {"first_line": first, "lines": lines} if lines else None
+    return Excerpt(first, lines) if lines else None
 
 
 def _take_around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes, int]:

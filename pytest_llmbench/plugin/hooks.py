@@ -44,6 +44,7 @@ from pytest_llmbench.session.cautions import restore_selection
 
 if TYPE_CHECKING:
     from pytest_llmbench.plugin.session import Session
+    from pytest_llmbench.report.outcome_documents import OutcomeDocument
 
 NOTHING_SELECTED = (
     "nothing was judged: no item was selected. Next: look at -k and -m; `llmbench baselines list` has the names, and "
@@ -178,12 +179,12 @@ def _advise_failed_checks(failed: Collection[str]) -> str:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put the outcome on the report, as a dictionary that crosses xdist."""
+    """Put the outcome on the report."""
     report = yield
     if DESCRIBED in item.stash and (call.when == "call" or not report.passed):
         described = item.stash[DESCRIBED]
         redactor = get_session(item.config).redactor
-        shown = described if report.outcome == described["status"] else _overrule(described, report, redactor)
+        shown = described if report.outcome == described.status else _overrule(described, report, redactor)
         report.llmb = shown  # type: ignore[attr-defined]
         _redact_report(report, redactor)
         if shown is described and _begins_with(report, item.stash[MESSAGE]):
@@ -225,26 +226,49 @@ def _begins_with(report: pytest.TestReport, message: str) -> bool:
     return first.partition(": ")[2] == message.partition("\n")[0]
 
 
-def _overrule(described: dict[str, Any], report: pytest.TestReport, redactor: Redactor) -> dict[str, Any]:
-    """Return the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable(report: Any) -> Generator[None, Any, Any]:
+    """Convert the outcome on a report into plain values, which cross xdist."""
+    data = yield
+    if data is not None and hasattr(report, "llmb"):
+        from pytest_llmbench.report.outcome_documents import make_plain
+
+        return {**data, "llmb": make_plain(report.llmb)}
+    return data
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_from_serializable(data: dict[str, Any]) -> Generator[None, Any, Any]:
+    """Restore the outcome on a report that crossed xdist."""
+    report = yield
+    if report is not None and "llmb" in data:
+        from pytest_llmbench.report.outcome_documents import restore_outcome
+
+        report.llmb = restore_outcome(data["llmb"])
+    return report
+
+
+def _overrule(described: OutcomeDocument, report: pytest.TestReport, redactor: Redactor) -> OutcomeDocument:
+    """Make the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
+    from msgspec.structs import replace
+
     crash = getattr(report.longrepr, "reprcrash", None)
     error = redactor.redact(
         formatting.escape(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])
     )
-    own = described.get("verdict") or described["reason"].upper()
+    own = described.verdict or described.reason.upper()
     verdict, text = "NOT_ASSERTED", f"{own}, but the test {report.outcome} without asking for it"
     if report.failed:
         verdict, text = "TEST_FAILED", f"{own}, but the test failed: {error}"
     reason = verdict.lower().replace("_", "-")
-    change = {"status": report.outcome, "verdict": verdict, "reason": reason, "text": text, "overruled": own}
-    return {**described, **change}
+    return replace(described, status=report.outcome, verdict=verdict, reason=reason, text=text, overruled=own)
 
 
 # --- end of a session -------------------------------------------------------------------------------------
 
 
 class Collector:
-    """Collects outcome dictionaries where the reports arrive: in the only process, or in the xdist controller."""
+    """Collects outcomes where the reports arrive: in the only process, or in the xdist controller."""
 
     def __init__(self, session: Session) -> None:
         """Take the session that keeps them."""
@@ -315,7 +339,7 @@ def _finish(session: pytest.Session, state: Session) -> None:
     if session.exitstatus == pytest.ExitCode.OK and expected and not state.judged:
         state.failures.append("nothing was judged: no item with a verdict ran to its end")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    if session.exitstatus == pytest.ExitCode.OK and any(item["status"] == "failed" for item in state.described):
+    if session.exitstatus == pytest.ExitCode.OK and any(item.status == "failed" for item in state.described):
         state.failures.append("a red item was reported as passed: a conftest or a plugin has changed its report")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and expected:

@@ -23,8 +23,10 @@ from pytest_llmbench.core.runtime import discard_output
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_llmbench.logs.log_excerpt import Excerpt
     from pytest_llmbench.plugin.session import Session
     from pytest_llmbench.report.document import SessionEnding
+    from pytest_llmbench.report.outcome_documents import OutcomeDocument, ReportedExcerpt
     from pytest_llmbench.report.output_files import FileKind
     from pytest_llmbench.report.terminal import TerminalLine
     from pytest_llmbench.session.settings import Settings
@@ -107,7 +109,7 @@ def _list_remarks(session: Session) -> list[str]:
         left_out = formatting.count_noun(results.runs_before_since, "run")
         remarks.append(f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)")
     remarks += [*_explain_nothing_judged(session), *results.remarks]
-    reported = {outcome["id"] for outcome in session.described if outcome["kind"] == "stray"}
+    reported = {outcome.id for outcome in session.described if outcome.kind == "stray"}
     untold = [stray for stray in results.unmatched if stray.id not in reported]
     remarks += [f"{stray.reason.upper()}, not judged: {stray.id}: {stray.summary}" for stray in untold[:5]]
     if len(untold) > 5:
@@ -215,13 +217,18 @@ def announce_reports(
         return
     from pytest_llmbench.core.userfile import is_stream
     from pytest_llmbench.report import html, junit
-    from pytest_llmbench.report.document import SessionEnding, make_document, render
-    from pytest_llmbench.report.output_files import JUNIT, REPORTS, write_whole
+    from pytest_llmbench.report.document import SessionEnding
+    from pytest_llmbench.report.document import SessionHead
+    from pytest_llmbench.report.document import make_document
+    from pytest_llmbench.report.document import render_session
+    from pytest_llmbench.report.output_files import JUNIT
+    from pytest_llmbench.report.output_files import REPORTS
+    from pytest_llmbench.report.output_files import write_whole
 
     ending, now = SessionEnding(int(exit_code), [problem]), datetime.now(UTC)
-    asked = {"version": __version__, "baselines": "", "tolerances": [], "header": [], "timed": str(TimedBy.WINDOW)}
+    head = SessionHead(__version__)
     contents: dict[str, Callable[[], bytes]] = {
-        "--llmb-json": lambda: render(make_document([], asked, ending, now)),
+        "--llmb-json": lambda: render_session(make_document([], head, ending, now)),
         "--llmb-html": lambda: html.render([], now, ending=ending).encode(),
         "--llmb-junit": lambda: junit.render([], now, ending.problems),
         "--junitxml": lambda: junit.render([], now, ending.problems),
@@ -254,34 +261,46 @@ def _void_report(what: str, path: Path, kind: FileKind) -> str:
     return ""
 
 
-def _complete_outcomes(session: Session) -> list[dict[str, Any]]:
-    """Return the outcomes with the nights of the history, and the lines of their logs around a failure."""
+def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
+    """Add the nights of the history to outcomes, and the lines of their logs around a failure."""
     # Nothing shows the secrets of launched jobs: there are no lines where those are not known, as in a session that
     # only collects.
-    from pytest_llmbench.core.redaction import IDENTIFYING, MASK, hide_values
+    from pytest_llmbench.core.redaction import MASK
     from pytest_llmbench.logs.log_excerpt import read_excerpts
+    from pytest_llmbench.report.outcome import redact_texts
+    from pytest_llmbench.report.outcome_documents import select_configurations
 
     history = session.history
     outcomes = session.described
     if history is not None:
         outcomes = [
-            session.redactor.redact_values(history.with_nights(outcome), IDENTIFYING | {"id"}) for outcome in outcomes
+            redact_texts(history.with_nights(outcome), session.redactor) if outcome.kind == "configuration" else outcome
+            for outcome in outcomes
         ]
-    places = [_locate_excerpt(session, outcome["excerpt"]) for outcome in outcomes if "excerpt" in outcome]
+    located = (outcome.excerpt for outcome in select_configurations(outcomes))
+    places = [_locate_excerpt(session, excerpt) for excerpt in located if excerpt]
     excerpts = read_excerpts(places) if MASK not in session.secrets else {}
-
-    def add_lines(outcome: dict[str, Any]) -> dict[str, Any]:
-        excerpt = excerpts.get(_locate_excerpt(session, outcome["excerpt"])) if "excerpt" in outcome else None
-        if excerpt is None:
-            return {name: value for name, value in outcome.items() if name != "excerpt"}
-        lines = session.redactor.redact_lines(hide_values(line, session.secrets) for line in excerpt["lines"])
-        return {**outcome, "excerpt": {**outcome["excerpt"], **excerpt, "lines": lines}}
-
-    return [add_lines(outcome) for outcome in outcomes]
+    return [_add_lines(session, outcome, excerpts) for outcome in outcomes]
 
 
-def _locate_excerpt(session: Session, excerpt: dict[str, Any]) -> tuple[Path, int]:
-    return session.directory / excerpt["log"], excerpt["line"]
+def _add_lines(
+    session: Session, outcome: OutcomeDocument, excerpts: Mapping[tuple[Path, int], Excerpt]
+) -> OutcomeDocument:
+    from msgspec.structs import replace
+
+    from pytest_llmbench.core.redaction import hide_values
+
+    if outcome.kind != "configuration" or outcome.excerpt is None:
+        return outcome
+    read = excerpts.get(_locate_excerpt(session, outcome.excerpt))
+    if read is None:
+        return replace(outcome, excerpt=None)
+    lines = session.redactor.redact_lines(hide_values(line, session.secrets) for line in read.lines)
+    return replace(outcome, excerpt=replace(outcome.excerpt, first_line=read.first_line, lines=tuple(lines)))
+
+
+def _locate_excerpt(session: Session, excerpt: ReportedExcerpt) -> tuple[Path, int]:
+    return session.directory / excerpt.log, excerpt.line
 
 
 def _write(session: Session, name: str, label: str, content: Callable[[], bytes]) -> bool:
@@ -301,14 +320,16 @@ def _write(session: Session, name: str, label: str, content: Callable[[], bytes]
     return True
 
 
-def _render_page(session: Session, outcomes: list[dict[str, Any]], ending: SessionEnding) -> bytes:
+def _render_page(session: Session, outcomes: list[OutcomeDocument], ending: SessionEnding) -> bytes:
+    from msgspec.structs import replace
+
     from pytest_llmbench.report.html import render
-    from pytest_llmbench.report.outcome import describe_stray
+    from pytest_llmbench.report.outcome import describe_stray, redact_texts
 
     # Those that are only listed are no items, and stand in the table all the same.
-    reported = {outcome["id"] for outcome in outcomes if outcome["kind"] == "stray"}
+    reported = {outcome.id for outcome in outcomes if outcome.kind == "stray"}
     listed = [
-        session.redactor.redact_values({**describe_stray(stray, session.directory), "status": "skipped"})
+        redact_texts(replace(describe_stray(stray, session.directory), status="skipped"), session.redactor)
         for stray in session.results.unmatched
         if session.settings.unmatched == "list" and stray.id not in reported
     ]
@@ -335,17 +356,17 @@ def _list_foot(session: Session, ending: SessionEnding) -> Iterator[tuple[str, s
     yield "exit code", f"{ending.exit_code}"
 
 
-def _render_document(session: Session, outcomes: list[dict[str, Any]], ending: SessionEnding) -> bytes:
-    from pytest_llmbench.report.document import make_document, render
+def _render_document(session: Session, outcomes: list[OutcomeDocument], ending: SessionEnding) -> bytes:
+    from pytest_llmbench.report.document import SessionHead, make_document, render_session
 
-    asked = {
-        "version": __version__,
-        "baselines": session.catalog.describe(),
-        "tolerances": list(describe_tolerances(session.settings)),
-        "header": list(list_header(session)),
-        "timed": str(session.settings.timed),
-    }
-    return render(make_document(outcomes, asked, ending, session.now, session.results.planned_hours))
+    head = SessionHead(
+        __version__,
+        session.catalog.describe(),
+        list(describe_tolerances(session.settings)),
+        list(list_header(session)),
+        session.settings.timed,
+    )
+    return render_session(make_document(outcomes, head, ending, session.now, session.results.planned_hours))
 
 
 def tell_github(session: Session, exit_code: int) -> None:
@@ -375,13 +396,15 @@ def store_outcomes(session: Session) -> None:
     """Store the outcomes in the history, if there is one; what cannot be stored is told, and changes nothing."""
     if session.history is None:
         return
+    from pytest_llmbench.report.outcome_documents import make_plain
     from pytest_llmbench.report.verdicts import select_worst
     from pytest_llmbench.session.session_history import with_hashes
 
-    outcomes = select_worst(session.described)
+    worst = select_worst(session.described)
+    outcomes = list(map(make_plain, worst))
     try:
         with session.stop.keep_raised(), session.stop.let_through():
-            outcomes = with_hashes(outcomes, session.directory)
+            outcomes = with_hashes(worst, session.directory)
     except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time
         session.failures.append("history: interrupted, so it holds no sha256 of the logs of this session")
     folders = (session.directory, Path(tempfile.gettempdir()))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason
-from pytest_llmbench.core.outcome_records import CheckKind
+from pytest_llmbench.core.outcome_records import CheckKind, Finding
 from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.stop_signals import StopSignals
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from pytest_llmbench.launch.launch_settings import LaunchSettings
     from pytest_llmbench.launch.planner import Host
     from pytest_llmbench.logs.reading.reader import ReadCounts
+    from pytest_llmbench.report.outcome_documents import CheckOutcome
+    from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
+    from pytest_llmbench.report.outcome_documents import OutcomeDocument
+    from pytest_llmbench.report.outcome_documents import UnmatchedOutcome
     from pytest_llmbench.session.catalog import Catalog
     from pytest_llmbench.session.cautions import Selection
     from pytest_llmbench.session.outcomes import SessionResults
@@ -70,7 +74,7 @@ class Session:
         self.interrupted = False
         self._clock = clock
         self._results = results
-        self._outcomes: dict[str, tuple[Outcome, dict[str, Any]]] = {}
+        self._outcomes: dict[str, tuple[Outcome, ConfigurationOutcome]] = {}
         self._short = False
 
         # What a launch tells of itself.
@@ -94,8 +98,8 @@ class Session:
         self._handed_over = False
 
         # What reports are made from.
-        self.described: list[dict[str, Any]] = []
-        """The outcome dictionaries of the items that ended."""
+        self.described: list[OutcomeDocument] = []
+        """The outcomes of the items that ended."""
         self.context: tuple[str, ...] = ()
         """That nothing was judged, and why, where nothing was."""
         self.written: list[str] = []
@@ -248,7 +252,7 @@ class Session:
         self.context = next((outcome.context for outcome in outcomes if outcome.context), ())
         for outcome in outcomes:
             described = self._describe(outcome)
-            texts = f"{described['verdict']} ({described['reason']})", described["text"]
+            texts = f"{described.verdict} ({described.reason})", described.text
             line = ": ".join(filter(None, (*texts, formatting.join_first(list_files(described)))))
             message = line if outcome.skipped else explain(described, short=self._short)
             self._outcomes[outcome.case.id] = replace(outcome, message=message), described
@@ -273,17 +277,13 @@ class Session:
 
         return find_author(self.directory, os.environ, socket.gethostname(), run)
 
-    def _describe(self, outcome: Outcome) -> dict[str, Any]:
-        from pytest_llmbench.report.outcome import describe
+    def _describe(self, outcome: Outcome) -> ConfigurationOutcome:
+        """Make the document of an outcome as every report, file and store sees it: printable, and without secrets."""
+        from pytest_llmbench.report.outcome import describe, redact
 
-        described = describe(outcome, self.now, self.directory, self.settings.commit)
-        return self._redact({**described, "own": outcome.case.key in self.results.own})
-
-    def _redact(self, described: dict[str, Any]) -> dict[str, Any]:
-        """Return an outcome as every report, file and store sees it: printable, and without secrets."""
-        from pytest_llmbench.report.outcome import redact
-
-        return redact(formatting.escape_values(described), self.redactor)
+        own = outcome.case.key in self.results.own
+        described = describe(outcome, self.now, self.directory, self.settings.commit, own=own)
+        return redact(described, self.redactor)
 
     def _complete(self, results: SessionResults) -> SessionResults:
         """Return results with what the history has of last good runs; strays, named by their paths, show no secret."""
@@ -292,32 +292,31 @@ class Session:
         unmatched = tuple(replace(run, id=self.redactor.redact(run.id)) for run in results.unmatched)
         return replace(results, unmatched=unmatched)
 
-    def get_outcome(self, case: Case) -> tuple[Outcome, dict[str, Any]]:
-        """Return the outcome of a selected item, and its dictionary."""
+    def get_outcome(self, case: Case) -> tuple[Outcome, ConfigurationOutcome]:
+        """Return the outcome of a selected item, and its document."""
         return self._outcomes[case.id]
 
-    def describe_unmatched(self, run: UnmatchedRun) -> tuple[UnmatchedRun, dict[str, Any]]:
-        """Return a run of no known configuration with the message of its item, and its dictionary."""
+    def describe_unmatched(self, run: UnmatchedRun) -> tuple[UnmatchedRun, UnmatchedOutcome]:
+        """Return a run of no known configuration with the message of its item, and its document."""
         from pytest_llmbench.report.explain import explain
-        from pytest_llmbench.report.outcome import describe_stray
+        from pytest_llmbench.report.outcome import describe_stray, redact
 
-        described = self._redact(describe_stray(run, self.directory, self.settings.logs))
+        described = redact(describe_stray(run, self.directory, self.settings.logs), self.redactor)
         return replace(run, message=explain(described, short=self._short)), described
 
-    def describe_check(self, check: Check) -> tuple[Check, dict[str, Any]]:
-        """Return a check with the message of its item, and its dictionary."""
+    def describe_check(self, check: Check) -> tuple[Check, CheckOutcome]:
+        """Return a check with the message of its item, and its document."""
         from pytest_llmbench.report.explain import explain
         from pytest_llmbench.report.outcome import describe_check
-        from pytest_llmbench.report.verdicts import is_guard
+        from pytest_llmbench.report.outcome import redact
         from pytest_llmbench.session.absences import advise_nothing_judged
 
         # What the selection has decided since its item was collected counts.
         check = next((one for one in self.results.checks if (one.kind, one.id) == (check.kind, check.id)), check)
-        described = describe_check(check)
-        if is_guard(described):
-            described["next"] = advise_nothing_judged(self.results, self.settings, self.directory)
-        described = self._redact(described)
-        message = described["text"] if check.skipped else explain(described, short=self._short)
+        guards = check.verdict == Finding.NOTHING_JUDGED
+        advice = advise_nothing_judged(self.results, self.settings, self.directory) if guards else ""
+        described = redact(describe_check(check, advice), self.redactor)
+        message = described.text if check.skipped else explain(described, short=self._short)
         return replace(check, message=message), described
 
     @property
@@ -380,7 +379,7 @@ class Session:
         by = "" if chosen else options or "the selection"
         self.noticed += tell_left_out(self.selection, self.ran, self.unjudged, labels, by)
         if self.settings.record is None:
-            reported = {item["id"] for item in self.described if item["kind"] == "stray"}
+            reported = {item.id for item in self.described if item.kind == "stray"}
             left_out = {name for _, name in (*self.selection.left_out, *self.selection.deselected)}
             untold = (run for run in self.results.unmatched if run.id not in reported | left_out)
             self.noticed += tell_newer(self.results, self.selection, untold)
@@ -408,8 +407,10 @@ class Session:
         )
         return tuple(replace(caution, text=self.redactor.redact(caution.text)) for caution in find_cautions(session))
 
-    def describe_crash(self, nodeid: str, error: str) -> list[dict[str, Any]]:
+    def describe_crash(self, nodeid: str, error: str) -> list[OutcomeDocument]:
         """Return the outcome of an item that ended without one: its worker crashed."""
+        from msgspec import structs
+
         from pytest_llmbench.core.outcome_records import Outcome, Status
 
         result = self.results.configurations.get(formatting.get_item_id(nodeid))
@@ -417,17 +418,18 @@ class Session:
             return []
         described = self._describe(Outcome(result.case, Status.FAILED, result.judgement))
         text = f"the item did not end: {formatting.escape(error.strip().partition(chr(10))[0])}"
-        return [{**described, "verdict": "TEST_FAILED", "reason": "test-failed", "text": self.redactor.redact(text)}]
+        change = {"verdict": "TEST_FAILED", "reason": "test-failed", "text": self.redactor.redact(text)}
+        return [structs.replace(described, **change)]
 
 
-def _is_judged(described: dict[str, Any]) -> bool:
+def _is_judged(described: OutcomeDocument) -> bool:
     from pytest_llmbench.core.codes import Reason
 
-    if described["status"] == "failed":
+    if described.status == "failed":
         return True
-    if described["kind"] == "check":
-        return bool(described["decides"])
-    if described["reason"] == Reason.PURPOSE_DONE:  # a profile, say, that was asked for
+    if described.kind == "check":
+        return described.decides
+    if described.reason == Reason.PURPOSE_DONE:  # a profile, say, that was asked for
         return True
-    verdict = described.get("overruled") or described.get("verdict")
-    return verdict in SOUND and not (described["status"] == "skipped" and verdict == "INCONCLUSIVE")
+    verdict = described.overruled or described.verdict
+    return verdict in SOUND and not (described.status == "skipped" and verdict == "INCONCLUSIVE")

@@ -16,11 +16,12 @@ from pytest_llmbench.core.outcome_records import CheckKind
 
 if TYPE_CHECKING:
     from pytest_llmbench.plugin.session import Session
+    from pytest_llmbench.report.outcome_documents import OutcomeDocument
 
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
-DESCRIBED: pytest.StashKey[dict[str, Any]] = pytest.StashKey()
+DESCRIBED: pytest.StashKey[OutcomeDocument] = pytest.StashKey()
 MESSAGE: pytest.StashKey[str] = pytest.StashKey()
-"""The outcome dictionary of what an item is about, and the message that its fixture has for the test."""
+"""The outcome of what an item is about, and the message that its fixture has for the test."""
 
 COLLECTED: pytest.StashKey[list[pytest.Item]] = pytest.StashKey()
 BY_NAME: pytest.StashKey[set[pytest.Item]] = pytest.StashKey()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import NoteCode
 from pytest_llmbench.report import job_text as jobs
+from pytest_llmbench.report.outcome_documents import (
+    CheckOutcome,
+    ConfigurationOutcome,
+    OutcomeDocument,
+    ReportedLastGood,
+    ReportedResumption,
+)
 
 SINCE_LAST_GOOD = (
     "find what made it slower since the last good run: {differs}run both in turn on the same nodes (--llmb-ab), or "
@@ -169,25 +175,34 @@ NOTHING_TO_DO = frozenset(("checkpoint-load", "within-tolerance", "not-on-cluste
 UNFINISHED = ("NOT_ASSERTED", "INCONCLUSIVE", "IMPROVEMENT", "RECORDED")
 """Verdicts that leave something to do where nothing is red."""
 
-Advice = tuple[list[dict[str, Any]], str]
+Advice = tuple[list[OutcomeDocument], str]
 """Items with one reason, and what to do about them."""
 
 
-def advise(described: dict[str, Any]) -> str:
-    """Return what to do next about an item."""
-    places = described.get("baselines") or ["DIR"]  # with which later sessions judge against what was recorded
-    baselines = " ".join(f"--llmb-baselines={shlex.quote(place)}" for place in places)
-    if _is_due(described):
-        return _advise_resumption(described["resume"])
-    if described.get("slow_nodes") and described["verdict"] == "INCONCLUSIVE":
+def advise(outcome: OutcomeDocument) -> str:
+    """Advise what to do next about an item."""
+    if isinstance(outcome, ConfigurationOutcome):
+        return _advise_on_configuration(outcome)
+    if isinstance(outcome, CheckOutcome):
+        return outcome.next or _fill(ADVICE.get(outcome.reason, ANY_CHECK), outcome)
+    return _fill(ADVICE[outcome.reason], outcome, logs=outcome.logs)
+
+
+def _advise_on_configuration(outcome: ConfigurationOutcome) -> str:
+    if outcome.resume and outcome.resume.due:
+        return _advise_resumption(outcome.resume)
+    if outcome.slow_nodes and outcome.verdict == "INCONCLUSIVE":
         return SLOW_NODES
-    if described.get("trials") and described["reason"] == "nothing-left":
+    if outcome.trials and outcome.reason == "nothing-left":
         return NO_ANSWER
-    if "next" in described:
-        return str(described["next"])
-    command = make_record_command(described.get("logs", ()))
-    advice = _choose_advice(described).format(id=described["id"], baselines=baselines, command=command)
-    return _advise_on_machine(described, advice) if described["reason"] in SLOW_HERE else advice
+    advice = _fill(_choose_advice(outcome), outcome, folders=outcome.baselines)
+    return _advise_on_machine(outcome, advice) if outcome.reason in SLOW_HERE else advice
+
+
+def _fill(advice: str, outcome: OutcomeDocument, *, folders: Sequence[str] = (), logs: Sequence[str] = ()) -> str:
+    """Fill in the id, the folders of what was recorded, and the command that records the runs in `logs`."""
+    baselines = " ".join(f"--llmb-baselines={shlex.quote(folder)}" for folder in folders or ("DIR",))
+    return advice.format(id=outcome.id, baselines=baselines, command=make_record_command(logs))
 
 
 def make_record_command(logs: Iterable[str]) -> str:
@@ -195,78 +210,85 @@ def make_record_command(logs: Iterable[str]) -> str:
     return shlex.join(["pytest", *(f"--llmb-logs={place}" for place in logs), "--llmb-record=own"])
 
 
-def _advise_on_machine(described: dict[str, Any], advice: str) -> str:
+def _advise_on_machine(described: ConfigurationOutcome, advice: str) -> str:
     """Return advice on what several runs of a launch on this machine took, before the usual one; that one elsewhere."""
-    seconds = [job["step_seconds"] for job in jobs.list_last_attempts(described) if job["step_seconds"]]
-    if len(seconds) < 2 or (described.get("run") or {}).get("launcher") != "local":
+    seconds = [job.step_seconds for job in jobs.list_last_attempts(described) if job.step_seconds]
+    if len(seconds) < 2 or described.run is None or described.run.launcher != "local":
         return advice
-    bound, expected = described.get("bound_seconds"), described.get("expected_seconds")
-    apart = described["reason"] == "repeats-disagree" or max(seconds) / min(seconds) > (
+    bound, expected = described.bound_seconds, described.expected_seconds
+    apart = described.reason == "repeats-disagree" or max(seconds) / min(seconds) > (
         bound / expected if bound and expected else 1
     )
     times = " and ".join(", ".join(map(formatting.format_seconds, seconds)).rsplit(", ", 1))
     return RAN_HERE.format(times=times, first=BESIDE if apart else ALIKE, then=advice)
 
 
-def _is_due(described: dict[str, Any]) -> bool:
-    """Whether going on with a session that only collected would start something for this configuration."""
-    return bool((described.get("resume") or {}).get("due"))
+def _advise_resumption(resume: ReportedResumption) -> str:
+    secrets = f", with {', '.join(resume.secrets)} set," if resume.secrets else ""
+    return COLLECTED.format(secrets=secrets, command=resume.command)
 
 
-def _advise_resumption(resume: dict[str, Any]) -> str:
-    secrets = f", with {', '.join(resume['secrets'])} set," if resume["secrets"] else ""
-    return COLLECTED.format(secrets=secrets, command=resume["command"])
-
-
-def _choose_advice(described: dict[str, Any]) -> str:
-    reason = described["reason"]
-    if described.get("timed") == "document" and reason in ("slower-than-bound", "faster-than-baseline", "cannot-tell"):
+def _choose_advice(outcome: ConfigurationOutcome) -> str:
+    reason = outcome.reason
+    if outcome.timed == "document" and reason in ("slower-than-bound", "faster-than-baseline", "cannot-tell"):
         return ONE_STEP
     if reason == "slower-than-bound":
-        if any(note["code"] == NoteCode.ACKNOWLEDGEMENT_EXPIRED for note in described.get("notes", ())):
+        if any(note.code == NoteCode.ACKNOWLEDGEMENT_EXPIRED for note in outcome.notes):
             return EXPIRED
-        recorded = (described.get("baseline") or {}).get("kind") == "recorded"
-        return _advise_since(described) + (KNOWN_CHANGE if recorded else OTHER_CLUSTER)
-    if reason == "repeats-disagree" and described["verdict"] == "INVALID":  # only a recording refuses them
-        return NOT_ONE_LEVEL
-    is_noise_measured = (described.get("estimate") or {}).get("run_to_run", {}).get("measured", False)
-    if described.get("kind") == "check":
-        return ADVICE.get(reason, ANY_CHECK)
-    return ADVICE[reason] + (UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else "")
+        return _advise_since(outcome.last_good) + _advise_on_baseline(outcome.baseline.kind)
+    is_noise_measured = outcome.estimate is not None and outcome.estimate.run_to_run.measured
+    more = UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else ""
+    return _choose_by_reason(reason, outcome.verdict) + more
 
 
-def _advise_since(described: dict[str, Any]) -> str:
-    """Return how to find what made a run slower than its bound."""
-    last = described.get("last_good")
+def _choose_by_reason(reason: str, verdict: str) -> str:
+    # Only a recording refuses repeats that disagree.
+    return NOT_ONE_LEVEL if reason == "repeats-disagree" and verdict == "INVALID" else ADVICE[reason]
+
+
+def _advise_on_baseline(kind: str) -> str:
+    return KNOWN_CHANGE if kind == "recorded" else OTHER_CLUSTER
+
+
+def advise_on_night(configuration: str, reason: str, verdict: str, baseline: str) -> str:
+    """Advise what to do about a stored verdict, by the kind of its baseline; its nights make the noise known."""
+    more = _advise_on_baseline(baseline) if reason == "slower-than-bound" else ""
+    advice = f"{_choose_by_reason(reason, verdict)}{more}"
+    return advice.format(id=configuration, baselines="--llmb-baselines=DIR", command=make_record_command(()))
+
+
+def _advise_since(last: ReportedLastGood | None) -> str:
+    """Advise how to find what made a run slower than its bound."""
     if last is None:
         return ADVICE["slower-than-bound"]
     return SINCE_LAST_GOOD.format(differs="look at what differs, else " if _differs(last) else "")
 
 
-def _differs(last: dict[str, Any]) -> bool:
-    nodes = last["nodes"] or {"before": (), "now": ()}
-    return bool(last["software"]["differs"] or last["settings"]["differs"] or set(nodes["now"]) - set(nodes["before"]))
+def _differs(last: ReportedLastGood) -> bool:
+    others = set(last.nodes.now) - set(last.nodes.before) if last.nodes else ()
+    return bool(last.software.differs or last.settings.differs or others)
 
 
-def count_repeats_needed(described: dict[str, Any]) -> str:
-    """Return how many runs would settle what is inconclusive, `3 runs`; empty where nobody would start so many."""
-    estimate = described.get("estimate") or {}
-    needed = estimate.get("repeats_needed")
-    if described.get("verdict") != "INCONCLUSIVE" or not needed or needed > formatting.MANY:
+def count_repeats_needed(outcome: ConfigurationOutcome) -> str:
+    """Count the runs that would decide what is inconclusive, as `3 runs`; "" if that is too many to start."""
+    estimate = outcome.estimate
+    needed = estimate.repeats_needed if estimate else None
+    if outcome.verdict != "INCONCLUSIVE" or not estimate or not needed or needed > formatting.MANY:
         return ""
     # they would settle how far it is from another value, or tell the same of the nodes
-    if described.get("reason") == "drifted" or described.get("slow_nodes"):
+    if outcome.reason == "drifted" or outcome.slow_nodes:
         return ""
-    return formatting.count_noun(max(needed, estimate["runs"] + 1), "run")
+    return formatting.count_noun(max(needed, estimate.runs + 1), "run")
 
 
-def list_advice(described: Iterable[dict[str, Any]]) -> list[Advice]:
+def list_advice(described: Iterable[OutcomeDocument]) -> list[Advice]:
     """Return what to do about outcomes that stand in the order of their importance: red ones first, those that leave
     nothing to do left out."""
-    groups: dict[tuple[str, bool], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, bool], list[OutcomeDocument]] = {}
     # Sorting is stable: within red and not red the order of importance stays.
-    for outcome in sorted(filter(_is_unfinished, described), key=lambda outcome: outcome["status"] != "failed"):
-        groups.setdefault((outcome["reason"], bool(outcome.get("slow_nodes"))), []).append(outcome)
+    for outcome in sorted(filter(_is_unfinished, described), key=lambda outcome: outcome.status != "failed"):
+        slow_nodes = isinstance(outcome, ConfigurationOutcome) and bool(outcome.slow_nodes)
+        groups.setdefault((outcome.reason, slow_nodes), []).append(outcome)
     return [
         (group, f"{advise(group[0])}{advise_repeats(group[0])}")
         for (reason, _), group in groups.items()
@@ -274,12 +296,14 @@ def list_advice(described: Iterable[dict[str, Any]]) -> list[Advice]:
     ]
 
 
-def _is_unfinished(outcome: dict[str, Any]) -> bool:
+def _is_unfinished(outcome: OutcomeDocument) -> bool:
     """Whether it is red, or a configuration that leaves something to do though it is not."""
-    return outcome["status"] == "failed" or (outcome["kind"] == "configuration" and outcome["verdict"] in UNFINISHED)
+    return outcome.status == "failed" or (isinstance(outcome, ConfigurationOutcome) and outcome.verdict in UNFINISHED)
 
 
-def advise_repeats(described: dict[str, Any]) -> str:
-    """Return how many runs would settle what is inconclusive, as the end of a sentence; empty where none would."""
-    runs = "" if _is_due(described) else count_repeats_needed(described)
+def advise_repeats(outcome: OutcomeDocument) -> str:
+    """Count the runs that would decide what is inconclusive, as the end of a sentence; "" if no number would."""
+    if not isinstance(outcome, ConfigurationOutcome) or (outcome.resume and outcome.resume.due):
+        return ""
+    runs = count_repeats_needed(outcome)
     return f"; about {runs} would settle it" if runs else ""

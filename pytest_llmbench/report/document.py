@@ -1,4 +1,4 @@
-"""A session as one JSON document (`--llmb-json`): what it was asked, how it ended, and the dictionary of each outcome.
+"""A session as one JSON document (`--llmb-json`): what it was asked, how it ended, and each outcome.
 
 Its schema is `session.schema.json` beside this file.
 """
@@ -10,21 +10,30 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from pytest_llmbench.core.baseline_records import TimedBy
 from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.job_records import PlannedHours
 from pytest_llmbench.core.outcome_records import Caution
 from pytest_llmbench.core.userfile import parse_json, read_bytes
 from pytest_llmbench.report.gpu_hours import sum_session
+from pytest_llmbench.report.outcome_documents import (
+    SCHEMA,
+    ConfigurationOutcome,
+    OutcomeDocument,
+    ReportedCaution,
+    ReportedNight,
+    SessionDocument,
+    make_plain,
+)
 from pytest_llmbench.report.verdicts import SessionState, count_verdicts, format_counts, format_findings, select_worst
-
-SCHEMA = 1
-"""Raised when a field of the document changes its meaning; fields may be added."""
-
-PARTS = ("context_begin", "remainder")
-"""The parts of a text that the terminal shows alone: no schema promises them."""
 
 LARGEST_BYTES = 1 << 30
 """Bytes of a document that is read: 5000 configurations with a year of nights each take a third of that."""
@@ -47,7 +56,7 @@ class SessionEnding:
         unsaid = self.exit_code not in (0, 1) and not self.failures
         return (*self.failures, *([f"the session ended with exit code {self.exit_code}"] if unsaid else ()))
 
-    def describe(self, outcomes: Sequence[dict[str, Any]], *, green: bool) -> tuple[SessionState, str]:
+    def describe(self, outcomes: Sequence[OutcomeDocument], *, green: bool) -> tuple[SessionState, str]:
         """Return it in a word, and what stands behind that: the exit code of an error, what is known to be worse.
 
         It is `green` only where nothing is red and the exit code says so too.
@@ -60,58 +69,91 @@ class SessionEnding:
         return state, f"{code}{format_findings(state, outcomes)}"
 
 
+@dataclass(frozen=True, slots=True)
+class SessionHead:
+    """What a session was asked, as its document states it."""
+
+    version: str
+    baselines: str = ""
+    tolerances: Sequence[str] = ()
+    header: Sequence[str] = ()
+    timed: str = TimedBy.WINDOW
+
+
 def make_document(
-    described: Sequence[dict[str, Any]],
-    asked: Mapping[str, Any],
+    outcomes: Sequence[OutcomeDocument],
+    head: SessionHead,
     ending: SessionEnding,
     started: datetime,
     planned: PlannedHours | None = None,
-) -> dict[str, Any]:
-    """Return a session as plain values, each id once, its worst outcome, sorted; `asked`: the version and settings."""
-    outcomes = sorted(select_worst(described), key=lambda outcome: (outcome["kind"], outcome["suite"], outcome["id"]))
-    red = ending.failures or any(outcome["status"] == "failed" for outcome in outcomes)
-    return {
-        "schema": SCHEMA,
-        **asked,
-        "started": started.isoformat(),
-        "exit_code": ending.exit_code,
-        "green": ending.exit_code == 0 and not red,
-        "count": format_counts(described),
-        "counts": count_verdicts(described),
-        "failures": list(ending.failures),
-        "cautions": [{"code": str(caution.code), "text": caution.text} for caution in ending.cautions],
-        "gpu_hours": sum_session(outcomes, planned) or None,
-        "outcomes": [_drop_repeated_environments(_drop_parts(outcome)) for outcome in outcomes],
-    }
+) -> SessionDocument:
+    """Make the document of a session: each id once, its worst outcome, sorted."""
+    worst = sorted(select_worst(outcomes), key=attrgetter("kind", "suite", "id"))
+    red = ending.failures or any(outcome.status == "failed" for outcome in worst)
+    return SessionDocument(
+        schema=SCHEMA,
+        version=head.version,
+        baselines=head.baselines,
+        tolerances=tuple(head.tolerances),
+        header=tuple(head.header),
+        timed=str(head.timed),
+        started=started.isoformat(),
+        exit_code=ending.exit_code,
+        green=ending.exit_code == 0 and not red,
+        count=format_counts(outcomes),
+        counts=count_verdicts(outcomes),
+        failures=tuple(ending.failures),
+        cautions=tuple(ReportedCaution(code=str(caution.code), text=caution.text) for caution in ending.cautions),
+        gpu_hours=sum_session(worst, planned),
+        outcomes=tuple(map(_shorten, worst)),
+    )
 
 
-def _drop_parts(outcome: dict[str, Any]) -> dict[str, Any]:
-    """Return an outcome without what only the terminal shows: it stands in `text` and `context`, too."""
-    return {name: value for name, value in outcome.items() if name not in PARTS}
-
-
-def _drop_repeated_environments(outcome: dict[str, Any]) -> dict[str, Any]:
-    """Return an outcome whose nights name their environment only where it is not that of the night before."""
-    if "history" not in outcome:
+def _shorten(outcome: OutcomeDocument) -> OutcomeDocument:
+    """Drop the sentences that only the terminal shows alone, and environments equal to that of the night before."""
+    if not isinstance(outcome, ConfigurationOutcome):
         return outcome
-    nights: list[dict[str, Any]] = []
-    last: object = None
-    for night in outcome["history"]:
+    nights: list[ReportedNight] = []
+    last: object = UNSET
+    for night in outcome.history:
         # A year of nights of one container repeats the same environment 365 times.
-        same, last = night.get("environment") == last, night.get("environment")
-        nights.append({name: value for name, value in night.items() if name != "environment"} if same else night)
-    return {**outcome, "history": nights}
+        nights.append(replace(night, environment=UNSET) if night.environment == last else night)
+        last = night.environment
+    return replace(outcome, context_begin=UNSET, remainder=UNSET, history=tuple(nights))
 
 
-def render(session: Mapping[str, Any]) -> bytes:
-    """Return the document as UTF-8 text that every JSON reader accepts: a number that is none is null."""
-    text = "{\n" + ",\n".join(f" {_dump(name)}: {_dump_by_line(value)}" for name, value in session.items()) + "\n}\n"
+def render_session(session: SessionDocument) -> bytes:
+    """Render the document of a session as JSON."""
+    head = msgspec.to_builtins(replace(session, outcomes=()))
+    return render({**head, "outcomes": list(map(_make_plain, session.outcomes))})
+
+
+def render(plain: Mapping[str, Any]) -> bytes:
+    """Render plain values as UTF-8 text that every JSON reader accepts: a number that is not finite is null."""
+    text = "{\n" + ",\n".join(f" {_dump(name)}: {_dump_by_line(value)}" for name, value in plain.items()) + "\n}\n"
     return text.encode("utf-8", "backslashreplace")
+
+
+def _make_plain(outcome: OutcomeDocument) -> dict[str, Any]:
+    """Convert an outcome; without a run `window_seconds` follows it, as in all documents of this schema."""
+    plain = make_plain(outcome)
+    if isinstance(outcome, ConfigurationOutcome):
+        plain["others"] = [_move_window_seconds(other) for other in plain["others"]]
+        return _move_window_seconds(plain)
+    return plain
+
+
+def _move_window_seconds(judged: dict[str, Any]) -> dict[str, Any]:
+    if judged["run"] is not None:
+        return judged
+    names = [name for name in judged if name != "window_seconds"]
+    names.insert(names.index("run") + 1, "window_seconds")
+    return {name: judged[name] for name in names}
 
 
 def _dump_by_line(value: Any) -> str:
     """Return a value as JSON; a list of objects with a line for each."""
-    if not (isinstance(value, list) and value and isinstance(value[0], dict)):
+    if not (isinstance(value, list | tuple) and value and isinstance(value[0], dict)):
         return _dump(value)
     return "[\n" + ",\n".join(f"  {_dump(record)}" for record in value) + "\n ]"
 
@@ -123,8 +165,8 @@ def _dump(value: Any) -> str:
         return json.dumps(_replace_non_finite(value), allow_nan=False, ensure_ascii=False)
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Return the document in a file; ReportError where there is none that this version understands."""
+def read(path: Path) -> SessionDocument:
+    """Read the document in a file; ReportError if it is not one that this version understands."""
     data = read_bytes(path, "file that --llmb-json wrote", LARGEST_BYTES, ReportError)
     if not data.strip():
         raise ReportError(
@@ -139,11 +181,13 @@ def read(path: Path) -> dict[str, Any]:
     missing = [key for key in KEYS if key not in session] if isinstance(session, dict) else list(KEYS)
     if missing:
         raise ReportError(f"{path}: no {missing[0]!r} in it: this is no file that --llmb-json wrote")
-    if session["schema"] != SCHEMA:
-        raise ReportError(
-            f"{path}: schema {session['schema']}, expected {SCHEMA}: another version of llmbench wrote it"
-        )
-    return dict(session)
+    schema = session.get("schema")
+    if schema != SCHEMA:
+        raise ReportError(f"{path}: schema {schema}, expected {SCHEMA}: another version of llmbench wrote it")
+    try:
+        return msgspec.convert(session, SessionDocument)
+    except msgspec.ValidationError as error:
+        raise ReportError(f"{path}: {error}: another version of llmbench wrote it, or another program") from None
 
 
 def _refuse(constant: str) -> None:

@@ -2,89 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import asdict
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.job_records import JobCost, Loss, PlannedHours
-
-CAUSES = tuple(str(loss) for loss in Loss)
-"""Why GPU-hours were lost, in the order in which they are told."""
-
-
-def describe_job_cost(cost: JobCost) -> dict[str, Any]:
-    """Return what a job used as plain values."""
-    numbers = {name: getattr(cost, name) for name in ("estimated", "used", "requeued")}
-    return {**numbers, "exact": cost.exact, "lost": str(cost.loss) if cost.loss else ""}
-
-
-def sum_costs(jobs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what jobs used together, what of it was lost by cause, and of which it is not known, by their ids."""
-    jobs = list(jobs)
-    lost = dict.fromkeys(CAUSES, 0.0)
-    for job in jobs:
-        hours = job["gpu_hours"]
-        lost[Loss.REQUEUED] += hours["requeued"]
-        if hours["lost"] in lost:
-            lost[hours["lost"]] += hours["used"] - hours["requeued"]
-    unknown = [job["job_id"] for job in jobs if not job["gpu_hours"]["exact"]]
-    return {"used": sum(job["gpu_hours"]["used"] for job in jobs), "lost": lost, "unknown_jobs": unknown}
+from pytest_llmbench.report.outcome_documents import (
+    ConfigurationCost,
+    ConfigurationOutcome,
+    JobHours,
+    JobsCost,
+    LostHours,
+    OutcomeDocument,
+    ReportedJob,
+    SessionCost,
+)
 
 
-def sum_configuration(outcome: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the costs of one configuration with the estimate of one run; empty where nothing was launched."""
-    jobs = outcome.get("jobs", ())
-    return {"estimated": jobs[0]["gpu_hours"]["estimated"], **sum_costs(jobs)} if jobs else {}
+def describe_job_cost(cost: JobCost) -> JobHours:
+    """Make the GPU-hours of a job as reports show them."""
+    return JobHours(
+        estimated=cost.estimated,
+        used=cost.used,
+        requeued=cost.requeued,
+        exact=cost.exact,
+        lost=str(cost.loss) if cost.loss else "",
+    )
 
 
-def sum_session(outcomes: Sequence[Mapping[str, Any]], planned: PlannedHours | None) -> dict[str, Any]:
-    """Return the costs of outcomes, each id once, with what was planned; empty where nothing was launched."""
-    jobs = [job for outcome in outcomes for job in outcome.get("jobs", ())]
+def sum_costs(jobs: Sequence[ReportedJob]) -> JobsCost:
+    """Sum the GPU-hours of jobs, and those that were lost by cause."""
+    hours = [job.gpu_hours for job in jobs]
+    lost = dict.fromkeys(map(str, Loss), 0.0)
+    for of_job in hours:
+        lost[Loss.REQUEUED] += of_job.requeued
+        if of_job.lost in lost:
+            lost[of_job.lost] += of_job.used - of_job.requeued
+    return JobsCost(
+        used=sum(of_job.used for of_job in hours),
+        lost=LostHours(**lost),
+        unknown_jobs=tuple(job.job_id for job in jobs if not job.gpu_hours.exact),
+    )
+
+
+def sum_configuration(jobs: Sequence[ReportedJob]) -> ConfigurationCost | None:
+    """Sum the GPU-hours of the jobs of a configuration; None if nothing was launched."""
     if not jobs:
-        return {}
-    before = {name: getattr(planned, name) if planned else None for name in ("estimated", "most", "limit")}
-    return {**before, **sum_costs(jobs)}
+        return None
+    estimated = jobs[0].gpu_hours.estimated  # of one run
+    return ConfigurationCost(estimated=estimated, **asdict(sum_costs(jobs)))
 
 
-def format_cost(cost: Mapping[str, Any]) -> str:
-    """Return `12.3 used, 1.2 of them lost: 0.9 failed, 0.3 requeued`, with what was estimated and allowed where that is
-    known, and `at least` with the jobs of which it is not known."""
-    unknown = cost["unknown_jobs"]
-    head = f"{'at least ' if unknown else ''}{formatting.format_hours(cost['used'])} used"
-    beside = [f"{formatting.format_hours(cost['estimated'])} estimated"] if cost.get("estimated") else []
-    beside += [f"{cost['limit']:,.10g} allowed"] if cost.get("limit") else []
-    parts = [f"{head} ({', '.join(beside)})" if beside else head]
-    if lost := sum(cost["lost"].values()):
-        causes = [f"{formatting.format_hours(cost['lost'][cause])} {cause}" for cause in _list_causes(cost)]
-        why = ", ".join(causes) if len(causes) > 1 else next(_list_causes(cost))
-        parts.append(f"{formatting.format_hours(lost)} of them lost: {why}")
+def sum_session(outcomes: Sequence[OutcomeDocument], planned: PlannedHours | None) -> SessionCost | None:
+    """Sum the GPU-hours of outcomes, each id once; None if nothing was launched."""
+    configurations = (outcome for outcome in outcomes if isinstance(outcome, ConfigurationOutcome))
+    jobs = [job for outcome in configurations for job in outcome.jobs]
+    if not jobs:
+        return None
+    return SessionCost(
+        estimated=planned.estimated if planned else None,
+        most=planned.most if planned else None,
+        limit=planned.limit if planned else None,
+        **asdict(sum_costs(jobs)),
+    )
+
+
+def format_cost(cost: ConfigurationCost | SessionCost) -> str:
+    """Format a cost as `12.3 used, 1.2 of them lost: 0.9 failed, 0.3 requeued`.
+
+    Names what was estimated and allowed if that is known, and the jobs whose hours are unknown.
+    """
+    unknown = cost.unknown_jobs
+    head = f"{'at least ' if unknown else ''}{formatting.format_hours(cost.used)} used"
+    known = [f"{formatting.format_hours(cost.estimated)} estimated"] if cost.estimated else []
+    if isinstance(cost, SessionCost) and cost.limit:
+        known.append(f"{cost.limit:,.10g} allowed")
+    parts = [f"{head} ({', '.join(known)})" if known else head]
+    lost = dict(_list_causes(cost))
+    if lost:
+        causes = [f"{formatting.format_hours(hours)} {cause}" for cause, hours in lost.items()]
+        why = ", ".join(causes) if len(causes) > 1 else next(iter(lost))
+        parts.append(f"{formatting.format_hours(sum(lost.values()))} of them lost: {why}")
     if unknown:
         names = [f"job {job_id}" if job_id else "one that was perhaps submitted" for job_id in unknown]
         parts.append(f"not known: {formatting.join_first(names)}")
     return "; ".join(parts)
 
 
-def list_cost_properties(outcome: Mapping[str, Any]) -> dict[str, str]:
-    """Return the GPU-hours of a configuration for JUnit reports: what is 0, or not known, has no property."""
-    cost = sum_configuration(outcome)
-    if not cost:
+def list_cost_properties(jobs: Sequence[ReportedJob]) -> dict[str, str]:
+    """List the GPU-hours of a configuration for JUnit reports, without those that are 0 or unknown."""
+    cost = sum_configuration(jobs)
+    if cost is None:
         return {}
-    numbers = {"used": cost["used"], "estimated": cost["estimated"]}
-    numbers |= {f"lost_{cause}": cost["lost"][cause] for cause in _list_causes(cost)}
+    numbers = {"used": cost.used, "estimated": cost.estimated}
+    numbers |= {f"lost_{cause}": hours for cause, hours in _list_causes(cost)}
     properties = {f"gpu_hours_{name}": f"{hours:.6g}" for name, hours in numbers.items() if hours}
-    unknown = ", ".join(job_id or "?" for job_id in cost["unknown_jobs"])
+    unknown = ", ".join(job_id or "?" for job_id in cost.unknown_jobs)
     return {**properties, **({"gpu_hours_unknown_jobs": unknown} if unknown else {})}
 
 
-def format_job_cost(job: Mapping[str, Any]) -> str:
-    """Return the GPU-hours of one job: `1.2`, `at least 0.4`, `unknown`, and `lost` behind what brought nothing."""
-    hours = job["gpu_hours"]
-    if not hours["used"] and not hours["exact"]:
+def format_job_cost(job: ReportedJob) -> str:
+    """Format the GPU-hours of a job: `1.2`, `at least 0.4`, `unknown`, `0.7, lost: failed`."""
+    hours = job.gpu_hours
+    if not hours.used and not hours.exact:
         return "unknown"
-    lost = hours["lost"] and f", lost: {hours['lost']}"
-    requeued = f", {formatting.format_hours(hours['requeued'])} lost: requeued" if hours["requeued"] else ""
-    return f"{'' if hours['exact'] else 'at least '}{formatting.format_hours(hours['used'])}{lost}{requeued}"
+    lost = hours.lost and f", lost: {hours.lost}"
+    requeued = f", {formatting.format_hours(hours.requeued)} lost: requeued" if hours.requeued else ""
+    return f"{'' if hours.exact else 'at least '}{formatting.format_hours(hours.used)}{lost}{requeued}"
 
 
-def _list_causes(cost: Mapping[str, Any]) -> Iterator[str]:
-    return (cause for cause in CAUSES if cost["lost"][cause])
+def _list_causes(cost: JobsCost) -> Iterator[tuple[str, float]]:
+    return ((cause, hours) for cause, hours in asdict(cost.lost).items() if hours)

@@ -1,7 +1,4 @@
-"""The jobs behind an outcome and the attempts in the logs of its run: as plain values, and what reports say of them.
-
-All but `describe` and `describe_log_attempt` take those values.
-"""
+"""The jobs of an outcome and the attempts in the logs of its run: their records, and their texts in reports."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.job_records import LaunchedJob, Resumption
 from pytest_llmbench.core.run_records import AttemptSummary, Measurement
 from pytest_llmbench.report.gpu_hours import describe_job_cost, list_cost_properties
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, LogAttempt, ReportedJob, ReportedResumption
 
 MEASURE = "measure"
 """The purpose of the jobs that are judged for speed."""
@@ -36,109 +34,110 @@ def pick(record: object, *names: str) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
-def describe(job: LaunchedJob, now: datetime, directory: Path) -> dict[str, Any]:
-    """Return a job as plain values; files below `directory` are shown relative to it."""
-    return {
-        "job_id": job.job_id,
-        "purpose": str(job.purpose),
-        **pick(job, "attempt", "repeat", "state"),
-        "nodes": list(job.nodes),
-        "step_seconds": formatting.make_finite(job.step_seconds),
-        "text": job.text,
-        "files": [formatting.format_place(path, directory) for path in job.files],
-        "submission": str(job.submission),
-        "ended_by": str(job.ended_by),
-        "started": job.started.isoformat() if job.started else None,
-        "age": formatting.format_age(now - job.started) if job.started else "-",
-        "gpu_hours": describe_job_cost(job.cost),
-    }
+def describe(job: LaunchedJob, now: datetime, directory: Path) -> ReportedJob:
+    """Make the record of a job; files in `directory` become relative to it."""
+    return ReportedJob(
+        job_id=job.job_id,
+        purpose=str(job.purpose),
+        attempt=job.attempt,
+        repeat=job.repeat,
+        state=job.state,
+        nodes=tuple(job.nodes),
+        step_seconds=formatting.make_finite(job.step_seconds),
+        text=job.text,
+        files=tuple(formatting.format_place(path, directory) for path in job.files),
+        submission=str(job.submission),
+        ended_by=str(job.ended_by),
+        started=job.started.isoformat() if job.started else None,
+        age=formatting.format_age(now - job.started) if job.started else "-",
+        gpu_hours=describe_job_cost(job.cost),
+    )
 
 
-def describe_resumption(resumption: Resumption | None) -> dict[str, Any] | None:
-    """Return how to go on with a session as plain values, None for one that did not only collect."""
+def describe_resumption(resumption: Resumption | None) -> ReportedResumption | None:
+    """Make the record of how to resume a session; None for a session that did not only collect."""
     if resumption is None:
         return None
-    return {**pick(resumption, "command", "due"), "secrets": list(resumption.secrets)}
+    return ReportedResumption(command=resumption.command, due=resumption.due, secrets=tuple(resumption.secrets))
 
 
-def list_attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
+def list_attempts(outcome: ConfigurationOutcome) -> list[ReportedJob]:
     """Return the jobs of an outcome that were started to be judged; where none was, those of its first purpose."""
-    jobs = described.get("jobs", ())
+    jobs = outcome.jobs
     # A launch that only profiles has no job that is judged; its own jobs are then shown.
-    purposes = [job["purpose"] for job in jobs]
-    return [job for job in jobs if job["purpose"] == (MEASURE if MEASURE in purposes else purposes[0])]
+    purposes = [job.purpose for job in jobs]
+    return [job for job in jobs if job.purpose == (MEASURE if MEASURE in purposes else purposes[0])]
 
 
-def list_last_attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
+def list_last_attempts(outcome: ConfigurationOutcome) -> list[ReportedJob]:
     """Return the last attempt of each of its runs."""
     # A retry replaces the attempt before it; each repeat counts by its last one.
-    last = {job["repeat"]: job for job in sorted(list_attempts(described), key=lambda job: job["attempt"])}
+    last = {job.repeat: job for job in sorted(list_attempts(outcome), key=lambda job: job.attempt)}
     return [last[repeat] for repeat in sorted(last)]
 
 
-def list_failed_attempts(described: dict[str, Any]) -> list[dict[str, Any]]:
+def list_failed_attempts(outcome: ConfigurationOutcome) -> list[ReportedJob]:
     """Return the attempts that were followed by another one."""
-    last = list_last_attempts(described)
-    return [job for job in list_attempts(described) if job not in last]
+    last = list_last_attempts(outcome)
+    return [job for job in list_attempts(outcome) if job not in last]
 
 
-def find_age(described: dict[str, Any]) -> tuple[str, str | None]:
-    """Return the age of what an outcome rests on and when it started: of its run, where it has none of the job that
-    ran last."""
-    started = [job for job in described.get("jobs", ()) if job["started"]]
-    last = described.get("run") or max(started, key=lambda job: str(job["started"]), default=None)
-    return (last["age"], last["started"]) if last else ("-", None)
+def find_age(outcome: ConfigurationOutcome) -> tuple[str, str | None]:
+    """Find the age and start of the run of an outcome; without a run, those of the job that ran last."""
+    started = [job for job in outcome.jobs if job.started]
+    last = outcome.run or max(started, key=lambda job: str(job.started), default=None)
+    return (last.age, last.started) if last else ("-", None)
 
 
-def format_nodes(described: dict[str, Any]) -> str:
+def format_nodes(outcome: ConfigurationOutcome) -> str:
     """Return the nodes of the runs that count, folded; empty where none is known."""
-    return formatting.fold_nodes({node for job in list_last_attempts(described) for node in job["nodes"]})
+    return formatting.fold_nodes({node for job in list_last_attempts(outcome) for node in job.nodes})
 
 
-def list_properties(described: dict[str, Any]) -> dict[str, str]:
+def list_properties(outcome: ConfigurationOutcome) -> dict[str, str]:
     """Return what stands for the jobs in JUnit reports; nothing where none was launched."""
-    runs = list_last_attempts(described)
+    runs = list_last_attempts(outcome)
     if not runs:
         return {}
     # The judged run may be an earlier one: a launch counts those below --llmb-logs.
-    judged = (described.get("run") or {}).get("job_id") or runs[-1]["job_id"]
-    lost = "; ".join(_format_result(job) for job in list_failed_attempts(described))
-    counts = str(len(list_attempts(described))), str(len(runs))
-    values = dict(zip(PROPERTIES, (judged, format_nodes(described), *counts, lost), strict=True))
-    return {name: value for name, value in values.items() if value} | list_cost_properties(described)
+    judged = (outcome.run and outcome.run.job_id) or runs[-1].job_id
+    lost = "; ".join(_format_result(job) for job in list_failed_attempts(outcome))
+    counts = str(len(list_attempts(outcome))), str(len(runs))
+    values = dict(zip(PROPERTIES, (judged, format_nodes(outcome), *counts, lost), strict=True))
+    return {name: value for name, value in values.items() if value} | list_cost_properties(outcome.jobs)
 
 
-def summarize(described: dict[str, Any]) -> str:
+def summarize(outcome: ConfigurationOutcome) -> str:
     """Return where an item ran, how often, and which attempts failed: `on n[3-4], 2 attempts: job 12 on n1: FAILED`."""
-    where, runs, lost = format_nodes(described), len(list_last_attempts(described)), list_failed_attempts(described)
+    where, runs, lost = format_nodes(outcome), len(list_last_attempts(outcome)), list_failed_attempts(outcome)
     parts = [f"on {where}"] if where else []
     parts += [f"{runs} runs"] if runs > 1 else []
     parts += [f"{runs + len(lost)} attempts: {'; '.join(map(_format_result, lost))}"] if lost else []
     return ", ".join(parts)
 
 
-def format_job(described: dict[str, Any], job: dict[str, Any]) -> str:
+def format_job(outcome: ConfigurationOutcome, job: ReportedJob) -> str:
     """Return one job: `attempt 1 of 2: job 12 on n1: NODE_FAIL, retried`, `run 2 of 3: job 14 on n[3-4]: 10.05 s`."""
-    alike = [other for other in described["jobs"] if other["purpose"] == job["purpose"]]
-    runs = len({other["repeat"] for other in alike})
-    tried = [other["attempt"] for other in alike if other["repeat"] == job["repeat"]]
-    which = [] if job["purpose"] == MEASURE else [job["purpose"]]
-    which += [f"run {job['repeat']} of {runs}"] if runs > 1 else []
-    which += [f"attempt {job['attempt']} of {len(tried)}"] if len(tried) > 1 else []
-    retried = ", retried" if job["attempt"] < max(tried) else ""
+    alike = [other for other in outcome.jobs if other.purpose == job.purpose]
+    runs = len({other.repeat for other in alike})
+    tried = [other.attempt for other in alike if other.repeat == job.repeat]
+    which = [] if job.purpose == MEASURE else [job.purpose]
+    which += [f"run {job.repeat} of {runs}"] if runs > 1 else []
+    which += [f"attempt {job.attempt} of {len(tried)}"] if len(tried) > 1 else []
+    retried = ", retried" if job.attempt < max(tried) else ""
     return ": ".join(filter(None, (", ".join(which), f"{_format_result(job)}{retried}")))
 
 
-def list_files(described: dict[str, Any]) -> Sequence[str]:
+def list_files(outcome: ConfigurationOutcome) -> Sequence[str]:
     """Return the files that the jobs left, such as profiles, each once."""
-    return list(dict.fromkeys(file for job in described.get("jobs", ()) for file in job["files"]))
+    return list(dict.fromkeys(file for job in outcome.jobs for file in job.files))
 
 
-def _format_result(job: dict[str, Any]) -> str:
-    name = f"job {job['job_id']}" if job["job_id"] else "a job that was not submitted"
-    where = f" on {formatting.fold_nodes(job['nodes'])}" if job["nodes"] else ""
-    measured = formatting.format_seconds(job["step_seconds"]) if job["step_seconds"] is not None else job["state"]
-    text = job["text"].removeprefix(f"{job['state']}: ")
+def _format_result(job: ReportedJob) -> str:
+    name = f"job {job.job_id}" if job.job_id else "a job that was not submitted"
+    where = f" on {formatting.fold_nodes(job.nodes)}" if job.nodes else ""
+    measured = formatting.format_seconds(job.step_seconds) if job.step_seconds is not None else job.state
+    text = job.text.removeprefix(f"{job.state}: ")
     ended = " ".join(filter(None, (measured, f"({text})" if text else "")))
     return f"{name}{where}: {ended}" if ended else f"{name}{where}"
 
@@ -146,13 +145,19 @@ def _format_result(job: dict[str, Any]) -> str:
 # --- attempts in the logs --------------------------------------------------------------------------------
 
 
-def describe_log_attempt(attempt: AttemptSummary, directory: Path) -> dict[str, Any]:
-    """Return an attempt as plain values; a log below `directory` is shown relative to it."""
-    return {
-        "number": attempt.number,
-        "log": formatting.format_place(attempt.log, directory),
-        **pick(attempt, "line", "first_step", "last_step", "finished", "ended", "starts_over", "judged"),
-    }
+def describe_log_attempt(attempt: AttemptSummary, directory: Path) -> LogAttempt:
+    """Make the record of an attempt; a log in `directory` becomes relative to it."""
+    return LogAttempt(
+        number=attempt.number,
+        log=formatting.format_place(attempt.log, directory),
+        line=attempt.line,
+        first_step=attempt.first_step,
+        last_step=attempt.last_step,
+        finished=attempt.finished,
+        ended=attempt.ended,
+        starts_over=attempt.starts_over,
+        judged=attempt.judged,
+    )
 
 
 def select_attempts(measurement: Measurement) -> list[AttemptSummary]:
@@ -167,36 +172,35 @@ def select_attempts(measurement: Measurement) -> list[AttemptSummary]:
     ]
 
 
-def format_log_attempts(described: dict[str, Any]) -> str | None:
+def format_log_attempts(attempts: Sequence[LogAttempt]) -> str | None:
     """Return `1 stopped after step 12 (time limit); 2 finished, judged`; None for a single attempt."""
-    more, shown = _cut_attempts(described, MOST_KEPT)
-    return "; ".join((*more, *(f"{attempt['number']} {_format_end(attempt)}" for attempt in shown))) or None
+    more, shown = _cut_attempts(attempts, MOST_KEPT)
+    return "; ".join((*more, *(f"{attempt.number} {_format_end(attempt)}" for attempt in shown))) or None
 
 
-def list_log_attempts(described: dict[str, Any]) -> list[str]:
+def list_log_attempts(attempts: Sequence[LogAttempt]) -> list[str]:
     """Return a line for each of several attempts: its number, its place, its steps, and how it ended.
 
     Of many the last ones stand there, and always the one that is judged.
     """
-    more, shown = _cut_attempts(described, MOST_TRIES)
+    more, shown = _cut_attempts(attempts, MOST_TRIES)
     return [*more, *map(_format_try, shown)]
 
 
-def _cut_attempts(described: dict[str, Any], most: int) -> tuple[list[str], list[dict[str, Any]]]:
+def _cut_attempts(attempts: Sequence[LogAttempt], most: int) -> tuple[list[str], list[LogAttempt]]:
     """Return how many earlier attempts are left out, in words, and the others; nothing for a single attempt."""
-    attempts = described.get("tries", ())
     if len(attempts) < 2:
         return [], []
-    total = attempts[-1]["number"]
-    shown = [attempt for attempt in attempts if attempt["judged"] or attempt["number"] > total - most]
+    total = attempts[-1].number
+    shown = [attempt for attempt in attempts if attempt.judged or attempt.number > total - most]
     return [f"{total - len(shown)} earlier ones, not judged"] if len(shown) < total else [], shown
 
 
-def _format_try(attempt: dict[str, Any]) -> str:
-    place = f"{attempt['log']}:{attempt['line']}" if attempt["line"] else attempt["log"]
-    steps = "" if attempt["last_step"] is None else f"steps {attempt['first_step']} to {attempt['last_step']}, "
-    return f"{attempt['number']}: {steps}{_format_end(attempt)} ({place})"
+def _format_try(attempt: LogAttempt) -> str:
+    place = f"{attempt.log}:{attempt.line}" if attempt.line else attempt.log
+    steps = "" if attempt.last_step is None else f"steps {attempt.first_step} to {attempt.last_step}, "
+    return f"{attempt.number}: {steps}{_format_end(attempt)} ({place})"
 
 
-def _format_end(attempt: dict[str, Any]) -> str:
-    return f"{attempt['ended']}, judged" if attempt["judged"] else str(attempt["ended"])
+def _format_end(attempt: LogAttempt) -> str:
+    return f"{attempt.ended}, judged" if attempt.judged else str(attempt.ended)

@@ -7,8 +7,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from pytest_llmbench.core import formatting
@@ -22,6 +22,13 @@ from pytest_llmbench.report.explain import (
     list_others,
 )
 from pytest_llmbench.report.outcome import COUNTING, list_properties, list_property_names
+from pytest_llmbench.report.outcome_documents import (
+    CheckOutcome,
+    ConfigurationOutcome,
+    OutcomeDocument,
+    ReportedRun,
+    get_set,
+)
 from pytest_llmbench.report.verdicts import JUDGED, SEVERITY, name_verdict, select_worst
 
 if TYPE_CHECKING:
@@ -34,7 +41,7 @@ ILLEGAL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ff
 """What XML 1.0 forbids, the other control characters, and carriage returns, which a reader takes for line feeds."""
 
 
-def render(described: Sequence[dict[str, Any]], now: datetime, problems: Sequence[str] = ()) -> bytes:
+def render(described: Sequence[OutcomeDocument], now: datetime, problems: Sequence[str] = ()) -> bytes:
     """Return the report as XML in UTF-8: as many failures and skipped cases as ids with that status, whatever the text.
 
     What made the session red besides them (`problems`) is one error, of a suite of its own: what was interrupted is
@@ -44,8 +51,8 @@ def render(described: Sequence[dict[str, Any]], now: datetime, problems: Sequenc
     from junit_xml import TestSuite
 
     cases = defaultdict(list)
-    for outcome in sorted(select_worst(described), key=itemgetter("suite", "id")):
-        cases[outcome["suite"]].append(_make_case(outcome))
+    for outcome in sorted(select_worst(described), key=attrgetter("suite", "id")):
+        cases[outcome.suite].append(_make_case(outcome))
     if problems:
         cases[SESSION].append(_make_session_case(problems))
     stamp = now.isoformat(timespec="seconds")
@@ -69,33 +76,40 @@ def _make_session_case(problems: Sequence[str]) -> TestCase:
     return case
 
 
-def _make_case(outcome: dict[str, Any]) -> TestCase:
+def _make_case(outcome: OutcomeDocument) -> TestCase:
     from junit_xml import TestCase
 
     # The steps, not the test, which takes milliseconds: a server's graph of durations then follows the step time.
-    values = outcome.get("window_seconds", ())
-    steps = outcome.get("window_mean_of") or (1,) * len(values)
-    seconds = sum(value * count for value, count in zip(values, steps, strict=True) if value is not None and value > 0)
-    case = TestCase(outcome["id"], _make_classname(outcome), elapsed_sec=seconds, stdout=_make_system_out(outcome))
+    seconds = _sum_window(outcome) if isinstance(outcome, ConfigurationOutcome) else 0
+    case = TestCase(outcome.id, _make_classname(outcome), elapsed_sec=seconds, stdout=_make_system_out(outcome))
     # junit-xml drops a failure without message and output, and the case reads as passed: this is never empty.
-    message = _join_lines(f"{name_verdict(outcome)}: {outcome['text']}")
-    if outcome["status"] not in SEVERITY:
-        case.add_failure_info(message, explain(outcome, short=False), outcome["reason"])
-    elif outcome["status"] == "skipped":
+    message = _join_lines(f"{name_verdict(outcome)}: {outcome.text}")
+    if outcome.status not in SEVERITY:
+        case.add_failure_info(message, explain(outcome, short=False), outcome.reason)
+    elif outcome.status == "skipped":
         case.add_skipped_info(message, message)  # GitLab shows the text, others the attribute
     return case
 
 
-def _make_classname(outcome: dict[str, Any]) -> str:
-    """Return `llmbench.grok1.25_05.gb200.bf16`: CI servers make a tree of its dots, and keep histories by it."""
+def _sum_window(outcome: ConfigurationOutcome) -> float:
+    """Sum the seconds of the steps in the window."""
+    values = outcome.window_seconds
+    steps = outcome.window_mean_of or (1,) * len(values)
+    return sum(value * count for value, count in zip(values, steps, strict=True) if value is not None and value > 0)
+
+
+def _make_classname(outcome: OutcomeDocument) -> str:
+    """Make `llmbench.grok1.25_05.gb200.bf16`: CI servers make a tree of its dots, and keep histories by it."""
     # Nothing of the machine or the day: GitLab and Jenkins keep the history of a case by it.
-    configuration = outcome.get("configuration")
-    other = outcome.get("check", "unmatched")
-    parts = [configuration[name] for name in ("recipe", "release", "gpu", "dtype")] if configuration else [other]
+    if isinstance(outcome, ConfigurationOutcome):
+        key = outcome.configuration
+        parts = [key.recipe, key.release, key.gpu, key.dtype]
+    else:
+        parts = [outcome.check if isinstance(outcome, CheckOutcome) else "unmatched"]
     return ".".join(["llmbench", *(part.replace(".", "_") for part in parts)])
 
 
-def _make_system_out(outcome: dict[str, Any]) -> str:
+def _make_system_out(outcome: OutcomeDocument) -> str:
     lines = ((name, _join_lines(str(value))) for name, value in _list_values(outcome) if value is not None)
     return "\n".join(f"{name}: {value}" for name, value in lines if value)
 
@@ -105,55 +119,60 @@ def _join_lines(text: str) -> str:
     return " ".join(text.split())
 
 
-def _list_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _list_values(outcome: OutcomeDocument) -> Iterator[tuple[str, object]]:
     """Yield names and values; the properties of --junitxml first, since servers cut the output of passed cases."""
     # Jenkins keeps 1,000 signs of the output of a passed case.
-    yield from list_properties(outcome)
-    yield "tolerance", outcome.get("tolerance")
-    if outcome.get("log_difference") is not None and outcome["verdict"] in JUDGED:
-        yield "difference", formatting.format_difference(math.exp(outcome["log_difference"]))
-    yield "text", outcome["text"]
-    yield "context", outcome.get("context")
-    if outcome.get("run"):
-        yield from _list_run_values(outcome["run"])
+    if isinstance(outcome, ConfigurationOutcome):
+        yield from list_properties(outcome)
+        yield from _list_configuration_values(outcome)
+    else:
+        yield from (("timed", outcome.timed), ("verdict", outcome.verdict), ("reason", outcome.reason))
+        yield from (("log", outcome.log), ("text", outcome.text))
+
+
+def _list_configuration_values(outcome: ConfigurationOutcome) -> Iterator[tuple[str, object]]:
+    yield "tolerance", outcome.tolerance
+    if outcome.log_difference is not None and outcome.verdict in JUDGED:
+        yield "difference", formatting.format_difference(math.exp(outcome.log_difference))
+    yield "text", outcome.text
+    yield "context", outcome.context
+    if outcome.run:
+        yield from _list_run_values(outcome.run)
     elif (begun := jobs.find_age(outcome))[1]:
         yield "started", f"{begun[1]} (its job), {begun[0]} old"
-    yield "environment", format_environment(outcome.get("environment") or {})
-    if outcome.get("last_good"):
-        yield "last_good", "; ".join(text for _, text in list_last_good(outcome["last_good"]))
-    if outcome.get("line"):
-        yield "log_line", outcome["line"]
-    yield "node_finding", outcome.get("nodes")
-    for job in outcome.get("jobs", ()):
-        yield "launched", jobs.format_job(outcome, job)
-    for file in jobs.list_files(outcome):
-        yield "file", file
-    for label in ("problem", "note"):
-        yield from ((label, f"{note['code']}: {format_note(note)}") for note in outcome.get(f"{label}s", ()))
+    yield "environment", format_environment(outcome.environment)
+    if outcome.last_good:
+        yield "last_good", "; ".join(text for _, text in list_last_good(outcome.last_good))
+    if outcome.line:
+        yield "log_line", outcome.line
+    yield "node_finding", outcome.nodes
+    yield from (("launched", jobs.format_job(outcome, job)) for job in outcome.jobs)
+    yield from (("file", file) for file in jobs.list_files(outcome))
+    for label, notes in (("problem", outcome.problems), ("note", outcome.notes)):
+        yield from ((label, f"{note.code}: {format_note(note)}") for note in notes)
     yield from (("also", text) for text in list_others(outcome))
     yield from _list_metrics(outcome)
-    if outcome.get("baseline"):
-        yield "baseline", format_baseline(outcome["baseline"])
+    yield "baseline", format_baseline(outcome.baseline)
 
 
-def _list_metrics(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    if outcome.get("verdict") not in COUNTING:  # else it is among the properties
-        yield "last_step_seconds", outcome.get("last_step_seconds")
+def _list_metrics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, object]]:
+    if outcome.verdict not in COUNTING:  # else it is among the properties
+        yield "last_step_seconds", get_set(outcome.last_step_seconds)
     published = list_property_names()
-    for name, metric in outcome.get("metrics", {}).items():
+    for name, metric in outcome.metrics.items():
         if name not in published:
-            yield name, metric["value"]
-        yield f"{name}_standard_deviation", metric["standard_deviation"]
-    for name, value in outcome.get("expected_metrics", {}).items():
+            yield name, metric.value
+        yield f"{name}_standard_deviation", metric.standard_deviation
+    for name, value in (outcome.expected_metrics or {}).items():
         yield f"expected_{name}", value
 
 
-def _list_run_values(run: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield "run", run["id"]
-    yield "job", run["job_id"]
-    yield "started", f"{run['started'] or 'at an unknown time'} ({run['started_from']}), {run['age']} old"
-    yield "restart", f"{run['attempt']} (of {formatting.count_noun(run['attempts'], 'log file')})"
-    yield "identified", run["identified"]
+def _list_run_values(run: ReportedRun) -> Iterator[tuple[str, object]]:
+    yield "run", run.id
+    yield "job", run.job_id
+    yield "started", f"{run.started or 'at an unknown time'} ({run.started_from}), {run.age} old"
+    yield "restart", f"{run.attempt} (of {formatting.count_noun(run.attempts, 'log file')})"
+    yield "identified", run.identified
 
 
 def _make_valid(element: ElementTree.Element) -> None:

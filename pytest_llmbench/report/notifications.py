@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from pytest_llmbench.core.formatting import clip, format_seconds
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.explain import list_last_good
+from pytest_llmbench.report.outcome_documents import (
+    CheckOutcome,
+    ConfigurationOutcome,
+    OutcomeDocument,
+    SessionDocument,
+)
 from pytest_llmbench.report.verdicts import (
     FINDINGS,
     JUDGED,
@@ -62,15 +67,15 @@ MARKUP = re.compile(r"[\\`*_\[\]|~#<>&!$@:]")
 # --- GitHub -------------------------------------------------------------------------------------------------
 
 
-def render_job_summary(described: Sequence[dict[str, Any]], ending: SessionEnding, room: int = MOST_BYTES) -> str:
+def render_job_summary(described: Sequence[OutcomeDocument], ending: SessionEnding, room: int = MOST_BYTES) -> str:
     """Return the Markdown of a session, at most `room` bytes: what is red, what is in doubt, what passed, the count.
 
     Rows that do not fit are counted. Where not even the head fits the text is empty.
     """
     shown = sort_outcomes(select_worst(described))
-    red = [outcome for outcome in shown if outcome["status"] == "failed"]
+    red = [outcome for outcome in shown if outcome.status == "failed"]
     doubtful = [outcome for outcome in shown if _is_doubtful(outcome)]
-    passed = [outcome for outcome in shown if outcome["status"] == "passed" and outcome["kind"] != "check"]
+    passed = [outcome for outcome in shown if outcome.status == "passed" and not isinstance(outcome, CheckOutcome)]
     green = [outcome for outcome in passed if not _is_doubtful(outcome)]
     state, details = ending.describe(shown, green=not red and not ending.failures)
     cautions = "".join(f"- caution: {_escape(text)}\n" for text in list_caution_texts(ending.cautions))
@@ -88,7 +93,7 @@ def render_job_summary(described: Sequence[dict[str, Any]], ending: SessionEndin
     return text + legend if len((text + legend).encode()) <= room else text
 
 
-def append_job_summary(path: Path, described: Sequence[dict[str, Any]], ending: SessionEnding) -> None:
+def append_job_summary(path: Path, described: Sequence[OutcomeDocument], ending: SessionEnding) -> None:
     """Add the Markdown of a session to a job summary, where there is room behind what stands there.
 
     Raises OSError where that is impossible.
@@ -100,24 +105,25 @@ def append_job_summary(path: Path, described: Sequence[dict[str, Any]], ending: 
         file.write(text)
 
 
-def list_workflow_commands(described: Sequence[dict[str, Any]], failures: Sequence[str]) -> list[str]:
+def list_workflow_commands(described: Sequence[OutcomeDocument], failures: Sequence[str]) -> list[str]:
     """Return the workflow commands of a session: an error for each red item, a warning for each that is in doubt."""
     shown = sort_outcomes(select_worst(described))
     red = [("llmbench", text) for text in filter(None, (*failures, explain_nothing_judged(described)))]
-    red += [_annotate(outcome) for outcome in shown if outcome["status"] == "failed"]
+    red += [_annotate(outcome) for outcome in shown if outcome.status == "failed"]
     doubtful = [_annotate(outcome) for outcome in (*filter(_is_only_reported, shown), *filter(_is_doubtful, shown))]
     return [*_format_commands("error", red, "red"), *_format_commands("warning", doubtful, "in doubt")]
 
 
-def _is_only_reported(outcome: dict[str, Any]) -> bool:
-    return (outcome["status"], outcome["kind"]) == ("passed", "check") and outcome["verdict"] in SLOWER
+def _is_only_reported(outcome: OutcomeDocument) -> bool:
+    return isinstance(outcome, CheckOutcome) and outcome.status == "passed" and outcome.verdict in SLOWER
 
 
-def _is_doubtful(outcome: dict[str, Any]) -> bool:
-    return (outcome["status"], outcome["kind"], outcome.get("verdict")) == ("passed", "configuration", "INCONCLUSIVE")
+def _is_doubtful(outcome: OutcomeDocument) -> bool:
+    is_configuration = isinstance(outcome, ConfigurationOutcome)
+    return is_configuration and outcome.status == "passed" and outcome.verdict == "INCONCLUSIVE"
 
 
-def _render_section(title: str, ones: Sequence[dict[str, Any]], room: int) -> str:
+def _render_section(title: str, ones: Sequence[OutcomeDocument], room: int) -> str:
     """Return a table with as many rows as there is room for; that of what passed is folded."""
     start, end = f"#### {len(ones)} {title}\n\n{HEAD}", "\n"
     # Folded, so that the few others are seen.
@@ -137,25 +143,26 @@ def _render_section(title: str, ones: Sequence[dict[str, Any]], room: int) -> st
     return text if len(text.encode()) <= room else ""
 
 
-def _render_row(outcome: dict[str, Any]) -> str:
-    timed = outcome["kind"] == "configuration"
-    numbers = (*format_step_time(outcome), format_mfu(outcome)) if timed else ("", "", "")
-    place = f" ({locate_log(outcome)})" if outcome["status"] == "failed" and outcome["log"] else ""
+def _render_row(outcome: OutcomeDocument) -> str:
+    numbers = ("", "", "")
+    if isinstance(outcome, ConfigurationOutcome):
+        numbers = (*format_step_time(outcome), format_mfu(outcome))
+    place = f" ({locate_log(outcome)})" if outcome.status == "failed" and outcome.log else ""
     past = [f"{label}: {text}" for label, text in _list_past(outcome)]
-    texts = "; ".join([clip(outcome["text"], LONGEST) + place, *past]), advise(outcome)
+    texts = "; ".join([clip(outcome.text, LONGEST) + place, *past]), advise(outcome)
     cells = (name_verdict(outcome), name_outcome(outcome), *numbers, *texts)
     return f"| {' | '.join(map(_escape, cells))} |\n"
 
 
-def _annotate(outcome: dict[str, Any]) -> tuple[str, str]:
-    log = f"\nlog: {locate_log(outcome)}" if outcome["log"] else ""
+def _annotate(outcome: OutcomeDocument) -> tuple[str, str]:
+    log = f"\nlog: {locate_log(outcome)}" if outcome.log else ""
     past = "".join(f"\n{label}: {text}" for label, text in _list_past(outcome))
-    text = f"{clip(outcome['text'], LONGEST)}{past}\nnext: {advise(outcome)}{log}"
+    text = f"{clip(outcome.text, LONGEST)}{past}\nnext: {advise(outcome)}{log}"
     return " ".join(make_headline(outcome).split()), text
 
 
-def _list_past(outcome: dict[str, Any]) -> list[tuple[str, str]]:
-    last = outcome.get("last_good")
+def _list_past(outcome: OutcomeDocument) -> list[tuple[str, str]]:
+    last = outcome.last_good if isinstance(outcome, ConfigurationOutcome) else None
     return [(label, clip(text, LONGEST)) for label, text in list_last_good(last)] if last else []
 
 
@@ -186,24 +193,22 @@ def _escape_property(text: str) -> str:
 # --- a message --------------------------------------------------------------------------------------------
 
 
-def make_message(session: Mapping[str, Any], link: str = "") -> str:
+def make_message(session: SessionDocument, link: str = "") -> str:
     """Return at most ten lines: how the session ended, the counts, what is red, and where all of it is (`link`)."""
-    state, details = SessionEnding(session["exit_code"]).describe(session["outcomes"], green=session["green"] is True)
-    started = str(session["started"])[:16].replace("T", " ")
-    failed = [outcome for outcome in session["outcomes"] if outcome["status"] == "failed"]
+    state, details = SessionEnding(session.exit_code).describe(session.outcomes, green=session.green)
+    started = session.started[:16].replace("T", " ")
+    failed = [outcome for outcome in session.outcomes if outcome.status == "failed"]
     red = list(map(_format_item, sort_outcomes(failed)))
-    cautions = [
-        f"caution: {caution['text']}" for caution in session.get("cautions", ()) if caution["code"] not in FINDINGS
-    ]
+    cautions = [f"caution: {caution.text}" for caution in session.cautions if caution.code not in FINDINGS]
     # What is red is worth more lines than what is to be known beside it.
     cautions = _limit(cautions, MOST_CAUTIONS if red else ROOM, " cautions")
-    failures = session["failures"]
+    failures = session.failures
     more = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
     lines = [
-        f"llmbench {state.upper()}{details}, {started} UTC: {session['count']}",
+        f"llmbench {state.upper()}{details}, {started} UTC: {session.count}",
         *map(_shorten, cautions),
         f"{_shorten(failures[0])}{more}" if failures else "",
-        _shorten(explain_nothing_judged(session["outcomes"])),
+        _shorten(explain_nothing_judged(session.outcomes)),
         *_limit(red, ROOM - len(cautions)),
         link,
     ]
@@ -225,17 +230,17 @@ def _limit(lines: Sequence[str], most: int, noun: str = "") -> list[str]:
     return [*lines[: most - 1], f"and {len(lines) - most + 1} more{noun}"]
 
 
-def _format_item(outcome: dict[str, Any]) -> str:
+def _format_item(outcome: OutcomeDocument) -> str:
     title = f"{name_verdict(outcome)} {name_outcome(outcome)}"
-    if outcome["kind"] == "configuration" and outcome["verdict"] in JUDGED:
+    if isinstance(outcome, ConfigurationOutcome) and outcome.verdict in JUDGED:
         step_time, change = format_step_time(outcome)
-        expected = format_seconds(outcome["expected_seconds"])
+        expected = format_seconds(outcome.expected_seconds)
         mfu, logged = get_mfu(outcome)
         rate = "" if mfu is None else f", {'logged ' * logged}MFU {mfu * 100:.1f} %"
-        last = outcome.get("last_good")
-        since = f", last good {last['started'][:10]}" if last else ""
+        last = outcome.last_good
+        since = f", last good {last.started[:10]}" if last else ""
         return f"{title}: {change} ({step_time}, expected {expected}{rate}){since}"
-    return _shorten(f"{title}: {outcome['text']}")
+    return _shorten(f"{title}: {outcome.text}")
 
 
 def _shorten(text: str) -> str:

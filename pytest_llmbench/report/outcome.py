@@ -1,4 +1,4 @@
-"""One outcome as a versioned, JSON-able dictionary: the only thing that reports are made from."""
+"""The document of an outcome, made from it: the only thing that reports are made from."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import math
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from msgspec import UNSET, UnsetType, convert
+from msgspec.structs import asdict, replace
 
 from pytest_llmbench.core import formatting, metric_definitions
+from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
+from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.log_records import Steps
 from pytest_llmbench.core.outcome_records import Check, ComparedConfiguration, Outcome, Status, UnmatchedRun
 from pytest_llmbench.core.redaction import IDENTIFYING, Redactor
@@ -20,13 +24,26 @@ from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report import judgement as of_judgement
 from pytest_llmbench.report.gpu_hours import sum_configuration
+from pytest_llmbench.report.outcome_documents import CheckOutcome
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
+from pytest_llmbench.report.outcome_documents import DailyRuns
+from pytest_llmbench.report.outcome_documents import MOST_STEPS
+from pytest_llmbench.report.outcome_documents import OutcomeDocument
+from pytest_llmbench.report.outcome_documents import ReportedComparison
+from pytest_llmbench.report.outcome_documents import ReportedExcerpt
+from pytest_llmbench.report.outcome_documents import ReportedJudgement
+from pytest_llmbench.report.outcome_documents import ReportedKey
+from pytest_llmbench.report.outcome_documents import ReportedMetric
+from pytest_llmbench.report.outcome_documents import ReportedNote
+from pytest_llmbench.report.outcome_documents import ReportedSteps
+from pytest_llmbench.report.outcome_documents import ReportedTrials
+from pytest_llmbench.report.outcome_documents import UnmatchedOutcome
+from pytest_llmbench.report.outcome_documents import get_set
+from pytest_llmbench.report.outcome_documents import make_plain
 from pytest_llmbench.report.wording import phrase_all
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Integers
-
-SCHEMA = 1
-"""Raised when a field of the dictionary changes its meaning."""
 
 COUNTING = (*sorted(JUDGED), "RECORDED", "TEST_FAILED", "NOT_ASSERTED")
 """Verdicts whose step time and metrics mean something."""
@@ -37,68 +54,76 @@ SLOW = (Verdict.REGRESSION, Verdict.INCONCLUSIVE)
 UNTRAINED = (Reason.DIVERGED, Reason.DID_NOT_TRAIN)
 """Problems that the loss of the steps tells of."""
 
-MOST_STEPS = 2000
-"""Steps that a report is given; of more, the slow ones and as many of the others, evenly apart."""
 
+def describe(
+    outcome: Outcome, now: datetime, directory: Path, commit: str = "", *, own: bool | UnsetType = UNSET
+) -> ConfigurationOutcome:
+    """Make the document of a configuration's outcome; paths in `directory` become relative to it.
 
-def describe(outcome: Outcome, now: datetime, directory: Path, commit: str = "") -> dict[str, Any]:
-    """Return the outcome of a configuration as plain values; paths below `directory` are shown relative to it.
-
-    `commit` is the one that the session tests, empty where nothing says it; a run that the history knows has its own.
+    `commit` is the one that the session tests, or ""; a run that the history knows has its own. `own`: a baseline file
+    of the user contains the configuration.
     """
     judgement = outcome.judgement
     key = judgement.baseline.key
-    return {
-        "schema": SCHEMA,
-        "kind": "configuration",
-        "id": outcome.case.id,
-        "suite": f"{key.recipe} {key.release} {key.gpu} {key.dtype}",
-        "configuration": jobs.pick(key, "id", "recipe", "size", "release", "gpu", "dtype", "gpus"),
-        "status": str(outcome.status),
-        "context": formatting.join_sentences(outcome.context),
-        "context_begin": next(iter(outcome.context), ""),
-        "remainder": phrase_all(judgement.statements[1:]),
-        **of_judgement.describe(judgement, now, directory),
-        "environment": _describe_environment(judgement.measurement, commit),
-        **_describe_recorded(outcome, directory),
-        "others": [of_judgement.describe(other, now, directory) for other in outcome.others],
-        **_describe_jobs(outcome, now, directory),
-        "nodes": outcome.nodes,
-        "slow_nodes": list(outcome.slow_nodes),
-        "resume": jobs.describe_resumption(outcome.resumption),
-        **_describe_trials(outcome),
-        **_describe_steps_and_excerpt(outcome, directory),
-        **of_judgement.describe_daily_runs(judgement),
-    }
+    judged = _describe_judgement(judgement, now, directory)
+    launched = tuple(jobs.describe(job, now, directory) for job in outcome.jobs)
+    return ConfigurationOutcome(
+        **{**asdict(judged), **_describe_recorded(outcome, directory)},
+        **asdict(convert(of_judgement.describe_daily_runs(judgement), DailyRuns)),
+        id=outcome.case.id,
+        suite=f"{key.recipe} {key.release} {key.gpu} {key.dtype}",
+        configuration=_describe_key(key),
+        status=str(outcome.status),
+        context=formatting.join_sentences(outcome.context),
+        context_begin=next(iter(outcome.context), ""),
+        remainder=phrase_all(judgement.statements[1:]),
+        environment=_describe_environment(judgement.measurement, commit),
+        others=tuple(_describe_judgement(other, now, directory) for other in outcome.others),
+        jobs=launched,
+        gpu_hours=sum_configuration(launched),
+        nodes=outcome.nodes,
+        slow_nodes=tuple(outcome.slow_nodes),
+        resume=jobs.describe_resumption(outcome.resumption),
+        trials=_describe_trials(outcome),
+        steps=_describe_steps(judgement.measurement),
+        excerpt=_locate_excerpt(outcome, directory),
+        own=own,
+    )
 
 
-def _describe_jobs(outcome: Outcome, now: datetime, directory: Path) -> dict[str, Any]:
-    described = {"jobs": [jobs.describe(job, now, directory) for job in outcome.jobs]}
-    cost = sum_configuration(described)
-    return {**described, **({"gpu_hours": cost} if cost else {})}
+def _describe_judgement(judgement: Judgement, now: datetime, directory: Path) -> ReportedJudgement:
+    return convert(of_judgement.describe(judgement, now, directory), ReportedJudgement)
 
 
-def _describe_trials(outcome: Outcome) -> dict[str, Any]:
+def _describe_key(key: Key) -> ReportedKey:
+    return ReportedKey(
+        id=key.id,
+        recipe=key.recipe,
+        size=key.size,
+        release=key.release,
+        gpu=key.gpu,
+        dtype=key.dtype,
+        gpus=key.gpus,
+    )
+
+
+def _describe_trials(outcome: Outcome) -> ReportedTrials | None:
     if outcome.trials is None:
-        return {}
+        return None
     from pytest_llmbench.report import trials
 
-    return {"trials": trials.describe(outcome.trials)}
+    return convert(trials.describe(outcome.trials), ReportedTrials)
 
 
-def _describe_steps_and_excerpt(outcome: Outcome, directory: Path) -> dict[str, Any]:
-    """Return the steps of the judged attempt, and of a failure where the lines of its log stand that tell most: they
-    are read only for the reports that show them."""
+def _locate_excerpt(outcome: Outcome, directory: Path) -> ReportedExcerpt | None:
+    """Find the most telling line in the log of a failure; its text is read only for the reports that show it."""
     measurement = outcome.judgement.measurement
-    if measurement is None:
-        return {}
-    steps_and_excerpt = _describe_steps(measurement)
-    line, what = _find_telling_line(measurement, outcome) if outcome.status is Status.FAILED else (0, "")
-    if line and measurement.log:
-        steps_and_excerpt |= {
-            "excerpt": {"log": formatting.format_place(measurement.log, directory), "line": line, "what": what}
-        }
-    return steps_and_excerpt
+    if measurement is None or outcome.status is not Status.FAILED or not measurement.log:
+        return None
+    line, what = _find_telling_line(measurement, outcome)
+    if not line:
+        return None
+    return ReportedExcerpt(log=formatting.format_place(measurement.log, directory), line=line, what=what)
 
 
 def _find_telling_line(measurement: Measurement, outcome: Outcome) -> tuple[int, str]:
@@ -115,8 +140,7 @@ def _find_telling_line(measurement: Measurement, outcome: Outcome) -> tuple[int,
 
 
 def _describe_recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
-    """Return what replaces the verdict in a session that records: what was recorded, where it is from now on, and no
-    bound."""
+    """Make the fields that replace the verdict in a session that records: what was recorded, where it is, no bound."""
     seconds = outcome.recorded_seconds
     if seconds is None:
         return {}
@@ -124,87 +148,99 @@ def _describe_recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
         "verdict": "RECORDED",
         "reason": "recorded",
         "text": outcome.recorded,
-        "metrics": {"step_time_seconds": {"value": seconds, "standard_deviation": None, "unit": "s"}},
+        "metrics": {"step_time_seconds": ReportedMetric(value=seconds, standard_deviation=None, unit="s")},
         "log_difference": formatting.make_finite(math.log(seconds / outcome.judgement.baseline.step_seconds)),
         "bound_seconds": None,
         "estimate": None,
-        "problems": [],
-        "baselines": [formatting.format_place(path, directory) for path in outcome.baselines],
+        "problems": (),
+        "baselines": tuple(formatting.format_place(path, directory) for path in outcome.baselines),
     }
 
 
-def describe_stray(stray: UnmatchedRun, directory: Path, logs: Sequence[Path] = ()) -> dict[str, Any]:
-    """Return a run that matches no baseline, or an entry that could not be read, as plain values.
+def describe_stray(stray: UnmatchedRun, directory: Path, logs: Sequence[Path] = ()) -> UnmatchedOutcome:
+    """Make the document of a run that matches no baseline, or of an entry that could not be read.
 
-    `logs` are the places where runs were looked for.
+    `logs` are the paths that were searched for runs.
     """
-    return {
-        "schema": SCHEMA,
-        "kind": "stray",
-        "id": stray.id,
-        "suite": "unmatched runs",
-        "status": "failed",
-        "reason": str(stray.reason),
-        "text": stray.text,
-        "log": formatting.format_place(stray.path, directory),
-        "logs": [formatting.format_place(path, directory) for path in logs],
-    }
+    return UnmatchedOutcome(
+        id=stray.id,
+        suite="unmatched runs",
+        status="failed",
+        reason=str(stray.reason),
+        text=stray.text,
+        log=formatting.format_place(stray.path, directory),
+        logs=tuple(formatting.format_place(path, directory) for path in logs),
+    )
 
 
-def describe_check(check: Check) -> dict[str, Any]:
-    """Return what is said of several configurations together, or of the gate itself, as plain values."""
-    return {
-        "schema": SCHEMA,
-        "kind": "check",
-        "check": str(check.kind),
-        "decides": check.decides,
-        "id": check.id,
-        "suite": check.kind.replace("-", " "),
-        "status": str(check.status),
-        "verdict": str(check.verdict),
-        "reason": str(check.kind),
-        "text": check.text,
-        "lines": list(check.lines),
-        "log": None,
-        "members": [key.id for key in check.members],
-        "compared": [_describe_compared(pair) for pair in check.compared],
-        "timed": str(check.timed),
-    }
+def describe_check(check: Check, advice: str = "") -> CheckOutcome:
+    """Make the document of a check of several configurations, or of the gate itself.
+
+    `advice` is what to do next, if that depends on the session.
+    """
+    return CheckOutcome(
+        check=str(check.kind),
+        decides=check.decides,
+        id=check.id,
+        suite=check.kind.replace("-", " "),
+        status=str(check.status),
+        verdict=str(check.verdict),
+        reason=str(check.kind),
+        text=check.text,
+        lines=tuple(check.lines),
+        log=None,
+        members=tuple(key.id for key in check.members),
+        compared=tuple(_describe_compared(pair) for pair in check.compared),
+        timed=str(check.timed),
+        next=advice,
+    )
 
 
-def _describe_compared(pair: ComparedConfiguration) -> dict[str, Any]:
-    return {
-        "id": pair.key.id,
-        "gpus": pair.key.gpus,
-        "reference": pair.reference.id,
-        "reference_gpus": pair.reference.gpus,
-        "baseline": str(pair.baseline),  # xdist sends this to its controller, and knows plain types alone
-        "measured": formatting.make_finite(pair.measured),
-        "documented": formatting.make_finite(pair.documented),
-        "verdict": str(pair.verdict),
-    }
+def _describe_compared(pair: ComparedConfiguration) -> ReportedComparison:
+    return ReportedComparison(
+        id=pair.key.id,
+        gpus=pair.key.gpus,
+        reference=pair.reference.id,
+        reference_gpus=pair.reference.gpus,
+        baseline=str(pair.baseline),
+        measured=formatting.make_finite(pair.measured),
+        documented=formatting.make_finite(pair.documented),
+        verdict=str(pair.verdict),
+    )
 
 
 PATH_MASKED = "a path holds a secret, and is shown with *** in its place: the file lies under its own name"
 
 
-def redact(described: dict[str, Any], redactor: Redactor) -> dict[str, Any]:
-    """Return an outcome without secrets, and with a note of it where a path is not the one that it was."""
-    own = IDENTIFYING if described["kind"] == "stray" else IDENTIFYING | {"id"}
-    others = {name: value for name, value in described.items() if name not in own}
-    redacted: dict[str, Any] = {**described, **redactor.redact_values(others, IDENTIFYING)}
-    if _list_places(described) == _list_places(redacted):
+_Outcome = TypeVar("_Outcome", ConfigurationOutcome, UnmatchedOutcome, CheckOutcome)
+
+
+def redact(outcome: _Outcome, redactor: Redactor) -> _Outcome:
+    """Make the texts of an outcome printable and hide secrets in them; notes if a path is not shown as it is."""
+    printable: dict[str, Any] = formatting.escape_values(make_plain(outcome))
+    shown = {**printable, **redactor.redact_values(printable, IDENTIFYING)}
+    if not isinstance(outcome, UnmatchedOutcome):
+        shown["id"] = printable["id"]
+    redacted: _Outcome = convert(shown, type(outcome))
+    if formatting.escape_values(_list_paths(outcome)) == _list_paths(redacted):
         return redacted
-    if "notes" not in redacted:  # as a run has none that matches no baseline
-        return {**redacted, "text": f"{redacted['text']} ({PATH_MASKED})"}
-    note = {"code": str(NoteCode.PATH_MASKED), "text": PATH_MASKED, "line": 0}
-    return {**redacted, "notes": [*redacted["notes"], note]}
+    if isinstance(redacted, ConfigurationOutcome):
+        note = ReportedNote(code=str(NoteCode.PATH_MASKED), text=PATH_MASKED, line=0)
+        return replace(redacted, notes=(*redacted.notes, note))
+    return replace(redacted, text=f"{redacted.text} ({PATH_MASKED})")
 
 
-def _list_places(described: dict[str, Any]) -> list[Any]:
-    jobs_files = [job["files"] for job in described.get("jobs", ())]
-    logs = [attempt["log"] for attempt in described.get("tries", ())]
-    return [described.get("log"), logs, jobs_files, described.get("baselines")]
+def redact_texts(outcome: _Outcome, redactor: Redactor) -> _Outcome:
+    """Hide secrets in the texts that were added to an outcome."""
+    return convert(redactor.redact_values(make_plain(outcome), IDENTIFYING | {"id"}), type(outcome))
+
+
+def _list_paths(outcome: OutcomeDocument) -> list[str | None]:
+    if not isinstance(outcome, ConfigurationOutcome):
+        return [outcome.log]
+    files = (file for job in outcome.jobs for file in job.files)
+    logs = (attempt.log for attempt in outcome.tries or ())
+    return [outcome.log, *logs, *files, *outcome.baselines]
 
 
 def list_property_names() -> tuple[str, ...]:
@@ -222,17 +258,22 @@ def list_property_names() -> tuple[str, ...]:
     )
 
 
-def list_properties(described: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return names and texts for `item.user_properties`; values keep all their digits."""
-    values = dict(described)
-    if described.get("verdict") in COUNTING:  # a number that does not count is not published
-        values |= {name: metric["value"] for name, metric in described.get("metrics", {}).items()}
-    else:
-        values.pop("last_step_seconds", None)
-    values["launcher"] = (described.get("run") or {}).get("launcher") or None
-    if described.get("window"):
-        values["window"] = described["window"]["text"]
-    values["log_attempts"] = jobs.format_log_attempts(described)
+def list_properties(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
+    """List names and texts for `item.user_properties`; values keep all their digits."""
+    values: dict[str, object] = {
+        "expected_seconds": outcome.expected_seconds,
+        "bound_seconds": outcome.bound_seconds,
+        "window": outcome.window.text,
+        "timed": outcome.timed,
+        "verdict": outcome.verdict,
+        "reason": outcome.reason,
+        "log": outcome.log,
+        "launcher": (outcome.run and outcome.run.launcher) or None,
+        "log_attempts": jobs.format_log_attempts(outcome.tries or ()),
+    }
+    if outcome.verdict in COUNTING:  # a number that does not count is not published
+        values |= {name: metric.value for name, metric in outcome.metrics.items()}
+        values["last_step_seconds"] = get_set(outcome.last_step_seconds)
     texts = [(name, values.get(name)) for name in list_property_names()]
     properties_of_run = [
         # `repr` keeps all digits: a rounded step time could not be held against the bound again.
@@ -240,10 +281,10 @@ def list_properties(described: dict[str, Any]) -> list[tuple[str, str]]:
         for name, value in texts
         if value is not None
     ]
-    return [*properties_of_run, *jobs.list_properties(described).items()]
+    return [*properties_of_run, *jobs.list_properties(outcome).items()]
 
 
-def _describe_environment(measurement: Measurement | None, commit: str) -> dict[str, str]:
+def _describe_environment(measurement: Measurement | None, commit: str) -> dict[str, str | None]:
     if measurement is None:
         return {}
     return dict(sorted({**({"commit": commit} if commit else {}), **measurement.environment}.items()))
@@ -252,16 +293,18 @@ def _describe_environment(measurement: Measurement | None, commit: str) -> dict[
 # --- steps, for a report that draws them -------------------------------------------------------------------
 
 
-def _describe_steps(measurement: Measurement) -> dict[str, Any]:
-    """Return the step numbers and times of the attempt that was measured, also of those outside of the window.
+def _describe_steps(measurement: Measurement | None) -> ReportedSteps | None:
+    """Make the record of the steps of the attempt that was measured, including those outside of the window.
 
-    `slow` are the positions of the stragglers of the window. A time that no step can have is None. Empty where the
-    attempt has no step, or is not there any more.
+    `slow` are the positions of the stragglers of the window. A time that no step can have is None. None if the attempt
+    has no step, or is not there any more.
     """
+    if measurement is None:
+        return None
     of_log = [attempt.log.segments for attempt in measurement.run.attempts if attempt.files.log == measurement.log]
     parts = of_log[-1] if of_log else ()
     if not 0 < measurement.segment <= len(parts):
-        return {}
+        return None
     segment = parts[measurement.segment - 1]
     # A hiccup that was forgiven is drawn as it was counted.
     counted = dict(zip(measurement.window_steps, measurement.window_seconds, strict=False))
@@ -273,21 +316,29 @@ def _describe_steps(measurement: Measurement) -> dict[str, Any]:
     numbers, printed = segment.steps.index[positions].tolist(), segment.steps.seconds[positions].tolist()
     values = [counted.get(number, value) for number, value in zip(numbers, printed, strict=True)]
     seconds = [formatting.make_finite(value) if value > 0 else None for value in values]
-    columns = {"index": numbers, "seconds": seconds, "slow": np.flatnonzero(slow[positions]).tolist()}
+    loss, no_loss = None, None
     if any(problem.reason in UNTRAINED for problem in measurement.problems):
-        columns |= _describe_loss(segment.steps, positions)
-    return {"steps": columns}
+        loss, no_loss = _describe_loss(segment.steps, positions)
+    return ReportedSteps(
+        index=tuple(numbers),
+        seconds=tuple(seconds),
+        slow=tuple(np.flatnonzero(slow[positions]).tolist()),
+        loss=loss,
+        no_loss=no_loss,
+    )
 
 
-def _describe_loss(steps: Steps, positions: Integers) -> dict[str, Any]:
-    """Return the loss of each of these steps, None where none was printed or it is no finite number, and the places of
-    the latter; nothing of a log without any."""
+def _describe_loss(steps: Steps, positions: Integers) -> tuple[tuple[float | None, ...] | None, tuple[int, ...] | None]:
+    """List the loss of the steps at `positions`, and the positions of those that are not finite.
+
+    A loss is None if it was not printed or is not finite; both lists are None for a log without any.
+    """
     printed, values = steps.has_loss[positions], steps.loss[positions]
     if not printed.any():
-        return {}
+        return None, None
     finite = printed & np.isfinite(values)
-    losses = [value if is_finite else None for value, is_finite in zip(values.tolist(), finite.tolist(), strict=True)]
-    return {"loss": losses, "no_loss": np.flatnonzero(printed & ~finite).tolist()}
+    losses = (value if is_finite else None for value, is_finite in zip(values.tolist(), finite.tolist(), strict=True))
+    return tuple(losses), tuple(np.flatnonzero(printed & ~finite).tolist())
 
 
 def _find_slow_line(measurement: Measurement) -> tuple[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason, Verdict
@@ -14,6 +14,7 @@ from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults
 
 if TYPE_CHECKING:
+    from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
     from pytest_llmbench.session.settings import Settings
 
 NAMED = 3
@@ -30,9 +31,9 @@ def list_absence_cautions(results: SessionResults, selected: Sequence[Configurat
     yield from _list_retried(results, selected)
 
 
-def name_without_verdict(outcomes: Sequence[Mapping[str, Any]], absences: Mapping[str, str]) -> Iterator[Caution]:
+def name_without_verdict(outcomes: Sequence[ConfigurationOutcome], absences: Mapping[str, str]) -> Iterator[Caution]:
     """Yield the configurations of the user's own files that have no verdict; `absences` are those by id."""
-    own = [outcome["id"] for outcome in outcomes if outcome.get("own")]
+    own = [outcome.id for outcome in outcomes if outcome.own]
     named = [f"{name} ({absences[name]})" for name in own if name in absences]
     if named:
         text = f"no verdict on {formatting.join_first(named, NAMED)}"

@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Tolerance, ToleranceSource
@@ -29,6 +30,9 @@ from pytest_llmbench.session.absences import list_absence_cautions, name_without
 from pytest_llmbench.session.catalog import Catalog, select_drift_budget
 from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults, find_red_results
 from pytest_llmbench.session.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
+
+if TYPE_CHECKING:
+    from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, OutcomeDocument
 
 # A recorded baseline that is slower than the published one by more lets pass what the default tolerance would not.
 FAR = 0.05
@@ -70,8 +74,8 @@ class Selection:
 class JudgedSession:
     """What a session judged, under which settings, and what hooks saw meanwhile."""
 
-    described: Sequence[dict[str, Any]]
-    """The outcome dictionaries of its items."""
+    described: Sequence[OutcomeDocument]
+    """The outcomes of its items."""
     results: SessionResults
     settings: Settings
     catalog: Catalog
@@ -114,6 +118,7 @@ class JudgedVerdicts:
 def find_cautions(session: JudgedSession) -> Iterator[Caution]:
     """Yield the cautions of a session: what it found and did not fail for, what hooks noticed, what weakens the gate,
     and what has no verdict."""
+    from pytest_llmbench.report.outcome_documents import select_configurations
     from pytest_llmbench.report.verdicts import list_findings, select_worst
 
     outcomes = select_worst(session.described)
@@ -122,11 +127,8 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
     if session.settings.record is not None:  # nothing is judged
         return
     results = session.results.configurations
-    selected = [
-        results[outcome["id"]]
-        for outcome in outcomes
-        if outcome["kind"] == "configuration" and outcome["id"] in results
-    ]
+    configurations = select_configurations(outcomes)
+    selected = [results[outcome.id] for outcome in configurations if outcome.id in results]
     judged = JudgedVerdicts(
         session.settings, session.catalog, list(_list_judgements(selected)), len(session.results.unmatched)
     )
@@ -138,7 +140,7 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
         yield from _list_changed_settings(judged)
         yield from _list_lost_time(judged)
     yield from list_absence_cautions(session.results, selected)
-    yield from _list_outcome_cautions(outcomes, session)
+    yield from _list_outcome_cautions(configurations, session)
 
 
 def _list_judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgement]:
@@ -340,10 +342,9 @@ def _format_percent(fraction: float) -> str:
 # --- what was not judged ----------------------------------------------------------------------------------
 
 
-def _list_outcome_cautions(outcomes: Sequence[dict[str, Any]], session: JudgedSession) -> Iterator[Caution]:
+def _list_outcome_cautions(configurations: Sequence[ConfigurationOutcome], session: JudgedSession) -> Iterator[Caution]:
     """Yield what was selected and has no verdict."""
-    configurations = [outcome for outcome in outcomes if outcome["kind"] == "configuration"]
-    stale = sum(outcome["reason"] == Reason.TOO_OLD for outcome in configurations)
+    stale = sum(outcome.reason == Reason.TOO_OLD for outcome in configurations)
     origin, limit = find_origin(session.settings.origins, "--llmb-max-age"), session.settings.max_age
     if stale and limit and origin and not origin.typed:
         yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {formatting.format_age(limit)} ({origin})")
@@ -354,17 +355,17 @@ def _list_outcome_cautions(outcomes: Sequence[dict[str, Any]], session: JudgedSe
     yield from _list_without_verdict(configurations)
 
 
-def _list_without_verdict(configurations: Sequence[dict[str, Any]]) -> Iterator[Caution]:
+def _list_without_verdict(configurations: Sequence[ConfigurationOutcome]) -> Iterator[Caution]:
     """Yield the configurations without a verdict: the user's own by name, the documented ones without a run together,
     the others counted."""
     from pytest_llmbench.report.verdicts import count_documented, list_documented_absent
 
-    absences = {outcome["id"]: absence for outcome in configurations if (absence := _describe_absence(outcome))}
+    absences = {outcome.id: absence for outcome in configurations if (absence := _describe_absence(outcome))}
     yield from name_without_verdict(configurations, absences)
     together = list_documented_absent(configurations)
     if together:
         yield Caution(CautionCode.WITHOUT_VERDICT, count_documented(together))
-    named = {outcome["id"] for outcome in (*together, *(one for one in configurations if one.get("own")))}
+    named = {outcome.id for outcome in (*together, *filter(attrgetter("own"), configurations))}
     others = Counter(absence for name, absence in absences.items() if name not in named)
     if others:
         counts = ", ".join(f"{number} {name}" for name, number in sorted(others.items()))
@@ -372,11 +373,11 @@ def _list_without_verdict(configurations: Sequence[dict[str, Any]]) -> Iterator[
         yield Caution(CautionCode.WITHOUT_VERDICT, text)
 
 
-def _describe_absence(outcome: dict[str, Any]) -> str:
+def _describe_absence(outcome: ConfigurationOutcome) -> str:
     """Return what a configuration has in the place of a verdict; empty where it is judged, red, or not to be judged."""
-    unknown = outcome["status"] == "passed" and outcome.get("overruled") in NO_VERDICT  # a test that did not ask
-    skipped = outcome["status"] == "skipped" and outcome["reason"] != Reason.PURPOSE_DONE
-    return str(outcome.get("overruled") or outcome["verdict"]) if unknown or skipped else ""
+    unknown = outcome.status == "passed" and outcome.overruled in NO_VERDICT  # a test that did not ask
+    skipped = outcome.status == "skipped" and outcome.reason != Reason.PURPOSE_DONE
+    return outcome.overruled or outcome.verdict if unknown or skipped else ""
 
 
 # --- what was not looked at: left out by the selection, deselected by somebody's word, or not come to ------

@@ -32,6 +32,7 @@ from pytest_llmbench.logs.sources.packed import find_archive, read_unlisted
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
+    from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, OutcomeDocument
     from pytest_llmbench.session.outcomes import SessionResults
 
 PAUSES = (0.5, 2.0)  # SQLite has waited already
@@ -69,28 +70,35 @@ class SessionHistory:
         size = f"{formatting.count_noun(runs, 'run')} of {formatting.count_noun(len(self._by_id), 'configuration')}"
         return f"{formatting.escape(self.place.shown)}: {size if runs else 'nothing yet'}"
 
-    def with_nights(self, outcome: dict[str, Any]) -> dict[str, Any]:
-        """Return the outcome of a configuration with the daily runs before its run, oldest first; others as they are.
+    def with_nights(self, outcome: ConfigurationOutcome) -> ConfigurationOutcome:
+        """Add the daily runs before its run to an outcome, oldest first.
 
         Of a night that lies in the folder, too, the history knows the verdict.
         """
-        from pytest_llmbench.report.judgement import describe_stored_run, join_daily_runs
+        from msgspec import convert, structs, to_builtins
 
-        if outcome["kind"] != "configuration":
-            return outcome
-        past = self._by_id.get(outcome["configuration"]["id"], ())
-        window, run = outcome["window"], outcome["run"] or {}
-        wanted = Window(window["first"], window["last"], window["statistic"])
-        started = datetime.fromisoformat(run["started"]) if run.get("started") else None
-        own = make_run_keys(run["job_id"], join_fingerprints(run["log_fingerprint"]), started) if run else frozenset()
+        from pytest_llmbench.report.judgement import describe_stored_run, join_daily_runs
+        from pytest_llmbench.report.outcome_documents import DailyRuns
+
+        from_outcome = {night.started[:10]: to_builtins(night) for night in outcome.history}
+        from_store = {day: describe_stored_run(stored) for day, stored in self._list_nights(outcome).items()}
+        nights = list((from_outcome | from_store).values())
+        daily = convert(join_daily_runs(nights, to_builtins(outcome.changes)), DailyRuns)
+        return structs.replace(outcome, history=daily.history, changes=daily.changes)
+
+    def _list_nights(self, outcome: ConfigurationOutcome) -> dict[str, StoredRun]:
+        """List the stored runs before the run of an outcome by their day: of each day a valid one, if there is."""
+        past = self._by_id.get(outcome.configuration.id, ())
+        window, run = outcome.window, outcome.run
+        wanted = Window(window.first, window.last, window.statistic)
+        started = datetime.fromisoformat(run.started) if run and run.started else None
+        own = make_run_keys(run.job_id, join_fingerprints(run.log_fingerprint), started) if run else frozenset()
         nights: dict[str, StoredRun] = {}
         for stored in exclude_same_runs(past, own):
             if stored.window == wanted and (started is None or stored.started <= started):
                 day = str(stored.started.date())
                 nights[day] = max(stored, nights.get(day, stored), key=attrgetter("valid"))
-        from_outcome = {night["started"][:10]: night for night in outcome.get("history", ())}
-        from_store = {day: describe_stored_run(stored) for day, stored in nights.items()}
-        return {**outcome, **join_daily_runs(list((from_outcome | from_store).values()), outcome.get("changes", ()))}
+        return nights
 
     def read_noise(self, cluster: str, configurations: Collection[str]) -> dict[str, Noise]:
         """Return by configuration (ids) what its earlier A/Bs on a cluster say of the noise from run to run."""
@@ -188,26 +196,30 @@ JudgedLog = tuple[Path, str]
 """A log as it was judged: where it lay, and its fingerprint."""
 
 
-def with_hashes(outcomes: Sequence[dict[str, Any]], directory: Path) -> list[dict[str, Any]]:
-    """Return outcomes, those of a run with `log_sha256`: in the order of its logs the hash of each, of the file or
-    member as it lies there, or None where it is gone, changed since, or of another machine.
+def with_hashes(outcomes: Sequence[OutcomeDocument], directory: Path) -> list[dict[str, Any]]:
+    """Convert outcomes into plain values, those of a run with `log_sha256`: in the order of its logs the hash of each.
 
-    Paths in the outcomes are relative to `directory`. What cannot be read is no error; an interrupt is one.
+    The hash is of the file or member as it lies there, None if it is gone, changed since, or of another machine. Paths
+    in the outcomes are relative to `directory`. What cannot be read is no error; an interrupt is one.
     """
     logs = [_list_logs(outcome, directory) for outcome in outcomes]
+    from pytest_llmbench.report.outcome_documents import make_plain
+
     hashes = _hash_logs({log for of_one in logs for log in of_one})
     return [
-        {**outcome, "log_sha256": [hashes.get(log) for log in of_one]} if of_one else outcome
+        {**make_plain(outcome), **({"log_sha256": [hashes.get(log) for log in of_one]} if of_one else {})}
         for outcome, of_one in zip(outcomes, logs, strict=True)
     ]
 
 
-def _list_logs(outcome: dict[str, Any], directory: Path) -> list[JudgedLog]:
-    """Return the logs of the run that was judged; none where the outcome does not tell which is which."""
-    marks = outcome["run"]["log_fingerprint"] if outcome["kind"] == "configuration" and outcome["run"] else []
-    places = dict.fromkeys(attempt["log"] for attempt in outcome.get("tries", ()))
-    both = zip(places, marks, strict=True) if len(places) == len(marks) else ()
-    return [(directory / place, mark) for place, mark in both]
+def _list_logs(outcome: OutcomeDocument, directory: Path) -> list[JudgedLog]:
+    """List the logs of the run that was judged; none if the outcome does not distinguish them."""
+    if outcome.kind != "configuration" or outcome.run is None:
+        return []
+    fingerprints = outcome.run.log_fingerprint
+    places = dict.fromkeys(attempt.log for attempt in outcome.tries or ())
+    both = zip(places, fingerprints, strict=True) if len(places) == len(fingerprints) else ()
+    return [(directory / place, fingerprint) for place, fingerprint in both]
 
 
 def _hash_logs(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:

@@ -11,12 +11,14 @@ import pandas as pd
 import pytest
 from generator import write_run
 from support.nccl_traces import record, run
+from support.outcomes import make_session
 from support.remembered import ID, document, outcome
 
 from pytest_llmbench.cli.main import _make_parser, main
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.unsaved import write_unsaved
+from pytest_llmbench.report.document import render_session
 from pytest_llmbench.tools.command_line import read_recipes_in
 
 TOKEN = "hf_53cr3t-of-m1ne"
@@ -118,9 +120,7 @@ def test_runs_are_listed_and_judged_without(capsys: pytest.CaptureFixture[str], 
 
 
 def test_a_message_of_a_session_is_told_without(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    keys = ("schema", "version", "started", "exit_code", "green", "count", "counts", "failures", "outcomes")
-    values = {**dict.fromkeys(keys, ""), "schema": 1, "exit_code": 1, "outcomes": [], "failures": [TEXT]}
-    (folder / "a.json").write_text(json.dumps(values))
+    (folder / "a.json").write_bytes(render_session(make_session(failures=(TEXT,))))
     assert HIDDEN in call(capsys, "chat", "a.json")
     assert HIDDEN in json.loads(call(capsys, "chat", "a.json", f"--link=https://ci/{TOKEN}", "--format=slack"))["text"]
 

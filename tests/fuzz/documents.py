@@ -11,7 +11,12 @@ from functools import cache
 from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types, written
 from support import builders, nccl_traces
 from support.imported_tables import draft
-from support.outcomes import killed, missing, slow, stray, told
+from support.outcomes import killed
+from support.outcomes import make_session
+from support.outcomes import missing
+from support.outcomes import slow
+from support.outcomes import stray
+from support.outcomes import told
 
 from pytest_llmbench.baseline.lint import format_lint_page, lint_file
 from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_file, read_recipe
@@ -24,10 +29,15 @@ from pytest_llmbench.core.option_values import OptionValues
 from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.trial_records import Variant
-from pytest_llmbench.launch.launch_settings import LaunchSettings, resolve_launch
-from pytest_llmbench.launch.plan.cluster_file import fill_references, read_cluster, read_llmb_run
-from pytest_llmbench.launch.plan.variants import MOST_ARMS, read_variants
-from pytest_llmbench.report.document import SessionEnding, make_document, read, render
+from pytest_llmbench.launch.launch_settings import LaunchSettings
+from pytest_llmbench.launch.launch_settings import resolve_launch
+from pytest_llmbench.launch.plan.cluster_file import fill_references
+from pytest_llmbench.launch.plan.cluster_file import read_cluster
+from pytest_llmbench.launch.plan.cluster_file import read_llmb_run
+from pytest_llmbench.launch.plan.variants import MOST_ARMS
+from pytest_llmbench.launch.plan.variants import read_variants
+from pytest_llmbench.report.document import read
+from pytest_llmbench.report.document import render_session
 from pytest_llmbench.report.notifications import convert_to_slack
 from pytest_llmbench.report.output_files import EXPORT, REPORTS, TRACE, find_obstacle
 from pytest_llmbench.session.acknowledgements import read_acknowledged, read_last_repair
@@ -46,11 +56,8 @@ TODAY = date(2025, 11, 20)
 
 def session_seeds() -> list[bytes]:
     """Return what `--llmb-json` writes of a green and of a red session."""
-    asked = {"version": "0.1.0", "baselines": "", "tolerances": [], "header": []}
-    red = (told(), stray(), killed(), slow(), missing())
-    made = [make_document(red, asked, SessionEnding(1, ("history: no",)), builders.NOW)]
-    made.append(make_document((told(),), asked, SessionEnding(0), builders.NOW))
-    return [render(session) for session in made]
+    red = make_session(told(), stray(), killed(), slow(), missing(), failures=("history: no",))
+    return [render_session(session) for session in (red, make_session(told(), exit_code=0))]
 
 
 def check_session(data: bytes) -> None:
@@ -61,7 +68,7 @@ def check_session(data: bytes) -> None:
         if text:
             require(json.loads(convert_to_slack(text)), "a message that is no JSON")
             with suppress(ReportError):
-                require(read(path)["schema"] == 1, "a document of another schema")
+                require(read(path).schema == 1, "a document of another schema")
 
 
 def trace_seeds() -> list[bytes]:

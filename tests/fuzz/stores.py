@@ -17,7 +17,7 @@ from fuzz.laws import call, empty_folder, refusals, require, require_printable, 
 from fuzz.log_seeds import logs
 from support import builders, job_specs
 from support.log_laws import find_problems
-from support.remembered import document, outcome
+from support.remembered import document, outcome, restore
 
 from pytest_llmbench.core.errors import HistoryError, LaunchError
 from pytest_llmbench.core.job_records import JobStatus
@@ -37,6 +37,7 @@ from pytest_llmbench.logs.reading.codec import FileReading, FileToRead, ReadResu
 from pytest_llmbench.logs.reading.consistency import is_consistent
 from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.files import FileState
+from pytest_llmbench.report.outcome_documents import make_plain
 from pytest_llmbench.session.session_history import SessionHistory
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -102,7 +103,7 @@ def check_store(data: bytes) -> None:
             for runs in history.past.values():
                 for run in runs:
                     _check_run(run)
-            told = history.with_nights(outcome(7.4, NIGHTS))
+            told = make_plain(history.with_nights(restore(outcome(7.4, NIGHTS))))
             json.dumps(told, allow_nan=False)
             require(record.write(place, document(told)) == 1, "a verdict that is stored and not counted")
             after = _read_exports(path)

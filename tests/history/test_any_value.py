@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support import builders
 from support.node_nights import launch
-from support.remembered import ID, document, outcome
+from support.remembered import ID, document, outcome, restore
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.baseline_records import Key
@@ -91,7 +91,7 @@ def open_as_session(folder: Path) -> None:
     tonight = _date(outcome(7.4, 12), NOW)
     with suppress(HistoryError):
         history = SessionHistory(place, [builders.KEY])
-        history.with_nights(tonight)
+        history.with_nights(restore(tonight))
         history.read_noise("eos", [ID])
         search_history(place)
         history.store([tonight], NOW, ["-q"], {}, [folder])

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 from support import builders
-from support.remembered import ID, document, outcome
+from support.remembered import ID, document, outcome, restore
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
@@ -38,7 +38,7 @@ def open_as_session(folder: Path) -> None:
     """Open a store as a session of pytest does before it collects anything, and store as it does at its end."""
     place = locate_store("h.db", folder)
     history = SessionHistory(place, [builders.KEY])
-    history.with_nights(outcome(7.4, NIGHTS))
+    history.with_nights(restore(outcome(7.4, NIGHTS)))
 
 
 def tell(folder: Path) -> str:

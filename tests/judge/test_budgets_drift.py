@@ -188,7 +188,8 @@ def test_message_names_recorder_and_first_value() -> None:
     recording = replace(crept.recording or pytest.fail("it is recorded"), by="bob on login2")
     judgement = judged(7.325 * 1.04 * 1.04, replace(crept, recording=recording))
     outcome = describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path("/runs"))
-    assert outcome["baseline"]["recorded"]["first"]["seconds"] == 7.325
+    assert outcome.baseline.recorded is not None
+    assert outcome.baseline.recorded.first.seconds == 7.325
     text = " ".join(explain(outcome, short=False).split())
     assert "REGRESSION grok1_314b-25.05-gb200-bf16-128 (drifted)" in text
     assert "25.05.yaml:42, of 2025-11-01 by bob on login2" in text

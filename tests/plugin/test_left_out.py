@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 from generator import write_run
+from msgspec import convert
 from support.sessions import Judge
 
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.plugin import session
 from pytest_llmbench.report.notifications import make_message
+from pytest_llmbench.report.outcome_documents import SessionDocument
 
 SUITE = "pytest_llmbench/suite"
 PERFORMANCE = f"{SUITE}/test_performance.py::test_performance"
@@ -222,7 +224,9 @@ def test_trends_deselected_by_a_conftest_are_a_caution(
     code, names, told = red(fortnight, pytester, *selection)
     assert (code, names) == (0, [])
     assert "6 items, 6 red: trend " in caution(told, "deselected")
-    assert "caution: deselected by --deselect, a conftest or a plugin: 6 items, 6 red" in make_message(told)
+    assert "caution: deselected by --deselect, a conftest or a plugin: 6 items, 6 red" in make_message(
+        convert(told, SessionDocument)
+    )
 
 
 # --- what did not run ---------------------------------------------------------------------------------------
@@ -279,7 +283,7 @@ def test_newer_run_of_another_gpu_type_is_unmatched(
     assert code == 1
     (name,) = names
     assert name.startswith("stray pretrain_grok1_314b_fp8_256")
-    assert "UNMATCHED pretrain_grok1_314b_fp8_256" in make_message(told)
+    assert "UNMATCHED pretrain_grok1_314b_fp8_256" in make_message(convert(told, SessionDocument))
     assert "UNMATCHED" in capsys.readouterr().out
 
 
@@ -349,7 +353,7 @@ def test_unreadable_folder_fails_what_it_may_hold(
     lock(good / folder)
     code, names, told = red(good, pytester, *selection)
     assert (code, names) == (1, [f"stray unreadable-{Path(folder).name}"])
-    assert f"UNREADABLE unreadable-{Path(folder).name}" in make_message(told)
+    assert f"UNREADABLE unreadable-{Path(folder).name}" in make_message(convert(told, SessionDocument))
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ def test_usage_error_replaces_each_old_report(pytester: pytest.Pytester, argumen
     other.write_text("my notes")
     flags = [f"{flag}={path}" for flag, path in paths.items()]
     assert pytester.runpytest("-q", *arguments, *flags).ret == pytest.ExitCode.USAGE_ERROR
-    assert document.read(paths["--llmb-json"])["green"] is False
+    assert document.read(paths["--llmb-json"]).green is False
     assert all("could not begin" in path.read_text() for path in paths.values())
     assert other.read_text() == "my notes"
 

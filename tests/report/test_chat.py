@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
-from support.builders import NOW
-from support.outcomes import doubtful, killed, missing, slow, stray, told
+from support.outcomes import doubtful, killed, make_session, missing, slow, stray, told, with_fields
 
 from pytest_llmbench.core.runtime import read_job_url
-from pytest_llmbench.report.document import SessionEnding, make_document
 from pytest_llmbench.report.notifications import convert_to_slack, make_message
-
-
-def session(*described: dict[str, Any], exit_code: int = 1, failures: tuple[str, ...] = ()) -> dict[str, Any]:
-    asked = {"version": "0.1.0", "baselines": "", "tolerances": [], "header": []}
-    return make_document(described, asked, SessionEnding(exit_code, failures), NOW)
+from pytest_llmbench.report.outcome_documents import OutcomeDocument
 
 
 def test_a_green_session_is_one_line_and_a_link() -> None:
-    assert make_message(session(told(), missing(), exit_code=0), "https://ci/7").splitlines() == [
+    assert make_message(make_session(told(), missing(), exit_code=0), "https://ci/7").splitlines() == [
         "llmbench GREEN, 2025-11-20 06:00 UTC: 1 green: 1 PASS; 1 skipped: 1 MISSING",
         "https://ci/7",
     ]
 
 
 def test_what_is_red_is_named_with_its_difference() -> None:
-    lines = make_message(session(told(), stray(), killed(), slow(), doubtful("failed"))).splitlines()
+    lines = make_message(make_session(told(), stray(), killed(), slow(), doubtful("failed"))).splitlines()
     assert lines[1:] == [
         "REGRESSION slow: +20.0 % (8.790 s, expected 7.325 s, MFU 39.7 %)",
         "INVALID killed: stopped after step 27 of 50; the log does not say why",
@@ -39,8 +32,8 @@ def test_what_is_red_is_named_with_its_difference() -> None:
 def test_a_night_on_which_nothing_ran_says_so_and_names_first_what_has_runs() -> None:
     context = "nothing was judged: no valid run of the 3 selected configurations."
     absent = [missing(f"absent-{number}", "failed", (context,)) for number in range(9)]
-    stale = {**told("failed", "stale"), "verdict": "MISSING", "text": "stale: the newest run is 2d old"}
-    lines = make_message(session(*absent, stale), "https://ci/7").splitlines()
+    stale = with_fields(told("failed", "stale"), verdict="MISSING", text="stale: the newest run is 2d old")
+    lines = make_message(make_session(*absent, stale), "https://ci/7").splitlines()
     assert lines[1:3] == [context, "MISSING stale: stale: the newest run is 2d old"]
     assert len(lines) <= 10
 
@@ -58,17 +51,17 @@ def test_a_night_on_which_nothing_ran_says_so_and_names_first_what_has_runs() ->
     ],
 )
 def test_the_first_word_says_how_the_session_ended(
-    described: list[dict[str, Any]], exit_code: int, failures: tuple[str, ...], word: str
+    described: list[OutcomeDocument], exit_code: int, failures: tuple[str, ...], word: str
 ) -> None:
-    text = make_message(session(*described, exit_code=exit_code, failures=failures))
+    text = make_message(make_session(*described, exit_code=exit_code, failures=failures))
     assert text.startswith(f"llmbench {word} ")
 
 
 def test_a_session_of_thousands_is_ten_lines_of_bounded_length() -> None:
     regression = slow("slow-0")
-    many = [regression | {"id": f"slow-{number}"} for number in range(1000)]
+    many: list[OutcomeDocument] = [with_fields(regression, id=f"slow-{number}") for number in range(1000)]
     many += [stray(f"{n}", "x\ny" * 500) for n in range(9)]
-    lines = make_message(session(*many, failures=("nothing " * 90, "b", "c")), "https://ci/7").splitlines()
+    lines = make_message(make_session(*many, failures=("nothing " * 90, "b", "c")), "https://ci/7").splitlines()
     assert len(lines) <= 10
     assert lines[-2:] == ["and 1004 more", "https://ci/7"]
     assert lines[1].endswith("... (and 2 more)")
@@ -76,7 +69,7 @@ def test_a_session_of_thousands_is_ten_lines_of_bounded_length() -> None:
 
 
 def test_a_text_of_a_log_calls_nobody() -> None:
-    text = make_message(session(stray("<!channel>", "a & b <@U1>")))
+    text = make_message(make_session(stray("<!channel>", "a & b <@U1>")))
     sent = json.loads(convert_to_slack(text))
     assert list(sent) == ["text"]
     assert "&lt;!channel&gt;: a &amp; b &lt;@U1&gt;" in sent["text"]

@@ -10,21 +10,15 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from support.builders import KEY, NOW
-from support.outcomes import SCHEMA, check, doubtful, faults, killed, missing, slow, stray, told
+from support.builders import KEY
+from support.outcomes import SCHEMA, check, doubtful, faults, killed, make_session, missing, slow, stray, told
 
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.errors import ReportError
-from pytest_llmbench.report.document import PARTS, SessionEnding, make_document, read, render
+from pytest_llmbench.report.document import read, render_session
+from pytest_llmbench.report.outcome_documents import OutcomeDocument, make_plain
 
-ASKED = {
-    "version": "0.1.0",
-    "baselines": "82 configurations in 5 files",
-    "tolerances": ["5 %"],
-    "header": ["tolerance: 5 %"],
-    "timed": "window",
-}
-MIXED = [
+MIXED: list[OutcomeDocument] = [
     told(),
     slow(),
     doubtful(),
@@ -70,10 +64,10 @@ TONIGHT: dict[str, Any] = {
 """What other parts may add to the outcome of a configuration."""
 
 
-def made(*described: dict[str, Any], exit_code: int = 1, failures: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the document as it is read again."""
-    ending = SessionEnding(exit_code, failures)
-    return dict(json.loads(render(make_document(described, ASKED, ending, NOW)), parse_constant=pytest.fail))
+def made(*described: OutcomeDocument, exit_code: int = 1, failures: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the document as any reader of JSON reads it."""
+    session = make_session(*described, exit_code=exit_code, failures=failures)
+    return dict(json.loads(render_session(session), parse_constant=pytest.fail))
 
 
 # --- what it says -----------------------------------------------------------------------------------------
@@ -90,9 +84,15 @@ def test_the_document_says_how_the_session_ended_and_every_outcome() -> None:
     }
     ids = [one["id"] for one in found["outcomes"]]
     assert ids == ["family", "other", "doubtful", KEY.id, "killed", "missing", "slow", "run_7"]
-    assert all({name: one[name] for name in one.keys() - set(PARTS)} in found["outcomes"] for one in MIXED)
+    assert all(without_parts(one) in found["outcomes"] for one in MIXED)
     assert found["counts"]["red"] == {"REGRESSION": 1, "INVALID": 1, "WEAK-SCALING": 1, "UNMATCHED": 1}
     assert found["count"].startswith("2 green: 1 INCONCLUSIVE, 1 PASS; 4 red:")
+
+
+def without_parts(outcome: OutcomeDocument) -> dict[str, Any]:
+    """Return the plain values of an outcome without the sentences that the terminal shows alone."""
+    plain: dict[str, Any] = json.loads(json.dumps(make_plain(outcome)))
+    return {name: value for name, value in plain.items() if name not in ("context_begin", "remainder")}
 
 
 def test_the_page_about_it_shows_the_fields_in_their_order() -> None:
@@ -112,7 +112,7 @@ def test_the_page_about_it_shows_the_fields_in_their_order() -> None:
     ],
 )
 def test_it_is_green_only_where_the_exit_code_and_every_item_are(
-    described: list[dict[str, Any]], exit_code: int, failures: tuple[str, ...], green: bool
+    described: list[OutcomeDocument], exit_code: int, failures: tuple[str, ...], green: bool
 ) -> None:
     assert made(*described, exit_code=exit_code, failures=failures)["green"] is green
 
@@ -137,11 +137,8 @@ def test_the_schema_is_one() -> None:
 @pytest.mark.parametrize(
     "described", [MIXED, [], [told(**TONIGHT)], [told("failed", verdict="TEST_FAILED", overruled="PASS")]]
 )
-def test_the_schema_describes_the_document(described: list[dict[str, Any]]) -> None:
+def test_the_schema_describes_the_document(described: list[OutcomeDocument]) -> None:
     assert faults(made(*described)) == []
-
-
-"""Dictionaries whose keys are names of something."""
 
 
 def test_nights_name_what_they_ran_with_where_it_changes() -> None:
@@ -162,7 +159,7 @@ def test_numbers_and_text_that_json_lacks_are_replaced() -> None:
         text="\ud800\x00",
         window_seconds=[7.3, number],
         log_difference=number,
-        steps={"index": [1], "seconds": [number]},
+        steps={"index": [1], "seconds": [number], "slow": []},
     )
     (found,) = made(one)["outcomes"]
     assert (found["window_seconds"], found["log_difference"], found["steps"]["seconds"]) == ([7.3, None], None, [None])
@@ -174,8 +171,28 @@ def test_numbers_and_text_that_json_lacks_are_replaced() -> None:
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     path = tmp_path / "llmb.json"
-    path.write_bytes(render(make_document(MIXED, ASKED, SessionEnding(1), NOW)))
-    assert read(path) == made(*MIXED)
+    session = make_session(*MIXED)
+    path.write_bytes(render_session(session))
+    assert read(path) == session
+
+
+def test_an_unknown_key_of_a_newer_version_is_ignored(tmp_path: Path) -> None:
+    session, path = make_session(told()), tmp_path / "llmb.json"
+    path.write_bytes(render_session(session).replace(b'"verdict": "PASS"', b'"verdict": "PASS", "newer": [1]'))
+    assert read(path) == session
+
+
+def test_an_outcome_without_a_key_is_one_message(tmp_path: Path) -> None:
+    path = tmp_path / "llmb.json"
+    path.write_bytes(render_session(make_session(told())).replace(b'"suite": ', b'"room": '))
+    with pytest.raises(ReportError, match="missing required field `suite`"):
+        read(path)
+
+
+def test_window_seconds_follow_the_run_of_a_configuration_without_one() -> None:
+    (outcome,) = made(missing())["outcomes"]
+    names = list(outcome)
+    assert names[names.index("run") + 1] == "window_seconds"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +203,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         (b'{"schema": NaN}', "no JSON (found NaN)"),
         (b'{"schema": 1}', "no 'version' in it"),
         (
-            render(make_document([], ASKED, SessionEnding(1), NOW)).replace(b'"schema": 1', b'"schema": 2'),
+            render_session(make_session()).replace(b'"schema": 1', b'"schema": 2'),
             "schema 2, expected 1",
         ),
     ],

@@ -11,7 +11,7 @@ import pytest
 from cmarkgfm.cmark import Options
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.outcomes import check, doubtful, killed, missing, slow, stray, told
+from support.outcomes import check, doubtful, killed, missing, slow, stray, told, with_fields
 
 from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.explain import explain
@@ -48,7 +48,7 @@ def test_red_stands_first_with_what_to_do_next_then_doubt_then_the_rest() -> Non
         ["REGRESSION", "slow"],
         ["UNMATCHED", "run_7"],
         ["INCONCLUSIVE", "doubtful"],
-        ["PASS", told()["id"]],
+        ["PASS", told().id],
     ]
     assert re.findall("^### (.*)|^#### (.*)|<summary>(.*)</summary>", markdown, re.MULTILINE) == [
         ("llmbench: red", "", ""),
@@ -84,7 +84,7 @@ def test_no_text_is_markup() -> None:
 @pytest.mark.slow
 def test_the_summary_fits_and_counts_what_does_not() -> None:
     regression = slow(text="語" * 300)
-    many = [regression | {"id": f"slow-{number:05d}"} for number in range(2000)]
+    many = [with_fields(regression, id=f"slow-{number:05d}") for number in range(2000)]
     markdown = render_job_summary(many, RED)
     assert MOST_BYTES - 5_000 < len(markdown.encode()) <= MOST_BYTES
     *shown, last = rows(markdown)
@@ -158,7 +158,7 @@ def test_no_text_of_a_log_is_a_command_to_the_runner(command: str) -> None:
     """The runner obeys `::` at the beginning of a line, whatever blanks stand before it, and `##[` anywhere (its
     ActionCommand.cs)."""
     text = f"its log ends with {'x' * 56} {command} and {command}"
-    one = {**killed(), "text": text, "log": f"runs {command}/log.out"}
+    one = with_fields(killed(), text=text, log=f"runs {command}/log.out")
     lines = [*explain(one, short=False).splitlines(), *render_summary([one], [text])]
     assert sum("owned" in line or "stop-commands" in line for line in lines) > 4
     assert not [line for line in lines if line.lstrip().startswith("::") or "##[" in line]

@@ -11,19 +11,21 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import asdict
 from support.builders import KEY, NOW, evidence, log, run, segment, steps
-from support.outcomes import faults, told
+from support.outcomes import faults, make_session, told
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import JobCost, LaunchedJob, Loss, PlannedHours, Purpose
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.report.document import SessionEnding, make_document
+from pytest_llmbench.report.document import render_session
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.gpu_hours import CAUSES, format_cost, format_job_cost, sum_configuration
+from pytest_llmbench.report.gpu_hours import format_cost, format_job_cost, sum_configuration
 from pytest_llmbench.report.html import render as render_page
 from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.outcome import describe, list_properties, list_property_names
+from pytest_llmbench.report.outcome_documents import ConfigurationCost, ConfigurationOutcome, LostHours, OutcomeDocument
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.runs.measure.measurement import measure
 
@@ -35,7 +37,7 @@ PURGED = replace(JOB, job_id="41", state="", cost=JobCost(10.0, 0.0, exact=False
 PLANNED = PlannedHours(10.0, 60.0, 50.0)
 
 
-def launched(*jobs: LaunchedJob, status: Status = Status.PASSED) -> dict[str, Any]:
+def launched(*jobs: LaunchedJob, status: Status = Status.PASSED) -> ConfigurationOutcome:
     measured = measure(run(log(segment(steps(7.33))), job_id="14"), evidence().baseline, NOW)
     outcome = Outcome(Case(KEY.id, KEY), status, judge(evidence(measured)), jobs=jobs)
     return describe(outcome, NOW, Path("/runs"))
@@ -58,27 +60,24 @@ def launched(*jobs: LaunchedJob, status: Status = Status.PASSED) -> dict[str, An
     ids=["every-loss", "purged", "perhaps-submitted", "never-ran"],
 )
 def test_the_costs_of_a_configuration_in_words(jobs: Sequence[LaunchedJob], told: str) -> None:
-    described = launched(*jobs)
-    assert format_cost(sum_configuration(described)) == told
+    cost = sum_configuration(launched(*jobs).jobs)
+    assert cost is not None
+    assert format_cost(cost) == told
     message = " ".join(explain(launched(*jobs, status=Status.FAILED), short=False).split())
     assert f"GPU-hours {told}" in message
 
 
 def test_the_costs_of_a_job_in_words() -> None:
-    texts = [format_job_cost(job) for job in launched(JOB, FAILED, REQUEUED, PURGED)["jobs"]]
+    texts = [format_job_cost(job) for job in launched(JOB, FAILED, REQUEUED, PURGED).jobs]
     assert texts == ["11.0", "2.0, lost: failed", "15.0, 4.0 lost: requeued", "unknown"]
 
 
 def test_all_causes_are_in_every_sum_and_the_sum_is_that_of_the_jobs() -> None:
-    described = launched(FAILED, HUNG, REQUEUED, PURGED)
-    assert described["gpu_hours"] == {
-        "estimated": 10.0,
-        "used": 20.0,
-        "lost": {"failed": 2.0, "hung": 3.0, "requeued": 4.0},
-        "unknown_jobs": ["41"],
-    }
-    assert tuple(described["gpu_hours"]["lost"]) == CAUSES
-    assert "gpu_hours" not in launched()
+    lost = LostHours(failed=2.0, hung=3.0, requeued=4.0)
+    expected = ConfigurationCost(estimated=10.0, used=20.0, lost=lost, unknown_jobs=("41",))
+    assert launched(FAILED, HUNG, REQUEUED, PURGED).gpu_hours == expected
+    assert tuple(asdict(lost)) == tuple(map(str, Loss))
+    assert launched().gpu_hours is None
 
 
 def test_the_junit_properties_are_numbers_and_what_is_nothing_has_none() -> None:
@@ -99,9 +98,8 @@ def test_the_junit_properties_are_numbers_and_what_is_nothing_has_none() -> None
     assert "gpu_hours_lost_failed: 2" in (found.findtext(".//system-out") or "").splitlines()
 
 
-def document(*outcomes: dict[str, Any], planned: PlannedHours | None = None) -> dict[str, Any]:
-    asked = {"version": "1", "baselines": "b", "tolerances": [], "header": [], "timed": "window"}
-    made: dict[str, Any] = json.loads(json.dumps(make_document(outcomes, asked, SessionEnding(0), NOW, planned)))
+def document(*outcomes: OutcomeDocument, planned: PlannedHours | None = None) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(render_session(make_session(*outcomes, exit_code=0, planned=planned)))
     return made
 
 
@@ -127,7 +125,7 @@ def test_the_page_tells_them_at_its_head_with_what_was_allowed() -> None:
     assert "GPU-hours" not in render_page([told()], NOW)
 
 
-def without_a_run(*jobs: LaunchedJob) -> dict[str, Any]:
+def without_a_run(*jobs: LaunchedJob) -> ConfigurationOutcome:
     judgement = replace(judge(evidence()), reason=Reason.LOG_MISSING, statements=("no log",))
     return describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement, jobs=jobs), NOW, Path("/runs"))
 

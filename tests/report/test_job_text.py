@@ -23,6 +23,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.outcome import describe, list_properties, list_property_names
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, make_plain
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.session.fleet import find_fleet_shift, find_previous_runs, with_shift, with_warnings
@@ -56,23 +57,23 @@ SLOW_NODES = "the nodes n[1,3] are slow (7.911 s there, 7.330 s, 7.340 s on n[4-
 
 def told(
     content: Run, *jobs: LaunchedJob, status: Status = Status.FAILED, nodes: str = "", baseline: Baseline = BASELINE
-) -> dict[str, Any]:
+) -> ConfigurationOutcome:
     measured = measure(content, baseline, NOW)
     judgement = judge(evidence(measured, *HISTORY, baseline=baseline))
     return describe(Outcome(Case(KEY.id, KEY), status, judgement, jobs=jobs, nodes=nodes), NOW, FOLDER)
 
 
-def lines(one: dict[str, Any], label: str) -> list[str]:
+def lines(one: ConfigurationOutcome, label: str) -> list[str]:
     """Return the facts under a label, each unwrapped to one line."""
     text = explain(one, short=False).replace("\n" + " " * 12, " ")
     return [line[12:] for line in text.splitlines() if line.startswith(f"  {label:<10}")]
 
 
-def properties_of(one: dict[str, Any]) -> dict[str, str]:
+def properties_of(one: ConfigurationOutcome) -> dict[str, str]:
     return {name: value for name, value in list_properties(one) if name not in list_property_names()}
 
 
-def case(*described: dict[str, Any]) -> ElementTree.Element:
+def case(*described: ConfigurationOutcome) -> ElementTree.Element:
     found = ElementTree.fromstring(render(described, NOW)).find(".//testcase")  # noqa: S314 (our own report)
     assert found is not None
     return found
@@ -213,13 +214,13 @@ EMPTY = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells
 
 def test_without_a_value_a_report_shows_what_was_measured_and_no_nan() -> None:
     one = told(GOOD, *ONE, baseline=EMPTY)
-    assert (one["verdict"], one["reason"], one["expected_seconds"], one["bound_seconds"]) == (
+    assert (one.verdict, one.reason, one.expected_seconds, one.bound_seconds) == (
         "INVALID",
         "no-baseline",
         None,
         None,
     )
-    json.dumps(one, allow_nan=False)
+    json.dumps(make_plain(one), allow_nan=False)
     text = explain(one, short=False)
     assert "nothing to compare with yet: 7.330 s measured; record it with --llmb-record=DIR" in " ".join(text.split())
     assert f"  {'step time':<18}{'7.330 s':>16}{'-':>16}{'-':>13}" in text.splitlines()

@@ -12,8 +12,9 @@ import pytest
 import xmlschema
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from support.builders import KEY, NOW, evidence, measurement
-from support.outcomes import check, missing, stray, told
+from support.outcomes import check, missing, stray, told, with_fields
 
 from pytest_llmbench.core.codes import NoteCode, Reason
 from pytest_llmbench.core.job_records import LaunchedJob, Purpose
@@ -23,6 +24,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, OutcomeDocument
 
 pytestmark = pytest.mark.wheel
 
@@ -30,7 +32,7 @@ DIRECTORY = Path("/runs")
 SCHEMA = xmlschema.XMLSchema(Path(__file__).with_name("jenkins-junit.xsd"))
 
 
-def parsed(*described: dict[str, Any]) -> ElementTree.Element:
+def parsed(*described: OutcomeDocument) -> ElementTree.Element:
     return ElementTree.fromstring(render(described, NOW))  # noqa: S314 (our own report)
 
 
@@ -39,11 +41,11 @@ def status_of(case: ElementTree.Element) -> str:
     return {(): "passed", ("failure",): "failed", ("skipped",): "skipped"}[tuple(found)]
 
 
-def statuses(*described: dict[str, Any]) -> dict[str, str]:
+def statuses(*described: OutcomeDocument) -> dict[str, str]:
     return {case.attrib["name"]: status_of(case) for case in parsed(*described).iter("testcase")}
 
 
-def output(one: dict[str, Any]) -> list[str]:
+def output(one: OutcomeDocument) -> list[str]:
     return (parsed(one).findtext(".//system-out") or "").splitlines()
 
 
@@ -51,8 +53,8 @@ def output(one: dict[str, Any]) -> list[str]:
 
 
 def test_a_case_for_each_configuration_in_a_suite_for_each_recipe_gpu_and_precision() -> None:
-    other = told(identifier="other", suite="llama3.1 25.04 h100 fp8")
-    other["configuration"] = {**other["configuration"], "recipe": "llama3.1", "release": "25.04", "gpu": "h100"}
+    key = structs.replace(told().configuration, recipe="llama3.1", release="25.04", gpu="h100")
+    other = told(identifier="other", suite="llama3.1 25.04 h100 fp8", configuration=key)
     root = parsed(stray(), told(), other, missing())
     assert [(suite.attrib["name"], [case.attrib["name"] for case in suite.iter("testcase")]) for suite in root] == [
         ("grok1 25.05 gb200 bf16", [KEY.id, "missing"]),
@@ -85,7 +87,7 @@ def test_every_case_says_what_was_measured_and_what_was_expected() -> None:
         "started: 2025-11-20T03:00:00+00:00 (folder name), 3h old",
         "restart: 0 (of 1 log file)",
         "baseline: published: Grok1 314b BF16, 25.05.yaml:42",
-        f"text: {one['text']}",
+        f"text: {one.text}",
     } <= set(lines)
     names = [line.partition(": ")[0] for line in lines]
     assert {"tokens_per_second", "mfu", "tflops_per_gpu", "days_to_1t_tokens", "last_step_seconds"} <= set(names)
@@ -114,10 +116,10 @@ def test_a_step_time_that_means_nothing_has_no_difference() -> None:
 
 def test_a_failure_has_a_message_of_one_line_and_the_whole_explanation() -> None:
     one = told("failed", seconds=8.4)
-    failure = parsed(one | {"text": "slower\nby far"}).find(".//failure")
+    failure = parsed(with_fields(one, text="slower\nby far")).find(".//failure")
     assert failure is not None
     assert failure.attrib == {"type": "slower-than-bound", "message": "REGRESSION: slower by far"}
-    assert failure.text == explain(one | {"text": "slower by far"}, short=False)
+    assert failure.text == explain(with_fields(one, text="slower by far"), short=False)
     assert "+14.7 %" in failure.text
 
 
@@ -129,7 +131,8 @@ def test_a_skipped_case_says_why() -> None:
 
 def test_no_two_cases_have_one_class_and_name() -> None:
     """GitLab knows a case by them within a job, and drops the second."""
-    same = [told("passed", "a"), stray("a"), check(identifier="a"), check("failed", identifier="b"), missing()]
+    same: list[OutcomeDocument] = [told("passed", "a"), stray("a"), check(identifier="a")]
+    same += [check("failed", identifier="b"), missing()]
     cases = [(case.attrib["classname"], case.attrib["name"]) for case in parsed(*same).iter("testcase")]
     assert len(set(cases)) == len(cases) == len(same)
 
@@ -142,7 +145,7 @@ def test_the_time_of_a_case_is_that_of_its_window() -> None:
 
 
 def test_a_mean_of_ten_steps_took_the_time_of_ten() -> None:
-    described = {**told(), "window_seconds": [7.0, 8.0], "window_mean_of": [10, 20]}
+    described = with_fields(told(), window_seconds=[7.0, 8.0], window_mean_of=[10, 20])
     assert [case.get("time") for case in parsed(described).iter("testcase")] == ["230.000000"]
 
 
@@ -156,11 +159,11 @@ def test_of_several_entries_with_one_id_the_worst_counts() -> None:
 
 @pytest.mark.parametrize("status", ["failed", "error", "", "PASSED"])
 def test_whatever_is_neither_passed_nor_skipped_is_a_failure(status: str) -> None:
-    assert statuses(told(status="failed") | {"status": status}) == {KEY.id: "failed"}
+    assert statuses(with_fields(told(status="failed"), status=status)) == {KEY.id: "failed"}
 
 
-def rich() -> dict[str, Any]:
-    """Return a dictionary in which every field is filled."""
+def rich() -> ConfigurationOutcome:
+    """Make an outcome in which every field is filled."""
     notes, problems = (Note(NoteCode.TORN, "torn", 3),), (Problem(Reason.DIVERGED, "loss is nan", 12),) * 2
     judgement = judge(evidence(measurement(problems=problems, notes=notes)))
     other = judge(evidence(measurement(7.1)))
@@ -169,11 +172,8 @@ def rich() -> dict[str, Any]:
         LaunchedJob("14", Purpose.MEASURE, 2, 1, "", ("n2",)),
     )
     outcome = Outcome(Case("a", KEY), Status.FAILED, judgement, (other,), ("context",), jobs=jobs, nodes="slow nodes")
-    return (
-        describe(outcome, NOW, DIRECTORY)
-        | {"metrics": told()["metrics"]}
-        | {"expected_metrics": told()["expected_metrics"]}
-    )
+    metrics, expected = told().metrics, told().expected_metrics
+    return structs.replace(describe(outcome, NOW, DIRECTORY), metrics=metrics, expected_metrics=expected)
 
 
 def test_a_log_cannot_write_lines_into_the_report() -> None:
@@ -188,7 +188,7 @@ def test_a_carriage_return_stays_visible() -> None:
 
 
 def test_the_order_of_the_entries_does_not_matter() -> None:
-    described = [told("passed", "a"), told("failed", "b"), missing(), stray()]
+    described: list[OutcomeDocument] = [told("passed", "a"), told("failed", "b"), missing(), stray()]
     assert {render(order, NOW) for order in itertools.permutations(described)} == {render(described, NOW)}
 
 
@@ -227,7 +227,7 @@ def test_no_text_changes_a_status_or_adds_a_line(text: st.DataObject, drawn: lis
     described = []
     for number, (status, identifier, suite) in enumerate(drawn):
         one = replaced(EVERYTHING[number], text)
-        described.append({**one, "status": status, "id": f"{number} {identifier}", "suite": suite})
+        described.append(with_fields(one, status=status, id=f"{number} {identifier}", suite=suite))
     document = render(described, NOW)
     root = ElementTree.fromstring(document)  # noqa: S314 (our own report)
     found = {case.attrib["name"].partition(" ")[0]: status_of(case) for case in root.iter("testcase")}

@@ -6,24 +6,26 @@ import html
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from jsonschema import Draft202012Validator
+from msgspec import to_builtins
 from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
-from support.outcomes import FOLDER, SCHEMA
+from support.outcomes import FOLDER, SCHEMA, make_session
 
 from pytest_llmbench.core.judgement_records import ComparedFacts, ComparedNodes, LastGoodRun, RunSource
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.core.text import WIDTH
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.advice import advise
-from pytest_llmbench.report.document import SessionEnding, make_document
-from pytest_llmbench.report.explain import explain, list_last_good
+from pytest_llmbench.report.document import SessionEnding
+from pytest_llmbench.report.explain import explain
+from pytest_llmbench.report.explain import list_last_good
 from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.notifications import list_workflow_commands, make_message, render_job_summary
 from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
 from pytest_llmbench.runs.measure.measurement import measure
 
 EVEN = "no single step stands out"
@@ -40,13 +42,15 @@ RICH = replace(
 )
 
 
-def outcome(last: LastGoodRun | None) -> dict[str, Any]:
+def outcome(last: LastGoodRun | None) -> ConfigurationOutcome:
     judgement = judge(evidence(measure(run(log(segment(steps(8.79)))), BASELINE, NOW)))
     return describe(Outcome(Case(KEY.id, KEY), Status.FAILED, replace(judgement, last_good=last)), NOW, FOLDER)
 
 
 def facts(last: LastGoodRun) -> dict[str, str]:
-    return dict(list_last_good(outcome(last)["last_good"]))
+    reported = outcome(last).last_good
+    assert reported is not None
+    return dict(list_last_good(reported))
 
 
 def test_every_difference_is_told_and_where_it_is_known_from() -> None:
@@ -100,9 +104,9 @@ def test_it_stands_in_the_message_which_fits_80_columns() -> None:
 
 @pytest.mark.parametrize("last", [RICH, BARE, None])
 def test_the_schema_knows_it(last: LastGoodRun | None) -> None:
-    part = SCHEMA["$defs"]["judgement"]["properties"]["last_good"]
+    part = SCHEMA["$defs"]["ReportedJudgement"]["properties"]["last_good"]
     validator = Draft202012Validator({**part, "$defs": SCHEMA["$defs"]})
-    described = json.loads(json.dumps(outcome(last)["last_good"]))
+    described = json.loads(json.dumps(to_builtins(outcome(last).last_good)))
     assert [error.message for error in validator.iter_errors(described)] == []
     if described:
         assert list(validator.iter_errors({**described, "source": "hearsay"}))
@@ -117,8 +121,7 @@ def test_reports_tell_it() -> None:
     ending = SessionEnding(1, ())
     assert f"last good: {head}" in html.unescape(render_job_summary([told], ending))
     assert any(f"last good: {head}" in command for command in list_workflow_commands([told], ()))
-    asked: dict[str, Any] = {"version": "0.1.0", "baselines": "", "tolerances": [], "header": []}
-    assert ", last good 2025-11-17" in make_message(make_document([told], asked, ending, NOW))
+    assert ", last good 2025-11-17" in make_message(make_session(told))
 
 
 def test_what_to_do_next_begins_with_what_differs() -> None:

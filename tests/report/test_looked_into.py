@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,14 +16,15 @@ from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.core.run_records import Attempt, AttemptFiles, Run
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.logs import log_excerpt as quoting
-from pytest_llmbench.logs.log_excerpt import WIDEST, read_excerpts
+from pytest_llmbench.logs.log_excerpt import WIDEST, Excerpt, read_excerpts
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.zstd import zstd
-from pytest_llmbench.report.outcome import MOST_STEPS, describe
+from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.report.outcome_documents import MOST_STEPS, ConfigurationOutcome, ReportedExcerpt
 from pytest_llmbench.runs.measure.measurement import measure
 
 
-def told(content: Run, status: Status = Status.FAILED, folder: Path = Path("/runs")) -> dict[str, Any]:
+def told(content: Run, status: Status = Status.FAILED, folder: Path = Path("/runs")) -> ConfigurationOutcome:
     judgement = judge(evidence(measure(content, BASELINE, NOW)))
     return describe(Outcome(Case(KEY.id, KEY), status, judgement), NOW, folder)
 
@@ -44,31 +44,35 @@ def numbered(count: int) -> str:
 
 
 def test_every_step_of_the_attempt_is_told_and_which_of_the_window_are_slow() -> None:
-    found = told(run(log(segment(steps([23.4, *[7.4] * 29, 9.0, *[7.4] * 19])))))["steps"]
-    assert found["index"] == list(range(50))
-    assert found["seconds"] == [23.4, *[7.4] * 29, 9.0, *[7.4] * 19]
-    assert found["slow"] == [30]  # the first step is slow as well, but nothing counts it
+    found = told(run(log(segment(steps([23.4, *[7.4] * 29, 9.0, *[7.4] * 19]))))).steps
+    assert found is not None
+    assert found.index == tuple(range(50))
+    assert found.seconds == (23.4, *[7.4] * 29, 9.0, *[7.4] * 19)
+    assert found.slow == (30,)  # the first step is slow as well, but nothing counts it
 
 
 def test_the_steps_are_those_of_the_judged_attempt() -> None:
     torn, whole = log(segment(steps([9.0] * 20), finished=False)), log(segment(steps(7.4)))
-    assert told(run(torn, whole))["steps"]["seconds"] == [7.4] * 50
+    judged = told(run(torn, whole)).steps
+    assert judged is not None
+    assert judged.seconds == (7.4,) * 50
     two = log(segment(steps([9.0] * 20), finished=False), segment(steps(7.4)))
-    assert told(run(two))["steps"]["seconds"] == [7.4] * 50
+    assert told(run(two)).steps == judged
 
 
 @pytest.mark.parametrize("count", [2000, 9001])
 def test_of_a_long_run_the_slow_steps_are_kept(count: int) -> None:
     seconds = [7.4] * count
     seconds[33] = 9.5
-    found = told(run(log(segment(steps(seconds), total=count))))["steps"]
-    assert MOST_STEPS / 3 < len(found["index"]) <= MOST_STEPS
-    assert [found["index"][position] for position in found["slow"]] == [33]
-    assert found["index"][-1] > count - 6
-    assert len(found["seconds"]) == len(found["index"])
+    found = told(run(log(segment(steps(seconds), total=count)))).steps
+    assert found is not None
+    assert MOST_STEPS / 3 < len(found.index) <= MOST_STEPS
+    assert [found.index[position] for position in found.slow] == [33]
+    assert found.index[-1] > count - 6
+    assert len(found.seconds) == len(found.index)
 
 
-def excerpt(path: Path, line: int) -> dict[str, Any] | None:
+def excerpt(path: Path, line: int) -> Excerpt | None:
     return read_excerpts([(path, line)]).get((path, line))
 
 
@@ -79,10 +83,7 @@ def excerpt(path: Path, line: int) -> dict[str, Any] | None:
 def test_the_lines_around_a_line(tmp_path: Path, line: int, first: int, last: int) -> None:
     (path := tmp_path / "a.out").write_text(numbered(100))
     found = excerpt(path, line)
-    assert found == {
-        "first_line": first,
-        "lines": [f"line {number}" for number in range(first, last + 1)],
-    }
+    assert found == Excerpt(first, [f"line {number}" for number in range(first, last + 1)])
 
 
 def test_what_a_log_holds_is_made_fit_to_be_shown(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def test_what_a_log_holds_is_made_fit_to_be_shown(tmp_path: Path) -> None:
     path.write_bytes(b"a\tb\x1b[31m\r\n" + b"\xff\n" + b"x" * 1000 + b"\nlast")
     found = excerpt(path, 2)
     assert found is not None
-    assert found["lines"] == ["a       b\\x1b[31m", "\N{REPLACEMENT CHARACTER}", "x" * (WIDEST - 3) + "...", "last"]
+    assert found.lines == ["a       b\\x1b[31m", "\N{REPLACEMENT CHARACTER}", "x" * (WIDEST - 3) + "...", "last"]
 
 
 @pytest.mark.parametrize("path", ["<stdin>", "/nowhere/logs.tar/a.out", "/", "s3:/bucket/a.out"])
@@ -117,7 +118,7 @@ def test_logs_in_an_archive_are_quoted_in_one_pass(tmp_path: Path, monkeypatch: 
     assert opened == [path]
     assert set(found) == set(places)
     for place, one in found.items():
-        assert one["lines"][place[1] - one["first_line"]] == f"line {place[1]}"
+        assert one.lines[place[1] - one.first_line] == f"line {place[1]}"
 
 
 def test_of_an_archive_that_is_cut_what_was_whole_is_quoted(tmp_path: Path) -> None:
@@ -139,8 +140,8 @@ def test_a_failure_says_where_its_problem_stands(tmp_path: Path) -> None:
     (path := tmp_path / "a.out").write_text(numbered(300))
     diverged = steps(loss=np.array([12.0] * 20 + [float("nan")] * 30))
     described = told(in_file(path, log(segment(diverged))), folder=tmp_path)
-    assert described["reason"] == "diverged"
-    assert described["excerpt"] == {"log": "a.out", "line": 120, "what": ""}
+    assert described.reason == "diverged"
+    assert described.excerpt == ReportedExcerpt(log="a.out", line=120, what="")
 
 
 @pytest.mark.parametrize(
@@ -158,12 +159,12 @@ def test_a_slow_run_quotes_its_slowest_step_or_where_the_window_begins(
     content = segment(steps([slow.get(number, 9.9) for number in range(50)]))
     described = told(in_file(path, log(content)), folder=tmp_path)
     number = int(what.split()[1].removesuffix(","))
-    assert described["verdict"] in ("REGRESSION", "INCONCLUSIVE")
-    assert described["excerpt"] == {"log": "a.out", "line": int(content.steps.line[number]), "what": what}
+    assert described.verdict in ("REGRESSION", "INCONCLUSIVE")
+    assert described.excerpt == ReportedExcerpt(log="a.out", line=int(content.steps.line[number]), what=what)
 
 
 def test_what_passed_quotes_nothing(tmp_path: Path) -> None:
     (path := tmp_path / "a.out").write_text(numbered(300))
-    assert "excerpt" not in told(in_file(path, log(segment(steps(7.3)))), Status.PASSED)
-    assert "excerpt" not in told(in_file(path, log(segment(steps(9.9)))), Status.PASSED)
-    assert "excerpt" not in told(in_file(path, log(segment(steps(5.0)))))  # an IMPROVEMENT that fails: nothing is slow
+    assert told(in_file(path, log(segment(steps(7.3)))), Status.PASSED).excerpt is None
+    assert told(in_file(path, log(segment(steps(9.9)))), Status.PASSED).excerpt is None
+    assert told(in_file(path, log(segment(steps(5.0))))).excerpt is None  # an IMPROVEMENT that fails: nothing is slow

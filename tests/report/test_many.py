@@ -15,21 +15,22 @@ from pytest_llmbench.report import html, terminal
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.html.page_tables import list_tables
 from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, OutcomeDocument
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.runs.measure.measurement import measure
 
 
-def many(count: int) -> list[dict[str, Any]]:
+def many(count: int) -> list[OutcomeDocument]:
     """Return unmatched runs."""
     return [stray(f"run_{number:05}") for number in range(count)]
 
 
-def page(outcomes: list[dict[str, Any]]) -> str:
+def page(outcomes: list[OutcomeDocument]) -> str:
     return html.render(outcomes, now=NOW)
 
 
-def resumed(count: int) -> dict[str, Any]:
-    """Return the dictionary of a run whose log contains so many attempts."""
+def resumed(count: int) -> ConfigurationOutcome:
+    """Make the outcome of a run whose log contains so many attempts."""
     died = segment(steps([7.3] * 3), finished=False)
     measured = measure(run(log(*[died] * (count - 1), segment(steps(7.3)))), BASELINE, NOW)
     outcome = Outcome(Case("resumed", BASELINE.key), Status.PASSED, judge(evidence(measured)))
@@ -61,10 +62,11 @@ def test_page_cuts_unmatched_runs_with_a_count() -> None:
 def test_attempts_beyond_the_limit_are_counted() -> None:
     count = jobs.MOST_KEPT + 500
     outcome = resumed(count)
-    numbers = [attempt["number"] for attempt in outcome["tries"]]
+    tries = outcome.tries or ()
+    numbers = [attempt.number for attempt in tries]
     assert numbers == [1, *range(count - jobs.MOST_KEPT + 1, count + 1)]
-    assert str(jobs.format_log_attempts(outcome)).startswith("500 earlier ones, not judged; 501 stopped")
-    assert jobs.list_log_attempts(outcome)[0] == f"{count - jobs.MOST_TRIES} earlier ones, not judged"
+    assert str(jobs.format_log_attempts(tries)).startswith("500 earlier ones, not judged; 501 stopped")
+    assert jobs.list_log_attempts(tries)[0] == f"{count - jobs.MOST_TRIES} earlier ones, not judged"
     (attempts,) = [rows for caption, _, rows in list_tables(outcome) if caption == "Attempts in the logs"]
     assert attempts[-1] == ("others", "", "499 more, not judged and not listed", "")
 

@@ -15,6 +15,7 @@ from pytest_llmbench.report import junit
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.html import render
 from pytest_llmbench.report.outcome import describe, list_properties
+from pytest_llmbench.report.outcome_documents import make_plain
 from pytest_llmbench.runs.measure.measurement import measure
 
 
@@ -32,7 +33,7 @@ def test_a_metric_that_is_declared_is_in_every_report(monkeypatch: pytest.Monkey
     described = describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path("/runs"))
     batch = BASELINE.configuration.global_batch_size
     value, wanted = batch / 8.0, batch / BASELINE.step_seconds
-    stored = json.loads(json.dumps(described))
+    stored = json.loads(json.dumps(make_plain(described)))
     assert stored["metrics"]["samples_per_second"]["unit"] == "samples/s"
     assert stored["metrics"]["samples_per_second"]["value"] == pytest.approx(value)
     assert stored["expected_metrics"]["samples_per_second"] == pytest.approx(wanted)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 from support.builders import NOW
-from support.outcomes import told
+from support.outcomes import make_session, told
 
 from pytest_llmbench.core.userfile import find_descriptor
 from pytest_llmbench.report import html, junit
-from pytest_llmbench.report.document import SessionEnding, make_document, render
+from pytest_llmbench.report.document import render_session
 from pytest_llmbench.report.output_files import (
     EXPORT,
     HTML,
@@ -101,13 +101,11 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
 
 # --- what may be replaced ---------------------------------------------------------------------------------
 
-ASKED = {"version": "0.1.0", "baselines": "", "tolerances": [], "header": [], "timed": "window"}
-
 OWN: list[tuple[FileKind, bytes]] = [
     (JUNIT, junit.render([told()], NOW)),
     (JUNIT, junit.render([], NOW)),
-    (JSON, render(make_document([told()], ASKED, SessionEnding(0), NOW))),
-    (JSON, json.dumps(json.loads(render(make_document([], ASKED, SessionEnding(0), NOW)))).encode()),
+    (JSON, render_session(make_session(told()))),
+    (JSON, json.dumps(json.loads(render_session(make_session()))).encode()),
     (HTML, html.render([told()], NOW, ()).encode()),
     (TRACE, b'{\n "llmbench_nccl": 1,\n "rows": []\n}\n'),
     (EXPORT, b"number,started,job_id\n1,2025\n"),

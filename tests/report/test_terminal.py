@@ -9,24 +9,26 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.outcomes import check, doubtful, killed, missing, slow, stray, told
+from msgspec.structs import asdict
+from support.outcomes import check, doubtful, killed, missing, slow, stray, told, with_fields
 
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.text import count_columns
 from pytest_llmbench.report.explain import explain, wrap
 from pytest_llmbench.report.html import choose_colour as page_colour
+from pytest_llmbench.report.outcome_documents import OutcomeDocument, make_plain, restore_outcome
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.report.verdicts import choose_colour, count_verdicts, format_counts
 
-MIXED = [told(), slow(), doubtful(), missing(), stray(), check(), killed()]
+MIXED: list[OutcomeDocument] = [told(), slow(), doubtful(), missing(), stray(), check(), killed()]
 
 
-def coloured(*described: dict[str, Any]) -> dict[str, str]:
+def coloured(*described: OutcomeDocument) -> dict[str, str]:
     """Return the colour of each marked text."""
     return {line[: line.marked]: line.colour for line in render_summary(described, []) if line.colour}
 
 
-def steps(*described: dict[str, Any]) -> list[str]:
+def steps(*described: OutcomeDocument) -> list[str]:
     """Return what is to be done next, each step in one line."""
     text = "\n".join(line for line in render_summary(described, [])).partition("\nnext: ")[2]
     lines = text.splitlines()[: -len(wrap(format_counts(described), "  "))]
@@ -60,8 +62,8 @@ def test_a_red_check_is_shown_where_all_else_is_quiet() -> None:
 @pytest.mark.parametrize("verbosity", [-1, 0, 1])
 def test_documented_configurations_without_a_run_are_one_line(verbosity: int) -> None:
     """The user's own one stands out by its name."""
-    documented = [{**missing(f"absent-{number}"), "own": False} for number in range(9)]
-    own = [{**told(), "own": True}, {**missing("mine"), "own": True}]
+    documented = [with_fields(missing(f"absent-{number}"), own=False) for number in range(9)]
+    own = [with_fields(told(), own=True), with_fields(missing("mine"), own=True)]
     text = " ".join(" ".join(render_summary([*documented, *own], [], verbosity)).split())
     assert ("MISSING 1 without a run: mine MISSING 9 documented configurations have no run" in text) is (verbosity >= 0)
     assert ("absent-8" in text) is (verbosity > 0)
@@ -70,8 +72,8 @@ def test_documented_configurations_without_a_run_are_one_line(verbosity: int) ->
 
 
 def test_required_documented_configuration_is_named() -> None:
-    described = [{**missing("needed", "failed"), "own": False}, {**missing("absent"), "own": False}, told()]
-    text = " ".join(render_summary([*described, {**told(identifier="mine"), "own": True}], []))
+    described = [with_fields(missing("needed", "failed"), own=False), with_fields(missing("absent"), own=False), told()]
+    text = " ".join(render_summary([*described, with_fields(told(identifier="mine"), own=True)], []))
     assert "MISSING        1 without a run: needed" in text
     assert "MISSING        1 documented configuration has no run" in text
 
@@ -135,7 +137,7 @@ def test_a_pass_that_a_test_made_red_is_not_green() -> None:
     ],
 )
 def test_the_count_is_green_only_where_something_was_judged_and_nothing_is_in_doubt(
-    described: list[dict[str, Any]], expected: str
+    described: list[OutcomeDocument], expected: str
 ) -> None:
     assert choose_colour(described) == expected
     last = list(render_summary(described, []))[-1]
@@ -144,21 +146,24 @@ def test_the_count_is_green_only_where_something_was_judged_and_nothing_is_in_do
 
 @pytest.mark.parametrize("verdict", ["REGRESSION", "SLOWER", "INCONCLUSIVE"])
 def test_what_only_reports_a_loss_is_not_green(verdict: str) -> None:
-    told_only = {**check(), "verdict": verdict}
+    told_only = with_fields(check(), verdict=verdict)
     assert coloured(told(), told_only)["weak-scaling:"] == "yellow"
-    assert page_colour(told_only) == "unclear"
-    assert (coloured(told(), check())["weak-scaling:"], page_colour(check())) == ("green", "green")
+    assert page_colour(told_only.status, told_only.verdict) == "unclear"
+    assert (coloured(told(), check())["weak-scaling:"], page_colour(check().status, check().verdict)) == (
+        "green",
+        "green",
+    )
 
 
 # --- counts -----------------------------------------------------------------------------------------------
 
 
 def test_a_run_without_a_configuration_that_is_called_like_one_takes_no_verdict_away() -> None:
-    assert format_counts([told(), stray(told()["id"])]) == "1 green: 1 PASS; 1 red: 1 UNMATCHED"
+    assert format_counts([told(), stray(told().id)]) == "1 green: 1 PASS; 1 red: 1 UNMATCHED"
 
 
 def test_the_worst_of_an_id_is_counted_by_verdict() -> None:
-    assert count_verdicts([*MIXED, told("failed")]) == {
+    assert asdict(count_verdicts([*MIXED, told("failed")])) == {
         "green": {"INCONCLUSIVE": 1},
         "red": {"REGRESSION": 1, "INVALID": 1, "PASS": 1, "UNMATCHED": 1},
         "skipped": {"MISSING": 1},
@@ -213,7 +218,7 @@ def replaced(value: Any, words: Iterator[str], key: str = "") -> Any:
     """Return a copy with every text in it replaced by the next word."""
     if isinstance(value, dict):
         return {name: replaced(inner, words, name) for name, inner in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [replaced(inner, words) for inner in value]
     return next(words) if isinstance(value, str) and key not in KEPT else value
 
@@ -223,7 +228,10 @@ def replaced(value: Any, words: Iterator[str], key: str = "") -> Any:
 @given(st.lists(WORDS, min_size=1, max_size=5))
 def test_no_id_and_no_text_is_wider_than_eighty_columns(drawn: list[str]) -> None:
     words = itertools.cycle(drawn)
-    described = [{**replaced(one, words), "id": f"{number}{next(words)}"} for number, one in enumerate(MIXED)]
+    described = [
+        restore_outcome({**replaced(make_plain(one), words), "id": f"{number}{next(words)}"})
+        for number, one in enumerate(MIXED)
+    ]
     for verbosity in (-1, 0, 1):
         lines = list(render_summary(described, [next(words)], verbosity))
         assert [line for line in lines if count_columns(line) > 80] == []

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replaced
 from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
+from support.outcomes import make_job, with_fields
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import Ending, EndingCode, Quote
@@ -19,6 +21,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.advice import ADVICE, advise
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome import describe, describe_stray, list_properties, list_property_names
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, ReportedMetric
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.report.verdicts import format_counts
 from pytest_llmbench.runs.measure.measurement import measure
@@ -26,8 +29,8 @@ from pytest_llmbench.runs.measure.measurement import measure
 FOLDER = Path("/runs")
 
 
-def outcome(content: Run | None, status: Status = Status.FAILED, context: tuple[str, ...] = ()) -> dict[str, object]:
-    """Return the dictionary of what a run is judged to be."""
+def outcome(content: Run | None, status: Status = Status.FAILED, context: tuple[str, ...] = ()) -> ConfigurationOutcome:
+    """Make the outcome of a run."""
     measurements = () if content is None else (measure(content, BASELINE, NOW),)
     return describe(Outcome(Case(KEY.id, KEY), status, judge(evidence(*measurements)), context=context), NOW, FOLDER)
 
@@ -69,7 +72,7 @@ def test_what_a_run_ran_on_is_one_line_of_its_message() -> None:
     judgement = judge(evidence(measure(run(content, environment=recorded), BASELINE, NOW)))
     one = Outcome(Case(KEY.id, KEY), Status.FAILED, judgement)
     described = describe(one, NOW, FOLDER, "1a2b3c4d5e6f70819")
-    assert described["environment"] == {
+    assert described.environment == {
         "commit": "1a2b3c4d5e6f70819",
         "container": "nvcr.io#nvidia/nemo:25.04.01",
         "framework": "nemo2 25.04.01",
@@ -83,8 +86,7 @@ def test_what_a_run_ran_on_is_one_line_of_its_message() -> None:
         "log: log-x_1_0.out",
     ]
     assert "software" not in explain(described, short=True)
-    without = explain({name: value for name, value in described.items() if name != "environment"}, short=False)
-    assert without == explain(describe(one, NOW, FOLDER) | {"environment": {}}, short=False) == REGRESSION
+    assert explain(with_fields(described, environment={}), short=False) == REGRESSION
 
 
 def test_where_many_items_fail_a_message_has_three_lines() -> None:
@@ -111,36 +113,39 @@ def test_every_reason_has_advice() -> None:
 def test_who_has_a_recorded_baseline_is_not_told_to_record_one() -> None:
     described = outcome(SLOW)
     assert "record its own baseline" in advise(described)
-    own = advise({**described, "baseline": {"kind": "recorded"}})
+    own = advise(with_fields(described, baseline=replaced(described.baseline, kind="recorded")))
     assert own.endswith("goes into the file of --llmb-acknowledged")
 
 
 def test_who_let_an_acknowledgement_expire_is_told_what_to_do_with_it() -> None:
     gone = {"code": "acknowledgement-expired", "text": "expired on 2025-11-19", "line": 0}
-    assert "a later day after `expires`" in advise({**outcome(SLOW), "notes": [gone]})
+    assert "a later day after `expires`" in advise(with_fields(outcome(SLOW), notes=[gone]))
 
 
 @pytest.mark.parametrize("measured", [True, False])
 def test_only_who_does_not_know_the_noise_is_told_how_to_know_it(measured: bool) -> None:
-    told = advise({"id": "x", "reason": "cannot-tell", "estimate": {"run_to_run": {"measured": measured}}})
+    described = outcome(SLOW)
+    assert described.estimate is not None
+    noise = replaced(described.estimate.run_to_run, measured=measured)
+    told = advise(with_fields(described, reason="cannot-tell", estimate=replaced(described.estimate, run_to_run=noise)))
     assert ("makes the noise known" in told) is not measured
 
 
 def test_what_a_session_only_collected_says_the_command_that_repeats_it_whole() -> None:
     command = "pytest -k 'grok1 and fp8' --llmb-resume --llmb-session=20261121-0545-3f9a --junitxml=/reports/junit.xml"
     resume = {"command": command, "due": True, "secrets": ["HF_TOKEN"]}
-    told = {**outcome(SLOW), "resume": resume}
+    told = with_fields(outcome(SLOW), resume=resume)
     lines = explain(told, short=False).splitlines()
     assert f"      {command}" in lines
     assert "HF_TOKEN" in advise(told)
     assert advise(told).endswith(f": `{command}`")
-    assert command not in explain({**told, "resume": {**resume, "due": False}}, short=False)
+    assert command not in explain(with_fields(told, resume=resume | {"due": False}), short=False)
 
 
 def test_the_summary() -> None:
-    passed = {**outcome(run(), Status.PASSED), "id": "passed"}
-    missing = {**outcome(None, Status.SKIPPED), "id": "missing"}
-    killed = {**outcome(run(log(segment(steps([7.3] * 47), finished=False)))), "id": "killed"}
+    passed = with_fields(outcome(run(), Status.PASSED), id="passed")
+    missing = with_fields(outcome(None, Status.SKIPPED), id="missing")
+    killed = with_fields(outcome(run(log(segment(steps([7.3] * 47), finished=False)))), id="killed")
     stray = describe_stray(UnmatchedRun("pretrain_x/9", Reason.UNMATCHED, "no baseline", FOLDER / "log.out"), FOLDER)
     assert (
         "\n".join(render_summary([passed, missing, killed, outcome(SLOW), stray], ["remark " * 15]))
@@ -169,9 +174,10 @@ next: only what is red again: the same command with --lf
 
 def test_an_mfu_of_logged_flops_is_marked_and_explained() -> None:
     """Its framework may count FLOPs that the formula does not: the two are not one number."""
-    told: dict[str, Any] = outcome(run(), Status.PASSED)
-    metrics = {name: value for name, value in told["metrics"].items() if name != "mfu"}
-    logged = {**told, "metrics": {**metrics, "mfu_logged": {"value": 0.3127, "standard_deviation": None, "unit": ""}}}
+    told = outcome(run(), Status.PASSED)
+    metrics = {name: metric for name, metric in told.metrics.items() if name != "mfu"}
+    mfu = ReportedMetric(value=0.3127, standard_deviation=None, unit="")
+    logged = replaced(told, metrics={**metrics, "mfu_logged": mfu})
     lines = list(render_summary([logged], []))
     assert "31.3*" in lines[1].split()
     assert lines[2].strip() == "* FLOPs as its framework counts them"
@@ -234,23 +240,23 @@ def test_properties_are_strings_with_all_digits() -> None:
     assert told["window"] == "mean of steps 11 to 44"
 
 
-MADE_HERE = {"id": "x", "reason": "slower-than-bound", "expected_seconds": 1.0, "bound_seconds": 1.05}
-
-
-def run_here(*seconds: float | None, launcher: str = "local", **fields: Any) -> dict[str, Any]:
-    """Return an outcome of several jobs, the second attempt of each of which counts."""
+def run_here(*seconds: float | None, launcher: str = "local", **fields: Any) -> ConfigurationOutcome:
+    """Make an outcome of several jobs, the second attempt of each of which counts."""
     jobs = [
-        {"purpose": "measure", "repeat": number, "attempt": attempt, "step_seconds": value if attempt == 2 else 9.0}
+        make_job(repeat=number, attempt=attempt, step_seconds=value if attempt == 2 else 9.0)
         for number, value in enumerate(seconds, 1)
         for attempt in (1, 2)
     ]
-    return {**MADE_HERE, "run": {"launcher": launcher}, "jobs": jobs, **fields}
+    one = outcome(SLOW)
+    assert one.run is not None
+    made = {"jobs": jobs, "run": replaced(one.run, launcher=launcher), "expected_seconds": 1.0, "bound_seconds": 1.05}
+    return with_fields(one, **{**made, **fields})
 
 
 def test_nodes_that_are_slow_each_time_are_to_be_left_out_before_anything_is_run_again() -> None:
-    told = advise({**MADE_HERE, "reason": "repeats-disagree", "verdict": "INCONCLUSIVE", "slow_nodes": ["n2"]})
+    told = advise(run_here(reason="repeats-disagree", verdict="INCONCLUSIVE", slow_nodes=["n2"]))
     assert "--llmb-exclude" in told
-    assert "--llmb-exclude" not in advise({**MADE_HERE, "reason": "repeats-disagree", "verdict": "INCONCLUSIVE"})
+    assert "--llmb-exclude" not in advise(run_here(reason="repeats-disagree", verdict="INCONCLUSIVE"))
 
 
 @pytest.mark.parametrize(
@@ -261,12 +267,12 @@ def test_nodes_that_are_slow_each_time_are_to_be_left_out_before_anything_is_run
     ],
 )
 def test_where_runs_on_this_machine_were_slow_their_times_come_with_what_to_do(
-    described: dict[str, Any], times: str, cause: str
+    described: ConfigurationOutcome, times: str, cause: str
 ) -> None:
     told = advise(described)
     assert told.startswith(f"its runs on this machine took {times} a step: {cause}")
     assert "uptime" in told
-    assert told.endswith(advise({**described, "jobs": []}))
+    assert told.endswith(advise(with_fields(described, jobs=[])))
 
 
 @pytest.mark.parametrize(
@@ -277,5 +283,5 @@ def test_where_runs_on_this_machine_were_slow_their_times_come_with_what_to_do(
         run_here(1.3, 1.06, 1.9, reason="diverged"),
     ],
 )
-def test_a_single_run_and_runs_of_a_cluster_have_the_usual_advice(described: dict[str, Any]) -> None:
+def test_a_single_run_and_runs_of_a_cluster_have_the_usual_advice(described: ConfigurationOutcome) -> None:
     assert "this machine" not in advise(described)

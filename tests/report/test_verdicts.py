@@ -3,58 +3,50 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.builders import NOW
-from support.outcomes import check, faults, missing, slow, told
+from support.outcomes import check, faults, level_change, make_session, missing, slow, told, with_fields
 
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.outcome_records import Caution, CautionCode, Check, CheckKind, Finding, Status
 from pytest_llmbench.report import notifications
-from pytest_llmbench.report.document import SessionEnding, make_document, render
+from pytest_llmbench.report.document import SessionEnding, read, render_session
 from pytest_llmbench.report.html import render as page
 from pytest_llmbench.report.outcome import describe_check
+from pytest_llmbench.report.outcome_documents import CheckOutcome, OutcomeDocument
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.report.verdicts import SessionState, format_findings, list_findings
 
-ASKED = {"version": "0.1.0", "baselines": "", "tolerances": [], "header": []}
 WIDE = Caution(CautionCode.TOLERANCE, "tolerance 40 % (llmb_tolerance in pytest.ini), not 5 %")
 
 
-def trend(identifier: str = "x", verdict: str = "SLOWER", status: Status = Status.PASSED) -> dict[str, Any]:
+def trend(identifier: str = "x", verdict: str = "SLOWER", status: Status = Status.PASSED) -> CheckOutcome:
     return describe_check(Check(CheckKind.TREND, identifier, status, Finding(verdict), "+3.1 % since 2025-11-02"))
 
 
-def change(difference: float, **fields: Any) -> dict[str, Any]:
-    return {"kind": "step", "stands": True, "difference": difference, "acknowledged": None, **fields}
-
-
-def made(described: list[dict[str, Any]], cautions: tuple[Caution, ...], exit_code: int = 0) -> dict[str, Any]:
-    return make_document(described, ASKED, SessionEnding(exit_code, cautions=cautions), NOW)
-
-
-def in_quiet_terminal(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
+def in_quiet_terminal(described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()) -> str:
     return "\n".join(render_summary(described, [], -1, cautions))
 
 
-def in_chat(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
-    return notifications.make_message(made(described, cautions))
+def in_chat(described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()) -> str:
+    return notifications.make_message(make_session(*described, exit_code=0, cautions=cautions))
 
 
-def in_github(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
+def in_github(described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()) -> str:
     return html.unescape(notifications.render_job_summary(described, SessionEnding(0, cautions=cautions)))
 
 
-def in_title(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
+def in_title(described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()) -> str:
     (title,) = map(str, re.findall("<title>(.*)</title>", page(described, NOW, cautions)))
     return title
 
 
-def in_page(described: list[dict[str, Any]], cautions: tuple[Caution, ...] = ()) -> str:
+def in_page(described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()) -> str:
     body = page(described, NOW, cautions).partition("<header>")[2]
     return html.unescape(re.sub("<[^>]*>", "", body))
 
@@ -80,17 +72,17 @@ def test_the_first_word_of_a_chat_is_no_bare_green() -> None:
         ([told(), check(), trend(verdict="FASTER"), trend("a", "ACKNOWLEDGED")], []),
         ([trend(status=Status.FAILED)], []),
         ([check(verdict=Verdict.REGRESSION), trend()], ["weak-scaling: 1 REGRESSION", "trend: 1 SLOWER"]),
-        ([told(changes=[change(0.03)]), trend(told()["id"], "ACKNOWLEDGED")], []),
-        ([told(changes=[change(0.03, stands=False), change(0.005), change(-0.2)])], []),
-        ([told(changes=[change(0.03, acknowledged={"reason": "a fix"})])], []),
-        ([told(changes=[change(0.006), change(0.006)])], ["trend: 1 SLOWER"]),
+        ([told(changes=[level_change(0.03)]), trend(told().id, "ACKNOWLEDGED")], []),
+        ([told(changes=[level_change(0.03, stands=False), level_change(0.005), level_change(-0.2)])], []),
+        ([told(changes=[level_change(0.03, acknowledged={"reason": "a fix", "by": "ops", "expires": None})])], []),
+        ([told(changes=[level_change(0.006), level_change(0.006)])], ["trend: 1 SLOWER"]),
         ([told(verdict="NOT_ASSERTED", overruled="REGRESSION")], ["not asserted: 1 REGRESSION"]),
         ([told("skipped", verdict="NOT_ASSERTED", overruled="PASS")], []),
-        ([{**trend(), "overruled": "SLOWER"}], ["not asserted: 1 SLOWER"]),
+        ([with_fields(trend(), overruled="SLOWER")], ["not asserted: 1 SLOWER"]),
     ],
 )
 def test_a_finding_is_what_is_known_to_be_worse_and_fails_nothing(
-    outcomes: list[dict[str, Any]], texts: list[str]
+    outcomes: list[OutcomeDocument], texts: list[str]
 ) -> None:
     assert [finding.text for finding in list_findings(outcomes)] == texts
 
@@ -98,7 +90,7 @@ def test_a_finding_is_what_is_known_to_be_worse_and_fails_nothing(
 def test_a_red_session_names_it_too() -> None:
     assert format_findings(SessionState.RED, SIX) == ", trend: 6 SLOWER"
     assert in_title([told(), slow(), *SIX]) == "1 red, trend: 6 SLOWER, 1 green - llmbench"
-    assert notifications.make_message(made([told(), slow(), *SIX], (), 1)).startswith("llmbench RED, trend: 6 SLOWER, ")
+    assert notifications.make_message(make_session(told(), slow(), *SIX)).startswith("llmbench RED, trend: 6 SLOWER, ")
 
 
 @pytest.mark.parametrize("report", EVERY)
@@ -122,16 +114,17 @@ def test_a_finding_stands_once_though_it_is_among_the_cautions() -> None:
         assert report([told(), *SIX], among).count("trend: 6 SLOWER") == 1
 
 
-def test_the_document_has_codes_and_one_without_cautions_is_read() -> None:
-    found = made([told(), *SIX], (*list_findings(SIX), WIDE))
+def test_the_document_has_codes_and_one_without_cautions_is_read(tmp_path: Path) -> None:
+    session = make_session(told(), *SIX, exit_code=0, cautions=(*list_findings(SIX), WIDE))
+    found = json.loads(render_session(session))
     assert found["cautions"] == [
         {"code": "reported-only", "text": "trend: 6 SLOWER"},
         {"code": "tolerance", "text": WIDE.text},
     ]
     assert faults(found) == []
-    assert render(found)
-    old = {name: value for name, value in found.items() if name != "cautions"}
-    assert notifications.make_message(old).startswith("llmbench GREEN, but trend: 6 SLOWER, ")
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps({name: value for name, value in found.items() if name != "cautions"}))
+    assert notifications.make_message(read(old)).startswith("llmbench GREEN, but trend: 6 SLOWER, ")
 
 
 def test_github_lists_what_is_only_reported_and_warns_of_it() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.builders import KEY, NOW, evidence, measurement, run
+from support.outcomes import told
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.outcome_records import Case, CautionCode, Silence
@@ -107,8 +108,8 @@ def test_silent_configuration_is_named_if_it_is_judged() -> None:
 
 
 def test_own_configurations_without_a_verdict_are_named() -> None:
-    outcomes: list[dict[str, Any]] = [{"id": "a", "own": True}, {"id": "b", "own": True}]
-    outcomes += [{"id": "shipped", "own": False}, {"id": "old"}]
+    outcomes = [told(identifier="a", own=True), told(identifier="b", own=True)]
+    outcomes += [told(identifier="shipped", own=False), told(identifier="old")]
     absences = {"a": "MISSING", "shipped": "MISSING", "old": "MISSING"}
     (caution,) = name_without_verdict(outcomes, absences)
     assert caution.code is CautionCode.WITHOUT_VERDICT

@@ -12,11 +12,14 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
+from support.outcomes import check, missing, stray, told
 from support.written_archives import archive
 
 from pytest_llmbench.logs.log_reader import LARGE, WHOLE, read_log
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.compressed import Stream
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, LogAttempt, OutcomeDocument, make_plain
 from pytest_llmbench.session.session_history import with_hashes
 
 TEXT = b"Epoch 0: 1/50, train_step_timing in s: 7.4\n" * 9
@@ -27,16 +30,32 @@ def mark(text: bytes) -> str:
     return read_log(Stream([text], Path("log"))).fingerprint
 
 
-def outcome(*logs: tuple[str, str]) -> dict[str, Any]:
-    """Return what tells of a run with these logs: place and fingerprint."""
-    run = {"log_fingerprint": [fingerprint for _, fingerprint in logs]}
-    return {"kind": "configuration", "run": run, "tries": [{"log": place} for place, _ in logs]}
+def outcome(*logs: tuple[str, str]) -> ConfigurationOutcome:
+    """Make the outcome of a run with these logs: path and fingerprint."""
+    one = told()
+    assert one.run is not None
+    run = replace(one.run, log_fingerprint=tuple(fingerprint for _, fingerprint in logs))
+    return replace(one, run=run, tries=tuple(attempt(path) for path, _ in logs))
+
+
+def attempt(log: str) -> LogAttempt:
+    return LogAttempt(
+        number=1,
+        log=log,
+        line=1,
+        first_step=0,
+        last_step=9,
+        finished=True,
+        ended="finished",
+        starts_over=False,
+        judged=True,
+    )
 
 
 def hashes(folder: Path, *logs: tuple[str, str]) -> Any:
     """Return the hashes that an outcome with these logs gets."""
-    (told,) = with_hashes([outcome(*logs)], folder)
-    return told.get("log_sha256")
+    (plain,) = with_hashes([outcome(*logs)], folder)
+    return plain.get("log_sha256")
 
 
 def sha256(data: bytes) -> str:
@@ -60,17 +79,12 @@ def test_each_log_of_a_run_has_its_own_in_their_order(tmp_path: Path) -> None:
     """However many attempts one of them tells of, and with what else the session has to tell."""
     for name in "ab":
         (tmp_path / name).write_bytes(name.encode() + TEXT)
-    told = outcome(("b", mark(b"b" + TEXT)), ("a", mark(b"a" + TEXT)))
-    told["tries"] = [{"log": "b"}, {"log": "b"}, {"log": "a"}]
-    others: list[dict[str, Any]] = [
-        {"kind": "stray", "log": "a"},
-        {"kind": "check", "log": None},
-        {"kind": "configuration", "run": None, "tries": []},
-    ]
-    with_them = with_hashes([told, *others], tmp_path)
+    one = outcome(("b", mark(b"b" + TEXT)), ("a", mark(b"a" + TEXT)))
+    one = replace(one, tries=tuple(map(attempt, "bba")))
+    others: list[OutcomeDocument] = [stray(), check(), missing()]
+    with_them = with_hashes([one, *others], tmp_path)
     assert with_them[0]["log_sha256"] == [sha256(b"b" + TEXT), sha256(b"a" + TEXT)]
-    assert with_them[1:] == others
-    assert "log_sha256" not in told
+    assert with_them[1:] == list(map(make_plain, others))
 
 
 def test_logs_that_cannot_be_told_apart_have_none(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from pytest_llmbench.core.tolerance import parse_tolerances
 from pytest_llmbench.plugin.outputs import render_terminal
 from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.report.advice import advise
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.record_baselines import record
 from pytest_llmbench.session.recordings import make_recording
@@ -153,8 +154,8 @@ def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(tmp_path: Path)
     write_levels(tmp_path, (1.0,) * 14 + (1.05,) * 10, 0.003)
     since = NOW - timedelta(days=10)
     refused, told = recording_outcome(tmp_path)
-    assert (refused.failed, told["reason"]) == (True, "repeats-disagree")
-    assert f"since {since:%Y-%m-%d}; --llmb-since={since:%Y-%m-%d} takes the last one" in told["text"]
+    assert (refused.failed, told.reason) == (True, "repeats-disagree")
+    assert f"since {since:%Y-%m-%d}; --llmb-since={since:%Y-%m-%d} takes the last one" in told.text
     assert not (tmp_path / "own").exists()
     recording_outcome(tmp_path, since=since)
     baseline = read_own(tmp_path)
@@ -166,10 +167,10 @@ def test_a_first_recording_says_how_far_it_is_from_the_document_and_how_many_run
     """A value 30 % beyond its document is recorded, and nobody overlooks it: in the line, the text and the JSON."""
     session = recorded(tmp_path, NOW - timedelta(hours=5), (7.325 * 1.3,) * 50, (7.325 * 1.302,) * 50)
     _, told = session.get_outcome(session.results.configurations[KEY.id].case)
-    notes = {note["code"]: note["text"] for note in told["notes"]}
+    notes = {note.code: note.text for note in told.notes}
     assert notes["recorded-against-published"] == "+30.1 % against the published 7.325 s"
     assert notes["recorded-few-groups"].startswith("k0 = 1: one night on one set of nodes; record 5 runs on 5 nights")
-    assert told["text"].endswith(f"; {notes['recorded-against-published']}; {notes['recorded-few-groups']}")
+    assert told.text.endswith(f"; {notes['recorded-against-published']}; {notes['recorded-few-groups']}")
     session.described.append(told)
     summary = " ".join(" ".join(render_terminal(session)).split())
     assert notes["recorded-against-published"] in summary
@@ -191,7 +192,7 @@ def write_levels(folder: Path, levels: Sequence[float], cv: float = 0.002) -> No
         write_run(folder / "runs", shipped()[KEY.id], seconds=seconds, started=began, job_id=str(500 + night))
 
 
-def recording_outcome(folder: Path, **options: Any) -> tuple[Outcome, dict[str, Any]]:
+def recording_outcome(folder: Path, **options: Any) -> tuple[Outcome, ConfigurationOutcome]:
     """Return what a session that records says of the runs in a folder."""
     session = Session(Settings(logs=(folder / "runs",), record=folder / "own", **options), lambda: NOW, folder)
     session.decide_outcomes([KEY.id])
@@ -205,7 +206,7 @@ def test_levels_are_refused_unless_an_entry_is_in_force(tmp_path: Path, other: d
     outcome, told = recording_outcome(
         tmp_path, acknowledged=accept_recordings(tmp_path, "levels", "two pools", **{"expires": NOW.date(), **other})
     )
-    assert (outcome.failed, told["reason"]) == (True, "repeats-disagree")
+    assert (outcome.failed, told.reason) == (True, "repeats-disagree")
     assert not (tmp_path / "own").exists()
 
 
@@ -214,21 +215,21 @@ def test_levels_are_refused_unless_an_entry_is_in_force(tmp_path: Path, other: d
 def test_two_levels_are_recorded_only_if_somebody_says_why(tmp_path: Path, levels: tuple[float, ...]) -> None:
     write_levels(tmp_path, levels)
     outcome, told = recording_outcome(tmp_path)
-    assert (outcome.failed, told["verdict"], told["reason"]) == (True, "INVALID", "repeats-disagree")
+    assert (outcome.failed, told.verdict, told.reason) == (True, "INVALID", "repeats-disagree")
     count = len(levels) // 2
     told_levels = rf"not recorded: its runs are of two levels, {count} at 7\.\d+ s and {count} at 7\.\d+ s "
-    match = re.match(rf"{told_levels}\(\+(\d\.\d) %; 7\.\d+ s to 7\.\d+ s\)", told["text"])
+    match = re.match(rf"{told_levels}\(\+(\d\.\d) %; 7\.\d+ s to 7\.\d+ s\)", told.text)
     assert match
     assert float(match[1]) == pytest.approx((max(levels) - 1) * 100, abs=0.4)
-    assert "`accept: levels` in the file of --llmb-acknowledged" in told["text"]
+    assert "`accept: levels` in the file of --llmb-acknowledged" in told.text
     assert "`accept: levels` in the file of --llmb-acknowledged" in advise(told)
     assert not (tmp_path / "own").exists()
     outcome, told = recording_outcome(
         tmp_path, acknowledged=accept_recordings(tmp_path, "levels", "two pools of nodes", expires=NOW.date())
     )
-    assert (outcome.skipped, told["verdict"]) == (True, "RECORDED")
-    assert "of several levels" in told["text"]
-    assert "two pools of nodes" in told["text"]
+    assert (outcome.skipped, told.verdict) == (True, "RECORDED")
+    assert "of several levels" in told.text
+    assert "two pools of nodes" in told.text
     baseline = read_own(tmp_path)
     assert baseline.recording
     assert baseline.recording.levels == "two pools of nodes"
@@ -243,9 +244,9 @@ def test_honest_runs_are_recorded_and_keep_no_reason_that_they_do_not_need(
     _, told = recording_outcome(
         tmp_path, acknowledged=accept_recordings(tmp_path, "levels", "not needed", expires=NOW.date())
     )
-    assert told["verdict"] == "RECORDED"
-    assert f"k0 = {runs}: {runs} nights or sets of nodes" in told["text"]
-    assert "recorded-few-groups" not in {note["code"] for note in told["notes"]}, "three are enough"
+    assert told.verdict == "RECORDED"
+    assert f"k0 = {runs}: {runs} nights or sets of nodes" in told.text
+    assert "recorded-few-groups" not in {note.code for note in told.notes}, "three are enough"
     baseline = read_own(tmp_path)
     assert baseline.recording
     assert baseline.recording.levels == ""
@@ -273,8 +274,8 @@ def test_runs_that_are_the_baseline_of_nothing_are_refused(
     session = recorded(tmp_path, NOW - timedelta(hours=5), *runs)
     outcome, told = session.get_outcome(session.results.configurations[KEY.id].case)
     assert outcome.failed
-    assert (told["verdict"], told["reason"], told["context"]) == ("INVALID", reason, "")
-    assert told["text"].startswith(f"not recorded: {why}")
+    assert (told.verdict, told.reason, told.context) == ("INVALID", reason, "")
+    assert told.text.startswith(f"not recorded: {why}")
     session.described.append(told)
     summary = " ".join(" ".join(render_terminal(session)).split())
     assert f"not recorded: {why}" in summary
@@ -295,7 +296,7 @@ def test_unusual_steps_are_recorded_with_a_word(tmp_path: Path, seconds: tuple[f
     session = recorded(tmp_path, NOW - timedelta(hours=5), seconds)
     outcome, told = session.get_outcome(session.results.configurations[KEY.id].case)
     assert outcome.skipped
-    assert code in {note["code"] for note in told["notes"]}
+    assert code in {note.code for note in told.notes}
     assert read_own(tmp_path).recording
 
 
@@ -305,4 +306,4 @@ def test_minority_that_drifts_is_recorded_with_a_word(tmp_path: Path) -> None:
     session = recorded(tmp_path, NOW - timedelta(hours=5), (7.4,) * 50, (7.5,) * 50, drifting)
     outcome, told = session.get_outcome(session.results.configurations[KEY.id].case)
     assert outcome.skipped
-    assert "drift" in {note["code"] for note in told["notes"]}
+    assert "drift" in {note.code for note in told.notes}

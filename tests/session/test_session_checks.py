@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 import pytest_llmbench.suite
 from pytest_llmbench.core.outcome_records import Check, CheckKind, Finding, Status
@@ -40,7 +41,7 @@ def test_each_fixture_says_what_it_is(kind: CheckKind) -> None:
 def test_a_kind_that_no_report_knows_is_reported() -> None:
     """A kind, a row and a file of the suite are enough."""
     described = describe_check(Check(CheckKind.TREND, "all", Status.FAILED, Finding.SLOWER, "3 of them"))
-    described |= {"check": "new-kind", "reason": "new-kind", "suite": "new kind"}
-    message = explain(described, short=False)
+    new = structs.replace(described, check="new-kind", reason="new-kind", suite="new kind")
+    message = explain(new, short=False)
     assert "NEW-KIND SLOWER  all" in message
     assert "look at the configurations that it is about" in " ".join(message.split())

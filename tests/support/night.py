@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import to_builtins
+from support.outcomes import with_fields
 
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import Reason
@@ -22,6 +25,12 @@ from pytest_llmbench.core.outcome_records import UnmatchedRun
 from pytest_llmbench.core.run_records import Attempt, AttemptFiles, Run
 from pytest_llmbench.logs.log_excerpt import read_excerpts
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
+from pytest_llmbench.report.outcome_documents import (
+    ConfigurationOutcome,
+    OutcomeDocument,
+    make_plain,
+    restore_outcome,
+)
 from pytest_llmbench.session.catalog import load
 from pytest_llmbench.session.collect_runs import IngestedRuns
 from pytest_llmbench.session.evaluate import evaluate_runs
@@ -42,7 +51,7 @@ NIGHTS = 90
 ENVIRONMENT = {"container": "nvcr.io/nvidia/nemo:25.04", "driver": "570.124.06", "nccl": "2.26.2", "python": "3.12.3"}
 
 
-def night(folder: Path, nights: int = NIGHTS) -> list[dict[str, Any]]:
+def night(folder: Path, nights: int = NIGHTS) -> list[OutcomeDocument]:
     """Return the outcomes; the log of the planted failures is written below the folder."""
     settings = Settings(unmatched="fail")
     catalog = load(settings)
@@ -60,8 +69,8 @@ def night(folder: Path, nights: int = NIGHTS) -> list[dict[str, Any]]:
     stray = UnmatchedRun(
         f"pretrain_unknown_7b_{HOSTILE}", Reason.UNMATCHED, f"no recipe of this name; {HOSTILE}", folder / "x.out"
     )
-    everything = [*told, describe_stray(stray, folder), *map(describe_check, results.checks)]
-    return [escape_values(one) for one in everything]
+    everything: list[OutcomeDocument] = [*told, describe_stray(stray, folder), *map(describe_check, results.checks)]
+    return [restore_outcome(escape_values(make_plain(one))) for one in everything]
 
 
 def _run(place: int, baseline: Baseline, folder: Path) -> Run:
@@ -106,17 +115,17 @@ def _launched(results: Any, name: str) -> dict[str, Any]:
     return {name: replace(results[name], jobs=tuple(jobs), nodes="n[3-4] are as fast as the others")}
 
 
-def _with_lines(told: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return an outcome with the lines of its log around a failure, as a session reads them for its reports."""
-    place = told.get("excerpt")
-    found = [*read_excerpts([(folder / place["log"], place["line"])]).values()] if place else []
-    return {**told, "excerpt": {**place, **found[0]}} if place and found else told
+def _with_lines(told: ConfigurationOutcome, folder: Path) -> ConfigurationOutcome:
+    """Add the lines of the log around a failure to an outcome, as a session reads them for its reports."""
+    place = told.excerpt
+    found = [*read_excerpts([(folder / place.log, place.line)]).values()] if place else []
+    return with_fields(told, excerpt={**to_builtins(place), **found[0]._asdict()}) if found else told
 
 
-def _with_history(told: dict[str, Any], place: int, nights: int) -> dict[str, Any]:
+def _with_history(told: ConfigurationOutcome, place: int, nights: int) -> ConfigurationOutcome:
     """Return an outcome with nights before it; every ninth one has a change of level."""
     random = np.random.default_rng(1000 + place)
-    expected = told["expected_seconds"]
+    expected = told.expected_seconds or math.nan
     changed = nights * 2 // 3 if place % 9 == 0 else nights
     times = expected * (1 + 0.004 * random.standard_normal(nights) + 0.03 * (np.arange(nights) >= changed))
     history = []
@@ -136,7 +145,7 @@ def _with_history(told: dict[str, Any], place: int, nights: int) -> dict[str, An
         "acknowledged": {"reason": "new driver", "by": "ops", "expires": "2026-06-01"} if place % 2 else None,
     }  # fmt: skip
     changes = [change] if changed < nights else []
-    return {**told, "history": history, "changes": changes, "environment": ENVIRONMENT}
+    return with_fields(told, history=history, changes=changes, environment=ENVIRONMENT)
 
 
 if __name__ == "__main__":

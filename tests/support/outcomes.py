@@ -1,18 +1,31 @@
-"""Outcome dictionaries of every kind, and the schema of their document, for the tests of reports."""
+"""Outcomes of every kind, and the schema of their document, for the tests of reports."""
 
 from __future__ import annotations
 
 import json
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from jsonschema import Draft202012Validator
 
 from pytest_llmbench.core.codes import Reason, Verdict
-from pytest_llmbench.core.outcome_records import Case, Check, CheckKind, Outcome, Status, UnmatchedRun
+from pytest_llmbench.core.job_records import PlannedHours
+from pytest_llmbench.core.outcome_records import Case, Caution, Check, CheckKind, Outcome, Status, UnmatchedRun
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.report.document import SessionEnding, SessionHead, make_document
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
+from pytest_llmbench.report.outcome_documents import (
+    CheckOutcome,
+    ConfigurationOutcome,
+    JobHours,
+    OutcomeDocument,
+    ReportedJob,
+    SessionDocument,
+    UnmatchedOutcome,
+    make_plain,
+)
 from pytest_llmbench.runs.measure.measurement import measure
 from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 
@@ -21,48 +34,99 @@ FOLDER = Path("/runs")
 SCHEMA = json.loads(resources.files("pytest_llmbench.report").joinpath("session.schema.json").read_text("utf-8"))
 VALIDATOR = Draft202012Validator(SCHEMA)
 
+Changed = TypeVar("Changed", ConfigurationOutcome, UnmatchedOutcome, CheckOutcome)
+
 
 def faults(value: Any) -> list[str]:
     """Return what the schema finds wrong with a document."""
     return [error.message for error in VALIDATOR.iter_errors(value)]
 
 
-def told(status: str = "passed", identifier: str = KEY.id, seconds: float = 7.33, **changes: Any) -> dict[str, Any]:
-    """Return the dictionary of a complete run at this step time."""
+def with_fields(outcome: Changed, **fields: Any) -> Changed:
+    """Replace fields of an outcome; they may be plain values, as in JSON."""
+    return msgspec.convert({**make_plain(outcome), **msgspec.to_builtins(fields)}, type(outcome))
+
+
+def told(
+    status: str = "passed", identifier: str = KEY.id, seconds: float = 7.33, **fields: Any
+) -> ConfigurationOutcome:
+    """Make the outcome of a complete run at this step time."""
     measured = measure(run(log(segment(steps(seconds)))), BASELINE, NOW)
     outcome = Outcome(Case(identifier, KEY), Status(status), judge(evidence(measured)))
-    return {**describe(outcome, NOW, FOLDER), **changes}
+    return with_fields(describe(outcome, NOW, FOLDER), **fields)
 
 
-def slow(identifier: str = "slow", **changes: Any) -> dict[str, Any]:
-    """Return the dictionary of a regression by 20 %."""
-    return told("failed", identifier, 8.79, **changes)
+def slow(identifier: str = "slow", **fields: Any) -> ConfigurationOutcome:
+    """Make the outcome of a regression by 20 %."""
+    return told("failed", identifier, 8.79, **fields)
 
 
-def doubtful(status: str = "passed", identifier: str = "doubtful") -> dict[str, Any]:
-    """Return the dictionary of a run that cannot tell."""
+def make_job(**fields: Any) -> ReportedJob:
+    """Make the record of a job that ran."""
+    hours = JobHours(estimated=0.0, used=0.0, requeued=0.0, exact=True, lost="")
+    usual = {
+        "job_id": "1",
+        "purpose": "measure",
+        "attempt": 1,
+        "repeat": 1,
+        "state": "COMPLETED",
+        "nodes": (),
+        "text": "",
+    }
+    more = {"files": (), "submission": "submitted", "ended_by": "others", "started": None, "age": "-"}
+    return ReportedJob(**{**usual, **more, "step_seconds": None, "gpu_hours": hours, **fields})
+
+
+def level_change(difference: float, **fields: Any) -> dict[str, Any]:
+    """Make a change of level that persists, as plain values."""
+    usual: dict[str, Any] = {
+        "kind": "step",
+        "started": "2025-11-20T03:00:00+00:00",
+        "low": None,
+        "high": None,
+        "environment": {},
+    }
+    return {**usual, "difference": difference, "stands": True, "acknowledged": None, "text": "", "night": 0, **fields}
+
+
+def make_session(
+    *outcomes: OutcomeDocument,
+    exit_code: int = 1,
+    failures: tuple[str, ...] = (),
+    cautions: tuple[Caution, ...] = (),
+    planned: PlannedHours | None = None,
+) -> SessionDocument:
+    """Make the document of a session with these outcomes."""
+    head = SessionHead("0.1.0", "82 configurations in 5 files", ["5 %"], ["tolerance: 5 %"])
+    return make_document(outcomes, head, SessionEnding(exit_code, failures, cautions), NOW, planned)
+
+
+def doubtful(status: str = "passed", identifier: str = "doubtful") -> ConfigurationOutcome:
+    """Make the outcome of a run that cannot tell."""
     return told(status, identifier, 7.6)
 
 
-def killed(identifier: str = "killed") -> dict[str, Any]:
-    """Return the dictionary of a run that did not finish."""
+def killed(identifier: str = "killed") -> ConfigurationOutcome:
+    """Make the outcome of a run that did not finish."""
     measured = measure(run(log(segment(steps([7.3] * 28), finished=False))), BASELINE, NOW)
     return describe(Outcome(Case(identifier, KEY), Status.FAILED, judge(evidence(measured))), NOW, FOLDER)
 
 
-def missing(identifier: str = "missing", status: str = "skipped", context: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the dictionary of a configuration without a run."""
+def missing(
+    identifier: str = "missing", status: str = "skipped", context: tuple[str, ...] = ()
+) -> ConfigurationOutcome:
+    """Make the outcome of a configuration without a run."""
     outcome = Outcome(Case(identifier, KEY), Status(status), judge(evidence()), context=context)
     return describe(outcome, NOW, FOLDER)
 
 
-def stray(identifier: str = "run_7", text: str = "no baseline of release 26.01") -> dict[str, Any]:
-    """Return the dictionary of a run that matches nothing."""
+def stray(identifier: str = "run_7", text: str = "no baseline of release 26.01") -> UnmatchedOutcome:
+    """Make the outcome of a run that matches nothing."""
     return describe_stray(UnmatchedRun(identifier, Reason.UNMATCHED, text, Path("/runs/log_7.out")), FOLDER)
 
 
-def check(status: str = "passed", verdict: Verdict = Verdict.PASS, identifier: str = "family") -> dict[str, Any]:
-    """Return the dictionary of a look at a family."""
+def check(status: str = "passed", verdict: Verdict = Verdict.PASS, identifier: str = "family") -> CheckOutcome:
+    """Make the outcome of a look at a family."""
     return describe_check(
         Check(CheckKind.WEAK_SCALING, identifier, Status(status), verdict, "93.1 % of the throughput")
     )

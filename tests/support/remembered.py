@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,12 +10,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.history import record
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, make_plain
 from pytest_llmbench.runs.measure.run_metrics import make_metric
 from support import builders
 
@@ -44,7 +47,13 @@ def outcome(
     judgement = judge(evidence)
     status = Status.SKIPPED if judgement.verdict is Verdict.MISSING else Status.PASSED
     told = Outcome(Case(key.id, key), status, judgement)
-    return describe(told, builders.NOW, Path("/runs"))
+    plain: dict[str, Any] = json.loads(json.dumps(make_plain(describe(told, builders.NOW, Path("/runs")))))
+    return plain
+
+
+def restore(plain: dict[str, Any]) -> ConfigurationOutcome:
+    """Restore the outcome of a configuration."""
+    return msgspec.convert(plain, ConfigurationOutcome)
 
 
 def document(*outcomes: dict[str, Any], began: datetime = builders.NOW, **session: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from pytest_llmbench.report.outcome_documents import make_plain
+
 
 class Judged:
     """What a session said: by test id its outcome and its dictionary, and the whole result."""
@@ -19,15 +22,15 @@ class Judged:
         self.ret = record.ret
         reports: list[Any] = record.getreports("pytest_runtest_logreport")  # type: ignore[assignment]
         every = [report for report in reports if hasattr(report, "llmb")]
-        self.reports = [report.llmb for report in every]
-        told = [report for report in every if report.llmb["kind"] != "check"]
-        self.verdicts = {one.llmb["id"]: one.llmb.get("verdict", one.llmb["reason"]) for one in told}
-        self.described = {one.llmb["id"]: one.llmb for one in told}
-        self.statuses = {one.llmb["id"]: one.outcome for one in told}
+        self.reports: list[dict[str, Any]] = json.loads(json.dumps([make_plain(report.llmb) for report in every]))
+        told = [report for report in every if report.llmb.kind != "check"]
+        self.described = {plain["id"]: plain for plain in self.reports if plain["kind"] != "check"}
+        self.verdicts = {one.llmb.id: one.llmb.verdict or one.llmb.reason for one in told}
+        self.statuses = {one.llmb.id: one.outcome for one in told}
         self.findings = [report["verdict"] for report in self.reports if report["kind"] == "check"]
         self.nodeids = [one.nodeid for one in told]
-        self.properties = {one.llmb["id"]: dict(one.user_properties) for one in told}
-        self.messages = {one.llmb["id"]: str(one.longrepr) for one in told}
+        self.properties = {one.llmb.id: dict(one.user_properties) for one in told}
+        self.messages = {one.llmb.id: str(one.longrepr) for one in told}
 
 
 Judge = Callable[..., Judged]

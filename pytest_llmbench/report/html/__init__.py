@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -22,9 +23,26 @@ from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.advice import advise, list_advice
 from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.gpu_hours import format_cost, sum_session
-from pytest_llmbench.report.html.charts import draw_distribution, draw_history, draw_loss, draw_steps, format_change
+from pytest_llmbench.report.html.charts import (
+    Chart,
+    draw_distribution,
+    draw_history,
+    draw_loss,
+    draw_steps,
+    format_change,
+)
 from pytest_llmbench.report.html.curves import draw_curve
-from pytest_llmbench.report.html.page_tables import list_tables
+from pytest_llmbench.report.html.page_tables import ShownTable, list_tables
+from pytest_llmbench.report.outcome_documents import (
+    CheckOutcome,
+    ConfigurationOutcome,
+    OutcomeDocument,
+    ReportedExcerpt,
+    UnmatchedOutcome,
+    select_checks,
+    select_configurations,
+    select_unmatched,
+)
 from pytest_llmbench.report.verdicts import (
     BY_DOCUMENT,
     ORDER,
@@ -50,6 +68,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from pytest_llmbench.core.job_records import PlannedHours
+
+Identity = tuple[str, str]
+"""The kind of an outcome, or of a check, and its id."""
 
 HERE = Path(__file__).parent
 
@@ -106,7 +127,7 @@ TABLES = ("attempt", "job", "file", "software")
 
 
 def render(
-    described: Sequence[dict[str, Any]],
+    described: Sequence[OutcomeDocument],
     now: datetime,
     cautions: Sequence[Caution] = (),
     planned: PlannedHours | None = None,
@@ -119,7 +140,7 @@ def render(
     `foot` is what was asked of the session, and by whom: labels and texts.
     Whatever stands in an outcome is text of the page: the templates escape it, and the policy forbids other scripts.
     """
-    outcomes = sorted(select_worst(described), key=lambda outcome: (outcome["kind"], _rank_outcome(outcome)))
+    outcomes = sorted(select_worst(described), key=lambda outcome: (outcome.kind, _rank_outcome(outcome)))
     cost = sum_session(outcomes, planned)
     style, script = (read_part(name) for name in ("style.css", "script.js"))
     return (
@@ -148,24 +169,71 @@ def _name_state(ending: SessionEnding) -> str:
     return "" if state is SessionState.RED else f"{state}{code}, "
 
 
-def _collect_content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the templates show; of each outcome its anchor, name and badge, and what only its kind has."""
+class Badge(NamedTuple):
+    """A verdict as it is shown."""
+
+    colour: str
+    symbol: str
+    word: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownOutcome:
+    """An outcome as the templates show it."""
+
+    anchor: str
+    outcome: OutcomeDocument
+    name: str
+    badge: Badge
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownRow(ShownOutcome):
+    """An outcome with the cells of its row; of each the text, and the value that it is sorted by."""
+
+    cells: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownConfiguration(ShownRow):
+    """A configuration with its texts, tables and charts."""
+
+    outcome: ConfigurationOutcome
+    texts: Sequence[str]
+    advice: str
+    facts: Sequence[tuple[str, str]]
+    tables: Sequence[ShownTable]
+    charts: Sequence[Chart]
+    notes: Sequence[str]
+    excerpt: ReportedExcerpt | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownCheck(ShownOutcome):
+    """A check with its chart."""
+
+    chart: Chart | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownChange:
+    """A change of level at the head of the page."""
+
+    anchor: str
+    name: str
+    text: str
+
+
+def _collect_content(outcomes: Sequence[OutcomeDocument]) -> dict[str, Any]:
+    """Collect what the templates show; of each outcome its anchor, name and badge, and what only its kind has."""
     anchors = _assign_anchors(outcomes)
-    of_kind: dict[str, list[dict[str, Any]]] = {"configuration": [], "stray": [], "check": []}
     together = list_documented_absent(outcomes)
     folded = {_identify(outcome) for outcome in together}
-    for outcome in (outcome for outcome in outcomes if _identify(outcome) not in folded):
-        anchor = anchors[_identify(outcome)]
-        head = {"anchor": anchor, "outcome": outcome, "name": name_outcome(outcome), "badge": _make_badge(outcome)}
-        of_kind[outcome["kind"]].append(head)
-    by_id = {shown["outcome"]["id"]: shown["outcome"] for shown in of_kind["configuration"]}
-    checks: dict[str, list[dict[str, Any]]] = {}
-    for shown in sorted(of_kind["check"], key=lambda shown: str(shown["outcome"]["check"])):
-        suite = shown["outcome"]["suite"]
-        chart = draw_curve(shown["outcome"], by_id, f"{shown['anchor']}-curve")
-        checks.setdefault(TITLES.get(suite, suite.capitalize()), []).append({**shown, "chart": chart})
-    configurations = [{**shown, **_describe(shown)} for shown in of_kind["configuration"]]
-    strays = [{**shown, "cells": _list_stray_cells(shown["outcome"])} for shown in of_kind["stray"][:MOST_STRAYS]]
+    shown = [outcome for outcome in outcomes if _identify(outcome) not in folded]
+    unmatched = select_unmatched(shown)
+    configurations = [_show_configuration(outcome, anchors) for outcome in select_configurations(shown)]
+    strays = [_show_unmatched(outcome, anchors) for outcome in unmatched[:MOST_STRAYS]]
+    rows: list[ShownRow] = [*configurations, *strays]
     return {
         "title": _make_title(outcomes),
         "counts": _count_colours(outcomes),
@@ -174,33 +242,60 @@ def _collect_content(outcomes: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "columns": COLUMNS,
         "configurations": configurations,
         "strays": strays,
-        "strays_left_out": len(of_kind["stray"]) - len(strays),
+        "strays_left_out": len(unmatched) - len(strays),
         "together": count_documented(together) if together else "",
         "together_names": [name_outcome(outcome) for outcome in together],
-        "rows": sorted([*configurations, *strays], key=lambda shown: COLOURS.index(shown["badge"].colour)),
-        "changes": _list_news(of_kind["configuration"]),
-        "checks": checks,
+        "rows": sorted(rows, key=lambda shown: COLOURS.index(shown.badge.colour)),
+        "changes": _list_news(configurations),
+        "checks": _group_checks(shown, anchors),
         "advise": advise,
         "locate_log": locate_log,
     }
 
 
-def _assign_anchors(outcomes: Sequence[dict[str, Any]]) -> dict[tuple[str, str], str]:
+def _show_head(outcome: OutcomeDocument, anchors: Mapping[Identity, str]) -> dict[str, Any]:
+    return {"anchor": anchors[_identify(outcome)], "name": name_outcome(outcome), "badge": _make_badge(outcome)}
+
+
+def _show_unmatched(outcome: UnmatchedOutcome, anchors: Mapping[Identity, str]) -> ShownRow:
+    """Show a run of no known configuration: only its reason is known."""
+    unknown = [("-", "")] * (len(COLUMNS) - 3)
+    cells = [*unknown, (outcome.reason, outcome.reason)]
+    return ShownRow(**_show_head(outcome, anchors), outcome=outcome, cells=cells)
+
+
+def _group_checks(shown: Sequence[OutcomeDocument], anchors: Mapping[Identity, str]) -> dict[str, list[ShownCheck]]:
+    """Group checks by the title of their kind."""
+    by_id = {outcome.id: outcome for outcome in select_configurations(shown)}
+    groups: dict[str, list[ShownCheck]] = {}
+    for check in sorted(select_checks(shown), key=lambda check: check.check):
+        head = _show_head(check, anchors)
+        chart = draw_curve(check, by_id, f"{anchors[_identify(check)]}-curve")
+        title = TITLES.get(check.suite, check.suite.capitalize())
+        groups.setdefault(title, []).append(ShownCheck(**head, outcome=check, chart=chart))
+    return groups
+
+
+def _assign_anchors(outcomes: Sequence[OutcomeDocument]) -> dict[Identity, str]:
     """Return for the key of an outcome a name that links can hold, each once."""
-    anchors: dict[tuple[str, str], str] = {}
+    anchors: dict[Identity, str] = {}
     taken: set[str] = set()
     # `report.html#grok1_314b-25.05-gb200-bf16-128` opens that configuration.
     for outcome in outcomes:
-        head = "" if outcome["kind"] == "configuration" else f"{outcome.get('check', outcome['kind'])}-"
-        name = head + (re.sub(r"[^\w.-]+", "-", outcome["id"], flags=re.ASCII).strip("-") or "item")
+        head = "" if isinstance(outcome, ConfigurationOutcome) else f"{_name_kind(outcome)}-"
+        name = head + (re.sub(r"[^\w.-]+", "-", outcome.id, flags=re.ASCII).strip("-") or "item")
         anchor = anchors.setdefault(_identify(outcome), name if name not in taken else f"{name}-{len(taken)}")
         taken.add(anchor)
     return anchors
 
 
-def _identify(outcome: dict[str, Any]) -> tuple[str, str]:
-    """Return what tells an outcome from all others of a session; checks of several kinds may share an id."""
-    return str(outcome.get("check", outcome["kind"])), outcome["id"]
+def _identify(outcome: OutcomeDocument) -> Identity:
+    """Identify an outcome among all of a session; checks of several kinds may share an id."""
+    return _name_kind(outcome), outcome.id
+
+
+def _name_kind(outcome: OutcomeDocument) -> str:
+    return outcome.check if isinstance(outcome, CheckOutcome) else outcome.kind
 
 
 @cache
@@ -237,57 +332,51 @@ def _hash(content: str) -> str:
 # --- the head: what a verdict looks like, and how many there are of each ----------------------------------
 
 
-class Badge(NamedTuple):
-    """A verdict as it is shown."""
-
-    colour: str
-    symbol: str
-    word: str
-
-
-def _make_badge(outcome: dict[str, Any]) -> Badge:
+def _make_badge(outcome: OutcomeDocument) -> Badge:
     word = name_verdict(outcome)
-    other = "!" if outcome["status"] == "failed" else "\N{BULLET}"
-    return Badge(choose_colour(outcome), SYMBOLS.get(word, other), word)
+    other = "!" if outcome.status == "failed" else "\N{BULLET}"
+    return Badge(_choose_colour(outcome), SYMBOLS.get(word, other), word)
 
 
-def choose_colour(outcome: dict[str, Any]) -> str:
-    """Return red for what failed, unclear for what passed in doubt, or unasked, else green or skipped."""
-    if outcome["status"] == "failed":
+def choose_colour(status: str, verdict: str) -> str:
+    """Choose red for what failed, unclear for what passed in doubt, or unasked, else green or skipped."""
+    if status == "failed":
         return "red"
-    if outcome["status"] == "skipped":
+    if status == "skipped":
         return "skipped"
-    return "unclear" if outcome.get("verdict") in UNSURE else "green"
+    return "unclear" if verdict in UNSURE else "green"
 
 
-def _rank_outcome(outcome: dict[str, Any]) -> tuple[int, int, str]:
+def _choose_colour(outcome: OutcomeDocument) -> str:
+    return choose_colour(outcome.status, outcome.verdict)
+
+
+def _rank_outcome(outcome: OutcomeDocument) -> tuple[int, int, str]:
     """Return by what outcomes are ordered: what needs a reader first, then the id, with 8 GPUs before 16."""
-    word = str(outcome.get("verdict"))
+    word = str(outcome.verdict)
     # Padded, so that 8 GPUs stand before 16.
-    name = re.sub("[0-9]+", lambda digits: digits.group().zfill(9), outcome["id"])
-    return COLOURS.index(choose_colour(outcome)), ORDER.index(word) if word in ORDER else len(ORDER), name
+    name = re.sub("[0-9]+", lambda digits: digits.group().zfill(9), outcome.id)
+    return COLOURS.index(_choose_colour(outcome)), ORDER.index(word) if word in ORDER else len(ORDER), name
 
 
-def _count_colours(described: Sequence[dict[str, Any]]) -> list[tuple[str, int]]:
+def _count_colours(described: Sequence[OutcomeDocument]) -> list[tuple[str, int]]:
     """Return each colour, and how many of what is counted have it."""
-    numbers = Counter(map(choose_colour, select_counted(described)))
+    numbers = Counter(map(_choose_colour, select_counted(described)))
     return [(name, numbers[name]) for name in COLOURS if numbers[name]]
 
 
-def _list_counts(described: Sequence[dict[str, Any]]) -> list[str]:
+def _list_counts(described: Sequence[OutcomeDocument]) -> list[str]:
     """Return `1 REGRESSION`, `2 INVALID`, `72 PASS`: the same outcomes by verdict."""
     numbers = Counter(_make_badge(outcome).word for outcome in sorted(select_counted(described), key=_rank_outcome))
     texts = [f"{number} {word}" for word, number in numbers.items()]
-    return [*texts, BY_DOCUMENT] if any(outcome.get("timed") == "document" for outcome in described) else texts
+    return [*texts, BY_DOCUMENT] if any(outcome.timed == "document" for outcome in described) else texts
 
 
-def _list_linked_advice(
-    described: Sequence[dict[str, Any]], anchors: Mapping[tuple[str, str], str]
-) -> list[dict[str, Any]]:
+def _list_linked_advice(described: Sequence[OutcomeDocument], anchors: Mapping[Identity, str]) -> list[dict[str, Any]]:
     """Return what to do, as the summary of the terminal says it, red first: by reason, with links to the first ones."""
     return [
         {
-            "reason": group[0]["reason"],
+            "reason": group[0].reason,
             "links": [(anchors[_identify(outcome)], name_outcome(outcome)) for outcome in group[:3]],
             "more": len(group[3:]),
             "advice": text,
@@ -296,7 +385,7 @@ def _list_linked_advice(
     ]
 
 
-def _make_title(described: Sequence[dict[str, Any]]) -> str:
+def _make_title(described: Sequence[OutcomeDocument]) -> str:
     """Return `3 red, trend: 6 SLOWER, 2 unclear, 77 green`, for the title of the window."""
     counts = _count_colours(described)
     reported = [finding.text for finding in list_findings(described)]
@@ -308,34 +397,34 @@ def _make_title(described: Sequence[dict[str, Any]]) -> str:
 # --- a configuration: its row in the table of verdicts, and all that is said of it ------------------------
 
 
-def _describe(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what only configurations show: the cells behind verdict and name, texts, tables and charts."""
-    outcome, anchor = shown["outcome"], shown["anchor"]
-    excerpt = outcome.get("excerpt") or {}
+def _show_configuration(outcome: ConfigurationOutcome, anchors: Mapping[Identity, str]) -> ShownConfiguration:
+    anchor, excerpt = anchors[_identify(outcome)], outcome.excerpt
     charts = (
         draw_loss(outcome, f"{anchor}-loss"),
         draw_steps(outcome, f"{anchor}-steps"),
         draw_distribution(outcome, f"{anchor}-spread"),
         draw_history(outcome, f"{anchor}-history"),
     )
-    return {
-        "cells": _list_cells(outcome),
-        "texts": [text for text in (outcome["text"], outcome.get("context")) if text],
-        "advice": advise(outcome) if outcome["status"] != "passed" else "",
-        "facts": [fact for fact in explain.list_facts(outcome) if fact[0] not in TABLES],
-        "tables": [table for table in list_tables(outcome) if table[-1]],
-        "charts": [chart for chart in charts if chart],
-        "notes": list(map(explain.format_note, outcome.get("notes", ()))),
-        "excerpt": {"what": "", "line": 0, **excerpt} if excerpt.get("lines") else None,
-    }
+    return ShownConfiguration(
+        **_show_head(outcome, anchors),
+        outcome=outcome,
+        cells=_list_cells(outcome),
+        texts=[text for text in (outcome.text, outcome.context) if text],
+        advice=advise(outcome) if outcome.status != "passed" else "",
+        facts=[fact for fact in explain.list_facts(outcome) if fact[0] not in TABLES],
+        tables=[table for table in list_tables(outcome) if table[-1]],
+        charts=[chart for chart in charts if chart],
+        notes=list(map(explain.format_note, outcome.notes)),
+        excerpt=excerpt if excerpt and excerpt.lines else None,
+    )
 
 
-def _list_cells(outcome: dict[str, Any]) -> list[tuple[str, str]]:
+def _list_cells(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
     """Return the texts of cells, and the values that they are sorted by: what has none sorts last."""
     (measured, difference), (age, begun) = get_step_time(outcome), jobs.find_age(outcome)
-    expected, gpus = outcome["expected_seconds"], outcome["configuration"]["gpus"]
-    changes = outcome.get("changes") or ()
-    total = formatting.add_changes(change["difference"] for change in changes) if changes else None
+    expected, gpus = outcome.expected_seconds, outcome.configuration.gpus
+    changes = outcome.changes
+    total = formatting.add_changes(change.difference for change in changes) if changes else None
     # A younger run is smaller; that of an unknown start has no value.
     started = datetime.fromisoformat(begun).timestamp() if begun else None
     return [
@@ -346,26 +435,20 @@ def _list_cells(outcome: dict[str, Any]) -> list[tuple[str, str]]:
         (format_change(total), _format_value(total)),
         (str(gpus), _format_value(gpus)),
         (age, "" if started is None else f"{-started:.0f}"),
-        (outcome["reason"], outcome["reason"]),
+        (outcome.reason, outcome.reason),
     ]
 
 
-def _list_stray_cells(outcome: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the cells of a run of no known configuration: nothing but its reason is known."""
-    unknown = [("-", "")] * (len(COLUMNS) - 3)
-    return [*unknown, (outcome["reason"], outcome["reason"])]
-
-
-def _list_news(shown: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the newest changes of level that stand and that nobody accepted, newest first."""
+def _list_news(shown: Sequence[ShownConfiguration]) -> list[ShownChange]:
+    """List the newest changes of level that persist and that nobody accepted, newest first."""
     changes = [
         (change, entry)
         for entry in shown
-        for change in entry["outcome"].get("changes") or ()
-        if change.get("stands", True) and not change.get("acknowledged")
+        for change in entry.outcome.changes
+        if change.stands and not change.acknowledged
     ]
-    changes.sort(key=lambda pair: (str(pair[0].get("started"))[:10], pair[1]["name"]), reverse=True)
-    return [{**entry, "text": change.get("text", "")} for change, entry in changes[:MOST_CHANGES]]
+    changes.sort(key=lambda pair: (pair[0].started[:10], pair[1].name), reverse=True)
+    return [ShownChange(entry.anchor, entry.name, change.text) for change, entry in changes[:MOST_CHANGES]]
 
 
 def _format_value(value: float | None) -> str:

@@ -6,10 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.report.html.drawing import WIDE, WIDTH, Picture, Scale, make_number_scale, pad
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, ReportedNight, get_set
 
 BEYOND = 1.5
 """What takes longer than the bound, or the median, times this is drawn at the edge: the others stay readable."""
@@ -30,11 +30,11 @@ class Chart:
     key: str = ""
 
 
-def _list_lines(outcome: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
+def _list_lines(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str, float]]:
     """Yield kind, text and seconds of the baseline and the bound, as far as there are."""
     for kind, text, value in (
-        ("expected", "baseline", outcome.get("expected_seconds")),
-        ("bound", "bound", outcome.get("bound_seconds")),
+        ("expected", "baseline", outcome.expected_seconds),
+        ("bound", "bound", outcome.bound_seconds),
     ):
         if value:
             yield kind, text, value
@@ -47,12 +47,12 @@ def _clip(values: Sequence[float], lines: Sequence[float]) -> list[float]:
     return [min(value, highest) for value in values]
 
 
-def _list_line_seconds(outcome: dict[str, Any]) -> list[float]:
+def _list_line_seconds(outcome: ConfigurationOutcome) -> list[float]:
     """Return the seconds of these lines."""
     return [value for _, _, value in _list_lines(outcome)]
 
 
-def _list_lines_in_words(outcome: dict[str, Any]) -> Iterator[str]:
+def _list_lines_in_words(outcome: ConfigurationOutcome) -> Iterator[str]:
     """Yield these lines in words."""
     for _, text, value in _list_lines(outcome):
         yield f"{text} {formatting.format_seconds(value)}"
@@ -94,15 +94,44 @@ MEANINGS = {
 """The class of a symbol, and what it means."""
 
 
-def draw_history(outcome: dict[str, Any], name: str) -> Chart | None:
+@dataclass(frozen=True, slots=True)
+class DrawnNight:
+    """A night of a history as it is drawn."""
+
+    started: str
+    verdict: str
+    step_seconds: float | None
+    expected_seconds: float | None
+
+    @property
+    def seconds(self) -> float | None:
+        """The step time, None if it is not above 0."""
+        return self.step_seconds if self.step_seconds is not None and self.step_seconds > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnChange:
+    """A change of level in a history: the position of the night after it, and its date."""
+
+    night: int
+    started: str
+    difference: float
+    acknowledged: bool
+
+
+def draw_history(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     """Draw a symbol for each night by its verdict, tonight's in a ring, and where the level changed."""
-    earlier = [*(outcome.get("history") or ())]
-    nights = [*earlier, _describe_current_run(outcome)]
-    times = [_get_seconds(night) for night in nights]
+    earlier = list(map(_draw_night, outcome.history))
+    nights = [*earlier, _draw_current_run(outcome)]
+    times = [night.seconds for night in nights]
     measured = [value for value in times if value is not None]
     if not earlier or len(measured) < FEWEST:
         return None
-    changes = [change for change in outcome.get("changes") or () if 0 <= change.get("night", -1) < len(nights)]
+    changes = [
+        DrawnChange(change.night, change.started, change.difference, change.acknowledged is not None)
+        for change in outcome.changes
+        if 0 <= change.night < len(nights)
+    ]
     picture, shown = _draw_series(nights, times, changes, _make_date_scale(earlier))
     if times[-1] is not None:
         picture.draw_points([(len(nights) - 1, times[-1])], "ring", "hollow")
@@ -110,9 +139,9 @@ def draw_history(outcome: dict[str, Any], name: str) -> Chart | None:
     return Chart(name, "History", _describe_history(earlier, times, changes), picture.make_svg(name), ", ".join(shown))
 
 
-def draw_nights(nights: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]], name: str) -> Chart | None:
+def draw_nights(nights: Sequence[DrawnNight], changes: Sequence[DrawnChange], name: str) -> Chart | None:
     """Draw a symbol for each of some nights, none of which is tonight, and where the level changed."""
-    times = [_get_seconds(night) for night in nights]
+    times = [night.seconds for night in nights]
     if len(times) - times.count(None) < FEWEST:
         return None
     picture, shown = _draw_series(nights, times, changes, _make_date_scale(nights), WIDE)
@@ -121,23 +150,23 @@ def draw_nights(nights: Sequence[dict[str, Any]], changes: Sequence[dict[str, An
 
 
 def _draw_series(
-    nights: Sequence[dict[str, Any]],
+    nights: Sequence[DrawnNight],
     times: Sequence[float | None],
-    changes: Sequence[dict[str, Any]],
+    changes: Sequence[DrawnChange],
     dates: Scale,
     width: int = WIDTH,
 ) -> tuple[Picture, list[str]]:
     """Return a chart of nights with their baseline and changes, and what its symbols mean."""
-    expected = [night.get("expected_seconds") for night in nights]
+    expected = [night.expected_seconds for night in nights]
     lines = [value for value in expected if value]
     y = make_number_scale(*pad([*_clip([value for value in times if value is not None], lines), *lines], 0.12))
     picture = Picture(dates, y, "", "seconds", width)
     picture.draw_line(_list_corners(expected), "expected")
     shown = _draw_daily_runs(picture, nights, times)
     for row, change in enumerate(changes):
-        known_already = " known" if change.get("acknowledged") else ""
-        text = f"{format_change(change.get('difference'))}{known_already}"
-        picture.draw_upright(change["night"] - 0.5, "change", text, row % 3)
+        known_already = " known" if change.acknowledged else ""
+        text = f"{format_change(change.difference)}{known_already}"
+        picture.draw_upright(change.night - 0.5, "change", text, row % 3)
     return picture, shown
 
 
@@ -148,51 +177,46 @@ def _list_corners(values: Sequence[float | None]) -> Iterator[tuple[float, float
             yield at, value
 
 
-def _describe_current_run(outcome: dict[str, Any]) -> dict[str, Any]:
-    """Return tonight's run as a night, without a step time where that means nothing."""
-    counts = not outcome.get("problems") and outcome["verdict"] not in ("MISSING", "NOT_COMPARABLE")
-    seconds = outcome.get("metrics", {}).get("step_time_seconds", {}).get("value") if counts else None
-    return {
-        "step_time_seconds": seconds,
-        "expected_seconds": outcome.get("expected_seconds"),
-        "verdict": outcome["verdict"],
-    }
+def _draw_night(night: ReportedNight) -> DrawnNight:
+    return DrawnNight(night.started, night.verdict, get_set(night.step_time_seconds), get_set(night.expected_seconds))
 
 
-def _get_seconds(night: dict[str, Any]) -> float | None:
-    value = night.get("step_time_seconds")
-    return value if value is not None and value > 0 else None
+def _draw_current_run(outcome: ConfigurationOutcome) -> DrawnNight:
+    """Draw the current run as a night, without a step time if that means nothing."""
+    counts = not outcome.problems and outcome.verdict not in ("MISSING", "NOT_COMPARABLE")
+    seconds = outcome.get_metric("step_time_seconds") if counts else None
+    return DrawnNight("", outcome.verdict, seconds, outcome.expected_seconds)
 
 
-def _draw_daily_runs(picture: Picture, nights: Sequence[dict[str, Any]], times: Sequence[float | None]) -> list[str]:
+def _draw_daily_runs(picture: Picture, nights: Sequence[DrawnNight], times: Sequence[float | None]) -> list[str]:
     """Draw the nights that have a time; return what the symbols mean that were used."""
     points: dict[str, list[tuple[float, float]]] = {symbol: [] for symbol in MEANINGS}
     for at, (night, value) in enumerate(zip(nights, times, strict=True)):
         if value is not None:
-            points[SYMBOLS.get(str(night.get("verdict")), "square")].append((at, value))
+            points[SYMBOLS.get(night.verdict, "square")].append((at, value))
     for symbol, of_symbol in points.items():
         picture.draw_points(of_symbol, symbol, MEANINGS[symbol][0])
     return [MEANINGS[symbol][1] for symbol, of_symbol in points.items() if of_symbol]
 
 
-def _make_date_scale(earlier: Sequence[dict[str, Any]]) -> Scale:
+def _make_date_scale(earlier: Sequence[DrawnNight]) -> Scale:
     """Return a scale of nights, with the dates of some; the last place is tonight's."""
     stride = math.ceil(len(earlier) / DATES)
     texts = [(float(at), _format_date(earlier[at])[5:]) for at in range(0, len(earlier), stride)]
     return Scale(-1, len(earlier) + 1, texts)
 
 
-def _format_date(night: dict[str, Any]) -> str:
-    return str(night.get("started") or "unknown")[:10]
+def _format_date(dated: DrawnNight | DrawnChange) -> str:
+    return dated.started[:10] or "unknown"
 
 
 def _describe_history(
-    earlier: Sequence[dict[str, Any]], times: Sequence[float | None], changes: Sequence[dict[str, Any]]
+    earlier: Sequence[DrawnNight], times: Sequence[float | None], changes: Sequence[DrawnChange]
 ) -> str:
     measured = [value for value in times if value is not None]
     untimed = times[:-1].count(None)
     now = " and tonight" if times[-1] is not None else ", not tonight"
-    levels = [f"{format_change(change.get('difference'))} from {_format_date(change)} on" for change in changes]
+    levels = [f"{format_change(change.difference)} from {_format_date(change)} on" for change in changes]
     nights = (
         f"{formatting.count_noun(len(earlier), 'night')} from {_format_date(earlier[0])} to {_format_date(earlier[-1])}"
     )
@@ -225,18 +249,20 @@ MOST_BINS = 120
 Points = list[tuple[int, float]]
 
 
-def draw_steps(outcome: dict[str, Any], name: str) -> Chart | None:
+def draw_steps(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     """Draw the times of the steps, with the window, the slow steps of it, the baseline and the bound."""
-    columns = outcome.get("steps") or {"index": (), "seconds": (), "slow": ()}
-    index, seconds = columns["index"], columns["seconds"]
+    columns = outcome.steps
+    if columns is None:
+        return None
+    index, seconds = columns.index, columns.seconds
     points = [(step, value) for step, value in zip(index, seconds, strict=True) if value is not None]
     if len(points) < FEWEST:
         return None
     y = make_number_scale(*pad([*_select_core(outcome, points), *_list_line_seconds(outcome)]))
-    slow = [(index[at], seconds[at]) for at in columns["slow"] if seconds[at] is not None]
+    slow = [(index[at], value) for at in columns.slow if (value := seconds[at]) is not None]
     above = [(step, value) for step, value in points if value > y.high and (step, value) not in slow]
     picture = Picture(make_number_scale(min(index), max(index)), y, "step", "seconds")
-    first, last = max(outcome["window"]["first"], min(index)), min(outcome["window"]["last"], max(index))
+    first, last = max(outcome.window.first, min(index)), min(outcome.window.last, max(index))
     if first < last:
         picture.fill_band(first, last)
     picture.draw_line(zip(index, seconds, strict=True))
@@ -251,23 +277,23 @@ def draw_steps(outcome: dict[str, Any], name: str) -> Chart | None:
     )
 
 
-def _select_core(outcome: dict[str, Any], points: Points) -> list[float]:
+def _select_core(outcome: ConfigurationOutcome, points: Points) -> list[float]:
     """Return the times that the scale is made for: those of the window, as the first steps compile; and not all of what
     a straggler took."""
-    window = outcome["window"]
-    inside = [value for step, value in points if window["first"] <= step <= window["last"]]
+    window = outcome.window
+    inside = [value for step, value in points if window.first <= step <= window.last]
     # Without a window all steps: the first ones compile, and would stretch the scale.
     return _clip(inside or [value for _, value in points], _list_line_seconds(outcome))
 
 
-def _describe_steps(outcome: dict[str, Any], points: Points, slow: Points, y: Scale) -> str:
+def _describe_steps(outcome: ConfigurationOutcome, points: Points, slow: Points, y: Scale) -> str:
     values = [value for _, value in points]
     above, below = sum(value > y.high for value in values), sum(value < y.low for value in values)
     listed = formatting.join_first([step for step, _ in slow])
     return make_sentence(
         [
             f"{formatting.count_noun(len(values), 'step')}, {_format_span(values)}",
-            f"window {outcome['window']['first']} to {outcome['window']['last']}",
+            f"window {outcome.window.first} to {outcome.window.last}",
             f"{formatting.count_noun(len(slow), 'slow step')} ({listed})" if slow else "",
             f"{above} above the scale, which ends at {formatting.format_seconds(y.high)}" if above else "",
             f"{below} below the scale, which begins at {formatting.format_seconds(y.low)}" if below else "",
@@ -276,10 +302,10 @@ def _describe_steps(outcome: dict[str, Any], points: Points, slow: Points, y: Sc
     )
 
 
-def draw_distribution(outcome: dict[str, Any], name: str) -> Chart | None:
+def draw_distribution(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     """Draw how many values of the window fell where, beside the baseline and the bound."""
-    times = sorted(value for value in outcome.get("window_seconds", ()) if value is not None and value > 0)
-    if len(times) < FEWEST or outcome.get("problems"):
+    times = sorted(value for value in outcome.window_seconds if value is not None and value > 0)
+    if len(times) < FEWEST or outcome.problems:
         return None
     shown = _clip(times, _list_line_seconds(outcome))
     x = make_number_scale(*pad([*shown, *_list_line_seconds(outcome)], 0.03))
@@ -298,10 +324,10 @@ def _choose_width(whole: float, spread: float) -> float:
     return whole / MOST_BINS if spread * MOST_BINS <= whole * BINS else min(spread, whole) / BINS
 
 
-def _describe_distribution(outcome: dict[str, Any], times: Sequence[float]) -> str:
+def _describe_distribution(outcome: ConfigurationOutcome, times: Sequence[float]) -> str:
     count = len(times)
     median, low, high = (formatting.format_seconds(times[int(count * part)]) for part in (0.5, 0.25, 0.75))
-    values = formatting.count_noun(count, "mean" if outcome.get("window_mean_of") else "step")
+    values = formatting.count_noun(count, "mean" if outcome.window_mean_of else "step")
     middle = f"median {median}, half of them from {low} to {high}"
     return make_sentence(
         [
@@ -321,14 +347,14 @@ BOUNDLESS = 1e12
 """No scale reaches further: a run that diverges may print 1e308."""
 
 
-def draw_loss(outcome: dict[str, Any], name: str) -> Chart | None:
+def draw_loss(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     """Draw the loss of the steps of a run that diverged or did not train; None for any other, and without losses."""
-    columns = outcome.get("steps") or {}
-    if "loss" not in columns:
+    columns = outcome.steps
+    if columns is None or columns.loss is None:
         return None
-    index, losses = columns["index"], columns["loss"]
+    index, losses = columns.index, columns.loss
     points = [(step, loss) for step, loss in zip(index, losses, strict=True) if loss is not None]
-    no_numbers = [index[place] for place in columns["no_loss"]]
+    no_numbers = [index[place] for place in columns.no_loss or ()]
     if len(points) + len(no_numbers) < FEWEST:
         return None
     values = sorted(loss for _, loss in points) or [1.0]

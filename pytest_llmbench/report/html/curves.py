@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from pytest_llmbench.report.html.charts import FEWEST, Chart, make_sentence
 from pytest_llmbench.report.html.drawing import Picture, Scale, make_number_scale, pad
+from pytest_llmbench.report.outcome_documents import CheckOutcome, ConfigurationOutcome, ReportedComparison
 
 Shares = Sequence[tuple[int, float]]
 """GPUs of a size, and its throughput per GPU as a share of the reference's."""
@@ -20,16 +20,16 @@ DRAWN = {
 """Of a curve: the kind of its line, the symbol and kind of its points, and the symbol in the key."""
 
 
-def draw_curve(check: dict[str, Any], by_id: Mapping[str, dict[str, Any]], name: str) -> Chart | None:
+def draw_curve(check: CheckOutcome, by_id: Mapping[str, ConfigurationOutcome], name: str) -> Chart | None:
     """Return the chart of a weak-scaling check; None for other checks, and where nothing was compared.
 
     `by_id` are the outcomes of the session. Those of its members that were not compared show what is documented.
     """
-    if check["check"] != "weak-scaling" or not check.get("compared"):
+    if check.check != "weak-scaling" or not check.compared:
         return None
-    rows = [row for row in check["compared"] if row["baseline"] == check["compared"][0]["baseline"]]
-    smallest = (rows[0]["reference_gpus"], 1.0)  # by definition
-    measured = sorted([smallest, *((row["gpus"], row["measured"]) for row in rows if row["measured"])])
+    rows = [row for row in check.compared if row.baseline == check.compared[0].baseline]
+    smallest = (rows[0].reference_gpus, 1.0)  # by definition
+    measured = sorted([smallest, *((row.gpus, row.measured) for row in rows if row.measured)])
     expected = {
         label: sorted({smallest, *shares.items()})
         for label, shares in _collect_shares(check, rows, by_id).items()
@@ -39,37 +39,37 @@ def draw_curve(check: dict[str, Any], by_id: Mapping[str, dict[str, Any]], name:
 
 
 def _collect_shares(
-    check: dict[str, Any], rows: Sequence[dict[str, Any]], by_id: Mapping[str, dict[str, Any]]
+    check: CheckOutcome, rows: Sequence[ReportedComparison], by_id: Mapping[str, ConfigurationOutcome]
 ) -> dict[str, dict[int, float]]:
     """Return what the baselines say of the compared sizes, and of the others where their outcomes are there; beside
     recorded ones what is documented, too."""
-    kind, reference = rows[0]["baseline"], by_id.get(rows[0]["reference"])
-    members = [by_id[name] for name in check.get("members", ()) if name in by_id]
+    kind, reference = rows[0].baseline, by_id.get(rows[0].reference)
+    members = [by_id[name] for name in check.members if name in by_id]
 
-    def get_expected(outcome: dict[str, Any]) -> float | None:
-        return outcome["expected_seconds"] if outcome["baseline"]["kind"] == kind else None
+    def get_expected(outcome: ConfigurationOutcome) -> float | None:
+        return outcome.expected_seconds if outcome.baseline.kind == kind else None
 
     own = _compute_shares(members, reference, get_expected) | {
-        row["gpus"]: row["documented"] for row in rows if row["documented"]
+        row.gpus: row.documented for row in rows if row.documented
     }
     if kind != "recorded":
         return {"documented": own}
     return {"recorded": own, "documented": _compute_shares(members, reference, _get_published_seconds)}
 
 
-def _get_published_seconds(outcome: dict[str, Any]) -> float | None:
-    seconds: float | None = outcome["baseline"].get("published_seconds")
-    return outcome["expected_seconds"] if outcome["baseline"]["kind"] == "published" else seconds
+def _get_published_seconds(outcome: ConfigurationOutcome) -> float | None:
+    seconds: float | None = outcome.baseline.published_seconds
+    return outcome.expected_seconds if outcome.baseline.kind == "published" else seconds
 
 
 def _compute_shares(
-    members: Sequence[dict[str, Any]],
-    reference: dict[str, Any] | None,
-    seconds: Callable[[dict[str, Any]], float | None],
+    members: Sequence[ConfigurationOutcome],
+    reference: ConfigurationOutcome | None,
+    seconds: Callable[[ConfigurationOutcome], float | None],
 ) -> dict[int, float]:
     """Return by GPUs the throughput per GPU of the members as a share of the reference's, where both have a time."""
     whole = seconds(reference) if reference else None
-    times = {outcome["configuration"]["gpus"]: seconds(outcome) for outcome in members} if whole else {}
+    times = {outcome.configuration.gpus: seconds(outcome) for outcome in members} if whole else {}
     return {gpus: whole / time for gpus, time in times.items() if whole and time}
 
 

@@ -14,7 +14,9 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.judgement_records import LevelChange
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.history.stored_verdicts import StoredVerdict
-from pytest_llmbench.report.advice import ADVICE, NOTHING_TO_DO, advise
+from pytest_llmbench.report.advice import ADVICE
+from pytest_llmbench.report.advice import NOTHING_TO_DO
+from pytest_llmbench.report.advice import advise_on_night
 from pytest_llmbench.report.html import (
     COLOURS,
     MOST_ADVICE,
@@ -25,8 +27,13 @@ from pytest_llmbench.report.html import (
     make_policy,
     read_part,
 )
-from pytest_llmbench.report.html.charts import Chart, draw_nights, format_change
-from pytest_llmbench.report.html.site_names import ENDING, INDEX
+from pytest_llmbench.report.html.charts import Chart
+from pytest_llmbench.report.html.charts import DrawnChange
+from pytest_llmbench.report.html.charts import DrawnNight
+from pytest_llmbench.report.html.charts import draw_nights
+from pytest_llmbench.report.html.charts import format_change
+from pytest_llmbench.report.html.site_names import ENDING
+from pytest_llmbench.report.html.site_names import INDEX
 from pytest_llmbench.report.verdicts import MFU_LOGGED, ORDER
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.tools.site.fleet_records import FleetNights, FleetRow
@@ -118,7 +125,7 @@ def _choose_look(row: FleetRow) -> tuple[tuple[str, ...], Badge]:
 
 
 def _choose_night_colour(night: StoredVerdict) -> str:
-    return choose_colour({"status": night.status, "verdict": night.verdict})
+    return choose_colour(night.status, night.verdict)
 
 
 def _format_moment(moment: datetime) -> str:
@@ -264,10 +271,7 @@ def _advise(row: FleetRow, slower: str) -> str:
         return slower
     if night.reason not in ADVICE or night.reason in NOTHING_TO_DO:
         return ""
-    described = {"kind": "configuration", "id": row.configuration, "verdict": night.verdict, "reason": night.reason}
-    # Its nights make the noise known.
-    evidence = {"estimate": {"run_to_run": {"measured": True}}, "baseline": {"kind": night.baseline}}
-    return advise({**described, **evidence})
+    return advise_on_night(row.configuration, night.reason, night.verdict, night.baseline)
 
 
 def _list_news(shown: Sequence[_Shown], newest: datetime) -> dict[str, Any]:
@@ -325,22 +329,17 @@ def _list_facts(row: FleetRow, night: StoredVerdict) -> Iterator[tuple[str, str]
 
 def _draw(row: FleetRow) -> Chart | None:
     nights = [
-        {
-            "started": night.day.isoformat(),
-            "verdict": night.verdict,
-            "step_time_seconds": seconds,
-            "expected_seconds": night.expected_seconds,
-        }
+        DrawnNight(night.day.isoformat(), night.verdict, seconds, night.expected_seconds)
         for night, seconds in zip(row.nights, row.seconds, strict=True)
     ]
     counted = [at for at, seconds in enumerate(row.seconds) if seconds is not None]
     changes = [
-        {
-            "night": counted[change.first_run],
-            "difference": change.difference,
-            "started": f"{change.started:%Y-%m-%d}",
-            "acknowledged": change.acknowledged is not None,
-        }
+        DrawnChange(
+            counted[change.first_run],
+            f"{change.started:%Y-%m-%d}",
+            change.difference,
+            change.acknowledged is not None,
+        )
         for change in row.changes
         if change.first_run < len(counted)
     ]

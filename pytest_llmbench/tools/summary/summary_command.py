@@ -297,7 +297,7 @@ def _format_attempts(run: Run, choice: Choice, total: int) -> str:
     from pytest_llmbench.runs.measure.attempts import list_attempts
 
     summaries = list_attempts(run, choice, total)
-    return format_log_attempts({"tries": [describe_log_attempt(attempt, Path()) for attempt in summaries]}) or ""
+    return format_log_attempts([describe_log_attempt(attempt, Path()) for attempt in summaries]) or ""
 
 
 def _compute_mean(measured: Steps, name: str) -> tuple[float | None, float | None]:

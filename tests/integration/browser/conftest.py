@@ -37,7 +37,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("night")
     outcomes = make_outcomes(folder)
     (folder / "report.html").write_text(render(outcomes, NOW))
-    checks = [one for one in outcomes if one["kind"] != "configuration"]
+    checks = [one for one in outcomes if one.kind != "configuration"]
     (folder / "few.html").write_text(render([*outcomes[:9], outcomes[81], *checks[:3], *checks[-3:]], NOW))
     (folder / "sides.html").write_text(render_sides(describe(result(0.9, 1.0, 1.1), NOW, strict=False), NOW))
     return folder

@@ -22,6 +22,8 @@ from faults.injector import ALLOCATIONS, COUNT, ONCE, Call, Fault, Injector
 from faults.judging import Ended, Reference
 from faults.nights import SESSIONS, Night, run_command, use_environment
 
+from pytest_llmbench.report.outcome_documents import OutcomeDocument
+
 ROOT = Path(__file__).resolve().parents[3]
 LONGEST_SECONDS = 60
 LEFT_OUT = ("pytest_llmbench.suite", "conftest", "__main__", "server", "run")
@@ -41,10 +43,10 @@ class Outcomes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note verdict, status and run of what has an outcome."""
-        outcome: dict[str, Any] | None = getattr(report, "llmb", None)
+        outcome: OutcomeDocument | None = getattr(report, "llmb", None)
         if outcome is not None:
-            run = (outcome.get("run") or {}).get("id", "")
-            self.items[outcome["id"]] = (outcome.get("verdict", outcome["reason"]), report.outcome, str(run))
+            run = outcome.run.id if outcome.kind == "configuration" and outcome.run else ""
+            self.items[outcome.id] = (outcome.verdict or outcome.reason, report.outcome, run)
         elif report.failed or report.when == "call":
             self.items[report.nodeid] = (report.outcome, report.outcome, "")
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from support.night import night
 
+from pytest_llmbench.report.outcome_documents import OutcomeDocument
+
 
 @pytest.fixture(scope="session")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[OutcomeDocument]:
     """The outcomes of all 82 configurations with 90 nights each; not to be changed."""
     return night(tmp_path_factory.mktemp("night"))

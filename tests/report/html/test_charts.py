@@ -11,21 +11,36 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from support.outcomes import check, level_change, missing, told, with_fields
 
-from pytest_llmbench.report.html.charts import draw_distribution, draw_history, draw_loss, draw_nights, draw_steps
+from pytest_llmbench.report.html.charts import (
+    DrawnChange,
+    DrawnNight,
+    draw_distribution,
+    draw_history,
+    draw_loss,
+    draw_nights,
+    draw_steps,
+)
 from pytest_llmbench.report.html.curves import draw_curve
 from pytest_llmbench.report.html.drawing import make_number_scale
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
 
 WINDOW = {"first": 11, "last": 44, "statistic": "mean", "text": ""}
 
 
-def ran(seconds: Sequence[float | None], slow: list[int] | None = None, **changes: Any) -> dict[str, Any]:
-    """Return what a chart reads of an outcome whose steps took so long."""
-    told = {"index": list(range(len(seconds))), "seconds": seconds, "slow": slow or []}
+def ran(seconds: Sequence[float | None], slow: list[int] | None = None, **fields: Any) -> ConfigurationOutcome:
+    """Make an outcome whose steps took so long."""
+    steps = {"index": list(range(len(seconds))), "seconds": seconds, "slow": slow or []}
     counted = [value for value in seconds[11:45] if value]
     lines = {"expected_seconds": 10.0, "bound_seconds": 10.5}
-    usual = {"steps": told, "window": WINDOW, "window_seconds": counted, "problems": [], "verdict": "PASS"}
-    return {**usual, **lines, "metrics": {"step_time_seconds": {"value": 10.0}}, **changes}
+    usual = {"steps": steps, "window": WINDOW, "window_seconds": counted, "problems": [], "verdict": "PASS"}
+    return told(**{**usual, **lines, "metrics": {"step_time_seconds": step_time(10.0)}, "history": [], **fields})
+
+
+def step_time(seconds: float | None) -> dict[str, Any]:
+    return {"value": seconds, "standard_deviation": None, "unit": "s"}
 
 
 def texts(svg: str) -> list[str]:
@@ -65,9 +80,13 @@ TIMES = st.lists(st.none() | st.floats(1e-6, 1e6), min_size=2, max_size=60)
 def test_every_time_stays_within_the_chart(
     times: list[float | None], expected: float | None, tonight: float | None
 ) -> None:
-    one = ran(times, expected_seconds=expected, bound_seconds=expected and expected * 1.05)
-    one["metrics"] = {"step_time_seconds": {"value": tonight}}
-    one["history"] = [night(value) for value in times]
+    one = ran(
+        times,
+        expected_seconds=expected,
+        bound_seconds=expected and expected * 1.05,
+        metrics={"step_time_seconds": step_time(tonight)},
+        history=[night(value) for value in times],
+    )
     for chart in (draw_steps(one, "a"), draw_distribution(one, "a"), draw_history(one, "a")):
         if chart is not None:
             width, height = (float(ElementTree.fromstring(chart.svg).attrib[name]) for name in ("width", "height"))  # noqa: S314
@@ -99,7 +118,7 @@ def test_a_run_that_means_nothing_has_no_distribution() -> None:
 
 def test_the_sentence_of_the_history() -> None:
     nights = [night(day=1), night(None, "INVALID", 2), night(10.8, "REGRESSION", 3)]
-    change = {"started": "2025-10-03T03:00:00+00:00", "night": 2, "difference": 0.08}
+    change = level_change(0.08, started="2025-10-03T03:00:00+00:00", night=2)
     chart = draw_history(ran([], history=nights, changes=[change]), "a")
     assert chart is not None
     assert chart.sentence == (
@@ -125,30 +144,25 @@ def test_without_older_nights_there_is_no_history() -> None:
 
 # --- scaling ----------------------------------------------------------------------------------------------
 
-ROW = {"id": "f-16", "gpus": 16, "reference": "f-8", "reference_gpus": 8, "baseline": "published"}
+ROW = {"id": "f-16", "gpus": 16, "reference": "f-8", "reference_gpus": 8, "baseline": "recorded"}
 
 
-def member(gpus: int, seconds: float) -> dict[str, Any]:
-    return {
-        "id": f"f-{gpus}",
-        "configuration": {"gpus": gpus},
-        "expected_seconds": seconds,
-        "baseline": {"kind": "published"},
-    }
+def member(gpus: int, seconds: float, published: float | None) -> ConfigurationOutcome:
+    """Make an outcome with a recorded baseline of these seconds."""
+    one = told(identifier=f"f-{gpus}", expected_seconds=seconds)
+    baseline = replace(one.baseline, kind="recorded", published_seconds=published)
+    return replace(one, configuration=replace(one.configuration, gpus=gpus), baseline=baseline)
 
 
 def test_a_family_against_its_own_recorded_baselines_shows_the_documented_ones_beside_them() -> None:
-    row = {**ROW, "baseline": "recorded", "measured": 0.931, "documented": 0.97, "verdict": "REGRESSION"}
-    check = {"check": "weak-scaling", "members": ["f-8", "f-16", "f-32"], "compared": [row]}
-    own = [
-        {**member(gpus, 9.0), "baseline": {"kind": "recorded", "published_seconds": seconds}}
-        for gpus, seconds in ((8, 10.0), (16, 10.2), (32, None))
-    ]
-    chart = draw_curve(check, {one["id"]: one for one in own}, "a")
+    row = {**ROW, "measured": 0.931, "documented": 0.97, "verdict": "REGRESSION"}
+    family = with_fields(check(), members=["f-8", "f-16", "f-32"], compared=[row])
+    own = [member(gpus, 9.0, seconds) for gpus, seconds in ((8, 10.0), (16, 10.2), (32, None))]
+    chart = draw_curve(family, {one.id: one for one in own}, "a")
     assert chart is not None
     assert "16 GPUs 93.1% (recorded 97.0%, documented 98.0%)" in chart.sentence
     assert [text.split(" ")[1] for text in chart.key.split(", ")] == ["measured", "recorded", "documented"]
-    alone = draw_curve(check, {}, "a")
+    alone = draw_curve(family, {}, "a")
     assert alone is not None
     assert "documented" not in alone.sentence + alone.key
 
@@ -169,9 +183,9 @@ def test_percentages_have_the_digits_that_tell_them_apart() -> None:
 # --- the loss of a run that did not train -------------------------------------------------------------------------
 
 
-def lost(losses: Sequence[float | None], no_loss: Sequence[int] = ()) -> dict[str, Any]:
+def lost(losses: Sequence[float | None], no_loss: Sequence[int] = ()) -> ConfigurationOutcome:
     columns = {"index": list(range(len(losses))), "seconds": [10.0] * len(losses), "slow": [], "loss": list(losses)}
-    return {"steps": {**columns, "no_loss": list(no_loss)}}
+    return told(steps={**columns, "no_loss": list(no_loss)})
 
 
 def test_the_loss_of_a_diverged_run_says_where_it_ended() -> None:
@@ -182,8 +196,8 @@ def test_the_loss_of_a_diverged_run_says_where_it_ended() -> None:
 
 
 def test_a_run_that_trained_has_no_chart_of_its_loss() -> None:
-    assert draw_loss({"steps": {"index": [1, 2], "seconds": [1.0, 1.0], "slow": []}}, "loss") is None
-    assert draw_loss({}, "loss") is None
+    assert draw_loss(told(steps={"index": [1, 2], "seconds": [1.0, 1.0], "slow": []}), "loss") is None
+    assert draw_loss(missing(), "loss") is None
 
 
 # --- nights without tonight ----------------------------------------------------------------------------------------
@@ -191,10 +205,9 @@ def test_a_run_that_trained_has_no_chart_of_its_loss() -> None:
 
 def test_the_nights_of_a_site_have_no_tonight() -> None:
     nights = [
-        {"started": f"2026-01-{day:02}", "verdict": "PASS", "step_time_seconds": value, "expected_seconds": 10.0}
-        for day, value in enumerate((10.0, 10.1, None, 10.8), 1)
+        DrawnNight(f"2026-01-{day:02}", "PASS", value, 10.0) for day, value in enumerate((10.0, 10.1, None, 10.8), 1)
     ]
-    changes = [{"night": 3, "difference": 0.08, "started": "2026-01-04"}]
+    changes = [DrawnChange(3, "2026-01-04", 0.08, acknowledged=False)]
     chart = draw_nights(nights, changes, "chart")
     assert chart is not None
     assert chart.sentence == (

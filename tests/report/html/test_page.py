@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.builders import NOW
-from support.outcomes import missing, told
+from support.outcomes import missing, told, with_fields
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.outcome_records import UnmatchedRun
 from pytest_llmbench.report.advice import count_repeats_needed
 from pytest_llmbench.report.html import render
 from pytest_llmbench.report.outcome import describe_stray
+from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, OutcomeDocument, make_plain, restore_outcome
 from pytest_llmbench.report.terminal import list_next_steps
 from pytest_llmbench.report.verdicts import sort_outcomes
 
@@ -66,7 +67,7 @@ class Parsed(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(outcomes: list[dict[str, Any]]) -> str:
+def page(outcomes: list[OutcomeDocument]) -> str:
     """The page of a whole night."""
     return render(outcomes, NOW)
 
@@ -90,8 +91,8 @@ def test_every_element_ends_and_every_link_leads_somewhere(page: str) -> None:
 
 
 def test_documented_configurations_without_a_run_are_one_line() -> None:
-    documented = [{**missing(f"absent-{number}"), "own": False} for number in range(9)]
-    parsed = Parsed(render([*documented, {**told(), "own": True}, {**missing("mine"), "own": True}], NOW))
+    documented = [with_fields(missing(f"absent-{number}"), own=False) for number in range(9)]
+    parsed = Parsed(render([*documented, with_fields(told(), own=True), with_fields(missing("mine"), own=True)], NOW))
     assert parsed.inside == []
     assert "9 documented configurations have no run" in parsed.words
     ids = {attributes["id"] for _, attributes in parsed.elements if "id" in attributes}
@@ -115,9 +116,10 @@ def test_its_policy_allows_its_own_style_and_script_and_nothing_else(page: str) 
 
 
 @pytest.mark.slow
-def test_it_is_made_from_json_in_any_order(outcomes: list[dict[str, Any]], page: str) -> None:
+def test_it_is_made_from_json_in_any_order(outcomes: list[OutcomeDocument], page: str) -> None:
     """Workers of xdist report as they please."""
-    assert render(json.loads(json.dumps(outcomes[::-1], allow_nan=False)), NOW) == page
+    plain = json.loads(json.dumps(list(map(make_plain, outcomes[::-1])), allow_nan=False))
+    assert render(list(map(restore_outcome, plain)), NOW) == page
 
 
 # --- what it says -----------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ def test_the_head_counts_and_says_what_to_do_next(page: str) -> None:
 
 
 def test_what_to_do_next_is_what_the_terminal_says_and_red_comes_first(
-    outcomes: list[dict[str, Any]], page: str
+    outcomes: list[OutcomeDocument], page: str
 ) -> None:
     (told,) = re.findall('<ul class="next">.*?</ul>', page, re.DOTALL)
     reasons = re.findall("<strong>(.*?)</strong>", told)
@@ -149,7 +151,8 @@ def test_what_to_do_next_is_what_the_terminal_says_and_red_comes_first(
     assert "<code>--llmb-record=DIR</code>" in told
     said = " ".join(" ".join(list_next_steps(sort_outcomes(outcomes))).split())
     assert all(f": {text}" in said for text in advice[:2])
-    unclear = next(one for one in outcomes if one.get("verdict") == "INCONCLUSIVE" and one["status"] == "failed")
+    unclear = next(one for one in outcomes if one.verdict == "INCONCLUSIVE" and one.status == "failed")
+    assert isinstance(unclear, ConfigurationOutcome)
     assert f"makes the noise known; about {count_repeats_needed(unclear)} would settle it" in told
 
 
@@ -168,7 +171,7 @@ def test_what_a_failure_needs_is_there() -> None:
 
 
 def test_the_excerpt_marks_the_line_that_is_to_blame() -> None:
-    quoted = {"log": "a.out", "first_line": 9, "lines": ["before", "the & problem", "after"], "line": 10}
+    quoted = {"log": "a.out", "first_line": 9, "lines": ["before", "the & problem", "after"], "line": 10, "what": ""}
     page = render([told("failed", seconds=8.4, excerpt=quoted)], NOW)
     (marked,) = re.findall("<mark>(.*?)</mark>", page)
     assert re.sub("<[^>]*>", "", marked) == "&gt;    10  the &amp; problem"
@@ -192,6 +195,7 @@ def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
     job = {"job_id": "12", "purpose": "measure", "attempt": 1, "repeat": 1, "state": "NODE_FAIL"}
     hours = {"estimated": 10.0, "used": 12.25, "requeued": 0.25, "exact": True, "lost": "failed"}
     job |= {"nodes": ["n1", "n2"], "step_seconds": None, "text": "", "started": NOW.isoformat(), "age": "3h"}
+    job |= {"submission": "submitted", "ended_by": "others"}
     jobs = [{**job, "gpu_hours": hours, "files": ["out/profile.nsys-rep"]}]
     text = Parsed(render([told(jobs=jobs, changes=[change], environment={"nccl": "2.26"})], NOW)).words
     assert "2025-11-01 +3.1 % +2.0 % to +4.0 % driver: 560 to 570 acknowledged by ops until 2026-01-01: new dr" in text
@@ -252,7 +256,7 @@ def test_nothing_is_fetched_from_elsewhere(page: str) -> None:
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1, max_size=60))
 def test_no_text_becomes_more_than_text(text: str) -> None:
     """Elements and their attributes are those of a harmless text, but for the anchors, which are made of ids."""
-    quoted = {"log": text, "first_line": 1, "lines": [text], "line": 1}
+    quoted = {"log": text, "first_line": 1, "lines": [text], "line": 1, "what": ""}
     changed: dict[str, Any] = {
         "text": text,
         "context": text,
