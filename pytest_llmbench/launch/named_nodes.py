@@ -57,7 +57,7 @@ def find_named_nodes(
         return ()
     forbidden = _explain_forbidden(launch, recording=settings.record is not None)
     named = []
-    for suspect, described in zip(search.evidence.named, describe(search)["named"], strict=True):
+    for suspect, described in zip(search.evidence.named, describe(search).named, strict=True):
         reached = [job.spec for job in jobs if _may_get(job.spec, suspect.nodes)]
         if not reached:
             continue

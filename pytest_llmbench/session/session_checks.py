@@ -253,7 +253,7 @@ def _make_node_check(search: NodeSearch, catalog: Catalog) -> Check:
     from pytest_llmbench.report.node_text import describe, format_answer, format_coverage, format_facts, format_suspects
 
     described = describe(search)
-    facts = [line for suspect in described["named"] for line in format_facts(suspect, described)]
+    facts = [line for suspect in described.named for line in format_facts(suspect, described)]
     configurations = {run.configuration for run in search.runs.values()}
     finding = FINDINGS[search.answer]
     return Check(

@@ -49,8 +49,10 @@ def _parse_day(text: str) -> date:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
+    from msgspec import convert, structs, to_builtins
+
     from pytest_llmbench.history.details import has_nodes
-    from pytest_llmbench.report.node_text import describe, format_text
+    from pytest_llmbench.report.node_text import NodesDocument, describe, format_text
     from pytest_llmbench.session.acknowledgements import read_last_repair
     from pytest_llmbench.session.node_history import search_history, search_runs
     from pytest_llmbench.tools.history_options import open_history
@@ -63,9 +65,11 @@ def _run(arguments: argparse.Namespace) -> Output:
     since = max(filter(None, (arguments.since, repaired)), default=None)
     # Without any node, all runs of a year would be compared only to report that.
     search = search_history(place, since) if has_nodes(place) else search_runs((), place.shown, since)
-    described: dict[str, Any] = redact_values({**describe(search), "searched": now.isoformat()}, KEPT)
-    problem = _write(described, arguments.json)
-    return Output(format_text(described), 2 if problem else described["exit_code"], problem, redacted=True)
+    found = structs.replace(describe(search), searched=now.isoformat())
+    plain: dict[str, Any] = redact_values(to_builtins(found), KEPT)
+    problem = _write(plain, arguments.json)
+    shown = convert(plain, NodesDocument)
+    return Output(format_text(shown), 2 if problem else shown.exit_code, problem, redacted=True)
 
 
 def _refuse_history(output: Path | None, place: StoreLocation) -> None:
