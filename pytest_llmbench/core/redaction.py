@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from pytest_llmbench.core.formatting import escape, escape_values
 from pytest_llmbench.core.secret_rules import MASK, hide_password_of, hide_tokens
 from pytest_llmbench.core.secret_values import (
     Kind,
@@ -101,6 +102,9 @@ class Redactor:
         self._values = frozenset(filter(is_secret, values))
         self._forms = sorted({form for value in self._values for form in list_forms(value)}, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, self._forms)) or r"(?!)")
+        # Nights and outcomes repeat themselves: a year of all configurations has 400,000 texts.
+        self._redact_cached = cache(self.redact)
+        self._redact_escaped = cache(lambda text: self.redact(escape(text)))
 
     def with_values(self, values: Iterable[str]) -> Redactor:
         """Return one that hides these, too."""
@@ -139,18 +143,20 @@ class Redactor:
         cut = max(count_shared(text, form) for form in self._forms)
         return text[: len(text) - cut] + MASK if cut >= SHORTEST else text
 
-    def redact_values(self, value: Any, kept: Collection[str] = ()) -> Any:
-        """Return nested dictionaries and lists with every text in them redacted; keys, numbers and what stands under
-        the `kept` keys stay."""
-        redact = cache(self.redact)  # nights repeat themselves: a year of all configurations has 400,000 texts
+    def redact_values(self, value: Any, kept: Collection[str] = (), *, printable: bool = False) -> Any:
+        """Redact every text in nested dictionaries and lists; keys, numbers and values under the `kept` keys stay.
+
+        `printable` escapes all texts before, those under the `kept` keys too.
+        """
+        prepare, redact = (escape, self._redact_escaped) if printable else (str, self._redact_cached)
 
         def change_items(values: dict[Any, Any]) -> dict[Any, Any]:
             changed = {}
             for name, inner in values.items():
                 if name in kept:
-                    changed[name] = inner
+                    changed[name] = escape_values(inner) if printable else inner
                 elif isinstance(inner, str) and find_kind(name) is not None:
-                    changed[name] = self.redact_named(name, inner)
+                    changed[name] = self.redact_named(name, prepare(inner))
                 else:
                     changed[name] = change(inner)
             return changed

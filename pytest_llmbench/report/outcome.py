@@ -217,10 +217,9 @@ _Outcome = TypeVar("_Outcome", ConfigurationOutcome, UnmatchedOutcome, CheckOutc
 
 def redact(outcome: _Outcome, redactor: Redactor) -> _Outcome:
     """Make the texts of an outcome printable and hide secrets in them; notes if a path is not shown as it is."""
-    printable: dict[str, Any] = formatting.escape_values(make_plain(outcome))
-    shown = {**printable, **redactor.redact_values(printable, IDENTIFYING)}
+    shown: dict[str, Any] = redactor.redact_values(make_plain(outcome), IDENTIFYING, printable=True)
     if not isinstance(outcome, UnmatchedOutcome):
-        shown["id"] = printable["id"]
+        shown["id"] = formatting.escape(outcome.id)
     redacted: _Outcome = convert(shown, type(outcome))
     if formatting.escape_values(_list_paths(outcome)) == _list_paths(redacted):
         return redacted
