@@ -217,13 +217,8 @@ def announce_reports(
         return
     from pytest_llmbench.core.userfile import is_stream
     from pytest_llmbench.report import html, junit
-    from pytest_llmbench.report.document import SessionEnding
-    from pytest_llmbench.report.document import SessionHead
-    from pytest_llmbench.report.document import make_document
-    from pytest_llmbench.report.document import render_session
-    from pytest_llmbench.report.output_files import JUNIT
-    from pytest_llmbench.report.output_files import REPORTS
-    from pytest_llmbench.report.output_files import write_whole
+    from pytest_llmbench.report.document import SessionEnding, SessionHead, make_document, render_session
+    from pytest_llmbench.report.output_files import JUNIT, REPORTS, write_whole
 
     ending, now = SessionEnding(int(exit_code), [problem]), datetime.now(UTC)
     head = SessionHead(__version__)

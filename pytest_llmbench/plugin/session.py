@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from pytest_llmbench.launch.launch_settings import LaunchSettings
     from pytest_llmbench.launch.planner import Host
     from pytest_llmbench.logs.reading.reader import ReadCounts
-    from pytest_llmbench.report.outcome_documents import CheckOutcome
-    from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
-    from pytest_llmbench.report.outcome_documents import OutcomeDocument
-    from pytest_llmbench.report.outcome_documents import UnmatchedOutcome
+    from pytest_llmbench.report.outcome_documents import (
+        CheckOutcome,
+        ConfigurationOutcome,
+        OutcomeDocument,
+        UnmatchedOutcome,
+    )
     from pytest_llmbench.session.catalog import Catalog
     from pytest_llmbench.session.cautions import Selection
     from pytest_llmbench.session.outcomes import SessionResults
@@ -307,8 +309,7 @@ class Session:
     def describe_check(self, check: Check) -> tuple[Check, CheckOutcome]:
         """Return a check with the message of its item, and its document."""
         from pytest_llmbench.report.explain import explain
-        from pytest_llmbench.report.outcome import describe_check
-        from pytest_llmbench.report.outcome import redact
+        from pytest_llmbench.report.outcome import describe_check, redact
         from pytest_llmbench.session.absences import advise_nothing_judged
 
         # What the selection has decided since its item was collected counts.

@@ -24,22 +24,24 @@ from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report import judgement as of_judgement
 from pytest_llmbench.report.gpu_hours import sum_configuration
-from pytest_llmbench.report.outcome_documents import CheckOutcome
-from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
-from pytest_llmbench.report.outcome_documents import DailyRuns
-from pytest_llmbench.report.outcome_documents import MOST_STEPS
-from pytest_llmbench.report.outcome_documents import OutcomeDocument
-from pytest_llmbench.report.outcome_documents import ReportedComparison
-from pytest_llmbench.report.outcome_documents import ReportedExcerpt
-from pytest_llmbench.report.outcome_documents import ReportedJudgement
-from pytest_llmbench.report.outcome_documents import ReportedKey
-from pytest_llmbench.report.outcome_documents import ReportedMetric
-from pytest_llmbench.report.outcome_documents import ReportedNote
-from pytest_llmbench.report.outcome_documents import ReportedSteps
-from pytest_llmbench.report.outcome_documents import ReportedTrials
-from pytest_llmbench.report.outcome_documents import UnmatchedOutcome
-from pytest_llmbench.report.outcome_documents import get_set
-from pytest_llmbench.report.outcome_documents import make_plain
+from pytest_llmbench.report.outcome_documents import (
+    MOST_STEPS,
+    CheckOutcome,
+    ConfigurationOutcome,
+    DailyRuns,
+    OutcomeDocument,
+    ReportedComparison,
+    ReportedExcerpt,
+    ReportedJudgement,
+    ReportedKey,
+    ReportedMetric,
+    ReportedNote,
+    ReportedSteps,
+    ReportedTrials,
+    UnmatchedOutcome,
+    get_set,
+    make_plain,
+)
 from pytest_llmbench.report.wording import phrase_all
 
 if TYPE_CHECKING:

@@ -11,15 +11,16 @@ from pytest_llmbench.core.outcome_records import Caution
 from pytest_llmbench.core.text import WIDTH, count_columns
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.advice import list_advice
-from pytest_llmbench.report.explain import escape_commands
-from pytest_llmbench.report.explain import wrap
-from pytest_llmbench.report.outcome_documents import CheckOutcome
-from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
-from pytest_llmbench.report.outcome_documents import OutcomeDocument
-from pytest_llmbench.report.outcome_documents import UnmatchedOutcome
-from pytest_llmbench.report.outcome_documents import select_checks
-from pytest_llmbench.report.outcome_documents import select_configurations
-from pytest_llmbench.report.outcome_documents import select_unmatched
+from pytest_llmbench.report.explain import escape_commands, wrap
+from pytest_llmbench.report.outcome_documents import (
+    CheckOutcome,
+    ConfigurationOutcome,
+    OutcomeDocument,
+    UnmatchedOutcome,
+    select_checks,
+    select_configurations,
+    select_unmatched,
+)
 from pytest_llmbench.report.verdicts import (
     JUDGED,
     choose_colour,

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from pytest_llmbench.core.codes import ACCEPTABLE, Reason
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
-from pytest_llmbench.core.run_records import AcceptedRecording, RecordingRule
 from pytest_llmbench.core.option_converters import parse_nodes
-from pytest_llmbench.core.run_records import Acknowledgement
+from pytest_llmbench.core.run_records import AcceptedRecording, Acknowledgement, RecordingRule
 from pytest_llmbench.core.tolerance import parse_fraction
 from pytest_llmbench.core.yamlfile import ConvertedScalar, Fields, Items, Number, Report, Text, YamlMapping
 from pytest_llmbench.judge.acknowledged import LARGEST

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+
 from pytest_llmbench.core.statements import Hiccup, SlowStep
 
 STEP = SlowStep(20, 120, 2.5)

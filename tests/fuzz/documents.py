@@ -11,12 +11,7 @@ from functools import cache
 from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types, written
 from support import builders, nccl_traces
 from support.imported_tables import draft
-from support.outcomes import killed
-from support.outcomes import make_session
-from support.outcomes import missing
-from support.outcomes import slow
-from support.outcomes import stray
-from support.outcomes import told
+from support.outcomes import killed, make_session, missing, slow, stray, told
 
 from pytest_llmbench.baseline.lint import format_lint_page, lint_file
 from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_file, read_recipe
@@ -29,15 +24,10 @@ from pytest_llmbench.core.option_values import OptionValues
 from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.trial_records import Variant
-from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.launch_settings import resolve_launch
-from pytest_llmbench.launch.plan.cluster_file import fill_references
-from pytest_llmbench.launch.plan.cluster_file import read_cluster
-from pytest_llmbench.launch.plan.cluster_file import read_llmb_run
-from pytest_llmbench.launch.plan.variants import MOST_ARMS
-from pytest_llmbench.launch.plan.variants import read_variants
-from pytest_llmbench.report.document import read
-from pytest_llmbench.report.document import render_session
+from pytest_llmbench.launch.launch_settings import LaunchSettings, resolve_launch
+from pytest_llmbench.launch.plan.cluster_file import fill_references, read_cluster, read_llmb_run
+from pytest_llmbench.launch.plan.variants import MOST_ARMS, read_variants
+from pytest_llmbench.report.document import read, render_session
 from pytest_llmbench.report.notifications import convert_to_slack
 from pytest_llmbench.report.output_files import EXPORT, REPORTS, TRACE, find_obstacle
 from pytest_llmbench.session.acknowledgements import read_acknowledged, read_last_repair

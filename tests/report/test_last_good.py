@@ -20,8 +20,7 @@ from pytest_llmbench.core.text import WIDTH
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.document import SessionEnding
-from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.explain import list_last_good
+from pytest_llmbench.report.explain import explain, list_last_good
 from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.notifications import list_workflow_commands, make_message, render_job_summary
 from pytest_llmbench.report.outcome import describe

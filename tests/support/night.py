@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from msgspec import to_builtins
-from support.outcomes import with_fields
 
 from pytest_llmbench.core.baseline_records import Baseline
 from pytest_llmbench.core.codes import Reason
@@ -37,6 +36,7 @@ from pytest_llmbench.session.evaluate import evaluate_runs
 from pytest_llmbench.session.outcomes import decide_outcomes
 from pytest_llmbench.session.settings import Settings
 from support.builders import log, run, segment, steps
+from support.outcomes import with_fields
 
 NOW = datetime(2026, 3, 2, 6, 0, tzinfo=UTC)
 

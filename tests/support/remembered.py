@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status

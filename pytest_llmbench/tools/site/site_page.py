@@ -14,9 +14,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.judgement_records import LevelChange
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.history.stored_verdicts import StoredVerdict
-from pytest_llmbench.report.advice import ADVICE
-from pytest_llmbench.report.advice import NOTHING_TO_DO
-from pytest_llmbench.report.advice import advise_on_night
+from pytest_llmbench.report.advice import ADVICE, NOTHING_TO_DO, advise_on_night
 from pytest_llmbench.report.html import (
     COLOURS,
     MOST_ADVICE,
@@ -27,13 +25,8 @@ from pytest_llmbench.report.html import (
     make_policy,
     read_part,
 )
-from pytest_llmbench.report.html.charts import Chart
-from pytest_llmbench.report.html.charts import DrawnChange
-from pytest_llmbench.report.html.charts import DrawnNight
-from pytest_llmbench.report.html.charts import draw_nights
-from pytest_llmbench.report.html.charts import format_change
-from pytest_llmbench.report.html.site_names import ENDING
-from pytest_llmbench.report.html.site_names import INDEX
+from pytest_llmbench.report.html.charts import Chart, DrawnChange, DrawnNight, draw_nights, format_change
+from pytest_llmbench.report.html.site_names import ENDING, INDEX
 from pytest_llmbench.report.verdicts import MFU_LOGGED, ORDER
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.tools.site.fleet_records import FleetNights, FleetRow
