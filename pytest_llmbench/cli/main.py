@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from pytest_llmbench import __version__
 from pytest_llmbench.core.errors import LlmbenchError, describe_os_error
@@ -107,6 +108,7 @@ def _make_parser() -> argparse.ArgumentParser:
     from pytest_llmbench.tools.baselines import baselines_command as baselines
     from pytest_llmbench.tools.chat import chat_command as chat
     from pytest_llmbench.tools.compare import compare_command as compare
+    from pytest_llmbench.tools.import_tables import import_command as import_tables
     from pytest_llmbench.tools.nccl import nccl_command as nccl
     from pytest_llmbench.tools.nodes import nodes_command as nodes
     from pytest_llmbench.tools.probe import probe_command as probe
@@ -120,9 +122,10 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     # In the order in which `--help` lists them.
-    rooms = (baselines, summary, replay, compare, probe, nccl)
+    tools = (summary, replay, compare, probe, nccl)
     for add in (
-        *(room.add for room in rooms),
+        partial(baselines.add, add_import=import_tables.add),
+        *(tool.add for tool in tools),
         chat.add,
         history.add,
         site.add,

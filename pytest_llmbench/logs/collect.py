@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.log_records import DropReason, ParsedLog, Unread
-from pytest_llmbench.logs import bars, dialect_reader, facts, recognisers, statements, training_lines
+from pytest_llmbench.logs import bars, dialect_reader, facts, recognisers, stated_facts, training_lines
 from pytest_llmbench.logs.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.logs.dialect_table import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
 from pytest_llmbench.logs.dialects.regex import RegexReader
@@ -142,7 +142,7 @@ class LogCollector:
         self._bars: list[StepRecord] = []
         self._endings = Endings()
         self._facts = facts.Facts()
-        self._preamble = statements.Preamble()
+        self._preamble = stated_facts.Preamble()
         self._trace_begin = 0
         self._trace_line = 0
         self._steps_since_trace = False
@@ -194,7 +194,7 @@ class LogCollector:
         if chunk.whole:
             places = self._take_uniform(chunk, places)
         if self._markers.keys().isdisjoint(recognisers.DECISIVE_PATTERNS):
-            places = statements.drop_silent(chunk.text, places)
+            places = stated_facts.drop_silent(chunk.text, places)
         self._take_hits(chunk, locate_hits(chunk, places))
         if chunk.stop:
             self.pass_over(chunk.next_line, chunk.text.endswith(b"\n", 0, chunk.stop))

@@ -11,7 +11,7 @@ from pytest_llmbench.logs import training_lines
 from pytest_llmbench.logs.checkpoints import CheckpointLines
 from pytest_llmbench.logs.recognisers import CHECKPOINTS, LINE_HEAD, STATED_MARKERS, VERSIONS, VersionRow
 from pytest_llmbench.logs.scan import REACH_BACK, ByteChunk, Hit, find_line_begin
-from pytest_llmbench.logs.statements import Statements
+from pytest_llmbench.logs.stated_facts import Statements
 from pytest_llmbench.logs.training_lines import TrainingLines
 
 # Bytes in which a log prints when it started: later times may be of another run.

@@ -12,7 +12,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs import segments
 from pytest_llmbench.logs.log_reader import parse_blocks
-from pytest_llmbench.logs.statements import MOST_VALUES
+from pytest_llmbench.logs.stated_facts import MOST_VALUES
 
 SMALL = 60
 

@@ -13,7 +13,7 @@ from pytest_llmbench.core.log_records import StatedField
 from pytest_llmbench.logs.growing import Growing
 from pytest_llmbench.logs.log_reader import parse_blocks, read_log
 from pytest_llmbench.logs.recognisers import EARLY, PREAMBLE, PREAMBLE_MARKERS, REWARD_MARKERS, RecogniserTable
-from pytest_llmbench.logs.statements import read_preamble
+from pytest_llmbench.logs.stated_facts import read_preamble
 
 STATED = {
     " 9: [default3]: Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8\n": (StatedField.GPUS, "8"),

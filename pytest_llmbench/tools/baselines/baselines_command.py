@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ from pytest_llmbench.tools.command_line import (
     rename_flags,
     resolve_settings,
 )
-from pytest_llmbench.tools.import_tables.import_command import add_arguments, run_import
 
 HANGING: Any = {"subsequent_indent": "  ", "break_on_hyphens": False, "break_long_words": False}
 """How a line of what was drafted goes on."""
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.session.described_run import StatedNames
 
 
-def add(commands: Subparsers) -> None:
-    """Declare `llmbench baselines`."""
+def add(commands: Subparsers, add_import: Callable[[Subparsers], None]) -> None:
+    """Declare `llmbench baselines`; another tool declares its action `import`."""
     parser = commands.add_parser("baselines", help="List, show and check baseline files.")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="One line for each configuration.")
@@ -56,18 +55,12 @@ def add(commands: Subparsers) -> None:
         )
     linting = actions.add_parser("lint", help="Compute every derived cell again, and check the errata.")
     linting.add_argument("places", metavar="FILE|DIR", nargs="*", type=Path, help="Default: the shipped files.")
-    _add_import(actions)
+    add_import(actions)
     _add_draft(actions)
     listing.set_defaults(command=_list)
     showing.set_defaults(command=_show)
     linting.set_defaults(command=_lint)
     diffing.set_defaults(command=_compare)
-
-
-def _add_import(actions: Subparsers) -> None:
-    parser = actions.add_parser("import", help="Draft a baseline file from the tables of a recipe document.")
-    add_arguments(parser)
-    parser.set_defaults(command=_import)
 
 
 def _add_draft(actions: Subparsers) -> None:
@@ -82,10 +75,6 @@ def _add_draft(actions: Subparsers) -> None:
     ):
         parser.add_argument(flag, metavar=metavar, help=f"{what}, if nothing else states it (default: none).")
     parser.set_defaults(command=_draft)
-
-
-def _import(arguments: argparse.Namespace) -> Output:
-    return Output(*run_import(arguments))
 
 
 def _draft(arguments: argparse.Namespace) -> Output:

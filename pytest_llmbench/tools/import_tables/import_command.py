@@ -6,15 +6,14 @@ import argparse
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.tools.command_line import WIDTH, Output, Subparsers
 
 if TYPE_CHECKING:
     from pytest_llmbench.baseline.draft_files import WrittenDraft
     from pytest_llmbench.tools.import_tables.imported_documents import ImportedDocument
-
-WIDTH = 79
 
 DEFAULTS = (
     ("--recipe", "NAME", "The recipe, where titles do not name it, or name it another way"),
@@ -24,16 +23,10 @@ DEFAULTS = (
 )
 
 
-class ImportOutput(NamedTuple):
-    """The text of the command, its exit code, and the text for standard error."""
-
-    text: str
-    code: int
-    aside: str = ""
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of the command."""
+def add(actions: Subparsers) -> None:
+    """Declare `llmbench baselines import`."""
+    parser = actions.add_parser("import", help="Draft a baseline file from the tables of a recipe document.")
+    parser.set_defaults(command=run_import)
     parser.add_argument(
         "document", metavar="DOCUMENT", type=Path, help="Markdown, or its text; or a table as CSV, YAML or JSON."
     )
@@ -49,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--force", action="store_true", help="Replace a file that is there and is another one.")
 
 
-def run_import(arguments: argparse.Namespace) -> ImportOutput:
+def run_import(arguments: argparse.Namespace) -> Output:
     """Print the drafts, or write them; the exit code is 1 if a cell was not read."""
     from pytest_llmbench.baseline.draft_files import DraftFate
     from pytest_llmbench.tools.import_tables.imported_documents import import_document, read_document, write_drafts
@@ -65,10 +58,10 @@ def run_import(arguments: argparse.Namespace) -> ImportOutput:
         raise BaselineError(f"{message}\n{cells}")
     if arguments.output is None:
         text = "\n".join(draft.text for draft in imported.drafts).rstrip("\n")
-        return ImportOutput(text, 0 if imported.is_whole else 1, "\n".join(format_report(imported, ())))
+        return Output(text, 0 if imported.is_whole else 1, "\n".join(format_report(imported, ())))
     written = write_drafts(imported, arguments.output, force=arguments.force)
     is_done = imported.is_whole and all(file.fate != DraftFate.KEPT for file in written)
-    return ImportOutput("\n".join(format_report(imported, written)), 0 if is_done else 1)
+    return Output("\n".join(format_report(imported, written)), 0 if is_done else 1)
 
 
 def format_report(imported: ImportedDocument, written: Sequence[WrittenDraft]) -> Iterator[str]:

@@ -51,7 +51,7 @@ HOLDER = replace(
     purpose=Purpose.ALLOCATION,
     command=("sbatch", "--no-requeue", "./launch.sh"),
 )
-HELD = AllocationPlan(HOLDER, "", 600.0)
+HELD = AllocationPlan(HOLDER, run_seconds=600.0, limit_option="--time=")
 ALONE = TrialPlan((GOOD, NEW), most=10)
 SHARED = replace(ALONE, allocation=HELD)
 FIRST = ended_trial(1, GOOD, Trial(0, MEASURED, 1000.0))
