@@ -181,7 +181,7 @@ RUNS = {
     "subprocess": (
         "core/commands.py",
         "launch/jobs/setup_step.py",
-        "launch/jobs/candidate.py",
+        "tools/probe/candidate.py",
         "logs/reading/file_reader.py",
     ),
     "posix_spawn": ("launch/jobs/process.py",),
@@ -369,3 +369,10 @@ def test_no_group_is_possessive() -> None:
     possessive = re.compile(r"\)(?:[?*+]|\{[\d,]+\})\+")
     texts = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     assert [str(path) for path, text in texts.items() if possessive.search(text)] == []
+
+
+def test_page_of_architecture_names_existing_files() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| `([a-z_/.]+)` \|$", page, re.MULTILINE)
+    assert len(rows) > 30
+    assert [path for path in rows if not (PACKAGE / path).exists()] == []

@@ -97,6 +97,7 @@ VARYING = (
     (r"\b\d+ (seconds?|minutes?|min|s) ago", "AGO"),
     (r"(started|duration|seconds_of_session|elapsed)\S*: [\d.]+", r"\1: T"),
     (r"\b\d{8}-\d{4,6}\b", "STAMP"),
+    (r"\b\d+m\b", "AGE"),
 )
 
 
@@ -190,12 +191,18 @@ def record(name: str, folder: Path, tree: Path) -> dict[str, list[str]]:
     return {"streams": streams} | dict(read_files(folder, tree))
 
 
+def drop_order(lines: list[str]) -> dict[str, list[str]]:
+    """Sort the lines of a session with workers, without progress and names of workers."""
+    kept = (line for line in lines if not re.match(r"[.sFE]+ +\[|\[gw\d\]", line))
+    return {"streams": sorted(kept)}
+
+
 def compare(name: str, folder: Path, trees: tuple[Path, Path], show: int) -> tuple[str, bool]:
     """Record a session with both trees; return a report and True if nothing differs."""
     place = folder / name
     before, after = (record(name, place, tree) for tree in trees)
     if name == "workers":  # workers finish in any order
-        before, after = ({"streams": sorted(texts["streams"])} for texts in (before, after))
+        before, after = (drop_order(texts["streams"]) for texts in (before, after))
     report = []
     for file in sorted(before.keys() | after.keys()):
         old, new = before.get(file, []), after.get(file, [])

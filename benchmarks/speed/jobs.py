@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import json
 import os
 import pkgutil
 from collections.abc import Callable
@@ -150,12 +149,13 @@ def write_judged(folder: Path) -> None:
 
 def render_page(folder: Path, counting: Counting) -> str:
     """Render the HTML page of 82 runs."""
+    from pytest_llmbench.report.document import read
     from pytest_llmbench.report.html import render
 
-    document = json.loads((folder / "session.json").read_text())
+    document = read(folder / "session.json")
     render([], START)
     with counting:
-        page = render(document["outcomes"], START)
+        page = render(document.outcomes, START)
     return f"{len(page) // 100_000} x 100 kB of page"
 
 

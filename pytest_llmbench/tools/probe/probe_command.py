@@ -95,9 +95,9 @@ def guard_exit(run: Callable[[], int]) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.launch.jobs.candidate import make_candidate_folder, run_candidate
     from pytest_llmbench.session.settings import find_readable
     from pytest_llmbench.tools.command_line import resolve_settings
+    from pytest_llmbench.tools.probe.candidate import make_candidate_folder, run_candidate
     from pytest_llmbench.tools.probe.probe_runs import ProbeRequest, probe
 
     directory = Path.cwd()
