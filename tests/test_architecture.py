@@ -39,7 +39,7 @@ FACES = {"pytest": ("plugin", "suite"), "_pytest": (), "argparse": ("cli", "tool
 
 OPENS = ("logs/sources/", "logs/reading/cache.py", "core/userfile.py")
 """What reads files of users, and the cache of what was read."""
-KEEPS = ("report/", "baseline/", "history/", "launch/")
+KEEPS = ("report/", "baseline/", "history/", "launch/", "tools/probe/")
 """What keeps files of its own, and reads them back."""
 FILE_CALLS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir", "mkstemp", "scandir"}
 

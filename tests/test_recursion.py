@@ -17,24 +17,33 @@ BOUNDED = {
     "baseline.read._to_tuples": "`core.yamlfile.DEEPEST`",
     "baseline.render._to_plain": "the schema of baseline files",
     "core.formatting.escape_values": "the documents that a session makes",
-    "core.models.logs.change_ending": "an ending and the one next to it",
+    "core.log_records.change_ending": "an ending and the one next to it",
     "core.redaction.Redactor.redact_values.change": "`core.userfile.DEEPEST_JSON`",
     "core.redaction.Redactor.redact_values.change_items": "`core.userfile.DEEPEST_JSON`",
     "history.unsaved._check": "the schema of documents",
     "history.unsaved._check_object": "the schema of documents",
     "history.unsaved._is_plain": "`history.unsaved.DEEPEST`",
-    "ingest.discover.metadata._build_node": "`ingest.discover.metadata.DEPTH_LIMIT`",
-    "ingest.discover.metadata._flatten": "`ingest.discover.metadata.DEPTH_LIMIT`",
-    "ingest.parse.endings.name_file": "an ending and the one next to it",
-    "ingest.reading.codec._from_json": "the types of records",
-    "ingest.reading.codec._join_members": "the types of records",
-    "ingest.reading.codec._to_json": "the types of records",
-    "ingest.reading.consistency._fits_text": "a log and its readings",
+    "runs.layouts.metadata._build_node": "`runs.layouts.metadata.DEPTH_LIMIT`",
+    "runs.layouts.metadata._flatten": "`runs.layouts.metadata.DEPTH_LIMIT`",
+    "logs.endings.name_file": "an ending and the one next to it",
+    "logs.reading.codec._from_json": "the types of records",
+    "logs.reading.codec._join_members": "the types of records",
+    "logs.reading.codec._to_json": "the types of records",
+    "logs.reading.consistency._fits_text": "a log and its readings",
     "judge.changes._find_cuts": "the days of a year, in parts",
     "judge.distributions.compute_probability": "one call, with the other sign",
     "launch.policies.search_policy._search": "the builds, in halves",
     "launch.policies.search_policy._search_both": "the builds, in halves",
     "report.document._replace_non_finite": "the documents that a session makes",
+    **dict.fromkeys(
+        (
+            f"tools.import_tables.machine_tables.{name}"
+            for name in ("_find_records", "_is_plain", "_list_record_lists", "_list_scalars", "_read_plain")
+        ),
+        "`core.yamlfile.DEEPEST`",
+    ),
+    "tools.import_tables.mappings._check": "one call, for the shipped mappings",
+    "tools.import_tables.mappings.load_mapping": "one call, for the shipped mappings",
 }
 """Functions that may call themselves, and what bounds the number of calls."""
 

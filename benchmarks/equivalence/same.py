@@ -28,7 +28,7 @@ sys.path.extend(str(ROOT / name) for name in ("tests", "benchmarks/equivalence")
 import same_inputs  # noqa: E402
 from support.shared_data import SHARED  # noqa: E402
 
-READ = ROOT / "benchmarks" / "same_reading.py"
+READ = ROOT / "benchmarks" / "equivalence" / "same_reading.py"
 SHOWN, WIDTH = 10, 160
 WHOLE = 900
 

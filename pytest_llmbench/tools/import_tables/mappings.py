@@ -233,13 +233,16 @@ def _merge(sections: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _merge_into(merged: dict[str, Any], other: Mapping[str, Any]) -> None:
-    for name, value in other.items():
-        if isinstance(value, dict):
-            _merge_into(merged.setdefault(name, {}), value)
-        elif isinstance(value, list):
-            merged[name] = [*merged.get(name, ()), *value]
-        else:
-            merged.setdefault(name, value)
+    waiting: list[tuple[dict[str, Any], Mapping[str, Any]]] = [(merged, other)]
+    while waiting:  # a user's file may nest tables to any depth
+        target, source = waiting.pop()
+        for name, value in source.items():
+            if isinstance(value, dict):
+                waiting.append((target.setdefault(name, {}), value))
+            elif isinstance(value, list):
+                target[name] = [*target.get(name, ()), *value]
+            else:
+                target.setdefault(name, value)
 
 
 def normalize(text: str) -> str:
