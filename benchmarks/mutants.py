@@ -1,13 +1,16 @@
-"""How many small faults of the package the tests find: mutation testing of a fixed, stratified random sample.
+"""How many small faults of the package the tests find: mutation testing of a fixed,
+stratified random sample.
 
-python -m benchmarks.mutants sample -o mutants.jsonl             # which mutants: 300, seed 1
-python -m benchmarks.mutants lines -o lines.json                 # which tests run which lines; as long as the tests
-python -m benchmarks.mutants run mutants.jsonl lines.json -o results.jsonl
-python -m benchmarks.mutants compare before.jsonl after.jsonl    # exit code 1 if a killed mutant survives now
+python -m benchmarks.mutants sample -o mutants.jsonl             # which mutants: 300,
+seed 1 python -m benchmarks.mutants lines -o lines.json                 # which tests
+run which lines; as long as the tests python -m benchmarks.mutants run mutants.jsonl
+lines.json -o results.jsonl python -m benchmarks.mutants compare before.jsonl
+after.jsonl    # exit code 1 if a killed mutant survives now
 
-Needs cosmic-ray, whose operators make the mutants, and coverage: `pip install --group mutation`. `run` works on
-copies of the checkout, one for each processor; it tries each mutant with the tests that run its line, those of
-its own package first, until one fails or `--seconds` are over.
+Needs cosmic-ray, whose operators make the mutants, and coverage: `pip install --group
+mutation`. `run` works on copies of the checkout, one for each processor; it tries each
+mutant with the tests that run its line, those of its own package first, until one fails
+or `--seconds` are over.
 """
 
 from __future__ import annotations
@@ -70,7 +73,8 @@ KILLED, SURVIVED, UNCOVERED = "killed", "survived", "uncovered"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One mutant; `path` is relative to the package, `line` the first line that differs from the original."""
+    """One mutant; `path` is relative to the package, `line` the first line that differs
+    from the original."""
 
     path: str
     operator: str
@@ -92,25 +96,31 @@ def make_source(text: str, operator: str, occurrence: int) -> str | None:
     from cosmic_ray.mutating import MutationVisitor
     from cosmic_ray.plugins import get_operator
 
-    changed: str | None = MutationVisitor.mutate_code(text, get_operator(f"core/{operator}")(), occurrence)
+    changed: str | None = MutationVisitor.mutate_code(
+        text, get_operator(f"core/{operator}")(), occurrence
+    )
     return changed
 
 
 def normalise(source: str) -> str:
-    """Return the syntax tree as text, without annotations and kinds of parameters; equal ones behave the same."""
+    """Return the syntax tree as text, without annotations and kinds of parameters;
+    equal ones behave the same."""
     tree = ast.parse(source)
     for node in ast.walk(tree):
         for name in ("annotation", "returns"):
             if hasattr(node, name):
                 setattr(node, name, None)
-        if isinstance(node, ast.arguments):  # cosmic-ray takes the `*` of a signature for a product
+        if isinstance(
+            node, ast.arguments
+        ):  # cosmic-ray takes the `*` of a signature for a product
             node.args = [*node.posonlyargs, *node.args, *node.kwonlyargs]
             node.posonlyargs, node.kwonlyargs = [], []
     return ast.dump(tree)
 
 
 def list_mutations(text: str) -> list[tuple[str, int]]:
-    """Return every operator that can change this source, with the number of each place in which it can."""
+    """Return every operator that can change this source, with the number of each place
+    in which it can."""
     from cosmic_ray.ast import Visitor, get_ast
     from cosmic_ray.plugins import get_operator
 
@@ -132,8 +142,11 @@ def list_mutations(text: str) -> list[tuple[str, int]]:
     return found
 
 
-def make_mutant(module: Path, package: Path, operator: str, occurrence: int) -> Mutant | None:
-    """Return a mutant, or None if it is no valid program or behaves as the original does."""
+def make_mutant(
+    module: Path, package: Path, operator: str, occurrence: int
+) -> Mutant | None:
+    """Return a mutant, or None if it is no valid program or behaves as the original
+    does."""
     text = module.read_text(encoding="utf-8")
     changed = make_source(text, operator, occurrence)
     try:
@@ -141,13 +154,24 @@ def make_mutant(module: Path, package: Path, operator: str, occurrence: int) -> 
             return None
     except SyntaxError:  # `not` before an assignment expression
         return None
-    pairs = enumerate(zip(text.splitlines(), changed.splitlines(), strict=False), start=1)
-    line, old, new = next((number, old, new) for number, (old, new) in pairs if old != new)
-    return Mutant(module.relative_to(package).as_posix(), operator, occurrence, line, f"{old.strip()} -> {new.strip()}")
+    pairs = enumerate(
+        zip(text.splitlines(), changed.splitlines(), strict=False), start=1
+    )
+    line, old, new = next(
+        (number, old, new) for number, (old, new) in pairs if old != new
+    )
+    return Mutant(
+        module.relative_to(package).as_posix(),
+        operator,
+        occurrence,
+        line,
+        f"{old.strip()} -> {new.strip()}",
+    )
 
 
 def draw_sample(package: Path, size: int, seed: int) -> list[Mutant]:
-    """Draw equally many mutants from each stratum: a module weighted by its size, an operator, one of its places."""
+    """Draw equally many mutants from each stratum: a module weighted by its size, an
+    operator, one of its places."""
     random = Random(seed)
     sample: dict[Key, Mutant] = {}
     of_module: dict[Path, list[tuple[str, int]]] = {}
@@ -161,8 +185,12 @@ def draw_sample(package: Path, size: int, seed: int) -> list[Mutant]:
                 of_module[module] = list_mutations(module.read_text(encoding="utf-8"))
             if not of_module[module]:
                 continue
-            operator = random.choice(sorted({operator for operator, _ in of_module[module]}))
-            drawn = random.choice([pair for pair in of_module[module] if pair[0] == operator])
+            operator = random.choice(
+                sorted({operator for operator, _ in of_module[module]})
+            )
+            drawn = random.choice(
+                [pair for pair in of_module[module] if pair[0] == operator]
+            )
             if mutant := make_mutant(module, package, *drawn):
                 sample[mutant.key] = mutant
     return list(sample.values())
@@ -172,15 +200,23 @@ def draw_sample(package: Path, size: int, seed: int) -> list[Mutant]:
 
 
 class LineRecorder:
-    """A pytest plugin that records the lines which each test runs in this process, and how long it takes."""
+    """A pytest plugin that records the lines which each test runs in this process, and
+    how long it takes."""
 
     def __init__(self, folder: Path, package: Path) -> None:
         import coverage
 
-        places = [f"{package / stratum}{'' if stratum.endswith('.py') else '/*'}" for stratum in STRATA]
+        places = [
+            f"{package / stratum}{'' if stratum.endswith('.py') else '/*'}"
+            for stratum in STRATA
+        ]
         self._file = folder / f"{os.getpid()}.coverage"
-        self._coverage = coverage.Coverage(data_file=str(self._file), include=places, config_file=False)
-        self._coverage.set_option("run:disable_warnings", ["no-data-collected"])  # by the process that runs no test
+        self._coverage = coverage.Coverage(
+            data_file=str(self._file), include=places, config_file=False
+        )
+        self._coverage.set_option(
+            "run:disable_warnings", ["no-data-collected"]
+        )  # by the process that runs no test
         self._seconds: dict[str, float] = {}
         self._config: object = None
 
@@ -203,7 +239,9 @@ class LineRecorder:
     def pytest_runtest_logreport(self, report: object) -> None:
         """Add up the time of a test."""
         name = getattr(report, "nodeid", "")
-        self._seconds[name] = self._seconds.get(name, 0.0) + getattr(report, "duration", 0.0)
+        self._seconds[name] = self._seconds.get(name, 0.0) + getattr(
+            report, "duration", 0.0
+        )
 
     def pytest_unconfigure(self, config: object) -> None:
         """Write what was recorded."""
@@ -214,7 +252,8 @@ class LineRecorder:
 
 
 def record_lines(arguments: Sequence[str]) -> dict[str, Any]:
-    """Run the tests and return, for each module, the tests that run each line; and the seconds of each test."""
+    """Run the tests and return, for each module, the tests that run each line; and the
+    seconds of each test."""
     import coverage
 
     package = CHECKOUT / "pytest_llmbench"
@@ -231,8 +270,22 @@ def record_lines(arguments: Sequence[str]) -> dict[str, Any]:
             "        config.pluginmanager.register(recorder)\n"
         )
         path = f"{name}:{os.environ.get('PYTHONPATH', '')}"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "llmb_line_recorder"]
-        subprocess.run([*command, *arguments], cwd=CHECKOUT, env=os.environ | {"PYTHONPATH": path}, check=False)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "llmb_line_recorder",
+        ]
+        subprocess.run(
+            [*command, *arguments],
+            cwd=CHECKOUT,
+            env=os.environ | {"PYTHONPATH": path},
+            check=False,
+        )
         for file in folder.glob("*.json"):
             for test, duration in json.loads(file.read_text()).items():
                 seconds[test] = max(duration, seconds.get(test, 0.0))
@@ -252,7 +305,11 @@ def record_lines(arguments: Sequence[str]) -> dict[str, Any]:
         "tests": [[test, round(seconds[test], 3)] for test in names],
         "lines": {
             module: {
-                line: sorted(number[test] for test in list_tests(found, of_file) if test in number)
+                line: sorted(
+                    number[test]
+                    for test in list_tests(found, of_file)
+                    if test in number
+                )
                 for line, found in lines.items()
             }
             for module, lines in tests.items()
@@ -260,24 +317,36 @@ def record_lines(arguments: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def list_tests(contexts: Collection[str], of_file: Mapping[str, Sequence[str]]) -> set[str]:
+def list_tests(
+    contexts: Collection[str], of_file: Mapping[str, Sequence[str]]
+) -> set[str]:
     """Return the tests that run a line, or whose file runs it while it is imported.
 
-    Empty if the line runs only during imports: any test file may import the module first.
+    Empty if the line runs only during imports: any test file may import the module
+    first.
     """
     tests = {context for context in contexts if "::" in context}
-    return tests.union(*(of_file.get(context, ()) for context in contexts)) if tests else tests
+    return (
+        tests.union(*(of_file.get(context, ()) for context in contexts))
+        if tests
+        else tests
+    )
 
 
-def choose_tests(mutant: Mutant, recorded: Mapping[str, Any], budget: float) -> list[str]:
-    """Return the tests that run the mutant's line: those nearest to its module, then the quickest, within `budget`.
+def choose_tests(
+    mutant: Mutant, recorded: Mapping[str, Any], budget: float
+) -> list[str]:
+    """Return the tests that run the mutant's line: those nearest to its module, then
+    the quickest, within `budget`.
 
     A line that runs only when its module is imported has the tests of the whole module.
     """
     tests: list[tuple[str, float]] = recorded["tests"]
     of_module: dict[str, list[int]] = recorded["lines"].get(mutant.path, {})
     room = f"tests/{mutant.path.split('/')[0]}/"
-    positions = of_module.get(str(mutant.line)) or sorted(set(chain.from_iterable(of_module.values())))
+    positions = of_module.get(str(mutant.line)) or sorted(
+        set(chain.from_iterable(of_module.values()))
+    )
     found = [tests[position] for position in positions]
     found.sort(key=lambda test: (not test[0].startswith(room), test[1]))
     chosen: list[str] = []
@@ -294,10 +363,18 @@ def choose_tests(mutant: Mutant, recorded: Mapping[str, Any], budget: float) -> 
 
 
 def copy_checkout(folder: Path) -> Path:
-    """Copy the checkout with its environment (as hard links), and link the shared logs beside it."""
+    """Copy the checkout with its environment (as hard links), and link the shared logs
+    beside it."""
     copy = folder / "main"
-    subprocess.run(["git", "clone", "--quiet", "--shared", str(CHECKOUT), str(copy)], check=True)
-    shutil.copytree(CHECKOUT, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
+    subprocess.run(
+        ["git", "clone", "--quiet", "--shared", str(CHECKOUT), str(copy)], check=True
+    )
+    shutil.copytree(
+        CHECKOUT,
+        copy,
+        dirs_exist_ok=True,
+        ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"),
+    )
     shutil.copytree(ENVIRONMENT, copy / ".venv", symlinks=True, copy_function=os.link)
     (editable,) = copy.glob(".venv/lib/*/site-packages/*_pytest_llmbench.pth")
     editable.unlink()
@@ -307,8 +384,11 @@ def copy_checkout(folder: Path) -> Path:
     return copy
 
 
-def try_mutant(mutant: Mutant, checkout: Path, tests: Sequence[str], seconds: float) -> str:
-    """Return whether `tests` fail with the mutant in place; a time-out is a failure, too: the mutant hangs."""
+def try_mutant(
+    mutant: Mutant, checkout: Path, tests: Sequence[str], seconds: float
+) -> str:
+    """Return whether `tests` fail with the mutant in place; a time-out is a failure,
+    too: the mutant hangs."""
     if not tests:
         return UNCOVERED
     module = checkout / "pytest_llmbench" / mutant.path
@@ -317,7 +397,17 @@ def try_mutant(mutant: Mutant, checkout: Path, tests: Sequence[str], seconds: fl
     assert changed is not None, f"{mutant} does not fit this version of the package"  # noqa: S101
     module.write_text(changed, encoding="utf-8")
     python = str(checkout / ".venv" / "bin" / "python")
-    command = [python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+    ]
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
     arguments = checkout.parent / "tests.txt"
     arguments.write_text("\n".join(tests))
@@ -339,9 +429,14 @@ def try_mutant(mutant: Mutant, checkout: Path, tests: Sequence[str], seconds: fl
         module.write_text(original, encoding="utf-8")
 
 
-def try_all(mutants: Sequence[Mutant], recorded: Mapping[str, Any], output: Path, seconds: float) -> None:
-    """Try all mutants that `output` does not hold yet, and append what became of each."""
-    known = {get_key(row) for row in read_rows(output)} if output.exists() else set[Key]()
+def try_all(
+    mutants: Sequence[Mutant], recorded: Mapping[str, Any], output: Path, seconds: float
+) -> None:
+    """Try all mutants that `output` does not hold yet, and append what became of
+    each."""
+    known = (
+        {get_key(row) for row in read_rows(output)} if output.exists() else set[Key]()
+    )
     with tempfile.TemporaryDirectory() as name:
         checkouts: SimpleQueue[Path] = SimpleQueue()
         processors = sorted(os.sched_getaffinity(0))
@@ -358,7 +453,9 @@ def try_all(mutants: Sequence[Mutant], recorded: Mapping[str, Any], output: Path
             finally:
                 checkouts.put(checkout)
             taken = round(time.monotonic() - begin, 1)
-            return {"outcome": outcome, "tests": len(tests), "seconds": taken} | asdict(mutant)
+            return {"outcome": outcome, "tests": len(tests), "seconds": taken} | asdict(
+                mutant
+            )
 
         rest = [mutant for mutant in mutants if mutant.key not in known]
         with ThreadPoolExecutor(len(processors)) as pool, output.open("a") as file:
@@ -378,32 +475,48 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def compare(before: Path, after: Path) -> int:
-    """Print what became of the mutants; exit code 1 if one survives that was killed before."""
-    outcomes = [{get_key(row): row for row in read_rows(path)} for path in (before, after)]
+    """Print what became of the mutants; exit code 1 if one survives that was killed
+    before."""
+    outcomes = [
+        {get_key(row): row for row in read_rows(path)} for path in (before, after)
+    ]
     for name, rows in zip(("before", "after"), outcomes, strict=True):
         print(f"{name}: {dict(Counter(str(row['outcome']) for row in rows.values()))}")
     lost = [
         row
         for key, row in outcomes[1].items()
-        if row["outcome"] != KILLED and outcomes[0].get(key, {}).get("outcome") == KILLED
+        if row["outcome"] != KILLED
+        and outcomes[0].get(key, {}).get("outcome") == KILLED
     ]
     for row in lost:
-        print(f"killed before, {row['outcome']} now: {row['path']}:{row['line']} {row['operator']}: {row['change']}")
+        print(
+            f"killed before, {row['outcome']} now: {row['path']}:{row['line']} {row['operator']}: {row['change']}"
+        )
     return 1 if lost else 0
 
 
 def main() -> int:
     """Run one of the commands."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     sample = commands.add_parser("sample", help="Draw mutants.")
     sample.add_argument("--count", type=int, default=300)
     sample.add_argument("--seed", type=int, default=1)
-    lines = commands.add_parser("lines", help="Record which tests run which lines; further arguments go to pytest.")
+    lines = commands.add_parser(
+        "lines",
+        help="Record which tests run which lines; further arguments go to pytest.",
+    )
     run = commands.add_parser("run", help="Try mutants.")
     run.add_argument("mutants", type=Path)
     run.add_argument("lines", type=Path)
-    run.add_argument("--seconds", type=float, default=60.0, help="Tests of a mutant take so long without it.")
+    run.add_argument(
+        "--seconds",
+        type=float,
+        default=60.0,
+        help="Tests of a mutant take so long without it.",
+    )
     for command in (sample, lines, run):
         command.add_argument("-o", "--output", type=Path, required=True)
     against = commands.add_parser("compare", help="Compare two results.")
@@ -415,12 +528,19 @@ def main() -> int:
     match given.command:
         case "sample":
             mutants = draw_sample(CHECKOUT / "pytest_llmbench", given.count, given.seed)
-            given.output.write_text("".join(json.dumps(asdict(mutant)) + "\n" for mutant in mutants))
+            given.output.write_text(
+                "".join(json.dumps(asdict(mutant)) + "\n" for mutant in mutants)
+            )
         case "lines":
             given.output.write_text(json.dumps(record_lines(more)))
         case "run":
             mutants = [Mutant(**row) for row in read_rows(given.mutants)]
-            try_all(mutants, json.loads(given.lines.read_text()), given.output, given.seconds)
+            try_all(
+                mutants,
+                json.loads(given.lines.read_text()),
+                given.output,
+                given.seconds,
+            )
         case "compare":
             return compare(given.before, given.after)
     return 0

@@ -1,6 +1,7 @@
 """For all tests."""
 
-# pytester forgets what an in-process session imported, and extension modules cannot be loaded twice
+# pytester forgets what an in-process session imported, and extension modules cannot be
+# loaded twice
 import gc
 import os
 import signal
@@ -24,22 +25,28 @@ with suppress(
 ):  # judging the examples in a checkout loads this file, too, and needs no test package
     from hypothesis import settings
 
-    settings.register_profile("untimed", deadline=None)  # no test fails because a machine is busy
+    settings.register_profile(
+        "untimed", deadline=None
+    )  # no test fails because a machine is busy
     settings.load_profile("untimed")
 
 
-gc.set_threshold(50_000, 20, 100)  # garbage collection took a seventh of the time of thousands of tests
+gc.set_threshold(
+    50_000, 20, 100
+)  # garbage collection took a seventh of the time of thousands of tests
 
 WAITING = Path(__file__).parent / "integration" / "slurm"
 """These tests wait for Slurm most of the time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the tests that wait in two processes, half in each, while others keep the processors busy.
+    """Start the tests that wait in two processes, half in each, while others keep the
+    processors busy.
 
-    pytest-xdist gives each process an equal part of the items, in their order, before it moves tests between them.
-    If LLMB_TEST_ORDER holds a seed, shuffle the test files, and the tests within each, instead. Files stay together,
-    so that their fixtures are set up once.
+    pytest-xdist gives each process an equal part of the items, in their order, before
+    it moves tests between them. If LLMB_TEST_ORDER holds a seed, shuffle the test
+    files, and the tests within each, instead. Files stay together, so that their
+    fixtures are set up once.
     """
     if seed := os.environ.get("LLMB_TEST_ORDER"):
         random = Random(seed)  # noqa: S311 (an order, not a secret)
@@ -53,7 +60,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     others = [item for item in items if WAITING not in item.path.parents]
     part = len(items) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     half = len(waiting) // 2
-    items[:] = [*waiting[:half], *others[: part - half], *waiting[half:], *others[part - half :]]
+    items[:] = [
+        *waiting[:half],
+        *others[: part - half],
+        *waiting[half:],
+        *others[part - half :],
+    ]
 
 
 def pytest_collection_finish() -> None:
@@ -75,8 +87,8 @@ def _no_commit() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what tests read out of the cache of the user who runs them, and what they judge out of the CI's own
-    page."""
+    """Keep what tests read out of the cache of the user who runs them, and what they
+    judge out of the CI's own page."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("GITHUB_ACTIONS", raising=False)
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
@@ -85,7 +97,8 @@ def _no_user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _utc() -> Iterator[None]:
-    """Read the times of generated logs, which name no zone, as they were meant, wherever the tests run."""
+    """Read the times of generated logs, which name no zone, as they were meant,
+    wherever the tests run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", "UTC")
         time.tzset()
@@ -95,8 +108,8 @@ def _utc() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _interrupts() -> Iterator[None]:
-    """Let tests interrupt themselves and their processes where the tests run in the background of a shell, too, which
-    has them ignore SIGINT."""
+    """Let tests interrupt themselves and their processes where the tests run in the
+    background of a shell, too, which has them ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -28,7 +28,8 @@ LAYERS = (
     ("tools",),
     ("plugin", "suite", "cli"),
 )
-"""From the bottom up, as docs/architecture.md lists them: an import goes down or stays in its package."""
+"""From the bottom up, as docs/architecture.md lists them: an import goes down or stays
+in its package."""
 
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
 
@@ -41,7 +42,16 @@ OPENS = ("logs/sources/", "logs/reading/cache.py", "core/userfile.py")
 """What reads files of users, and the cache of what was read."""
 KEEPS = ("report/", "baseline/", "history/", "launch/", "tools/probe/")
 """What keeps files of its own, and reads them back."""
-FILE_CALLS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "mkdir", "mkstemp", "scandir"}
+FILE_CALLS = {
+    "open",
+    "read_text",
+    "read_bytes",
+    "write_text",
+    "write_bytes",
+    "mkdir",
+    "mkstemp",
+    "scandir",
+}
 
 HEAVY = {
     "yaml",
@@ -80,18 +90,28 @@ class Module(NamedTuple):
 
     @property
     def room(self) -> str:
-        """The folder under the package, or the file name of a module at the package's root."""
+        """The folder under the package, or the file name of a module at the package's
+        root."""
         return self.path.partition("/")[0]
 
     @property
     def name(self) -> str:
         """The dotted name, of a package without `__init__`."""
-        return f"pytest_llmbench/{self.path}".removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        return (
+            f"pytest_llmbench/{self.path}".removesuffix(".py")
+            .replace("/", ".")
+            .removesuffix(".__init__")
+        )
 
     @property
     def packages(self) -> set[str]:
-        """The packages directly under `pytest_llmbench` that the module imports from."""
-        names = (name.split(".") for name in self.imports if name.startswith("pytest_llmbench."))
+        """The packages directly under `pytest_llmbench` that the module imports
+        from."""
+        names = (
+            name.split(".")
+            for name in self.imports
+            if name.startswith("pytest_llmbench.")
+        )
         return {name[1] for name in names} - {"__version__"}
 
 
@@ -99,8 +119,15 @@ def parse_module(path: Path) -> Module:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     nodes = list(ast.walk(tree))
     imported = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    names += [f"{node.module}.{alias.name}" for node in imported for alias in node.names]
+    names = [
+        alias.name
+        for node in nodes
+        if isinstance(node, ast.Import)
+        for alias in node.names
+    ]
+    names += [
+        f"{node.module}.{alias.name}" for node in imported for alias in node.names
+    ]
     return Module(
         path=path.relative_to(PACKAGE).as_posix(),
         assignments=tuple(node for node in tree.body if isinstance(node, ast.Assign)),
@@ -114,7 +141,9 @@ def parse_module(path: Path) -> Module:
 def modules() -> list[Module]:
     """Return every module of the package, the root's `__init__` included."""
     found = [parse_module(path) for path in sorted(PACKAGE.rglob("*.py"))]
-    assert {"__init__.py", "core/errors.py", "plugin/hooks.py"} <= {module.path for module in found}
+    assert {"__init__.py", "core/errors.py", "plugin/hooks.py"} <= {
+        module.path for module in found
+    }
     return found
 
 
@@ -147,22 +176,32 @@ def test_tools_do_not_import_each_other(modules: list[Module]) -> None:
             continue
         allowed = {parts[1]} if len(parts) > 2 else set()
         shared = {
-            Path(other.path).stem for other in modules if other.path.startswith("tools/") and other.path.count("/") == 1
+            Path(other.path).stem
+            for other in modules
+            if other.path.startswith("tools/") and other.path.count("/") == 1
         }
-        used = {name.split(".")[2] for name in module.imports if name.startswith("pytest_llmbench.tools.")}
+        used = {
+            name.split(".")[2]
+            for name in module.imports
+            if name.startswith("pytest_llmbench.tools.")
+        }
         wrong += [(module.path, name) for name in used - allowed - shared]
     assert wrong == []
 
 
 def test_cache_version_covers_all_that_parsing_imports(modules: list[Module]) -> None:
     """A change in any of these packages may change what a log contains."""
-    imported = {name for module in modules if module.room == "logs" for name in module.packages}
+    imported = {
+        name for module in modules if module.room == "logs" for name in module.packages
+    }
     assert imported == set(ROOMS)
 
 
 def test_module_names_are_unique(modules: list[Module]) -> None:
     stems = Counter(Path(module.path).stem for module in modules)
-    assert [name for name, count in stems.items() if count > 1 and name != "__init__"] == []
+    assert [
+        name for name, count in stems.items() if count > 1 and name != "__init__"
+    ] == []
 
 
 def test_imports_form_no_circle(modules: list[Module]) -> None:
@@ -194,9 +233,21 @@ RUNS = {
         "launch/schedulers/__init__.py",
     ),
 }
-"""What starts programs, or makes code of bytes or names, and the modules that use it: on no file of a user."""
+"""What starts programs, or makes code of bytes or names, and the modules that use it:
+on no file of a user."""
 
-NEVER = {"eval", "exec", "compile", "__import__", "system", "popen", "fork", "marshal", "shelve", "runpy"}
+NEVER = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "system",
+    "popen",
+    "fork",
+    "marshal",
+    "shelve",
+    "runpy",
+}
 METHODS = {"re.compile", "re2.compile", "database.compile", "platform.system"}
 
 
@@ -205,30 +256,50 @@ def test_what_is_read_is_never_run(modules: list[Module]) -> None:
     wrong = []
     for module in modules:
         used = {part for name in module.imports for part in name.split(".")}
-        called = {ast.unparse(call.func) for call in module.calls if _name(call) in NEVER | RUNS.keys()}
+        called = {
+            ast.unparse(call.func)
+            for call in module.calls
+            if _name(call) in NEVER | RUNS.keys()
+        }
         used |= {name.rpartition(".")[2] for name in called - METHODS}
         wrong += [(module.path, name) for name in used & NEVER]
-        wrong += [(module.path, name) for name in used & RUNS.keys() if module.path not in RUNS[name]]
+        wrong += [
+            (module.path, name)
+            for name in used & RUNS.keys()
+            if module.path not in RUNS[name]
+        ]
     assert wrong == []
 
 
-def test_a_program_that_people_start_is_known_to_its_face_alone(modules: list[Module]) -> None:
+def test_a_program_that_people_start_is_known_to_its_face_alone(
+    modules: list[Module],
+) -> None:
     wrong = []
     for module in modules:
         known = {name.split(".")[0] for name in module.imports}
-        wrong += [(module.path, name) for name, rooms in FACES.items() if name in known and module.room not in rooms]
+        wrong += [
+            (module.path, name)
+            for name, rooms in FACES.items()
+            if name in known and module.room not in rooms
+        ]
     assert wrong == []
 
 
 @pytest.mark.slow
 def test_files_are_opened_in_few_places(modules: list[Module]) -> None:
     others = (module for module in modules if not module.path.startswith(OPENS + KEEPS))
-    texts = [(module.path, ast.unparse(call)) for module in others for call in module.calls if _opens_file(call)]
+    texts = [
+        (module.path, ast.unparse(call))
+        for module in others
+        for call in module.calls
+        if _opens_file(call)
+    ]
     assert [(path, text) for path, text in texts if "os.devnull" not in text] == []
 
 
 def _name(call: ast.Call) -> str:
-    """Return the name of the called function or method, or "" if an expression is called."""
+    """Return the name of the called function or method, or "" if an expression is
+    called."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     return call.func.id if isinstance(call.func, ast.Name) else ""
@@ -236,7 +307,11 @@ def _name(call: ast.Call) -> str:
 
 def _opens_file(call: ast.Call) -> bool:
     """Return True if a method of FILE_CALLS is called, or `open` as a function."""
-    return _name(call) in FILE_CALLS if isinstance(call.func, ast.Attribute) else _name(call) == "open"
+    return (
+        _name(call) in FILE_CALLS
+        if isinstance(call.func, ast.Attribute)
+        else _name(call) == "open"
+    )
 
 
 def test_every_package_has_a_layer(modules: list[Module]) -> None:
@@ -246,19 +321,32 @@ def test_every_package_has_a_layer(modules: list[Module]) -> None:
 @pytest.mark.slow
 def test_a_session_that_judges_loads_no_library_that_it_does_not_use() -> None:
     """What a command line or a report needs is loaded where it is used."""
-    rooms = ("plugin.configure", "plugin.hooks", "pipeline.evaluate", "launch.launch_session", "cli.main")
+    rooms = (
+        "plugin.configure",
+        "plugin.hooks",
+        "session.evaluate",
+        "launch.launch_session",
+        "cli.main",
+    )
     loads = "; ".join(f"import pytest_llmbench.{room}" for room in rooms)
     unused = HEAVY - {"numpy", "sqlite3", "ahocorasick_rs", "multiprocessing"}
     code = f"import sys; {loads}; print(sorted({unused!r} & sys.modules.keys()))"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+    assert (
+        subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+    )
 
 
 @pytest.mark.slow
 def test_a_constant_is_assigned_once(modules: list[Module]) -> None:
-    """The second one would take the place of the first without a word, as it once did."""
+    """The second one would take the place of the first without a word, as it once
+    did."""
     wrong = []
     for module in modules:
-        counts = Counter(ast.unparse(target) for node in module.assignments for target in node.targets)
+        counts = Counter(
+            ast.unparse(target)
+            for node in module.assignments
+            for target in node.targets
+        )
         wrong += [(module.path, name) for name, count in counts.items() if count > 1]
     assert wrong == []
 
@@ -277,8 +365,11 @@ def pytest_unconfigure(config):
 
 
 @pytest.mark.slow
-def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(tmp_path: Path) -> None:
-    """Looked at from the very end of the session: whatever was loaded by then counts."""
+def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    """Looked at from the very end of the session: whatever was loaded by then
+    counts."""
     project, facts = tmp_path / "project", tmp_path / "facts.json"
     project.mkdir()
     (project / "conftest.py").write_text(PROBE.format(heavy=HEAVY))
@@ -297,7 +388,13 @@ def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(tmp_pa
     ]
     environment = {**os.environ, "PROBE": str(facts)}
     done = subprocess.run(
-        command, cwd=project, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     seen = json.loads(facts.read_text())
@@ -332,15 +429,21 @@ print(json.dumps(facts))
 
 
 @pytest.mark.slow
-def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_they_were(tmp_path: Path) -> None:
-    """Whoever calls pytest within a program goes on with it; and no library is loaded for what another night needs."""
+def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_they_were(
+    tmp_path: Path,
+) -> None:
+    """Whoever calls pytest within a program goes on with it; and no library is loaded
+    for what another night needs."""
     code = JUDGE.format(heavy=HEAVY | {"pytest_llmbench.core.trial_records"})
     command = [sys.executable, "-c", code, f"--llmb-logs={EXAMPLES}", "--llmb-no-cache"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["code"] == 1, done.stdout + done.stderr
     assert seen["heavy"] == ["ahocorasick_rs", "msgspec", "numpy", "yaml"]
-    # What an idle session loads comes before any option is known, and the tests of the suite are pytest's.
+    # What an idle session loads comes before any option is known, and the tests of the
+    # suite are pytest's.
     idle = (
         "plugin",
         "plugin.fixtures",
@@ -351,7 +454,11 @@ def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_
         "core.runtime",
     )
     expected = {f"pytest_llmbench.{name}" for name in idle}
-    assert {name for name in seen["rewritten"] if not name.startswith("pytest_llmbench.suite")} == expected
+    assert {
+        name
+        for name in seen["rewritten"]
+        if not name.startswith("pytest_llmbench.suite")
+    } == expected
     assert "PlainImports" not in seen["finders"]
     assert seen["frozen"] == 0
 
@@ -360,19 +467,24 @@ def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_
 def test_the_tests_run_against_what_they_claim() -> None:
     """With LLMB_INSTALLED the package comes from its wheel, not from the checkout."""
     checkout = Path(__file__).resolve().parents[1]
-    assert PACKAGE.is_relative_to(checkout) is not bool(os.environ.get("LLMB_INSTALLED"))
+    assert PACKAGE.is_relative_to(checkout) is not bool(
+        os.environ.get("LLMB_INSTALLED")
+    )
 
 
 @pytest.mark.slow
 def test_no_group_is_possessive() -> None:
-    """Before Python 3.11.5 one keeps what its failed try took (python/cpython#106052): `12.` was read as a number."""
+    """Before Python 3.11.5 one keeps what its failed try took (python/cpython#106052):
+    `12.` was read as a number."""
     possessive = re.compile(r"\)(?:[?*+]|\{[\d,]+\})\+")
     texts = {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     assert [str(path) for path, text in texts.items() if possessive.search(text)] == []
 
 
 def test_page_of_architecture_names_existing_files() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(
+        encoding="utf-8"
+    )
     rows = re.findall(r"^\| [^|]+ \| `([a-z_/.]+)` \|$", page, re.MULTILINE)
     assert len(rows) > 30
     assert [path for path in rows if not (PACKAGE / path).exists()] == []

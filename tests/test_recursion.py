@@ -1,4 +1,5 @@
-"""No function calls itself once for each level of what users and jobs nest: Python's stack ends at 1,000 calls."""
+"""No function calls itself once for each level of what users and jobs nest: Python's
+stack ends at 1,000 calls."""
 
 from __future__ import annotations
 
@@ -38,7 +39,13 @@ BOUNDED = {
     **dict.fromkeys(
         (
             f"tools.import_tables.machine_tables.{name}"
-            for name in ("_find_records", "_is_plain", "_list_record_lists", "_list_scalars", "_read_plain")
+            for name in (
+                "_find_records",
+                "_is_plain",
+                "_list_record_lists",
+                "_list_scalars",
+                "_read_plain",
+            )
         ),
         "`core.yamlfile.DEEPEST`",
     ),
@@ -64,25 +71,51 @@ def _list_functions(tree: ast.AST, name: str = "") -> Iterator[tuple[str, Functi
             waiting.append((child, inner))
 
 
-def _find_called(name: str, function: Function, functions: Collection[str]) -> Iterator[str]:
-    """Yield the functions of the module that a function calls or passes on, as names or as methods of `self`."""
+def _find_called(
+    name: str, function: Function, functions: Collection[str]
+) -> Iterator[str]:
+    """Yield the functions of the module that a function calls or passes on, as names or
+    as methods of `self`."""
     scopes = name.split(".")
     for call in (node for node in ast.walk(function) if isinstance(node, ast.Call)):
-        for node in (call.func, *call.args, *(keyword.value for keyword in call.keywords)):
+        for node in (
+            call.func,
+            *call.args,
+            *(keyword.value for keyword in call.keywords),
+        ):
             if isinstance(node, ast.Name):
-                outer = [".".join(scopes[:depth]) for depth in range(len(scopes), 0, -1)]
-                visible = (*(f"{scope}.{node.id}" for scope in outer if scope in functions), node.id)
+                outer = [
+                    ".".join(scopes[:depth]) for depth in range(len(scopes), 0, -1)
+                ]
+                visible = (
+                    *(f"{scope}.{node.id}" for scope in outer if scope in functions),
+                    node.id,
+                )
                 yield from [place for place in visible if place in functions][:1]
-            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in (
+                "self",
+                "cls",
+            ):
                 around = [".".join(scopes[:depth]) for depth in range(1, len(scopes))]
-                yield from {f"{scope}.{node.attr}" for scope in around if scope not in functions} & {*functions}
+                yield from {
+                    f"{scope}.{node.attr}" for scope in around if scope not in functions
+                } & {*functions}
 
 
 def find_recursive(text: str) -> set[str]:
-    """Return the functions of a module that call themselves, directly or through others of the module."""
+    """Return the functions of a module that call themselves, directly or through others
+    of the module."""
     functions = dict(_list_functions(ast.parse(text)))
-    calls = {name: set(_find_called(name, function, functions)) for name, function in functions.items()}
-    while (further := {name: called.union(*map(calls.get, called)) for name, called in calls.items()}) != calls:  # type: ignore[arg-type]
+    calls = {
+        name: set(_find_called(name, function, functions))
+        for name, function in functions.items()
+    }
+    while (
+        further := {
+            name: called.union(*map(calls.get, called))  # type: ignore[arg-type]
+            for name, called in calls.items()
+        }
+    ) != calls:
         calls = further
     return {name for name, called in calls.items() if name in called}
 
@@ -90,7 +123,9 @@ def find_recursive(text: str) -> set[str]:
 @pytest.mark.slow
 def test_every_function_that_calls_itself_is_bounded() -> None:
     found = {
-        f"{'.'.join(path.relative_to(PACKAGE).with_suffix('').parts)}.{name}".replace(".__init__.", ".")
+        f"{'.'.join(path.relative_to(PACKAGE).with_suffix('').parts)}.{name}".replace(
+            ".__init__.", "."
+        )
         for path in PACKAGE.rglob("*.py")
         for name in find_recursive(path.read_text(encoding="utf-8"))
     }
@@ -101,11 +136,19 @@ def test_every_function_that_calls_itself_is_bounded() -> None:
     ("text", "expected"),
     [
         ("def f(x): return f(x[0])", {"f"}),
-        ("def f(x): return g(x)\ndef g(x): return map(f, x)\ndef h(x): return f(x)", {"f", "g"}),
-        ("class A:\n def f(self): self.g()\n def g(self): self.f()\n def h(self): f()", {"A.f", "A.g"}),
+        (
+            "def f(x): return g(x)\ndef g(x): return map(f, x)\ndef h(x): return f(x)",
+            {"f", "g"},
+        ),
+        (
+            "class A:\n def f(self): self.g()\n def g(self): self.f()\n def h(self): f()",
+            {"A.f", "A.g"},
+        ),
         ("def f():\n def g(x): return g(x)\n return g", {"f.g"}),
         ("def f(x): return x\nclass A:\n def f(self): return 1", set()),
     ],
 )
-def test_functions_that_call_themselves_are_found(text: str, expected: set[str]) -> None:
+def test_functions_that_call_themselves_are_found(
+    text: str, expected: set[str]
+) -> None:
     assert find_recursive(text) == expected

@@ -1,5 +1,5 @@
-"""What `benchmarks.equivalence.same` reads: real logs, generated ones, damaged ones, and long ones with records on
-their seams."""
+"""What `benchmarks.equivalence.same` reads: real logs, generated ones, damaged ones,
+and long ones with records on their seams."""
 
 from __future__ import annotations
 
@@ -33,22 +33,27 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "bz2": bz2.compress,
 }
 SEAMS = (1 << 16, 1 << 16, 1 << 18, 1 << 20)
-"""What divides the places at which a reader may cut a log, if it cuts its bytes at all."""
+"""What divides the places at which a reader may cut a log, if it cuts its bytes at
+all."""
 
 NEAR = (-8192, -512, 0, 512, 8192)
 """How far from such a place a reader may look."""
 
 MIXED, SOUPS, ENDS, LONG = 100, 500, 500, 100
-"""How many logs of blocks of real ones, of pieces of what readers look for, with other ends, and of up to some MiB."""
+"""How many logs of blocks of real ones, of pieces of what readers look for, with other
+ends, and of up to some MiB."""
 
 
 def real(folder: Path) -> list[Path]:
     """Return the files of the folder of real logs."""
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
+    return sorted(
+        path for path in folder.rglob("*") if path.is_file() and path.stat().st_size
+    )
 
 
 def compressed(paths: Sequence[Path], root: Path, folder: Path) -> Iterator[Path]:
-    """Write each file compressed by every method in turn, whole and with its end lost, and all of them in archives."""
+    """Write each file compressed by every method in turn, whole and with its end lost,
+    and all of them in archives."""
     for number, path in enumerate(paths):
         suffix, method = list(COMPRESS.items())[number % len(COMPRESS)]
         data = method(path.read_bytes())
@@ -64,7 +69,8 @@ def compressed(paths: Sequence[Path], root: Path, folder: Path) -> Iterator[Path
 
 
 def examples(folder: Path) -> list[Path]:
-    """Write the examples of the generator, which hold every option of it, and return their files."""
+    """Write the examples of the generator, which hold every option of it, and return
+    their files."""
     write_experiments(folder, shipped())
     return real(folder)
 
@@ -72,7 +78,9 @@ def examples(folder: Path) -> list[Path]:
 def whole(folder: Path, count: int) -> Iterator[Path]:
     """Write logs of all dialects as their frameworks do, and in other encodings."""
     for name in NAMES:
-        for number, log in enumerate(_drawn(written(name).map(lambda log: log.data), count // len(NAMES), 1)):
+        for number, log in enumerate(
+            _drawn(written(name).map(lambda log: log.data), count // len(NAMES), 1)
+        ):
             yield _write(folder / f"{name}-{number}.log", log)
             for how, change in (HARMLESS | ENCODINGS).items() if number < 3 else ():
                 yield _write(folder / f"{name}-{number}-{how}.log", change(log))
@@ -81,8 +89,12 @@ def whole(folder: Path, count: int) -> Iterator[Path]:
 def damaged(folder: Path, count: int) -> Iterator[Path]:
     """Write damaged logs, as many of every dialect and damage."""
     each = -(-count // (len(NAMES) * len(DAMAGES)))
-    for place, (name, how) in enumerate((name, how) for how in DAMAGES for name in NAMES):
-        for number, data in enumerate(_drawn(_damaged(name, DAMAGES[how]), each, place)):
+    for place, (name, how) in enumerate(
+        (name, how) for how in DAMAGES for name in NAMES
+    ):
+        for number, data in enumerate(
+            _drawn(_damaged(name, DAMAGES[how]), each, place)
+        ):
             yield _write(folder / f"{how}-{name}-{number}.log", data)
 
 
@@ -91,29 +103,45 @@ def mixed(paths: Sequence[Path], folder: Path) -> Iterator[Path]:
     lines = [path.read_bytes().splitlines(keepends=True) for path in paths]
     for number in range(MIXED):
         random = Random(number)
-        yield _write(folder / f"mixed-{number}.log", b"".join(_blocks(lines, random, random.randrange(10, 120))))
+        yield _write(
+            folder / f"mixed-{number}.log",
+            b"".join(_blocks(lines, random, random.randrange(10, 120))),
+        )
 
 
 def soups(folder: Path) -> Iterator[Path]:
-    """Write texts of what readers look for: whole, in part, one beginning within another, in any order."""
+    """Write texts of what readers look for: whole, in part, one beginning within
+    another, in any order."""
     markers = sorted(
-        {marker for one in DIALECTS.values() for marker in (*one.markers, *one.starts, *one.ends)}.union(
-            endings.MARKERS, CHECKPOINTS.markers, TRACE.markers
-        )
+        {
+            marker
+            for one in DIALECTS.values()
+            for marker in (*one.markers, *one.starts, *one.ends)
+        }.union(endings.MARKERS, CHECKPOINTS.markers, TRACE.markers)
     )
     for number in range(SOUPS):
         random = Random(number)
-        yield _write(folder / f"soup-{number}.log", b"".join(_soup(markers, random, random.randrange(50, 1000))))
+        yield _write(
+            folder / f"soup-{number}.log",
+            b"".join(_soup(markers, random, random.randrange(50, 1000))),
+        )
 
 
 def ends(folder: Path) -> Iterator[Path]:
-    """Write logs with what jobs and processes say when they end: all known lines and tracebacks, alone and several."""
+    """Write logs with what jobs and processes say when they end: all known lines and
+    tracebacks, alone and several."""
     texts = [f"{line}\n" for line, _ in LINES] + [text for _, text, *_ in CAUSES]
     for number in range(ENDS):
         random = Random(number)
-        told = random.choices(texts, k=random.randrange(1, 4)) if number >= len(texts) else [texts[number]]
+        told = (
+            random.choices(texts, k=random.randrange(1, 4))
+            if number >= len(texts)
+            else [texts[number]]
+        )
         steps = [nemo2_run(0, random.randrange(1, 50)) for _ in told]
-        pieces = [piece for pair in zip(steps, told, strict=True) for piece in pair] + steps[: number % 2]
+        pieces = [
+            piece for pair in zip(steps, told, strict=True) for piece in pair
+        ] + steps[: number % 2]
         yield _write(folder / f"ends-{number}.log", "".join(pieces).encode())
 
 
@@ -121,40 +149,64 @@ def _soup(markers: Sequence[bytes], random: Random, count: int) -> Iterator[byte
     for _ in range(count):
         marker = random.choice(markers)
         begin, end = sorted(random.choices(range(len(marker) + 1), k=2))
-        yield random.choice((marker, marker, marker[:end], marker[begin:], marker[begin:end]))
-        yield random.choice((b"", b"", b"", b" ", b"\n", b"\n", b"\r", b": 7", b"12.5", b" 3/50 "))
+        yield random.choice(
+            (marker, marker, marker[:end], marker[begin:], marker[begin:end])
+        )
+        yield random.choice(
+            (b"", b"", b"", b" ", b"\n", b"\n", b"\r", b": 7", b"12.5", b" 3/50 ")
+        )
 
 
-def long(paths: Sequence[Path], sources: Sequence[Path], folder: Path) -> Iterator[Path]:
-    """Write logs of several MiB: others, with so much between their lines that records lie where one may be cut."""
-    lines = [path.read_bytes().splitlines(keepends=True) for path in paths] or [[f"{one}\n".encode() for one in NOISE]]
+def long(
+    paths: Sequence[Path], sources: Sequence[Path], folder: Path
+) -> Iterator[Path]:
+    """Write logs of several MiB: others, with so much between their lines that records
+    lie where one may be cut."""
+    lines = [path.read_bytes().splitlines(keepends=True) for path in paths] or [
+        [f"{one}\n".encode() for one in NOISE]
+    ]
     ordinary = [line for several in lines for line in several if len(line) < 400]
-    for number, source in zip(range(LONG), Random(0).sample(sources, min(LONG, len(sources))), strict=False):
-        yield _write(folder / f"long-{number}.log", _stretched(source.read_bytes(), ordinary, Random(number)))
+    for number, source in zip(
+        range(LONG), Random(0).sample(sources, min(LONG, len(sources))), strict=False
+    ):
+        yield _write(
+            folder / f"long-{number}.log",
+            _stretched(source.read_bytes(), ordinary, Random(number)),
+        )
 
 
 def _stretched(data: bytes, ordinary: Sequence[bytes], random: Random) -> bytes:
-    """Return a log with fillings between its lines: a byte of what follows each lies near a seam."""
+    """Return a log with fillings between its lines: a byte of what follows each lies
+    near a seam."""
     rest = data.splitlines(keepends=True)
     text = b"".join(rest[:1])
     for _ in range(random.randrange(1, 5)):
         kept = random.randrange(1, max(2, len(rest) // 2))
         text, rest = text + b"".join(rest[:kept]), rest[kept:]
         seam = random.choice(SEAMS)
-        place = (len(text) // seam + random.randrange(1, 3)) * seam + random.choice(NEAR) + random.randrange(-20, 20)
-        text += _filling(max(0, place - len(text) - random.randrange(400)), ordinary, random)
+        place = (
+            (len(text) // seam + random.randrange(1, 3)) * seam
+            + random.choice(NEAR)
+            + random.randrange(-20, 20)
+        )
+        text += _filling(
+            max(0, place - len(text) - random.randrange(400)), ordinary, random
+        )
     return text + b"".join(rest)
 
 
 def _filling(size: int, ordinary: Sequence[bytes], random: Random) -> bytes:
-    """Return so many bytes: lines of real logs, or now and then one line without an end, or zeros."""
+    """Return so many bytes: lines of real logs, or now and then one line without an
+    end, or zeros."""
     if not random.randrange(8):
         return random.choice((b"x", b"\0", b"\n", b"\r", b"step ")) * (size // 5)
     block = b"".join(random.choices(ordinary, k=500))
     return (block * (size // len(block) + 1))[: max(0, size - 1)] + b"\n"
 
 
-def _blocks(lines: Sequence[list[bytes]], random: Random, count: int) -> Iterator[bytes]:
+def _blocks(
+    lines: Sequence[list[bytes]], random: Random, count: int
+) -> Iterator[bytes]:
     for _ in range(count):
         several = random.choice(lines)
         begin = random.randrange(len(several))

@@ -2,10 +2,11 @@
 
     python -m benchmarks.equivalence.sessions --against COMMIT [--only NAME] [--show 40]
 
-Each session and command runs once with the checkout and once with the package of COMMIT, in an
-empty folder of the same path, on the runs of examples/ and ../shared/logs. Compared are the exit
-code, both streams and every file that was written (JSON, JUnit, HTML, baselines, CSV), without
-durations, times of writing and identifiers of sessions. Exit code 1 if anything differs.
+Each session and command runs once with the checkout and once with the package of
+COMMIT, in an empty folder of the same path, on the runs of examples/ and
+../shared/logs. Compared are the exit code, both streams and every file that was written
+(JSON, JUnit, HTML, baselines, CSV), without durations, times of writing and identifiers
+of sessions. Exit code 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ SESSIONS: dict[str, tuple[str, ...]] = {
     "workers": (f"{GATE} -n 2",),
     "selection": (f"{GATE} -k grok1 {REPORTS}",),
     "certify": (f"{GATE} --llmb-certify --llmb-tolerance=1% {REPORTS}",),
-    "published": (f"{GATE} --llmb-against=published --llmb-scaling=fail --llmb-trend=fail",),
+    "published": (
+        f"{GATE} --llmb-against=published --llmb-scaling=fail --llmb-trend=fail",
+    ),
     "selftest": (f"{GATE} --llmb-selftest",),
     "require": (f"{GATE} --llmb-require=all",),
     "collected": (f"{GATE} --collect-only -q",),
@@ -55,13 +58,20 @@ SESSIONS: dict[str, tuple[str, ...]] = {
         "llmbench nodes --history sqlite:///h.db",
     ),
     "bad-history": (f"{GATE} --llmb-history=sqlite:////proc/none/h.db",),
-    "chat": (f"{GATE} -q --llmb-json=s.json", "llmbench chat s.json", "llmbench chat s.json --format slack"),
+    "chat": (
+        f"{GATE} -q --llmb-json=s.json",
+        "llmbench chat s.json",
+        "llmbench chat s.json --format slack",
+    ),
     "summary": (
         f"llmbench summary {EXAMPLES}",
         f"llmbench summary {EXAMPLES} --format csv",
         f"llmbench summary {EXAMPLES} --format json",
     ),
-    "summary-logs": ("llmbench summary logs --format json", "llmbench summary fresh_logs"),
+    "summary-logs": (
+        "llmbench summary logs --format json",
+        "llmbench summary fresh_logs",
+    ),
     "logs": (f"pytest --llmb-logs=logs {REPORTS}", "pytest --llmb-logs=fresh_logs -q"),
     "record": (RECORD, f"pytest --llmb-logs=logs --llmb-baselines=own {REPORTS}"),
     "record-examples": (
@@ -86,7 +96,12 @@ SESSIONS: dict[str, tuple[str, ...]] = {
         "pytest --llmb-launch --llmb-dry-run -k grok1",
         "llmbench summary none",
     ),
-    "help": ("pytest --help", "llmbench --help", "llmbench summary --help", "llmbench replay --help"),
+    "help": (
+        "pytest --help",
+        "llmbench --help",
+        "llmbench summary --help",
+        "llmbench replay --help",
+    ),
 }
 
 VARYING = (
@@ -102,8 +117,18 @@ VARYING = (
 
 
 def unpack(commit: str, folder: Path) -> Path:
-    """Write the package and baselines of a commit to a folder, and return the folder."""
-    command = ["git", "-C", str(ROOT), "archive", commit, "pytest_llmbench", "baselines", "pyproject.toml"]
+    """Write the package and baselines of a commit to a folder, and return the
+    folder."""
+    command = [
+        "git",
+        "-C",
+        str(ROOT),
+        "archive",
+        commit,
+        "pytest_llmbench",
+        "baselines",
+        "pyproject.toml",
+    ]
     packed = subprocess.run(command, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         tar.extractall(folder, filter="data")
@@ -111,7 +136,8 @@ def unpack(commit: str, folder: Path) -> Path:
 
 
 def copy_checkout(folder: Path) -> Path:
-    """Copy the package and baselines of this checkout to a folder, and return the folder."""
+    """Copy the package and baselines of this checkout to a folder, and return the
+    folder."""
     for name in ("pytest_llmbench", "baselines"):
         shutil.copytree(ROOT / name, folder / name)
     shutil.copy(ROOT / "pyproject.toml", folder)
@@ -119,7 +145,8 @@ def copy_checkout(folder: Path) -> Path:
 
 
 def normalise(text: str, tree: Path) -> list[str]:
-    """Return the lines of a text without durations, times, identifiers and the tree's path."""
+    """Return the lines of a text without durations, times, identifiers and the tree's
+    path."""
     text = text.replace(f"../{tree.name}/", "TREE/").replace(str(tree), "TREE")
     for pattern, replacement in VARYING:
         text = re.sub(pattern, replacement, text)
@@ -140,7 +167,8 @@ def prepare(folder: Path) -> None:
 
 
 def run_command(command: str, folder: Path, tree: Path) -> list[str]:
-    """Run one command with the package of a tree; return its exit code and streams as lines."""
+    """Run one command with the package of a tree; return its exit code and streams as
+    lines."""
     program, *arguments = command.split()
     module = {"pytest": "pytest", "llmbench": "pytest_llmbench.cli.main"}[program]
     environment = os.environ | {
@@ -174,7 +202,12 @@ def read_files(folder: Path, tree: Path) -> Iterator[tuple[str, list[str]]]:
     for path in sorted(folder.rglob("*")):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith(".") or part == "__pycache__" for part in parts)
-        if hidden or path.is_symlink() or not path.is_file() or path.suffix in {".db", ".ini"}:
+        if (
+            hidden
+            or path.is_symlink()
+            or not path.is_file()
+            or path.suffix in {".db", ".ini"}
+        ):
             continue
         if (folder / parts[0]).is_symlink():
             continue
@@ -187,17 +220,24 @@ def read_files(folder: Path, tree: Path) -> Iterator[tuple[str, list[str]]]:
 def record(name: str, folder: Path, tree: Path) -> dict[str, list[str]]:
     """Run the commands of one session; return streams and files by name."""
     prepare(folder)
-    streams = [line for command in SESSIONS[name] for line in run_command(command, folder, tree)]
+    streams = [
+        line
+        for command in SESSIONS[name]
+        for line in run_command(command, folder, tree)
+    ]
     return {"streams": streams} | dict(read_files(folder, tree))
 
 
 def drop_order(lines: list[str]) -> dict[str, list[str]]:
-    """Sort the lines of a session with workers, without progress and names of workers."""
+    """Sort the lines of a session with workers, without progress and names of
+    workers."""
     kept = (line for line in lines if not re.match(r"[.sFE]+ +\[|\[gw\d\]", line))
     return {"streams": sorted(kept)}
 
 
-def compare(name: str, folder: Path, trees: tuple[Path, Path], show: int) -> tuple[str, bool]:
+def compare(
+    name: str, folder: Path, trees: tuple[Path, Path], show: int
+) -> tuple[str, bool]:
     """Record a session with both trees; return a report and True if nothing differs."""
     place = folder / name
     before, after = (record(name, place, tree) for tree in trees)
@@ -207,25 +247,39 @@ def compare(name: str, folder: Path, trees: tuple[Path, Path], show: int) -> tup
     for file in sorted(before.keys() | after.keys()):
         old, new = before.get(file, []), after.get(file, [])
         if old != new:
-            difference = list(difflib.unified_diff(old, new, "before", "after", lineterm="", n=1))
+            difference = list(
+                difflib.unified_diff(old, new, "before", "after", lineterm="", n=1)
+            )
             report.append(f"{name}: {file}: {len(difference)} lines of difference")
             report += [f"    {line[:220]}" for line in difference[:show]]
     lines = sum(len(text) for text in before.values())
-    return "\n".join(report) or f"{name}: equal ({len(before)} texts, {lines:,} lines)", not report
+    return "\n".join(
+        report
+    ) or f"{name}: equal ({len(before)} texts, {lines:,} lines)", not report
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--against", required=True, metavar="COMMIT")
     parser.add_argument("--only", metavar="NAME", action="append", choices=SESSIONS)
-    parser.add_argument("--show", type=int, default=20, metavar="LINES", help="Lines of each difference.")
+    parser.add_argument(
+        "--show",
+        type=int,
+        default=20,
+        metavar="LINES",
+        help="Lines of each difference.",
+    )
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        trees = unpack(arguments.against, folder / "before"), copy_checkout(folder / "after")
+        trees = (
+            unpack(arguments.against, folder / "before"),
+            copy_checkout(folder / "after"),
+        )
         with ThreadPoolExecutor(2) as pool:
             reports = pool.map(
-                lambda session: compare(session, folder, trees, arguments.show), arguments.only or SESSIONS
+                lambda session: compare(session, folder, trees, arguments.show),
+                arguments.only or SESSIONS,
             )
             equal = []
             for report, same in reports:

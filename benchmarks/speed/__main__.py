@@ -1,4 +1,5 @@
-"""The gate on our own speed: counts the instructions of jobs that users wait for, and compares them with values.yaml.
+"""The gate on our own speed: counts the instructions of jobs that users wait for, and
+compares them with values.yaml.
 
 python -m benchmarks.speed [JOB...] [--lower | --record]
 """
@@ -18,7 +19,13 @@ from queue import SimpleQueue
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from speed import gate
-from speed.counting import Count, CountingError, compile_client, count, describe_environment
+from speed.counting import (
+    Count,
+    CountingError,
+    compile_client,
+    count,
+    describe_environment,
+)
 from speed.jobs import JOBS
 
 HERE = Path(__file__).resolve().parent
@@ -38,13 +45,19 @@ def count_jobs(names: Sequence[str]) -> dict[str, Count]:
         finally:
             processors.put(processor)
 
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(processors.qsize()) as pool:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ThreadPoolExecutor(processors.qsize()) as pool,
+    ):
         client = compile_client(Path(folder))
         return dict(zip(names, pool.map(count_one, names), strict=True))
 
 
-def describe_differences(recorded: Mapping[str, str], present: Mapping[str, str]) -> list[str]:
-    """Return a line for each part of the environment that differs from the recorded one."""
+def describe_differences(
+    recorded: Mapping[str, str], present: Mapping[str, str]
+) -> list[str]:
+    """Return a line for each part of the environment that differs from the recorded
+    one."""
     return [
         f"{name}: {present.get(name)} here, the values were recorded with {recorded.get(name)}"
         for name in sorted({*recorded, *present})
@@ -53,19 +66,31 @@ def describe_differences(recorded: Mapping[str, str], present: Mapping[str, str]
 
 
 def describe_commit() -> str:
-    """Return the abbreviated hash and subject of the commit that is checked out, or "this commit" outside git."""
+    """Return the abbreviated hash and subject of the commit that is checked out, or
+    "this commit" outside git."""
     command = ["git", "-C", str(HERE), "log", "-1", "--format=%h (%s)"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     return ended.stdout.strip() or "this commit"
 
 
 def main() -> int:
-    """Print a table; exit code 1 if a job is slower than allowed, 2 if jobs could not be counted."""
+    """Print a table; exit code 1 if a job is slower than allowed, 2 if jobs could not
+    be counted."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"Default: all of {', '.join(JOBS)}.")
+    parser.add_argument(
+        "jobs", nargs="*", metavar="JOB", help=f"Default: all of {', '.join(JOBS)}."
+    )
     how = parser.add_mutually_exclusive_group()
-    how.add_argument("--lower", action="store_true", help="Write the values of jobs that became faster.")
-    how.add_argument("--record", action="store_true", help="Write all values: a new job, or another environment.")
+    how.add_argument(
+        "--lower",
+        action="store_true",
+        help="Write the values of jobs that became faster.",
+    )
+    how.add_argument(
+        "--record",
+        action="store_true",
+        help="Write all values: a new job, or another environment.",
+    )
     given = parser.parse_args()
     if unknown := [name for name in given.jobs if name not in JOBS]:
         parser.error(f"no job is named {unknown[0]!r}; there are {', '.join(JOBS)}")
@@ -76,13 +101,17 @@ def main() -> int:
         print(f"benchmarks.speed: {error}", file=sys.stderr)
         return 2
     if given.record:
-        gate.write_values(VALUES, gate.Values(environment, {**values.jobs, **counts}, values.accepted))
+        gate.write_values(
+            VALUES, gate.Values(environment, {**values.jobs, **counts}, values.accepted)
+        )
         values = gate.read_values(VALUES)
     report = gate.compare(values, counts)
     print(f"{'job':16}{'instructions':>15}{'value':>15}{'change':>10}{'accepted':>10}")
     print("\n".join(report.rows))
     if report.lower:
-        print(f"{describe_commit()} may lower {', '.join(report.lower)}: python -m benchmarks.speed --lower")
+        print(
+            f"{describe_commit()} may lower {', '.join(report.lower)}: python -m benchmarks.speed --lower"
+        )
     if given.lower:
         gate.write_values(VALUES, gate.lower_values(values, counts))
     for fault in report.faults:

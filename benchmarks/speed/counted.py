@@ -1,8 +1,9 @@
-"""Run one job: `valgrind --tool=callgrind ... python counted.py FOLDER JOB run|base CLIENT`.
+"""Run one job: `valgrind --tool=callgrind ... python counted.py FOLDER JOB run|base
+CLIENT`.
 
-CLIENT is the compiled `client.c`, through which the process switches callgrind's counting on and off.
-Without valgrind the same command does the same work uncounted: it compiles the modules and warms the
-caches for the counted run.
+CLIENT is the compiled `client.c`, through which the process switches callgrind's
+counting on and off. Without valgrind the same command does the same work uncounted: it
+compiles the modules and warms the caches for the counted run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import sys
 from pathlib import Path
 from typing import Self
 
-sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("tests", "benchmarks"))
+sys.path.extend(
+    str(Path(__file__).resolve().parents[2] / name) for name in ("tests", "benchmarks")
+)
 
 from speed.jobs import JOBS
 

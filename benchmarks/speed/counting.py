@@ -1,4 +1,5 @@
-"""Counts the instructions of a job: its input is written, it runs once to warm up, and once more under callgrind."""
+"""Counts the instructions of a job: its input is written, it runs once to warm up, and
+once more under callgrind."""
 
 from __future__ import annotations
 
@@ -17,7 +18,11 @@ from speed.jobs import JOBS
 HERE = Path(__file__).resolve().parent
 COLLECTED = re.compile(r"Collected : (\d+)")
 
-FROZEN_CLOCK = {"FAKETIME": "2026-03-23 04:00:00", "NO_FAKE_STAT": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+FROZEN_CLOCK = {
+    "FAKETIME": "2026-03-23 04:00:00",
+    "NO_FAKE_STAT": "1",
+    "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+}
 """The site and the history depend on today's date."""
 
 
@@ -33,26 +38,42 @@ class Count(NamedTuple):
 
 
 def compile_client(folder: Path) -> Path:
-    """Compile the library through which a job tells callgrind when to count; needs gcc and valgrind's headers."""
+    """Compile the library through which a job tells callgrind when to count; needs gcc
+    and valgrind's headers."""
     library = folder / "client.so"
-    _run(["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(HERE / "client.c")], {"PATH": os.environ["PATH"]})
+    _run(
+        ["gcc", "-O1", "-shared", "-fPIC", "-o", str(library), str(HERE / "client.c")],
+        {"PATH": os.environ["PATH"]},
+    )
     return library
 
 
 def describe_environment() -> dict[str, str]:
     """Return what instruction counts depend on besides this repository, by name."""
-    packages = ("pytest", "numpy", "scipy", "pyyaml", "sqlalchemy", "jinja2", "hyperscan", "ahocorasick_rs")
+    packages = (
+        "pytest",
+        "numpy",
+        "scipy",
+        "pyyaml",
+        "sqlalchemy",
+        "jinja2",
+        "hyperscan",
+        "ahocorasick_rs",
+    )
     return {
         "machine": platform.machine(),
         "python": platform.python_version(),
         "libc": platform.libc_ver()[1],
-        "valgrind": _run(["valgrind", "--version"], {"PATH": os.environ["PATH"]}).strip().removeprefix("valgrind-"),
+        "valgrind": _run(["valgrind", "--version"], {"PATH": os.environ["PATH"]})
+        .strip()
+        .removeprefix("valgrind-"),
         **{name: version(name) for name in packages},
     }
 
 
 def count(name: str, client: Path, processor: int) -> Count:
-    """Count the job `name` on one processor; CountingError if it fails or does not do the same twice."""
+    """Count the job `name` on one processor; CountingError if it fails or does not do
+    the same twice."""
     with tempfile.TemporaryDirectory(prefix="llmb-speed-") as folder:
         _prepare(name, folder)
         job = JOBS[name]
@@ -66,17 +87,36 @@ def count(name: str, client: Path, processor: int) -> Count:
 def _prepare(name: str, folder: str) -> None:
     code = "import sys, pathlib, speed.jobs as jobs; jobs.JOBS[sys.argv[1]].prepare(pathlib.Path(sys.argv[2]))"
     paths = (HERE.parent, HERE.parents[1] / "tests")
-    _run([sys.executable, "-c", code, name, folder], os.environ | {"PYTHONPATH": ":".join(map(str, paths))})
+    _run(
+        [sys.executable, "-c", code, name, folder],
+        os.environ | {"PYTHONPATH": ":".join(map(str, paths))},
+    )
 
 
-def _count_part(name: str, part: str, folder: str, client: Path, processor: int) -> Count:
-    command = [sys.executable, str(HERE / "counted.py"), folder, name, part, str(client)]
+def _count_part(
+    name: str, part: str, folder: str, client: Path, processor: int
+) -> Count:
+    command = [
+        sys.executable,
+        str(HERE / "counted.py"),
+        folder,
+        name,
+        part,
+        str(client),
+    ]
     environment = _fix_environment(folder)
     warm = _run(["taskset", "-c", str(processor), *command], environment).strip()
     report = Path(folder) / "callgrind.txt"
-    valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", f"--log-file={report}"]
+    valgrind = [
+        "valgrind",
+        "--tool=callgrind",
+        "--instr-atstart=no",
+        f"--log-file={report}",
+    ]
     valgrind.append(f"--callgrind-out-file={folder}/callgrind.out")
-    done = _run(["taskset", "-c", str(processor), *valgrind, *command], environment).strip()
+    done = _run(
+        ["taskset", "-c", str(processor), *valgrind, *command], environment
+    ).strip()
     collected = COLLECTED.search(report.read_text(encoding="utf-8"))
     if collected is None or not int(collected[1]):
         raise CountingError(f"{name}: callgrind counted nothing")
@@ -86,8 +126,11 @@ def _count_part(name: str, part: str, folder: str, client: Path, processor: int)
 
 
 def _fix_environment(folder: str) -> dict[str, str]:
-    """Return the whole environment of a counted process: hash seed, threads, clock, cache and plugins are fixed."""
-    (faketime,) = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))[:1] or (None,)
+    """Return the whole environment of a counted process: hash seed, threads, clock,
+    cache and plugins are fixed."""
+    (faketime,) = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))[
+        :1
+    ] or (None,)
     if faketime is None:
         raise CountingError("libfaketime is missing (Debian: faketime)")
     return {
@@ -106,12 +149,19 @@ def _fix_environment(folder: str) -> dict[str, str]:
 
 
 def _run(command: list[str], environment: dict[str, str]) -> str:
-    """Run a command to its end and return what it printed; CountingError with its last lines if it fails."""
+    """Run a command to its end and return what it printed; CountingError with its last
+    lines if it fails."""
     try:
-        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        ended = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False
+        )
     except FileNotFoundError as error:
-        raise CountingError(f"{command[0]} is missing (Debian: valgrind, gcc, util-linux)") from error
+        raise CountingError(
+            f"{command[0]} is missing (Debian: valgrind, gcc, util-linux)"
+        ) from error
     if ended.returncode:
         printed = "\n".join((ended.stdout + ended.stderr).splitlines()[-20:])
-        raise CountingError(f"{' '.join(command[-4:])} ended with {ended.returncode}:\n{printed}")
+        raise CountingError(
+            f"{' '.join(command[-4:])} ended with {ended.returncode}:\n{printed}"
+        )
     return ended.stdout

@@ -11,7 +11,8 @@ import yaml
 from speed.counting import Count
 
 TOLERANCE_PERCENT = 3.0
-"""A job may take so many more instructions than its value without an accepted slowdown."""
+"""A job may take so many more instructions than its value without an accepted
+slowdown."""
 
 ACCEPTED_LIMIT_PERCENT = 45.0
 """The percentages of all accepted slowdowns may add up to so much."""
@@ -22,7 +23,8 @@ class ValuesError(Exception):
 
 
 class Slowdown(NamedTuple):
-    """An accepted slowdown of one job: by how much, why, and which change is to take it back."""
+    """An accepted slowdown of one job: by how much, why, and which change is to take it
+    back."""
 
     job: str
     percent: float
@@ -32,7 +34,8 @@ class Slowdown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """What is recorded: instructions of each job, what counted them, and the accepted slowdowns."""
+    """What is recorded: instructions of each job, what counted them, and the accepted
+    slowdowns."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     jobs: Mapping[str, Count] = field(default_factory=dict)
@@ -40,11 +43,14 @@ class Values:
 
     def get_accepted_percent(self, job: str) -> float:
         """Return the sum of the accepted slowdowns of `job`, in percent."""
-        return sum(slowdown.percent for slowdown in self.accepted if slowdown.job == job)
+        return sum(
+            slowdown.percent for slowdown in self.accepted if slowdown.job == job
+        )
 
 
 class Report(NamedTuple):
-    """What a run of the gate prints, the faults that fail it, and the jobs whose value may be lowered."""
+    """What a run of the gate prints, the faults that fail it, and the jobs whose value
+    may be lowered."""
 
     rows: list[str]
     faults: list[str]
@@ -52,31 +58,42 @@ class Report(NamedTuple):
 
 
 def read_values(path: Path) -> Values:
-    """Read the file of values; ValuesError if a key is missing or an entry has no reason."""
+    """Read the file of values; ValuesError if a key is missing or an entry has no
+    reason."""
     document = yaml.safe_load(path.read_text(encoding="utf-8"))
     try:
         accepted = [Slowdown(**entry) for entry in document.get("accepted") or ()]
         jobs = {name: Count(**value) for name, value in document["jobs"].items()}
-        environment = {name: str(value) for name, value in document["environment"].items()}
+        environment = {
+            name: str(value) for name, value in document["environment"].items()
+        }
     except (AttributeError, KeyError, TypeError) as error:
         raise ValuesError(f"{path}: {error}") from error
     for slowdown in accepted:
         if slowdown.job not in jobs:
             raise ValuesError(f"{path}: accepted: no job is named {slowdown.job!r}")
         if not slowdown.percent > 0 or not slowdown.why or not slowdown.until:
-            raise ValuesError(f"{path}: accepted: {slowdown.job} needs a percent above 0, `why` and `until`")
+            raise ValuesError(
+                f"{path}: accepted: {slowdown.job} needs a percent above 0, `why` and `until`"
+            )
     return Values(environment, jobs, accepted)
 
 
 def write_values(path: Path, values: Values) -> None:
     """Write the file of values, keeping the comment that it begins with."""
-    comment = "".join(line for line in path.read_text(encoding="utf-8").splitlines(True) if line.startswith("#"))
+    comment = "".join(
+        line
+        for line in path.read_text(encoding="utf-8").splitlines(True)
+        if line.startswith("#")
+    )
     document: dict[str, Any] = {
         "environment": dict(values.environment),
         "jobs": {name: count._asdict() for name, count in values.jobs.items()},
         "accepted": [slowdown._asdict() for slowdown in values.accepted],
     }
-    path.write_text(comment + yaml.safe_dump(document, sort_keys=False, width=120), encoding="utf-8")
+    path.write_text(
+        comment + yaml.safe_dump(document, sort_keys=False, width=120), encoding="utf-8"
+    )
 
 
 def compare(values: Values, counts: Mapping[str, Count]) -> Report:
@@ -85,14 +102,20 @@ def compare(values: Values, counts: Mapping[str, Count]) -> Report:
     for name, count in counts.items():
         value = values.jobs.get(name)
         if value is None:
-            faults.append(f"{name}: no value is recorded. Record it: python -m benchmarks.speed --record {name}")
+            faults.append(
+                f"{name}: no value is recorded. Record it: python -m benchmarks.speed --record {name}"
+            )
             continue
         accepted = values.get_accepted_percent(name)
         change = 100 * (count.instructions / value.instructions - 1)
-        rows.append(f"{name:16}{count.instructions:15,}{value.instructions:15,}{change:+8.2f} %{accepted:8.1f} %")
+        rows.append(
+            f"{name:16}{count.instructions:15,}{value.instructions:15,}{change:+8.2f} %{accepted:8.1f} %"
+        )
         if count.done != value.done:
             faults.append(f"{name}: did {count.done!r}; its value is of {value.done!r}")
-        elif count.instructions > value.instructions * (1 + accepted / 100) * (1 + TOLERANCE_PERCENT / 100):
+        elif count.instructions > value.instructions * (1 + accepted / 100) * (
+            1 + TOLERANCE_PERCENT / 100
+        ):
             faults.append(
                 f"{name}: {change:.2f} % more instructions than its value; {TOLERANCE_PERCENT:g} % are allowed, "
                 f"and {accepted:g} % are accepted. Make it faster, or add an entry to `accepted` of values.yaml with "
@@ -101,14 +124,19 @@ def compare(values: Values, counts: Mapping[str, Count]) -> Report:
         elif change < -TOLERANCE_PERCENT:
             lower.append(name)
     total = sum(slowdown.percent for slowdown in values.accepted)
-    rows.append(f"accepted slowdowns in all: {total:g} % (at most {ACCEPTED_LIMIT_PERCENT:g} %)")
+    rows.append(
+        f"accepted slowdowns in all: {total:g} % (at most {ACCEPTED_LIMIT_PERCENT:g} %)"
+    )
     if total > ACCEPTED_LIMIT_PERCENT:
-        faults.append(f"the accepted slowdowns add up to {total:g} %, more than {ACCEPTED_LIMIT_PERCENT:g} %")
+        faults.append(
+            f"the accepted slowdowns add up to {total:g} %, more than {ACCEPTED_LIMIT_PERCENT:g} %"
+        )
     return Report(rows, faults, lower)
 
 
 def lower_values(values: Values, counts: Mapping[str, Count]) -> Values:
-    """Return `values` with those of faster jobs lowered, and without the accepted slowdowns that they end."""
+    """Return `values` with those of faster jobs lowered, and without the accepted
+    slowdowns that they end."""
     faster = {
         name: count
         for name, count in counts.items()

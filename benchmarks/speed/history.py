@@ -1,4 +1,5 @@
-"""What a year of history costs a nightly session: all documented configurations, 365 nights.
+"""What a year of history costs a nightly session: all documented configurations, 365
+nights.
 
 python -m benchmarks.speed.history [--nights 365] [--url postgresql://...]
 """
@@ -19,7 +20,9 @@ from random import Random
 from statistics import median
 from typing import Any, NamedTuple
 
-sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("tests", "benchmarks"))
+sys.path.extend(
+    str(Path(__file__).resolve().parents[2] / name) for name in ("tests", "benchmarks")
+)
 
 from generator import write_run
 from generator.__main__ import shipped
@@ -35,8 +38,8 @@ START = datetime(2025, 1, 1, 2, tzinfo=UTC)
 NO_TESTS = 5  # pytest's exit code
 
 EMPTY_SESSIONS = 3.1
-"""A session with a year of history may last so much longer than one without, in sessions of pytest that collect
-nothing: half a second where these take 0.16."""
+"""A session with a year of history may last so much longer than one without, in
+sessions of pytest that collect nothing: half a second where these take 0.16."""
 
 METRICS = (
     "step_time_seconds",
@@ -64,10 +67,15 @@ TOLD = {
 
 
 def outcome(baseline: Baseline, night: int, random: Random) -> dict[str, Any]:
-    """Return what a session says of one night's run, with everything that a real one has."""
+    """Return what a session says of one night's run, with everything that a real one
+    has."""
     key, seconds = baseline.key, baseline.step_seconds * (1 + random.gauss(0, 0.003))
     steps = [seconds * (1 + random.gauss(0, 0.005)) for _ in range(34)]
-    window = {"first": baseline.window.first, "last": baseline.window.last, "statistic": baseline.window.statistic}
+    window = {
+        "first": baseline.window.first,
+        "last": baseline.window.last,
+        "statistic": baseline.window.statistic,
+    }
     parts = ("recipe", "size", "release", "gpu", "dtype", "gpus")
     return {
         "kind": "configuration",
@@ -86,7 +94,10 @@ def outcome(baseline: Baseline, night: int, random: Random) -> dict[str, Any]:
         "problems": [],
         "window": window,
         "baseline": {"kind": baseline.kind},
-        "metrics": {name: {"value": seconds * 1.01, "standard_deviation": seconds / 300} for name in METRICS},
+        "metrics": {
+            name: {"value": seconds * 1.01, "standard_deviation": seconds / 300}
+            for name in METRICS
+        },
         "window_seconds": steps,
         "log": f"experiments/night-{night}/pretrain_{key.id}/log-account-pretrain_{key.id}_{night}_0.out",
         "environment": TOLD,
@@ -96,19 +107,31 @@ def outcome(baseline: Baseline, night: int, random: Random) -> dict[str, Any]:
             "launcher": "sbatch",
             "started": (START + timedelta(days=night)).isoformat(),
             "attempts": 1,
-            "log_fingerprint": [f"{random.getrandbits(20):x}-{random.getrandbits(32):08x}"],
+            "log_fingerprint": [
+                f"{random.getrandbits(20):x}-{random.getrandbits(32):08x}"
+            ],
         },
     }
 
 
-def fill(place: StoreLocation, nights: int, baselines: Sequence[Baseline]) -> Iterator[float]:
-    """Store `nights` nightly sessions of these configurations, and yield the CPU seconds of each."""
+def fill(
+    place: StoreLocation, nights: int, baselines: Sequence[Baseline]
+) -> Iterator[float]:
+    """Store `nights` nightly sessions of these configurations, and yield the CPU
+    seconds of each."""
     random = Random(1)
     for night in range(nights):
         outcomes = [outcome(baseline, night, random) for baseline in baselines]
-        about: dict[str, Any] = {"host": "ci", "program": "0.1.0", "options": [], "environment": {}}
+        about: dict[str, Any] = {
+            "host": "ci",
+            "program": "0.1.0",
+            "options": [],
+            "environment": {},
+        }
         session = record.describe_session(
-            uuid.UUID(int=random.getrandbits(128)).hex, START + timedelta(days=night, hours=4), **about
+            uuid.UUID(int=random.getrandbits(128)).hex,
+            START + timedelta(days=night, hours=4),
+            **about,
         )
         begin = time.process_time()
         write(place, record.make_document(session, outcomes))
@@ -122,21 +145,41 @@ class Taken(NamedTuple):
     seconds: float  # on a clock
 
 
-def rounds_of(folder: Path, sessions: Sequence[Sequence[str] | None], rounds: int) -> list[list[Taken]]:
-    """Return for each round what each session took, given by its options: in turn, as machines have slow minutes."""
+def rounds_of(
+    folder: Path, sessions: Sequence[Sequence[str] | None], rounds: int
+) -> list[list[Taken]]:
+    """Return for each round what each session took, given by its options: in turn, as
+    machines have slow minutes."""
     return [[_measure(folder, each) for each in sessions] for _ in range(rounds)]
 
 
 def _measure(folder: Path, options: Sequence[str] | None) -> Taken:
-    """Return what a session in a process of its own took; with None for its options one that collects nothing."""
-    what = ["--collect-only", "nothing"] if options is None else [f"--llmb-logs={folder}/runs", *options]
+    """Return what a session in a process of its own took; with None for its options one
+    that collects nothing."""
+    what = (
+        ["--collect-only", "nothing"]
+        if options is None
+        else [f"--llmb-logs={folder}/runs", *options]
+    )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *what]
     before, begin = os.times(), time.perf_counter()
-    done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     seconds, after = time.perf_counter() - begin, os.times()
     if done.returncode != (NO_TESTS if options is None else 0):
         sys.exit(f"the session failed: {done.stdout}{done.stderr}")
-    cpu = after.children_user - before.children_user + after.children_system - before.children_system
+    cpu = (
+        after.children_user
+        - before.children_user
+        + after.children_system
+        - before.children_system
+    )
     return Taken(cpu, seconds)
 
 
@@ -153,30 +196,58 @@ def main() -> int:
         (folder / "nothing").mkdir()
         for position, baseline in enumerate(shipped().values()):
             started = START + timedelta(days=given.nights, minutes=position)
-            write_run(folder / "runs", baseline, started=started, job_id=str(2_000_000 + position))
+            write_run(
+                folder / "runs",
+                baseline,
+                started=started,
+                job_id=str(2_000_000 + position),
+            )
         place = locate_store(given.url, folder)
         writing = list(fill(place, given.nights, list(shipped().values())))
         size = place.file.stat().st_size if place.file else 0
         begin = time.process_time()
-        found = read_stored_runs(place, [baseline.key.id for baseline in shipped().values()])
+        found = read_stored_runs(
+            place, [baseline.key.id for baseline in shipped().values()]
+        )
         reading = time.process_time() - begin
         begin = time.process_time()
         refuse_damaged(place)
         checking = time.process_time() - begin
-        history, reports = [f"--llmb-history={given.url}"], ["--llmb-html=page.html", "--llmb-json=session.json"]
-        sessions: tuple[list[str] | None, ...] = (None, [], history, reports, [*history, *reports])
+        history, reports = (
+            [f"--llmb-history={given.url}"],
+            ["--llmb-html=page.html", "--llmb-json=session.json"],
+        )
+        sessions: tuple[list[str] | None, ...] = (
+            None,
+            [],
+            history,
+            reports,
+            [*history, *reports],
+        )
         rounds = rounds_of(folder, sessions, given.times)
-    print(f"| {given.nights} nights, {len(found)} configurations, {sum(map(len, found.values()))} runs | |")
+    print(
+        f"| {given.nights} nights, {len(found)} configurations, {sum(map(len, found.values()))} runs | |"
+    )
     print("|---|---|")
     print(f"| size of the store | {size / 1e6:.0f} MB |")
-    print(f"| storing a night, first and last | {writing[0] * 1000:.0f} and {writing[-1] * 1000:.0f} ms CPU |")
+    print(
+        f"| storing a night, first and last | {writing[0] * 1000:.0f} and {writing[-1] * 1000:.0f} ms CPU |"
+    )
     print(f"| reading the nights | {reading:.2f} s CPU |")
     print(f"| looking at all pages | {checking:.2f} s CPU |")
-    cpu = [median(taken.cpu for taken in column) for column in zip(*rounds, strict=True)]
+    cpu = [
+        median(taken.cpu for taken in column) for column in zip(*rounds, strict=True)
+    ]
     print(f"| an empty session | {cpu[0]:.2f} s CPU |")
-    print(f"| a session without and with history | {cpu[1]:.2f} and {cpu[2]:.2f} s CPU |")
-    print(f"| the same with a page and a JSON document | {cpu[3]:.2f} and {cpu[4]:.2f} s CPU |")
-    costs = [(taken[2].seconds - taken[1].seconds) / taken[0].seconds for taken in rounds]
+    print(
+        f"| a session without and with history | {cpu[1]:.2f} and {cpu[2]:.2f} s CPU |"
+    )
+    print(
+        f"| the same with a page and a JSON document | {cpu[3]:.2f} and {cpu[4]:.2f} s CPU |"
+    )
+    costs = [
+        (taken[2].seconds - taken[1].seconds) / taken[0].seconds for taken in rounds
+    ]
     print(
         f"| how much longer one with history takes, in empty sessions | {' '.join(f'{cost:.2f}' for cost in costs)} |"
     )

@@ -1,8 +1,10 @@
-"""What the installed plugin costs a session that does not use it: `pytest --collect-only` of an empty project.
+"""What the installed plugin costs a session that does not use it: `pytest
+--collect-only` of an empty project.
 
 python -m benchmarks.speed.idle [--pairs 30] [--judging]
 
-With --judging: what a session costs that judges a run of each documented configuration, beside an empty one.
+With --judging: what a session costs that judges a run of each documented configuration,
+beside an empty one.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("tests", "benchmarks"))
+sys.path.extend(
+    str(Path(__file__).resolve().parents[2] / name) for name in ("tests", "benchmarks")
+)
 
 from generator import write_run
 from generator.__main__ import shipped
@@ -32,10 +36,17 @@ NO_TESTS = 5
 """How pytest ends where there is nothing to collect."""
 
 
-def milliseconds(folder: str, *more: str, command: tuple[str, ...] = COMMAND, code: int = NO_TESTS) -> float:
-    """Return the CPU time of one session, its children included; RuntimeError where it did not end as it has to."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)  # os.times() counts in hundredths of a second
-    ended = subprocess.run([*command, *more], cwd=folder, env=ENVIRONMENT, capture_output=True, check=False)
+def milliseconds(
+    folder: str, *more: str, command: tuple[str, ...] = COMMAND, code: int = NO_TESTS
+) -> float:
+    """Return the CPU time of one session, its children included; RuntimeError where it
+    did not end as it has to."""
+    before = resource.getrusage(
+        resource.RUSAGE_CHILDREN
+    )  # os.times() counts in hundredths of a second
+    ended = subprocess.run(
+        [*command, *more], cwd=folder, env=ENVIRONMENT, capture_output=True, check=False
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if ended.returncode != code:
         raise RuntimeError(ended.stdout.decode() + ended.stderr.decode())
@@ -43,13 +54,20 @@ def milliseconds(folder: str, *more: str, command: tuple[str, ...] = COMMAND, co
 
 
 def compare_judging(folder: str, pairs: int) -> int:
-    """Print medians of empty sessions and of those that judge, in turn; exit code 1 beyond the limit."""
+    """Print medians of empty sessions and of those that judge, in turn; exit code 1
+    beyond the limit."""
     for number, baseline in enumerate(shipped().values()):
         write_run(Path(folder) / "runs", baseline, job_id=str(1_000_000 + number))
     judging = f"--llmb-logs={folder}/runs"
-    milliseconds(folder, judging, command=PYTEST, code=0)  # keeps what the logs say, as after any night
+    milliseconds(
+        folder, judging, command=PYTEST, code=0
+    )  # keeps what the logs say, as after any night
     times = [
-        (milliseconds(folder, *WITHOUT), milliseconds(folder, judging, command=PYTEST, code=0)) for _ in range(pairs)
+        (
+            milliseconds(folder, *WITHOUT),
+            milliseconds(folder, judging, command=PYTEST, code=0),
+        )
+        for _ in range(pairs)
     ]
     empty, whole = (statistics.median(column) for column in zip(*times, strict=True))
     ratio = statistics.median((second - first) / first for first, second in times)
@@ -57,12 +75,15 @@ def compare_judging(folder: str, pairs: int) -> int:
     print("|---|---|")
     print(f"| empty, without the plugin | {empty:.0f} |")
     print(f"| that judges {len(shipped())} runs | {whole:.0f} |")
-    print(f"\njudging: {ratio:.2f} of an empty session besides it (median of {pairs} pairs), at most {LIMIT_RATIO:.2f}")
+    print(
+        f"\njudging: {ratio:.2f} of an empty session besides it (median of {pairs} pairs), at most {LIMIT_RATIO:.2f}"
+    )
     return 0 if ratio < LIMIT_RATIO else 1
 
 
 def main() -> int:
-    """Print medians of sessions that alternate; exit code 1 where the plugin costs more than the limit."""
+    """Print medians of sessions that alternate; exit code 1 where the plugin costs more
+    than the limit."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=30)
     parser.add_argument("--judging", action="store_true")
@@ -72,14 +93,18 @@ def main() -> int:
         if given.judging:
             return compare_judging(folder, pairs)
         milliseconds(folder)  # compiles what is not compiled yet
-        times = [(milliseconds(folder, *WITHOUT), milliseconds(folder)) for _ in range(pairs)]
+        times = [
+            (milliseconds(folder, *WITHOUT), milliseconds(folder)) for _ in range(pairs)
+        ]
     without, idle = (statistics.median(column) for column in zip(*times, strict=True))
     cost = statistics.median(second - first for first, second in times)
     print("| pytest --collect-only, empty project | CPU ms, median |")
     print("|---|---|")
     print(f"| without the plugin | {without:.1f} |")
     print(f"| with it, idle | {idle:.1f} |")
-    print(f"\nthe plugin: {cost:.1f} ms (median of {pairs} pairs), ratio {idle / without:.3f}")
+    print(
+        f"\nthe plugin: {cost:.1f} ms (median of {pairs} pairs), ratio {idle / without:.3f}"
+    )
     return 0 if cost < LIMIT_MILLISECONDS else 1
 
 

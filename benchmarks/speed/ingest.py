@@ -2,8 +2,9 @@
 
     python -m benchmarks.speed.ingest [--cases small large trace many] [--folder DIR] [--repetitions 5] [--scale 0.01]
 
-All that is compared runs in turns, on files that were read once before. Ratios are medians over the rounds. Exit code
-1 where a promise is broken; at another scale than 1 promises are only shown.
+All that is compared runs in turns, on files that were read once before. Ratios are
+medians over the rounds. Exit code 1 where a promise is broken; at another scale than 1
+promises are only shown.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ ONE_CPU = ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0))))
 
 
 class Measured(NamedTuple):
-    """What a command took: seconds and the largest process's peak of memory in bytes; by its own word, if it has one.
+    """What a command took: seconds and the largest process's peak of memory in bytes;
+    by its own word, if it has one.
 
     `said` is the JSON that it printed last, empty where it printed none.
     """
@@ -63,11 +65,19 @@ Outcome = Iterator[Promise]
 
 
 def measured(command: Sequence[str | Path]) -> Measured:
-    """Run a command; RuntimeError with what it wrote where it fails (pytest may: with 1 it has judged)."""
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "out").open("w+b") as out:
+    """Run a command; RuntimeError with what it wrote where it fails (pytest may: with 1
+    it has judged)."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        (Path(folder) / "out").open("w+b") as out,
+    ):
         begin = time.perf_counter()
         process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, cwd=folder, env=ENVIRONMENT | {"LC_ALL": "C"}
+            command,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env=ENVIRONMENT | {"LC_ALL": "C"},
         )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - begin
@@ -75,26 +85,50 @@ def measured(command: Sequence[str | Path]) -> Measured:
         out.seek(0)
         text = out.read().decode(errors="replace")
     if process.returncode not in ((0, 1) if "pytest" in command else (0,)):
-        raise RuntimeError(f"{command} ended with {process.returncode}:\n{text[-2000:]}")
+        raise RuntimeError(
+            f"{command} ended with {process.returncode}:\n{text[-2000:]}"
+        )
     last = text.rstrip().rpartition("\n")[2]
     said = json.loads(last) if last.startswith("{") else {}
-    return Measured(said.get("seconds", seconds), int(said.get("peak", usage.ru_maxrss * 1024)), said)
+    return Measured(
+        said.get("seconds", seconds),
+        int(said.get("peak", usage.ru_maxrss * 1024)),
+        said,
+    )
 
 
 def shell(script: str, *arguments: Path) -> Callable[[], Measured]:
-    """Return what runs a script; what it writes goes into a pipe, since grep stops early if nobody reads."""
-    return lambda: measured(["bash", "-c", f"set -e -o pipefail\n{{ {script}\n}} | cat", "bash", *arguments])
+    """Return what runs a script; what it writes goes into a pipe, since grep stops
+    early if nobody reads."""
+    return lambda: measured(
+        ["bash", "-c", f"set -e -o pipefail\n{{ {script}\n}} | cat", "bash", *arguments]
+    )
 
 
-def reading(how: str, *arguments: Path | str, before: Sequence[str] = ()) -> Callable[[], Measured]:
-    """Return what reads with this project in a process of its own, perhaps behind another command."""
-    return lambda: measured([*before, sys.executable, HERE / "ingest_reading.py", how, *arguments])
+def reading(
+    how: str, *arguments: Path | str, before: Sequence[str] = ()
+) -> Callable[[], Measured]:
+    """Return what reads with this project in a process of its own, perhaps behind
+    another command."""
+    return lambda: measured(
+        [*before, sys.executable, HERE / "ingest_reading.py", how, *arguments]
+    )
 
 
 def session(*folders: Path) -> Callable[[], Measured]:
-    """Return what judges all runs below folders, which it reads anew, and writes a JUnit report."""
+    """Return what judges all runs below folders, which it reads anew, and writes a
+    JUnit report."""
     logs = [f"--llmb-logs={folder}" for folder in folders]
-    plain = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=junit.xml", "--llmb-no-cache"]
+    plain = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--junitxml=junit.xml",
+        "--llmb-no-cache",
+    ]
     return lambda: measured([*plain, *logs])
 
 
@@ -108,37 +142,58 @@ def in_turns(contenders: Contenders, repetitions: int) -> Rounds:
 
 
 def ratio(rounds: Rounds, one: str, other: str) -> float:
-    """Return the median over the rounds of how many times as long one took as the other."""
-    return median(a.seconds / b.seconds for a, b in zip(rounds[one], rounds[other], strict=True))
+    """Return the median over the rounds of how many times as long one took as the
+    other."""
+    return median(
+        a.seconds / b.seconds for a, b in zip(rounds[one], rounds[other], strict=True)
+    )
 
 
 def show(title: str, rounds: Rounds, of: str, size: int) -> None:
-    """Print a table: time as a ratio first, then bytes per second, seconds and memory."""
-    print(f"\n{title}\n\n| | time, of `{of}` | GB/s | seconds | peak MiB |\n|---|---|---|---|---|")
+    """Print a table: time as a ratio first, then bytes per second, seconds and
+    memory."""
+    print(
+        f"\n{title}\n\n| | time, of `{of}` | GB/s | seconds | peak MiB |\n|---|---|---|---|---|"
+    )
     for name, results in rounds.items():
-        seconds, peak = median(one.seconds for one in results), max(one.peak for one in results)
+        seconds, peak = (
+            median(one.seconds for one in results),
+            max(one.peak for one in results),
+        )
         rate, share = size / 1e9 / seconds, ratio(rounds, name, of)
-        print(f"| {name} | {share:.3g} | {rate:.3g} | {seconds:.3g} | {peak / MIB:.0f} |", flush=True)
+        print(
+            f"| {name} | {share:.3g} | {rate:.3g} | {seconds:.3g} | {peak / MIB:.0f} |",
+            flush=True,
+        )
 
 
 @dataclass(frozen=True)
 class Data:
-    """The files that are read: written where they are absent, of full size times `scale`."""
+    """The files that are read: written where they are absent, of full size times
+    `scale`."""
 
     folder: Path
     scale: float
     repetitions: int
 
     def __call__(self, kind: str, size: float, name: str = "") -> tuple[Path, int]:
-        """Return a file or folder of one kind with its size in bytes, each of its files read once."""
+        """Return a file or folder of one kind with its size in bytes, each of its files
+        read once."""
         count = max(1, round(size * self.scale))
         path = self.folder / f"{name or kind}-{count}"
         if not path.exists():
             part = path.with_name(f"{path.name}.part")
             shutil.rmtree(part, ignore_errors=True)
-            subprocess.run([sys.executable, HERE / "ingest_logs.py", kind, part, str(count)], check=True)
+            subprocess.run(
+                [sys.executable, HERE / "ingest_logs.py", kind, part, str(count)],
+                check=True,
+            )
             part.rename(path)
-        files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+        files = (
+            [path]
+            if path.is_file()
+            else [one for one in path.rglob("*") if one.is_file()]
+        )
         for one in files:
             with one.open("rb") as file:
                 while file.read(MIB):
@@ -146,11 +201,14 @@ class Data:
         return path, sum(one.stat().st_size for one in files)
 
 
-# --- cases ------------------------------------------------------------------------------------------------
+# --- cases ----------------------------------------------------------------------------
 
 
-def searches(*paths: Path, needle: str = today.NEEDLE) -> dict[str, Callable[[], Measured]]:
-    """Return grep and, where it is installed, ripgrep, which count the lines with one text."""
+def searches(
+    *paths: Path, needle: str = today.NEEDLE
+) -> dict[str, Callable[[], Measured]]:
+    """Return grep and, where it is installed, ripgrep, which count the lines with one
+    text."""
     found = {"grep -c": shell(f"grep -rc '{needle}' \"$@\"", *paths)}
     if shutil.which("rg"):
         found["rg -c"] = shell(f"rg --no-ignore -c '{needle}' \"$@\"", *paths)
@@ -163,13 +221,27 @@ def small(data: Data) -> Outcome:
     """Many small logs: finding and reading, whole sessions, and the second one."""
     parts = [data("small", 5000, f"small{number}") for number in range(4)]
     first, size = parts[0]
-    loops = {"loop": _loop(first), "every field, and nothing else": _loop(today.LEAST, first)}
-    rounds = in_turns({OURS: reading("tree", first), **loops, **searches(first)}, data.repetitions)
+    loops = {
+        "loop": _loop(first),
+        "every field, and nothing else": _loop(today.LEAST, first),
+    }
+    rounds = in_turns(
+        {OURS: reading("tree", first), **loops, **searches(first)}, data.repetitions
+    )
     for name in loops:
         _check_same(rounds, OURS, name)
     count = int(rounds[OURS][0].said["logs"])
-    show(f"{count} logs of 50 steps: finding, and reading every field", rounds, "loop", size)
-    yield Promise(f"finding and reading {count} small logs, of the loop", ratio(rounds, OURS, "loop"), 1.4)
+    show(
+        f"{count} logs of 50 steps: finding, and reading every field",
+        rounds,
+        "loop",
+        size,
+    )
+    yield Promise(
+        f"finding and reading {count} small logs, of the loop",
+        ratio(rounds, OURS, "loop"),
+        1.4,
+    )
     yield from _sessions(data, [path for path, _ in parts], count, size)
     yield from _second(data, first, size)
 
@@ -179,9 +251,12 @@ def _loop(*arguments: Path | str) -> Callable[[], Measured]:
 
 
 def _check_same(rounds: Rounds, one: str, other: str) -> None:
-    """RuntimeError where two ways of reading did not find as many steps: they would not have done the same."""
+    """RuntimeError where two ways of reading did not find as many steps: they would not
+    have done the same."""
     if (steps := rounds[one][0].said["steps"]) != rounds[other][0].said["steps"]:
-        raise RuntimeError(f"{one} found {steps} steps, {other} {rounds[other][0].said['steps']}")
+        raise RuntimeError(
+            f"{one} found {steps} steps, {other} {rounds[other][0].said['steps']}"
+        )
 
 
 def _sessions(data: Data, folders: Sequence[Path], count: int, size: int) -> Outcome:
@@ -195,8 +270,14 @@ def _sessions(data: Data, folders: Sequence[Path], count: int, size: int) -> Out
     show(f"{count} logs, judged, with a JUnit report", rounds, "grep and awk", size)
     a_run = median(one.seconds for one in rounds["session"]) * 1000 / count
     yield Promise("a session of small logs, ms a run", a_run, 0.55)
-    yield Promise("a session, of grep and awk", ratio(rounds, "session", "grep and awk"), 1 / 20)
-    yield Promise("a session of 4 times as many logs", ratio(rounds, "session, 4 times", "session"), 4.4)
+    yield Promise(
+        "a session, of grep and awk", ratio(rounds, "session", "grep and awk"), 1 / 20
+    )
+    yield Promise(
+        "a session of 4 times as many logs",
+        ratio(rounds, "session, 4 times", "session"),
+        4.4,
+    )
 
 
 def _second(data: Data, folder: Path, size: int) -> Outcome:
@@ -214,11 +295,21 @@ def _second(data: Data, folder: Path, size: int) -> Outcome:
         show("the same logs, read again", rounds, FIRST, size)
         _check_same(rounds, FIRST, SECOND)
         alone = {
-            name: [one.seconds - find.seconds for one, find in zip(rounds[name], rounds["finding"], strict=True)]
+            name: [
+                one.seconds - find.seconds
+                for one, find in zip(rounds[name], rounds["finding"], strict=True)
+            ]
             for name in (FIRST, SECOND)
         }
-        shares = [late / early for early, late in zip(alone[FIRST], alone[SECOND], strict=True)]
-        yield Promise("reading again what has not changed, without finding it", median(shares), 0.1)
+        shares = [
+            late / early
+            for early, late in zip(alone[FIRST], alone[SECOND], strict=True)
+        ]
+        yield Promise(
+            "reading again what has not changed, without finding it",
+            median(shares),
+            0.1,
+        )
 
 
 def large(data: Data) -> Outcome:
@@ -235,23 +326,38 @@ def large(data: Data) -> Outcome:
     rounds = in_turns(contenders, data.repetitions)
     idle = rounds["idle"]
     show(
-        f"one log of {size / GIB:.3g} GiB, 50 steps", {k: v for k, v in rounds.items() if k != "idle"}, "grep -c", size
+        f"one log of {size / GIB:.3g} GiB, 50 steps",
+        {k: v for k, v in rounds.items() if k != "idle"},
+        "grep -c",
+        size,
     )
     yield Promise("a large log, of grep -c", ratio(rounds, OURS, "grep -c"), 0.55)
-    yield Promise("the same on one processor", ratio(rounds, f"{OURS}, one processor", "grep -c"), 1.0)
+    yield Promise(
+        "the same on one processor",
+        ratio(rounds, f"{OURS}, one processor", "grep -c"),
+        1.0,
+    )
     yield _memory("a large log", rounds[OURS], idle)
 
 
-def _memory(what: str, results: Sequence[Measured], idle: Sequence[Measured]) -> Promise:
+def _memory(
+    what: str, results: Sequence[Measured], idle: Sequence[Measured]
+) -> Promise:
     extra = max(one.peak for one in results) - min(one.peak for one in idle)
-    return Promise(f"memory of reading {what}, MB beside an idle process", extra / 1e6, MOST_BYTES / 1e6)
+    return Promise(
+        f"memory of reading {what}, MB beside an idle process",
+        extra / 1e6,
+        MOST_BYTES / 1e6,
+    )
 
 
 def trace(data: Data) -> Outcome:
     """One large NCCL trace: its sums, and reading it as the log of a run."""
     path, size = data("trace", 2 * GIB)
     contenders = {
-        "llmbench nccl": lambda: measured([sys.executable, "-m", "pytest_llmbench.cli.main", "nccl", str(path)]),
+        "llmbench nccl": lambda: measured(
+            [sys.executable, "-m", "pytest_llmbench.cli.main", "nccl", str(path)]
+        ),
         "grep and awk": shell(today.COUNTING, path),
         "reading it as a log": reading("one", path),
         **searches(path, needle=" opCount "),
@@ -260,7 +366,11 @@ def trace(data: Data) -> Outcome:
     rounds = in_turns(contenders, data.repetitions)
     shown = {name: results for name, results in rounds.items() if name != "idle"}
     show(f"one NCCL trace of {size / GIB:.3g} GiB", shown, "grep and awk", size)
-    yield Promise("sums of a trace, of grep and awk", ratio(rounds, "llmbench nccl", "grep and awk"), 1.0)
+    yield Promise(
+        "sums of a trace, of grep and awk",
+        ratio(rounds, "llmbench nccl", "grep and awk"),
+        1.0,
+    )
     yield _memory("a trace as a log", rounds["reading it as a log"], rounds["idle"])
     yield _memory("the sums of a trace", rounds["llmbench nccl"], rounds["idle"])
 
@@ -268,23 +378,58 @@ def trace(data: Data) -> Outcome:
 def many(data: Data) -> Outcome:
     """Hundreds of logs of 20 MB each."""
     path, size = data("many", 500)
-    contenders = {OURS: reading("tree", path), "grep and awk": shell(today.PIPELINE, path), **searches(path)}
+    contenders = {
+        OURS: reading("tree", path),
+        "grep and awk": shell(today.PIPELINE, path),
+        **searches(path),
+    }
     rounds = in_turns({**contenders, "idle": reading("idle")}, data.repetitions)
     shown = {name: rounds[name] for name in contenders}
     show(f"{int(rounds[OURS][0].said['logs'])} logs of 20 MB", shown, "grep -c", size)
     yield _memory("large logs", rounds[OURS], rounds["idle"])
 
 
-CASES: dict[str, Callable[[Data], Outcome]] = {"small": small, "large": large, "trace": trace, "many": many}
+CASES: dict[str, Callable[[Data], Outcome]] = {
+    "small": small,
+    "large": large,
+    "trace": trace,
+    "many": many,
+}
 
 
 def main() -> int:
-    """Print a table for each case, and the promises; exit code 1 where one is broken."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="which (default: all)")
-    parser.add_argument("--scale", type=float, default=1.0, metavar="X", help="of the full sizes (default: 1)")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="where logs are kept for the next time (15 GB)")
-    parser.add_argument("--repetitions", type=int, default=5, metavar="N", help="rounds of each table (default: 5)")
+    """Print a table for each case, and the promises; exit code 1 where one is
+    broken."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        choices=CASES,
+        default=list(CASES),
+        help="which (default: all)",
+    )
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="of the full sizes (default: 1)",
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="where logs are kept for the next time (15 GB)",
+    )
+    parser.add_argument(
+        "--repetitions",
+        type=int,
+        default=5,
+        metavar="N",
+        help="rounds of each table (default: 5)",
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = (given.folder or Path(name)).absolute()
@@ -293,7 +438,9 @@ def main() -> int:
         promises = [promise for case in given.cases for promise in CASES[case](data)]
     print("\n| promised | measured | at most | |\n|---|---|---|---|")
     for text, value, most in promises:
-        print(f"| {text} | {value:.3g} | {most:.3g} | {'kept' if value <= most else 'BROKEN'} |")
+        print(
+            f"| {text} | {value:.3g} | {most:.3g} | {'kept' if value <= most else 'BROKEN'} |"
+        )
     return int(given.scale == 1 and any(value > most for _, value, most in promises))
 
 

@@ -1,5 +1,5 @@
-"""Writes what `benchmarks.speed.ingest` reads, in a process of its own: `python benchmarks/speed/ingest_logs.py KIND
-PATH SIZE`."""
+"""Writes what `benchmarks.speed.ingest` reads, in a process of its own: `python
+benchmarks/speed/ingest_logs.py KIND PATH SIZE`."""
 
 from __future__ import annotations
 
@@ -66,17 +66,25 @@ ORDINARY: tuple[Line, ...] = (
     "-GPTDataset-train-sample_index.npy",
     lambda r: f"|   tensor_model_parallel_size_{r.randrange(99)}: {r.randrange(9)}",
 )  # fmt: skip
-"""Lines of other modules, as logs of NeMo, Megatron, torch and NCCL hold them by the thousand."""
+"""Lines of other modules, as logs of NeMo, Megatron, torch and NCCL hold them by the
+thousand."""
 
 
 def small(folder: Path, count: int) -> None:
-    """Write that many runs of 50 steps: all documented configurations of NeMo 2, night after night."""
+    """Write that many runs of 50 steps: all documented configurations of NeMo 2, night
+    after night."""
     baselines = [one for one in shipped().values() if one.dialect == "nemo2"]
     for number in range(count):
         night, position = divmod(number, len(baselines))
         started = START + timedelta(days=night, minutes=position)
         factor = 1 + 0.003 * ((number * 7919) % 13 - 6) / 6
-        write_run(folder, baselines[position], started=started, job_id=str(1_000_000 + number), factor=factor)
+        write_run(
+            folder,
+            baselines[position],
+            started=started,
+            job_id=str(1_000_000 + number),
+            factor=factor,
+        )
 
 
 def large(path: Path, size: int) -> None:
@@ -86,18 +94,24 @@ def large(path: Path, size: int) -> None:
 
 
 def many(folder: Path, count: int) -> None:
-    """Write that many logs of 20 MB, each of a job of its own with other steps and other lines before them."""
+    """Write that many logs of 20 MB, each of a job of its own with other steps and
+    other lines before them."""
     body = _body(Random(0))
     for number in range(count):
         random = Random(number)
         begin = body.index(b"\n", random.randrange(len(body) // 2)) + 1
-        path = folder / f"nightly_{number}" / f"log-account.pretrain_{2_000_000 + number}_0.out"
+        path = (
+            folder
+            / f"nightly_{number}"
+            / f"log-account.pretrain_{2_000_000 + number}_0.out"
+        )
         path.parent.mkdir(parents=True)
         path.write_bytes(b"".join(_log(MANY_SIZE, random, body[begin:] + body[:begin])))
 
 
 def trace(path: Path, size: int) -> None:
-    """Write one trace of about that many bytes: what eight ranks do in their communicators, over and over."""
+    """Write one trace of about that many bytes: what eight ranks do in their
+    communicators, over and over."""
     random = Random(2)
     ranks = [_communicator(rank, random) for rank in [*range(8)] * 6]
     with path.open("w", encoding="ascii") as file:
@@ -106,11 +120,15 @@ def trace(path: Path, size: int) -> None:
             number = step << 20
             while file.tell() < size * (step + 1) // TRACED_STEPS:
                 number += 1
-                file.writelines(operations[number % len(operations)].format(number=number) for operations in ranks)
+                file.writelines(
+                    operations[number % len(operations)].format(number=number)
+                    for operations in ranks
+                )
 
 
 def _communicator(rank: int, random: Random) -> list[str]:
-    """Return the lines of a rank's operations in one communicator, all but their number."""
+    """Return the lines of a rank's operations in one communicator, all but their
+    number."""
     tail = f"comm 0x{random.randrange(1 << 47):x} [nranks={2 << random.randrange(9)}] stream 0x55d4{rank:08x}"
     return [
         f"node-0001:{40_000 + rank}:{40_000 + rank} [{rank}] NCCL INFO {random.choice(COLLECTIVES)}: "
@@ -145,10 +163,17 @@ def _step(step: int, steps: int, random: Random) -> str:
 
 
 def _body(random: Random) -> bytes:
-    return "".join(f"{random.choice(ORDINARY)(random)}\n" for _ in range(BODY_LINES)).encode()
+    return "".join(
+        f"{random.choice(ORDINARY)(random)}\n" for _ in range(BODY_LINES)
+    ).encode()
 
 
-KINDS: dict[str, Callable[[Path, int], None]] = {"small": small, "large": large, "many": many, "trace": trace}
+KINDS: dict[str, Callable[[Path, int], None]] = {
+    "small": small,
+    "large": large,
+    "many": many,
+    "trace": trace,
+}
 
 if __name__ == "__main__":
     KINDS[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3]))

@@ -1,4 +1,5 @@
-"""Reads as a session does, in a process of its own: `python benchmarks/speed/ingest_reading.py HOW PATH...`."""
+"""Reads as a session does, in a process of its own: `python
+benchmarks/speed/ingest_reading.py HOW PATH...`."""
 
 from __future__ import annotations
 
@@ -48,13 +49,19 @@ def find(paths: Sequence[Path], _cache: Path | None) -> list[ParsedLog]:
 
 
 def least(paths: Sequence[Path], _cache: Path | None) -> list[ParsedLog]:
-    """Read, search and count the line feeds of large files as `one` does, and do nothing else."""
+    """Read, search and count the line feeds of large files as `one` does, and do
+    nothing else."""
     search = LogCollector().choose_markers(LARGEST)
     search.prepare()
     threads = count_processors()
     for path in paths:
         with File(path) as file, ThreadPoolExecutor(threads) as pool:
-            list(pool.map(partial(_pass_over, file, search, threads * BLOCK), range(0, threads * BLOCK, BLOCK)))
+            list(
+                pool.map(
+                    partial(_pass_over, file, search, threads * BLOCK),
+                    range(0, threads * BLOCK, BLOCK),
+                )
+            )
     return []
 
 
@@ -84,20 +91,46 @@ HOW: dict[str, Callable[[Sequence[Path], Path | None], list[ParsedLog]]] = {
 def peak_bytes() -> int:
     """Return the most memory that this process had at once."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
-    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+    return next(
+        int(line.split()[1]) * 1024
+        for line in status.splitlines()
+        if line.startswith("VmHWM")
+    )
 
 
 def main() -> None:
-    """Print how long reading took, without imports, with what was read and the peak of memory."""
+    """Print how long reading took, without imports, with what was read and the peak of
+    memory."""
     how, *rest = sys.argv[1:]
-    cache = next((Path(one.removeprefix(CACHE)) for one in rest if one.startswith(CACHE)), None)
-    parse_blocks([b"Training epoch 0, iteration 0/1 | global_step: 0 | train_step_timing in s: 1.5\n"])  # imports
+    cache = next(
+        (Path(one.removeprefix(CACHE)) for one in rest if one.startswith(CACHE)), None
+    )
+    parse_blocks(
+        [
+            b"Training epoch 0, iteration 0/1 | global_step: 0 | train_step_timing in s: 1.5\n"
+        ]
+    )  # imports
     begin = time.perf_counter()
     logs = HOW[how]([Path(one) for one in rest if not one.startswith(CACHE)], cache)
     seconds = time.perf_counter() - begin
     steps = sum(len(part.steps) for log in logs for part in log.segments)
-    mean = float(np.mean([part.steps.seconds.mean() for log in logs for part in log.segments] or [0.0]))
-    print(json.dumps({"seconds": seconds, "peak": peak_bytes(), "logs": len(logs), "steps": steps, "mean": mean}))
+    mean = float(
+        np.mean(
+            [part.steps.seconds.mean() for log in logs for part in log.segments]
+            or [0.0]
+        )
+    )
+    print(
+        json.dumps(
+            {
+                "seconds": seconds,
+                "peak": peak_bytes(),
+                "logs": len(logs),
+                "steps": steps,
+                "mean": mean,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

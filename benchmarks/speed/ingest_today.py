@@ -1,7 +1,9 @@
-"""What users do today: the shell's tools on the lines of a log, and a loop in Python. It uses nothing of this project.
+"""What users do today: the shell's tools on the lines of a log, and a loop in Python.
+It uses nothing of this project.
 
-python benchmarks/speed/ingest_today.py FOLDER: the loop over all logs of a folder. With --least: every field of each
-step and nothing else, which no way of reading them in Python does much faster.
+python benchmarks/speed/ingest_today.py FOLDER: the loop over all logs of a folder. With
+--least: every field of each step and nothing else, which no way of reading them in
+Python does much faster.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ for log in $(find "$@" -name 'log-*.out'); do
         END { mean = sum / n; print name, mean, sqrt((squares - n * mean ^ 2) / (n - 1)) }'
 done
 """
-"""Mean and standard deviation of iterations 11 to 44 of each log, one pipeline for each."""
+"""Mean and standard deviation of iterations 11 to 44 of each log, one pipeline for
+each."""
 
 COUNTING = r"""
 grep ' opCount ' "$1" | awk '{ count[$5]++; elements[$5] += $13 }
@@ -41,30 +44,57 @@ def read(path: Path) -> list[tuple[int, float, float]]:
     found = []
     with path.open(encoding="utf-8", errors="replace") as log:
         for line in log:
-            step, seconds, tflops = STEP.search(line), SECONDS.search(line), TFLOPS.search(line)
+            step, seconds, tflops = (
+                STEP.search(line),
+                SECONDS.search(line),
+                TFLOPS.search(line),
+            )
             if step and seconds:
-                found.append((int(step[1]), float(seconds[1]), float(tflops[1]) if tflops else 0.0))
+                found.append(
+                    (
+                        int(step[1]),
+                        float(seconds[1]),
+                        float(tflops[1]) if tflops else 0.0,
+                    )
+                )
     return found
 
 
 def read_least(path: str) -> list[list[float]]:
-    """Return the columns of a log, its step number among them; the first step lacks the last one."""
+    """Return the columns of a log, its step number among them; the first step lacks the
+    last one."""
     with open(path, "rb") as log:
-        rows = [line.split(b" | ") for line in log.read().split(b"\n") if b"train_step_timing in s: " in line]
+        rows = [
+            line.split(b" | ")
+            for line in log.read().split(b"\n")
+            if b"train_step_timing in s: " in line
+        ]
     columns = list(zip(*rows, strict=False))[1:]
-    return [[float(field.partition(b": ")[2]) for field in column] for column in columns]
+    return [
+        [float(field.partition(b": ")[2]) for field in column] for column in columns
+    ]
 
 
 def main() -> None:
-    """Read all logs below the given folders, and print how long that took, with the number of steps."""
+    """Read all logs below the given folders, and print how long that took, with the
+    number of steps."""
     least = LEAST in sys.argv
     folders = [argument for argument in sys.argv[1:] if argument != LEAST]
     begin = time.perf_counter()
     if least:
-        paths = [f"{place}/{name}" for folder in folders for place, _, names in os.walk(folder) for name in names]
+        paths = [
+            f"{place}/{name}"
+            for folder in folders
+            for place, _, names in os.walk(folder)
+            for name in names
+        ]
         logs = [len(read_least(path)[0]) for path in paths if path.endswith(".out")]
     else:
-        logs = [len(read(path)) for folder in folders for path in Path(folder).rglob("log-*.out")]
+        logs = [
+            len(read(path))
+            for folder in folders
+            for path in Path(folder).rglob("log-*.out")
+        ]
     seconds = time.perf_counter() - begin
     print(json.dumps({"seconds": seconds, "logs": len(logs), "steps": sum(logs)}))
 

@@ -1,10 +1,11 @@
 """The jobs whose instructions are counted: each is something that a user waits for.
 
-A job has two functions. `prepare` writes its input into an empty folder and is not counted. `run` does
-the work in a new process; only what happens inside `with counting:` is counted. It returns a short text
-that states what was done: a job whose text differs from the recorded one fails the gate, so that no job
-gets faster by doing less. Imports of the package are counted in `idle` and `import` alone: they would be
-most of every other job.
+A job has two functions. `prepare` writes its input into an empty folder and is not
+counted. `run` does the work in a new process; only what happens inside `with counting:`
+is counted. It returns a short text that states what was done: a job whose text differs
+from the recorded one fails the gate, so that no job gets faster by doing less. Imports
+of the package are counted in `idle` and `import` alone: they would be most of every
+other job.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from random import Random
 START = datetime(2026, 3, 2, 1, tzinfo=UTC)
 
 PLUGIN = ("-p", "pytest_llmbench.plugin")
-"""Other plugins that are installed are not loaded: `PYTEST_DISABLE_PLUGIN_AUTOLOAD` is set."""
+"""Other plugins that are installed are not loaded: `PYTEST_DISABLE_PLUGIN_AUTOLOAD` is
+set."""
 
 Counting = AbstractContextManager[object]
 Run = Callable[[Path, Counting], str]
@@ -32,7 +34,8 @@ Run = Callable[[Path, Counting], str]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. `base`, if given, does the same without the plugin; its instructions are subtracted."""
+    """One job. `base`, if given, does the same without the plugin; its instructions are
+    subtracted."""
 
     what: str
     prepare: Callable[[Path], None]
@@ -41,7 +44,14 @@ class Job:
 
 
 LIBRARIES = (
-    *("pytest", "numpy", "yaml", "pytest_llmbench.logs.sources.zstd", "jinja2", "sqlalchemy.dialects.sqlite"),
+    *(
+        "pytest",
+        "numpy",
+        "yaml",
+        "pytest_llmbench.logs.sources.zstd",
+        "jinja2",
+        "sqlalchemy.dialects.sqlite",
+    ),
     *("hyperscan", "ahocorasick_rs", "sqlite3", "xml.etree.ElementTree"),
 )
 
@@ -53,7 +63,8 @@ def load_libraries() -> None:
 
 
 def load_package(*folders: str) -> None:
-    """Import all modules of these folders of the package (by default all but its test suite), and the libraries."""
+    """Import all modules of these folders of the package (by default all but its test
+    suite), and the libraries."""
     import pytest_llmbench
 
     load_libraries()
@@ -74,7 +85,9 @@ def run_pytest(folder: Path, counting: Counting, *arguments: str) -> str:
     printed = io.StringIO()
     with counting, contextlib.redirect_stdout(printed):
         code = pytest.main(["-q", "-p", "no:cacheprovider", *arguments])
-    last = next((line for line in reversed(printed.getvalue().splitlines()) if line.strip()), "")
+    last = next(
+        (line for line in reversed(printed.getvalue().splitlines()) if line.strip()), ""
+    )
     return f"exit code {int(code)}, {last.strip('= ').partition(' in ')[0]}"
 
 
@@ -88,10 +101,14 @@ def run_llmbench(folder: Path, counting: Counting, *arguments: str) -> str:
     return f"exit code {code}"
 
 
-def write_runs(folder: Path, count: int, *, first: int = 0, factor: float = 1.0) -> None:
-    """Write `count` generated runs into `folder`: all shipped configurations in turn, one day after the other.
+def write_runs(
+    folder: Path, count: int, *, first: int = 0, factor: float = 1.0
+) -> None:
+    """Write `count` generated runs into `folder`: all shipped configurations in turn,
+    one day after the other.
 
-    `first` is the number of the first run, from which its job id and day follow; `factor` slows all of them down.
+    `first` is the number of the first run, from which its job id and day follow;
+    `factor` slows all of them down.
     """
     from generator import write_run
     from generator.__main__ import shipped
@@ -117,7 +134,8 @@ def collect_with_plugin(folder: Path, counting: Counting) -> str:
 
 
 def collect_without_plugin(folder: Path, counting: Counting) -> str:
-    """Collect an empty project with another, empty plugin: with `-p` pytest looks at all installed packages."""
+    """Collect an empty project with another, empty plugin: with `-p` pytest looks at
+    all installed packages."""
     return run_pytest(folder, counting, "-p", "speed", "--collect-only")
 
 
@@ -144,7 +162,9 @@ def import_package(folder: Path, counting: Counting) -> str:
 def write_judged(folder: Path) -> None:
     """Write the JSON document of a session of 82 runs."""
     write_runs(folder / "runs", 82)
-    run_pytest(folder, contextlib.nullcontext(), "--llmb-logs=runs", "--llmb-json=session.json")
+    run_pytest(
+        folder, contextlib.nullcontext(), "--llmb-logs=runs", "--llmb-json=session.json"
+    )
 
 
 def render_page(folder: Path, counting: Counting) -> str:
@@ -166,12 +186,15 @@ def write_history(folder: Path, days: int = 365) -> None:
 
     from pytest_llmbench.history.store import locate_store
 
-    for _ in fill(locate_store("history.db", folder), days, list(shipped().values())[:5]):
+    for _ in fill(
+        locate_store("history.db", folder), days, list(shipped().values())[:5]
+    ):
         pass
 
 
 def read_history(folder: Path, counting: Counting) -> str:
-    """Check the history and read its runs, as a session does; there a thread does the first, which varies."""
+    """Check the history and read its runs, as a session does; there a thread does the
+    first, which varies."""
     from generator.__main__ import shipped
 
     from pytest_llmbench.history.queries import read_stored_runs
@@ -193,7 +216,9 @@ def write_site_history(folder: Path) -> None:
 def write_site(folder: Path, counting: Counting) -> str:
     """Run `llmbench site` over the history."""
     load_package()
-    done = run_llmbench(folder, counting, "site", "--history", "history.db", "-o", "site")
+    done = run_llmbench(
+        folder, counting, "site", "--history", "history.db", "-o", "site"
+    )
     return f"{done}, {sum(1 for _ in (folder / 'site').rglob('*.html'))} pages"
 
 
@@ -203,7 +228,8 @@ STEPS = 2_000
 
 
 def format_step(dialect: str, step: int, seconds: float, moment: datetime) -> str:
-    """Return the line that a framework prints after step `step` (from 0); `moment` is the end of the step."""
+    """Return the line that a framework prints after step `step` (from 0); `moment` is
+    the end of the step."""
     from generator import lines
 
     loss = 12.0 - 8.0 * step / STEPS
@@ -215,23 +241,35 @@ def format_step(dialect: str, step: int, seconds: float, moment: datetime) -> st
     }
     match dialect:
         case "nemo1":
-            return lines.nemo1_bar(step + 1, STEPS, step * 7.3, (STEPS - step) * 7.3, values)
+            return lines.nemo1_bar(
+                step + 1, STEPS, step * 7.3, (STEPS - step) * 7.3, values
+            )
         case "nemo2":
             return lines.nemo2_line(step, STEPS, values)
         case "megatron":
-            return lines.megatron_line(moment, step + 1, STEPS, seconds, batch=128, tflops=611.9, loss=loss)
+            return lines.megatron_line(
+                moment, step + 1, STEPS, seconds, batch=128, tflops=611.9, loss=loss
+            )
         case "maxtext":
             return lines.maxtext_line(
-                step, seconds, tflops=460.48, tokens_per_second=1035.97, total_weights=524288, loss=loss
+                step,
+                seconds,
+                tflops=460.48,
+                tokens_per_second=1035.97,
+                total_weights=524288,
+                loss=loss,
             )
         case "torchtitan":
-            return lines.torchtitan_line(moment, step + 1, loss=loss, tokens_per_second=5110.0, tflops=299.8)
+            return lines.torchtitan_line(
+                moment, step + 1, loss=loss, tokens_per_second=5110.0, tflops=299.8
+            )
         case _:
             return lines.mlperf_step(step, seconds, loss, 512)
 
 
 def write_log(dialect: str) -> Callable[[Path], None]:
-    """Return the function that writes a log of 2,000 steps, with a line of another module after each."""
+    """Return the function that writes a log of 2,000 steps, with a line of another
+    module after each."""
 
     def prepare(folder: Path) -> None:
         random, moment = Random(dialect), START
@@ -240,7 +278,9 @@ def write_log(dialect: str) -> Callable[[Path], None]:
                 seconds = random.uniform(7.2, 7.4)
                 moment += timedelta(seconds=seconds)
                 log.write(format_step(dialect, step, seconds, moment) + "\n")
-                log.write(f"{moment:%Y-%m-%d %H:%M:%S} another module wrote {random.randrange(10**9)}\n")
+                log.write(
+                    f"{moment:%Y-%m-%d %H:%M:%S} another module wrote {random.randrange(10**9)}\n"
+                )
 
     return prepare
 
@@ -273,7 +313,8 @@ def write_large_log(folder: Path) -> None:
 
 
 def read_large_log(folder: Path, counting: Counting) -> str:
-    """Read a large log block by block in one thread: threads that wait for each other execute a varying number."""
+    """Read a large log block by block in one thread: threads that wait for each other
+    execute a varying number."""
     from pytest_llmbench.logs.log_reader import parse_blocks
 
     load_parser()
@@ -341,19 +382,32 @@ def compare_sides(folder: Path, counting: Counting) -> str:
 
 
 JOBS: dict[str, Job] = {
-    "idle": Job("the plugin, installed and not used", lambda _: None, collect_with_plugin, base=collect_without_plugin),
-    "import": Job("importing what reads runs and baselines", lambda _: None, import_package),
-    "session": Job("a session of 22 runs", write_documented_runs, judge_documented_runs),
+    "idle": Job(
+        "the plugin, installed and not used",
+        lambda _: None,
+        collect_with_plugin,
+        base=collect_without_plugin,
+    ),
+    "import": Job(
+        "importing what reads runs and baselines", lambda _: None, import_package
+    ),
+    "session": Job(
+        "a session of 22 runs", write_documented_runs, judge_documented_runs
+    ),
     "page": Job("the HTML page of 82 runs", write_judged, render_page),
     "history": Job("a year of history", write_history, read_history),
     "site": Job("`llmbench site` of 90 days", write_site_history, write_site),
     **{
-        f"read-{dialect}": Job(f"reading 2,000 steps of {dialect}", write_log(dialect), read_training_log)
+        f"read-{dialect}": Job(
+            f"reading 2,000 steps of {dialect}", write_log(dialect), read_training_log
+        )
         for dialect in ("nemo1", "nemo2", "megatron", "maxtext", "torchtitan", "mlperf")
     },
     "read-large": Job("reading 32 MB with 50 steps", write_large_log, read_large_log),
     "nccl": Job("`llmbench nccl` of 8 MB", write_trace, analyse_trace),
     "find": Job("finding 500 runs", write_many_runs, find_many_runs),
     "judge": Job("judging 500 runs", write_many_runs, judge_many_runs),
-    "compare": Job("`llmbench compare` of 6 runs and 6", write_two_sides, compare_sides),
+    "compare": Job(
+        "`llmbench compare` of 6 runs and 6", write_two_sides, compare_sides
+    ),
 }

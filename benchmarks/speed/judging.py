@@ -53,7 +53,8 @@ def write(folder: Path, count: int) -> None:
 
 
 def main() -> int:
-    """Print a table; exit code 1 where judging takes longer than reading, or a verdict more than a millisecond."""
+    """Print a table; exit code 1 where judging takes longer than reading, or a verdict
+    more than a millisecond."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1000)
     count = parser.parse_args().runs
@@ -63,24 +64,40 @@ def main() -> int:
         catalog = load(settings)
         now = START + timedelta(days=count // len(catalog.baselines) + 1)
         reading, found = timed(lambda: ingest(settings, catalog, now))
-        measuring, measured = timed(lambda: evaluate.measure_runs(found.runs, catalog, now))
-        first, _ = timed(lambda: evaluate.judge_measured(measured, settings, catalog, now))
-        judging, judged = timed(lambda: evaluate.judge_measured(measured, settings, catalog, now))
+        measuring, measured = timed(
+            lambda: evaluate.measure_runs(found.runs, catalog, now)
+        )
+        first, _ = timed(
+            lambda: evaluate.judge_measured(measured, settings, catalog, now)
+        )
+        judging, judged = timed(
+            lambda: evaluate.judge_measured(measured, settings, catalog, now)
+        )
         each = Settings(logs=settings.logs, runs="each")
-        every, all_results = timed(lambda: evaluate.judge_measured(measured, each, catalog, now))
+        every, all_results = timed(
+            lambda: evaluate.judge_measured(measured, each, catalog, now)
+        )
         of_configurations = [
-            one for _, per_baseline in judged.by_id.values() for one in per_baseline if one.measurements
+            one
+            for _, per_baseline in judged.by_id.values()
+            for one in per_baseline
+            if one.measurements
         ]
         engine, _ = timed(lambda: [judge(one) for one in of_configurations])
     per_verdict = engine / len(of_configurations) * 1000
-    print(f"| {count} runs, {len(of_configurations)} configurations | CPU s | of reading |")
+    print(
+        f"| {count} runs, {len(of_configurations)} configurations | CPU s | of reading |"
+    )
     print("|---|---|---|")
     for label, seconds in (
         ("finding, reading and identifying", reading),
         ("measuring", measuring),
         ("judging the newest of each configuration, with the noise of all", judging),
         ("the same, the first time", first),
-        (f"judging each run in an item of its own ({len(all_results.by_id)} verdicts)", every),
+        (
+            f"judging each run in an item of its own ({len(all_results.by_id)} verdicts)",
+            every,
+        ),
     ):
         print(f"| {label} | {seconds:.2f} | {seconds / reading:.3f} |")
     of_reading = engine / len(of_configurations) / (reading / count)

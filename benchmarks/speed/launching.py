@@ -1,9 +1,11 @@
-"""What a session costs while it launches: 200 jobs beside 10, on a real Slurm that is started for it.
+"""What a session costs while it launches: 200 jobs beside 10, on a real Slurm that is
+started for it.
 
 python -m benchmarks.speed.launching [--jobs 200] [--few 10] [--seconds 60]
 
-Needs Slurm (tests/integration/slurm/cluster install) and takes about four minutes. The jobs train nothing: each prints
-some steps, waits until it is let go, and prints the rest. Slurm's commands are wrapped, early on PATH, to count them.
+Needs Slurm (tests/integration/slurm/cluster install) and takes about four minutes. The
+jobs train nothing: each prints some steps, waits until it is let go, and prints the
+rest. Slurm's commands are wrapped, early on PATH, to count them.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ printf '%s %s %s\\n' {name} "${{begin/,/.}}" "${{EPOCHREALTIME/,/.}}" >>{calls}
 exit "$code"
 """
 JOB = 'steps 1.0 0 20; flock --shared "$STAGE_PATH/gate" true; steps 1.0 21'
-"""What a job does: it waits for a lock that this process has, which costs nothing however many wait."""
+"""What a job does: it waits for a lock that this process has, which costs nothing
+however many wait."""
 
 TICKS = os.sysconf("SC_CLK_TCK")
 SETTLED_SECONDS = 20.0
@@ -54,10 +57,12 @@ MOST_CPU = 0.05
 """Of a core, by pytest itself while it waits."""
 
 MOST_SUBMITTING = 3.0
-"""Seconds of a submission beside those of a plain sbatch with three writes to the disk, as safe submitting needs."""
+"""Seconds of a submission beside those of a plain sbatch with three writes to the disk,
+as safe submitting needs."""
 
 MOST_JUDGING = 2.0
-"""CPU seconds of pytest from the last poll to the end, beside those of judging the same logs from disk."""
+"""CPU seconds of pytest from the last poll to the end, beside those of judging the same
+logs from disk."""
 
 WAITING_LINES = 4.0
 """Lines of output a minute while nothing changes."""
@@ -74,7 +79,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Usage:
-    """What a process has used: CPU seconds of its own, and of the children that it has waited for."""
+    """What a process has used: CPU seconds of its own, and of the children that it has
+    waited for."""
 
     at: float
     own: float
@@ -82,7 +88,8 @@ class Usage:
 
 
 class Session:
-    """One pytest session in a folder of its own, whose jobs wait until they are let go."""
+    """One pytest session in a folder of its own, whose jobs wait until they are let
+    go."""
 
     def __init__(self, folder: Path, cluster: Cluster, jobs: int) -> None:
         self.folder, self.cluster, self.jobs = folder, cluster, jobs
@@ -90,7 +97,9 @@ class Session:
         self.samples: list[Usage] = []
         write_recipe(folder, {f"{number}b": JOB for number in range(1, jobs + 1)})
         file = folder / "cluster.yaml"
-        file.write_text(file.read_text().replace("gres: gpu:8", "gres: gpu:1"))  # so that eight of them fit on a node
+        file.write_text(
+            file.read_text().replace("gres: gpu:8", "gres: gpu:1")
+        )  # so that eight of them fit on a node
         self._wrap()
         self.gate = (folder / "stage" / "gate").open("w")
         fcntl.flock(self.gate, fcntl.LOCK_EX)
@@ -100,7 +109,11 @@ class Session:
         (self.folder / "calls").touch()
         for name in PROGRAMS:
             wrapper = self.folder / "bin" / name
-            wrapper.write_text(WRAPPER.format(name=name, program=shutil.which(name), calls=self.folder / "calls"))
+            wrapper.write_text(
+                WRAPPER.format(
+                    name=name, program=shutil.which(name), calls=self.folder / "calls"
+                )
+            )
             wrapper.chmod(0o755)
 
     @contextmanager
@@ -108,7 +121,11 @@ class Session:
         """Start pytest, and leave nothing behind."""
         with (self.folder / "out.txt").open("wb") as output:
             self.process = subprocess.Popen(
-                [*_pytest(), "--llmb-launch"], cwd=self.folder, env=self.environment, stdout=output, stderr=output
+                [*_pytest(), "--llmb-launch"],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=output,
+                stderr=output,
             )
         try:
             yield
@@ -126,7 +143,9 @@ class Session:
     @property
     def calls(self) -> list[Call]:
         """Return the calls so far, in the order in which they ended."""
-        rows = (line.split() for line in (self.folder / "calls").read_text().splitlines())
+        rows = (
+            line.split() for line in (self.folder / "calls").read_text().splitlines()
+        )
         return [Call(name, float(begin), float(end)) for name, begin, end in rows]
 
     def polls(self) -> list[float]:
@@ -148,11 +167,16 @@ class Session:
         return Usage(time.time(), ticks[0] + ticks[1], ticks[2] + ticks[3])
 
     def wait_until(self, true: Callable[[], object], seconds: float, what: str) -> None:
-        """Wait until something is true; the benchmark fails where it does not become true, or pytest ends before."""
+        """Wait until something is true; the benchmark fails where it does not become
+        true, or pytest ends before."""
         end = time.monotonic() + seconds
         while not true():
             if self.process.poll() is not None or time.monotonic() > end:
-                raise SystemExit("\n".join((*self.lines[-30:], f"{self.jobs} jobs: {what} did not happen")))
+                raise SystemExit(
+                    "\n".join(
+                        (*self.lines[-30:], f"{self.jobs} jobs: {what} did not happen")
+                    )
+                )
             time.sleep(0.2)
 
     def submitted(self) -> bool:
@@ -170,7 +194,11 @@ class Session:
         end = time.monotonic() + 180
         while self.process.poll() is None:
             if time.monotonic() > end:
-                raise SystemExit("\n".join((*self.lines[-30:], f"{self.jobs} jobs: pytest does not end")))
+                raise SystemExit(
+                    "\n".join(
+                        (*self.lines[-30:], f"{self.jobs} jobs: pytest does not end")
+                    )
+                )
             self._sample()
             time.sleep(0.1)
         self.ended = time.time()
@@ -183,7 +211,9 @@ class Session:
 
     def used_since(self, moment: float) -> float:
         """Return the CPU seconds of pytest itself from a moment to its end."""
-        return self.samples[-1].own - max(one.own for one in self.samples if one.at <= moment)
+        return self.samples[-1].own - max(
+            one.own for one in self.samples if one.at <= moment
+        )
 
     @property
     def submitting(self) -> float:
@@ -194,7 +224,9 @@ class Session:
     @property
     def last_job(self) -> float:
         """Return when the last job ended: its log is not written any more."""
-        return max(log.stat().st_mtime for log in (self.folder / "stage").rglob("log-*"))
+        return max(
+            log.stat().st_mtime for log in (self.folder / "stage").rglob("log-*")
+        )
 
     @property
     def verdicts(self) -> int:
@@ -205,7 +237,8 @@ class Session:
 
 @dataclass(frozen=True)
 class Waiting:
-    """What a session does while nothing changes: `commands` and `lines` a minute, shares of a core."""
+    """What a session does while nothing changes: `commands` and `lines` a minute,
+    shares of a core."""
 
     commands: float
     of_each: dict[str, int]
@@ -224,7 +257,10 @@ def waiting(session: Session, before: Usage, lines: int) -> Waiting:
     names = [call.name for call in since]
     a_poll = len(names) / max(1, names.count("sacct"))
     return Waiting(
-        commands=60 * a_poll * len(gaps) / sum(gaps),  # of whole pauses, so that it does not matter when it was looked
+        commands=60
+        * a_poll
+        * len(gaps)
+        / sum(gaps),  # of whole pauses, so that it does not matter when it was looked
         of_each={name: names.count(name) for name in PROGRAMS if name in names},
         own=(now.own - before.own) / seconds,
         children=(now.children - before.children) / seconds,
@@ -233,11 +269,22 @@ def waiting(session: Session, before: Usage, lines: int) -> Waiting:
 
 
 def plain_submissions(session: Session) -> float:
-    """Return the seconds of as many plain submissions of the same job, one after another, each with three writes to
-    the disk (what is about to be, its process, its id); they are cancelled."""
+    """Return the seconds of as many plain submissions of the same job, one after
+    another, each with three writes to the disk (what is about to be, its process, its
+    id); they are cancelled."""
     recipe = session.folder / "recipe"
-    environment = {"STAGE_PATH": str(session.folder / "plain"), "DTYPE": "bf16", "MODEL_SIZE": "1b"}
-    options = ("--hold", "--gres=gpu:1", "-N", "1", f"--output={session.folder}/plain-%j")
+    environment = {
+        "STAGE_PATH": str(session.folder / "plain"),
+        "DTYPE": "bf16",
+        "MODEL_SIZE": "1b",
+    }
+    options = (
+        "--hold",
+        "--gres=gpu:1",
+        "-N",
+        "1",
+        f"--output={session.folder}/plain-%j",
+    )
     begin, submitted = time.monotonic(), []
     with closing(sqlite3.connect(session.folder / "plain.db")) as database:
         database.execute("CREATE TABLE job (said TEXT)")
@@ -285,7 +332,9 @@ def measure(cluster: Cluster, folder: Path, arguments: argparse.Namespace) -> bo
             each.wait_until(each.settled, 180, "a time without changes")
         before = [(each.usage(), len(each.lines)) for each in (few, many)]
         time.sleep(arguments.seconds)
-        of_few, of_many = (waiting(each, *then) for each, then in zip((few, many), before, strict=True))
+        of_few, of_many = (
+            waiting(each, *then) for each, then in zip((few, many), before, strict=True)
+        )
         few.let_go()
         many.let_go()
     last_poll = max(call.end for call in many.calls if call.name in ("sacct", "squeue"))
@@ -296,7 +345,8 @@ def measure(cluster: Cluster, folder: Path, arguments: argparse.Namespace) -> bo
             f"{of_few.commands:.1f}",
             f"{of_many.commands:.1f}",
             f"equal, at most {MOST_COMMANDS:g}",
-            abs(of_many.commands / of_few.commands - 1) < 0.1 and of_many.commands <= MOST_COMMANDS,
+            abs(of_many.commands / of_few.commands - 1) < 0.1
+            and of_many.commands <= MOST_COMMANDS,
         ),
         (
             "pytest itself while waiting, of a core",
@@ -305,7 +355,13 @@ def measure(cluster: Cluster, folder: Path, arguments: argparse.Namespace) -> bo
             f"under {MOST_CPU:.0%}",
             of_many.own < MOST_CPU,
         ),
-        ("the commands that it started, of a core", f"{of_few.children:.2%}", f"{of_many.children:.2%}", "", True),
+        (
+            "the commands that it started, of a core",
+            f"{of_few.children:.2%}",
+            f"{of_many.children:.2%}",
+            "",
+            True,
+        ),
         (
             "lines of output a minute while waiting",
             f"{of_few.lines:.1f}",
@@ -320,7 +376,13 @@ def measure(cluster: Cluster, folder: Path, arguments: argparse.Namespace) -> bo
             f"under {MOST_SUBMITTING:g}",
             many.submitting < MOST_SUBMITTING * plain,
         ),
-        ("from the end of the last job to the poll that sees it", "", f"{last_poll - many.last_job:.1f} s", "", True),
+        (
+            "from the end of the last job to the poll that sees it",
+            "",
+            f"{last_poll - many.last_job:.1f} s",
+            "",
+            True,
+        ),
         (
             "CPU from that poll to the end, of judging the same logs from disk",
             "",
@@ -339,9 +401,18 @@ def measure(cluster: Cluster, folder: Path, arguments: argparse.Namespace) -> bo
     ]
     print(f"| | {few.jobs} jobs | {many.jobs} jobs | promised |\n|---|---|---|---|")
     for label, with_few, with_many, promised, kept in rows:
-        print(f"| {label} | {with_few} | {with_many} | {promised}{'' if kept else ': BROKEN'} |")
-    spent = {name: [call.end - call.begin for call in many.calls if call.name == name] for name in PROGRAMS}
-    told = ", ".join(f"{len(times)} {name} ({sum(times):.1f} s)" for name, times in spent.items() if times)
+        print(
+            f"| {label} | {with_few} | {with_many} | {promised}{'' if kept else ': BROKEN'} |"
+        )
+    spent = {
+        name: [call.end - call.begin for call in many.calls if call.name == name]
+        for name in PROGRAMS
+    }
+    told = ", ".join(
+        f"{len(times)} {name} ({sum(times):.1f} s)"
+        for name, times in spent.items()
+        if times
+    )
     print(f"\n{many.jobs} jobs, all in all: {told}; {len(many.lines)} lines of output")
     return all(kept for *_, kept in rows)
 
@@ -357,7 +428,9 @@ def main() -> int:
     if absent := missing():
         raise SystemExit(absent)
     with ExitStack() as stack:
-        folder = arguments.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = arguments.keep or Path(
+            stack.enter_context(tempfile.TemporaryDirectory())
+        )
         return 0 if measure(stack.enter_context(running()), folder, arguments) else 1
 
 

@@ -1,9 +1,10 @@
-"""What odd trees and odd logs cost a session: CPU seconds and peak memory at a size and at twice that size.
+"""What odd trees and odd logs cost a session: CPU seconds and peak memory at a size and
+at twice that size.
 
 python -m benchmarks.speed.odd_trees [CASE ...] [--scale 1.0] [--folder DIR]
 
-Prints a row of docs/performance.md for each case. Exit code 1 if a case of twice the size takes more than RATIO times
-as long, or a session needs more than MEMORY.
+Prints a row of docs/performance.md for each case. Exit code 1 if a case of twice the
+size takes more than RATIO times as long, or a session needs more than MEMORY.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-sys.path.extend(str(Path(__file__).resolve().parents[2] / name) for name in ("tests", "benchmarks"))
+sys.path.extend(
+    str(Path(__file__).resolve().parents[2] / name) for name in ("tests", "benchmarks")
+)
 
 from generator import lines, write_run
 from generator.__main__ import shipped
@@ -42,7 +45,8 @@ CASES: dict[str, tuple[int, Case]] = {}
 
 
 def case(count: int) -> Callable[[Case], Case]:
-    """Register a function that writes an input of a size; its name is the case's, `count` its usual size."""
+    """Register a function that writes an input of a size; its name is the case's,
+    `count` its usual size."""
 
     def register(function: Case) -> Case:
         CASES[function.__name__.strip("_")] = (count, function)
@@ -51,7 +55,7 @@ def case(count: int) -> Callable[[Case], Case]:
     return register
 
 
-# --- trees -------------------------------------------------------------------------------------------------
+# --- trees ----------------------------------------------------------------------------
 
 
 @case(50_000)
@@ -73,7 +77,9 @@ def empty_logs_in_folders(folder: Path, count: int) -> None:
 def _write_tar(archive: tarfile.TarFile, count: int) -> None:
     with archive:
         for number in range(count):
-            archive.addfile(tarfile.TarInfo(f"runs/{NAME.format(1_000_000 + number)}"), io.BytesIO())
+            archive.addfile(
+                tarfile.TarInfo(f"runs/{NAME.format(1_000_000 + number)}"), io.BytesIO()
+            )
 
 
 @case(50_000)
@@ -145,14 +151,18 @@ def metrics_of_one_step(folder: Path, count: int) -> None:
     for number in range(count):
         place = folder / f"version_{number}"
         place.mkdir()
-        (place / "metrics.csv").write_text(f"step,loss,step_time\n1,{2 + number / 1e6},7.3\n")
+        (place / "metrics.csv").write_text(
+            f"step,loss,step_time\n1,{2 + number / 1e6},7.3\n"
+        )
 
 
 @case(15_000)
 def errors_without_logs(folder: Path, count: int) -> None:
     """Write standard errors without the logs of their jobs."""
     for number in range(count):
-        (folder / f"job_{number}.err").write_text("srun: error: node-0001: task 0: Exited with exit code 1\n")
+        (folder / f"job_{number}.err").write_text(
+            "srun: error: node-0001: task 0: Exited with exit code 1\n"
+        )
 
 
 @case(15_000)
@@ -168,7 +178,9 @@ def hard_links_to_one_log(folder: Path, count: int) -> None:
 def copies_of_one_log(folder: Path, count: int) -> None:
     """Write copies of one log under many names."""
     for number in range(count):
-        (folder / NAME.format(1_000_000 + number)).write_text("".join(_step(n, 50, 7.3 + n / 100) for n in range(50)))
+        (folder / NAME.format(1_000_000 + number)).write_text(
+            "".join(_step(n, 50, 7.3 + n / 100) for n in range(50))
+        )
 
 
 def _write_runs(folder: Path, count: int, **options: object) -> None:
@@ -192,9 +204,13 @@ def runs_of_one_configuration(folder: Path, count: int) -> None:
 
 
 def _write_short_runs(folder: Path, count: int, model: str) -> None:
-    """Write runs with two steps, each in a folder of its own; `model` may contain the number of the run."""
+    """Write runs with two steps, each in a folder of its own; `model` may contain the
+    number of the run."""
     for number in range(count):
-        place = folder / f"pretrain_{model.format(number)}_bf16_gpus8_{1_750_000_000 + 600 * number}"
+        place = (
+            folder
+            / f"pretrain_{model.format(number)}_bf16_gpus8_{1_750_000_000 + 600 * number}"
+        )
         place.mkdir()
         text = _step(0, 2, 7.3 + number / 1e6) + _step(1, 2, 7.2 + number / 1e6)
         (place / NAME.format(1_000_000 + number)).write_text(text)
@@ -212,7 +228,7 @@ def runs_of_unknown_models(folder: Path, count: int) -> None:
     _write_short_runs(folder, count, "model{}_7b")
 
 
-# --- logs --------------------------------------------------------------------------------------------------
+# --- logs -----------------------------------------------------------------------------
 
 
 def _step(step: int, steps: int, seconds: float) -> str:
@@ -229,14 +245,17 @@ def _step(step: int, steps: int, seconds: float) -> str:
 
 
 def _write_log(folder: Path, body: Iterator[str]) -> None:
-    """Write a run of a documented configuration with more lines in the middle of its log."""
+    """Write a run of a documented configuration with more lines in the middle of its
+    log."""
     baseline = next(one for one in shipped().values() if one.dialect == "nemo2")
     path = write_run(folder, baseline)
     first, *others = path.read_text().split("Training epoch 0, iteration 25/")
     with path.open("w") as file:
         file.write(first)
         file.writelines(f"{line}\n" for line in body)
-        file.write("".join(f"Training epoch 0, iteration 25/{other}" for other in others))
+        file.write(
+            "".join(f"Training epoch 0, iteration 25/{other}" for other in others)
+        )
 
 
 def _moment(number: int) -> str:
@@ -314,7 +333,10 @@ def steps_in_a_table(folder: Path, count: int) -> None:
 def steps_in_json_lines(folder: Path, count: int) -> None:
     """Write metrics as lines of JSON with so many steps."""
     with (folder / "metrics.jsonl").open("w") as file:
-        file.writelines(f'{{"step": {n}, "loss": {2 + n / 1e6}, "step_time": 7.3{n % 10}}}\n' for n in range(1, count))
+        file.writelines(
+            f'{{"step": {n}, "loss": {2 + n / 1e6}, "step_time": 7.3{n % 10}}}\n'
+            for n in range(1, count)
+        )
 
 
 @case(250_000_000)
@@ -323,14 +345,31 @@ def one_long_line(folder: Path, count: int) -> None:
     _write_log(folder, iter(["x" * count]))
 
 
-# --- measuring ---------------------------------------------------------------------------------------------
+# --- measuring ------------------------------------------------------------------------
 
 
-def measure(tree: Path, work: Path, arguments: list[str]) -> tuple[float, float, int, str]:
+def measure(
+    tree: Path, work: Path, arguments: list[str]
+) -> tuple[float, float, int, str]:
     """Run a session; return CPU seconds, peak MiB, its exit code and its output."""
     work.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", f"--llmb-logs={tree}", *arguments]
-    command = ["bash", "-c", 'ulimit -v "$0" && exec "$@"', str(LIMIT // 1024), *command]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        f"--llmb-logs={tree}",
+        *arguments,
+    ]
+    command = [
+        "bash",
+        "-c",
+        'ulimit -v "$0" && exec "$@"',
+        str(LIMIT // 1024),
+        *command,
+    ]
     environment = {**ENVIRONMENT, "XDG_CACHE_HOME": str(work / "cache")}
     with (work / "output").open("wb") as output:
         process = subprocess.Popen(
@@ -346,7 +385,12 @@ def measure(tree: Path, work: Path, arguments: list[str]) -> tuple[float, float,
         timer.cancel()
     code = os.waitstatus_to_exitcode(status)
     process.returncode = code  # it was waited for
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, code, str(work / "output")
+    return (
+        usage.ru_utime + usage.ru_stime,
+        usage.ru_maxrss / 1024,
+        code,
+        str(work / "output"),
+    )
 
 
 def main() -> int:
@@ -359,10 +403,15 @@ def main() -> int:
     given = parser.parse_args()
     unknown = set(given.cases) - set(CASES)
     if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are: {' '.join(CASES)}")
+        parser.error(
+            f"unknown: {', '.join(sorted(unknown))}; there are: {' '.join(CASES)}"
+        )
     work = given.folder or Path(tempfile.mkdtemp())
     bad = 0
-    print("| input | size | CPU s | peak MiB | twice the size: CPU s | peak MiB | ratio |", flush=True)
+    print(
+        "| input | size | CPU s | peak MiB | twice the size: CPU s | peak MiB | ratio |",
+        flush=True,
+    )
     print("|---|---|---|---|---|---|---|", flush=True)
     for name in given.cases or CASES:
         count, write = CASES[name]
@@ -373,11 +422,19 @@ def main() -> int:
             shutil.rmtree(home, ignore_errors=True)
             (home / "tree").mkdir(parents=True)
             write(home / "tree", size)
-            more = [f"--llmb-json={home}/r.json", f"--llmb-html={home}/r.html", f"--junitxml={home}/r.xml"]
+            more = [
+                f"--llmb-json={home}/r.json",
+                f"--llmb-html={home}/r.html",
+                f"--junitxml={home}/r.xml",
+            ]
             rows.append(measure(home / "tree", home / "work", more))
             sizes = {p.name: p.stat().st_size // 1024 for p in home.glob("r.*")}
             sizes["out"] = os.path.getsize(rows[-1][3]) // 1024
-            print(f"    {name} {size}: exit {rows[-1][2]}, KiB {sizes}", file=sys.stderr, flush=True)
+            print(
+                f"    {name} {size}: exit {rows[-1][2]}, KiB {sizes}",
+                file=sys.stderr,
+                flush=True,
+            )
             shutil.rmtree(home / "tree")
         ratio = rows[1][0] / rows[0][0]
         print(

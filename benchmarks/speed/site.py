@@ -1,4 +1,5 @@
-"""How long the page of a fleet takes to open: 343 configurations by 365 nights in Chromium, beside a page of one line.
+"""How long the page of a fleet takes to open: 343 configurations by 365 nights in
+Chromium, beside a page of one line.
 
 python -m benchmarks.speed.site [--configurations 343] [--nights 365] [--keep DIR]
 """
@@ -28,17 +29,39 @@ from pytest_llmbench.history.store import StoreLocation
 SECONDS = 2.0
 """The page opens in less."""
 
-VERDICTS = (("PASS", "passed"), ("REGRESSION", "failed"), ("INVALID", "failed"), ("INCONCLUSIVE", "passed"))
+VERDICTS = (
+    ("PASS", "passed"),
+    ("REGRESSION", "failed"),
+    ("INVALID", "failed"),
+    ("INCONCLUSIVE", "passed"),
+)
 WEIGHTS = (94, 2, 1, 3)
-KEY = {"recipe": "model", "size": "8b", "release": "25.11", "gpu": "gb200", "dtype": "fp8", "gpus": 8}
+KEY = {
+    "recipe": "model",
+    "size": "8b",
+    "release": "25.11",
+    "gpu": "gb200",
+    "dtype": "fp8",
+    "gpus": 8,
+}
 
 
-def describe_run(name: str, night: int, began: datetime, seconds: float, random: Random) -> dict[str, Any]:
+def describe_run(
+    name: str, night: int, began: datetime, seconds: float, random: Random
+) -> dict[str, Any]:
     """Return what a session says of one night's run."""
     (verdict, status) = random.choices(VERDICTS, WEIGHTS)[0]
     counts = verdict != "INVALID"
-    value = seconds * (1 + random.gauss(0, 0.004)) * (1.08 if verdict == "REGRESSION" else 1)
-    reasons = {"PASS": "within-tolerance", "REGRESSION": "slower-than-bound", "INVALID": "diverged"}
+    value = (
+        seconds
+        * (1 + random.gauss(0, 0.004))
+        * (1.08 if verdict == "REGRESSION" else 1)
+    )
+    reasons = {
+        "PASS": "within-tolerance",
+        "REGRESSION": "slower-than-bound",
+        "INVALID": "diverged",
+    }
     return {
         "kind": "configuration",
         "id": name,
@@ -62,32 +85,52 @@ def describe_run(name: str, night: int, began: datetime, seconds: float, random:
         },
         "window_seconds": [value] * 34,
         "log": f"runs/{name}/{night}.out",
-        "environment": {"driver": "570.86.15" if night < 200 else "580.1", "nccl": "2.26.2", "container": "nemo:25.04"},
+        "environment": {
+            "driver": "570.86.15" if night < 200 else "580.1",
+            "nccl": "2.26.2",
+            "container": "nemo:25.04",
+        },
         "run": {
             "id": f"{name}/{night}",
             "job_id": str(1_000_000 + night),
             "launcher": "sbatch",
             "started": began.isoformat(),
             "attempts": 1,
-            "log_fingerprint": [f"{random.getrandbits(20):x}-{random.getrandbits(32):08x}"],
+            "log_fingerprint": [
+                f"{random.getrandbits(20):x}-{random.getrandbits(32):08x}"
+            ],
         },
     }
 
 
 def fill(place: StoreLocation, configurations: int, nights: int) -> None:
-    """Store that many nights of that many configurations; every fifth becomes slower on a night of its own."""
-    random, last = Random(1), datetime.now(UTC).replace(hour=2, minute=0, second=0, microsecond=0)
+    """Store that many nights of that many configurations; every fifth becomes slower on
+    a night of its own."""
+    random, last = (
+        Random(1),
+        datetime.now(UTC).replace(hour=2, minute=0, second=0, microsecond=0),
+    )
     fleet = [
-        (f"model{number:03}_8b-25.11-gb200-fp8-{8 << number % 8}", random.uniform(1, 12))
+        (
+            f"model{number:03}_8b-25.11-gb200-fp8-{8 << number % 8}",
+            random.uniform(1, 12),
+        )
         for number in range(configurations)
     ]
-    moves = {name: (random.randrange(nights), random.choice((-0.03, 0.02, 0.04))) for name, _ in fleet[::5]}
+    moves = {
+        name: (random.randrange(nights), random.choice((-0.03, 0.02, 0.04)))
+        for name, _ in fleet[::5]
+    }
     for night in range(nights):
         began = last - timedelta(days=nights - 1 - night)
         outcomes = []
         for name, seconds in fleet:
             on, by = moves.get(name, (nights, 0.0))
-            outcomes.append(describe_run(name, night, began, seconds * (1 + by * (night >= on)), random))
+            outcomes.append(
+                describe_run(
+                    name, night, began, seconds * (1 + by * (night >= on)), random
+                )
+            )
         session = record.describe_session(
             f"{began:%Y%m%d-%H%M}-{uuid.UUID(int=night).hex[-12:]}",
             began + timedelta(hours=3),
@@ -100,18 +143,29 @@ def fill(place: StoreLocation, configurations: int, nights: int) -> None:
 
 
 def measure_opening(pages: dict[str, Path], times: int) -> dict[str, list[float]]:
-    """Return for each page the seconds from the request to its first whole picture, in turn, each in a new context."""
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))))
+    """Return for each page the seconds from the request to its first whole picture, in
+    turn, each in a new context."""
+    program = next(
+        filter(
+            None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))
+        )
+    )
     taken: dict[str, list[float]] = {name: [] for name in pages}
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox"]
+        )
         for _ in range(times):
             for name, path in pages.items():
-                page = browser.new_context(viewport={"width": 1600, "height": 1000}).new_page()
+                page = browser.new_context(
+                    viewport={"width": 1600, "height": 1000}
+                ).new_page()
                 begin = time.perf_counter()
                 page.goto(path.as_uri(), wait_until="load")
                 # Two frames later the picture of the whole page is on the screen.
-                page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+                page.evaluate(
+                    "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+                )
                 taken[name].append(time.perf_counter() - begin)
                 page.context.close()
         browser.close()
@@ -124,12 +178,15 @@ def _list_rows(taken: dict[str, list[float]]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print a table; exit code 1 where the page of the fleet takes two seconds or more."""
+    """Print a table; exit code 1 where the page of the fleet takes two seconds or
+    more."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--configurations", type=int, default=343)
     parser.add_argument("--nights", type=int, default=365)
     parser.add_argument("--times", type=int, default=7)
-    parser.add_argument("--keep", type=Path, help="A folder that keeps the history and the pages.")
+    parser.add_argument(
+        "--keep", type=Path, help="A folder that keeps the history and the pages."
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = given.keep or Path(name)
@@ -138,21 +195,41 @@ def main() -> int:
         if not (folder / "history.db").exists():
             fill(place, given.configurations, given.nights)
         begin = time.process_time()
-        code = cli.main(["site", "--history", str(folder / "history.db"), "-o", str(folder / "site")])
+        code = cli.main(
+            [
+                "site",
+                "--history",
+                str(folder / "history.db"),
+                "-o",
+                str(folder / "site"),
+            ]
+        )
         making = time.process_time() - begin
         if code:
             return code
         index = folder / "site" / "index.html"
         detail = next(iter(sorted((folder / "site" / "configurations").iterdir())))
-        (folder / "empty.html").write_text("<!DOCTYPE html><title>one line</title><p>one line")
-        pages = {"one line": folder / "empty.html", "a configuration": detail, "the fleet": index}
+        (folder / "empty.html").write_text(
+            "<!DOCTYPE html><title>one line</title><p>one line"
+        )
+        pages = {
+            "one line": folder / "empty.html",
+            "a configuration": detail,
+            "the fleet": index,
+        }
         taken = measure_opening(pages, given.times)
         files = [path.stat().st_size for path in (folder / "site").rglob("*.html")]
-        print(f"{len(files)} pages, {sum(files) / 1e6:.0f} MB, made in {making:.1f} s CPU")
-        print(f"first page: {index.stat().st_size / 1e6:.2f} MB, {given.configurations * given.nights:,} nights")
+        print(
+            f"{len(files)} pages, {sum(files) / 1e6:.0f} MB, made in {making:.1f} s CPU"
+        )
+        print(
+            f"first page: {index.stat().st_size / 1e6:.2f} MB, {given.configurations * given.nights:,} nights"
+        )
     print("| page | opens in s, median | slowest |\n|---|---|---|")
     print("\n".join(_list_rows(taken)))
-    fleet, one_line = (statistics.median(taken[name]) for name in ("the fleet", "one line"))
+    fleet, one_line = (
+        statistics.median(taken[name]) for name in ("the fleet", "one line")
+    )
     print(f"the fleet beside one line: x {fleet / one_line:.1f}")
     return 0 if fleet < SECONDS else 1
 

@@ -1,10 +1,12 @@
-"""How often the gate is wrong: simulated fleets through the real engine, and the table and promises of it.
+"""How often the gate is wrong: simulated fleets through the real engine, and the table
+and promises of it.
 
     python benchmarks/statistics/calibration.py --jobs 2
     python benchmarks/statistics/calibration.py --jobs 2 --scenario kinds --runs 10000
 
-The second command holds the promises of each kind of baseline, and of harder clusters, against the engine alone. A
-fleet's random numbers follow from the seed and its own number, so the table does not depend on the number of jobs.
+The second command holds the promises of each kind of baseline, and of harder clusters,
+against the engine alone. A fleet's random numbers follow from the seed and its own
+number, so the table does not depend on the number of jobs.
 """
 
 from __future__ import annotations
@@ -53,11 +55,19 @@ class Cell(NamedTuple):
 
 
 Tally = Mapping[Cell, Counter[str]]
-"""How many cases there were (""), of each verdict, how many tests failed ("failed"), and how many runs were made."""
+"""How many cases there were (""), of each verdict, how many tests failed ("failed"),
+and how many runs were made."""
 
 
-def tally(fleets: int, scenario: str, seed: int, jobs: int = 1, procedures: Sequence[str] = tuple(PROCEDURES)) -> Tally:
-    """Return the counts over so many fleets at no change, and a fifth of them at the others."""
+def tally(
+    fleets: int,
+    scenario: str,
+    seed: int,
+    jobs: int = 1,
+    procedures: Sequence[str] = tuple(PROCEDURES),
+) -> Tally:
+    """Return the counts over so many fleets at no change, and a fifth of them at the
+    others."""
     one = partial(fleet_tally, scenario=scenario, seed=seed, procedures=procedures)
     changes = [CHANGES[:1] if number % SHARE else CHANGES for number in range(fleets)]
     with ProcessPoolExecutor(jobs) as pool:
@@ -65,7 +75,11 @@ def tally(fleets: int, scenario: str, seed: int, jobs: int = 1, procedures: Sequ
 
 
 def fleet_tally(
-    number: int, changes: Sequence[float], scenario: str, seed: int, procedures: Iterable[str] = PROCEDURES
+    number: int,
+    changes: Sequence[float],
+    scenario: str,
+    seed: int,
+    procedures: Iterable[str] = PROCEDURES,
 ) -> Tally:
     """Return the counts of one fleet; every change slows the same runs."""
     truth, simulated = simulated_fleet(number, seed, scenario)
@@ -80,8 +94,11 @@ def fleet_tally(
     return counts
 
 
-def simulated_fleet(number: int, seed: int, scenario: str = "fleet") -> tuple[Expected, Floats]:
-    """Return what the configurations of a fleet measure in the long run, and runs of them, shape (c, RUNS, 50)."""
+def simulated_fleet(
+    number: int, seed: int, scenario: str = "fleet"
+) -> tuple[Expected, Floats]:
+    """Return what the configurations of a fleet measure in the long run, and runs of
+    them, shape (c, RUNS, 50)."""
     random = np.random.default_rng([seed, number])
     fleet = draw(random)
     truth, simulated = expected(fleet, random), runs(fleet, RUNS, random)
@@ -97,7 +114,7 @@ def added(tallies: Iterable[Tally]) -> Tally:
     return total
 
 
-# --- promises ---------------------------------------------------------------------------------------------
+# --- promises -------------------------------------------------------------------------
 
 
 class Promise(NamedTuple):
@@ -111,30 +128,103 @@ class Promise(NamedTuple):
 
 
 PROMISES = (
-    Promise("no REGRESSION verdict at zero change, one run", Cell(ONE, 0.0), "REGRESSION", 0, 0),
-    Promise("no REGRESSION verdict at zero change, up to three runs", Cell(THREE, 0.0), "REGRESSION", 0, 0),
-    Promise("at most 0.15 % failed tests at zero change, one run", Cell(ONE, 0.0), "failed", 0, 0.15),
-    Promise("at most 0.01 % failed tests at zero change, up to three runs", Cell(THREE, 0.0), "failed", 0, 0.01),
+    Promise(
+        "no REGRESSION verdict at zero change, one run",
+        Cell(ONE, 0.0),
+        "REGRESSION",
+        0,
+        0,
+    ),
+    Promise(
+        "no REGRESSION verdict at zero change, up to three runs",
+        Cell(THREE, 0.0),
+        "REGRESSION",
+        0,
+        0,
+    ),
+    Promise(
+        "at most 0.15 % failed tests at zero change, one run",
+        Cell(ONE, 0.0),
+        "failed",
+        0,
+        0.15,
+    ),
+    Promise(
+        "at most 0.01 % failed tests at zero change, up to three runs",
+        Cell(THREE, 0.0),
+        "failed",
+        0,
+        0.01,
+    ),
     Promise("2 to 7 % PASS at the margin, one run", Cell(ONE, MARGIN), "PASS", 2, 7),
-    Promise("2 to 7 % PASS at the margin, up to three runs", Cell(THREE, MARGIN), "PASS", 2, 7),
+    Promise(
+        "2 to 7 % PASS at the margin, up to three runs",
+        Cell(THREE, MARGIN),
+        "PASS",
+        2,
+        7,
+    ),
     Promise("no PASS at +10 %, one run", Cell(ONE, 0.10), "PASS", 0, 0),
     Promise("no PASS at +10 %, up to three runs", Cell(THREE, 0.10), "PASS", 0, 0),
-    Promise("at least 99 % REGRESSION at +10 %, up to three runs", Cell(THREE, 0.10), "REGRESSION", 99, 100),
-    Promise("2 to 7 % PASS at the margin, two at once", Cell(AT_ONCE, MARGIN), "PASS", 2, 7),
-    Promise("at least 99 % REGRESSION at +10 %, two at once", Cell(AT_ONCE, 0.10), "REGRESSION", 99, 100),
+    Promise(
+        "at least 99 % REGRESSION at +10 %, up to three runs",
+        Cell(THREE, 0.10),
+        "REGRESSION",
+        99,
+        100,
+    ),
+    Promise(
+        "2 to 7 % PASS at the margin, two at once", Cell(AT_ONCE, MARGIN), "PASS", 2, 7
+    ),
+    Promise(
+        "at least 99 % REGRESSION at +10 %, two at once",
+        Cell(AT_ONCE, 0.10),
+        "REGRESSION",
+        99,
+        100,
+    ),
 )
 """Of a baseline that is exact."""
 
 
-def _promises(failed: float, regression: float, least: float = 2.0) -> tuple[Promise, ...]:
-    """Return what holds for a kind of baseline: how many tests fail at zero change of one run, how many of up to three
-    runs are a REGRESSION at +10 %, and how many pass at the margin at least."""
+def _promises(
+    failed: float, regression: float, least: float = 2.0
+) -> tuple[Promise, ...]:
+    """Return what holds for a kind of baseline: how many tests fail at zero change of
+    one run, how many of up to three runs are a REGRESSION at +10 %, and how many pass
+    at the margin at least."""
     return (
-        Promise("no REGRESSION at zero change, one run", Cell(ONE, 0.0), "REGRESSION", 0, 0),
-        Promise("no REGRESSION at zero change, up to three runs", Cell(THREE, 0.0), "REGRESSION", 0, 0),
-        Promise(f"at most {failed:g} % failed at zero change, one run", Cell(ONE, 0.0), "failed", 0, failed),
-        Promise(f"{least:g} to 7 % PASS at the margin, one run", Cell(ONE, MARGIN), "PASS", least, 7),
-        Promise(f"{least:g} to 7 % PASS at the margin, up to three runs", Cell(THREE, MARGIN), "PASS", least, 7),
+        Promise(
+            "no REGRESSION at zero change, one run", Cell(ONE, 0.0), "REGRESSION", 0, 0
+        ),
+        Promise(
+            "no REGRESSION at zero change, up to three runs",
+            Cell(THREE, 0.0),
+            "REGRESSION",
+            0,
+            0,
+        ),
+        Promise(
+            f"at most {failed:g} % failed at zero change, one run",
+            Cell(ONE, 0.0),
+            "failed",
+            0,
+            failed,
+        ),
+        Promise(
+            f"{least:g} to 7 % PASS at the margin, one run",
+            Cell(ONE, MARGIN),
+            "PASS",
+            least,
+            7,
+        ),
+        Promise(
+            f"{least:g} to 7 % PASS at the margin, up to three runs",
+            Cell(THREE, MARGIN),
+            "PASS",
+            least,
+            7,
+        ),
         Promise("no PASS at +10 %, one run", Cell(ONE, 0.10), "PASS", 0, 0),
         Promise("no PASS at +10 %, up to three runs", Cell(THREE, 0.10), "PASS", 0, 0),
         Promise(
@@ -148,9 +238,27 @@ def _promises(failed: float, regression: float, least: float = 2.0) -> tuple[Pro
 
 
 OF_SLOW_NODES = (
-    Promise("no REGRESSION of a first run on slow nodes, up to three", Cell(THREE, 0.0), "REGRESSION", 0, 0),
-    Promise("no REGRESSION of it where two are made at once", Cell(AT_ONCE, 0.0), "REGRESSION", 0, 0),
-    Promise("no PASS at +10 % behind slow nodes, up to three", Cell(THREE, 0.10), "PASS", 0, 0),
+    Promise(
+        "no REGRESSION of a first run on slow nodes, up to three",
+        Cell(THREE, 0.0),
+        "REGRESSION",
+        0,
+        0,
+    ),
+    Promise(
+        "no REGRESSION of it where two are made at once",
+        Cell(AT_ONCE, 0.0),
+        "REGRESSION",
+        0,
+        0,
+    ),
+    Promise(
+        "no PASS at +10 % behind slow nodes, up to three",
+        Cell(THREE, 0.10),
+        "PASS",
+        0,
+        0,
+    ),
 )
 """Of launches whose first run is on slow nodes."""
 
@@ -164,32 +272,63 @@ OF_KIND = {
     "hard-published": _promises(2.0, 95, least=1.0),
     "hiccup": _promises(6.0, 97, least=1.0),
     "noisier": (
-        Promise("at most 0.1 % REGRESSION at zero change, one run", Cell(ONE, 0.0), "REGRESSION", 0, 0.1),
-        Promise("at most 9 % PASS at the margin, one run", Cell(ONE, MARGIN), "PASS", 0, 9),
+        Promise(
+            "at most 0.1 % REGRESSION at zero change, one run",
+            Cell(ONE, 0.0),
+            "REGRESSION",
+            0,
+            0.1,
+        ),
+        Promise(
+            "at most 9 % PASS at the margin, one run", Cell(ONE, MARGIN), "PASS", 0, 9
+        ),
         Promise("no PASS at +10 %, one run", Cell(ONE, 0.10), "PASS", 0, 0),
     ),
-    "stalls": (Promise("at least 99.9 % failed at zero change, one run", Cell(ONE, 0.0), "failed", 99.9, 100),),
+    "stalls": (
+        Promise(
+            "at least 99.9 % failed at zero change, one run",
+            Cell(ONE, 0.0),
+            "failed",
+            99.9,
+            100,
+        ),
+    ),
 }
-"""Of the scenarios in which a baseline is not exact, a cluster harder, or a run has a hiccup."""
+"""Of the scenarios in which a baseline is not exact, a cluster harder, or a run has a
+hiccup."""
 
 
 def kept(promise: Promise, counts: Tally) -> bool:
     """Whether the share lies within the limits; False where there was no run."""
     cell = counts[promise.cell]
-    return cell[""] > 0 and promise.low <= 100 * cell[promise.what] / cell[""] <= promise.high
+    return (
+        cell[""] > 0
+        and promise.low <= 100 * cell[promise.what] / cell[""] <= promise.high
+    )
 
 
-# --- words ------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------
 
 
 def table(counts: Tally) -> str:
-    """Return the results as two Markdown tables: the verdicts, and the tests that fail."""
+    """Return the results as two Markdown tables: the verdicts, and the tests that
+    fail."""
     names = list(dict.fromkeys(cell.procedure for cell in counts))
-    verdicts = [_row(name, counts, ("PASS", "INCONCLUSIVE", "REGRESSION")) for name in names]
+    verdicts = [
+        _row(name, counts, ("PASS", "INCONCLUSIVE", "REGRESSION")) for name in names
+    ]
     failed = [_row(name, counts, ("failed",)) for name in names]
-    launches = [name for name in names if counts[Cell(name, 0.0)]["runs"] > counts[Cell(name, 0.0)][""]]
+    launches = [
+        name
+        for name in names
+        if counts[Cell(name, 0.0)]["runs"] > counts[Cell(name, 0.0)][""]
+    ]
     made = [
-        _line(name, [f"{_average_runs(counts[Cell(name, change)]):.2f}" for change in CHANGES]) for name in launches
+        _line(
+            name,
+            [f"{_average_runs(counts[Cell(name, change)]):.2f}" for change in CHANGES],
+        )
+        for name in launches
     ]
     return "\n".join(
         [
@@ -210,12 +349,19 @@ def _average_runs(cell: Counter[str]) -> float:
 def _head(title: str, counts: Tally) -> list[str]:
     shown = [f"{change * 100:+.0f} %" if change else "no change" for change in CHANGES]
     numbers = [f"{counts[Cell(ONE, change)]['']:,}" for change in CHANGES]
-    return [_line(title, shown), _line("---", ["---"] * len(CHANGES)), _line("runs", numbers)]
+    return [
+        _line(title, shown),
+        _line("---", ["---"] * len(CHANGES)),
+        _line("runs", numbers),
+    ]
 
 
 def _row(name: str, counts: Tally, what: Sequence[str]) -> str:
     cells = [counts[Cell(name, change)] for change in CHANGES]
-    return _line(name, [" / ".join(percent(cell[one], cell[""]) for one in what) for cell in cells])
+    return _line(
+        name,
+        [" / ".join(percent(cell[one], cell[""]) for one in what) for cell in cells],
+    )
 
 
 def _line(first: str, others: Sequence[str]) -> str:
@@ -223,7 +369,8 @@ def _line(first: str, others: Sequence[str]) -> str:
 
 
 def percent(count: int, total: int) -> str:
-    """Return a share in percent with two digits of what is missing to 0 or 100, which only none and all are."""
+    """Return a share in percent with two digits of what is missing to 0 or 100, which
+    only none and all are."""
     share = 100 * count / total
     rare = min(share, 100 - share)
     decimals = 0 if rare == 0 else max(1, 1 - math.floor(math.log10(rare)))
@@ -231,25 +378,45 @@ def percent(count: int, total: int) -> str:
 
 
 def told(promise: Promise, counts: Tally) -> str:
-    """Return whether a promise was kept, with the count and its 95 % interval (Clopper and Pearson, Biometrika 26)."""
+    """Return whether a promise was kept, with the count and its 95 % interval (Clopper
+    and Pearson, Biometrika 26)."""
     cell = counts[promise.cell]
     count, total = cell[promise.what], cell[""]
     interval = binomtest(count, total).proportion_ci(0.95, "exact")
     answer = "yes" if kept(promise, counts) else "NO"
     found = f"{count:,} of {total:,}, {percent(count, total)} %"
-    return _line(promise.text, [answer, found, f"{interval.low * 100:.3g} to {interval.high * 100:.3g} %"])
+    return _line(
+        promise.text,
+        [answer, found, f"{interval.low * 100:.3g} to {interval.high * 100:.3g} %"],
+    )
 
 
 def main() -> int:
-    """Print the tables and the promises of what was asked for; 1 if one of them is broken."""
+    """Print the tables and the promises of what was asked for; 1 if one of them is
+    broken."""
     options = _options()
     fleets = math.ceil(options.runs / CONFIGURATIONS)
     broken = False
     for scenario in OF_KIND if options.scenario == KINDS else (options.scenario,):
-        few = (ONE, THREE) if scenario in OF_KIND else (ONE, THREE, AT_ONCE) if scenario == "slow-node" else ()
-        counts = tally(fleets, scenario, options.seed, options.jobs, few or tuple(PROCEDURES))
-        promises = {"fleet": PROMISES, "slow-node": OF_SLOW_NODES, **OF_KIND}.get(scenario, ())
-        print(f"\n### {scenario}\n" if options.scenario == KINDS else "", table(counts), sep="\n", flush=True)
+        few = (
+            (ONE, THREE)
+            if scenario in OF_KIND
+            else (ONE, THREE, AT_ONCE)
+            if scenario == "slow-node"
+            else ()
+        )
+        counts = tally(
+            fleets, scenario, options.seed, options.jobs, few or tuple(PROCEDURES)
+        )
+        promises = {"fleet": PROMISES, "slow-node": OF_SLOW_NODES, **OF_KIND}.get(
+            scenario, ()
+        )
+        print(
+            f"\n### {scenario}\n" if options.scenario == KINDS else "",
+            table(counts),
+            sep="\n",
+            flush=True,
+        )
         if promises:
             print("\n| promise | kept | found | 95 % interval |\n|---|---|---|---|")
             print("\n".join(told(promise, counts) for promise in promises), flush=True)
@@ -266,8 +433,20 @@ def _options() -> argparse.Namespace:
         metavar="N",
         help="Runs at zero change (default: %(default)s); a fifth at the others",
     )
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="Of the random numbers (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="Processes (default: %(default)s)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Of the random numbers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Processes (default: %(default)s)",
+    )
     parser.add_argument(
         "--scenario",
         choices=(*SCENARIOS, KINDS),

@@ -1,9 +1,10 @@
-"""How often `llmbench compare` is wrong, and what it shows: simulated sides through the real functions.
+"""How often `llmbench compare` is wrong, and what it shows: simulated sides through the
+real functions.
 
     python benchmarks/statistics/causes.py --jobs 2
 
-Beside each number stands the one that is promised; exit code 1 where a promise is broken. A cell's random numbers
-follow from the seed and its own name.
+Beside each number stands the one that is promised; exit code 1 where a promise is
+broken. A cell's random numbers follow from the seed and its own name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binomtest
 
-from pytest_llmbench.comparison.comparison_records import SideAnswer, SideEstimate, SideRun
+from pytest_llmbench.comparison.comparison_records import (
+    SideAnswer,
+    SideEstimate,
+    SideRun,
+)
 from pytest_llmbench.comparison.unpaired import MARGIN, Sides, compare_all
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.judge import noise
@@ -31,10 +36,12 @@ POWER = 0.8
 
 
 class Cell(NamedTuple):
-    """A kind of comparison: runs a side, nights of history, standard deviation from run to run, and of the nodes.
+    """A kind of comparison: runs a side, nights of history, standard deviation from run
+    to run, and of the nodes.
 
-    Runs of a side have a set of nodes each (one of a night), or share one where `together`. They are counted as what
-    they are where `nodes_told`, else as if each had nodes of its own.
+    Runs of a side have a set of nodes each (one of a night), or share one where
+    `together`. They are counted as what they are where `nodes_told`, else as if each
+    had nodes of its own.
     """
 
     runs: int
@@ -46,15 +53,21 @@ class Cell(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What is promised of a cell, in percent: false differences, or the smallest difference shown. None where nothing
-    is: with an assumed noise of 1 % a difference is shown as a cluster of 1 % shows it, whatever the true noise is."""
+    """What is promised of a cell, in percent: false differences, or the smallest
+    difference shown. None where nothing is: with an assumed noise of 1 % a difference
+    is shown as a cluster of 1 % shows it, whatever the true noise is."""
 
     cell: Cell
     value: float | None
 
 
-def _promise_row(runs: int, nights: int, cvs: Sequence[float], values: Sequence[float | None]) -> Iterator[Promise]:
-    yield from (Promise(Cell(runs, nights, cv), value) for cv, value in zip(cvs, values, strict=True))
+def _promise_row(
+    runs: int, nights: int, cvs: Sequence[float], values: Sequence[float | None]
+) -> Iterator[Promise]:
+    yield from (
+        Promise(Cell(runs, nights, cv), value)
+        for cv, value in zip(cvs, values, strict=True)
+    )
 
 
 CVS = (0.002, 0.005, 0.01, 0.015, 0.02)
@@ -78,7 +91,8 @@ TOGETHER = tuple(
     )
     for nodes, value in zip((0.0025, 0.005, 0.01), values, strict=True)
 )
-"""The same, of three runs a side on one set of nodes each: counted as six, and as two groups."""
+"""The same, of three runs a side on one set of nodes each: counted as six, and as two
+groups."""
 
 SHOWN_CVS = (0.003, 0.005, 0.01, 0.02)
 SHOWN = (
@@ -104,19 +118,28 @@ def simulate(cell: Cell, total: int, seed: int) -> Count:
     """Return what so many comparisons say where nothing differs."""
     random = np.random.default_rng([seed, zlib.crc32(repr(cell).encode())])
     estimates = [estimate(cell, random) for _ in range(total)]
-    false = sum(each.answer in (SideAnswer.SLOWER, SideAnswer.FASTER) for each in estimates)
-    # A difference is shown as soon as it is larger than what the interval reaches below 0.
+    false = sum(
+        each.answer in (SideAnswer.SLOWER, SideAnswer.FASTER) for each in estimates
+    )
+    # A difference is shown as soon as it is larger than what the interval reaches below
+    # 0.
     smallest = math.expm1(float(np.quantile([-each.low for each in estimates], POWER)))
     return Count(cell, false, total, smallest)
 
 
 def estimate(cell: Cell, random: np.random.Generator) -> SideEstimate:
     """Return what one comparison says, as the command would."""
-    sides = Sides(_make_side(cell, "a", random), _make_side(cell, "b", random), _make_nights(cell, random))
+    sides = Sides(
+        _make_side(cell, "a", random),
+        _make_side(cell, "b", random),
+        _make_nights(cell, random),
+    )
     return compare_all({"simulated": sides}, MARGIN, ASSUMED_CV)["simulated"][0]
 
 
-def _make_side(cell: Cell, name: str, random: np.random.Generator) -> tuple[SideRun, ...]:
+def _make_side(
+    cell: Cell, name: str, random: np.random.Generator
+) -> tuple[SideRun, ...]:
     logarithms = cell.cv * random.standard_normal(cell.runs)
     logarithms += cell.nodes * random.standard_normal(1 if cell.together else cell.runs)
     shared = cell.together and cell.nodes_told
@@ -133,29 +156,42 @@ def _make_side(cell: Cell, name: str, random: np.random.Generator) -> tuple[Side
 
 def _make_nights(cell: Cell, random: np.random.Generator) -> Noise | None:
     """Return what earlier nights say, each of which got nodes of its own."""
-    return noise.estimate_from_daily_runs(math.hypot(cell.cv, cell.nodes) * random.standard_normal(cell.nights))
+    return noise.estimate_from_daily_runs(
+        math.hypot(cell.cv, cell.nodes) * random.standard_normal(cell.nights)
+    )
 
 
-# --- words --------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------
 
 
 def is_kept(promise: Promise, count: Count) -> bool:
-    """Whether a rate of false differences is what is promised: within what chance and the printed digits allow."""
+    """Whether a rate of false differences is what is promised: within what chance and
+    the printed digits allow."""
     if promise.value is None:
         return True
-    error = math.sqrt(2 * max(promise.value, 0.02) * (100 - promise.value) / count.total)  # both were simulated
+    error = math.sqrt(
+        2 * max(promise.value, 0.02) * (100 - promise.value) / count.total
+    )  # both were simulated
     return abs(100 * count.false / count.total - promise.value) <= 3 * error + 0.05
 
 
 def is_shown(promise: Promise, count: Count) -> bool:
-    """Whether the smallest difference is what is promised, within 5 % of it and a printed digit."""
-    return promise.value is None or abs(100 * count.smallest - promise.value) <= 0.05 * promise.value + 0.05
+    """Whether the smallest difference is what is promised, within 5 % of it and a
+    printed digit."""
+    return (
+        promise.value is None
+        or abs(100 * count.smallest - promise.value) <= 0.05 * promise.value + 0.05
+    )
 
 
 def _describe_cell(cell: Cell) -> str:
     history = f"{cell.nights} nights" if cell.nights else "no history"
     of_nodes = f", node effect {100 * cell.nodes:g} %" if cell.together else ""
-    counted = f", counted as {'2 groups' if cell.nodes_told else '6 runs'}" if cell.together else ""
+    counted = (
+        f", counted as {'2 groups' if cell.nodes_told else '6 runs'}"
+        if cell.together
+        else ""
+    )
     return f"{cell.runs} run{'s' * (cell.runs > 1)}, {history}, cv {100 * cell.cv:g} %{of_nodes}{counted}"
 
 
@@ -167,15 +203,35 @@ def _make_row(promise: Promise, count: Count, *, power: bool) -> str:
     interval = binomtest(count.false, count.total).proportion_ci(0.95, "exact")
     bounds = f"{100 * interval.low:.2g} to {100 * interval.high:.2g}"
     share = f"{100 * count.false / count.total:.3g}"
-    return f"| {_describe_cell(count.cell)} | {share} | {bounds} | {promised} | {answer} |"
+    return (
+        f"| {_describe_cell(count.cell)} | {share} | {bounds} | {promised} | {answer} |"
+    )
 
 
 def main() -> int:
     """Print the tables beside what is promised; 1 where that is not kept."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--cases", type=int, default=20_000, metavar="N", help="Of each cell (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="Of the random numbers (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="Processes (default: %(default)s)")
+    parser.add_argument(
+        "--cases",
+        type=int,
+        default=20_000,
+        metavar="N",
+        help="Of each cell (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Of the random numbers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Processes (default: %(default)s)",
+    )
     options = parser.parse_args()
     promises = (*FALSE, *TOGETHER, *SHOWN)
     cells = list(dict.fromkeys(promise.cell for promise in promises))
@@ -183,13 +239,28 @@ def main() -> int:
         run = partial(simulate, total=options.cases, seed=options.seed)
         counts = {count.cell: count for count in pool.map(run, cells)}
     print(f"False differences at zero difference, %, n {options.cases:,} a cell\n")
-    print("| runs a side | false | 95 % interval | promised | kept |\n|---|---|---|---|---|")
-    print("\n".join(_make_row(promise, counts[promise.cell], power=False) for promise in (*FALSE, *TOGETHER)))
+    print(
+        "| runs a side | false | 95 % interval | promised | kept |\n|---|---|---|---|---|"
+    )
+    print(
+        "\n".join(
+            _make_row(promise, counts[promise.cell], power=False)
+            for promise in (*FALSE, *TOGETHER)
+        )
+    )
     print(f"\nSmallest difference shown {POWER:.0%} of the time, %\n")
     print("| runs a side | found | promised | kept |\n|---|---|---|---|")
-    print("\n".join(_make_row(promise, counts[promise.cell], power=True) for promise in SHOWN))
-    kept = all(is_kept(promise, counts[promise.cell]) for promise in (*FALSE, *TOGETHER))
-    return int(not (kept and all(is_shown(promise, counts[promise.cell]) for promise in SHOWN)))
+    print(
+        "\n".join(
+            _make_row(promise, counts[promise.cell], power=True) for promise in SHOWN
+        )
+    )
+    kept = all(
+        is_kept(promise, counts[promise.cell]) for promise in (*FALSE, *TOGETHER)
+    )
+    return int(
+        not (kept and all(is_shown(promise, counts[promise.cell]) for promise in SHOWN))
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""How often a bisect names the right build, and how many runs it takes: simulated builds through the real function.
+"""How often a bisect names the right build, and how many runs it takes: simulated
+builds through the real function.
 
     python benchmarks/statistics/causes_bisect.py --jobs 2
 
-Beside each number stands the one that is promised; exit code 1 where a promise is broken. A cell's random numbers
-follow from the seed and its own name.
+Beside each number stands the one that is promised; exit code 1 where a promise is
+broken. A cell's random numbers follow from the seed and its own name.
 """
 
 from __future__ import annotations
@@ -20,15 +21,22 @@ import numpy as np
 from scipy.stats import binomtest
 
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.core.trial_records import BisectAnswer, BisectOutcome, NextTrial, Trial, TrialOutcome
+from pytest_llmbench.core.trial_records import (
+    BisectAnswer,
+    BisectOutcome,
+    NextTrial,
+    Trial,
+    TrialOutcome,
+)
 from pytest_llmbench.launch.policies.search_policy import BisectSettings, next_step
 
 
 class Cell(NamedTuple):
     """A kind of search, and what is promised of it.
 
-    `right` is in how many percent of the cases every change is named and nothing else (of no change: that it is told),
-    `runs` the mean number of runs; None where nothing is promised.
+    `right` is in how many percent of the cases every change is named and nothing else
+    (of no change: that it is told), `runs` the mean number of runs; None where nothing
+    is promised.
     """
 
     cv: float
@@ -38,7 +46,9 @@ class Cell(NamedTuple):
     builds: int = 32
     broken: float = 0.0  # the share of builds that do not run
     drift: float = 0.0  # standard deviation of a slow drift over 50 runs
-    earlier: float = 0.0  # degrees of freedom of the noise of earlier A/Bs; 0: there were none
+    earlier: float = (
+        0.0  # degrees of freedom of the noise of earlier A/Bs; 0: there were none
+    )
 
 
 CELLS = (
@@ -102,23 +112,39 @@ class Count(NamedTuple):
 def simulate(cell: Cell, total: int, seed: int) -> Count:
     """Return what so many searches of a cell end with."""
     random = np.random.default_rng(
-        [seed, zlib.crc32(repr(cell[:2] + cell[4:] if cell.earlier else cell[:2] + cell[4:7]).encode())]
+        [
+            seed,
+            zlib.crc32(
+                repr(
+                    cell[:2] + cell[4:] if cell.earlier else cell[:2] + cell[4:7]
+                ).encode()
+            ),
+        ]
     )
     counts: Counter[str] = Counter()
     runs = []
     for _ in range(total):
-        places = np.sort(random.choice(np.arange(1, cell.builds), len(cell.changes), replace=False)).tolist()
+        places = np.sort(
+            random.choice(np.arange(1, cell.builds), len(cell.changes), replace=False)
+        ).tolist()
         sizes = random.permutation(cell.changes).tolist()
         answer = search(cell, dict(zip(places, sizes, strict=True)), random)
         runs.append(answer.runs)
-        named = [[place for place in places if each.first <= place <= each.last] for each in answer.changes]
+        named = [
+            [place for place in places if each.first <= place <= each.last]
+            for each in answer.changes
+        ]
         largest = places[sizes.index(max(sizes))] if sizes else None
         counts["wrong"] += not all(named)
-        counts["right"] += all(named) and bool(places) and sum(map(len, named)) == len(places)
+        counts["right"] += (
+            all(named) and bool(places) and sum(map(len, named)) == len(places)
+        )
         counts["largest"] += all(named) and any(largest in each for each in named)
         counts["no_change"] += answer.outcome is BisectOutcome.NO_CHANGE_BETWEEN_ENDS
         counts["range"] += answer.outcome is BisectOutcome.RANGE
-        counts["rest"] += any(each.rest_before or each.rest_after for each in answer.changes)
+        counts["rest"] += any(
+            each.rest_before or each.rest_after for each in answer.changes
+        )
     if not cell.changes:
         counts["right"] = counts["no_change"]
     names = ("right", "wrong", "range", "no_change", "rest", "largest")
@@ -127,7 +153,9 @@ def simulate(cell: Cell, total: int, seed: int) -> Count:
     return Count(total, right, wrong, ranges, no_change, rest, largest, mean, most)
 
 
-def search(cell: Cell, changes: dict[int, float], random: np.random.Generator) -> BisectAnswer:
+def search(
+    cell: Cell, changes: dict[int, float], random: np.random.Generator
+) -> BisectAnswer:
     """Return what one search ends with."""
     levels = np.zeros(cell.builds)
     for place, size in changes.items():
@@ -135,8 +163,16 @@ def search(cell: Cell, changes: dict[int, float], random: np.random.Generator) -
     broken = random.random(cell.builds) < cell.broken
     broken[[0, -1]] = False
     noise = cell.cv * random.standard_normal(200) + _make_drift(cell.drift, random)
-    spread = math.sqrt(random.chisquare(cell.earlier) / cell.earlier) if cell.earlier else 0.0
-    noise_before = Noise(cell.cv * spread, cell.earlier, "", measured=True) if cell.earlier else None
+    spread = (
+        math.sqrt(random.chisquare(cell.earlier) / cell.earlier)
+        if cell.earlier
+        else 0.0
+    )
+    noise_before = (
+        Noise(cell.cv * spread, cell.earlier, "", measured=True)
+        if cell.earlier
+        else None
+    )
     trials, settings = list[Trial](), BisectSettings(cell.builds, noise=noise_before)
     while isinstance(step := next_step(trials, settings), NextTrial):
         if broken[step.variant]:
@@ -147,40 +183,60 @@ def search(cell: Cell, changes: dict[int, float], random: np.random.Generator) -
     return step
 
 
-def _make_drift(size: float, random: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return a drift of this standard deviation that forgets in 50 runs (Ornstein and Uhlenbeck)."""
+def _make_drift(
+    size: float, random: np.random.Generator
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return a drift of this standard deviation that forgets in 50 runs (Ornstein and
+    Uhlenbeck)."""
     values = np.zeros(200)
     if size:
         keep = math.exp(-1 / 50)
         steps = size * random.standard_normal(200)
         values[0] = steps[0]
         for place in range(1, 200):
-            values[place] = keep * values[place - 1] + math.sqrt(1 - keep**2) * steps[place]
+            values[place] = (
+                keep * values[place - 1] + math.sqrt(1 - keep**2) * steps[place]
+            )
     return values
 
 
 def is_kept(cell: Cell, count: Count) -> bool:
-    """Whether a cell is as promised: within what chance and the printed digits allow."""
+    """Whether a cell is as promised: within what chance and the printed digits
+    allow."""
     if 100 * count.wrong / count.total > MOST_WRONG:
         return False
-    if cell.runs is not None and abs(count.runs / cell.runs - 1) > RUNS_WITHIN + 1.5 / math.sqrt(count.total):
+    if cell.runs is not None and abs(
+        count.runs / cell.runs - 1
+    ) > RUNS_WITHIN + 1.5 / math.sqrt(count.total):
         return False
     if cell.right is None:
         return True
     rate = min(cell.right, 99.8)
-    return 100 * count.right / count.total >= cell.right - 3 * math.sqrt(2 * rate * (100 - rate) / count.total) - 0.5
+    return (
+        100 * count.right / count.total
+        >= cell.right - 3 * math.sqrt(2 * rate * (100 - rate) / count.total) - 0.5
+    )
 
 
 def _make_row(cell: Cell, count: Count) -> str:
-    changes = " and ".join(f"{100 * size:+g}" for size in cell.changes) + " %" if cell.changes else "no change"
+    changes = (
+        " and ".join(f"{100 * size:+g}" for size in cell.changes) + " %"
+        if cell.changes
+        else "no change"
+    )
     kind = f"N {cell.builds}, cv {100 * cell.cv:g} %, {changes}"
     kind += ", 10 % do not run" * bool(cell.broken) + ", drift 0.3 %" * bool(cell.drift)
     kind += f", noise of {cell.earlier:g} degrees" * bool(cell.earlier)
     interval = binomtest(count.right, count.total).proportion_ci(0.95, "exact")
-    shares = [100 * value / count.total for value in (count.right, count.wrong, count.ranges, count.no_change)]
+    shares = [
+        100 * value / count.total
+        for value in (count.right, count.wrong, count.ranges, count.no_change)
+    ]
     right, wrong, ranges, no_change = (f"{share:.3g}" for share in shares)
     bounds = f"{100 * interval.low:.3g}-{100 * interval.high:.3g}"
-    promised = " / ".join("-" if value is None else f"{value:g}" for value in (cell.right, cell.runs))
+    promised = " / ".join(
+        "-" if value is None else f"{value:g}" for value in (cell.right, cell.runs)
+    )
     rest = f"{100 * count.largest / count.total:.3g} / {100 * count.rest / count.total:.3g}"
     runs = f"{count.runs:.1f} ({count.most_runs:.0f})"
     kept = "yes" if is_kept(cell, count) else "NO"
@@ -190,14 +246,36 @@ def _make_row(cell: Cell, count: Count) -> str:
 def main() -> int:
     """Print the table beside what is promised; 1 where that is not kept."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--cases", type=int, default=2_000, metavar="N", help="Of each cell (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="Of the random numbers (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="Processes (default: %(default)s)")
+    parser.add_argument(
+        "--cases",
+        type=int,
+        default=2_000,
+        metavar="N",
+        help="Of each cell (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Of the random numbers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Processes (default: %(default)s)",
+    )
     options = parser.parse_args()
     with ProcessPoolExecutor(options.jobs) as pool:
-        counts = list(pool.map(partial(simulate, total=options.cases, seed=options.seed), CELLS))
+        counts = list(
+            pool.map(partial(simulate, total=options.cases, seed=options.seed), CELLS)
+        )
     print(f"Bisect, %, n {options.cases:,} a cell\n")
-    print("| what holds | right | wrong | range / no change | runs (90 %) | largest / rest | promised | kept |")
+    print(
+        "| what holds | right | wrong | range / no change | runs (90 %) | largest / rest | promised | kept |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     rows = list(zip(CELLS, counts, strict=True))
     print("\n".join(_make_row(cell, count) for cell, count in rows))

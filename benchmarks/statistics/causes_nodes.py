@@ -1,10 +1,11 @@
-"""How often `llmbench nodes` names a node falsely, and after how many nights it names one that is slow.
+"""How often `llmbench nodes` names a node falsely, and after how many nights it names
+one that is slow.
 
     python benchmarks/statistics/causes_nodes.py --jobs 2
 
-Simulated clusters of 64 nodes through the real functions: every night the history is looked at again. Beside each
-number stands the one that is promised; exit code 1 where a promise is broken. A cell's random numbers follow from the
-seed and its own name.
+Simulated clusters of 64 nodes through the real functions: every night the history is
+looked at again. Beside each number stands the one that is promised; exit code 1 where a
+promise is broken. A cell's random numbers follow from the seed and its own name.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from pytest_llmbench.judge.slow_nodes import find_slow_node
 
 NODES, OF_A_JOB = 64, 16
 NODE_CV = 0.003  # a node's own deviation on a night
-SLOWEST = 1.766 * NODE_CV  # the slowest of the nodes of a job, on average: of 16 normal values
+SLOWEST = (
+    1.766 * NODE_CV
+)  # the slowest of the nodes of a job, on average: of 16 normal values
 BAD, WORST = 0.03, 0.35  # so many runs are slower by up to so much, for another cause
 BEFORE = 20  # nights that tell level and noise, on nodes that nobody knows
 MONTH = 30
@@ -36,23 +39,26 @@ SLOW = 5  # the number of the slow node
 
 
 class NodeCell(NamedTuple):
-    """A kind of cluster: jobs a night, noise of a run, and how much slower jobs are that have one node; all jobs from
-    a night on."""
+    """A kind of cluster: jobs a night, noise of a run, and how much slower jobs are
+    that have one node; all jobs from a night on."""
 
     jobs: int
     cv: float
     slowness: float = 0.0
     regression: float = 0.0
     from_night: int = 8
-    nodes_before: bool = False  # the nodes of the nights before are known, when the node was not slow yet
+    # the nodes of the nights before are known, when the node was not slow yet
+    nodes_before: bool = False
     nodes: int = NODES
     of_a_job: int = OF_A_JOB
     stay: int = 1  # so many nights a job keeps its nodes
-    bad: float = 0.0  # all jobs are slower by so much on two neighbouring nights, on the same nodes
+    # all jobs are slower by so much on two neighbouring nights, on the same nodes
+    bad: float = 0.0
 
 
 class NodePromise(NamedTuple):
-    """What is promised of a cell: false names in a month in percent, or the median of the nights. None: nothing."""
+    """What is promised of a cell: false names in a month in percent, or the median of
+    the nights. None: nothing."""
 
     cell: NodeCell
     value: float | None
@@ -105,19 +111,26 @@ def simulate(cell: NodeCell, total: int, seed: int) -> NodeCount:
     ends = [_follow(cell, random) for _ in range(total)]
     named = [nights for right, nights in ends if right]
     wrong = sum(math.isfinite(nights) and not right for right, nights in ends)
-    return NodeCount(cell, total, len(named), wrong, (*named, *[math.inf] * (total - len(named))))
+    return NodeCount(
+        cell, total, len(named), wrong, (*named, *[math.inf] * (total - len(named)))
+    )
 
 
 def _follow(cell: NodeCell, random: np.random.Generator) -> tuple[bool, float]:
-    """Return whether the slow node is the first that is named, and after how many nights any is named alone.
+    """Return whether the slow node is the first that is named, and after how many
+    nights any is named alone.
 
-    A slow node that was always in the same runs as others is named with them, which is right and not the end.
+    A slow node that was always in the same runs as others is named with them, which is
+    right and not the end.
     """
     nights = 2 * MONTH if cell.slowness else MONTH
     history = _make_runs(cell, nights, random)
     for night in range(1, nights + 1):
         end = START + timedelta(days=BEFORE + night)
-        past = {name: [run for run in runs if run.night < end] for name, runs in history.items()}
+        past = {
+            name: [run for run in runs if run.night < end]
+            for name, runs in history.items()
+        }
         evidence = find_slow_node(compare_with_levels(past)[0])
         names = [suspect.nodes for suspect in evidence.named]
         if any(cell.slowness == 0 or f"n{SLOW}" not in nodes for nodes in names):
@@ -127,30 +140,53 @@ def _follow(cell: NodeCell, random: np.random.Generator) -> tuple[bool, float]:
     return False, math.inf
 
 
-def _make_runs(cell: NodeCell, nights: int, random: np.random.Generator) -> dict[str, list[PlacedRun]]:
+def _make_runs(
+    cell: NodeCell, nights: int, random: np.random.Generator
+) -> dict[str, list[PlacedRun]]:
     history: dict[str, list[PlacedRun]] = {f"job {job}": [] for job in range(cell.jobs)}
     for night in range(BEFORE + nights):
         if night % cell.stay == 0:
             order = random.permutation(cell.nodes)
         of_nodes = NODE_CV * random.standard_normal(cell.nodes)
-        of_nodes[SLOW] += SLOWEST + math.log1p(cell.slowness) if cell.slowness and night >= BEFORE else 0.0
-        shared = math.log1p(cell.regression) if night >= BEFORE + cell.from_night - 1 else 0.0
+        of_nodes[SLOW] += (
+            SLOWEST + math.log1p(cell.slowness)
+            if cell.slowness and night >= BEFORE
+            else 0.0
+        )
+        shared = (
+            math.log1p(cell.regression)
+            if night >= BEFORE + cell.from_night - 1
+            else 0.0
+        )
         shared += math.log1p(cell.bad) if night - BEFORE in BAD_NIGHTS else 0.0
         for job, (name, runs) in enumerate(history.items()):
             nodes = order[cell.of_a_job * job : cell.of_a_job * (job + 1)]
-            logarithm = float(of_nodes[nodes].max()) + shared + cell.cv * random.standard_normal()
+            logarithm = (
+                float(of_nodes[nodes].max())
+                + shared
+                + cell.cv * random.standard_normal()
+            )
             if random.random() < BAD:
                 logarithm += random.uniform(0, math.log1p(WORST))
-            placed = frozenset(f"n{node}" for node in nodes) if night >= BEFORE or cell.nodes_before else frozenset()
-            runs.append(PlacedRun(f"{name} {night}", START + timedelta(days=night), logarithm, placed))
+            placed = (
+                frozenset(f"n{node}" for node in nodes)
+                if night >= BEFORE or cell.nodes_before
+                else frozenset()
+            )
+            runs.append(
+                PlacedRun(
+                    f"{name} {night}", START + timedelta(days=night), logarithm, placed
+                )
+            )
     return history
 
 
-# --- words --------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------
 
 
 def is_kept(promise: NodePromise, count: NodeCount) -> bool:
-    """Whether a rate or a median is what is promised, within what chance allows; nights also one night of 15 %."""
+    """Whether a rate or a median is what is promised, within what chance allows; nights
+    also one night of 15 %."""
     if promise.cell.slowness:
         median = float(np.median(count.nights))
         wrong = binomtest(count.wrong, count.total).proportion_ci(0.95, "exact").low
@@ -165,9 +201,19 @@ def is_kept(promise: NodePromise, count: NodeCount) -> bool:
 def _describe_cell(cell: NodeCell) -> str:
     slow = f", one node +{100 * cell.slowness:g} %" if cell.slowness else ""
     before = ", sound on 20 nights before" if cell.nodes_before else ""
-    shift = f", all jobs +{100 * cell.regression:g} % from night {cell.from_night} on" if cell.regression else ""
-    size = f", {cell.nodes} nodes, jobs of {cell.of_a_job}" if cell.nodes != NODES else ""
-    bad = f", the same nodes for {cell.stay} nights, two bad nights of +{100 * cell.bad:g} %" if cell.bad else ""
+    shift = (
+        f", all jobs +{100 * cell.regression:g} % from night {cell.from_night} on"
+        if cell.regression
+        else ""
+    )
+    size = (
+        f", {cell.nodes} nodes, jobs of {cell.of_a_job}" if cell.nodes != NODES else ""
+    )
+    bad = (
+        f", the same nodes for {cell.stay} nights, two bad nights of +{100 * cell.bad:g} %"
+        if cell.bad
+        else ""
+    )
     return f"{cell.jobs} job{'s' * (cell.jobs > 1)} a night, cv {100 * cell.cv:g} %{slow}{before}{shift}{size}{bad}"
 
 
@@ -180,30 +226,63 @@ def _make_row(promise: NodePromise, count: NodeCount) -> str:
     if not count.cell.slowness:
         return f"| {name} | {wrong} | {promised} | {kept} |"
     median, late = np.quantile(count.nights, (0.5, 0.9), method="inverted_cdf")
-    shown = [f"{value:.0f}" if math.isfinite(value) else "-" for value in (median, late)]
+    shown = [
+        f"{value:.0f}" if math.isfinite(value) else "-" for value in (median, late)
+    ]
     return f"| {name} | {shown[0]} | {shown[1]} | {promised} | {wrong} | {kept} |"
 
 
-def _count_all(promises: Sequence[NodePromise], total: int, seed: int, jobs: int) -> list[NodeCount]:
+def _count_all(
+    promises: Sequence[NodePromise], total: int, seed: int, jobs: int
+) -> list[NodeCount]:
     with ProcessPoolExecutor(jobs) as pool:
-        return list(pool.map(partial(simulate, total=total, seed=seed), [promise.cell for promise in promises]))
+        return list(
+            pool.map(
+                partial(simulate, total=total, seed=seed),
+                [promise.cell for promise in promises],
+            )
+        )
 
 
 def main() -> int:
     """Print the tables beside what is promised; 1 where that is not kept."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--months", type=int, default=1000, metavar="N", help="Without a slow node (default: 1000)")
-    parser.add_argument("--cases", type=int, default=500, metavar="N", help="With a slow node (default: 500)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="Of the random numbers (default: 1)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="Processes (default: 1)")
+    parser.add_argument(
+        "--months",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="Without a slow node (default: 1000)",
+    )
+    parser.add_argument(
+        "--cases",
+        type=int,
+        default=500,
+        metavar="N",
+        help="With a slow node (default: 500)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Of the random numbers (default: 1)",
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="Processes (default: 1)"
+    )
     options = parser.parse_args()
     false = _count_all(FALSE, options.months, options.seed, options.jobs)
     print(f"Falsely named in a month without a slow node, %, n {options.months}\n")
-    print("| 64 nodes, jobs of 16 | named (95 % interval) | promised | kept |\n|---|---|---|---|")
+    print(
+        "| 64 nodes, jobs of 16 | named (95 % interval) | promised | kept |\n|---|---|---|---|"
+    )
     print("\n".join(map(_make_row, FALSE, false)), flush=True)
     slow = _count_all(FOUND, options.cases, options.seed, options.jobs)
     print(f"\nNights until the slow node is named, n {options.cases}\n")
-    print("| 64 nodes, jobs of 16 | median | 90 % | promised | another named, % | kept |\n|---|---|---|---|---|---|")
+    print(
+        "| 64 nodes, jobs of 16 | median | 90 % | promised | another named, % | kept |\n|---|---|---|---|---|---|"
+    )
     print("\n".join(map(_make_row, FOUND, slow)))
     return int(not all(map(is_kept, (*FALSE, *FOUND), (*false, *slow))))
 

@@ -1,9 +1,10 @@
-"""How often an A/B on the same nodes is wrong, and how many pairs it takes: simulated arms through the real function.
+"""How often an A/B on the same nodes is wrong, and how many pairs it takes: simulated
+arms through the real function.
 
     python benchmarks/statistics/causes_paired.py --jobs 2
 
-Beside each number stands the one that is promised; exit code 1 where a promise is broken. A cell's random numbers
-follow from the seed and its own name.
+Beside each number stands the one that is promised; exit code 1 where a promise is
+broken. A cell's random numbers follow from the seed and its own name.
 """
 
 from __future__ import annotations
@@ -21,13 +22,21 @@ import numpy as np
 from scipy.stats import binomtest
 
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.core.trial_records import NextTrial, PairedAnswer, PairedOutcome, Trial, TrialOutcome, TrialReport
+from pytest_llmbench.core.trial_records import (
+    NextTrial,
+    PairedAnswer,
+    PairedOutcome,
+    Trial,
+    TrialOutcome,
+    TrialReport,
+)
 from pytest_llmbench.judge.noise import pool
 from pytest_llmbench.launch.policies.ab_policy import PairedSettings, next_step
 
 
 class Cell(NamedTuple):
-    """A kind of A/B: the noise from run to run, by how much arm 1 is slower, and what is promised in percent."""
+    """A kind of A/B: the noise from run to run, by how much arm 1 is slower, and what
+    is promised in percent."""
 
     cv: float
     difference: float
@@ -35,7 +44,9 @@ class Cell(NamedTuple):
     promised: float | None
     arms: int = 2
     drift: float = 0.0  # of the logarithm from one run to the next
-    earlier: float = 0.0  # the degrees of freedom of the noise of earlier A/Bs; WHOLE: that of three whole ones
+    # the degrees of freedom of the noise of earlier A/Bs; WHOLE: that of three whole
+    # ones
+    earlier: float = 0.0
     pairs: float | None = None  # so many are promised on average
 
 
@@ -61,11 +72,19 @@ def _make_cells() -> tuple[Cell, ...]:
         for difference, outcome, values in rows
         for cv, value in zip(CVS, values, strict=False)
     ]
-    # Nothing is promised of these but what two arms keep: each A/B of three arms, and a drift of 0.1 % a run.
+    # Nothing is promised of these but what two arms keep: each A/B of three arms, and a
+    # drift of 0.1 % a run.
     more = [Cell(cv, 0.0, slower, None, arms=3) for cv in (0.003, 0.01)]
-    earlier = [Cell(cv, 0.0, kind, None, earlier=10) for cv in CVS[1:4] for kind in (slower, faster)]
+    earlier = [
+        Cell(cv, 0.0, kind, None, earlier=10)
+        for cv in CVS[1:4]
+        for kind in (slower, faster)
+    ]
     shown = zip(CVS[1:4], (99.4, 79.3, 32.0), (2.3, 3.1, 3.7), strict=True)
-    earlier += [Cell(cv, 0.01, slower, value, earlier=10, pairs=pairs) for cv, value, pairs in shown]
+    earlier += [
+        Cell(cv, 0.01, slower, value, earlier=10, pairs=pairs)
+        for cv, value, pairs in shown
+    ]
     earlier += [Cell(cv, 0.0, slower, None, earlier=WHOLE) for cv in CVS[1:4]]
     earlier += [Cell(cv, 0.01, slower, None, earlier=WHOLE) for cv in CVS[1:4]]
     return (
@@ -87,8 +106,11 @@ class Count(NamedTuple):
 
 
 def simulate(cell: Cell, total: int, seed: int) -> Count:
-    """Return what so many A/Bs of a cell say; with several arms in how many any of them is said to be so."""
-    key = repr((cell.cv, cell.difference, cell.arms, cell.drift, *filter(None, [cell.earlier])))
+    """Return what so many A/Bs of a cell say; with several arms in how many any of them
+    is said to be so."""
+    key = repr(
+        (cell.cv, cell.difference, cell.arms, cell.drift, *filter(None, [cell.earlier]))
+    )
     random = np.random.default_rng([seed, zlib.crc32(key.encode())])
     counts: Counter[str] = Counter()
     truth = math.log1p(cell.difference)
@@ -104,13 +126,19 @@ def simulate(cell: Cell, total: int, seed: int) -> Count:
 
 
 def _draw_noise(cell: Cell, random: np.random.Generator) -> Noise | None:
-    """Return what earlier A/Bs say of the noise: those of the cell's own kind, or any with so many degrees."""
+    """Return what earlier A/Bs say of the noise: those of the cell's own kind, or any
+    with so many degrees."""
     if cell.earlier == WHOLE:
         answers = [run(cell._replace(earlier=0), random) for _ in range(3)]
         return pool([TrialReport(("a", "b"), each).noise for each in answers])
     if not cell.earlier:
         return None
-    return Noise(cell.cv * math.sqrt(random.chisquare(cell.earlier) / cell.earlier), cell.earlier, "", measured=True)
+    return Noise(
+        cell.cv * math.sqrt(random.chisquare(cell.earlier) / cell.earlier),
+        cell.earlier,
+        "",
+        measured=True,
+    )
 
 
 def run(cell: Cell, random: np.random.Generator) -> tuple[PairedAnswer, ...]:
@@ -118,28 +146,40 @@ def run(cell: Cell, random: np.random.Generator) -> tuple[PairedAnswer, ...]:
     noise, trials = _draw_noise(cell, random), list[Trial]()
     settings = PairedSettings(arms=cell.arms, allocation=0, noise=noise)
     while isinstance(step := next_step(trials, settings), NextTrial):
-        level = math.log1p(cell.difference) * (step.variant > 0) + cell.drift * len(trials)
+        level = math.log1p(cell.difference) * (step.variant > 0) + cell.drift * len(
+            trials
+        )
         milliseconds = 1000 * math.exp(level + cell.cv * random.standard_normal())
-        trials.append(Trial(step.variant, TrialOutcome.MEASURED, milliseconds, step.discarded))
+        trials.append(
+            Trial(step.variant, TrialOutcome.MEASURED, milliseconds, step.discarded)
+        )
     return step
 
 
 def is_kept(cell: Cell, count: Count, total: int) -> bool:
-    """Whether a rate is what is promised: within what chance and the printed digits allow."""
+    """Whether a rate is what is promised: within what chance and the printed digits
+    allow."""
     if cell.pairs is not None and abs(count.pairs / total - cell.pairs) > 0.1:
         return False
     if cell.promised is None:
         return True
     rate = min(max(cell.promised, 0.05), 99.95)
-    return abs(100 * count.outcomes / total - cell.promised) <= 3 * math.sqrt(2 * rate * (100 - rate) / total) + 0.05
+    return (
+        abs(100 * count.outcomes / total - cell.promised)
+        <= 3 * math.sqrt(2 * rate * (100 - rate) / total) + 0.05
+    )
 
 
 def _make_row(cell: Cell, count: Count, total: int) -> str:
     interval = binomtest(count.outcomes, total).proportion_ci(0.95, "exact")
     kind = f"cv {100 * cell.cv:g} %, {100 * cell.difference:+g} %"
-    kind += f", {cell.arms} arms" * (cell.arms > 2) + f", drift {100 * cell.drift:g} % a run" * bool(cell.drift)
+    kind += f", {cell.arms} arms" * (
+        cell.arms > 2
+    ) + f", drift {100 * cell.drift:g} % a run" * bool(cell.drift)
     kind += (
-        ", three earlier A/Bs" if cell.earlier == WHOLE else f", noise of {cell.earlier:g} degrees" * bool(cell.earlier)
+        ", three earlier A/Bs"
+        if cell.earlier == WHOLE
+        else f", noise of {cell.earlier:g} degrees" * bool(cell.earlier)
     )
     bounds = f"{100 * interval.low:.3g} to {100 * interval.high:.3g}"
     promised = "-" if cell.promised is None else f"{cell.promised:g}"
@@ -151,19 +191,46 @@ def _make_row(cell: Cell, count: Count, total: int) -> str:
 def main() -> int:
     """Print the table beside what is promised; 1 where that is not kept."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--cases", type=int, default=10_000, metavar="N", help="Of each cell (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="Of the random numbers (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="Processes (default: %(default)s)")
+    parser.add_argument(
+        "--cases",
+        type=int,
+        default=10_000,
+        metavar="N",
+        help="Of each cell (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Of the random numbers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Processes (default: %(default)s)",
+    )
     options = parser.parse_args()
     cells = _make_cells()
     with ProcessPoolExecutor(options.jobs) as pool:
-        counts = list(pool.map(partial(simulate, total=options.cases, seed=options.seed), cells))
+        counts = list(
+            pool.map(partial(simulate, total=options.cases, seed=options.seed), cells)
+        )
     print(f"A/B in a shared allocation, %, n {options.cases:,} a cell\n")
-    print("| what holds | answer | found | 95 % interval | promised | pairs | truth below, above | kept |")
+    print(
+        "| what holds | answer | found | 95 % interval | promised | pairs | truth below, above | kept |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     rows = zip(cells, counts, strict=True)
     print("\n".join(_make_row(cell, count, options.cases) for cell, count in rows))
-    return int(not all(is_kept(cell, count, options.cases) for cell, count in zip(cells, counts, strict=True)))
+    return int(
+        not all(
+            is_kept(cell, count, options.cases)
+            for cell, count in zip(cells, counts, strict=True)
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""How often `llmbench probe` calls a bad build good, or a good one bad: simulated runs through the real function.
+"""How often `llmbench probe` calls a bad build good, or a good one bad: simulated runs
+through the real function.
 
     python benchmarks/statistics/causes_probe.py --jobs 2
 
-A build is at the level of one of the ends, and gets up to four runs, one after the other, until the answer is there.
-Exit code 1 where more than 5 % of the builds at one end are called those of the other. Beside it stands how many that
-are of those whose ends are shown to differ, for nothing is said of the others. A cell's random numbers follow from the
-seed and its own name.
+A build is at the level of one of the ends, and gets up to four runs, one after the
+other, until the answer is there. Exit code 1 where more than 5 % of the builds at one
+end are called those of the other. Beside it stands how many that are of those whose
+ends are shown to differ, for nothing is said of the others. A cell's random numbers
+follow from the seed and its own name.
 """
 
 from __future__ import annotations
@@ -29,27 +31,36 @@ PROMISED = 0.05
 
 
 class Cell(NamedTuple):
-    """The noise from run to run, by how much the bad end is slower, and how many runs each end has."""
+    """The noise from run to run, by how much the bad end is slower, and how many runs
+    each end has."""
 
     cv: float
     change: float
     runs: int
 
 
-CELLS = tuple(map(Cell._make, product((0.002, 0.005, 0.01, 0.02), (0.01, 0.02, 0.03, 0.05, 0.1), (2, 3, 4))))
+CELLS = tuple(
+    map(
+        Cell._make,
+        product((0.002, 0.005, 0.01, 0.02), (0.01, 0.02, 0.03, 0.05, 0.1), (2, 3, 4)),
+    )
+)
 
 
 class Count(NamedTuple):
     """What was counted of a cell, for a bad build and for a good one."""
 
-    wrong: tuple[int, int]  # a bad build that was called good, a good one that was called bad
+    wrong: tuple[
+        int, int
+    ]  # a bad build that was called good, a good one that was called bad
     right: tuple[int, int]
     told: tuple[int, int]  # those whose ends were shown to differ
     runs: int  # of both
 
 
 def simulate(cell: Cell, total: int, seed: int) -> Count:
-    """Return what is said of so many bad builds and so many good ones, each beside ends of its own."""
+    """Return what is said of so many bad builds and so many good ones, each beside ends
+    of its own."""
     random = np.random.default_rng([seed, zlib.crc32(repr(tuple(cell)).encode())])
     counts: Counter[tuple[bool, ProbeOutcome]] = Counter()
     runs = 0
@@ -62,12 +73,17 @@ def simulate(cell: Cell, total: int, seed: int) -> Count:
     return Count(
         (counts[True, answers[False]], counts[False, answers[True]]),
         (counts[True, answers[True]], counts[False, answers[False]]),
-        (total - counts[True, ProbeOutcome.ENDS_ALIKE], total - counts[False, ProbeOutcome.ENDS_ALIKE]),
+        (
+            total - counts[True, ProbeOutcome.ENDS_ALIKE],
+            total - counts[False, ProbeOutcome.ENDS_ALIKE],
+        ),
         runs,
     )
 
 
-def probe(cell: Cell, is_bad: bool, random: np.random.Generator) -> tuple[ProbeOutcome, int]:
+def probe(
+    cell: Cell, is_bad: bool, random: np.random.Generator
+) -> tuple[ProbeOutcome, int]:
     """Return what is said of a build in the end, and after how many of its runs."""
     slower = math.log1p(cell.change)
     good = (cell.cv * random.standard_normal(cell.runs)).tolist()
@@ -82,7 +98,9 @@ def probe(cell: Cell, is_bad: bool, random: np.random.Generator) -> tuple[ProbeO
 
 def is_kept(count: Count, total: int) -> bool:
     """Whether no more are wrong than is promised, within what chance allows."""
-    return max(count.wrong) <= PROMISED * total + 3 * math.sqrt(PROMISED * (1 - PROMISED) * total)
+    return max(count.wrong) <= PROMISED * total + 3 * math.sqrt(
+        PROMISED * (1 - PROMISED) * total
+    )
 
 
 def _make_row(cell: Cell, count: Count, total: int) -> str:
@@ -93,7 +111,8 @@ def _make_row(cell: Cell, count: Count, total: int) -> str:
     )
     told = sum(count.told)
     of_told = " | ".join(
-        f"{100 * number / of:.2g}" if of else "-" for number, of in zip(count.wrong, count.told, strict=True)
+        f"{100 * number / of:.2g}" if of else "-"
+        for number, of in zip(count.wrong, count.told, strict=True)
     )
     right = 100 * sum(count.right) / (2 * total)
     taken = f"{count.runs / told:.2f}" if told else "-"
@@ -105,16 +124,43 @@ def _make_row(cell: Cell, count: Count, total: int) -> str:
 def main() -> int:
     """Print the table; 1 where more are wrong than is promised."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--cases", type=int, default=4_000, metavar="N", help="Of each cell (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="Of the random numbers (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="Processes (default: %(default)s)")
+    parser.add_argument(
+        "--cases",
+        type=int,
+        default=4_000,
+        metavar="N",
+        help="Of each cell (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Of the random numbers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Processes (default: %(default)s)",
+    )
     options = parser.parse_args()
     with ProcessPoolExecutor(options.jobs) as pool:
-        counts = list(pool.map(partial(simulate, total=options.cases, seed=options.seed), CELLS))
-    print(f"a build at the level of one end, up to {MOST_RUNS} runs, %, n {options.cases:,} of each kind a cell\n")
+        counts = list(
+            pool.map(partial(simulate, total=options.cases, seed=options.seed), CELLS)
+        )
+    print(
+        f"a build at the level of one end, up to {MOST_RUNS} runs, %, n {options.cases:,} of each kind a cell\n"
+    )
     heads = "bad called good (95 %) | good called bad (95 %) | of those told | the same | right | ends alike | runs"
     print(f"| what holds | {heads} | kept |\n|---|---|---|---|---|---|---|---|---|")
-    print("\n".join(_make_row(cell, count, options.cases) for cell, count in zip(CELLS, counts, strict=True)))
+    print(
+        "\n".join(
+            _make_row(cell, count, options.cases)
+            for cell, count in zip(CELLS, counts, strict=True)
+        )
+    )
     return int(not all(is_kept(count, options.cases) for count in counts))
 
 

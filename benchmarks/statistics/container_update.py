@@ -1,8 +1,10 @@
-"""An update of the container replayed as logs, night by night: what a session says, and what finds the reason.
+"""An update of the container replayed as logs, night by night: what a session says, and
+what finds the reason.
 
     python -m benchmarks.statistics.container_update DIR
 
-writes DIR/runs and DIR/history.db (tests/support/updated_container.py says what of) and prints every answer.
+writes DIR/runs and DIR/history.db (tests/support/updated_container.py says what of) and
+prints every answer.
 """
 
 from __future__ import annotations
@@ -29,7 +31,12 @@ def run(folder: Path, command: str) -> None:
     """Run a command in `folder`, and show what it prints and its exit code."""
     print(f"\n$ {command}", flush=True)
     name, *words = command.split()
-    done = subprocess.run([sys.executable, "-m", MODULES[name], *words], cwd=folder, env=ENVIRONMENT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", MODULES[name], *words],
+        cwd=folder,
+        env=ENVIRONMENT,
+        check=False,
+    )
     print(f"exit code {done.returncode}", flush=True)
 
 
@@ -42,7 +49,10 @@ def main(folder: Path) -> None:
             run(folder, "pytest -q --llmb-logs=runs --llmb-record=own")
         elif night >= RECORDED:
             logs = f"--llmb-logs=runs/{date(night)}"
-            run(folder, f"pytest -q {logs} --llmb-baselines=own --llmb-history=history.db -k own")
+            run(
+                folder,
+                f"pytest -q {logs} --llmb-baselines=own --llmb-history=history.db -k own",
+            )
     sides = f"{date(0)}..{date(BEFORE - 1)} {date(BEFORE)}..{date(BEFORE + AFTER - 1)}"
     run(folder, f"llmbench compare {sides} --history=history.db --baselines=own")
 

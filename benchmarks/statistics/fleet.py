@@ -1,7 +1,9 @@
-"""The noise model of the calibration: fleets of configurations, and simulated runs of them.
+"""The noise model of the calibration: fleets of configurations, and simulated runs of
+them.
 
-Every configuration has noise of its own, drawn uniformly from the ranges that are seen in practice. These are an
-assumption: the spread of a real cluster has to be measured on it.
+Every configuration has noise of its own, drawn uniformly from the ranges that are seen
+in practice. These are an assumption: the spread of a real cluster has to be measured on
+it.
 """
 
 from __future__ import annotations
@@ -29,10 +31,12 @@ PAIRS = 32
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """How noisy each of c configurations is: columns of shape (c,), all but `seconds` and `correlation` fractions.
+    """How noisy each of c configurations is: columns of shape (c,), all but `seconds`
+    and `correlation` fractions.
 
-    `within` is the standard deviation of the steps of a run, `correlation` that of a step with the next, `slow` the
-    share of slow steps, `between` the standard deviation of the logarithm of a run's level.
+    `within` is the standard deviation of the steps of a run, `correlation` that of a
+    step with the next, `slow` the share of slow steps, `between` the standard deviation
+    of the logarithm of a run's level.
     """
 
     seconds: Floats
@@ -44,7 +48,8 @@ class Fleet:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What runs of each configuration measure in the long run, in seconds; columns of shape (c,)."""
+    """What runs of each configuration measure in the long run, in seconds; columns of
+    shape (c,)."""
 
     trimmed_mean: Floats
     mean: Floats
@@ -52,7 +57,8 @@ class Expected:
 
 
 def draw(random: np.random.Generator, count: int = CONFIGURATIONS) -> Fleet:
-    """Return a fleet with parameters drawn uniformly, step times log-uniformly from 1 to 10 s."""
+    """Return a fleet with parameters drawn uniformly, step times log-uniformly from 1
+    to 10 s."""
     return Fleet(
         seconds=np.exp(random.uniform(0, np.log(10), count)),
         within=random.uniform(0.002, 0.03, count),
@@ -63,20 +69,28 @@ def draw(random: np.random.Generator, count: int = CONFIGURATIONS) -> Fleet:
 
 
 def runs(fleet: Fleet, count: int, random: np.random.Generator) -> Floats:
-    """Return the step times of `count` independent runs of each configuration, shape (c, count, 50), in seconds."""
+    """Return the step times of `count` independent runs of each configuration, shape
+    (c, count, 50), in seconds."""
     shape = (len(fleet.seconds), count, STEPS)
     levels = np.exp(_column(fleet.between) * random.standard_normal((*shape[:2], 1)))
-    return _steps(fleet, _correlated(fleet, shape, random), _slow(fleet, shape, random)) * levels
+    return (
+        _steps(fleet, _correlated(fleet, shape, random), _slow(fleet, shape, random))
+        * levels
+    )
 
 
 def expected(fleet: Fleet, random: np.random.Generator) -> Expected:
-    """Return the expected values: simulated for the trimmed mean (of the logarithm), exact for the others.
+    """Return the expected values: simulated for the trimmed mean (of the logarithm),
+    exact for the others.
 
-    Each simulated run is paired with one of the opposite noise, in which nearly all of the error cancels.
+    Each simulated run is paired with one of the opposite noise, in which nearly all of
+    the error cancels.
     """
     shape = (len(fleet.seconds), PAIRS, STEPS)
     noise, slow = _correlated(fleet, shape, random), _slow(fleet, shape, random)
-    logarithms = [np.log(trimmed_means(_steps(fleet, sign * noise, slow))) for sign in (1, -1)]
+    logarithms = [
+        np.log(trimmed_means(_steps(fleet, sign * noise, slow))) for sign in (1, -1)
+    ]
     slowed = fleet.seconds * (1 + fleet.slow * np.mean(SLOWDOWN))
     return Expected(
         trimmed_mean=np.exp(np.mean(logarithms, axis=(0, 2))),
@@ -94,7 +108,9 @@ def _steps(fleet: Fleet, noise: Floats, slow: Floats) -> Floats:
     return _column(fleet.seconds) * (1 + _column(fleet.within) * noise + WARM_UP) * slow
 
 
-def _correlated(fleet: Fleet, shape: tuple[int, int, int], random: np.random.Generator) -> Floats:
+def _correlated(
+    fleet: Fleet, shape: tuple[int, int, int], random: np.random.Generator
+) -> Floats:
     """Return stationary first-order autoregressive noise of unit variance."""
     noise = random.standard_normal(shape)
     kept, new = fleet.correlation[:, None], np.sqrt(1 - fleet.correlation**2)[:, None]
@@ -103,7 +119,9 @@ def _correlated(fleet: Fleet, shape: tuple[int, int, int], random: np.random.Gen
     return noise
 
 
-def _slow(fleet: Fleet, shape: tuple[int, int, int], random: np.random.Generator) -> Floats:
+def _slow(
+    fleet: Fleet, shape: tuple[int, int, int], random: np.random.Generator
+) -> Floats:
     """Return the factor of each step: 1, or 1.05 to 1.5 for a straggler."""
     slow = random.random(shape) < _column(fleet.slow)
     factors = np.ones(shape)

@@ -1,10 +1,12 @@
-"""False alarms of a month of ordinary nights, whose logs print evaluations, saves, restarts and changed log levels.
+"""False alarms of a month of ordinary nights, whose logs print evaluations, saves,
+restarts and changed log levels.
 
     python -m benchmarks.statistics.ordinary_nights --months 2 [--pytest /other/checkout/.venv/bin/pytest]
 
-A fleet has 40 configurations of six frameworks, recorded from the runs of three nights. Nothing becomes slower. Each
-night every run differs by 0.7 % from the others, and one in twenty is restarted, prints no arguments or more of them,
-or has a stalled step. Each red item is a false alarm. `--pytest` judges the same nights by another version.
+A fleet has 40 configurations of six frameworks, recorded from the runs of three nights.
+Nothing becomes slower. Each night every run differs by 0.7 % from the others, and one
+in twenty is restarted, prints no arguments or more of them, or has a stalled step. Each
+red item is a false alarm. `--pytest` judges the same nights by another version.
 """
 
 from __future__ import annotations
@@ -24,7 +26,17 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from support.own_runs import ARGUMENTS, OwnRun, deepspeed, maxtext, megatron, nanotron, titan, trainer, write
+from support.own_runs import (
+    ARGUMENTS,
+    OwnRun,
+    deepspeed,
+    maxtext,
+    megatron,
+    nanotron,
+    titan,
+    trainer,
+    write,
+)
 
 if TYPE_CHECKING:
     from support.own_runs import Text
@@ -46,14 +58,16 @@ NIGHTS = 30
 RECORDED = 3
 RARE = 0.05
 STALL = 0.02
-"""The share of the whole run that a stalled step costs at most: more than the tolerance is no ordinary night."""
+"""The share of the whole run that a stalled step costs at most: more than the tolerance
+is no ordinary night."""
 BETWEEN = 0.007
 """How much the logarithm of a run's step time differs from run to run."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What one configuration always is: its framework, its step time, and how often it evaluates and saves."""
+    """What one configuration always is: its framework, its step time, and how often it
+    evaluates and saves."""
 
     name: str
     framework: Text
@@ -73,7 +87,9 @@ def draw_fleet(random: Random) -> list[Configuration]:
                 name=f"model-{'abcdefghij'[number // 10]}{'abcdefghij'[number % 10]}",
                 framework=framework,
                 seconds=random.choice((0.4, 1.1, 2.0, 6.5, 18.0)),
-                steps=random.choice((60, 100, 200, 400)) if framework is not trainer else 300,
+                steps=random.choice((60, 100, 200, 400))
+                if framework is not trainer
+                else 300,
                 evaluates=random.choice((0, 20, 50)) if framework is megatron else 0,
                 saves=random.choice((0, 0, 50)) if framework is megatron else 0,
             )
@@ -84,7 +100,12 @@ def draw_fleet(random: Random) -> list[Configuration]:
 def draw_night(configuration: Configuration, start: datetime, random: Random) -> OwnRun:
     """Draw the run of one night of a configuration."""
     seconds = configuration.seconds * 2.718281828 ** random.gauss(0, BETWEEN)
-    run = OwnRun(seconds=seconds, steps=configuration.steps, seed=random.randrange(10**9), start=start)
+    run = OwnRun(
+        seconds=seconds,
+        steps=configuration.steps,
+        seed=random.randrange(10**9),
+        start=start,
+    )
     gaps: dict[int, float] = {}
     lines: dict[int, str] = {}
     for every, text, longest in (
@@ -93,16 +114,28 @@ def draw_night(configuration: Configuration, start: datetime, random: Random) ->
             " validation loss at iteration {} on validation set | lm loss value: 5.1E+00 |\n",
             60.0,
         ),
-        (configuration.saves, "saving checkpoint at iteration {:7d} to /scratch/ckpt in torch_dist format\n", 90.0),
+        (
+            configuration.saves,
+            "saving checkpoint at iteration {:7d} to /scratch/ckpt in torch_dist format\n",
+            90.0,
+        ),
     ):
         for step in range(every, run.steps, every) if every else ():
-            gaps[step + 1] = gaps.get(step + 1, 0.0) + random.uniform(0.3, 1.0) * longest
+            gaps[step + 1] = (
+                gaps.get(step + 1, 0.0) + random.uniform(0.3, 1.0) * longest
+            )
             lines[step + 1] = lines.get(step + 1, "") + text.format(step)
     run = replace(run, gaps=gaps, lines=lines)
     if random.random() < RARE:
         run = replace(run, dump=False)
     if random.random() < RARE:
-        run = replace(run, arguments={**ARGUMENTS, **{f"option_{number}": number for number in range(40)}})
+        run = replace(
+            run,
+            arguments={
+                **ARGUMENTS,
+                **{f"option_{number}": number for number in range(40)},
+            },
+        )
     if random.random() < RARE:
         stalled = random.randrange(2, run.steps)
         factor = 1 + random.uniform(0.2, 1.0) * STALL * run.steps
@@ -110,16 +143,30 @@ def draw_night(configuration: Configuration, start: datetime, random: Random) ->
     return run
 
 
-def write_night(folder: Path, fleet: list[Configuration], night: int, random: Random) -> None:
+def write_night(
+    folder: Path, fleet: list[Configuration], night: int, random: Random
+) -> None:
     """Write the runs of one night."""
     for number, configuration in enumerate(fleet):
-        start = datetime.fromisoformat("2026-03-01T02:00:00+00:00") + timedelta(days=night, minutes=number)
+        start = datetime.fromisoformat("2026-03-01T02:00:00+00:00") + timedelta(
+            days=night, minutes=number
+        )
         run = draw_night(configuration, start, random)
-        path = write(folder, configuration.name, configuration.framework, run, 10_000 + 100 * night + number)
+        path = write(
+            folder,
+            configuration.name,
+            configuration.framework,
+            run,
+            10_000 + 100 * night + number,
+        )
         if configuration.framework is megatron and random.random() < RARE:
-            begun = "".join(path.read_text().splitlines(keepends=True)[: 60 if run.dump else 20])
+            begun = "".join(
+                path.read_text().splitlines(keepends=True)[: 60 if run.dump else 20]
+            )
             again = megatron(replace(run, start=start + timedelta(minutes=20)))
-            path.write_text(f"{begun}[torchrun] worker group failed, restarting 1/3\n{again}")
+            path.write_text(
+                f"{begun}[torchrun] worker group failed, restarting 1/3\n{again}"
+            )
 
 
 def judge_month(program: str, seed: int) -> Counter[str]:
@@ -129,13 +176,33 @@ def judge_month(program: str, seed: int) -> Counter[str]:
     fleet = draw_fleet(random)
     for night in range(RECORDED):
         write_night(folder / "recorded", fleet, night, random)
-    common = ["-q", "--tb=no", "-p", "no:cacheprovider", "--llmb-no-cache", "--llmb-history=h.db"]
-    recording = [program, "-q", "-p", "no:cacheprovider", "--llmb-logs=recorded", "--llmb-record=own"]
+    common = [
+        "-q",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "--llmb-no-cache",
+        "--llmb-history=h.db",
+    ]
+    recording = [
+        program,
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--llmb-logs=recorded",
+        "--llmb-record=own",
+    ]
     subprocess.run(recording, cwd=folder, capture_output=True, check=True)
     for night in range(RECORDED, RECORDED + NIGHTS):
         shutil.rmtree(folder / "night", ignore_errors=True)
         write_night(folder / "night", fleet, night, random)
-        command = [program, *common, "--llmb-logs=night", "--llmb-baselines=own", "--llmb-json=out.json"]
+        command = [
+            program,
+            *common,
+            "--llmb-logs=night",
+            "--llmb-baselines=own",
+            "--llmb-json=out.json",
+        ]
         subprocess.run(command, cwd=folder, capture_output=True, check=False)
         for outcome in json.loads((folder / "out.json").read_text())["outcomes"]:
             if outcome["status"] == "failed":
@@ -147,15 +214,33 @@ def judge_month(program: str, seed: int) -> Counter[str]:
 def main() -> None:
     """Print the false alarms of each month."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--months", type=int, default=1, metavar="N", help="Fleets (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="Of the first one (default: %(default)s)")
-    parser.add_argument("--pytest", default=str(Path(sys.executable).parent / "pytest"), help="The pytest that judges")
+    parser.add_argument(
+        "--months",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Fleets (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Of the first one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--pytest",
+        default=str(Path(sys.executable).parent / "pytest"),
+        help="The pytest that judges",
+    )
     options = parser.parse_args()
     total = Counter[str]()
     for month in range(options.months):
         total += judge_month(options.pytest, options.seed + month)
     runs = options.months * CONFIGURATIONS * NIGHTS
-    print(f"{total.total()} of {runs:,} ordinary runs are red, {total.total() / options.months:.1f} a fleet month")
+    print(
+        f"{total.total()} of {runs:,} ordinary runs are red, {total.total() / options.months:.1f} a fleet month"
+    )
     for reason, count in total.most_common():
         print(f"  {count:4d}  {reason}")
 

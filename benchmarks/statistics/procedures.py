@@ -1,4 +1,5 @@
-"""What the calibration compares: the engine as it is used, and the rules that gates use instead."""
+"""What the calibration compares: the engine as it is used, and the rules that gates use
+instead."""
 
 from __future__ import annotations
 
@@ -17,7 +18,12 @@ from pytest_llmbench.core.judgement_records import Evidence, Judgement, Look, No
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.distributions import compute_probability
-from pytest_llmbench.launch.policies.repeat_policy import ONE_LOOK, RepeatPolicy, choose_look, count_next_runs
+from pytest_llmbench.launch.policies.repeat_policy import (
+    ONE_LOOK,
+    RepeatPolicy,
+    choose_look,
+    count_next_runs,
+)
 
 LEVEL = 0.05
 REPEAT_WINDOW = timedelta(hours=5)
@@ -26,18 +32,20 @@ NO_BETWEEN = Noise(0.0, 1e6, "no run-to-run variance", measured=True)
 
 
 class Result(NamedTuple):
-    """A verdict, and whether its test fails: a REGRESSION, or an INCONCLUSIVE beyond the bound by the literal rule."""
+    """A verdict, and whether its test fails: a REGRESSION, or an INCONCLUSIVE beyond
+    the bound by the literal rule."""
 
     verdict: Verdict
     failed: bool
     runs: int = 1
 
 
-# --- the engine -------------------------------------------------------------------------------------------
+# --- the engine -----------------------------------------------------------------------
 
 
 def judged(case: Case, attempts: int = 1, look: Look = ONE_LOOK) -> Judgement:
-    """Return the engine's verdict on the first attempts of tonight, which were found on disk."""
+    """Return the engine's verdict on the first attempts of tonight, which were found on
+    disk."""
     tonight = case.attempts[attempts - 1 :: -1]
     window = REPEAT_WINDOW if attempts > 1 else None
     return judge(
@@ -56,7 +64,8 @@ def one_run(case: Case) -> Result:
 
 
 def up_to_three(case: Case) -> Result:
-    """Launch as a session does: one run after the other, until the rule of the product says that it is enough."""
+    """Launch as a session does: one run after the other, until the rule of the product
+    says that it is enough."""
     return launched(case, RepeatPolicy(ATTEMPTS))
 
 
@@ -67,12 +76,19 @@ def up_to_three_at_once(case: Case) -> Result:
 
 def launched(case: Case, plan: RepeatPolicy) -> Result:
     """Return what a launch says of a configuration, and after how many runs."""
-    runs = [replace(one, run=replace(one.run, found=replace(one.run.found, launch="tonight"))) for one in case.attempts]
+    runs = [
+        replace(
+            one, run=replace(one.run, found=replace(one.run.found, launch="tonight"))
+        )
+        for one in case.attempts
+    ]
     done, more = 0, 1
     while more:
         done += more
         measurements = (*runs[done - 1 :: -1], *case.evidence.measurements)
-        judgement = judge(replace(case.evidence, measurements=measurements, look=choose_look(plan)))
+        judgement = judge(
+            replace(case.evidence, measurements=measurements, look=choose_look(plan))
+        )
         more = count_next_runs(plan, judgement, done)
     return _result(judgement)._replace(runs=done)
 
@@ -83,7 +99,8 @@ def without_history(case: Case) -> Result:
 
 
 def within_run_error_only(case: Case) -> Result:
-    """Judge one run by an engine that ignores how runs differ from each other: the mutant."""
+    """Judge one run by an engine that ignores how runs differ from each other: the
+    mutant."""
     return _result(judge(replace(_alone(case, NO_BETWEEN), assumed_cv=0.0)))
 
 
@@ -94,11 +111,13 @@ def _alone(case: Case, believed: Noise) -> Evidence:
 def _result(judgement: Judgement) -> Result:
     inconclusive = judgement.verdict is Verdict.INCONCLUSIVE
     return Result(
-        judgement.verdict, judgement.verdict is Verdict.REGRESSION or (inconclusive and not judgement.meets_point)
+        judgement.verdict,
+        judgement.verdict is Verdict.REGRESSION
+        or (inconclusive and not judgement.meets_point),
     )
 
 
-# --- the rules of other gates -----------------------------------------------------------------------------
+# --- the rules of other gates ---------------------------------------------------------
 
 
 def mean_threshold(case: Case) -> Result:
@@ -112,10 +131,13 @@ def last_step_threshold(case: Case) -> Result:
 
 
 def welch(case: Case) -> Result:
-    """Test whether tonight's steps are slower than those of an earlier run (Welch, Biometrika 34, 1947)."""
+    """Test whether tonight's steps are slower than those of an earlier run (Welch,
+    Biometrika 34, 1947)."""
     old, new = case.reference[WINDOW], case.seconds[WINDOW]
     parts = np.var(old, ddof=1) / len(old), np.var(new, ddof=1) / len(new)
-    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (len(old) - 1) + parts[1] ** 2 / (len(new) - 1))
+    freedom = sum(parts) ** 2 / (
+        parts[0] ** 2 / (len(old) - 1) + parts[1] ** 2 / (len(new) - 1)
+    )
     statistic = (np.mean(new) - np.mean(old)) / math.sqrt(sum(parts))
     return _plain(compute_probability(float(statistic), float(freedom)) < LEVEL)
 

@@ -1,4 +1,5 @@
-"""What a simulated fleet is judged from: its nights, tonight's runs, and its baselines."""
+"""What a simulated fleet is judged from: its nights, tonight's runs, and its
+baselines."""
 
 from __future__ import annotations
 
@@ -41,11 +42,14 @@ NIGHTS = 20
 ATTEMPTS = 3
 RECORDED = 5
 RUNS = NIGHTS + ATTEMPTS + RECORDED + 1
-"""Simulated runs of a configuration: its nights, tonight's attempts, those of its baseline, one for Welch's test."""
+"""Simulated runs of a configuration: its nights, tonight's attempts, those of its
+baseline, one for Welch's test."""
 
 NOW = datetime(2025, 11, 20, 6, 0, tzinfo=UTC)
 KEY = Key("simulated", "1b", "25.11", "h100", "bf16", 8)
-CONFIGURATION = Configuration(KEY, Architecture("llama:3", 8192, 32, 4096, 128256), Parallelism(), 128)
+CONFIGURATION = Configuration(
+    KEY, Architecture("llama:3", 8192, 32, 4096, 128256), Parallelism(), 128
+)
 BASELINE = Baseline(
     configuration=CONFIGURATION,
     kind=BaselineKind.RECORDED,
@@ -68,15 +72,19 @@ def _run(started: datetime) -> Run:
 
 
 NIGHT_RUNS = tuple(_run(NOW - timedelta(days=1 + night)) for night in range(NIGHTS))
-ATTEMPT_RUNS = tuple(_run(NOW - timedelta(hours=3 - attempt)) for attempt in range(ATTEMPTS))
+ATTEMPT_RUNS = tuple(
+    _run(NOW - timedelta(hours=3 - attempt)) for attempt in range(ATTEMPTS)
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One configuration tonight. `evidence` holds its nights but no run of tonight, with what the fleet says of noise.
+    """One configuration tonight. `evidence` holds its nights but no run of tonight,
+    with what the fleet says of noise.
 
-    `attempts` are tonight's runs in the order in which they are launched; `seconds` are the steps of the first, and
-    `reference` those of an earlier run, shape (50,); `mean` and `last_step` are what the plain rules compare with.
+    `attempts` are tonight's runs in the order in which they are launched; `seconds` are
+    the steps of the first, and `reference` those of an earlier run, shape (50,); `mean`
+    and `last_step` are what the plain rules compare with.
     """
 
     evidence: Evidence
@@ -88,37 +96,58 @@ class Case:
 
 
 def exact(truth: Expected, one: int, runs: Floats) -> Baseline:
-    """Return a baseline that is the true value: from so many runs that it has no error, and says nothing of noise."""
+    """Return a baseline that is the true value: from so many runs that it has no error,
+    and says nothing of noise."""
     return _recorded(float(truth.mean[one]), float(truth.trimmed_mean[one]), (), 10**9)
 
 
-def recorded(truth: Expected, one: int, runs: Floats, count: int = RECORDED) -> Baseline:
+def recorded(
+    truth: Expected, one: int, runs: Floats, count: int = RECORDED
+) -> Baseline:
     """Return a baseline recorded from runs of as many nights."""
     chosen = runs[one, -count:]
     trimmed = trimmed_means(chosen)
-    return _recorded(float(np.mean(chosen[:, WINDOW])), float(np.mean(trimmed)), tuple(trimmed.tolist()), count)
+    return _recorded(
+        float(np.mean(chosen[:, WINDOW])),
+        float(np.mean(trimmed)),
+        tuple(trimmed.tolist()),
+        count,
+    )
 
 
 def of_one_night(truth: Expected, one: int, runs: Floats) -> Baseline:
-    """Return a baseline recorded from five runs of one night on one set of nodes, which share all that differs."""
+    """Return a baseline recorded from five runs of one night on one set of nodes, which
+    share all that differs."""
     alone = recorded(truth, one, runs, 1)
     (seconds,) = alone.recording.run_seconds if alone.recording else (math.nan,)
-    return _recorded(float(np.mean(runs[one, -1, WINDOW])), seconds, (seconds,) * RECORDED, 1)
+    return _recorded(
+        float(np.mean(runs[one, -1, WINDOW])), seconds, (seconds,) * RECORDED, 1
+    )
 
 
 def published(truth: Expected, one: int, runs: Floats) -> Baseline:
     """Return a plain mean as a document prints it: four digits."""
     printed, window = round(float(truth.mean[one]), 3), Window(11, 44, "mean")
-    return replace(BASELINE, kind=BaselineKind.PUBLISHED, step_seconds=printed, resolution_seconds=0.001, window=window)
+    return replace(
+        BASELINE,
+        kind=BaselineKind.PUBLISHED,
+        step_seconds=printed,
+        resolution_seconds=0.001,
+        window=window,
+    )
 
 
-def _recorded(mean: float, trimmed_mean: float, run_seconds: tuple[float, ...], groups: int) -> Baseline:
+def _recorded(
+    mean: float, trimmed_mean: float, run_seconds: tuple[float, ...], groups: int
+) -> Baseline:
     runs = max(len(run_seconds), groups)
-    recording = Recording("2025-10-01", runs, mean, trimmed_mean, math.nan, run_seconds, (), groups=groups)
+    recording = Recording(
+        "2025-10-01", runs, mean, trimmed_mean, math.nan, run_seconds, (), groups=groups
+    )
     return replace(BASELINE, step_seconds=trimmed_mean, recording=recording)
 
 
-# --- what happens to runs ---------------------------------------------------------------------------------
+# --- what happens to runs -------------------------------------------------------------
 
 
 def as_they_are(runs: Floats, random: np.random.Generator) -> Floats:
@@ -127,26 +156,35 @@ def as_they_are(runs: Floats, random: np.random.Generator) -> Floats:
 
 
 def hard(runs: Floats, random: np.random.Generator) -> Floats:
-    """Return runs of a harder cluster, shape (c, RUNS, 50): nights follow each other (0.3), every second run falls on
-    nodes that are 1 % slower than the others, and a tenth of the runs has a stretch of ten steps that are 10 % slower.
+    """Return runs of a harder cluster, shape (c, RUNS, 50): nights follow each other
+    (0.3), every second run falls on nodes that are 1 % slower than the others, and a
+    tenth of the runs has a stretch of ten steps that are 10 % slower.
 
-    The nights come newest first in front of tonight's runs, so that they are neighbours in time.
+    The nights come newest first in front of tonight's runs, so that they are neighbours
+    in time.
     """
     count, each = runs.shape[:2]
     level = 0.005 * random.standard_normal((count, each))
     order = [*range(NIGHTS - 1, -1, -1), *range(NIGHTS, each)]
     for before, after in pairwise(order):
-        level[:, after] = 0.3 * level[:, before] + math.sqrt(1 - 0.3**2) * level[:, after]
+        level[:, after] = (
+            0.3 * level[:, before] + math.sqrt(1 - 0.3**2) * level[:, after]
+        )
     level += np.where(random.random((count, each)) < 0.5, 0.005, -0.005)
     slower = runs * np.exp(level)[..., None]
     begin = random.integers(11, 35, (count, each))[..., None]
     steps = np.arange(runs.shape[2])
-    stretch = (random.random((count, each, 1)) < 0.1) & (steps >= begin) & (steps < begin + 10)
+    stretch = (
+        (random.random((count, each, 1)) < 0.1)
+        & (steps >= begin)
+        & (steps < begin + 10)
+    )
     return np.asarray(slower * np.where(stretch, 1.1, 1.0))
 
 
 def hiccups(runs: Floats, random: np.random.Generator) -> Floats:
-    """Return runs of which tonight's first has a step of three times its time, and another of 1.6 times."""
+    """Return runs of which tonight's first has a step of three times its time, and
+    another of 1.6 times."""
     slower = runs.copy()
     for one in range(len(runs)):
         first, second = random.choice(np.arange(11, 45), 2, replace=False)
@@ -163,20 +201,25 @@ def slow_first(runs: Floats, random: np.random.Generator) -> Floats:
 
 
 def noisier(runs: Floats, random: np.random.Generator) -> Floats:
-    """Return runs that differ by another 1.8 % from each other: about 2 % in all, twice of what is assumed."""
-    return np.asarray(runs * np.exp(0.018 * random.standard_normal((*runs.shape[:2], 1))))
+    """Return runs that differ by another 1.8 % from each other: about 2 % in all, twice
+    of what is assumed."""
+    return np.asarray(
+        runs * np.exp(0.018 * random.standard_normal((*runs.shape[:2], 1)))
+    )
 
 
 def stalls(runs: Floats, random: np.random.Generator) -> Floats:
-    """Return runs of which tonight's first takes 2.5 times as long in every seventh step: its mean is 22 % slower."""
+    """Return runs of which tonight's first takes 2.5 times as long in every seventh
+    step: its mean is 22 % slower."""
     slower = runs.copy()
     slower[:, NIGHTS, 12:45:7] *= 2.5
     return slower
 
 
 class Scenario(NamedTuple):
-    """How a fleet is judged: its baselines, for how many nights tonight's change has been there already, what happens
-    to its runs besides, and how many earlier nights are known."""
+    """How a fleet is judged: its baselines, for how many nights tonight's change has
+    been there already, what happens to its runs besides, and how many earlier nights
+    are known."""
 
     baseline: Callable[[Expected, int, Floats], Baseline]
     nights_changed: int = 0
@@ -201,23 +244,37 @@ SCENARIOS = {
 }
 
 
-def cases(scenario: Scenario, truth: Expected, runs: Floats, change: float | Floats) -> list[Case]:
-    """Return the configurations of a fleet from simulated runs of shape (c, RUNS, 50), slowed by a fraction tonight.
+def cases(
+    scenario: Scenario, truth: Expected, runs: Floats, change: float | Floats
+) -> list[Case]:
+    """Return the configurations of a fleet from simulated runs of shape (c, RUNS, 50),
+    slowed by a fraction tonight.
 
     `change` is that fraction, of shape (c,) where each configuration has its own.
     """
     slowed = runs.copy()
-    for changed in (slice(0, scenario.nights_changed), slice(NIGHTS, NIGHTS + ATTEMPTS)):
+    for changed in (
+        slice(0, scenario.nights_changed),
+        slice(NIGHTS, NIGHTS + ATTEMPTS),
+    ):
         slowed[:, changed] *= 1 + np.reshape(change, (-1, 1, 1))
     baselines = [scenario.baseline(truth, one, runs) for one in range(len(runs))]
-    made = [list(_measurements(baseline, own)) for baseline, own in zip(baselines, slowed, strict=True)]
+    made = [
+        list(_measurements(baseline, own))
+        for baseline, own in zip(baselines, slowed, strict=True)
+    ]
     nothing = noise.assume_noise(ASSUMED_CV)
     alone = [
         Evidence(baseline, tuple(own[: scenario.nights]), TOLERANCE, NOW, nothing)
         for baseline, own in zip(baselines, made, strict=True)
     ]
-    first = [replace(one, measurements=(own[NIGHTS], *one.measurements)) for one, own in zip(alone, made, strict=True)]
-    fleet_noise = estimate_prior(((one.baseline, list_before_newest(one)) for one in first), ASSUMED_CV)
+    first = [
+        replace(one, measurements=(own[NIGHTS], *one.measurements))
+        for one, own in zip(alone, made, strict=True)
+    ]
+    fleet_noise = estimate_prior(
+        ((one.baseline, list_before_newest(one)) for one in first), ASSUMED_CV
+    )
     return [
         Case(
             evidence=replace(evidence, prior=fleet_noise),
@@ -232,11 +289,14 @@ def cases(scenario: Scenario, truth: Expected, runs: Floats, change: float | Flo
 
 
 def _measurements(baseline: Baseline, seconds: Floats) -> Iterator[Measurement]:
-    """Yield a measurement for each night, newest first, and for each attempt of tonight."""
+    """Yield a measurement for each night, newest first, and for each attempt of
+    tonight."""
     windows = seconds[: NIGHTS + ATTEMPTS]
     trimmed = baseline.window.statistic == "trimmed_mean"
     statistics = trimmed_means(windows) if trimmed else windows[:, WINDOW].mean(axis=1)
-    for run, own, statistic in zip((*NIGHT_RUNS, *ATTEMPT_RUNS), windows, statistics.tolist(), strict=True):
+    for run, own, statistic in zip(
+        (*NIGHT_RUNS, *ATTEMPT_RUNS), windows, statistics.tolist(), strict=True
+    ):
         yield Measurement(
             run=run,
             baseline=baseline,

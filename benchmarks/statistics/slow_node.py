@@ -2,8 +2,9 @@
 
     python -m benchmarks.statistics.slow_node DIR
 
-starts the cluster of the tests with eight nodes, launches a simulated recipe each night on two nodes that a fixed seed
-draws, and asks `llmbench nodes` after each night. A store dates a run as its job started: a night is put back by days.
+starts the cluster of the tests with eight nodes, launches a simulated recipe each night
+on two nodes that a fixed seed draws, and asks `llmbench nodes` after each night. A
+store dates a run as its job started: a night is put back by days.
 """
 
 from __future__ import annotations
@@ -38,9 +39,17 @@ def main(folder: Path) -> None:
     draw = random.Random(1)
     with running(nodes=NODES) as cluster:
         for night in range(NIGHTS):
-            nodes = sorted(draw.sample([f"n{number + 1}" for number in range(NODES)], 2))
+            nodes = sorted(
+                draw.sample([f"n{number + 1}" for number in range(NODES)], 2)
+            )
             began = datetime.now(UTC)
-            launch = ("-k", "fake", "--llmb-launch", "--llmb-repeats=1", f"--llmb-nodelist={','.join(nodes)}")
+            launch = (
+                "-k",
+                "fake",
+                "--llmb-launch",
+                "--llmb-repeats=1",
+                f"--llmb-nodelist={','.join(nodes)}",
+            )
             call(cluster, folder, "pytest", "-q", *launch, "--llmb-history=h.db")
             date_back(folder / "h.db", began, timedelta(days=NIGHTS - night))
             _, text = call(
@@ -52,25 +61,39 @@ def main(folder: Path) -> None:
                 "--json=nodes.json",
             )
             described = json.loads((folder / "nodes.json").read_text())
-            named = [name for suspect in described["named"] for name in suspect["nodes"]]
-            print(f"night {night + 1:2}: {' '.join(nodes)}: {described['answer']} {' '.join(named)}", flush=True)
+            named = [
+                name for suspect in described["named"] for name in suspect["nodes"]
+            ]
+            print(
+                f"night {night + 1:2}: {' '.join(nodes)}: {described['answer']} {' '.join(named)}",
+                flush=True,
+            )
     print(text)
 
 
 def call(cluster: Cluster, folder: Path, module: str, *words: str) -> tuple[int, str]:
-    """Run a module in the folder, where Slurm can be reached; return its exit code and what it printed."""
+    """Run a module in the folder, where Slurm can be reached; return its exit code and
+    what it printed."""
     return cluster.run_python(folder, "-m", module, *words)
 
 
 def date_back(store: Path, began: datetime, days: timedelta) -> None:
-    """Put what was stored since `began` back by days: session, runs, and the jobs of runs."""
+    """Put what was stored since `began` back by days: session, runs, and the jobs of
+    runs."""
     with sqlite3.connect(store) as database:
         for table in ("llmb_session", "llmb_run"):
-            for number, started in database.execute(f"select id, started from {table}").fetchall():  # noqa: S608
+            for number, started in database.execute(
+                f"select id, started from {table}"  # noqa: S608
+            ).fetchall():
                 moment = datetime.fromisoformat(started)
-                if moment.replace(tzinfo=moment.tzinfo or UTC) >= began - timedelta(seconds=2):
+                if moment.replace(tzinfo=moment.tzinfo or UTC) >= began - timedelta(
+                    seconds=2
+                ):
                     dated = (moment - days).isoformat(sep=started[10])
-                    database.execute(f"update {table} set started = ? where id = ?", (dated, number))  # noqa: S608
+                    database.execute(
+                        f"update {table} set started = ? where id = ?",  # noqa: S608
+                        (dated, number),
+                    )
 
 
 if __name__ == "__main__":

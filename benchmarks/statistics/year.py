@@ -1,11 +1,14 @@
-"""A year of nights through the real search for changes: what was found after how many nights, and the false alarms.
+"""A year of nights through the real search for changes: what was found after how many
+nights, and the false alarms.
 
     python benchmarks/statistics/year.py --jobs 2
 
-A fleet has 82 configurations, each with one run a night for 365 nights. Most differ by 1 % from run to run, every
-fourth by 0.3 %; 3 % of the nights are 5 to 30 % slow. In every second configuration one change is planted, of a size
-and on a night that are drawn. Every night is searched as on that night: with the nights so far, and their noise. A
-fleet's random numbers follow from the seed and its own number, so the table does not depend on the number of jobs.
+A fleet has 82 configurations, each with one run a night for 365 nights. Most differ by
+1 % from run to run, every fourth by 0.3 %; 3 % of the nights are 5 to 30 % slow. In
+every second configuration one change is planted, of a size and on a night that are
+drawn. Every night is searched as on that night: with the nights so far, and their
+noise. A fleet's random numbers follow from the seed and its own number, so the table
+does not depend on the number of jobs.
 """
 
 from __future__ import annotations
@@ -20,7 +23,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.changes import LevelShift, find_level_shifts, find_slow_change
+from pytest_llmbench.judge.changes import (
+    LevelShift,
+    find_level_shifts,
+    find_slow_change,
+)
 from pytest_llmbench.judge.noise import estimate_fleet_correlation
 
 if TYPE_CHECKING:
@@ -41,21 +48,24 @@ NEAR = 7
 """Two changes that are found within so many nights of each other are one."""
 
 PLACED = 11
-"""The night of a change is found, with 95 %, within 11 (sigma / size)^2 nights (Bai, Review of Economics and
-Statistics 79, 1997); what is found as near, or a week, to a planted change is that change."""
+"""The night of a change is found, with 95 %, within 11 (sigma / size)^2 nights (Bai,
+Review of Economics and Statistics 79, 1997); what is found as near, or a week, to a
+planted change is that change."""
 
 WAYS = ("scan", "drift")
 
 
 class Planted(NamedTuple):
-    """A change that is there: its size as a fraction and its first night; size 0 for none."""
+    """A change that is there: its size as a fraction and its first night; size 0 for
+    none."""
 
     size: float
     night: int
 
 
 class Found(NamedTuple):
-    """A planted change: after how many nights each way found it (None: never), and whether its interval holds it."""
+    """A planted change: after how many nights each way found it (None: never), and
+    whether its interval holds it."""
 
     cv: float
     size: float
@@ -64,7 +74,8 @@ class Found(NamedTuple):
 
 
 class Year(NamedTuple):
-    """What became of one fleet: its planted changes, the false alarms by way, and how many of these fail an item."""
+    """What became of one fleet: its planted changes, the false alarms by way, and how
+    many of these fail an item."""
 
     found: tuple[Found, ...]
     alarms: tuple[int, ...]
@@ -72,11 +83,15 @@ class Year(NamedTuple):
 
 
 def year(number: int, seed: int, correlation: float = 0.0) -> Year:
-    """Return what was found in the year of one fleet; `correlation` is that of a night with the next."""
+    """Return what was found in the year of one fleet; `correlation` is that of a night
+    with the next."""
     random = np.random.default_rng([seed, number])
     cvs = [CV[one % QUIET == 1] for one in range(CONFIGURATIONS)]
     planted = [_plant(random, one) for one in range(CONFIGURATIONS)]
-    series = [_series(random, cv, one, correlation) for cv, one in zip(cvs, planted, strict=True)]
+    series = [
+        _series(random, cv, one, correlation)
+        for cv, one in zip(cvs, planted, strict=True)
+    ]
     told = [_Told(one, cv) for one, cv in zip(planted, cvs, strict=True)]
     for night in range(noise.FEWEST_DAYS, NIGHTS + 1):
         nights = [values[:night] for values in series]
@@ -114,7 +129,11 @@ class _Told:
 
     def _note(self, way: str, one: LevelShift, night: int) -> None:
         size, began = self.planted
-        if size and night > began and (way == "drift" or abs(one.position - began) <= self.near):
+        if (
+            size
+            and night > began
+            and (way == "drift" or abs(one.position - began) <= self.near)
+        ):
             self.first.setdefault(way, night - began)
             self.last = one if way == "scan" else self.last
         elif all(abs(one.position - other) > NEAR for other in self.false[way]):
@@ -123,8 +142,15 @@ class _Told:
 
     def result(self) -> Found:
         truth = math.log1p(self.planted.size)
-        covered = None if self.last is None else self.last.low <= truth <= self.last.high
-        return Found(self.cv, self.planted.size, tuple(self.first.get(way) for way in WAYS), covered)
+        covered = (
+            None if self.last is None else self.last.low <= truth <= self.last.high
+        )
+        return Found(
+            self.cv,
+            self.planted.size,
+            tuple(self.first.get(way) for way in WAYS),
+            covered,
+        )
 
 
 def _plant(random: np.random.Generator, number: int) -> Planted:
@@ -132,10 +158,15 @@ def _plant(random: np.random.Generator, number: int) -> Planted:
     return Planted(size, int(random.integers(EARLIEST, LATEST)))
 
 
-def _series(random: np.random.Generator, cv: float, planted: Planted, correlation: float) -> Floats:
+def _series(
+    random: np.random.Generator, cv: float, planted: Planted, correlation: float
+) -> Floats:
     values = random.standard_normal(NIGHTS)
     for night in range(1, NIGHTS):
-        values[night] = correlation * values[night - 1] + math.sqrt(1 - correlation**2) * values[night]
+        values[night] = (
+            correlation * values[night - 1]
+            + math.sqrt(1 - correlation**2) * values[night]
+        )
     values *= cv
     slow = random.random(NIGHTS) < SLOW_NIGHTS
     values[slow] += np.log1p(random.uniform(*SLOWER, int(slow.sum())))
@@ -144,15 +175,15 @@ def _series(random: np.random.Generator, cv: float, planted: Planted, correlatio
 
 
 def _noises(series: Sequence[Floats]) -> Iterator[Noise]:
-    """Yield what is known of the noise of each configuration, as the gate knows it: its own, and that of the
-    others."""
+    """Yield what is known of the noise of each configuration, as the gate knows it: its
+    own, and that of the others."""
     own = [noise.estimate_from_daily_runs(values.tolist()) for values in series]
     prior = noise.estimate_from_others([one for one in own if one is not None])
     for one in own:
         yield noise.with_prior(one, prior or noise.assume_noise(CV[0]), CV[0])
 
 
-# --- words ------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------
 
 
 def table(years: Sequence[Year]) -> str:
@@ -164,11 +195,16 @@ def table(years: Sequence[Year]) -> str:
     ]
     every = [one for fleet in years for one in fleet.found]
     for cv in CV:
-        lines += [_row(cv, size, [one for one in every if one.cv == cv and one.size == size]) for size in SIZES]
+        lines += [
+            _row(cv, size, [one for one in every if one.cv == cv and one.size == size])
+            for size in SIZES
+        ]
     lines += ["", "| false alarms of the fleet in a month | |", "|---|---|"]
     for position, way in enumerate(WAYS):
         lines.append(f"| {way} | {monthly(years, position):.2f} |")
-    lines.append(f"| of both, slower by 1 % or more: what `--llmb-trend=fail` fails | {failing(years):.2f} |")
+    lines.append(
+        f"| of both, slower by 1 % or more: what `--llmb-trend=fail` fails | {failing(years):.2f} |"
+    )
     return "\n".join(lines)
 
 
@@ -195,28 +231,63 @@ def _row(cv: float, size: float, found: Sequence[Found]) -> str:
 
 def promises(years: Sequence[Year]) -> list[tuple[str, bool]]:
     """Return what the documentation promises, and whether it holds."""
-    three = [one.delays[0] for fleet in years for one in fleet.found if one.size == 0.03]
+    three = [
+        one.delays[0] for fleet in years for one in fleet.found if one.size == 0.03
+    ]
     late = [math.inf if delay is None else delay for delay in three]
     alarms = sum(monthly(years, way) for way in range(len(WAYS)))
     return [
         (f"at most one false alarm of the fleet in a month: {alarms:.2f}", alarms <= 1),
-        (f"+3 % found by night 7 in the median: {np.median(late):.0f}", bool(np.median(late) <= 7)),
-        ("every change of 3 and 5 % found", all(_all_found(years, size) for size in (0.03, 0.05))),
+        (
+            f"+3 % found by night 7 in the median: {np.median(late):.0f}",
+            bool(np.median(late) <= 7),
+        ),
+        (
+            "every change of 3 and 5 % found",
+            all(_all_found(years, size) for size in (0.03, 0.05)),
+        ),
     ]
 
 
 def _all_found(years: Sequence[Year], size: float) -> bool:
-    return all(one.delays[0] is not None for fleet in years for one in fleet.found if one.size == size)
+    return all(
+        one.delays[0] is not None
+        for fleet in years
+        for one in fleet.found
+        if one.size == size
+    )
 
 
 def main() -> int:
     """Print the tables and the promises; 1 if one of them is broken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--years", type=int, default=4, metavar="N", help="Fleets (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="Of the random numbers (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="Processes (default: %(default)s)")
     parser.add_argument(
-        "--correlation", type=float, default=0.0, metavar="R", help="Of a night with the next (default: %(default)s)"
+        "--years",
+        type=int,
+        default=4,
+        metavar="N",
+        help="Fleets (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Of the random numbers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Processes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--correlation",
+        type=float,
+        default=0.0,
+        metavar="R",
+        help="Of a night with the next (default: %(default)s)",
     )
     options = parser.parse_args()
     with ProcessPoolExecutor(options.jobs) as pool:

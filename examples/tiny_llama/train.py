@@ -1,7 +1,7 @@
 """Pre-train a small Llama on synthetic tokens, and log each step the way NeMo 2 does.
 
-On the CPU or one GPU, or on several with a process for each, which torchrun starts (data parallel: every process has
-the whole model and its own part of the batch).
+On the CPU or one GPU, or on several with a process for each, which torchrun starts
+(data parallel: every process has the whole model and its own part of the batch).
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ except ImportError as error:
         "an interpreter that has it"
     ) from error
 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 5):
-    raise SystemExit(f"tiny_llama: found PyTorch {torch.__version__}, expected 2.5 or newer: pip install 'torch>=2.5'")
+    raise SystemExit(
+        f"tiny_llama: found PyTorch {torch.__version__}, expected 2.5 or newer: pip install 'torch>=2.5'"
+    )
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 SEED = 20_251_120
@@ -36,15 +38,17 @@ LEARNING_RATE = 6e-4
 WARM_UP_STEPS = 10
 LARGEST_NORM = 1.0
 SILENCE = timedelta(minutes=5)
-"""A process that waits so long for the others ends, and torchrun and Slurm end the job: nobody waits for ever for a
-process that died. The first step of a compiled model takes a minute or two."""
+"""A process that waits so long for the others ends, and torchrun and Slurm end the job:
+nobody waits for ever for a process that died. The first step of a compiled model takes
+a minute or two."""
 MOST_THREADS = 4
-"""The 15m model gains nothing from more. One core is left to whatever else runs: who waits for all of them is as slow
-as the one that was taken away."""
+"""The 15m model gains nothing from more. One core is left to whatever else runs: who
+waits for all of them is as slow as the one that was taken away."""
 
 
 class Size(NamedTuple):
-    """A model and the sequences that one process computes in a step; each key and value head serves several queries."""
+    """A model and the sequences that one process computes in a step; each key and value
+    head serves several queries."""
 
     layers: int
     hidden: int
@@ -58,18 +62,25 @@ class Size(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """FLOPs of one sequence, forward and backward, by the formula `llama` of docs/flops.md.
+        """FLOPs of one sequence, forward and backward, by the formula `llama` of
+        docs/flops.md.
 
-        By hand for 1b (16 layers, hidden 2048, 32 heads, 8 groups, FFN 8192, vocabulary 32768, 4096 tokens), a token:
-        attention 12 x 16 x 2048^2 x (1 + 8/32) = 1.007E+9, scores 12 x 16 x 2048 x 4096 = 1.611E+9, MLP
-        18 x 16 x 2048 x 8192 = 4.832E+9, head 6 x 32768 x 2048 = 4.027E+8; their sum 7.852E+9, x 4096 = 3.216E+13.
-        MFU = 16 sequences x 3.216E+13 / seconds of a step / peak of the GPU: at 1 s on an H100 (989E+12) 52.0 %. More
-        GPUs have as many times the sequences, and as many times the peak.
+        By hand for 1b (16 layers, hidden 2048, 32 heads, 8 groups, FFN 8192, vocabulary
+        32768, 4096 tokens), a token: attention 12 x 16 x 2048^2 x (1 + 8/32) =
+        1.007E+9, scores 12 x 16 x 2048 x 4096 = 1.611E+9, MLP 18 x 16 x 2048 x 8192 =
+        4.832E+9, head 6 x 32768 x 2048 = 4.027E+8; their sum 7.852E+9, x 4096 =
+        3.216E+13. MFU = 16 sequences x 3.216E+13 / seconds of a step / peak of the GPU:
+        at 1 s on an H100 (989E+12) 52.0 %. More GPUs have as many times the sequences,
+        and as many times the peak.
         """
-        attention = 12 * self.layers * self.hidden**2 * (self.heads + self.groups) // self.heads
+        attention = (
+            12 * self.layers * self.hidden**2 * (self.heads + self.groups) // self.heads
+        )
         scores = 12 * self.layers * self.hidden * self.sequence
         mlp = 18 * self.layers * self.hidden * self.ffn
-        return self.sequence * (attention + scores + mlp + 6 * self.vocabulary * self.hidden)
+        return self.sequence * (
+            attention + scores + mlp + 6 * self.vocabulary * self.hidden
+        )
 
 
 SIZES = {
@@ -86,16 +97,26 @@ class Attention(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.heads, self.groups, self.width = size.heads, size.groups, size.hidden // size.heads
+        self.heads, self.groups, self.width = (
+            size.heads,
+            size.groups,
+            size.hidden // size.heads,
+        )
         self.query = nn.Linear(size.hidden, size.hidden, bias=False)
-        self.key_value = nn.Linear(size.hidden, 2 * self.groups * self.width, bias=False)
+        self.key_value = nn.Linear(
+            size.hidden, 2 * self.groups * self.width, bias=False
+        )
         self.out = nn.Linear(size.hidden, size.hidden, bias=False)
 
     def forward(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         query = rotated(self._split(self.query(x)), turn)
         key, value = self._split(self.key_value(x)).chunk(2, dim=1)
         mixed = functional.scaled_dot_product_attention(
-            query, rotated(key, turn), value, is_causal=True, enable_gqa=self.groups < self.heads
+            query,
+            rotated(key, turn),
+            value,
+            is_causal=True,
+            enable_gqa=self.groups < self.heads,
         )
         return self.out(mixed.transpose(1, 2).flatten(2))
 
@@ -109,7 +130,9 @@ class Mlp(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.gate, self.up = (nn.Linear(size.hidden, size.ffn, bias=False) for _ in range(2))
+        self.gate, self.up = (
+            nn.Linear(size.hidden, size.ffn, bias=False) for _ in range(2)
+        )
         self.down = nn.Linear(size.ffn, size.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -156,7 +179,8 @@ def _initialised(module: nn.Module) -> None:
 
 
 def turns(size: Size) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of every position's rotation, each (sequence, head width / 2)."""
+    """Return cosine and sine of every position's rotation, each (sequence, head width /
+    2)."""
     width = size.hidden // size.heads
     frequency = 10_000.0 ** (-torch.arange(0, width, 2) / width)
     angle = torch.outer(torch.arange(size.sequence), frequency)
@@ -167,14 +191,18 @@ def rotated(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate the pairs (i, i + width / 2) of every head by its position."""
     left, right = x.chunk(2, dim=-1)
     cosine, sine = turn
-    return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
+    return torch.cat(
+        (left * cosine - right * sine, right * cosine + left * sine), dim=-1
+    )
 
 
 class Weights:
-    """All weights of a model in 32 bits, as one tensor, with their gradients; the model computes with copies of them.
+    """All weights of a model in 32 bits, as one tensor, with their gradients; the model
+    computes with copies of them.
 
-    So the copies are made by one kernel once a step, not before every product, gradients of micro-batches are added
-    up in 32 bits, and those of all processes in one call.
+    So the copies are made by one kernel once a step, not before every product,
+    gradients of micro-batches are added up in 32 bits, and those of all processes in
+    one call.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
@@ -185,13 +213,17 @@ class Weights:
         model.to(dtype)
         parts = [each.numel() for each in parameters]
         for each, copy, gradient in zip(
-            parameters, self.copies.split(parts), self.master.grad.split(parts), strict=True
+            parameters,
+            self.copies.split(parts),
+            self.master.grad.split(parts),
+            strict=True,
         ):
             each.data = copy.view_as(each)
             each.register_post_accumulate_grad_hook(_adder(gradient.view_as(each)))
 
     def cast(self) -> None:
-        """Give the model copies of the weights as they are now, and forget the gradients."""
+        """Give the model copies of the weights as they are now, and forget the
+        gradients."""
         self.copies.copy_(self.master.detach())
         self.gradient.zero_()
 
@@ -211,10 +243,18 @@ def _adder(total: Tensor) -> Callable[[Tensor], None]:
 
 
 class Trainer:
-    """One model, its optimizer and its part of the data on one device: process `rank` of `ranks`."""
+    """One model, its optimizer and its part of the data on one device: process `rank`
+    of `ranks`."""
 
     def __init__(
-        self, size: Size, dtype: str, device: torch.device, *, rank: int = 0, ranks: int = 1, compiled: bool = False
+        self,
+        size: Size,
+        dtype: str,
+        device: torch.device,
+        *,
+        rank: int = 0,
+        ranks: int = 1,
+        compiled: bool = False,
     ) -> None:
         torch.manual_seed(SEED)
         self.size, self.device, self.rank, self.ranks = size, device, rank, ranks
@@ -223,12 +263,17 @@ class Trainer:
         if compiled:
             self.model.compile()
         self.optimizer = torch.optim.AdamW(
-            [self.weights.master], LEARNING_RATE, (0.9, 0.95), weight_decay=0.1, fused=True
+            [self.weights.master],
+            LEARNING_RATE,
+            (0.9, 0.95),
+            weight_decay=0.1,
+            fused=True,
         )
         self.random = torch.Generator(device).manual_seed(SEED)
 
     def step(self, number: int) -> dict[str, float]:
-        """Do one step (from 0) and return what its line shows, in order; the time ends when the device is done."""
+        """Do one step (from 0) and return what its line shows, in order; the time ends
+        when the device is done."""
         self._wait()
         start = time.perf_counter()
         rate = LEARNING_RATE * min(1.0, (number + 1) / WARM_UP_STEPS)
@@ -265,20 +310,29 @@ class Trainer:
         return total
 
     def _tokens(self) -> Tensor:
-        """Return new sequences with the token to predict after each; frequent tokens are frequent as in language.
+        """Return new sequences with the token to predict after each; frequent tokens
+        are frequent as in language.
 
         Each process draws those of all, and takes its own.
         """
         shape = (self.size.batch * self.ranks, self.size.sequence + 1)
         uniform = torch.rand(shape, generator=self.random, device=self.device)
-        return ((self.size.vocabulary**uniform).long() - 1)[self.rank * self.size.batch :][: self.size.batch]
+        return ((self.size.vocabulary**uniform).long() - 1)[
+            self.rank * self.size.batch :
+        ][: self.size.batch]
 
     def _memory(self) -> dict[str, float]:
         """Return bytes: the process's on a CPU (ru_maxrss counts KiB)."""
         if self.device.type == "cpu":
-            return {"peak_memory_usage": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+            return {
+                "peak_memory_usage": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                * 1024
+            }
         allocated = torch.cuda.memory_allocated(self.device)
-        return {"peak_memory_usage": torch.cuda.max_memory_allocated(self.device), "memory_allocated": allocated}
+        return {
+            "peak_memory_usage": torch.cuda.max_memory_allocated(self.device),
+            "memory_allocated": allocated,
+        }
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
@@ -286,9 +340,11 @@ class Trainer:
 
 
 def line(step: int, steps: int, values: dict[str, float]) -> str:
-    """Return NeMo 2's line of a step: whole numbers as they are, others with four significant digits."""
+    """Return NeMo 2's line of a step: whole numbers as they are, others with four
+    significant digits."""
     fields = "".join(
-        f" | {name}: {value if isinstance(value, int) else format(value, '.4')}" for name, value in values.items()
+        f" | {name}: {value if isinstance(value, int) else format(value, '.4')}"
+        for name, value in values.items()
     )
     return f"Training epoch 0, iteration {step}/{steps - 1}{fields}"
 
@@ -298,10 +354,14 @@ FORMS = ("h100pcie", "h100nvl", "h200nvl")
 
 
 def type_of(name: str) -> str:
-    """Return the type of a device as pytest-llmbench calls it: `NVIDIA H100 80GB HBM3` is an `h100`, `NVIDIA H100 PCIe`
-    an `h100pcie`, and a name that is not known is joined, `geforcertx4090`."""
+    """Return the type of a device as pytest-llmbench calls it: `NVIDIA H100 80GB HBM3`
+    is an `h100`, `NVIDIA H100 PCIe` an `h100pcie`, and a name that is not known is
+    joined, `geforcertx4090`."""
     lower = name.lower()
-    known, form = (re.search(pattern, lower) for pattern in (r"\b(g?[abhlv]\d{2,3}s?)\b", r"\b(pcie|nvl)\b"))
+    known, form = (
+        re.search(pattern, lower)
+        for pattern in (r"\b(g?[abhlv]\d{2,3}s?)\b", r"\b(pcie|nvl)\b")
+    )
     if known is None:
         return re.sub(r"[^a-z0-9]+", "", lower.removeprefix("nvidia"))
     joined = known[1] + (form[1] if form else "")
@@ -309,7 +369,8 @@ def type_of(name: str) -> str:
 
 
 def device_of(gpu: str) -> torch.device:
-    """Return this process's device of a GPU type; one of another type would be judged against the wrong baseline."""
+    """Return this process's device of a GPU type; one of another type would be judged
+    against the wrong baseline."""
     if gpu == "cpu":
         torch.set_num_threads(max(1, min(MOST_THREADS, torch.get_num_threads() - 1)))
         return torch.device("cpu")
@@ -319,32 +380,50 @@ def device_of(gpu: str) -> torch.device:
         )
     number, visible = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if number >= visible:
-        raise SystemExit(f"tiny_llama: process {number + 1} of this node has no GPU: PyTorch finds {visible}")
+        raise SystemExit(
+            f"tiny_llama: process {number + 1} of this node has no GPU: PyTorch finds {visible}"
+        )
     found = torch.cuda.get_device_name(number)
     if type_of(found) != gpu:
-        raise SystemExit(f"tiny_llama: GPU_TYPE={gpu}: found {found}, which is of type {type_of(found)}")
+        raise SystemExit(
+            f"tiny_llama: GPU_TYPE={gpu}: found {found}, which is of type {type_of(found)}"
+        )
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
 
 
 def join_processes(device: torch.device, gpus: int) -> tuple[int, int]:
-    """Join the processes that torchrun started, as many as GPUs were asked for; return this one's number and theirs."""
-    rank, ranks = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    """Join the processes that torchrun started, as many as GPUs were asked for; return
+    this one's number and theirs."""
+    rank, ranks = (
+        int(os.environ.get(name, default))
+        for name, default in (("RANK", "0"), ("WORLD_SIZE", "1"))
+    )
     if ranks != gpus:
-        raise SystemExit(f"tiny_llama: JOB_TOTAL_GPUS={gpus}: started as {ranks} processes, expected one for each")
+        raise SystemExit(
+            f"tiny_llama: JOB_TOTAL_GPUS={gpus}: started as {ranks} processes, expected one for each"
+        )
     if ranks > 1:
-        distributed.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=SILENCE)
+        distributed.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo", timeout=SILENCE
+        )
     return rank, ranks
 
 
 def environment(device: torch.device) -> dict[str, object]:
-    """Return what this process runs on, by the names of docs/inputs.md, and as far as anything tells it."""
+    """Return what this process runs on, by the names of docs/inputs.md, and as far as
+    anything tells it."""
     if device.type == "cpu":
         threads = torch.get_num_threads()
-        return {"device": f"{cpu_name()}, {threads} thread{'s' * (threads > 1)}", "pytorch": torch.__version__}
+        return {
+            "device": f"{cpu_name()}, {threads} thread{'s' * (threads > 1)}",
+            "pytorch": torch.__version__,
+        }
     properties = torch.cuda.get_device_properties(device)
     fields = ("driver_version", "power.limit", "clocks.max.sm", "clocks.max.memory")
-    driver, power, clock, memory = nvidia_smi(f"GPU-{getattr(properties, 'uuid', '')}", fields)
+    driver, power, clock, memory = nvidia_smi(
+        f"GPU-{getattr(properties, 'uuid', '')}", fields
+    )
     return {
         "device": properties.name,
         "power_limit": power,
@@ -358,20 +437,35 @@ def environment(device: torch.device) -> dict[str, object]:
 
 def nvidia_smi(gpu: str, fields: tuple[str, ...]) -> list[str]:
     """Return what nvidia-smi says of a GPU, an empty text for what it does not say."""
-    command = ["nvidia-smi", f"--id={gpu}", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+    command = [
+        "nvidia-smi",
+        f"--id={gpu}",
+        f"--query-gpu={','.join(fields)}",
+        "--format=csv,noheader",
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return [""] * len(fields)
     values = [value.strip() for value in done.stdout.split(",")]
-    return [value if value[:1].isdigit() else "" for value in values] if len(values) == len(fields) else [""] * 4
+    return (
+        [value if value[:1].isdigit() else "" for value in values]
+        if len(values) == len(fields)
+        else [""] * 4
+    )
 
 
 def cpu_name() -> str:
     """Return the name of the CPU's model, else its architecture."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+            names = [
+                line.partition(":")[2].strip()
+                for line in lines
+                if line.startswith("model name")
+            ]
     except OSError:
         names = []
     return names[0] if names else platform.machine()
@@ -382,17 +476,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", choices=SIZES, default="15m")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32")
-    parser.add_argument("--gpu", default="cpu", help="cpu, or the type of the GPU such as h100")
-    parser.add_argument("--gpus", type=int, default=1, help="processes, each with a GPU of its own")
-    parser.add_argument("--compile", action="store_true", help="the model is compiled before its first step")
+    parser.add_argument(
+        "--gpu", default="cpu", help="cpu, or the type of the GPU such as h100"
+    )
+    parser.add_argument(
+        "--gpus", type=int, default=1, help="processes, each with a GPU of its own"
+    )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="the model is compiled before its first step",
+    )
     parser.add_argument("--steps", type=int, default=50)
     asked = parser.parse_args()
     device = device_of(asked.gpu)
     rank, ranks = join_processes(device, asked.gpus)
-    trainer = Trainer(SIZES[asked.size], asked.dtype, device, rank=rank, ranks=ranks, compiled=asked.compile)
+    trainer = Trainer(
+        SIZES[asked.size],
+        asked.dtype,
+        device,
+        rank=rank,
+        ranks=ranks,
+        compiled=asked.compile,
+    )
     say = print if rank == 0 else lambda *_, **__: None
     say(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] tiny_llama {vars(asked)} on {device}")
-    say(f"Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/{ranks}")  # as NeMo 2 says how many GPUs there are
+    say(
+        f"Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/{ranks}"
+    )  # as NeMo 2 says how many GPUs there are
     for name, value in environment(device).items():
         if value:
             say(f"llmb environment: {name}: {value}")

@@ -14,13 +14,21 @@ from pytest_llmbench.core.gpus import PEAK_TFLOPS, find_peak
 from pytest_llmbench.core.job_records import LAUNCHERS
 from pytest_llmbench.core.yamlfile import Report, YamlMapping
 from pytest_llmbench.logs.definitions import load_definitions
-from pytest_llmbench.logs.dialect_table import DIALECTS, GROUPS, REGEX, compile_pattern, find_named_groups, find_timed
+from pytest_llmbench.logs.dialect_table import (
+    DIALECTS,
+    GROUPS,
+    REGEX,
+    compile_pattern,
+    find_named_groups,
+    find_timed,
+)
 
 ROUNDED = 5e-4
 """The share by which a number that somebody rounded to four digits may be off."""
 
 FURTHEST = 3.0
-"""No trimmed mean lies further from the mean than so many standard deviations, however the steps were averaged."""
+"""No trimmed mean lies further from the mean than so many standard deviations, however
+the steps were averaged."""
 
 CLOCKS = timedelta(days=1)
 """The days of two machines may differ by as much."""
@@ -31,8 +39,8 @@ NOTHING = YamlMapping(0, {}, {})
 
 
 def check_file(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
-    """Report every configuration, window, erratum and launch command that the rest of the file contradicts; `ids` are
-    those of its configurations, in their order."""
+    """Report every configuration, window, erratum and launch command that the rest of
+    the file contradicts; `ids` are those of its configurations, in their order."""
     _check_log(entry, report)
     _check_window(entry, report)
     _check_peaks(entry, report)
@@ -41,25 +49,37 @@ def check_file(entry: YamlMapping, ids: Sequence[str], report: Report) -> None:
     for name, row in zip(ids, entry["configurations"], strict=True):
         _check_configuration(entry, row, report)
         if name in lines:
-            again = f"found {name} again (first in line {lines[name]}), expected it once"
+            again = (
+                f"found {name} again (first in line {lines[name]}), expected it once"
+            )
             report(row.line, f"{again}: task, scaling or variant tell two apart")
         lines.setdefault(name, row.line)
     _check_errata(entry, tuple(lines), report)
     launch = entry.get("launch")
     if launch is not None:
         _check_launch(launch, report)
-        _check_checkpoint(launch.get("checkpoint") or NOTHING, entry["models"].values, report)
+        _check_checkpoint(
+            launch.get("checkpoint") or NOTHING, entry["models"].values, report
+        )
 
 
 def _check_log(entry: YamlMapping, report: Report) -> None:
-    """Report a definition without its dialect, the dialect without its definition, and a pattern that reads nothing."""
+    """Report a definition without its dialect, the dialect without its definition, and
+    a pattern that reads nothing."""
     log, line = entry.get("log"), entry.lines["dialect"]
     if entry["dialect"] != REGEX:
         if log is not None:
-            finding = f"found the definition of a dialect beside dialect: {entry['dialect']}"
-            report(entry.lines["log"], f"{finding}, expected it with dialect: {REGEX} only")
+            finding = (
+                f"found the definition of a dialect beside dialect: {entry['dialect']}"
+            )
+            report(
+                entry.lines["log"], f"{finding}, expected it with dialect: {REGEX} only"
+            )
     elif log is None:
-        report(line, f"found dialect: {REGEX} and no 'log', expected that key with what its lines look like")
+        report(
+            line,
+            f"found dialect: {REGEX} and no 'log', expected that key with what its lines look like",
+        )
     else:
         for problem in _find_pattern_problems(log["pattern"]):
             report(log.lines["pattern"], problem)
@@ -92,30 +112,46 @@ def _check_models(entry: YamlMapping, report: Report) -> None:
         line = models.lines[size]
         if size not in used:
             report(
-                line, f"found model {size!r} that no configuration has, expected a size among {', '.join(sorted(used))}"
+                line,
+                f"found model {size!r} that no configuration has, expected a size among {', '.join(sorted(used))}",
             )
         for needed in _list_needed_sizes(model):
             if model.get(needed) is None:
-                report(line, f"found no {needed!r} of {size}, expected it for formula {model['formula']}")
+                report(
+                    line,
+                    f"found no {needed!r} of {size}, expected it for formula {model['formula']}",
+                )
 
 
 def _list_needed_sizes(model: YamlMapping) -> tuple[str, ...]:
     """Return the sizes that the formula of a model needs."""
     name = model["formula"].partition(":")[0]
-    return () if name == NO_FORMULA else ("hidden_size", "vocabulary_size", *FORMULA_NEEDS[name])
+    return (
+        ()
+        if name == NO_FORMULA
+        else ("hidden_size", "vocabulary_size", *FORMULA_NEEDS[name])
+    )
 
 
 def _check_window(entry: YamlMapping, report: Report) -> None:
     own, log = entry["dialect"] == REGEX, entry.get("log") or NOTHING
     starts = {name: dialect.first_step for name, dialect in DIALECTS.items()}
-    starts |= {name: definition.first_step for name, definition in load_definitions().items()}
+    starts |= {
+        name: definition.first_step for name, definition in load_definitions().items()
+    }
     start = log.get("first_step", 0) if own else starts[entry["dialect"]]
     window, end = entry["window"], start + entry["steps"] - 1
     first, last = window["first"], window["last"]
     if first > last:
-        report(window.line, f"found a window from step {first} to {last}, expected first <= last")
+        report(
+            window.line,
+            f"found a window from step {first} to {last}, expected first <= last",
+        )
     elif first < start or last > end:
-        report(window.line, f"found a window from step {first} to {last}, expected it within {start} to {end}")
+        report(
+            window.line,
+            f"found a window from step {first} to {last}, expected it within {start} to {end}",
+        )
 
 
 def _check_peaks(entry: YamlMapping, report: Report) -> None:
@@ -123,14 +159,25 @@ def _check_peaks(entry: YamlMapping, report: Report) -> None:
     for gpu, peaks in entry["peak_tflops"].values.items():
         for dtype, text in peaks.values.items():
             own = find_peak(gpu, dtype)
-            others = [other for other in PEAK_TFLOPS if str(find_peak(other, dtype)) == text]
+            others = [
+                other for other in PEAK_TFLOPS if str(find_peak(other, dtype)) == text
+            ]
             if own is not None and others and str(own) != text:
-                report(peaks.lines[dtype], f"found a peak of {text} of {gpu}, expected {own}: {text} is {others[0]}'s")
+                report(
+                    peaks.lines[dtype],
+                    f"found a peak of {text} of {gpu}, expected {own}: {text} is {others[0]}'s",
+                )
 
 
 def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -> None:
     peaks = entry["peak_tflops"].values
-    _check_name(row.lines["size"], "size", row["size"], ("models", entry["models"].values), report)
+    _check_name(
+        row.lines["size"],
+        "size",
+        row["size"],
+        ("models", entry["models"].values),
+        report,
+    )
     _check_shape(entry["models"].get(row["size"]), row, report)
     _check_name(row.lines["gpu"], "gpu", row["gpu"], ("peak_tflops", peaks), report)
     if row["gpu"] in peaks:
@@ -145,27 +192,42 @@ def _check_configuration(entry: YamlMapping, row: YamlMapping, report: Report) -
 
 
 def _check_shape(model: YamlMapping | None, row: YamlMapping, report: Report) -> None:
-    """Report what a configuration lacks for its FLOPs to be counted, and logged work beside a formula."""
+    """Report what a configuration lacks for its FLOPs to be counted, and logged work
+    beside a formula."""
     counted = model is not None and model["formula"] != NO_FORMULA
     missing = [repr(name) for name in SHAPE if counted and name not in row.values]
     if missing:
         expected = "that key" if len(missing) == 1 else "them"
-        report(row.line, f"found no {', '.join(missing)}, expected {expected} where FLOPs are counted")
+        report(
+            row.line,
+            f"found no {', '.join(missing)}, expected {expected} where FLOPs are counted",
+        )
     if not row["gpus"] and (counted or row.get("match") is None):
-        report(row.lines["gpus"], "found 0 GPUs, expected their number: only a drafted row without a formula has none")
+        report(
+            row.lines["gpus"],
+            "found 0 GPUs, expected their number: only a drafted row without a formula has none",
+        )
     if counted and "logged_tflop" in row.values:
         line = row.lines["logged_tflop"]
-        report(line, f"found 'logged_tflop' of a counted model, expected it with formula: {NO_FORMULA} only")
+        report(
+            line,
+            f"found 'logged_tflop' of a counted model, expected it with formula: {NO_FORMULA} only",
+        )
 
 
 def _check_cells(row: YamlMapping, report: Report) -> None:
     """Report printed values from which no step time follows."""
     cells = row.get("cells")
-    if cells is not None and "step_time" not in cells.values and math.isnan(derive_step_time(row)[0]):
-        expected = (
-            "step_time, tokens_per_second_per_gpu with gbs and sequence_length, or tflops_per_gpu with logged_tflop"
+    if (
+        cells is not None
+        and "step_time" not in cells.values
+        and math.isnan(derive_step_time(row)[0])
+    ):
+        expected = "step_time, tokens_per_second_per_gpu with gbs and sequence_length, or tflops_per_gpu with logged_tflop"
+        report(
+            cells.line,
+            f"found cells from which no step time follows, expected {expected}",
         )
-        report(cells.line, f"found cells from which no step time follows, expected {expected}")
 
 
 def count_decimals(text: str) -> int:
@@ -174,12 +236,13 @@ def count_decimals(text: str) -> int:
 
 
 def derive_step_time(row: YamlMapping) -> tuple[float, float]:
-    """Return the step time of a configuration, in seconds, that its printed throughput gives, and one unit in the last
-    place of that, in seconds; NaN where no throughput does.
+    """Return the step time of a configuration, in seconds, that its printed throughput
+    gives, and one unit in the last place of that, in seconds; NaN where no throughput
+    does.
 
-    TFLOP/s give it where the work of a step is known: logged_tflop / tflops_per_gpu; else tokens/s per GPU do:
-    gbs * sequence_length / gpus / tokens_per_second_per_gpu. Tokens/s that are whole samples/s of all GPUs were rounded
-    to these.
+    TFLOP/s give it where the work of a step is known: logged_tflop / tflops_per_gpu;
+    else tokens/s per GPU do: gbs * sequence_length / gpus / tokens_per_second_per_gpu.
+    Tokens/s that are whole samples/s of all GPUs were rounded to these.
     """
     cells = row["cells"]
     sample = row.get("sequence_length", math.nan) / row["gpus"]
@@ -195,7 +258,9 @@ def derive_step_time(row: YamlMapping) -> tuple[float, float]:
     return math.nan, 0.0
 
 
-def _check_name(line: int, key: str, value: str, where: tuple[str, Collection[str]], report: Report) -> None:
+def _check_name(
+    line: int, key: str, value: str, where: tuple[str, Collection[str]], report: Report
+) -> None:
     """Report a name that is none of those which another key states."""
     place, names = where
     if value not in names:
@@ -203,50 +268,81 @@ def _check_name(line: int, key: str, value: str, where: tuple[str, Collection[st
         report(line, f"found {key} {value!r}, {expected}")
 
 
-# --- what was recorded ------------------------------------------------------------------------------------
+# --- what was recorded ----------------------------------------------------------------
 
 
 def _check_runs(recorded: YamlMapping, report: Report) -> None:
-    """Report numbers of what there is for each run, or for some of them, that do not fit the number of runs."""
+    """Report numbers of what there is for each run, or for some of them, that do not
+    fit the number of runs."""
     runs, seconds = recorded["runs"], recorded["run_seconds"]
     if runs != len(seconds):
         numbers = f"{runs} runs and {len(seconds)} run_seconds"
         report(recorded.line, f"found {numbers}, expected one number for each run")
     if len(recorded["log_sha256"]) > runs:
         numbers = f"{runs} runs and {len(recorded['log_sha256'])} log_sha256"
-        report(recorded.lines["log_sha256"], f"found {numbers}, expected at most one for each run")
+        report(
+            recorded.lines["log_sha256"],
+            f"found {numbers}, expected at most one for each run",
+        )
     if recorded.get("groups", 1) > runs:
-        report(recorded.lines["groups"], f"found {recorded['groups']} groups of {runs} runs, expected at most {runs}")
+        report(
+            recorded.lines["groups"],
+            f"found {recorded['groups']} groups of {runs} runs, expected at most {runs}",
+        )
 
 
 def _check_values(recorded: YamlMapping, statistic: str, report: Report) -> None:
-    """Report an expected value that is not the mean of its own runs, and a mean that their steps cannot have."""
-    trimmed, whole, seconds = recorded["trimmed_mean_seconds"], recorded["mean_seconds"], recorded["run_seconds"]
+    """Report an expected value that is not the mean of its own runs, and a mean that
+    their steps cannot have."""
+    trimmed, whole, seconds = (
+        recorded["trimmed_mean_seconds"],
+        recorded["mean_seconds"],
+        recorded["run_seconds"],
+    )
     of_runs = sum(seconds) / len(seconds)
     # Where the mean decides the runs may be given by their means.
     values = (trimmed, whole) if statistic == "mean" else (trimmed,)
     # Who edits the expected value by hand would move the gate and nothing else.
     if not any(abs(value - of_runs) <= ROUNDED * of_runs for value in values):
         means = f"trimmed_mean_seconds {trimmed:.10g} beside run_seconds whose mean is {of_runs:.10g}"
-        report(recorded.lines["trimmed_mean_seconds"], f"found {means}, expected that mean: record the runs again")
+        report(
+            recorded.lines["trimmed_mean_seconds"],
+            f"found {means}, expected that mean: record the runs again",
+        )
     deviation = recorded["standard_deviation_seconds"]
-    # The mean tells of stalls that the trimmed mean does not see, and decides in older files: it is checked, too.
+    # The mean tells of stalls that the trimmed mean does not see, and decides in older
+    # files: it is checked, too.
     if abs(whole - trimmed) > FURTHEST * deviation + 2 * ROUNDED * trimmed:
         means = f"mean_seconds {whole:.10g} beside trimmed_mean_seconds {trimmed:.10g}"
         expected = f"a distance that a standard deviation of {deviation:.6g} s allows"
-        report(recorded.lines["mean_seconds"], f"found {means}, expected {expected}: record the runs again")
+        report(
+            recorded.lines["mean_seconds"],
+            f"found {means}, expected {expected}: record the runs again",
+        )
 
 
 def _check_dates(recorded: YamlMapping, report: Report) -> None:
-    """Report what was replaced after it was recorded, and runs that started later; clocks may differ by a day."""
+    """Report what was replaced after it was recorded, and runs that started later;
+    clocks may differ by a day."""
     earlier = recorded.get("earlier", ())
-    order = [(value["date"], value.lines["date"]) for value in earlier] + [(recorded["date"], recorded.lines["date"])]
+    order = [(value["date"], value.lines["date"]) for value in earlier] + [
+        (recorded["date"], recorded.lines["date"])
+    ]
     for (before, line), (after, _) in pairwise(order):
         if _parse_day(before) > _parse_day(after) + CLOCKS:
-            report(line, f"found {before} before {after}, expected the values that were replaced oldest first")
+            report(
+                line,
+                f"found {before} before {after}, expected the values that were replaced oldest first",
+            )
     newest = recorded.get("newest_run")
-    if newest is not None and _parse_day(newest) > _parse_day(recorded["date"]) + CLOCKS:
-        report(recorded.lines["newest_run"], f"found a newest run of {newest} recorded on {recorded['date']}")
+    if (
+        newest is not None
+        and _parse_day(newest) > _parse_day(recorded["date"]) + CLOCKS
+    ):
+        report(
+            recorded.lines["newest_run"],
+            f"found a newest run of {newest} recorded on {recorded['date']}",
+        )
 
 
 def _parse_day(text: str) -> date:
@@ -259,32 +355,60 @@ def _check_errata(entry: YamlMapping, ids: Sequence[str], report: Report) -> Non
         shapes = {"cell", "cells", "printed", "corrected"} & set(erratum.lines)
         if shapes not in ({"cell", "cells"}, {"printed", "corrected"}):
             names = " and ".join(sorted(shapes)) or "none of them"
-            report(erratum.line, f"found {names}, expected either cell and cells, or printed and corrected")
+            report(
+                erratum.line,
+                f"found {names}, expected either cell and cells, or printed and corrected",
+            )
         for name, line in erratum.get("cells", NOTHING).lines.items():
             if name not in ids:
-                report(line, f"found configuration {name!r}, expected one of this file{did_you_mean(name, ids)}")
+                report(
+                    line,
+                    f"found configuration {name!r}, expected one of this file{did_you_mean(name, ids)}",
+                )
             if (name, erratum.get("cell")) in listed:
-                report(line, f"found {erratum.get('cell')} of {name} again, expected one erratum for a cell")
+                report(
+                    line,
+                    f"found {erratum.get('cell')} of {name} again, expected one erratum for a cell",
+                )
             listed.add((name, erratum.get("cell")))
 
 
 def _check_launch(launch: YamlMapping, report: Report) -> None:
     commands = launch["commands"]
-    _check_name(launch.lines["kind"], "kind", launch["kind"], ("commands", commands.values), report)
+    _check_name(
+        launch.lines["kind"],
+        "kind",
+        launch["kind"],
+        ("commands", commands.values),
+        report,
+    )
     for name, command in commands.values.items():
         if command.get("via") is None and name not in LAUNCHERS:
             expected = f"expected via: with one of {', '.join(LAUNCHERS)}"
-            report(commands.lines[name], f"found no 'via' of the command {name!r}, {expected}")
+            report(
+                commands.lines[name],
+                f"found no 'via' of the command {name!r}, {expected}",
+            )
     profiling = launch.get("profiling") or NOTHING
     first, last = profiling.get("default_start"), profiling.get("default_stop")
     if first is not None and last is not None and first >= last:
         expected = "expected the first before the last"
-        report(profiling.lines["default_start"], f"found default steps {first} to {last}, {expected}")
+        report(
+            profiling.lines["default_start"],
+            f"found default steps {first} to {last}, {expected}",
+        )
 
 
-def _check_checkpoint(checkpoint: YamlMapping, models: Collection[str], report: Report) -> None:
-    for table in filter(None, map(checkpoint.get, ("disk_gb", "save_gpus", "load_gpus"))):
+def _check_checkpoint(
+    checkpoint: YamlMapping, models: Collection[str], report: Report
+) -> None:
+    for table in filter(
+        None, map(checkpoint.get, ("disk_gb", "save_gpus", "load_gpus"))
+    ):
         for size, value in table.values.items():
             _check_name(table.lines[size], "size", size, ("models", models), report)
             if isinstance(value, tuple) and list(value) != sorted(value):
-                report(table.lines[size], f"found {list(value)} GPUs, expected the smallest number first")
+                report(
+                    table.lines[size],
+                    f"found {list(value)} GPUs, expected the smallest number first",
+                )

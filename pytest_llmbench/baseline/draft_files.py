@@ -1,4 +1,5 @@
-"""Write drafts of baseline files: a different file at the same path is kept unless forced."""
+"""Write drafts of baseline files: a different file at the same path is kept unless
+forced."""
 
 from __future__ import annotations
 
@@ -40,9 +41,15 @@ def write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
     with recorded baselines.
     """
     if path.is_symlink() and path.exists():
-        raise BaselineError(f"{path}: a link to the file {os.path.realpath(path)}: give the name of the file itself")
+        raise BaselineError(
+            f"{path}: a link to the file {os.path.realpath(path)}: give the name of the file itself"
+        )
     try:
-        before = (path.read_text(encoding="utf-8") or None) if is_there(path, follow_links=False) else None
+        before = (
+            (path.read_text(encoding="utf-8") or None)
+            if is_there(path, follow_links=False)
+            else None
+        )
         if before == text:
             return WrittenDraft(path, DraftFate.UNCHANGED)
         if before is not None and holds_recorded(path):
@@ -54,7 +61,9 @@ def write_draft(path: Path, text: str, *, force: bool) -> WrittenDraft:
         write_beside(path, text)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
-        raise BaselineError(f"{path}: {why or error}, expected a place that can be written") from error
+        raise BaselineError(
+            f"{path}: {why or error}, expected a place that can be written"
+        ) from error
     if before is None:
         return WrittenDraft(path, DraftFate.CREATED)
     return WrittenDraft(path, DraftFate.REPLACED, _diff(path, before, text))

@@ -1,4 +1,5 @@
-"""Whether a baseline file contradicts itself: every derived cell, constant and group size, computed again."""
+"""Whether a baseline file contradicts itself: every derived cell, constant and group
+size, computed again."""
 
 from __future__ import annotations
 
@@ -14,12 +15,22 @@ from typing import Any, NamedTuple
 
 from pytest_llmbench.baseline.read import RecipeFile, StatedModel
 from pytest_llmbench.baseline.schema import COLUMNS, CONFIGURATION, DERIVED, NOT_GIVEN
-from pytest_llmbench.core.baseline_records import Architecture, Baseline, Contradiction, Erratum
+from pytest_llmbench.core.baseline_records import (
+    Architecture,
+    Baseline,
+    Contradiction,
+    Erratum,
+)
 from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
 from pytest_llmbench.core.formatting import count_noun, escape
 from pytest_llmbench.core.metric_definitions import METRICS, is_logged
 from pytest_llmbench.core.text import wrap
-from pytest_llmbench.core.tolerance import DRIFT_BUDGET, describe_move, find_reference, is_beyond
+from pytest_llmbench.core.tolerance import (
+    DRIFT_BUDGET,
+    describe_move,
+    find_reference,
+    is_beyond,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,8 @@ class LintReport:
 
 
 class _Mismatch(NamedTuple):
-    """A cell or column of a baseline, as printed and as it should be (None: no such number can be computed)."""
+    """A cell or column of a baseline, as printed and as it should be (None: no such
+    number can be computed)."""
 
     baseline: Baseline
     cell: str
@@ -51,11 +63,17 @@ class _Mismatch(NamedTuple):
 
 
 def lint_file(file: RecipeFile) -> LintReport:
-    """Return the counts of a file and every contradiction in it that its errata do not explain, and the reverse."""
+    """Return the counts of a file and every contradiction in it that its errata do not
+    explain, and the reverse."""
     recipe = file.recipe
     cells = [text for baseline in recipe.baselines for _, text in baseline.cells]
-    wrong_cells = [wrong for baseline in recipe.baselines for wrong in _find_wrong_cells(baseline)]
-    columns = (_find_wrong_columns(base, dp_excludes_ep=recipe.dp_excludes_ep) for base in recipe.baselines)
+    wrong_cells = [
+        wrong for baseline in recipe.baselines for wrong in _find_wrong_cells(baseline)
+    ]
+    columns = (
+        _find_wrong_columns(base, dp_excludes_ep=recipe.dp_excludes_ep)
+        for base in recipe.baselines
+    )
     mismatches = [*wrong_cells, *chain.from_iterable(columns)]
     findings = (
         *_find_unexplained(file, mismatches),
@@ -63,7 +81,11 @@ def lint_file(file: RecipeFile) -> LintReport:
         *_find_wrong_constants(file),
         *_find_hidden_drift(file),
     )
-    derived = sum(_is_derived(baseline, name, text) for baseline in recipe.baselines for name, text in baseline.cells)
+    derived = sum(
+        _is_derived(baseline, name, text)
+        for baseline in recipe.baselines
+        for name, text in baseline.cells
+    )
     return LintReport(
         path=recipe.path,
         configurations=len(recipe.baselines),
@@ -77,30 +99,48 @@ def lint_file(file: RecipeFile) -> LintReport:
 
 
 def round_as_printed(value: float, printed: str) -> str:
-    """Return a value with as many decimals as a printed cell, half a unit rounded up; a percent sign is kept."""
+    """Return a value with as many decimals as a printed cell, half a unit rounded up; a
+    percent sign is kept."""
     digits = Decimal(printed.rstrip("%"))
     exponent = digits.as_tuple().exponent
     unit = Decimal(1).scaleb(exponent if isinstance(exponent, int) else 0)
     # `round` goes to the even digit, the documents' spreadsheets go up.
     scaled = Decimal(repr(value)) * (100 if printed.endswith("%") else 1)
-    return f"{scaled.quantize(unit, ROUND_HALF_UP)}{'%' if printed.endswith('%') else ''}"
+    return (
+        f"{scaled.quantize(unit, ROUND_HALF_UP)}{'%' if printed.endswith('%') else ''}"
+    )
 
 
 def recompute_cell(baseline: Baseline, cell: str) -> float | None:
-    """Return a derived cell from the printed step time; None where there is no such number: days of a proxy, MFU
-    without a peak, and everything where there is no step time."""
+    """Return a derived cell from the printed step time; None where there is no such
+    number: days of a proxy, MFU without a peak, and everything where there is no step
+    time."""
     formula = METRICS[DERIVED.get(cell, cell)].formula
-    return None if formula is None or math.isnan(baseline.step_seconds) else formula(baseline, baseline.step_seconds)
+    return (
+        None
+        if formula is None or math.isnan(baseline.step_seconds)
+        else formula(baseline, baseline.step_seconds)
+    )
 
 
-def find_contradiction(baseline: Baseline, errata: Iterable[Erratum]) -> Contradiction | None:
-    """Return the derived cell that contradicts the printed step time: the one that allows the shortest step time.
+def find_contradiction(
+    baseline: Baseline, errata: Iterable[Erratum]
+) -> Contradiction | None:
+    """Return the derived cell that contradicts the printed step time: the one that
+    allows the shortest step time.
 
-    Cells that allow only longer step times count if no cell allows a shorter one: the longest of theirs. Cells that
-    errata list are explained; a difference within the digits of both numbers is none.
+    Cells that allow only longer step times count if no cell allows a shorter one: the
+    longest of theirs. Cells that errata list are explained; a difference within the
+    digits of both numbers is none.
     """
-    listed = {erratum.cell for erratum in errata if erratum.configuration == baseline.key.id}
-    cells = [(name, text) for name, text in baseline.cells if name not in listed and _is_derived(baseline, name, text)]
+    listed = {
+        erratum.cell for erratum in errata if erratum.configuration == baseline.key.id
+    }
+    cells = [
+        (name, text)
+        for name, text in baseline.cells
+        if name not in listed and _is_derived(baseline, name, text)
+    ]
     half = baseline.resolution_seconds / 2
     shorter: list[Contradiction] = []
     longer: list[Contradiction] = []
@@ -115,8 +155,11 @@ def find_contradiction(baseline: Baseline, errata: Iterable[Erratum]) -> Contrad
     return max(longer, key=attrgetter("seconds"), default=None)
 
 
-def _compute_implied(baseline: Baseline, name: str, printed: str) -> tuple[float, float]:
-    """Return the shortest and the longest step time from which a derived cell follows, NaN if none does."""
+def _compute_implied(
+    baseline: Baseline, name: str, printed: str
+) -> tuple[float, float]:
+    """Return the shortest and the longest step time from which a derived cell follows,
+    NaN if none does."""
     value = recompute_cell(baseline, name)
     digits = Decimal(printed.rstrip("%"))
     exponent = digits.as_tuple().exponent
@@ -125,12 +168,17 @@ def _compute_implied(baseline: Baseline, name: str, printed: str) -> tuple[float
     low, high = float(digits - half) / percent, float(digits + half) / percent
     if value is None or not (low > 0 and value > 0):
         return math.nan, math.nan
-    ratios = (value / high, value / low) if METRICS[DERIVED[name]].larger_is_better else (low / value, high / value)
+    ratios = (
+        (value / high, value / low)
+        if METRICS[DERIVED[name]].larger_is_better
+        else (low / value, high / value)
+    )
     return baseline.step_seconds * ratios[0], baseline.step_seconds * ratios[1]
 
 
 def _is_derived(baseline: Baseline, name: str, text: str) -> bool:
-    """Whether a cell can be computed again: an MFU only of a model whose FLOPs are counted, on a GPU with a peak."""
+    """Whether a cell can be computed again: an MFU only of a model whose FLOPs are
+    counted, on a GPU with a peak."""
     if name == "mfu" and recompute_cell(baseline, name) is None:
         return False
     return name in DERIVED and text not in NOT_GIVEN
@@ -145,9 +193,12 @@ def _find_wrong_cells(baseline: Baseline) -> Iterator[_Mismatch]:
                 yield _Mismatch(baseline, name, printed, expected)
 
 
-def _find_unexplained(file: RecipeFile, mismatches: Sequence[_Mismatch]) -> Iterator[str]:
-    # Of the 213 derived cells of the five documents 30 do not reproduce: 11 were computed with a BF16 peak of 989.5 in
-    # place of 989, 12 with 16 query groups in place of 8, 4 with half of the batch, 3 rounded at another place.
+def _find_unexplained(
+    file: RecipeFile, mismatches: Sequence[_Mismatch]
+) -> Iterator[str]:
+    # Of the 213 derived cells of the five documents 30 do not reproduce: 11 were
+    # computed with a BF16 peak of 989.5 in place of 989, 12 with 16 query groups in
+    # place of 8, 4 with half of the batch, 3 rounded at another place.
     listed = {(erratum.configuration, erratum.cell) for erratum in file.recipe.errata}
     for baseline, cell, printed, expected in mismatches:
         if (baseline.key.id, cell) not in listed:
@@ -157,8 +208,12 @@ def _find_unexplained(file: RecipeFile, mismatches: Sequence[_Mismatch]) -> Iter
             )
 
 
-def _find_unfounded_errata(file: RecipeFile, mismatches: Sequence[_Mismatch]) -> Iterator[str]:
-    wrong = {(mismatch.baseline.key.id, mismatch.cell): mismatch for mismatch in mismatches}
+def _find_unfounded_errata(
+    file: RecipeFile, mismatches: Sequence[_Mismatch]
+) -> Iterator[str]:
+    wrong = {
+        (mismatch.baseline.key.id, mismatch.cell): mismatch for mismatch in mismatches
+    }
     for erratum in (erratum for erratum in file.recipe.errata if erratum.configuration):
         what = f": erratum: {erratum.cell} of {erratum.configuration}"
         mismatch = wrong.get((erratum.configuration, erratum.cell))
@@ -171,39 +226,69 @@ def _find_unfounded_errata(file: RecipeFile, mismatches: Sequence[_Mismatch]) ->
 
 
 def correct_columns(published: Baseline, errata: Iterable[Erratum]) -> Baseline:
-    """Return a baseline with the columns that errata correct: a recording states what ran, not what was printed."""
-    for erratum in (erratum for erratum in errata if erratum.configuration == published.key.id):
+    """Return a baseline with the columns that errata correct: a recording states what
+    ran, not what was printed."""
+    for erratum in (
+        erratum for erratum in errata if erratum.configuration == published.key.id
+    ):
         for key in CONFIGURATION:
-            wrong = key.name in COLUMNS and str(attrgetter(key.field)(published)) == erratum.printed
-            if key.name == erratum.cell and wrong and re.fullmatch(r"[1-9]\d{0,8}", erratum.corrected, re.ASCII):
+            wrong = (
+                key.name in COLUMNS
+                and str(attrgetter(key.field)(published)) == erratum.printed
+            )
+            if (
+                key.name == erratum.cell
+                and wrong
+                and re.fullmatch(r"[1-9]\d{0,8}", erratum.corrected, re.ASCII)
+            ):
                 published = _replace_field(published, key.field, int(erratum.corrected))
     return published
 
 
 def _replace_field(record: Any, path: str, value: object) -> Any:
-    """Return a record with another value at a path such as `configuration.parallelism.dp`."""
+    """Return a record with another value at a path such as
+    `configuration.parallelism.dp`."""
     name, _, rest = path.partition(".")
-    return replace(record, **{name: _replace_field(getattr(record, name), rest, value) if rest else value})
+    return replace(
+        record,
+        **{name: _replace_field(getattr(record, name), rest, value) if rest else value},
+    )
 
 
 def _find_wrong_constants(file: RecipeFile) -> Iterator[str]:
     # Only full models: the documents print no FLOPs of a proxy.
     for size, model in file.models:
-        same = [base.configuration for base in file.recipe.baselines if base.configuration.key.size == size]
-        full = {each.architecture for each in same if not (each.proxy or is_logged(each))}
+        same = [
+            base.configuration
+            for base in file.recipe.baselines
+            if base.configuration.key.size == size
+        ]
+        full = {
+            each.architecture for each in same if not (each.proxy or is_logged(each))
+        }
         for architecture in full:
             flops = count_model_flops(architecture)
             if model.printed_flops and not _is_same_flops(flops, model.printed_flops):
                 yield f": model {size}: found FLOPs {model.printed_flops}, expected {flops:.6g}"
         if model.worked:
-            yield from _find_wrong_sums(size, model, next(iter(full or {same[0].architecture})))
+            yield from _find_wrong_sums(
+                size, model, next(iter(full or {same[0].architecture}))
+            )
 
 
-def _find_wrong_sums(size: str, model: StatedModel, architecture: Architecture) -> Iterator[str]:
+def _find_wrong_sums(
+    size: str, model: StatedModel, architecture: Architecture
+) -> Iterator[str]:
     worked = dict(model.worked)
-    example = replace(architecture, sequence_length=int(worked["sequence_length"]), layers=int(worked["layers"]))
+    example = replace(
+        architecture,
+        sequence_length=int(worked["sequence_length"]),
+        layers=int(worked["layers"]),
+    )
     token_flops = count_flops_per_token(example)
-    for name, expected in zip(("attention", "mlp", "embedding"), token_flops, strict=True):
+    for name, expected in zip(
+        ("attention", "mlp", "embedding"), token_flops, strict=True
+    ):
         if int(str(worked[name]).replace(",", "")) != expected:
             yield f": model {size}: found {name} FLOPs {worked[name]}, expected {expected:,}"
     flops = example.sequence_length * sum(token_flops)
@@ -212,7 +297,8 @@ def _find_wrong_sums(size: str, model: StatedModel, architecture: Architecture) 
 
 
 def _find_hidden_drift(file: RecipeFile) -> Iterator[str]:
-    """Yield recorded values that are further from the first one than recording would have let them."""
+    """Yield recorded values that are further from the first one than recording would
+    have let them."""
     # Recording refuses such a value, so somebody edited the file.
     budget = file.drift_budget or DRIFT_BUDGET
     for baseline in file.recipe.baselines:
@@ -220,8 +306,12 @@ def _find_hidden_drift(file: RecipeFile) -> Iterator[str]:
         if recording and recording.reason and not recording.earlier:
             reason = f"found the reason {recording.reason!r} and no earlier value"
             yield f":{baseline.source.line}: {baseline.key.id}: {reason}, expected what it replaced: it was taken out"
-        if recording and is_beyond(recording.trimmed_mean_seconds, find_reference(recording), budget):
-            drift = describe_move(recording.trimmed_mean_seconds, find_reference(recording))
+        if recording and is_beyond(
+            recording.trimmed_mean_seconds, find_reference(recording), budget
+        ):
+            drift = describe_move(
+                recording.trimmed_mean_seconds, find_reference(recording)
+            )
             expected = f"expected at most {budget * 100:.10g} %, or a reason"
             yield f":{baseline.source.line}: {baseline.key.id}: found that {drift}, {expected}"
 
@@ -232,14 +322,18 @@ def _is_same_flops(flops: float, printed: str) -> bool:
     return float(f"{flops:.{len(mantissa) - 2}e}") == float(printed)
 
 
-# --- how group sizes, batch sizes and the number of GPUs have to fit -------------------------------------
+# --- how group sizes, batch sizes and the number of GPUs have to fit ------------------
 
 
-def _find_wrong_columns(baseline: Baseline, *, dp_excludes_ep: bool) -> Iterator[_Mismatch]:
-    """Yield every column that contradicts: GPUs = TP x PP x CP x DP, GBS = MBS x GA x DP, and FSDP groups of GPUs.
+def _find_wrong_columns(
+    baseline: Baseline, *, dp_excludes_ep: bool
+) -> Iterator[_Mismatch]:
+    """Yield every column that contradicts: GPUs = TP x PP x CP x DP, GBS = MBS x GA x
+    DP, and FSDP groups of GPUs.
 
-    Columns that the document does not print are not checked. `dp_excludes_ep`: DP counts copies of all the experts,
-    so that GPUs = TP x PP x CP x EP x DP (expert parallelism divides the data-parallel ranks).
+    Columns that the document does not print are not checked. `dp_excludes_ep`: DP
+    counts copies of all the experts, so that GPUs = TP x PP x CP x EP x DP (expert
+    parallelism divides the data-parallel ranks).
     """
     groups, gpus = baseline.configuration.parallelism, baseline.key.gpus
     if groups.fsdp is not None and gpus % groups.fsdp:
@@ -263,8 +357,11 @@ def _find_wrong_batch(baseline: Baseline, ranks: int) -> Iterator[_Mismatch]:
     if not batch or micro is None or batch == micro * (accumulation or 1) * ranks:
         return
     if accumulation is not None:
-        yield _Mismatch(baseline, "ga", str(accumulation), _divide_exactly(batch, micro * ranks))
-    # A document that prints no group but FSDP (MaxText) accumulates nothing; beside others its steps are not printed.
+        yield _Mismatch(
+            baseline, "ga", str(accumulation), _divide_exactly(batch, micro * ranks)
+        )
+    # A document that prints no group but FSDP (MaxText) accumulates nothing; beside
+    # others its steps are not printed.
     elif (groups.fsdp is not None and groups.tp is None) or batch % (micro * ranks):
         yield _Mismatch(baseline, "gbs", str(batch), str(micro * ranks))
 
@@ -273,13 +370,19 @@ def _divide_exactly(numerator: int, denominator: int) -> str | None:
     return None if numerator % denominator else str(numerator // denominator)
 
 
-# --- as text of 80 columns ---------------------------------------------------------------------------------
+# --- as text of 80 columns ------------------------------------------------------------
 
 
 def format_lint_page(reports: Sequence[LintReport], width: int) -> str:
-    """Return the counts of every file and of all of them, every erratum with its reason, and the findings last."""
+    """Return the counts of every file and of all of them, every erratum with its
+    reason, and the findings last."""
     lines = [
-        line for report in reports for line in (str(report.path), *wrap_text(_format_counts([report]), width, "  "))
+        line
+        for report in reports
+        for line in (
+            str(report.path),
+            *wrap_text(_format_counts([report]), width, "  "),
+        )
     ]
     lines += ["all files", *wrap_text(_format_counts(reports), width, "  ")]
     for report in reports:
@@ -288,7 +391,9 @@ def format_lint_page(reports: Sequence[LintReport], width: int) -> str:
             lines += ["", title, *format_errata(report.errata, width)]
     findings = [finding for report in reports for finding in report.findings]
     lines += ["", count_noun(len(findings), "finding")]
-    return "\n".join([*lines, *(line for text in findings for line in wrap_text(text, width, "  "))])
+    return "\n".join(
+        [*lines, *(line for text in findings for line in wrap_text(text, width, "  "))]
+    )
 
 
 def _format_counts(reports: Sequence[LintReport]) -> str:
@@ -296,8 +401,12 @@ def _format_counts(reports: Sequence[LintReport]) -> str:
         sum(getattr(report, name) for report in reports)
         for name in ("configurations", "cells", "numbers", "derived", "reproduced")
     )
-    listed = sum(bool(erratum.configuration) for report in reports for erratum in report.errata)
-    prose = sum(not erratum.configuration for report in reports for erratum in report.errata)
+    listed = sum(
+        bool(erratum.configuration) for report in reports for erratum in report.errata
+    )
+    prose = sum(
+        not erratum.configuration for report in reports for erratum in report.errata
+    )
     return (
         f"{count_noun(configurations, 'configuration')}, {cells} cells ({numbers} numbers), {derived} derived: "
         f"{reproduced} reproduce, {derived - reproduced} do not; errata: {listed} in tables, {prose} in the text"
@@ -306,15 +415,28 @@ def _format_counts(reports: Sequence[LintReport]) -> str:
 
 def format_errata(errata: Sequence[Erratum], width: int) -> Iterator[str]:
     """Yield errata, those of one place and reason together."""
-    for (where, reason), group in groupby(errata, lambda erratum: (erratum.where, erratum.reason)):
+    for (where, reason), group in groupby(
+        errata, lambda erratum: (erratum.where, erratum.reason)
+    ):
         yield from wrap_text(where, width, "  ")
         for erratum in group:
             change = f"{erratum.printed} -> {erratum.corrected}"
-            text = f"{erratum.configuration}: {erratum.cell} {change}" if erratum.configuration else change
+            text = (
+                f"{erratum.configuration}: {erratum.cell} {change}"
+                if erratum.configuration
+                else change
+            )
             yield from wrap_text(text, width, "    ", "      ")
         yield from wrap_text(reason, width, "    because ", "      ")
 
 
 def wrap_text(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
-    """Return the lines of a text; the `rest` begin as the `first` does where nothing else is said."""
-    return wrap(escape(text), width, first=first, rest=first if rest is None else rest, whole_words=True)
+    """Return the lines of a text; the `rest` begin as the `first` does where nothing
+    else is said."""
+    return wrap(
+        escape(text),
+        width,
+        first=first,
+        rest=first if rest is None else rest,
+        whole_words=True,
+    )

@@ -1,4 +1,5 @@
-"""From baseline files to recipes: everything is checked, and a problem says where, what was found and expected."""
+"""From baseline files to recipes: everything is checked, and a problem says where, what
+was found and expected."""
 
 from __future__ import annotations
 
@@ -49,18 +50,21 @@ from pytest_llmbench.logs.dialect_table import REGEX, name_regex_dialect
 
 
 def read_recipe(path: Path) -> Recipe:
-    """Return the recipe of one file. Raises BaselineError naming file, line, what was found and what was expected."""
+    """Return the recipe of one file. Raises BaselineError naming file, line, what was
+    found and what was expected."""
     return read_file(path).recipe
 
 
 def read_recipes(directories: Sequence[Path]) -> tuple[Recipe, ...]:
-    """Return the recipes of every *.yaml and *.yml below the directories, in the order of their paths.
+    """Return the recipes of every *.yaml and *.yml below the directories, in the order
+    of their paths.
 
-    Raises BaselineError for the first bad file, a directory without any, a key that stands twice in one kind, and a
-    dialect that two files define in different ways.
+    Raises BaselineError for the first bad file, a directory without any, a key that
+    stands twice in one kind, and a dialect that two files define in different ways.
     """
     recipes = tuple(read_recipe(path) for path in find_baseline_files(directories))
-    # Of two baselines of one kind nobody knows which one gates; a recorded one beside a published one is meant.
+    # Of two baselines of one kind nobody knows which one gates; a recorded one beside a
+    # published one is meant.
     first_of: dict[tuple[str, str], Baseline] = {}
     for baseline in (baseline for recipe in recipes for baseline in recipe.baselines):
         first = first_of.setdefault((baseline.kind, baseline.key.id), baseline)
@@ -85,33 +89,44 @@ def _check_dialects(recipes: Sequence[Recipe]) -> None:
 
 
 def find_baseline_files(places: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the files below the places (a file stands for itself), each once; BaselineError where there is none."""
+    """Return the files below the places (a file stands for itself), each once;
+    BaselineError where there is none."""
     files: dict[Path, Path] = {}
     for place in places:
         paths = sorted(_find_yaml_files(place)) if os.path.isdir(place) else [place]
         if not paths:
-            raise BaselineError(f"{place}: found no *.yaml or *.yml below it, expected baseline files")
-        # The same file given twice, or through a link, would be a second baseline of each of its configurations.
+            raise BaselineError(
+                f"{place}: found no *.yaml or *.yml below it, expected baseline files"
+            )
+        # The same file given twice, or through a link, would be a second baseline of
+        # each of its configurations.
         for path in paths:
             files.setdefault(path.resolve(), path)
     return tuple(files.values())
 
 
 def read_file(path: Path) -> RecipeFile:
-    """Return a file with all that is stated in it; BaselineError lists up to ten problems, each with its line."""
+    """Return a file with all that is stated in it; BaselineError lists up to ten
+    problems, each with its line."""
     root = read_document(path)
     kind = _read_kind(path, root)
 
     def check(entry: YamlMapping, report: Report) -> None:
-        check_file(entry, [_make_key(entry, row).id for row in entry["configurations"]], report)
+        check_file(
+            entry, [_make_key(entry, row).id for row in entry["configurations"]], report
+        )
 
-    entry = read_entry(path, root, get_file_fields(kind), complete=add_defaults, check=check)
+    entry = read_entry(
+        path, root, get_file_fields(kind), complete=add_defaults, check=check
+    )
     return make_recipe_file(path, kind, entry)
 
 
 def _find_yaml_files(directory: Path) -> Iterator[Path]:
     def fail(error: OSError) -> None:
-        raise BaselineError(f"{error.filename}: {error.strerror}, expected a readable folder") from error
+        raise BaselineError(
+            f"{error.filename}: {error.strerror}, expected a readable folder"
+        ) from error
 
     visited = set()
     waiting = [directory]
@@ -123,24 +138,34 @@ def _find_yaml_files(directory: Path) -> Iterator[Path]:
                 continue
             visited.add(real)
             named = [name for name in names if name.endswith((".yaml", ".yml"))]
-            # a walk takes a folder for a file where it cannot be told, and its baselines would be missing
-            for link in _find_links(folder, [*folders, *(name for name in names if name not in named)], fail):
+            # a walk takes a folder for a file where it cannot be told, and its
+            # baselines would be missing
+            for link in _find_links(
+                folder, [*folders, *(name for name in names if name not in named)], fail
+            ):
                 waiting += [Path(os.path.realpath(link))] if not leads_up(link) else []
             yield from (Path(folder, name) for name in named)
 
 
-def _find_links(folder: str, names: Iterable[str], fail: Callable[[OSError], None]) -> Iterator[str]:
+def _find_links(
+    folder: str, names: Iterable[str], fail: Callable[[OSError], None]
+) -> Iterator[str]:
     """Yield those that are links to folders; `fail` takes why that cannot be told."""
     for path in (os.path.join(folder, name) for name in names):
         try:
-            if S_ISLNK(os.lstat(path).st_mode) and is_there(Path(path)) and S_ISDIR(os.stat(path).st_mode):
+            if (
+                S_ISLNK(os.lstat(path).st_mode)
+                and is_there(Path(path))
+                and S_ISDIR(os.stat(path).st_mode)
+            ):
                 yield path
         except OSError as error:
             fail(error)
 
 
 def holds_recorded(path: Path) -> bool:
-    """Whether a file holds recorded baselines, also one of another version; of what is no YAML, whether it says so."""
+    """Whether a file holds recorded baselines, also one of another version; of what is
+    no YAML, whether it says so."""
     try:
         kind = _find_values(read_document(path)).get("kind")
     except BaselineError:
@@ -164,7 +189,9 @@ def _read_kind(path: Path, root: Any) -> BaselineKind:
         )
     # Every kind has keys of its own: without it the others could not be checked.
     kind = stated.get("kind")
-    return BaselineKind(kind.value if kind is not None and kind.value in KINDS else KINDS[0])
+    return BaselineKind(
+        kind.value if kind is not None and kind.value in KINDS else KINDS[0]
+    )
 
 
 def _format_place(baseline: Baseline) -> str:
@@ -175,36 +202,48 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def find_shipped_baselines(package: Path = PACKAGE) -> Path:
-    """Return the folder of the shipped files: inside the package (wheel) or beside it (checkout, editable install).
+    """Return the folder of the shipped files: inside the package (wheel) or beside it
+    (checkout, editable install).
 
-    Raises BaselineError where neither is there: an installation that lost its data must not judge nothing.
+    Raises BaselineError where neither is there: an installation that lost its data must
+    not judge nothing.
     """
     inside, beside = package / "baselines", package.parent / "baselines"
     if inside.is_dir():
         return inside
-    # The parent of an installed package is site-packages, where a folder of that name would be somebody else's.
+    # The parent of an installed package is site-packages, where a folder of that name
+    # would be somebody else's.
     if beside.is_dir() and (package.parent / "pyproject.toml").is_file():
         return beside
-    raise BaselineError(f"{inside}: no such folder, expected the shipped baseline files; install pytest-llmbench again")
+    raise BaselineError(
+        f"{inside}: no such folder, expected the shipped baseline files; install pytest-llmbench again"
+    )
 
 
 def find_shipped_tables() -> Path:
-    """Return the folder of the shipped files whose configurations are items only where something asks for them."""
+    """Return the folder of the shipped files whose configurations are items only where
+    something asks for them."""
     return find_shipped_baselines() / "megatron_bridge"
 
 
 def list_shipped_baselines() -> list[Path]:
-    """Return the shipped files whose configurations always are items. Raises BaselineError where there is none."""
+    """Return the shipped files whose configurations always are items. Raises
+    BaselineError where there is none."""
     root, tables = find_shipped_baselines(), find_shipped_tables()
-    files = [path for path in find_baseline_files([root]) if not path.is_relative_to(tables)]
+    files = [
+        path for path in find_baseline_files([root]) if not path.is_relative_to(tables)
+    ]
     if not files:
-        raise BaselineError(f"{root}: expected the shipped baseline files; install pytest-llmbench again")
+        raise BaselineError(
+            f"{root}: expected the shipped baseline files; install pytest-llmbench again"
+        )
     return files
 
 
 @dataclass(frozen=True, slots=True)
 class StatedModel:
-    """What a file states of a model besides its sizes: its FLOPs, and the sums of its worked example, as printed."""
+    """What a file states of a model besides its sizes: its FLOPs, and the sums of its
+    worked example, as printed."""
 
     printed_flops: str = ""
     worked: tuple[tuple[str, Any], ...] = ()
@@ -212,7 +251,8 @@ class StatedModel:
 
 @dataclass(frozen=True, slots=True)
 class RecipeFile:
-    """A recipe with what only lint and recording need; the limits are those that stand for the whole file."""
+    """A recipe with what only lint and recording need; the limits are those that stand
+    for the whole file."""
 
     recipe: Recipe
     models: tuple[tuple[str, StatedModel], ...]
@@ -234,7 +274,10 @@ def make_recipe_file(path: Path, kind: BaselineKind, entry: YamlMapping) -> Reci
         # Without names its runs are called as the recipe is.
         names=entry.get("names", (entry["recipe"],)),
         layout=entry.get("layout", ""),
-        baselines=tuple(_make_baseline(path, kind, entry, row, resolutions) for row in entry["configurations"]),
+        baselines=tuple(
+            _make_baseline(path, kind, entry, row, resolutions)
+            for row in entry["configurations"]
+        ),
         errata=tuple(_make_errata(entry)),
         launch=_to_tuples(entry.get("launch")),
         path=path,
@@ -242,15 +285,23 @@ def make_recipe_file(path: Path, kind: BaselineKind, entry: YamlMapping) -> Reci
         dp_excludes_ep=bool(entry.get("dp_excludes_ep")),
     )
     models = tuple(
-        (size, StatedModel(model.get("printed_flops", ""), _to_tuples(model.get("worked"))))
+        (
+            size,
+            StatedModel(
+                model.get("printed_flops", ""), _to_tuples(model.get("worked"))
+            ),
+        )
         for size, model in entry["models"].values.items()
     )
     budgets = merge_budgets(_read_budgets(path, entry))
-    return RecipeFile(recipe, models, entry.get("tolerance", ()), budgets, entry.get("drift_budget"))
+    return RecipeFile(
+        recipe, models, entry.get("tolerance", ()), budgets, entry.get("drift_budget")
+    )
 
 
 def merge_budgets(*layers: Iterable[Budget]) -> tuple[Budget, ...]:
-    """Return one budget for each metric, that of the last layer which has one, sorted by metric."""
+    """Return one budget for each metric, that of the last layer which has one, sorted
+    by metric."""
     by_metric = {budget.metric: budget for layer in layers for budget in layer}
     return tuple(by_metric[metric] for metric in sorted(by_metric))
 
@@ -262,21 +313,31 @@ def _read_budgets(path: Path, entry: YamlMapping) -> Iterator[Budget]:
 
 
 def _find_resolutions(entry: YamlMapping) -> dict[str, float]:
-    """Return for each table one unit in the last place of its step times, in seconds."""
+    """Return for each table one unit in the last place of its step times, in
+    seconds."""
     # The cell with the most decimals tells: a spreadsheet prints 10.00 s as `10`.
     decimals: dict[str, int] = defaultdict(int)
     for row in entry["configurations"]:
         if "step_time" in row["cells"].values:
-            table, digits = row.get("table", ""), count_decimals(row["cells"]["step_time"])
+            table, digits = (
+                row.get("table", ""),
+                count_decimals(row["cells"]["step_time"]),
+            )
             decimals[table] = max(decimals[table], digits)
     return {table: float(f"1e-{digits}") for table, digits in decimals.items()}
 
 
 def _make_baseline(
-    path: Path, kind: BaselineKind, entry: YamlMapping, row: YamlMapping, resolutions: Mapping[str, float]
+    path: Path,
+    kind: BaselineKind,
+    entry: YamlMapping,
+    row: YamlMapping,
+    resolutions: Mapping[str, float],
 ) -> Baseline:
     window = Window(**entry["window"].values)
-    recording = _make_recording(row["recorded"]) if kind is BaselineKind.RECORDED else None
+    recording = (
+        _make_recording(row["recorded"]) if kind is BaselineKind.RECORDED else None
+    )
     cells = row.get("cells")
     resolution = resolutions.get(row.get("table", ""), 0.0)
     if recording is None and cells is not None and "step_time" not in cells.values:
@@ -290,12 +351,19 @@ def _make_baseline(
         "step_seconds": step_seconds,
         "cells": tuple(cells.values.items()) if cells else (),
         "window": window,
-        "timed_window": Window(**entry["timed_window"].values) if "timed_window" in entry.values else None,
+        "timed_window": Window(**entry["timed_window"].values)
+        if "timed_window" in entry.values
+        else None,
         "dialect": _name_dialect(entry),
-        # NaN, not zero, where nothing states a peak: MFU is then unknown and never infinite.
+        # NaN, not zero, where nothing states a peak: MFU is then unknown and never
+        # infinite.
         "peak_tflops": _parse_peak(entry["peak_tflops"][row["gpu"]][row["dtype"]]),
-        "source": Source(entry["source"]["document"], row.get("table", ""), str(path), row.line),
-        "tolerances": merge_tolerances(entry.get("tolerance", ()), row.get("tolerance", ())),
+        "source": Source(
+            entry["source"]["document"], row.get("table", ""), str(path), row.line
+        ),
+        "tolerances": merge_tolerances(
+            entry.get("tolerance", ()), row.get("tolerance", ())
+        ),
         "recording": recording,
         "resolution_seconds": resolution,
         "budgets": merge_budgets(_read_budgets(path, entry), _read_budgets(path, row)),
@@ -311,18 +379,28 @@ def _make_recording(entry: YamlMapping) -> Recording:
             **entry.values,
             "environment": _to_tuples(entry.get("environment")),
             "observed": _to_tuples(entry.get("observed")),
-            "earlier": tuple(AcceptedValue(**value.values) for value in entry.get("earlier", ())),
+            "earlier": tuple(
+                AcceptedValue(**value.values) for value in entry.get("earlier", ())
+            ),
         }
     )
 
 
 def _make_match(entry: YamlMapping | None) -> RunMatch | None:
-    return RunMatch(entry["path"], tuple(sorted(entry["says"].values.items()))) if entry else None
+    return (
+        RunMatch(entry["path"], tuple(sorted(entry["says"].values.items())))
+        if entry
+        else None
+    )
 
 
 def _name_dialect(entry: YamlMapping) -> str:
     """Return the name of the dialect, that of the file's own where it defines one."""
-    return name_regex_dialect(entry["recipe"], entry["release"]) if entry["dialect"] == REGEX else str(entry["dialect"])
+    return (
+        name_regex_dialect(entry["recipe"], entry["release"])
+        if entry["dialect"] == REGEX
+        else str(entry["dialect"])
+    )
 
 
 def _make_log_dialect(entry: YamlMapping) -> RegexDialect | None:
@@ -337,21 +415,33 @@ def _parse_peak(text: str) -> float:
     return math.nan if text == NO_PEAK else float(text)
 
 
-def _find_step_seconds(recording: Recording | None, cells: YamlMapping | None, window: Window) -> float:
-    """Return what was recorded or printed, in seconds; NaN in the file of a recipe that nothing has timed."""
+def _find_step_seconds(
+    recording: Recording | None, cells: YamlMapping | None, window: Window
+) -> float:
+    """Return what was recorded or printed, in seconds; NaN in the file of a recipe that
+    nothing has timed."""
     if recording is not None:
-        return recording.trimmed_mean_seconds if window.statistic == "trimmed_mean" else recording.mean_seconds
+        return (
+            recording.trimmed_mean_seconds
+            if window.statistic == "trimmed_mean"
+            else recording.mean_seconds
+        )
     return math.nan if cells is None else float(cells["step_time"])
 
 
 def _make_configuration(entry: YamlMapping, row: YamlMapping) -> Configuration:
     model, values = entry["models"][row["size"]], _group_by_record(CONFIGURATION, row)
     sizes = _group_by_record(MODEL, model)["configuration.architecture"]
-    # A document rounds the FLOPs of its full model; those of a proxy follow from the formula.
-    formula = model["formula"].partition(":")[0] if row.get("proxy") else model["formula"]
+    # A document rounds the FLOPs of its full model; those of a proxy follow from the
+    # formula.
+    formula = (
+        model["formula"].partition(":")[0] if row.get("proxy") else model["formula"]
+    )
     return Configuration(
         key=_make_key(entry, row),
-        architecture=Architecture(formula=formula, **sizes, **values["configuration.architecture"]),
+        architecture=Architecture(
+            formula=formula, **sizes, **values["configuration.architecture"]
+        ),
         parallelism=Parallelism(**values["configuration.parallelism"]),
         **{**values["configuration"], "arguments": _to_tuples(row.get("arguments"))},
     )
@@ -359,11 +449,18 @@ def _make_configuration(entry: YamlMapping, row: YamlMapping) -> Configuration:
 
 def _make_key(entry: YamlMapping, row: YamlMapping) -> Key:
     """Return the key of one configuration row."""
-    return Key(recipe=entry["recipe"], release=entry["release"], **_group_by_record(CONFIGURATION, row)["key"])
+    return Key(
+        recipe=entry["recipe"],
+        release=entry["release"],
+        **_group_by_record(CONFIGURATION, row)["key"],
+    )
 
 
-def _group_by_record(keys: Iterable[KeyDefinition], entry: YamlMapping) -> dict[str, dict[str, Any]]:
-    """Return the values that a mapping states, by the record that they are a part of and the field that they become."""
+def _group_by_record(
+    keys: Iterable[KeyDefinition], entry: YamlMapping
+) -> dict[str, dict[str, Any]]:
+    """Return the values that a mapping states, by the record that they are a part of
+    and the field that they become."""
     records: dict[str, dict[str, Any]] = defaultdict(dict)
     for key in keys:
         if key.field and key.name in entry.values:
@@ -380,9 +477,19 @@ def _make_errata(entry: YamlMapping) -> Iterator[Erratum]:
             yield Erratum(where, erratum["printed"], erratum["corrected"], reason)
         else:
             for name, cell in cells.values.items():
-                yield Erratum(where, cell["printed"], cell["corrected"], reason, name, erratum["cell"])
+                yield Erratum(
+                    where,
+                    cell["printed"],
+                    cell["corrected"],
+                    reason,
+                    name,
+                    erratum["cell"],
+                )
 
 
 def _to_tuples(entry: YamlMapping | None) -> tuple[tuple[str, Any], ...]:
     values = entry.values.items() if entry else ()
-    return tuple((key, _to_tuples(value) if isinstance(value, YamlMapping) else value) for key, value in values)
+    return tuple(
+        (key, _to_tuples(value) if isinstance(value, YamlMapping) else value)
+        for key, value in values
+    )

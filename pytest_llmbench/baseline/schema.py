@@ -1,4 +1,5 @@
-"""Which keys a baseline file has, and what may stand in each; docs/baselines.md explains them."""
+"""Which keys a baseline file has, and what may stand in each; docs/baselines.md
+explains them."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ FORMULA_NEEDS: dict[str, tuple[str, ...]] = {
     "mla": ("attention_heads", "expert_ffn_size", "top_k", *LATENT),
     "hybrid": ("mamba_state_size", "mamba_groups", "mamba_heads"),
 }
-"""The sizes that each FLOPs formula needs besides hidden and vocabulary size; NO_FORMULA needs none at all."""
+"""The sizes that each FLOPs formula needs besides hidden and vocabulary size;
+NO_FORMULA needs none at all."""
 
 MODEL_PARTS = {
     "head_size": "a head of queries and keys",
@@ -72,9 +74,13 @@ MODEL_PARTS = {
     "dense_layers": "layers without experts",
     "mtp_layers": "layers that predict further tokens",
     **dict.fromkeys(LATENT, "latent attention"),
-    **dict.fromkeys(("attention_layers", "mlp_layers", "expert_layers"), "the layers of a hybrid"),
+    **dict.fromkeys(
+        ("attention_layers", "mlp_layers", "expert_layers"), "the layers of a hybrid"
+    ),
     "expert_latent_size": "what experts work on in place of the hidden size",
-    **dict.fromkeys(("mamba_state_size", "mamba_groups", "mamba_heads"), "a Mamba layer"),
+    **dict.fromkeys(
+        ("mamba_state_size", "mamba_groups", "mamba_heads"), "a Mamba layer"
+    ),
 }
 """Sizes that only some models have, each with what it is of."""
 
@@ -83,7 +89,11 @@ _SIZES = "configuration.architecture.{}"
 SHAPE = ("sequence_length", "layers", "gbs")
 """The keys that a configuration states where FLOPs are counted."""
 
-DERIVED = {"tokens_per_second": "tokens_per_second", "mfu": "mfu", "days_to_1t": "days_to_1t_tokens"}
+DERIVED = {
+    "tokens_per_second": "tokens_per_second",
+    "mfu": "mfu",
+    "days_to_1t": "days_to_1t_tokens",
+}
 """The cells that follow from the step time, each with its metric."""
 
 NOT_GIVEN = ("NA", "n/a")
@@ -91,14 +101,15 @@ NO_PEAK = "NA"
 """The peak of what has none that anyone states, as a CPU."""
 
 
-# --- what may stand behind a key, and how a recording writes it ------------------------------------------
+# --- what may stand behind a key, and how a recording writes it -----------------------
 
 _LARGEST_STEP_SECONDS = 86400
 _DIGITS = r"\d{1,15}(\.\d{1,12})?"
 
 
 def _is_positive(text: str) -> bool:
-    """Whether a printed number is above zero: `0.00` is a typing error, or a run that did not happen."""
+    """Whether a printed number is above zero: `0.00` is a typing error, or a run that
+    did not happen."""
     return text in NOT_GIVEN or float(text) > 0
 
 
@@ -111,7 +122,9 @@ def _make_metric_spec(name: str) -> Text:
 
 
 def _make_number_spec(name: str) -> Text:
-    return Text(f'a printed {name} such as "37556"', rf"(?a:{_DIGITS})", accept=_is_positive)
+    return Text(
+        f'a printed {name} such as "37556"', rf"(?a:{_DIGITS})", accept=_is_positive
+    )
 
 
 def _is_utilization(text: str) -> bool:
@@ -121,7 +134,10 @@ def _is_utilization(text: str) -> bool:
 def _format_tolerances(tolerances: Iterable[Tolerance]) -> str:
     """Return `0.05, mfu:0.03`: a file states what --llmb-tolerance would."""
     prefixes = {"time": "", "performance": "perf:"}
-    texts = (prefixes.get(limit.of, f"{limit.of}:") + format_decimal(limit.fraction) for limit in tolerances)
+    texts = (
+        prefixes.get(limit.of, f"{limit.of}:") + format_decimal(limit.fraction)
+        for limit in tolerances
+    )
     return ", ".join(texts)
 
 
@@ -150,21 +166,32 @@ _FROM_DOCUMENT = ("published", "recipe")
 
 _DATE = make_tested_text('a date such as "2025-11-20"', datetime.fromisoformat)
 _SECONDS = Number(1e-6, _LARGEST_STEP_SECONDS)
-# Text, since it is kept as printed; lint compares all of its digits with what it computes.
+# Text, since it is kept as printed; lint compares all of its digits with what it
+# computes.
 _COUNTED = Text('a count such as "104,689,827,840"', r"(?a:\d{1,3}(,?\d{3})*)")
 _FLOPS = Text('model FLOPs such as "4.27E+15"', r"(?a:\d\.\d{1,9}[eE]\+?\d{1,3})")
 _FORMULA = Text(
     f"{' or '.join(FORMULA_NEEDS)}, with the digits it is rounded to as in llama:3 where the document rounds, or none",
     rf"(?a:({'|'.join(map(re.escape, FORMULA_NEEDS))})(:[1-9])?|{NO_FORMULA})",
 )
-_PEAK = Text('a peak in TFLOP/s, or "NA" where nothing states one', rf"(?a:{_DIGITS}|{NO_PEAK})", accept=_is_positive)
-_LITERAL = Text("at least three characters of one line", r"[^\r\n]*\S[^\r\n]*", accept=lambda text: len(text) > 2)
+_PEAK = Text(
+    'a peak in TFLOP/s, or "NA" where nothing states one',
+    rf"(?a:{_DIGITS}|{NO_PEAK})",
+    accept=_is_positive,
+)
+_LITERAL = Text(
+    "at least three characters of one line",
+    r"[^\r\n]*\S[^\r\n]*",
+    accept=lambda text: len(text) > 2,
+)
 _TOLERANCES = ConvertedScalar(partial(parse_tolerances, source=ToleranceSource.FILE))
-_FRACTION = ConvertedScalar(partial(parse_fraction, expected="a percentage such as 5% or 2.5%"))
+_FRACTION = ConvertedScalar(
+    partial(parse_fraction, expected="a percentage such as 5% or 2.5%")
+)
 _BUDGETS = Fields({}, dict.fromkeys(BUDGETED, Number(1e-3, 10**6)))
 
 
-# --- the keys of each mapping, in the order in which a recorded file states them -------------------------
+# --- the keys of each mapping, in the order in which a recorded file states them ------
 
 # Text, as printed: the number of digits is information.
 CELLS = (
@@ -177,9 +204,19 @@ CELLS = (
         ),
         "step time (s)",
     ),
-    allow("tokens_per_second", _make_metric_spec("throughput"), "throughput (tokens/s)"),
-    allow("tokens_per_second_per_gpu", _make_number_spec("throughput of a GPU"), "throughput (tokens/s per GPU)"),
-    allow("tflops_per_gpu", _make_number_spec("number of TFLOP/s"), "TFLOP/s of one GPU, as its framework counts"),
+    allow(
+        "tokens_per_second", _make_metric_spec("throughput"), "throughput (tokens/s)"
+    ),
+    allow(
+        "tokens_per_second_per_gpu",
+        _make_number_spec("throughput of a GPU"),
+        "throughput (tokens/s per GPU)",
+    ),
+    allow(
+        "tflops_per_gpu",
+        _make_number_spec("number of TFLOP/s"),
+        "TFLOP/s of one GPU, as its framework counts",
+    ),
     allow(
         "mfu",
         Text(
@@ -198,27 +235,56 @@ _RECORDING = (
     require("runs", COUNT, "how many runs it is the mean of"),
     require("mean_seconds", _SECONDS, "mean step time of these runs"),
     require("trimmed_mean_seconds", _SECONDS, "their trimmed mean, which decides"),
-    require("standard_deviation_seconds", Number(0, _LARGEST_STEP_SECONDS), "of the steps within a run"),
+    require(
+        "standard_deviation_seconds",
+        Number(0, _LARGEST_STEP_SECONDS),
+        "of the steps within a run",
+    ),
     require("run_seconds", Items(_SECONDS), "the step time of each run"),
     allow("groups", COUNT, "how many runs are independent: nights, sets of nodes"),
-    require("log_sha256", Items(Text("64 hexadecimal digits", r"[0-9a-f]{64}"), least=0), "of their logs"),
+    require(
+        "log_sha256",
+        Items(Text("64 hexadecimal digits", r"[0-9a-f]{64}"), least=0),
+        "of their logs",
+    ),
     allow("newest_run", _DATE, "the day on which the newest of them started (UTC)"),
     allow("by", TEXT, "who recorded it, and on which host"),
     allow("environment", Names(TEXT), "what these runs agree on"),
-    allow("reason", TEXT, "why it may be further from the earlier values than `drift_budget` allows"),
+    allow(
+        "reason",
+        TEXT,
+        "why it may be further from the earlier values than `drift_budget` allows",
+    ),
     allow("levels", TEXT, "why the mean of runs of several levels may stand"),
-    allow("observed", Names(Number(0, 1e18)), "what the runs showed beside their step time, medians over them"),
-    allow("earlier", Items(_EARLIER, least=0), "the values that it replaced, oldest first"),
+    allow(
+        "observed",
+        Names(Number(0, 1e18)),
+        "what the runs showed beside their step time, medians over them",
+    ),
+    allow(
+        "earlier", Items(_EARLIER, least=0), "the values that it replaced, oldest first"
+    ),
 )
 RECORDED = tuple(replace(key, field=f"recording.{key.name}") for key in _RECORDING)
-"""What `--llmb-record` writes of a configuration; each key is a field of `Recording`."""
+"""What `--llmb-record` writes of a configuration; each key is a field of
+`Recording`."""
 
 CONFIGURATION = (
     require("size", NAME, "of the model, a name under `models`", "key.size"),
     require("gpu", WORD, "the type of GPU", "key.gpu"),
     require("dtype", WORD, "the precision", "key.dtype"),
-    require("gpus", Number(0, 10**7, whole=True), "the number of GPUs; 0 where nothing says it", "key.gpus"),
-    allow("task", NAME, "tells rows apart that are the same in all of the above, such as lora", "key.task"),
+    require(
+        "gpus",
+        Number(0, 10**7, whole=True),
+        "the number of GPUs; 0 where nothing says it",
+        "key.gpus",
+    ),
+    allow(
+        "task",
+        NAME,
+        "tells rows apart that are the same in all of the above, such as lora",
+        "key.task",
+    ),
     allow("scaling", NAME, "the same: weak or strong", "key.scaling"),
     allow("variant", NAME, "the same: anything else", "key.variant"),
     allow("table", TEXT, "the title of the document's table", "source.table"),
@@ -228,32 +294,124 @@ CONFIGURATION = (
         "in tokens; FLOPs need it",
         "configuration.architecture.sequence_length",
     ),
-    allow("layers", Number(1, 100_000, whole=True), "the same; a proxy has fewer", "configuration.architecture.layers"),
-    allow("tp", GROUP, "size of the tensor-parallel group", "configuration.parallelism.tp"),
-    allow("pp", GROUP, "size of the pipeline-parallel group", "configuration.parallelism.pp"),
-    allow("cp", GROUP, "size of the context-parallel group", "configuration.parallelism.cp"),
-    allow("ep", GROUP, "size of the expert-parallel group", "configuration.parallelism.ep"),
-    allow("etp", GROUP, "size of the expert-tensor-parallel group", "configuration.parallelism.etp"),
-    allow("dp", GROUP, "size of the data-parallel group", "configuration.parallelism.dp"),
-    allow("vp", GROUP, "size of the virtual-pipeline group", "configuration.parallelism.vp"),
-    allow("fsdp", GROUP, "size of the sharded data-parallel group", "configuration.parallelism.fsdp"),
+    allow(
+        "layers",
+        Number(1, 100_000, whole=True),
+        "the same; a proxy has fewer",
+        "configuration.architecture.layers",
+    ),
+    allow(
+        "tp", GROUP, "size of the tensor-parallel group", "configuration.parallelism.tp"
+    ),
+    allow(
+        "pp",
+        GROUP,
+        "size of the pipeline-parallel group",
+        "configuration.parallelism.pp",
+    ),
+    allow(
+        "cp",
+        GROUP,
+        "size of the context-parallel group",
+        "configuration.parallelism.cp",
+    ),
+    allow(
+        "ep", GROUP, "size of the expert-parallel group", "configuration.parallelism.ep"
+    ),
+    allow(
+        "etp",
+        GROUP,
+        "size of the expert-tensor-parallel group",
+        "configuration.parallelism.etp",
+    ),
+    allow(
+        "dp", GROUP, "size of the data-parallel group", "configuration.parallelism.dp"
+    ),
+    allow(
+        "vp",
+        GROUP,
+        "size of the virtual-pipeline group",
+        "configuration.parallelism.vp",
+    ),
+    allow(
+        "fsdp",
+        GROUP,
+        "size of the sharded data-parallel group",
+        "configuration.parallelism.fsdp",
+    ),
     allow("mbs", SIZE, "micro batch size", "configuration.micro_batch_size"),
-    allow("gbs", SIZE, "global batch size, the same", "configuration.global_batch_size"),
-    allow("ga", SIZE, "steps of gradient accumulation", "configuration.gradient_accumulation"),
-    allow("proxy", Flag(), "true: it is not the full model, so it has no days to 1T tokens", "configuration.proxy"),
-    allow("logged_tflop", Number(1e-6, 1e9), "of a step on one GPU, as it is logged", "configuration.logged_tflop"),
-    allow("arguments", Names(TEXT), "by command, words of it alone", "configuration.arguments", (), _FROM_DOCUMENT),
-    allow("match", _MATCH, "where its runs lie and what they say, in place of names", "match", write=_map_match),
-    allow("tolerance", _TOLERANCES, "that of this configuration", "tolerances", write=_format_tolerances),
-    allow("budgets", _BUDGETS, "those of this configuration", "budgets", write=_map_budgets),
-    KeyDefinition("cells", make_fields(CELLS), "the printed values", "", _PUBLISHED, _PUBLISHED),
+    allow(
+        "gbs", SIZE, "global batch size, the same", "configuration.global_batch_size"
+    ),
+    allow(
+        "ga",
+        SIZE,
+        "steps of gradient accumulation",
+        "configuration.gradient_accumulation",
+    ),
+    allow(
+        "proxy",
+        Flag(),
+        "true: it is not the full model, so it has no days to 1T tokens",
+        "configuration.proxy",
+    ),
+    allow(
+        "logged_tflop",
+        Number(1e-6, 1e9),
+        "of a step on one GPU, as it is logged",
+        "configuration.logged_tflop",
+    ),
+    allow(
+        "arguments",
+        Names(TEXT),
+        "by command, words of it alone",
+        "configuration.arguments",
+        (),
+        _FROM_DOCUMENT,
+    ),
+    allow(
+        "match",
+        _MATCH,
+        "where its runs lie and what they say, in place of names",
+        "match",
+        write=_map_match,
+    ),
+    allow(
+        "tolerance",
+        _TOLERANCES,
+        "that of this configuration",
+        "tolerances",
+        write=_format_tolerances,
+    ),
+    allow(
+        "budgets",
+        _BUDGETS,
+        "those of this configuration",
+        "budgets",
+        write=_map_budgets,
+    ),
+    KeyDefinition(
+        "cells", make_fields(CELLS), "the printed values", "", _PUBLISHED, _PUBLISHED
+    ),
     allow("cells", make_fields(CELLS), "the printed values", allowed_in=_RECORDED),
-    KeyDefinition("recorded", make_fields(RECORDED), "what was measured", "", _RECORDED, _RECORDED),
+    KeyDefinition(
+        "recorded", make_fields(RECORDED), "what was measured", "", _RECORDED, _RECORDED
+    ),
 )
-GROUPS = tuple(key.name for key in CONFIGURATION if key.field.startswith("configuration.parallelism."))
+GROUPS = tuple(
+    key.name
+    for key in CONFIGURATION
+    if key.field.startswith("configuration.parallelism.")
+)
 COLUMNS = (*GROUPS, "sequence_length", "layers", "mbs", "gbs", "ga")
 _WORKED = Fields(
-    {"sequence_length": SIZE, "layers": SIZE, "attention": _COUNTED, "mlp": _COUNTED, "embedding": _COUNTED},
+    {
+        "sequence_length": SIZE,
+        "layers": SIZE,
+        "attention": _COUNTED,
+        "mlp": _COUNTED,
+        "embedding": _COUNTED,
+    },
     {"flops": _FLOPS},
 )
 MODEL = (
@@ -262,16 +420,45 @@ MODEL = (
         _FORMULA,
         "one of [these](flops.md), and the digits it is rounded to; or `none`",
     ),
-    allow("hidden_size", SIZE, "of its layers; any formula needs it", "configuration.architecture.hidden_size"),
-    allow("vocabulary_size", SIZE, "in tokens, the same", "configuration.architecture.vocabulary_size"),
+    allow(
+        "hidden_size",
+        SIZE,
+        "of its layers; any formula needs it",
+        "configuration.architecture.hidden_size",
+    ),
+    allow(
+        "vocabulary_size",
+        SIZE,
+        "in tokens, the same",
+        "configuration.architecture.vocabulary_size",
+    ),
     *(
-        allow(name, SIZE, "where its formula needs it", f"configuration.architecture.{name}")
+        allow(
+            name,
+            SIZE,
+            "where its formula needs it",
+            f"configuration.architecture.{name}",
+        )
         for name in ("ffn_size", "attention_heads", "query_groups", "top_k")
     ),
-    allow("mlp_matrices", Number(2, 3, whole=True), "3, which stands, or 2: not gated", _SIZES.format("mlp_matrices")),
-    *(allow(name, SIZE, f"of {what}, where it has any", _SIZES.format(name)) for name, what in MODEL_PARTS.items()),
-    allow("printed_flops", _FLOPS, "of a sequence, as stated; lint computes them again"),
-    allow("worked", _WORKED, "an example of it, computed again: `flops` from `attention`, `mlp` and `embedding`"),
+    allow(
+        "mlp_matrices",
+        Number(2, 3, whole=True),
+        "3, which stands, or 2: not gated",
+        _SIZES.format("mlp_matrices"),
+    ),
+    *(
+        allow(name, SIZE, f"of {what}, where it has any", _SIZES.format(name))
+        for name, what in MODEL_PARTS.items()
+    ),
+    allow(
+        "printed_flops", _FLOPS, "of a sequence, as stated; lint computes them again"
+    ),
+    allow(
+        "worked",
+        _WORKED,
+        "an example of it, computed again: `flops` from `attention`, `mlp` and `embedding`",
+    ),
     allow("source", TEXT, "where that stands"),
 )
 _DIALECT = Text(choices=(*DIALECTS, *load_definitions(), REGEX))
@@ -280,7 +467,11 @@ LOG = (
     require("pattern", TEXT, "reads that line; its groups are below"),
     allow("unit", Text(choices=(*UNITS, RATE)), "of the group `seconds`"),
     allow("first_step", STEP, "the number of the first step"),
-    allow("averages", Text(choices=tuple(map(str, TimesOf))), "whether a time is a mean since the line before"),
+    allow(
+        "averages",
+        Text(choices=tuple(map(str, TimesOf))),
+        "whether a time is a mean since the line before",
+    ),
     allow("start", _LITERAL, "stands in a line where a process starts"),
     allow("end", _LITERAL, "stands in a line behind the last step"),
 )
@@ -290,8 +481,16 @@ ERRATUM = (
     require("reason", TEXT, "why it is wrong"),
     allow("printed", TEXT, "what stands there, in the text"),
     allow("corrected", TEXT, "what should stand there"),
-    allow("cell", Text("a cell", choices=(*DERIVED, *COLUMNS)), "or, of a table, the cell that is wrong"),
-    allow("cells", Names(_CORRECTION), "`printed` and `corrected` of that cell, by configuration"),
+    allow(
+        "cell",
+        Text("a cell", choices=(*DERIVED, *COLUMNS)),
+        "or, of a table, the cell that is wrong",
+    ),
+    allow(
+        "cells",
+        Names(_CORRECTION),
+        "`printed` and `corrected` of that cell, by configuration",
+    ),
 )
 
 
@@ -306,9 +505,19 @@ _SOURCE_TIMED = "what the source timed"
 _TIMED_WINDOW = "the steps of which the source states the mean, where those are others than `window`"
 FILE = (
     require("schema", Number(1, 1, whole=True), "1"),
-    require("kind", Text(choices=KINDS), "who vouches for the numbers, if anybody does", "kind"),
+    require(
+        "kind",
+        Text(choices=KINDS),
+        "who vouches for the numbers, if anybody does",
+        "kind",
+    ),
     require("recipe", NAME, "the workload", "key.recipe"),
-    require("release", Text('a release such as "25.05"', NAME.pattern), "of its document", "key.release"),
+    require(
+        "release",
+        Text('a release such as "25.05"', NAME.pattern),
+        "of its document",
+        "key.release",
+    ),
     require(
         "dialect",
         _DIALECT,
@@ -317,28 +526,109 @@ FILE = (
         write=_name_definition,
     ),
     allow("log", make_fields(LOG), "the lines of a dialect of your own", "log"),
-    require("source", _SOURCE, "the `document` the numbers come from; its `text` and a `note`", "source"),
-    require("peak_tflops", Names(Names(_PEAK, WORD), WORD), "of one GPU, by type and precision"),
-    allow("models", Names(make_fields(MODEL), NAME), "what FLOPs are counted from, by size, where they are"),
-    KeyDefinition("timed", Text(choices=("last_step", "mean")), _SOURCE_TIMED, "timed", _PUBLISHED, _FROM_DOCUMENT),
-    KeyDefinition("timed", Text(choices=("mean", "trimmed_mean")), _SOURCE_TIMED, "timed", _RECORDED, _RECORDED),
-    KeyDefinition("window", _make_window("mean"), _WINDOW, "window", _PUBLISHED, _FROM_DOCUMENT),
-    KeyDefinition("window", _make_window("mean", "trimmed_mean"), _WINDOW, "window", _RECORDED, _RECORDED),
-    KeyDefinition("timed_window", _make_window("mean"), _TIMED_WINDOW, allowed_in=_PUBLISHED),
+    require(
+        "source",
+        _SOURCE,
+        "the `document` the numbers come from; its `text` and a `note`",
+        "source",
+    ),
+    require(
+        "peak_tflops",
+        Names(Names(_PEAK, WORD), WORD),
+        "of one GPU, by type and precision",
+    ),
+    allow(
+        "models",
+        Names(make_fields(MODEL), NAME),
+        "what FLOPs are counted from, by size, where they are",
+    ),
+    KeyDefinition(
+        "timed",
+        Text(choices=("last_step", "mean")),
+        _SOURCE_TIMED,
+        "timed",
+        _PUBLISHED,
+        _FROM_DOCUMENT,
+    ),
+    KeyDefinition(
+        "timed",
+        Text(choices=("mean", "trimmed_mean")),
+        _SOURCE_TIMED,
+        "timed",
+        _RECORDED,
+        _RECORDED,
+    ),
+    KeyDefinition(
+        "window", _make_window("mean"), _WINDOW, "window", _PUBLISHED, _FROM_DOCUMENT
+    ),
+    KeyDefinition(
+        "window",
+        _make_window("mean", "trimmed_mean"),
+        _WINDOW,
+        "window",
+        _RECORDED,
+        _RECORDED,
+    ),
+    KeyDefinition(
+        "timed_window", _make_window("mean"), _TIMED_WINDOW, allowed_in=_PUBLISHED
+    ),
     KeyDefinition("steps", SIZE, "of a run", "steps", _TIMED),
     allow(
-        "logged_tflops_factor", Number(0.5, 2), "logged TFLOP/s as a multiple of the computed", "logged_tflops_factor"
+        "logged_tflops_factor",
+        Number(0.5, 2),
+        "logged TFLOP/s as a multiple of the computed",
+        "logged_tflops_factor",
     ),
-    allow("tolerance", _TOLERANCES, "how much worse a run may be", "tolerances", write=_format_tolerances),
-    allow("budgets", _BUDGETS, "what a checkpoint may take", "budgets", write=_map_budgets),
-    allow("drift_budget", _FRACTION, "how far recorded values may move in all", "drift_budget", write=format_decimal),
-    KeyDefinition("title", TEXT, "the recipe as people call it", "", _FROM_DOCUMENT, is_owned=True),
-    KeyDefinition("framework", TEXT, "what trains it", "", _FROM_DOCUMENT, is_owned=True),
-    KeyDefinition("names", Items(NAME), "how folders, files and metadata spell it", "", _FROM_DOCUMENT, is_owned=True),
-    allow("layout", Text(choices=("results", "experiments", "workloads")), "the folders of its runs", is_owned=True),
-    allow("dp_excludes_ep", Flag(), "true: DP counts copies of all the experts", is_owned=True),
+    allow(
+        "tolerance",
+        _TOLERANCES,
+        "how much worse a run may be",
+        "tolerances",
+        write=_format_tolerances,
+    ),
+    allow(
+        "budgets", _BUDGETS, "what a checkpoint may take", "budgets", write=_map_budgets
+    ),
+    allow(
+        "drift_budget",
+        _FRACTION,
+        "how far recorded values may move in all",
+        "drift_budget",
+        write=format_decimal,
+    ),
+    KeyDefinition(
+        "title", TEXT, "the recipe as people call it", "", _FROM_DOCUMENT, is_owned=True
+    ),
+    KeyDefinition(
+        "framework", TEXT, "what trains it", "", _FROM_DOCUMENT, is_owned=True
+    ),
+    KeyDefinition(
+        "names",
+        Items(NAME),
+        "how folders, files and metadata spell it",
+        "",
+        _FROM_DOCUMENT,
+        is_owned=True,
+    ),
+    allow(
+        "layout",
+        Text(choices=("results", "experiments", "workloads")),
+        "the folders of its runs",
+        is_owned=True,
+    ),
+    allow(
+        "dp_excludes_ep",
+        Flag(),
+        "true: DP counts copies of all the experts",
+        is_owned=True,
+    ),
     allow("launch", make_fields(LAUNCH), "how it is launched", is_owned=True),
-    allow("errata", Items(make_fields(ERRATUM), least=0), "what the document prints and contradicts", is_owned=True),
+    allow(
+        "errata",
+        Items(make_fields(ERRATUM), least=0),
+        "what the document prints and contradicts",
+        is_owned=True,
+    ),
 )
 """The keys of a file besides `configurations`."""
 
@@ -350,11 +640,15 @@ def get_file_fields(kind: str) -> Fields:
 
 
 def add_defaults(entry: YamlMapping) -> YamlMapping:
-    """Return a file with the window, the number of steps and what is timed, where a recipe leaves them out; without
-    `models` with a model for each size whose FLOPs nobody counts."""
+    """Return a file with the window, the number of steps and what is timed, where a
+    recipe leaves them out; without `models` with a model for each size whose FLOPs
+    nobody counts."""
     window = YamlMapping(entry.line, USUAL_WINDOW._asdict(), {})
     rows = {row["size"]: row.line for row in entry["configurations"]}
-    uncounted = {size: YamlMapping(line, {"formula": NO_FORMULA}, {"formula": line}) for size, line in rows.items()}
+    uncounted = {
+        size: YamlMapping(line, {"formula": NO_FORMULA}, {"formula": line})
+        for size, line in rows.items()
+    }
     defaults = {
         "timed": "mean",
         "window": window,

@@ -21,8 +21,8 @@ CommandFunction = Callable[[argparse.Namespace], Output]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 0 good, 1 lint findings, 2 input that cannot be used, 128 and its
-    number for a signal. Those of `probe` are git's."""
+    """Run the command line and return its exit code: 0 good, 1 lint findings, 2 input
+    that cannot be used, 128 and its number for a signal. Those of `probe` are git's."""
     words = sys.argv[1:] if argv is None else argv
     if words[:1] == ["probe"]:
         from pytest_llmbench.tools.probe.probe_command import guard_exit
@@ -60,7 +60,8 @@ def _run_stoppable(argv: Sequence[str] | None) -> int:
 
 
 def _flush() -> None:
-    """Write what is left, such as a help text, and be quiet when the reader has gone."""
+    """Write what is left, such as a help text, and be quiet when the reader has
+    gone."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -69,7 +70,9 @@ def _flush() -> None:
 
 def _run(argv: Sequence[str] | None) -> int:
     parser = _make_parser()
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow, and wants nothing done
+    if (
+        "_ARGCOMPLETE" in os.environ
+    ):  # a shell asks what may follow, and wants nothing done
         _complete(parser)
         return 0
     arguments = parser.parse_args(argv)
@@ -87,17 +90,22 @@ def _run(argv: Sequence[str] | None) -> int:
         return 2
     except OSError as error:
         discard_output()
-        what = "the output cannot be written" if error.filename is None else "it ends here"
+        what = (
+            "the output cannot be written" if error.filename is None else "it ends here"
+        )
         tell_aside(f"llmbench: {what}: {redact_text(describe_os_error(error))}")
         return 2
     except MemoryError:
-        tell_aside("llmbench: it takes more memory than there is: give fewer or smaller files")
+        tell_aside(
+            "llmbench: it takes more memory than there is: give fewer or smaller files"
+        )
         return 2
     return output.code
 
 
 def _complete(parser: argparse.ArgumentParser) -> None:
-    """Tell the shell what may stand at the cursor, and end the process; nothing without the extra `completion`."""
+    """Tell the shell what may stand at the cursor, and end the process; nothing without
+    the extra `completion`."""
     with suppress(ImportError):
         import argcomplete
 
@@ -118,8 +126,13 @@ def _make_parser() -> argparse.ArgumentParser:
     from pytest_llmbench.tools.stored_runs import history_command as history
     from pytest_llmbench.tools.summary import summary_command as summary
 
-    parser = Parser(prog="llmbench", description="Look at baselines and runs of LLM training benchmarks.")
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    parser = Parser(
+        prog="llmbench",
+        description="Look at baselines and runs of LLM training benchmarks.",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"%(prog)s {__version__}"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     # In the order in which `--help` lists them.
     tools = (summary, replay, compare, probe, nccl)

@@ -1,4 +1,5 @@
-"""The page of `llmbench compare`: each configuration on both sides, with its runs and what differs."""
+"""The page of `llmbench compare`: each configuration on both sides, with its runs and
+what differs."""
 
 from __future__ import annotations
 
@@ -45,12 +46,23 @@ COLUMNS = (
 """The heads of the columns of the table, and how their cells are aligned."""
 
 
-def render_sides(described: Mapping[str, Any], now: datetime, *, of_site: bool = False) -> str:
-    """Return the page of a comparison, which holds all it shows and loads nothing; one of a site links to its first."""
+def render_sides(
+    described: Mapping[str, Any], now: datetime, *, of_site: bool = False
+) -> str:
+    """Return the page of a comparison, which holds all it shows and loads nothing; one
+    of a site links to its first."""
     style, script = read_part("style.css"), read_part("script.js")
-    comparisons = [_describe(comparison, described["margin"]) for comparison in described["comparisons"]]
-    not_compared = [f"{each['configuration']}: {each['text']}" for each in described["not_compared"]]
-    lists = (("Not compared", not_compared), ("Runs without data", list(map(format_no_data, described["no_data"]))))
+    comparisons = [
+        _describe(comparison, described["margin"])
+        for comparison in described["comparisons"]
+    ]
+    not_compared = [
+        f"{each['configuration']}: {each['text']}" for each in described["not_compared"]
+    ]
+    lists = (
+        ("Not compared", not_compared),
+        ("Runs without data", list(map(format_no_data, described["no_data"]))),
+    )
     return (
         make_environment()
         .get_template("sides.html")
@@ -113,10 +125,16 @@ def _list_tables(comparison: Mapping[str, Any]) -> Iterator[ShownTable]:
     yield (
         "Differs",
         ("what", "A", "B"),
-        [(name_label(fact["name"]), fact["a"], fact["b"]) for fact in comparison["differs"]],
+        [
+            (name_label(fact["name"]), fact["a"], fact["b"])
+            for fact in comparison["differs"]
+        ],
     )
     varies = [
-        (name_label(fact["name"]), *(formatting.join_first(fact[side], 8) for side in ("a", "b")))
+        (
+            name_label(fact["name"]),
+            *(formatting.join_first(fact[side], 8) for side in ("a", "b")),
+        )
         for fact in comparison["varies"]
     ]
     yield "Varies within a side", ("what", "A", "B"), varies
@@ -137,14 +155,19 @@ def _list_tables(comparison: Mapping[str, Any]) -> Iterator[ShownTable]:
 
 def _draw_runs(comparison: Mapping[str, Any], name: str) -> Chart:
     """Draw the step time of each run of both sides, with the mean of each side."""
-    times = [[run["step_seconds"] for run in comparison[side]["runs"]] for side in ("a", "b")]
+    times = [
+        [run["step_seconds"] for run in comparison[side]["runs"]] for side in ("a", "b")
+    ]
     middle = [comparison[side]["step_seconds"] for side in ("a", "b")]
     y = make_number_scale(*pad([value for of_side in times for value in of_side]))
     picture = Picture(Scale(0.0, 3.0, [(1.0, "A"), (2.0, "B")]), y, "", "seconds")
     for place, (values, mean) in enumerate(zip(times, middle, strict=True), 1):
         picture.draw_line([(place - 0.4, mean), (place + 0.4, mean)], "line")
         count = len(values)
-        points = [(place + 0.5 * ((at + 0.5) / count - 0.5), value) for at, value in enumerate(values)]
+        points = [
+            (place + 0.5 * ((at + 0.5) / count - 0.5), value)
+            for at, value in enumerate(values)
+        ]
         picture.draw_points(points, "dot", "measured")
     spans = [
         f"{label}: {formatting.count_noun(len(values), 'run')}, {formatting.format_seconds(min(values))} to "

@@ -1,4 +1,5 @@
-"""Two sets of runs beside each other: what each side holds, how far they differ, and what differs besides."""
+"""Two sets of runs beside each other: what each side holds, how far they differ, and
+what differs besides."""
 
 from __future__ import annotations
 
@@ -39,8 +40,11 @@ class SideRun:
 
     id: str
     statistic_seconds: float
-    within_error: float = 0.0  # the standard error of its logarithm by what happens within the run
-    rounding: float = 0.0  # how far that may be off by the printed digits, in all runs of a side alike
+    within_error: float = (
+        0.0  # the standard error of its logarithm by what happens within the run
+    )
+    # how far that may be off by the printed digits, in all runs of a side alike
+    rounding: float = 0.0
     started: datetime | None = None
     nodes: frozenset[str] = frozenset()  # empty where nothing says it
     facts: Mapping[str, str] = field(
@@ -53,7 +57,8 @@ class SideRun:
 
 @dataclass(frozen=True, slots=True)
 class SideEstimate:
-    """How far B is from A. All but `smallest` are logarithms of step times; B slower is positive."""
+    """How far B is from A. All but `smallest` are logarithms of step times; B slower is
+    positive."""
 
     answer: SideAnswer
     difference: float
@@ -64,14 +69,18 @@ class SideEstimate:
     noise: Noise
     margin: float
     within_margin: bool  # the whole interval lies within the margin
-    smallest: float  # the smallest difference, a fraction, that is shown four times out of five
+    # the smallest difference, a fraction, that is shown four times out of five
+    smallest: float
     runs: tuple[int, int]  # of A and B
     groups: tuple[int, int]  # so many of them are independent
-    # so many more on each side would show a difference of the margin; 0 where answered, and where the times are printed
-    # too coarsely for that
+    # so many more on each side would show a difference of the margin; 0 where answered,
+    # and where the times are printed too coarsely for that
     runs_needed: tuple[int, int]
-    same_nodes: bool | None  # whether all runs were on one set of nodes, None where that is not known
-    rounding: float = 0.0  # how far the printed digits may move the difference, however many runs there are
+    same_nodes: (
+        bool | None
+    )  # whether all runs were on one set of nodes, None where that is not known
+    # how far the printed digits may move the difference, however many runs there are
+    rounding: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +106,19 @@ class SideDifferences:
 
     between: tuple[FactDifference, ...]
     varying: tuple[VaryingFact, ...] = ()
-    # what a run of either side does not tell, by name with the sides: it is not the same, and it does not differ
+    # what a run of either side does not tell, by name with the sides: it is not the
+    # same, and it does not differ
     unknown: tuple[tuple[str, str], ...] = ()
 
     @property
     def candidate(self) -> str:
-        """The name of the only thing that differs, empty where nothing or more than one does. The day does not count:
-        but for sides of one night it always differs."""
+        """The name of the only thing that differs, empty where nothing or more than one
+        does. The day does not count: but for sides of one night it always differs."""
         others = [fact.name for fact in self.between if fact.name != STARTED]
         return others[0] if len(others) == 1 else ""
 
 
-# --- what a comparison is made of ---------------------------------------------------------------------------
+# --- what a comparison is made of -----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +139,8 @@ class ComparedSide:
 
     label: str  # A or B
     place: str  # as it was given
-    # by the id of the configuration and the window that they were measured over; a run of a history may have several
+    # by the id of the configuration and the window that they were measured over; a run
+    # of a history may have several
     runs: Mapping[tuple[str, Window], tuple[SideRun, ...]]
     no_data: tuple[NoData, ...] = ()
 
@@ -141,7 +152,9 @@ class ComparedSide:
     @property
     def counted(self) -> int:
         """How many runs count."""
-        return len({(name, run.id) for (name, _), runs in self.runs.items() for run in runs})
+        return len(
+            {(name, run.id) for (name, _), runs in self.runs.items() for run in runs}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +187,9 @@ class SidesCompared:
     margin: float  # a fraction
     comparisons: tuple[SideComparison, ...]
     not_compared: tuple[NotCompared, ...] = ()
-    history: str = ""  # where nights were read from, without a password; empty where none were
+    history: str = (
+        ""  # where nights were read from, without a password; empty where none were
+    )
 
     @property
     def no_data(self) -> tuple[NoData, ...]:
@@ -183,13 +198,19 @@ class SidesCompared:
 
     @property
     def complete(self) -> bool:
-        """Whether every configuration that was found was compared and answered, and every run but copies has one."""
-        answered = all(each.estimate.answer is not SideAnswer.CANNOT_TELL for each in self.comparisons)
+        """Whether every configuration that was found was compared and answered, and
+        every run but copies has one."""
+        answered = all(
+            each.estimate.answer is not SideAnswer.CANNOT_TELL
+            for each in self.comparisons
+        )
         return (
             answered
             and not self.not_compared
-            and all(run.configuration or run.reason is Reason.COPIED for run in self.no_data)
+            and all(
+                run.configuration or run.reason is Reason.COPIED for run in self.no_data
+            )
         )
 
 
-# --- the configurations of one session beside each other ----------------------------------------------------
+# --- the configurations of one session beside each other ------------------------------

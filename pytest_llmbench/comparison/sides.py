@@ -1,4 +1,5 @@
-"""The two sides of a comparison: which runs lie under a path, or were kept of days or of a session of a history."""
+"""The two sides of a comparison: which runs lie under a path, or were kept of days or
+of a session of a history."""
 
 from __future__ import annotations
 
@@ -19,10 +20,21 @@ from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.log_records import StatedField
 from pytest_llmbench.core.redaction import redact_text
-from pytest_llmbench.core.run_records import Identity, Measurement, Run, join_fingerprints, make_run_keys
+from pytest_llmbench.core.run_records import (
+    Identity,
+    Measurement,
+    Run,
+    join_fingerprints,
+    make_run_keys,
+)
 from pytest_llmbench.judge.estimate import split_within_error
 from pytest_llmbench.judge.run_selection import find_unusable
-from pytest_llmbench.runs.discover.run_facts import BATCH_OF_STEPS, STEPS, collect_facts, says_enough
+from pytest_llmbench.runs.discover.run_facts import (
+    BATCH_OF_STEPS,
+    STEPS,
+    collect_facts,
+    says_enough,
+)
 from pytest_llmbench.runs.duplicates import count_steps, mark_copies
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.runs.ordering import order_runs
@@ -51,7 +63,8 @@ _SESSION = re.compile(r"\d{8}-\d{4}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class SideRequest:
-    """What was given for a side: a path, the days of a history from one to another (both included), or a session."""
+    """What was given for a side: a path, the days of a history from one to another
+    (both included), or a session."""
 
     label: str
     text: str
@@ -61,17 +74,22 @@ class SideRequest:
     session: str = ""
 
 
-def parse_side(label: str, text: str, history: StoreLocation | None, directory: Path) -> SideRequest:
+def parse_side(
+    label: str, text: str, history: StoreLocation | None, directory: Path
+) -> SideRequest:
     """Read what was given for a side; SettingsError for what is none.
 
-    Days and the id of a session are those of the history, where there is one: a folder of such a name is `./NAME`.
+    Days and the id of a session are those of the history, where there is one: a folder
+    of such a name is `./NAME`.
     """
     from pytest_llmbench.core.userfile import is_there
     from pytest_llmbench.session.settings import find_readable
 
     days, is_session = _DAYS.fullmatch(text), _SESSION.fullmatch(text) is not None
     if (days or is_session) and history is None and not is_there(directory / text):
-        raise SettingsError(f"{label} {text}: needs a history: give --history=URL, or set LLMB_HISTORY")
+        raise SettingsError(
+            f"{label} {text}: needs a history: give --history=URL, or set LLMB_HISTORY"
+        )
     if history is not None and is_session:
         return SideRequest(label, text, session=text)
     if history is not None and days:
@@ -80,7 +98,9 @@ def parse_side(label: str, text: str, history: StoreLocation | None, directory: 
         except ValueError as error:
             raise SettingsError(f"{label} {text}: no such day ({error})") from None
         if last < first:
-            raise SettingsError(f"{label} {text}: the last day lies before the first one")
+            raise SettingsError(
+                f"{label} {text}: the last day lies before the first one"
+            )
         return SideRequest(label, text, first=first, last=last)
     return SideRequest(label, text, path=find_readable(label, text, directory))
 
@@ -88,21 +108,30 @@ def parse_side(label: str, text: str, history: StoreLocation | None, directory: 
 def refuse_same(a: SideRequest, b: SideRequest) -> None:
     """Refuse to compare a place with itself. Raises SettingsError."""
     if a.path is not None and b.path is not None:
-        same = a.path == b.path or (os.path.exists(a.path) and os.path.realpath(a.path) == os.path.realpath(b.path))
+        same = a.path == b.path or (
+            os.path.exists(a.path)
+            and os.path.realpath(a.path) == os.path.realpath(b.path)
+        )
     else:
-        same = (a.path, a.first, a.last, a.session) == (b.path, b.first, b.last, b.session)
+        same = (a.path, a.first, a.last, a.session) == (
+            b.path,
+            b.first,
+            b.last,
+            b.session,
+        )
     if same:
         raise SettingsError(
             f"A and B are the same ({redact_text(b.text)}): give two different places, days or sessions"
         )
 
 
-# --- runs under paths --------------------------------------------------------------------------------------
+# --- runs under paths -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _LocatedRuns:
-    """What lies under the path of a side: its runs, and what is no data before anything was measured."""
+    """What lies under the path of a side: its runs, and what is no data before anything
+    was measured."""
 
     request: SideRequest
     runs: tuple[Run, ...]
@@ -114,30 +143,49 @@ def read_paths(
 ) -> tuple[ComparedSide, ...]:
     """Return the sides that are paths, with the runs under each measured.
 
-    A run that lies on both sides, or is a copy of one of the other side, says nothing of a difference. Runs that match
-    no baseline are of one configuration where drafts of baselines are: they lie at one place and say the same.
+    A run that lies on both sides, or is a copy of one of the other side, says nothing
+    of a difference. Runs that match no baseline are of one configuration where drafts
+    of baselines are: they lie at one place and say the same.
     """
     located = []
     for request in requests:
-        ingested = ingest(settings.replace(logs=(request.path or Path(),)), catalog, now)
+        ingested = ingest(
+            settings.replace(logs=(request.path or Path(),)), catalog, now
+        )
         catalog = add_tables(catalog, ingested.tables, settings)
         located.append(_LocatedRuns(request, *_label_runs(request.label, ingested)))
     located = _mark_copies(_drop_shared(located), now)
-    drafts = draft_baselines([run for side in located for run in side.runs], settings, catalog)
+    drafts = draft_baselines(
+        [run for side in located for run in side.runs], settings, catalog
+    )
     drafted = drafts.add_to(catalog)
     keys = _unify_single_logs(requests, drafts)
-    return tuple(_measure_side(side, _identify(side.runs, drafts, keys), drafted, now) for side in located)
+    return tuple(
+        _measure_side(side, _identify(side.runs, drafts, keys), drafted, now)
+        for side in located
+    )
 
 
-def _label_runs(label: str, ingested: IngestedRuns) -> tuple[tuple[Run, ...], tuple[NoData, ...]]:
+def _label_runs(
+    label: str, ingested: IngestedRuns
+) -> tuple[tuple[Run, ...], tuple[NoData, ...]]:
     """Return runs under names that are unique in both sides: `A/x_1`."""
     runs = tuple(
-        dataclasses.replace(run, found=dataclasses.replace(run.found, id=f"{label}/{run.id}")) for run in ingested.runs
+        dataclasses.replace(
+            run, found=dataclasses.replace(run.found, id=f"{label}/{run.id}")
+        )
+        for run in ingested.runs
     )
-    unreadable = (NoData(label, each.id, each.reason, each.text, log=str(each.path)) for each in ingested.unreadable)
+    unreadable = (
+        NoData(label, each.id, each.reason, each.text, log=str(each.path))
+        for each in ingested.unreadable
+    )
     copies = (
         dataclasses.replace(
-            _make_no_data(label, copy, Reason.COPIED, f"a copy of {label}/{original.id}"), run=f"{label}/{copy.id}"
+            _make_no_data(
+                label, copy, Reason.COPIED, f"a copy of {label}/{original.id}"
+            ),
+            run=f"{label}/{copy.id}",
         )
         for copy, original in ingested.copies
     )
@@ -149,33 +197,51 @@ def _label_runs(label: str, ingested: IngestedRuns) -> tuple[tuple[Run, ...], tu
 
 def _drop_shared(located: Sequence[_LocatedRuns]) -> list[_LocatedRuns]:
     """Return sides without the runs that lie on both of them."""
-    marks = [{mark for run in side.runs for mark in _list_marks(run)} for side in located]
+    marks = [
+        {mark for run in side.runs for mark in _list_marks(run)} for side in located
+    ]
     shared = set.intersection(*marks) if len(marks) == len(LABELS) else set()
     kept = []
     for side in located:
         own = [run for run in side.runs if shared.isdisjoint(_list_marks(run))]
         text = "it lies on both sides, and says nothing of a difference"
-        both = [_make_no_data(side.request.label, run, Reason.COPIED, text) for run in side.runs if run not in own]
+        both = [
+            _make_no_data(side.request.label, run, Reason.COPIED, text)
+            for run in side.runs
+            if run not in own
+        ]
         kept.append(_LocatedRuns(side.request, tuple(own), (*side.no_data, *both)))
     return kept
 
 
 def _list_marks(run: Run) -> set[object]:
-    """Return what tells a run from all others: its logs to the letter, and its job with its start."""
-    logs = join_fingerprints([attempt.log.fingerprint for attempt in run.attempts]) if count_steps(run) else ""
+    """Return what tells a run from all others: its logs to the letter, and its job with
+    its start."""
+    logs = (
+        join_fingerprints([attempt.log.fingerprint for attempt in run.attempts])
+        if count_steps(run)
+        else ""
+    )
     job = (run.found.job_id, run.started) if run.found.job_id and run.started else None
     return {mark for mark in (logs, job) if mark}
 
 
 def _mark_copies(located: Sequence[_LocatedRuns], now: datetime) -> list[_LocatedRuns]:
     """Return sides whose runs know of which run of either side they are a copy."""
-    marked, left_out = mark_copies(order_runs([run for side in located for run in side.runs], now))
-    # Ordered together runs are dated by one clock, which may be a worse one than that of their own side.
+    marked, left_out = mark_copies(
+        order_runs([run for side in located for run in side.runs], now)
+    )
+    # Ordered together runs are dated by one clock, which may be a worse one than that
+    # of their own side.
     copy_of = {run.id: run.copy_of for run in marked}
     sides = []
     for side in located:
         label = side.request.label
-        own = tuple(dataclasses.replace(run, copy_of=copy_of[run.id]) for run in side.runs if run.id in copy_of)
+        own = tuple(
+            dataclasses.replace(run, copy_of=copy_of[run.id])
+            for run in side.runs
+            if run.id in copy_of
+        )
         copies = (
             _make_no_data(label, copy, Reason.COPIED, f"a copy of {original.id}")
             for copy, original in left_out
@@ -185,30 +251,54 @@ def _mark_copies(located: Sequence[_LocatedRuns], now: datetime) -> list[_Locate
     return sides
 
 
-def _unify_single_logs(requests: Sequence[SideRequest], drafts: Drafts) -> dict[str, Identity]:
-    """Return for runs, by their ids, the configuration of the run of the other side where both sides are one log each,
-    which were named by who compares them: their names do not tell configurations apart if all that they say does."""
-    files = [request.path for request in requests if request.path and os.path.isfile(request.path)]
+def _unify_single_logs(
+    requests: Sequence[SideRequest], drafts: Drafts
+) -> dict[str, Identity]:
+    """Return for runs, by their ids, the configuration of the run of the other side
+    where both sides are one log each, which were named by who compares them: their
+    names do not tell configurations apart if all that they say does."""
+    files = [
+        request.path
+        for request in requests
+        if request.path and os.path.isfile(request.path)
+    ]
     if len(files) != len(LABELS) or len(drafts.drafts) != len(LABELS):
         return {}
     first, second = (draft for draft in drafts.drafts)
-    if len(first.runs) != 1 or len(second.runs) != 1 or first.baseline.match is None or second.baseline.match is None:
+    if (
+        len(first.runs) != 1
+        or len(second.runs) != 1
+        or first.baseline.match is None
+        or second.baseline.match is None
+    ):
         return {}
     run = second.runs[0]
     alike = (
-        first.baseline.match.says == second.baseline.match.says and first.baseline.dialect == second.baseline.dialect
+        first.baseline.match.says == second.baseline.match.says
+        and first.baseline.dialect == second.baseline.dialect
     )
-    if not alike or not says_enough(collect_facts(run.found, [attempt.log for attempt in run.attempts])):
+    if not alike or not says_enough(
+        collect_facts(run.found, [attempt.log for attempt in run.attempts])
+    ):
         return {}
-    return {run.id: Identity(first.baseline.key, "both logs say the same of themselves")}
+    return {
+        run.id: Identity(first.baseline.key, "both logs say the same of themselves")
+    }
 
 
-def _identify(runs: Sequence[Run], drafts: Drafts, keys: Mapping[str, Identity]) -> tuple[Run, ...]:
+def _identify(
+    runs: Sequence[Run], drafts: Drafts, keys: Mapping[str, Identity]
+) -> tuple[Run, ...]:
     identified = drafts.identify(runs)
-    return tuple(dataclasses.replace(run, identity=keys[run.id]) if run.id in keys else run for run in identified)
+    return tuple(
+        dataclasses.replace(run, identity=keys[run.id]) if run.id in keys else run
+        for run in identified
+    )
 
 
-def _measure_side(side: _LocatedRuns, runs: Sequence[Run], catalog: Catalog, now: datetime) -> ComparedSide:
+def _measure_side(
+    side: _LocatedRuns, runs: Sequence[Run], catalog: Catalog, now: datetime
+) -> ComparedSide:
     label = side.request.label
     counted: dict[tuple[str, Window], list[SideRun]] = defaultdict(list)
     no_data = list(side.no_data)
@@ -221,18 +311,32 @@ def _measure_side(side: _LocatedRuns, runs: Sequence[Run], catalog: Catalog, now
         measurement = measure(run, catalog.baselines[key][0], now, step_time_only=True)
         problem = find_unusable(measurement)
         if problem is not None:
-            no_data.append(_make_no_data(label, run, problem.reason, problem.text, key.id))
+            no_data.append(
+                _make_no_data(label, run, problem.reason, problem.text, key.id)
+            )
         else:
-            counted[key.id, measurement.baseline.window].append(_make_side_run(measurement))
+            counted[key.id, measurement.baseline.window].append(
+                _make_side_run(measurement)
+            )
     return ComparedSide(
-        label, side.request.text, {name: tuple(of_one) for name, of_one in counted.items()}, tuple(no_data)
+        label,
+        side.request.text,
+        {name: tuple(of_one) for name, of_one in counted.items()},
+        tuple(no_data),
     )
 
 
-def _make_no_data(label: str, run: Run, reason: Reason, text: str, configuration: str = "") -> NoData:
+def _make_no_data(
+    label: str, run: Run, reason: Reason, text: str, configuration: str = ""
+) -> NoData:
     log = run.attempts[-1].files.log if run.attempts else run.found.folder
     return NoData(
-        label, run.id, reason, text, configuration or (run.identity.key.id if run.identity.key else ""), str(log)
+        label,
+        run.id,
+        reason,
+        text,
+        configuration or (run.identity.key.id if run.identity.key else ""),
+        str(log),
     )
 
 
@@ -253,41 +357,67 @@ def _make_side_run(measurement: Measurement) -> SideRun:
 
 
 def _list_facts(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield what log, metadata and names of a run say of it: batch, parallelism, overrides; the batch that its steps
-    print rather than the one that is stated."""
-    facts = {fact.name: fact.text for fact in collect_facts(run.found, [attempt.log for attempt in run.attempts])}
-    yield from ((name, value) for name, value in facts.items() if name not in (STEPS, BATCH_OF_STEPS))
+    """Yield what log, metadata and names of a run say of it: batch, parallelism,
+    overrides; the batch that its steps print rather than the one that is stated."""
+    facts = {
+        fact.name: fact.text
+        for fact in collect_facts(run.found, [attempt.log for attempt in run.attempts])
+    }
+    yield from (
+        (name, value)
+        for name, value in facts.items()
+        if name not in (STEPS, BATCH_OF_STEPS)
+    )
     described = describe_run(run)
     if batch := described.get_text("global_batch_size", ""):
         yield str(StatedField.BATCH), batch
-    layout = {name: size for name, size in dataclasses.asdict(described.parallelism).items() if size}
+    layout = {
+        name: size
+        for name, size in dataclasses.asdict(described.parallelism).items()
+        if size
+    }
     if layout and StatedField.LAYOUT not in facts:
-        yield str(StatedField.LAYOUT), ", ".join(f"{name} {size}" for name, size in layout.items())
+        yield (
+            str(StatedField.LAYOUT),
+            ", ".join(f"{name} {size}" for name, size in layout.items()),
+        )
 
 
-# --- runs of a history -------------------------------------------------------------------------------------
+# --- runs of a history ----------------------------------------------------------------
 
 
 def read_stored_side(request: SideRequest, place: StoreLocation) -> ComparedSide:
-    """Return the runs of a side that a history keeps, each as it was judged last over each window."""
+    """Return the runs of a side that a history keeps, each as it was judged last over
+    each window."""
     from pytest_llmbench.history.queries import list_days, list_session
 
     if request.first is not None and request.last is not None:
-        begin, end = (datetime(day.year, day.month, day.day, tzinfo=UTC) for day in (request.first, request.last))
+        begin, end = (
+            datetime(day.year, day.month, day.day, tzinfo=UTC)
+            for day in (request.first, request.last)
+        )
         last_moment = datetime.max.replace(tzinfo=UTC)  # no day follows that one
-        rows = list_days(place, begin, end + timedelta(days=1) if end.date() < date.max else last_moment)
+        rows = list_days(
+            place,
+            begin,
+            end + timedelta(days=1) if end.date() < date.max else last_moment,
+        )
     else:
         rows = list_session(place, request.session)
     last: dict[tuple[object, ...], dict[str, Any]] = {}
     for row in rows:
         if row["verdict"] != "MISSING":
-            last[row["number"], row["first_step"], row["last_step"], row["statistic"]] = row
+            last[
+                row["number"], row["first_step"], row["last_step"], row["statistic"]
+            ] = row
     counted: dict[tuple[str, Window], list[SideRun]] = defaultdict(list)
     no_data = {}
     for row in last.values():
         if row["counts"]:
             window = Window(row["first_step"], row["last_step"], row["statistic"])
-            counted[row["configuration"], window].append(_make_stored_side_run(request.label, row))
+            counted[row["configuration"], window].append(
+                _make_stored_side_run(request.label, row)
+            )
         else:
             no_data[row["number"]] = _make_stored_no_data(request.label, row)
     return ComparedSide(
@@ -304,7 +434,9 @@ def _make_stored_side_run(label: str, row: Mapping[str, Any]) -> SideRun:
     from pytest_llmbench.judge.estimate import bound_rounding
 
     window = Window(row["first_step"], row["last_step"], row["statistic"])
-    steps = np.array([value for value in row["step_seconds"] if value is not None], dtype=float)
+    steps = np.array(
+        [value for value in row["step_seconds"] if value is not None], dtype=float
+    )
     return SideRun(
         id=_name_stored(label, row),
         statistic_seconds=row["run_seconds"],
@@ -315,12 +447,17 @@ def _make_stored_side_run(label: str, row: Mapping[str, Any]) -> SideRun:
         facts=dict(row["environment"]),
         job_id=row["job_id"],
         log=row["log"],
-        same_run_keys=make_run_keys(row["job_id"], join_fingerprints(row["log_fingerprints"]), row["started"]),
+        same_run_keys=make_run_keys(
+            row["job_id"], join_fingerprints(row["log_fingerprints"]), row["started"]
+        ),
     )
 
 
-def _estimate_stored_error(row: Mapping[str, Any], window: Window, steps: Floats) -> float:
-    """Return the within-run error of a stored run; a store does not keep whether its steps are moving means."""
+def _estimate_stored_error(
+    row: Mapping[str, Any], window: Window, steps: Floats
+) -> float:
+    """Return the within-run error of a stored run; a store does not keep whether its
+    steps are moving means."""
     from pytest_llmbench.judge.estimate import FEWEST_STEPS
     from pytest_llmbench.judge.noise import estimate_within_run
 
@@ -331,17 +468,27 @@ def _estimate_stored_error(row: Mapping[str, Any], window: Window, steps: Floats
 
 
 def _find_unit(steps: Floats) -> float:
-    """Return a bound on the printed unit of stored step times, which a store does not keep.
+    """Return a bound on the printed unit of stored step times, which a store does not
+    keep.
 
-    It is that of the most decimals that one of them has, or of three digits, which every dialect of ours prints (a zero
-    at the end is not kept). Where decimals are many, as of a time that was made from a rate, no two times differ by
-    less than a unit; equal ones of that kind tell none, and 0 is returned.
+    It is that of the most decimals that one of them has, or of three digits, which
+    every dialect of ours prints (a zero at the end is not kept). Where decimals are
+    many, as of a time that was made from a rate, no two times differ by less than a
+    unit; equal ones of that kind tell none, and 0 is returned.
     """
     import numpy as np
 
-    decimals = max((len(f"{value:.{MOST_DECIMALS}f}".rstrip("0").partition(".")[2]) for value in steps), default=0)
+    decimals = max(
+        (
+            len(f"{value:.{MOST_DECIMALS}f}".rstrip("0").partition(".")[2])
+            for value in steps
+        ),
+        default=0,
+    )
     if len(steps) and decimals < MOST_DECIMALS:
-        return 10.0 ** min(-decimals, math.floor(math.log10(float(steps.max()))) - FEWEST_DIGITS + 1)
+        return 10.0 ** min(
+            -decimals, math.floor(math.log10(float(steps.max()))) - FEWEST_DIGITS + 1
+        )
     gaps = np.diff(np.unique(steps))
     return float(gaps.min()) if len(gaps) else 0.0
 
@@ -349,7 +496,14 @@ def _find_unit(steps: Floats) -> float:
 def _make_stored_no_data(label: str, row: Mapping[str, Any]) -> NoData:
     reasons = {reason.value: reason for reason in Reason}
     reason = reasons.get(row["reason"], Reason.UNMATCHED)
-    return NoData(label, _name_stored(label, row), reason, row["text"], row["configuration"], row["log"])
+    return NoData(
+        label,
+        _name_stored(label, row),
+        reason,
+        row["text"],
+        row["configuration"],
+        row["log"],
+    )
 
 
 def _name_stored(label: str, row: Mapping[str, Any]) -> str:

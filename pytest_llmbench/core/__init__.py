@@ -1,1 +1,2 @@
-"""What every room may use: records, options, errors, pure formulas. It imports nothing of the package."""
+"""What every room may use: records, options, errors, pure formulas. It imports nothing
+of the package."""

@@ -1,4 +1,5 @@
-"""The words of a verdict, of its reason and of the notes beside it: stable codes, for machines."""
+"""The words of a verdict, of its reason and of the notes beside it: stable codes, for
+machines."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ class Verdict(StrEnum):
     MISSING = "MISSING"
 
 
-JUDGED = frozenset({Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE})
+JUDGED = frozenset(
+    {Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE}
+)
 """The verdicts that rest on a valid run."""
 
 
@@ -99,31 +102,49 @@ ACCEPTABLE = frozenset(
         Reason.WALL_CLOCK,
     }
 )
-"""The reasons that an entry `accept:` of the file of acknowledged changes may name: the run is then judged by its step
-time as if the reason did not exist."""
+"""The reasons that an entry `accept:` of the file of acknowledged changes may name: the
+run is then judged by its step time as if the reason did not exist."""
 
 
 class Observed(StrEnum):
-    """What a recorded baseline keeps of its runs beside their step time, so that later runs are compared with it."""
+    """What a recorded baseline keeps of its runs beside their step time, so that later
+    runs are compared with it."""
 
-    WALL_CLOCK_RATIO = "wall_clock_ratio"  # wall-clock time of the window over the sum of its step times
-    RUN_CLOCK_RATIO = "run_clock_ratio"  # the same after the warm-up, without the longest gaps
-    OUTSIDE_GAPS = "outside_gaps"  # gaps between steps outside the window, as a fraction of the run's step time
-    OUTSIDE_LOSS = "outside_loss"  # time lost by slow steps outside the window, as a fraction of the run's step time
-    OUTSIDE_LEVEL = "outside_level"  # by how much the median step outside the window is slower than the window
-    WARM_UP_LOSS = "warm_up_loss"  # seconds that the warm-up takes more than as many steps of the window
-    LONGEST_EVALUATION = "longest_evaluation"  # seconds between two steps, beyond those of the steps
+    # wall-clock time of the window over the sum of its step times
+    WALL_CLOCK_RATIO = "wall_clock_ratio"
+    RUN_CLOCK_RATIO = (
+        "run_clock_ratio"  # the same after the warm-up, without the longest gaps
+    )
+    # gaps between steps outside the window, as a fraction of the run's step time
+    OUTSIDE_GAPS = "outside_gaps"
+    # time lost by slow steps outside the window, as a fraction of the run's step time
+    OUTSIDE_LOSS = "outside_loss"
+    # by how much the median step outside the window is slower than the window
+    OUTSIDE_LEVEL = "outside_level"
+    # seconds that the warm-up takes more than as many steps of the window
+    WARM_UP_LOSS = "warm_up_loss"
+    LONGEST_EVALUATION = (
+        "longest_evaluation"  # seconds between two steps, beyond those of the steps
+    )
     LONGEST_SAVE = "longest_save"
-    LONGEST_REGULAR_PAUSE = "longest_regular_pause"  # unannounced, after every so many steps
-    WORK_PER_STEP = "work_per_step"  # the printed rate times the time between the stamps of lines
+    LONGEST_REGULAR_PAUSE = (
+        "longest_regular_pause"  # unannounced, after every so many steps
+    )
+    WORK_PER_STEP = (
+        "work_per_step"  # the printed rate times the time between the stamps of lines
+    )
     FIRST_LOSS = "first_loss"  # the median of the first losses of the run
     LAST_LOSS = "last_loss"  # the median of the last losses of the window
     GRADIENT_NORM = "gradient_norm"  # the median over the window
-    SAMPLES_PER_STEP = "samples_per_step"  # the samples of a step, by the log's own count
+    SAMPLES_PER_STEP = (
+        "samples_per_step"  # the samples of a step, by the log's own count
+    )
     TOKENS_PER_STEP = "tokens_per_step"  # the tokens of a step, by the log's own count
     TARGETS_PER_STEP = "targets_per_step"  # those of its tokens whose loss counts
     SAMPLES_BY_RATE = "samples_by_rate"  # the printed samples/s x the printed step time
-    TOKENS_BY_RATE = "tokens_by_rate"  # the printed tokens/s of a GPU x the printed step time
+    TOKENS_BY_RATE = (
+        "tokens_by_rate"  # the printed tokens/s of a GPU x the printed step time
+    )
 
 
 class NoteCode(StrEnum):
@@ -201,7 +222,9 @@ class NoteCode(StrEnum):
     SEGMENTS = "segments"
     SKIPPED_STEPS = "skipped-steps"
     SLOW_RANK = "slow-rank"
-    SLOW_OUTSIDE_UNCOMPARED = "slow-outside-uncompared"  # it would be red beside a recording that shows it
+    SLOW_OUTSIDE_UNCOMPARED = (
+        "slow-outside-uncompared"  # it would be red beside a recording that shows it
+    )
     SLOW_OUTSIDE_WINDOW = "slow-outside-window"
     SLOW_WARM_UP = "slow-warm-up"
     SLOWER_THAN_BASELINE = "slower-than-baseline"

@@ -1,4 +1,5 @@
-"""Commands of the operating system: the output of one, and the callable that runs one."""
+"""Commands of the operating system: the output of one, and the callable that runs
+one."""
 
 from __future__ import annotations
 
@@ -12,21 +13,34 @@ from typing import Protocol
 class CommandOutput:
     """What a command returned."""
 
-    code: int  # 127 where there is no such program, 124 where it did not end in time, as shells and timeout(1) have it
+    # 127 where there is no such program, 124 where it did not end in time, as shells
+    # and timeout(1) have it
+    code: int
     out: str
     err: str
 
 
 class Runner(Protocol):
-    """Runs an argument list, never a shell line; `environment` None is that of this process."""
+    """Runs an argument list, never a shell line; `environment` None is that of this
+    process."""
 
     def __call__(
-        self, arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        *,
+        timeout: float,
+        environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
-        """Return what the command said; no exception for one that fails, does not exist or does not end."""
+        """Return what the command said; no exception for one that fails, does not exist
+        or does not end."""
 
 
-def run(arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None) -> CommandOutput:
+def run(
+    arguments: Sequence[str],
+    *,
+    timeout: float,
+    environment: Mapping[str, str] | None = None,
+) -> CommandOutput:
     """Run a command as `Runner` says; `timeout` in seconds."""
     try:
         done = subprocess.run(  # noqa: S603 (argument lists of our own)
@@ -40,7 +54,9 @@ def run(arguments: Sequence[str], *, timeout: float, environment: Mapping[str, s
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return CommandOutput(124, "", f"{arguments[0]} did not end within {timeout:g} s")
+        return CommandOutput(
+            124, "", f"{arguments[0]} did not end within {timeout:g} s"
+        )
     except OSError as error:
         return CommandOutput(127, "", f"{arguments[0]}: {error.strerror}")
     return CommandOutput(done.returncode, done.stdout, done.stderr)

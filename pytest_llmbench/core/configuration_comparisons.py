@@ -1,4 +1,5 @@
-"""A configuration compared with another one, against what the baselines of both state."""
+"""A configuration compared with another one, against what the baselines of both
+state."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 class ComparisonRow:
     """One configuration beside its reference, against the baselines of one kind.
 
-    Ratios are step times of the reference over those of the configuration: the weak-scaling efficiency, or the
-    speed-up.
+    Ratios are step times of the reference over those of the configuration: the
+    weak-scaling efficiency, or the speed-up.
     """
 
     key: Key
@@ -29,12 +30,14 @@ class ComparisonRow:
     low: float
     high: float
     verdict: Verdict
-    threshold_only: bool = False  # of one of the two nothing is known of the error: it adds nothing to the interval
+    # of one of the two nothing is known of the error: it adds nothing to the interval
+    threshold_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationComparison:
-    """The comparison of a family or a pair: the verdict of its worst row, MISSING without any."""
+    """The comparison of a family or a pair: the verdict of its worst row, MISSING
+    without any."""
 
     kind: CheckKind  # of the check that shows it
     id: str

@@ -1,6 +1,8 @@
-"""Model FLOPs: of one training sequence, forward and backward, by named formulas over the architecture.
+"""Model FLOPs: of one training sequence, forward and backward, by named formulas over
+the architecture.
 
-Each formula counts as its source does; docs/flops.md has them side by side, with worked examples.
+Each formula counts as its source does; docs/flops.md has them side by side, with worked
+examples.
 """
 
 from __future__ import annotations
@@ -28,28 +30,43 @@ Formula = Callable[[Architecture], Terms]
 
 
 def count_grok_flops(architecture: Architecture) -> Terms:
-    """Mixture of experts with causal attention: half of the score matrix, the MLP of the top-k experts.
+    """Mixture of experts with causal attention: half of the score matrix, the MLP of
+    the top-k experts.
 
-    Per token, with L layers, h hidden size, s sequence length, g of a attention heads holding keys and values,
-    f FFN size, k experts a token and V vocabulary: 12 L h^2 (1 + g/a + s/(2h)); 18 L f h k; 6 V h.
-    Source: the notes of the Grok 1 document (314B, release 25.05).
+    Per token, with L layers, h hidden size, s sequence length, g of a attention heads
+    holding keys and values, f FFN size, k experts a token and V vocabulary: 12 L h^2 (1
+    + g/a + s/(2h)); 18 L f h k; 6 V h. Source: the notes of the Grok 1 document (314B,
+    release 25.05).
     """
-    layers, hidden, sequence = architecture.layers, architecture.hidden_size, architecture.sequence_length
+    layers, hidden, sequence = (
+        architecture.layers,
+        architecture.hidden_size,
+        architecture.sequence_length,
+    )
     projections = _count_projections(architecture)
     return Terms(
         attention=projections + 6 * layers * hidden * sequence,
-        mlp=18 * layers * _require(architecture, "ffn_size") * hidden * _require(architecture, "top_k"),
+        mlp=18
+        * layers
+        * _require(architecture, "ffn_size")
+        * hidden
+        * _require(architecture, "top_k"),
         embedding=6 * architecture.vocabulary_size * hidden,
     )
 
 
 def count_llama_flops(architecture: Architecture) -> Terms:
-    """Dense model with grouped queries and a gated MLP of three matrices; the whole score matrix is counted.
+    """Dense model with grouped queries and a gated MLP of three matrices; the whole
+    score matrix is counted.
 
-    Per token: 12 L h^2 (1 + g/a + s/h); 18 L f h; 6 V h. Source: the notes of the Llama 3.1 document (release
-    25.04) and of the MaxText Llama 2 document (24.11).
+    Per token: 12 L h^2 (1 + g/a + s/h); 18 L f h; 6 V h. Source: the notes of the Llama
+    3.1 document (release 25.04) and of the MaxText Llama 2 document (24.11).
     """
-    layers, hidden, sequence = architecture.layers, architecture.hidden_size, architecture.sequence_length
+    layers, hidden, sequence = (
+        architecture.layers,
+        architecture.hidden_size,
+        architecture.sequence_length,
+    )
     return Terms(
         attention=_count_projections(architecture) + 12 * layers * hidden * sequence,
         mlp=18 * layers * _require(architecture, "ffn_size") * hidden,
@@ -60,10 +77,14 @@ def count_llama_flops(architecture: Architecture) -> Terms:
 def count_nemotron_flops(architecture: Architecture) -> Terms:
     """Dense model counted with full attention heads and an MLP of two matrices and 4 h.
 
-    Per token: 24 L h^2 + 12 L h s; 48 L h^2; 6 V h. Source: the notes of the Nemotron 4 document (340B, release
-    25.01).
+    Per token: 24 L h^2 + 12 L h s; 48 L h^2; 6 V h. Source: the notes of the Nemotron 4
+    document (340B, release 25.01).
     """
-    layers, hidden, sequence = architecture.layers, architecture.hidden_size, architecture.sequence_length
+    layers, hidden, sequence = (
+        architecture.layers,
+        architecture.hidden_size,
+        architecture.sequence_length,
+    )
     # The document leaves out that the model groups its queries.
     return Terms(
         attention=24 * layers * hidden**2 + 12 * layers * hidden * sequence,
@@ -75,9 +96,9 @@ def count_nemotron_flops(architecture: Architecture) -> Terms:
 def count_dense_flops(architecture: Architecture) -> Terms:
     """Dense model with grouped queries and causal attention: half of the score matrix.
 
-    Per token, with d head size and m matrices of the MLP, 3 where it is gated: 12 L (h d (a + g) + a d s/2);
-    6 L h f m; 6 V h. Source: Megatron-Bridge 0494433b, training/utils/flop_utils.py, which makes the TFLOP/s of its
-    tables and logs.
+    Per token, with d head size and m matrices of the MLP, 3 where it is gated: 12 L (h
+    d (a + g) + a d s/2); 6 L h f m; 6 V h. Source: Megatron-Bridge 0494433b,
+    training/utils/flop_utils.py, which makes the TFLOP/s of its tables and logs.
     """
     hidden, ffn = architecture.hidden_size, _require(architecture, "ffn_size")
     return Terms(
@@ -88,11 +109,13 @@ def count_dense_flops(architecture: Architecture) -> Terms:
 
 
 def count_moe_flops(architecture: Architecture) -> Terms:
-    """Mixture of experts with grouped queries and causal attention, perhaps with dense layers and shared experts.
+    """Mixture of experts with grouped queries and causal attention, perhaps with dense
+    layers and shared experts.
 
-    As `dense`, with the FFN size of the k experts of a token and of those that all tokens share on layers with experts;
-    the router is not counted. Layers that predict further tokens are layers with experts, and 6 (3 h + 2 h^2) and
-    another 6 V h each. Source: as of `dense`.
+    As `dense`, with the FFN size of the k experts of a token and of those that all
+    tokens share on layers with experts; the router is not counted. Layers that predict
+    further tokens are layers with experts, and 6 (3 h + 2 h^2) and another 6 V h each.
+    Source: as of `dense`.
     """
     layers = architecture.layers + (architecture.mtp_layers or 0)
     return Terms(
@@ -105,14 +128,17 @@ def count_moe_flops(architecture: Architecture) -> Terms:
 def count_mla_flops(architecture: Architecture) -> Terms:
     """Mixture of experts with multi-head latent attention (DeepSeek, Kimi), causal.
 
-    Per token and layer, with qk, rope and v the sizes of a head, q and c the ranks of queries and of keys and values:
-    6 (q (h + a (qk + rope) + 1) + c (h + a (qk + v) + 1) + h rope + a v h + s a (qk + rope)/2 + s a v/2); the rest as
-    `moe`. Source: as of `dense`.
+    Per token and layer, with qk, rope and v the sizes of a head, q and c the ranks of
+    queries and of keys and values: 6 (q (h + a (qk + rope) + 1) + c (h + a (qk + v) +
+    1) + h rope + a v h + s a (qk + rope)/2 + s a v/2); the rest as `moe`. Source: as of
+    `dense`.
     """
     hidden, heads = architecture.hidden_size, _require(architecture, "attention_heads")
     names = ("q_rank", "kv_rank", "qk_head_size", "rope_size", "v_head_size")
     q_rank, kv_rank, qk, rope, v = (_require(architecture, name) for name in names)
-    projections = q_rank * (hidden + heads * (qk + rope) + 1) + kv_rank * (hidden + heads * (qk + v) + 1)
+    projections = q_rank * (hidden + heads * (qk + rope) + 1) + kv_rank * (
+        hidden + heads * (qk + v) + 1
+    )
     outputs = hidden * rope + heads * v * hidden
     scores = architecture.sequence_length * heads * (qk + rope + v)
     layers = architecture.layers + (architecture.mtp_layers or 0)
@@ -124,29 +150,55 @@ def count_mla_flops(architecture: Architecture) -> Terms:
 
 
 def count_hybrid_flops(architecture: Architecture) -> Terms:
-    """Hybrid of Mamba, attention, MLP and expert layers (Nemotron-H, Nemotron 3); all other layers are those of Mamba.
+    """Hybrid of Mamba, attention, MLP and expert layers (Nemotron-H, Nemotron 3); all
+    other layers are those of Mamba.
 
-    Per token and layer of Mamba, with S state size, G groups, H heads and a width of 2 h: 6 h (4 h + 2 G S + H) +
-    42 h S + 12 h^2, which stand with the attention; experts that work on l in place of h add 12 h l; the rest as
-    `dense` and `moe`. Source: as of `dense`.
+    Per token and layer of Mamba, with S state size, G groups, H heads and a width of 2
+    h: 6 h (4 h + 2 G S + H) + 42 h S + 12 h^2, which stand with the attention; experts
+    that work on l in place of h add 12 h l; the rest as `dense` and `moe`. Source: as
+    of `dense`.
     """
     hidden, matrices = architecture.hidden_size, architecture.mlp_matrices or GATED
     names = ("mamba_state_size", "mamba_groups", "mamba_heads")
     state, groups, heads = (_require(architecture, name) for name in names)
-    attention, dense, expert = (getattr(architecture, f"{name}_layers") or 0 for name in ("attention", "mlp", "expert"))
+    attention, dense, expert = (
+        getattr(architecture, f"{name}_layers") or 0
+        for name in ("attention", "mlp", "expert")
+    )
     mamba = architecture.layers - attention - dense - expert
     if mamba < 0:
         kinds = f"{attention} + {dense} + {expert} layers of attention, MLP and experts"
-        raise BaselineError(f"FLOPs formula 'hybrid': found {kinds}, expected at most the {architecture.layers} layers")
-    scan = 6 * hidden * (4 * hidden + 2 * groups * state + heads) + 42 * hidden * state + 12 * hidden**2
+        raise BaselineError(
+            f"FLOPs formula 'hybrid': found {kinds}, expected at most the {architecture.layers} layers"
+        )
+    scan = (
+        6 * hidden * (4 * hidden + 2 * groups * state + heads)
+        + 42 * hidden * state
+        + 12 * hidden**2
+    )
     routed = 0
     if expert:
-        latent, width = architecture.expert_latent_size, _require(architecture, "expert_ffn_size")
-        routed = 6 * matrices * ((latent or hidden) * width * _require(architecture, "top_k"))
-        routed += 6 * matrices * hidden * (architecture.shared_ffn_size or 0) + 12 * hidden * (latent or 0)
+        latent, width = (
+            architecture.expert_latent_size,
+            _require(architecture, "expert_ffn_size"),
+        )
+        routed = (
+            6
+            * matrices
+            * ((latent or hidden) * width * _require(architecture, "top_k"))
+        )
+        routed += 6 * matrices * hidden * (
+            architecture.shared_ffn_size or 0
+        ) + 12 * hidden * (latent or 0)
     return Terms(
-        attention=mamba * scan + (attention * _count_causal_attention(architecture) if attention else 0),
-        mlp=expert * routed + (dense * _count_mlp(architecture, _require(architecture, "ffn_size")) if dense else 0),
+        attention=mamba * scan
+        + (attention * _count_causal_attention(architecture) if attention else 0),
+        mlp=expert * routed
+        + (
+            dense * _count_mlp(architecture, _require(architecture, "ffn_size"))
+            if dense
+            else 0
+        ),
         embedding=6 * architecture.vocabulary_size * hidden,
     )
 
@@ -156,11 +208,15 @@ GATED = 3
 
 
 def _count_causal_attention(architecture: Architecture) -> int:
-    """Return the FLOPs of the attention of one layer for one token, half of its score matrix counted."""
+    """Return the FLOPs of the attention of one layer for one token, half of its score
+    matrix counted."""
     hidden, heads = architecture.hidden_size, _require(architecture, "attention_heads")
     size = architecture.head_size or hidden // heads
     groups = _require(architecture, "query_groups")
-    return 12 * hidden * size * (heads + groups) + 6 * heads * size * architecture.sequence_length
+    return (
+        12 * hidden * size * (heads + groups)
+        + 6 * heads * size * architecture.sequence_length
+    )
 
 
 def _count_mlp(architecture: Architecture, width: int) -> int:
@@ -171,13 +227,21 @@ def _count_experts(architecture: Architecture) -> int:
     dense = architecture.dense_layers or 0
     expert = architecture.layers - dense + (architecture.mtp_layers or 0)
     width = _require(architecture, "expert_ffn_size") * _require(architecture, "top_k")
-    flops = expert * _count_mlp(architecture, width + (architecture.shared_ffn_size or 0))
-    return flops + (dense * _count_mlp(architecture, _require(architecture, "ffn_size")) if dense else 0)
+    flops = expert * _count_mlp(
+        architecture, width + (architecture.shared_ffn_size or 0)
+    )
+    return flops + (
+        dense * _count_mlp(architecture, _require(architecture, "ffn_size"))
+        if dense
+        else 0
+    )
 
 
 def _count_predictions(architecture: Architecture) -> int:
     hidden, further = architecture.hidden_size, architecture.mtp_layers or 0
-    return 6 * architecture.vocabulary_size * hidden * (1 + further) + 6 * further * (3 * hidden + 2 * hidden**2)
+    return 6 * architecture.vocabulary_size * hidden * (1 + further) + 6 * further * (
+        3 * hidden + 2 * hidden**2
+    )
 
 
 FORMULAS: dict[str, Formula] = {
@@ -192,11 +256,14 @@ FORMULAS: dict[str, Formula] = {
 
 
 def count_flops_per_token(architecture: Architecture) -> Terms:
-    """Return the FLOPs of one token by the named formula; BaselineError for an unknown formula or a missing size."""
+    """Return the FLOPs of one token by the named formula; BaselineError for an unknown
+    formula or a missing size."""
     name = architecture.formula.partition(":")[0]
     if name not in FORMULAS:
         expected = " or ".join(FORMULAS)
-        raise BaselineError(f"FLOPs formula: found {name!r}, expected {expected}{did_you_mean(name, FORMULAS)}")
+        raise BaselineError(
+            f"FLOPs formula: found {name!r}, expected {expected}{did_you_mean(name, FORMULAS)}"
+        )
     return FORMULAS[name](architecture)
 
 
@@ -204,15 +271,20 @@ def count_flops_per_token(architecture: Architecture) -> Terms:
 def count_model_flops(architecture: Architecture) -> float:
     """Return the FLOPs of one sequence (global batch size 1), forward and backward."""
     flops = architecture.sequence_length * sum(count_flops_per_token(architecture))
-    # A formula may end in a number of significant digits (`llama:3`): the documents state 4.74E+14 and compute their
-    # tables from that, so their MFU reproduces only from the rounded number.
+    # A formula may end in a number of significant digits (`llama:3`): the documents
+    # state 4.74E+14 and compute their tables from that, so their MFU reproduces only
+    # from the rounded number.
     digits = architecture.formula.partition(":")[2]
     return float(f"{flops:.{int(digits) - 1}e}") if digits else float(flops)
 
 
 def _count_projections(architecture: Architecture) -> int:
-    """Return 12 L h^2 (1 + g/a) as an integer: heads divide the hidden size of every real model."""
-    heads, groups = _require(architecture, "attention_heads"), _require(architecture, "query_groups")
+    """Return 12 L h^2 (1 + g/a) as an integer: heads divide the hidden size of every
+    real model."""
+    heads, groups = (
+        _require(architecture, "attention_heads"),
+        _require(architecture, "query_groups"),
+    )
     square = 12 * architecture.layers * architecture.hidden_size**2
     return square + square * groups // heads
 
@@ -220,5 +292,7 @@ def _count_projections(architecture: Architecture) -> int:
 def _require(architecture: Architecture, name: str) -> int:
     value: int | None = getattr(architecture, name)
     if value is None:
-        raise BaselineError(f"FLOPs formula {architecture.formula!r} needs {name}, which the model does not state")
+        raise BaselineError(
+            f"FLOPs formula {architecture.formula!r} needs {name}, which the model does not state"
+        )
     return value

@@ -18,7 +18,8 @@ MANIFOLD = 10  # from here on a ratio reads better than a percentage
 
 MANY = 100  # from this many runs on nobody would start them
 
-SHORT_LIST = 40  # longer lists of nodes are folded, in quotes: a shell reads brackets as a pattern
+# longer lists of nodes are folded, in quotes: a shell reads brackets as a pattern
+SHORT_LIST = 40
 
 COMMIT = 12  # letters of a commit: enough to find it
 
@@ -40,13 +41,16 @@ ENDINGS = {
     EndingCode.TASK_FAILURE: "a task of it failed",
     EndingCode.STEP_CANCELLED: "its step was cancelled, by hand (scancel) unless it failed without a word",
 }
-"""How a log ended, by the code of `models.Ending`; of another code its problem says all."""
+"""How a log ended, by the code of `models.Ending`; of another code its problem says
+all."""
 
 
 def describe_ending(ending: Ending, log: str) -> str:
-    """Return how a run ended, in words, with the text that says so and its place; `log` is the name of the log.
+    """Return how a run ended, in words, with the text that says so and its place; `log`
+    is the name of the log.
 
-    `it reached its time limit: error: *** STEP 7.2 ON n1 CANCELLED ... (x_7.err:559); before that ...`
+    `it reached its time limit: error: *** STEP 7.2 ON n1 CANCELLED ... (x_7.err:559);
+    before that ...`
     """
     if ending.code not in ENDINGS:
         return ending.problem
@@ -56,12 +60,17 @@ def describe_ending(ending: Ending, log: str) -> str:
     return (
         _describe_end(ending, log)
         + doubt
-        + (f"; {_describe_order(other, ending)} {_describe_end(other, log)}" if other else "")
+        + (
+            f"; {_describe_order(other, ending)} {_describe_end(other, log)}"
+            if other
+            else ""
+        )
     )
 
 
 def describe_unread(unread: Unread) -> str:
-    """Return why the pattern of a baseline file finds no step in a log, with the first line that it should match."""
+    """Return why the pattern of a baseline file finds no step in a log, with the first
+    line that it should match."""
     if not unread.count:
         return f"no line of it holds {escape(unread.find)!r}, the `find` of {unread.dialect}"
     lines = f"{count_noun(unread.count, 'line')} with {escape(unread.find)!r}"
@@ -73,7 +82,9 @@ def describe_unread(unread: Unread) -> str:
 
 
 def _describe_end(ending: Ending, log: str) -> str:
-    place = ", ".join(filter(None, (f"{ending.file or log}:{ending.line}", ending.rank)))
+    place = ", ".join(
+        filter(None, (f"{ending.file or log}:{ending.line}", ending.rank))
+    )
     return f"{ENDINGS[ending.code]}: {ending.quote} ({place})"
 
 
@@ -84,7 +95,8 @@ def _describe_order(other: Ending, ending: Ending) -> str:
 
 
 def format_age(elapsed: timedelta) -> str:
-    """Return an age in its largest sensible unit: `12m`, `36h`, `9d`, `2.1y`; a time in the future is `0m`."""
+    """Return an age in its largest sensible unit: `12m`, `36h`, `9d`, `2.1y`; a time in
+    the future is `0m`."""
     minutes = max(elapsed.total_seconds(), 0) / 60
     if minutes < 120:
         return f"{minutes:.0f}m"
@@ -107,7 +119,8 @@ def format_seconds(value: float | None) -> str:
 
 
 def format_difference(ratio: float | None) -> str:
-    """Return a ratio as a signed percentage: 1.062 reads `+6.2 %`, and what rounds to nothing `0.0 %`; 12 is `x 12`."""
+    """Return a ratio as a signed percentage: 1.062 reads `+6.2 %`, and what rounds to
+    nothing `0.0 %`; 12 is `x 12`."""
     if ratio is None:
         return "-"
     if ratio >= MANIFOLD:
@@ -122,7 +135,8 @@ def compute_bounded_exp(logarithm: float) -> float:
 
 
 def add_changes(fractions: Iterable[float]) -> float:
-    """Return what several changes come to, all as fractions: +10 % and then -10 % are -1 %."""
+    """Return what several changes come to, all as fractions: +10 % and then -10 % are
+    -1 %."""
     return math.expm1(sum(math.log1p(fraction) for fraction in fractions))
 
 
@@ -132,12 +146,14 @@ def make_finite(value: float | None) -> float | None:
 
 
 def shorten_setting(name: str, value: str) -> str:
-    """Return a value of an environment, by its name: of a commit as much as finds it."""
+    """Return a value of an environment, by its name: of a commit as much as finds
+    it."""
     return value[:COMMIT] if name == "commit" else value
 
 
 def get_item_id(nodeid: str) -> str:
-    """Return what stands in the brackets of a node id: the id of a configuration or a check; empty without any."""
+    """Return what stands in the brackets of a node id: the id of a configuration or a
+    check; empty without any."""
     return nodeid.partition("[")[2].removesuffix("]")
 
 
@@ -148,7 +164,8 @@ def join_first(items: Sequence[object], limit: int = 5) -> str:
 
 
 def join_sentences(sentences: Iterable[str]) -> str:
-    """Return what is said in several sentences, of which only the last may have its full stop."""
+    """Return what is said in several sentences, of which only the last may have its
+    full stop."""
     return ". ".join(sentences)
 
 
@@ -164,56 +181,83 @@ def count_noun(number: int, noun: str) -> str:
 
 def format_ordinal(number: int) -> str:
     """Return `1st`, `2nd`, `3rd`, `11th`."""
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    ending = (
+        "th"
+        if number % 100 in (11, 12, 13)
+        else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    )
     return f"{number}{ending}"
 
 
 def unify_fact(name: str, value: str) -> str:
-    """Return a value by which facts of runs are compared: enroot and docker write one image in two ways."""
-    return value.removeprefix("docker://").replace("#", "/", 1) if name == "container" else value
+    """Return a value by which facts of runs are compared: enroot and docker write one
+    image in two ways."""
+    return (
+        value.removeprefix("docker://").replace("#", "/", 1)
+        if name == "container"
+        else value
+    )
 
 
 def fold_nodes(nodes: Iterable[str]) -> str:
-    """Return names of nodes as Slurm writes them: `n[1-4,7]` for n1 n2 n3 n4 n7, `a1,rack2-n[08-10]`."""
+    """Return names of nodes as Slurm writes them: `n[1-4,7]` for n1 n2 n3 n4 n7,
+    `a1,rack2-n[08-10]`."""
     numbers: dict[tuple[str, str], set[str]] = {}
     whole = set()
     for name in nodes:
-        match = re.match(r"([^.\[]*?)([0-9]+)([^.0-9]*(?:\..*)?)$", name)  # the last number of a host's own name
+        match = re.match(
+            r"([^.\[]*?)([0-9]+)([^.0-9]*(?:\..*)?)$", name
+        )  # the last number of a host's own name
         if match:
             numbers.setdefault((match[1], match[3]), set()).add(match[2])
         else:
             whole.add(name)
-    return ",".join(sorted(whole) + [_group(head, numbers[head, tail], tail) for head, tail in sorted(numbers)])
+    return ",".join(
+        sorted(whole)
+        + [_group(head, numbers[head, tail], tail) for head, tail in sorted(numbers)]
+    )
 
 
 def _group(head: str, numbers: Iterable[str], tail: str) -> str:
     rows: list[list[str]] = []
-    # Slurm keeps leading zeros: n08, n09 and n10 are one range, and n9 is another node than n09.
+    # Slurm keeps leading zeros: n08, n09 and n10 are one range, and n9 is another node
+    # than n09.
     for digits in sorted(numbers, key=lambda digits: (int(digits), len(digits))):
         if rows and digits == str(int(rows[-1][-1]) + 1).zfill(len(rows[-1][-1])):
             rows[-1].append(digits)
         else:
             rows.append([digits])
-    folded = ",".join(row[0] if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows)
+    folded = ",".join(
+        row[0] if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows
+    )
     return f"{head}{folded}{tail}" if folded.isdigit() else f"{head}[{folded}]{tail}"
 
 
 def format_exclude_option(nodes: Collection[str]) -> str:
-    """Return the option of a launch that leaves nodes out, whatever submits it: `--llmb-exclude=n1,n2`."""
+    """Return the option of a launch that leaves nodes out, whatever submits it:
+    `--llmb-exclude=n1,n2`."""
     return format_nodes_option("--llmb-exclude", nodes)
 
 
 def format_nodes_option(flag: str, nodes: Collection[str]) -> str:
     """Return an option with a list of nodes, folded and quoted where it is long."""
     plain = ",".join(nodes)
-    return f"{flag}={plain}" if len(plain) <= SHORT_LIST else f"{flag}='{fold_nodes(nodes)}'"
+    return (
+        f"{flag}={plain}"
+        if len(plain) <= SHORT_LIST
+        else f"{flag}='{fold_nodes(nodes)}'"
+    )
 
 
 def escape(text: str) -> str:
-    """Return a text that every report, channel and terminal can carry: what does not print is escaped."""
+    """Return a text that every report, channel and terminal can carry: what does not
+    print is escaped."""
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii")
+        for sign in text
+    )
 
 
 def escape_lines(text: str) -> str:
@@ -228,16 +272,20 @@ def escape_values(values: Any) -> Any:
     if isinstance(values, dict):
         return {name: escape_values(value) for name, value in values.items()}
     if isinstance(values, list | tuple):  # most are the columns of steps
-        return [value if type(value) is float else escape_values(value) for value in values]
+        return [
+            value if type(value) is float else escape_values(value) for value in values
+        ]
     return values
 
 
-# --- paths and URLs ---------------------------------------------------------------------------------------
+# --- paths and URLs -------------------------------------------------------------------
 #
-# A remote path is kept as a Path whose first part is the protocol with its colon, `s3:/bucket/runs`; no path of this
-# machine is, since those are absolute.
+# A remote path is kept as a Path whose first part is the protocol with its colon,
+# `s3:/bucket/runs`; no path of this machine is, since those are absolute.
 
-URL = re.compile(r"(?P<protocol>[A-Za-z][\w+.-]*(?:::[A-Za-z][\w+.-]*)*)://(?P<rest>.*)", re.DOTALL)
+URL = re.compile(
+    r"(?P<protocol>[A-Za-z][\w+.-]*(?:::[A-Za-z][\w+.-]*)*)://(?P<rest>.*)", re.DOTALL
+)
 _LOCAL = ("file", "local")
 
 
@@ -256,7 +304,9 @@ def to_path(url: str) -> Path:
     match = URL.fullmatch(url)
     if match is None:
         raise ValueError(f"{url} names no protocol")
-    return Path(f"{match['protocol']}:", *(part for part in match["rest"].split("/") if part))
+    return Path(
+        f"{match['protocol']}:", *(part for part in match["rest"].split("/") if part)
+    )
 
 
 def to_url(path: Path) -> str:
@@ -267,7 +317,12 @@ def to_url(path: Path) -> str:
 
 
 def format_place(path: Path, directory: Path) -> str:
-    """Return a path as a reader would type it from `directory`; bytes that are no text are escaped."""
+    """Return a path as a reader would type it from `directory`; bytes that are no text
+    are escaped."""
     if is_remote(path):
         return escape(to_url(path))
-    return escape(str(path.relative_to(directory)) if path.is_relative_to(directory) else str(path))
+    return escape(
+        str(path.relative_to(directory))
+        if path.is_relative_to(directory)
+        else str(path)
+    )

@@ -1,4 +1,5 @@
-"""What launching hands around: how a recipe is launched, what a job is to do, and what became of it. Records only."""
+"""What launching hands around: how a recipe is launched, what a job is to do, and what
+became of it. Records only."""
 
 from __future__ import annotations
 
@@ -27,10 +28,12 @@ SCHEDULERS = {
 """The scheduler that runs a job, by the way in which it is submitted (`via`)."""
 
 JOB_VARIABLES = ("SLURM_JOB_ID",)
-"""The variables that schedulers give their jobs; a process with one of them was not started by this program."""
+"""The variables that schedulers give their jobs; a process with one of them was not
+started by this program."""
 
 LAUNCHERS = tuple(via for via in SCHEDULERS if via != "allocation")
-"""The ways that a command in a baseline file may name; runs in an allocation are made by an A/B or a search."""
+"""The ways that a command in a baseline file may name; runs in an allocation are made
+by an A/B or a search."""
 
 NODE_LIST = r"(?a:[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*)"
 NODE_LIST_EXPECTED = "nodes as Slurm writes them, such as n7 or n[1-4]"
@@ -63,7 +66,8 @@ PURPOSE_FLAGS = {
 
 
 class PreflightCheck(StrEnum):
-    """What is checked before a launch, by the names that people read and that --llmb-ignore takes."""
+    """What is checked before a launch, by the names that people read and that
+    --llmb-ignore takes."""
 
     VARIABLES = "variables"
     TOKEN = "token"
@@ -108,7 +112,8 @@ class Phase(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     ENDED = "ended"
-    UNKNOWN = "unknown"  # nothing knows it (yet, or any more), which does not mean that it failed
+    # nothing knows it (yet, or any more), which does not mean that it failed
+    UNKNOWN = "unknown"
 
 
 class Blame(StrEnum):
@@ -118,7 +123,9 @@ class Blame(StrEnum):
     INFRASTRUCTURE = "infrastructure"
     RUN = "run"
     CANCELLED = "cancelled"  # somebody stopped it
-    HUNG = "hung"  # it stood still, and nobody knows why: new software deadlocks as a broken fabric does
+    # it stood still, and nobody knows why: new software deadlocks as a broken fabric
+    # does
+    HUNG = "hung"
 
 
 class SubmissionState(StrEnum):
@@ -129,18 +136,26 @@ class SubmissionState(StrEnum):
     NOT_SUBMITTED = "not-submitted"
     UNCERTAIN = "uncertain"  # nothing tells, so it may run and is not submitted again
     UNAFFORDABLE = "unaffordable"  # the GPU-hours of its session are used up
-    SUPERSEDED = "superseded"  # it came to nothing, and another job of the session took its place
-    STOPPED = "stopped"  # somebody ended it, or its build, before it was submitted: a session that goes on makes it
+    # it came to nothing, and another job of the session took its place
+    SUPERSEDED = "superseded"
+    # somebody ended it, or its build, before it was submitted: a session that goes on
+    # makes it
+    STOPPED = "stopped"
 
 
 # a session that goes on plans these anew
-NEVER_MADE = (SubmissionState.SUPERSEDED, SubmissionState.UNAFFORDABLE, SubmissionState.STOPPED)
+NEVER_MADE = (
+    SubmissionState.SUPERSEDED,
+    SubmissionState.UNAFFORDABLE,
+    SubmissionState.STOPPED,
+)
 
 
 class Loss(StrEnum):
     """Why GPU-hours of a job brought nothing."""
 
-    FAILED = "failed"  # nothing of it was used: it was started again, or its run could not be judged
+    # nothing of it was used: it was started again, or its run could not be judged
+    FAILED = "failed"
     HUNG = "hung"  # the same, since it stood still
     REQUEUED = "requeued"  # its scheduler put it back into its queue, and it began anew
 
@@ -152,7 +167,7 @@ class EndedBy(StrEnum):
     PYTEST = "pytest"  # this program cancelled it, or gave it up
 
 
-# --- how a recipe is launched (from the baseline file) ----------------------------------------------------
+# --- how a recipe is launched (from the baseline file) --------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +179,12 @@ class Command:
     command: str  # a template with {placeholders} and $VARIABLES
     folder: str = ""  # a template, too; empty: the recipe's own
     fixed: Pairs = ()  # variables of this command
-    # a regular expression with a group `job` (and perhaps `folder`) over what it prints, empty for that of `via`
+    # a regular expression with a group `job` (and perhaps `folder`) over what it
+    # prints, empty for that of `via`
     job_id: str = ""
-    otherwise: str = ""  # why it launches no configuration that states no {arguments} for it
+    otherwise: str = (
+        ""  # why it launches no configuration that states no {arguments} for it
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +222,9 @@ class LaunchFacts:
     kind: str  # the name of the command that is the default
     commands: tuple[Command, ...]
     gpus_per_node: tuple[tuple[str, int], ...]
-    arguments: tuple[tuple[Key, Pairs], ...] = ()  # what a configuration states for each command, by name
+    arguments: tuple[
+        tuple[Key, Pairs], ...
+    ] = ()  # what a configuration states for each command, by name
     gsw_version: str = ""
     required: Pairs = ()  # environment variables, with what they mean
     optional: Pairs = ()
@@ -215,21 +235,26 @@ class LaunchFacts:
     image_source: str = ""
     needs_token: bool = False
     python: str = ""
-    modules: tuple[str, ...] = ()  # the Python modules that it imports where it runs on this machine
+    modules: tuple[
+        str, ...
+    ] = ()  # the Python modules that it imports where it runs on this machine
     virtual_environment: bool = False
     profiling: Profiling | None = None
     nccl_trace: Pairs = ()
-    short_runs: tuple[tuple[str, int], ...] = ()  # the steps of a job of a purpose, where they are not those of a run
+    short_runs: tuple[
+        tuple[str, int], ...
+    ] = ()  # the steps of a job of a purpose, where they are not those of a run
     checkpoint: Checkpointing | None = None
     file: Path | None = None
 
 
-# --- the cluster (from cluster.yaml and options) ----------------------------------------------------------
+# --- the cluster (from cluster.yaml and options) --------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class InstalledRecipe:
-    """A recipe in one release as it is installed here; empty fields are the cluster's."""
+    """A recipe in one release as it is installed here; empty fields are the
+    cluster's."""
 
     recipe: str
     release: str
@@ -259,18 +284,22 @@ class Cluster:
     segment: int = 0  # nodes of a block, in a network of blocks
     nodelist: str = ""
     exclude: tuple[str, ...] = ()
-    environment: Pairs = ()  # the variables of every job with their values (secrets included: never print them)
-    secrets: tuple[str, ...] = ()  # the names of further variables whose values must not be printed
+    # the variables of every job with their values (secrets included: never print them)
+    environment: Pairs = ()
+    secrets: tuple[
+        str, ...
+    ] = ()  # the names of further variables whose values must not be printed
     installed: tuple[InstalledRecipe, ...] = ()
     source: Path | None = None  # the file it was read from
 
 
-# --- jobs -------------------------------------------------------------------------------------------------
+# --- jobs -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """One job, complete and explicit: nothing of the caller's environment is added to `environment`."""
+    """One job, complete and explicit: nothing of the caller's environment is added to
+    `environment`."""
 
     case_id: str  # the id of the configuration
     key: Key
@@ -283,22 +312,36 @@ class JobSpec:
     nodes: int
     gpus: int
     gpu_hours: float  # the estimate for its steps, of all GPUs that it occupies
-    gpus_per_node: int = 0  # of the nodes that it gets whole; 0 for a job on this machine, which gets none whole
-    log_folders: tuple[Path, ...] = ()  # where its log will lie; the folder that a launcher prints comes first
+    # of the nodes that it gets whole; 0 for a job on this machine, which gets none
+    # whole
+    gpus_per_node: int = 0
+    log_folders: tuple[
+        Path, ...
+    ] = ()  # where its log will lie; the folder that a launcher prints comes first
     experiment: str = ""  # a name for files of its own
     exclude: tuple[str, ...] = ()  # nodes that it must not get
-    scheduler_options: tuple[str, ...] = ()  # what the scheduler gets besides the command: time limit, qos, nodes
+    scheduler_options: tuple[
+        str, ...
+    ] = ()  # what the scheduler gets besides the command: time limit, qos, nodes
     job_id: str = ""  # the command's own pattern
-    variant: str = ""  # the name of what it is a run of, in an A/B or a search over builds
-    build: tuple[str, ...] = ()  # a command that has to end well in `checkout` before it is submitted
+    variant: str = (
+        ""  # the name of what it is a run of, in an A/B or a search over builds
+    )
+    build: tuple[
+        str, ...
+    ] = ()  # a command that has to end well in `checkout` before it is submitted
     checkout: Path | None = None  # of the commit that it is a run of
-    allocation: int = 0  # which of its configuration it runs in, counted from 1; 0: it is a job of its own
+    # which of its configuration it runs in, counted from 1; 0: it is a job of its own
+    allocation: int = 0
     warm_up: bool = False  # a run that counts for nothing
-    digests: Pairs = field(default=(), compare=False)  # of secrets in the journal: they tell another value, no value
+    digests: Pairs = field(
+        default=(), compare=False
+    )  # of secrets in the journal: they tell another value, no value
 
     @property
     def occupied_gpus(self) -> int:
-        """The GPUs that nobody else can use while it runs: those of all its nodes, which it gets whole."""
+        """The GPUs that nobody else can use while it runs: those of all its nodes,
+        which it gets whole."""
         return max(self.gpus, self.nodes * self.gpus_per_node)
 
 
@@ -318,11 +361,17 @@ class JobStatus:
     ended: datetime | None = None
     cancelled_by: str = ""  # the uid of a CANCELLED by
     restarts: int = 0  # how often it was requeued
-    earlier_seconds: tuple[float, ...] = ()  # how long each start before that ran, as far as known
+    earlier_seconds: tuple[
+        float, ...
+    ] = ()  # how long each start before that ran, as far as known
     seen_by: str = ""  # the command that said so, or `process`
     ended_by: EndedBy = EndedBy.OTHERS
-    limit_seconds: float | None = None  # its time limit, None: it has none, or nobody says it
-    stall: Stall | None = None  # of a running job: it stands still; of one that ended: it did so then
+    limit_seconds: float | None = (
+        None  # its time limit, None: it has none, or nobody says it
+    )
+    stall: Stall | None = (
+        None  # of a running job: it stands still; of one that ended: it did so then
+    )
 
 
 JobIdentity = tuple[str, str, int, int]
@@ -337,7 +386,9 @@ class Job:
     token: str  # marks the job at its scheduler
     spec: JobSpec
     folder: Path  # its own, below `.llmbench/`
-    attempt: int = 1  # counts from 1 what was started again after a failure of the infrastructure
+    attempt: int = (
+        1  # counts from 1 what was started again after a failure of the infrastructure
+    )
     repeat: int = 1  # counts from 1 what counts for one verdict
     job_id: str = ""
     log_folder: Path | None = None  # what its launcher printed
@@ -352,13 +403,18 @@ class Job:
 
     @property
     def scheduler_id(self) -> str:
-        """The id that the scheduler knows: that of its allocation for a run in one, `4711` of `4711-2`."""
+        """The id that the scheduler knows: that of its allocation for a run in one,
+        `4711` of `4711-2`."""
         return self.job_id.rpartition("-")[0] if self.spec.allocation else self.job_id
 
     @property
     def refused(self) -> bool:
-        """Whether it has no id and gets none: it was not submitted, or nothing tells whether it was."""
-        return self.submission not in (SubmissionState.INTENDED, SubmissionState.SUBMITTED)
+        """Whether it has no id and gets none: it was not submitted, or nothing tells
+        whether it was."""
+        return self.submission not in (
+            SubmissionState.INTENDED,
+            SubmissionState.SUBMITTED,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +430,9 @@ class Resumption:
     """How to go on with a session that only collected."""
 
     command: str  # whole, for a shell
-    due: bool  # whether it would start something for this configuration: a repeat, or what was never submitted
+    # whether it would start something for this configuration: a repeat, or what was
+    # never submitted
+    due: bool
     secrets: tuple[str, ...] = ()  # the names of the variables that it needs for that
 
 
@@ -400,7 +458,8 @@ class PlannedHours:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedJob:
-    """One job behind a verdict, for the reports: what it was, where it ran, how it ended, which files it left."""
+    """One job behind a verdict, for the reports: what it was, where it ran, how it
+    ended, which files it left."""
 
     job_id: str
     purpose: Purpose

@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.core.baseline_records import Baseline, Contradiction, Tolerance
     from pytest_llmbench.core.codes import Reason, Verdict
-    from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Note, StoredRun, VerdictStatement
+    from pytest_llmbench.core.run_records import (
+        Acknowledgement,
+        Measurement,
+        Note,
+        StoredRun,
+        VerdictStatement,
+    )
 
 
 SHOWN = 0.005
@@ -28,11 +34,13 @@ class Noise:
     sigma: float  # a standard deviation
     degrees_of_freedom: float
     source: str  # what says so
-    measured: bool  # False for an assumption, which holds nothing of what happens within a run
+    # False for an assumption, which holds nothing of what happens within a run
+    measured: bool
 
 
 class DailyRun(NamedTuple):
-    """The run that stands for one day of a configuration: when it started, its step time, and what it ran with."""
+    """The run that stands for one day of a configuration: when it started, its step
+    time, and what it ran with."""
 
     started: datetime
     statistic_seconds: float
@@ -50,7 +58,9 @@ class ComparedFacts(NamedTuple):
     """What two runs say of themselves. What only one of them says is not compared."""
 
     same: tuple[str, ...] = ()  # names
-    differs: tuple[tuple[str, str, str], ...] = ()  # name, the earlier value, the later one
+    differs: tuple[
+        tuple[str, str, str], ...
+    ] = ()  # name, the earlier value, the later one
 
 
 NOT_COMPARED = ComparedFacts()
@@ -70,24 +80,30 @@ class ComparedNodes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LastGoodRun:
-    """The last green run of its configuration before a red one, and what differs since then."""
+    """The last green run of its configuration before a red one, and what differs since
+    then."""
 
     started: datetime
     job_id: str  # empty where nothing says it
     source: RunSource
     verdict: str  # its own
     seconds: float
-    slower: float | None  # how much slower the red run is, a fraction; None where that has no step time that counts
+    slower: (
+        float | None
+    )  # how much slower the red run is, a fraction; None where that has no step time that counts
     days: int  # on which the configuration ran since, the red run's own included
     software: ComparedFacts = NOT_COMPARED
     settings: ComparedFacts = NOT_COMPARED
     nodes: ComparedNodes | None = None
     # the shapes of the steps, its own and that of the red run
-    steps: tuple[tuple[VerdictStatement, ...], tuple[VerdictStatement, ...]] | None = None
+    steps: tuple[tuple[VerdictStatement, ...], tuple[VerdictStatement, ...]] | None = (
+        None
+    )
 
 
 DailyRuns: TypeAlias = "Sequence[DailyRun | StoredRun]"
-"""The daily runs of one configuration in their order: those whose logs were read, and those that the history knows."""
+"""The daily runs of one configuration in their order: those whose logs were read, and
+those that the history knows."""
 
 PreviousRun: TypeAlias = "Measurement | StoredRun"
 """A run before the current ones: its log was read, or the history knows it."""
@@ -113,7 +129,8 @@ class ChangeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LevelChange:
-    """A change of level in the daily runs of a configuration, as fractions of the step time; slower is positive."""
+    """A change of level in the daily runs of a configuration, as fractions of the step
+    time; slower is positive."""
 
     kind: ChangeKind
     first_run: int  # the position of the first run after it, oldest first
@@ -121,7 +138,9 @@ class LevelChange:
     difference: float
     low: float  # the 95 % interval reaches from here to `high`
     high: float
-    environment: tuple[tuple[str, str, str], ...] = ()  # what differs between the two sides: name, before, after
+    environment: tuple[
+        tuple[str, str, str], ...
+    ] = ()  # what differs between the two sides: name, before, after
     stands: bool = True  # it was not taken back since
     lasting: float = 0.0  # what is left of it, 0 where it was taken back
     acknowledged: Acknowledgement | None = None  # what covers it now
@@ -129,12 +148,14 @@ class LevelChange:
 
     @property
     def partly_taken_back(self) -> bool:
-        """Whether so much of it went back that it shows; of one that was taken back as a whole everything did."""
+        """Whether so much of it went back that it shows; of one that was taken back as
+        a whole everything did."""
         return abs(self.difference - self.lasting) >= SHOWN
 
 
 class OnBound(NamedTuple):
-    """Of a configuration that lies now within its bound and now beyond it: how many of its last `runs` passed."""
+    """Of a configuration that lies now within its bound and now beyond it: how many of
+    its last `runs` passed."""
 
     passed: int
     runs: int
@@ -142,19 +163,23 @@ class OnBound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How runs are looked at: how probable a wrong answer may be at the bound, and what a REGRESSION takes."""
+    """How runs are looked at: how probable a wrong answer may be at the bound, and what
+    a REGRESSION takes."""
 
     passing: float = 0.05  # the probability of a wrong PASS
     regression: float = 0.05  # and of a wrong REGRESSION
-    fewest: int = 1  # so many runs have to be beyond the bound, each by itself; of just as many all have to agree
+    # so many runs have to be beyond the bound, each by itself; of just as many all have
+    # to agree
+    fewest: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a verdict is reached from: the measurements of one configuration and the settings that apply.
+    """What a verdict is reached from: the measurements of one configuration and the
+    settings that apply.
 
-    Runs of one launch are repeats of each other; of those found on disk, the ones of one build that started within
-    `repeat_window` of the newest.
+    Runs of one launch are repeats of each other; of those found on disk, the ones of
+    one build that started within `repeat_window` of the newest.
     """
 
     baseline: Baseline
@@ -163,30 +188,44 @@ class Evidence:
     now: datetime  # the time of the session
     prior: Noise  # what other configurations say of the noise, or an assumption
     max_age: timedelta | None = None  # limits how old the judged run may be
-    excluded_by_since: tuple[Measurement, ...] = ()  # further, older ones that only tell the noise
+    excluded_by_since: tuple[
+        Measurement, ...
+    ] = ()  # further, older ones that only tell the noise
     repeat_window: timedelta | None = None
     look: Look = Look()
-    assumed_cv: float = 0.01  # the run-to-run variation that a configuration without a history of its own has at least
+    # the run-to-run variation that a configuration without a history of its own has at
+    # least
+    assumed_cv: float = 0.01
     drift_budget: float = 0.05  # how far recorded values may move, as a fraction
-    accepted: tuple[Acknowledgement, ...] = ()  # the entries whose reason (`accepts`) fails no run of this session
-    remarks: tuple[Note, ...] = ()  # said with the verdict: what was acknowledged and moved the baseline
+    accepted: tuple[
+        Acknowledgement, ...
+    ] = ()  # the entries whose reason (`accepts`) fails no run of this session
+    remarks: tuple[
+        Note, ...
+    ] = ()  # said with the verdict: what was acknowledged and moved the baseline
     stored_runs: tuple[StoredRun, ...] = ()  # those that only the history knows
-    # the largest part of the baseline's step time that a run may save and still be taken for one of this configuration,
-    # None where any may be
+    # the largest part of the baseline's step time that a run may save and still be
+    # taken for one of this configuration, None where any may be
     plausible: float | None = None
-    contradiction: Contradiction | None = None  # a number of the baseline that its step time contradicts
-    # other configurations of the same model with their expected step times: so fast a run may be one of them
+    contradiction: Contradiction | None = (
+        None  # a number of the baseline that its step time contradicts
+    )
+    # other configurations of the same model with their expected step times: so fast a
+    # run may be one of them
     relatives: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """How well a difference to the baseline is known. All but `detectable` are logarithms, slower is positive."""
+    """How well a difference to the baseline is known. All but `detectable` are
+    logarithms, slower is positive."""
 
     difference: float  # the mean over `runs` of log(statistic / baseline)
     standard_error: float
     degrees_of_freedom: float
-    low: float  # one-sided bounds: this one is wrong with probability `regression_level`
+    low: (
+        float  # one-sided bounds: this one is wrong with probability `regression_level`
+    )
     high: float  # and this one with probability `level`
     margin: float  # the bound of the verdict
     level: float
@@ -195,11 +234,16 @@ class Estimate:
     within_run_error: float
     effective_sample_size: float  # the number of independent steps
     rounding: float  # the standard error from the printed baseline's digits
-    # the smallest slowdown against the baseline, a fraction, that such a run shows with 80 % probability
+    # the smallest slowdown against the baseline, a fraction, that such a run shows with
+    # 80 % probability
     detectable: float
-    repeats_needed: int | None  # the number of runs that would settle the verdict, None where none would
+    repeats_needed: (
+        int | None
+    )  # the number of runs that would settle the verdict, None where none would
     p_slower: float | None  # the p-value of "not slower than the baseline"
-    threshold_only: bool = False  # nothing is known of the error, and the numbers are compared as they are
+    threshold_only: bool = (
+        False  # nothing is known of the error, and the numbers are compared as they are
+    )
     regression_level: float = 0.05
 
 
@@ -211,18 +255,27 @@ class Judgement:
     reason: Reason
     statements: tuple[VerdictStatement, ...]  # what was compared comes first
     baseline: Baseline
-    bound_seconds: float  # the largest step time that passes, NaN against a baseline without a value
+    # the largest step time that passes, NaN against a baseline without a value
+    bound_seconds: float
     tolerance: Tolerance
     measurement: Measurement | None = None
     log_difference: float | None = None  # log(measured / expected), slower is positive
     meets_point: bool | None = None  # the literal rule, measured <= bound
     notes: tuple[Note, ...] = ()
     estimate: Estimate | None = None  # None where nothing was compared
-    repeats: tuple[Measurement, ...] = ()  # the other runs that were averaged with `measurement`
-    daily_runs: tuple[DailyRun, ...] = ()  # the valid ones before this one whose logs were read, oldest first
-    changes: tuple[LevelChange, ...] = ()  # those of the level over all that are known, oldest first
+    repeats: tuple[
+        Measurement, ...
+    ] = ()  # the other runs that were averaged with `measurement`
+    daily_runs: tuple[
+        DailyRun, ...
+    ] = ()  # the valid ones before this one whose logs were read, oldest first
+    changes: tuple[
+        LevelChange, ...
+    ] = ()  # those of the level over all that are known, oldest first
     last_good: LastGoodRun | None = None  # of a red run, where one is known
-    on_bound: OnBound | None = None  # there where the last nights flip from one side of the bound to the other
+    on_bound: OnBound | None = (
+        None  # there where the last nights flip from one side of the bound to the other
+    )
 
     @property
     def runs(self) -> tuple[Measurement, ...]:

@@ -20,17 +20,19 @@ if TYPE_CHECKING:  # numpy too: who hands records around need not wait for it
     Flags = NDArray[np.bool_]
 
 Quote = NewType("Quote", str)
-"""Text as it stands in a log: it may show a secret. Every other text of these records is in our own words, or a short
-value that a pattern took out of its line."""
+"""Text as it stands in a log: it may show a secret. Every other text of these records
+is in our own words, or a short value that a pattern took out of its line."""
 
 NO_QUOTE = Quote("")
 
 VARIANT_MARK = ".ab"
-"""A file of the name of a log with this at its end says that the log is of an arm of an A/B."""
+"""A file of the name of a log with this at its end says that the log is of an arm of an
+A/B."""
 
 TRIALS_FILE = ".llmbench-ab"
-"""A file that says the same of logs below its folder: a line `TOKEN TIME` for each job that is about to be submitted,
-then `TOKEN TIME JOB` with its id, or NO_JOB where none came of it."""
+"""A file that says the same of logs below its folder: a line `TOKEN TIME` for each job
+that is about to be submitted, then `TOKEN TIME JOB` with its id, or NO_JOB where none
+came of it."""
 
 NO_JOB = "-"
 
@@ -40,19 +42,24 @@ class PauseKind(IntFlag):
 
     EVALUATION = 1
     SAVE = 2
-    REGULAR = 4  # unannounced, but after every so many steps: event files announce nothing
+    REGULAR = (
+        4  # unannounced, but after every so many steps: event files announce nothing
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """The steps of one segment as columns of equal length n, ordered by step; NaN where a log prints no value."""
+    """The steps of one segment as columns of equal length n, ordered by step; NaN where
+    a log prints no value."""
 
     index: Integers  # the log's own step numbers
     seconds: Floats  # as printed, so also NaN, infinite, zero or negative
-    # one unit in the last significant place printed: 0.1 for NeMo 1's `24.00`, 0 where nothing was rounded
+    # one unit in the last significant place printed: 0.1 for NeMo 1's `24.00`, 0 where
+    # nothing was rounded
     resolution_seconds: Floats
     line: Integers  # 1-based line in the log
-    # how many steps `seconds` is the mean of, up to and with this one, where a log prints only every n-th step
+    # how many steps `seconds` is the mean of, up to and with this one, where a log
+    # prints only every n-th step
     mean_of: Integers
     asynchronous: Flags  # the time is that of dispatching the step only
     loss: Floats
@@ -69,19 +76,25 @@ class Steps:
     skipped_steps: Floats  # how many of the steps since the line before moved no weight
     step_tokens: Floats  # the tokens of a step, as the log counts them
     samples_per_second: Floats  # of all GPUs
-    stamp: Floats  # the clock of the line: seconds since any moment that is one for the segment
-    since: Floats  # from when on the clock of the line counts, where that is not the stamp of the line before
-    # the evaluations and saves (`PauseKind`) that are printed between the line before and this one, if more time passed
-    # than the steps took; 0 for none
+    # the clock of the line: seconds since any moment that is one for the segment
+    stamp: Floats
+    # from when on the clock of the line counts, where that is not the stamp of the line
+    # before
+    since: Floats
+    # the evaluations and saves (`PauseKind`) that are printed between the line before
+    # and this one, if more time passed than the steps took; 0 for none
     paused: Integers
-    throughput: Floats  # work per second by a timer of the log's own, in any unit, beside times that follow from stamps
+    # work per second by a timer of the log's own, in any unit, beside times that follow
+    # from stamps
+    throughput: Floats
 
     def __len__(self) -> int:
         return len(self.index)
 
 
 class LazySteps(Steps):
-    """Steps of which a column is made when it is first looked at: most columns of most logs never are."""
+    """Steps of which a column is made when it is first looked at: most columns of most
+    logs never are."""
 
     __slots__ = ()
 
@@ -90,7 +103,8 @@ class LazySteps(Steps):
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> NDArray[Any]:
-        """Return a column that was not looked at before, and keep it as the field that it is."""
+        """Return a column that was not looked at before, and keep it as the field that
+        it is."""
         if name not in Steps.__slots__:
             raise AttributeError(f"steps have no {name}", name=name, obj=self)
         column = self._make_column(name)
@@ -103,21 +117,36 @@ class DropReason(StrEnum):
 
     TORN = "torn"  # it was cut, or had foreign text in it
     REPEATED = "repeated"  # the step was printed before, with the same time
-    REPEAT_DISAGREES = "repeat-disagrees"  # with a time more than 1 % different; the slower one is kept
+    # with a time more than 1 % different; the slower one is kept
+    REPEAT_DISAGREES = "repeat-disagrees"
     OTHER_RANK = "other-rank"  # another rank printed the same steps
     OTHER_DIALECT = "other-dialect"  # it is of a dialect with fewer steps in the log
-    OTHER_RECORDS = "other-records"  # of steps of which other records are kept: one step of many, or means of all
-    UNKNOWN_STEP = "unknown-step"  # its step number is rounded and follows from nothing else
+    # of steps of which other records are kept: one step of many, or means of all
+    OTHER_RECORDS = "other-records"
+    UNKNOWN_STEP = (
+        "unknown-step"  # its step number is rounded and follows from nothing else
+    )
     RAMPED_UP = "ramped-up"  # the batch still grew to the size that it is to have
-    TWO_WRITERS = "two-writers"  # half of all steps come again with another time: another process writes into this file
-    INTERLEAVED = "interleaved"  # two processes that write into the same file are at different steps
-    RUNNING_AVERAGE = "running-average"  # the time is kept, and looks like a mean since the start of the run
-    CLOCK_RESTARTED = "clock-restarted"  # the time so far is short again, while the steps go on: a resumed run
-    LEFT_OUT = "left-out"  # the time of a step contains a test or a checkpoint, which is left out
-    RATE_OF_SAMPLES = "rate-of-samples"  # the rate is kept as one of steps, and is printed as one of samples or tokens
-    TIMES_DISAGREE = "times-disagree"  # the time is kept, and another source in the log contradicts it
-    OTHER_UNIT = "other-unit"  # the time is kept in seconds; by the clock it was written in another unit
-    PARTLY_TIMED = "partly-timed"  # the time is kept as the mean of the steps behind a validation
+    # half of all steps come again with another time: another process writes into this
+    # file
+    TWO_WRITERS = "two-writers"
+    # two processes that write into the same file are at different steps
+    INTERLEAVED = "interleaved"
+    # the time is kept, and looks like a mean since the start of the run
+    RUNNING_AVERAGE = "running-average"
+    # the time so far is short again, while the steps go on: a resumed run
+    CLOCK_RESTARTED = "clock-restarted"
+    # the time of a step contains a test or a checkpoint, which is left out
+    LEFT_OUT = "left-out"
+    # the rate is kept as one of steps, and is printed as one of samples or tokens
+    RATE_OF_SAMPLES = "rate-of-samples"
+    # the time is kept, and another source in the log contradicts it
+    TIMES_DISAGREE = "times-disagree"
+    # the time is kept in seconds; by the clock it was written in another unit
+    OTHER_UNIT = "other-unit"
+    PARTLY_TIMED = (
+        "partly-timed"  # the time is kept as the mean of the steps behind a validation
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +168,8 @@ class DroppedRecords:
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """A dialect of a baseline file that finds no step in a log; 0 and empty where no line holds its `find`."""
+    """A dialect of a baseline file that finds no step in a log; 0 and empty where no
+    line holds its `find`."""
 
     dialect: str
     find: str
@@ -160,15 +190,19 @@ class StatedField(StrEnum):
     SEQUENCE = "sequence length"
     BATCH = "global batch size"
     MODEL = "model"  # perhaps with its size
-    QUANTIZATION = "quantization"  # the numbers that it computes with; `none` says that they are 16 or 32 bit floats
+    # the numbers that it computes with; `none` says that they are 16 or 32 bit floats
+    QUANTIZATION = "quantization"
     NAMED = "named"  # the name of an experiment
     ENGINE = "engine"  # one that keeps values to itself
     OBJECTIVE = "objective"  # rewards or preferences in place of the next token
     PROFILER = "profiler"  # one that was switched
     MICRO_BATCH = "micro batch size"
     LAYOUT = "parallelism"  # the sizes of the parallel groups, as the log lists them
-    NUMBERS = "precision"  # the floats that it computes with, where nothing quantizes them
-    # Read from the settings before the first step; a value begins with the name of its setting.
+    NUMBERS = (
+        "precision"  # the floats that it computes with, where nothing quantizes them
+    )
+    # Read from the settings before the first step; a value begins with the name of its
+    # setting.
     MODEL_SIZES = "model sizes"
     FFN = "ffn size"
     MOE_FFN = "expert ffn size"
@@ -194,7 +228,9 @@ class StatedField(StrEnum):
     POWER_LIMIT = "power limit"
     SEQUENCES = "sequence lengths"
     BATCH_PARTS = "batch of a gpu"
-    BITS = "bits"  # of the numbers that weights are loaded as, and that it computes with
+    BITS = (
+        "bits"  # of the numbers that weights are loaded as, and that it computes with
+    )
     KERNELS = "kernels"
     LISTING = "listing"  # that a dump contains only what is not the default
 
@@ -210,7 +246,8 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class ProgressRecord:
-    """What a run prints while it trains, without a step and a time; NaN for what is not printed."""
+    """What a run prints while it trains, without a step and a time; NaN for what is not
+    printed."""
 
     line: int
     loss: float
@@ -231,16 +268,22 @@ class Segment:
     first_step: int = 0  # the number that its dialect gives to the first step of a run
     # what the log states of it, in its order, before its first step but for a profiler
     stated: tuple[Statement, ...] = ()
-    loss_digits: int = 0  # the largest number of digits of a loss, 0 where none is printed
+    loss_digits: int = (
+        0  # the largest number of digits of a loss, 0 where none is printed
+    )
     rewards: bool = False  # its records hold rewards
     doubt: str = ""  # what else in the log contradicts its times, in words
-    # what was printed before the record of a whole run, if that is all that its steps are
+    # what was printed before the record of a whole run, if that is all that its steps
+    # are
     progress: tuple[ProgressRecord, ...] = ()
-    bad_validation_line: int = 0  # the first line with a validation loss that is NaN or infinite, 0 for none
+    bad_validation_line: int = (
+        0  # the first line with a validation loss that is NaN or infinite, 0 for none
+    )
 
 
 class EndingCode(StrEnum):
-    """How a log ended, the stronger cause first, and last what makes that a log does not say it."""
+    """How a log ended, the stronger cause first, and last what makes that a log does
+    not say it."""
 
     TIME_LIMIT = "time-limit"
     NODE_FAILURE = "node-failure"
@@ -275,7 +318,9 @@ class Ending:
     nodes: str = ""  # the nodes that the line says failed, as Slurm writes nodes
     beside: Ending | None = None  # what else happened, before it or because of it
     went_on: bool = False  # steps follow, so it may be no more than a warning
-    before_training: bool = False  # a standard error shows that training began behind it
+    before_training: bool = (
+        False  # a standard error shows that training began behind it
+    )
 
 
 class CheckpointAction(StrEnum):
@@ -287,14 +332,18 @@ class CheckpointAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRecord:
-    """One line that says that a checkpoint was saved or loaded, and perhaps how long that took."""
+    """One line that says that a checkpoint was saved or loaded, and perhaps how long
+    that took."""
 
     action: CheckpointAction
     line: int
     seconds: float | None = None
     rank: str = ""
-    part: int = 0  # the 1-based number of the segment that it belongs to, 0 where it is none's
-    dispatched: bool = False  # the time may be that of handing a save over only, while training went on
+    part: int = (
+        0  # the 1-based number of the segment that it belongs to, 0 where it is none's
+    )
+    # the time may be that of handing a save over only, while training went on
+    dispatched: bool = False
     torn: bool = False  # the line has a time that cannot be read
 
 
@@ -308,12 +357,26 @@ class Checkpoints:
     @property
     def load_line(self) -> int:
         """The first line that says that a checkpoint was loaded, 0 for none."""
-        return next((record.line for record in self.records if record.action is CheckpointAction.LOAD), 0)
+        return next(
+            (
+                record.line
+                for record in self.records
+                if record.action is CheckpointAction.LOAD
+            ),
+            0,
+        )
 
     @property
     def save_line(self) -> int:
         """The first line that says that a checkpoint was saved, 0 for none."""
-        return next((record.line for record in self.records if record.action is CheckpointAction.SAVE), 0)
+        return next(
+            (
+                record.line
+                for record in self.records
+                if record.action is CheckpointAction.SAVE
+            ),
+            0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +388,9 @@ class ParsedLog:
     dropped: tuple[DroppedRecords, ...] = ()
     ending: Ending | None = None
     started: datetime | None = None
-    nccl_line: int = 0  # between the first and the last NCCL line (not always the very last) every part is traced
+    # between the first and the last NCCL line (not always the very last) every part is
+    # traced
+    nccl_line: int = 0
     nccl_last_line: int = 0
     checkpoints: Checkpoints = Checkpoints()
     environment: Pairs = ()  # the versions and the container that it names
@@ -333,10 +398,15 @@ class ParsedLog:
     size_bytes: int = 0
     lines: int = 0
     prints_loss: bool = True  # its dialect prints the loss of each step
-    begun_again_line: int = 0  # where a process started behind the last step of a finished run
-    # the log as other dialects read it, where baseline files define some: which one counts is known when the run is
+    begun_again_line: int = (
+        0  # where a process started behind the last step of a finished run
+    )
+    # the log as other dialects read it, where baseline files define some: which one
+    # counts is known when the run is
     readings: tuple[ParsedLog, ...] = ()
-    unread: tuple[Unread, ...] = ()  # why the dialects of baseline files find none, of a log without any step
+    unread: tuple[
+        Unread, ...
+    ] = ()  # why the dialects of baseline files find none, of a log without any step
 
     @property
     def dialects(self) -> frozenset[str]:
@@ -344,23 +414,34 @@ class ParsedLog:
         return frozenset(log.dialect for log in (self, *self.readings) if log.dialect)
 
     def read_as(self, *dialects: str) -> ParsedLog:
-        """Return the log as the first of these dialects reads it, as it is where none of them does."""
+        """Return the log as the first of these dialects reads it, as it is where none
+        of them does."""
         by_name = {log.dialect: log for log in (self, *self.readings)}
         read = next((by_name[name] for name in dialects if name in by_name), self)
-        return replace(read, fingerprint=self.fingerprint, size_bytes=self.size_bytes, readings=())
+        return replace(
+            read, fingerprint=self.fingerprint, size_bytes=self.size_bytes, readings=()
+        )
 
     def with_quotes(self, change: Callable[[Quote], Quote]) -> ParsedLog:
         """Return the log with each text changed that is quoted from it."""
         return replace(
             self,
             ending=change_ending(self.ending, change),
-            dropped=tuple(replace(each, quote=each.quote and change(each.quote)) for each in self.dropped),
-            unread=tuple(replace(each, quote=each.quote and change(each.quote)) for each in self.unread),
+            dropped=tuple(
+                replace(each, quote=each.quote and change(each.quote))
+                for each in self.dropped
+            ),
+            unread=tuple(
+                replace(each, quote=each.quote and change(each.quote))
+                for each in self.unread
+            ),
             readings=tuple(reading.with_quotes(change) for reading in self.readings),
         )
 
 
-def change_ending(ending: Ending | None, change: Callable[[Quote], Quote]) -> Ending | None:
+def change_ending(
+    ending: Ending | None, change: Callable[[Quote], Quote]
+) -> Ending | None:
     """Return how a log ended with each text changed that is quoted from it."""
     if ending is None:
         return None

@@ -1,7 +1,8 @@
-"""What is measured: each metric is declared once, here, with its formula and with all that reports need to show it.
+"""What is measured: each metric is declared once, here, with its formula and with all
+that reports need to show it.
 
-The FLOPs of one training sequence are as the recipe documents count them (`core/flops.py`), or those that a framework
-logs.
+The FLOPs of one training sequence are as the recipe documents count them
+(`core/flops.py`), or those that a framework logs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ STEP_TIME = "step_time_seconds"
 
 
 class Statistic(Enum):
-    """How the values that a log prints step by step become one: those of the window, or of all sound steps."""
+    """How the values that a log prints step by step become one: those of the window, or
+    of all sound steps."""
 
     MEAN_OF_WINDOW = "mean of the window"
     LARGEST_OF_RUN = "largest of the run"
@@ -35,12 +37,13 @@ class Definition(NamedTuple):
     larger_is_better: bool | None
     """None: neither is better."""
     formula: Callable[[Baseline, float], float | None] | None = None
-    """Its value at a step time in seconds, None where a configuration has none. With a formula a baseline expects a
-    value of it, and a tolerance may limit it."""
+    """Its value at a step time in seconds, None where a configuration has none. With a
+    formula a baseline expects a value of it, and a tolerance may limit it."""
     printed: tuple[str, Statistic] | None = None
     """The column of `Steps` that it is taken from, where a log prints it."""
     label: str = ""
-    """How a row of the terminal's and the page's tables calls it; empty: it has no row."""
+    """How a row of the terminal's and the page's tables calls it; empty: it has no
+    row."""
     form: str = "{:g}"
     """How such a row writes a value."""
     is_property: bool = False
@@ -66,21 +69,37 @@ def _compute_tokens_per_gpu(baseline: Baseline, seconds: float) -> float | None:
 
 
 def _compute_mfu(baseline: Baseline, seconds: float) -> float | None:
-    return None if is_logged(baseline.configuration) else _compute_utilization(baseline, seconds)
+    return (
+        None
+        if is_logged(baseline.configuration)
+        else _compute_utilization(baseline, seconds)
+    )
 
 
 def _compute_logged_mfu(baseline: Baseline, seconds: float) -> float | None:
-    return _compute_utilization(baseline, seconds) if is_logged(baseline.configuration) else None
+    return (
+        _compute_utilization(baseline, seconds)
+        if is_logged(baseline.configuration)
+        else None
+    )
 
 
 def _compute_utilization(baseline: Baseline, seconds: float) -> float | None:
-    utilization = compute_model_flops_utilization(baseline.configuration, seconds, baseline.peak_tflops)
-    return None if math.isnan(utilization) else utilization  # no baseline file states that peak, or no log the work
+    utilization = compute_model_flops_utilization(
+        baseline.configuration, seconds, baseline.peak_tflops
+    )
+    return (
+        None if math.isnan(utilization) else utilization
+    )  # no baseline file states that peak, or no log the work
 
 
 def _compute_tflops_per_gpu(baseline: Baseline, seconds: float) -> float | None:
     configuration = baseline.configuration
-    return None if is_logged(configuration) else compute_tflops_per_gpu(configuration, seconds)
+    return (
+        None
+        if is_logged(configuration)
+        else compute_tflops_per_gpu(configuration, seconds)
+    )
 
 
 def _compute_logged_tflops(baseline: Baseline, seconds: float) -> float | None:
@@ -95,16 +114,35 @@ def _compute_days_to_1t_tokens(baseline: Baseline, seconds: float) -> float | No
 # Reports list metrics in this order.
 METRICS = {
     STEP_TIME: Definition(
-        "s", larger_is_better=False, formula=_get_step_time, label="step time", form="{:#.4g} s", is_property=True
+        "s",
+        larger_is_better=False,
+        formula=_get_step_time,
+        label="step time",
+        form="{:#.4g} s",
+        is_property=True,
     ),
     "step_time_mean_seconds": Definition("s", larger_is_better=False),
     "step_time_trimmed_mean_seconds": Definition("s", larger_is_better=False),
     "step_time_cv": Definition("", larger_is_better=False),
     "tokens_per_second": Definition(
-        "tokens/s", larger_is_better=True, formula=_compute_tokens, label="tokens/s", form="{:,.0f}", is_property=True
+        "tokens/s",
+        larger_is_better=True,
+        formula=_compute_tokens,
+        label="tokens/s",
+        form="{:,.0f}",
+        is_property=True,
     ),
-    "tokens_per_second_per_gpu": Definition("tokens/s", larger_is_better=True, formula=_compute_tokens_per_gpu),
-    "mfu": Definition("", larger_is_better=True, formula=_compute_mfu, label="MFU", form="{:.2%}", is_property=True),
+    "tokens_per_second_per_gpu": Definition(
+        "tokens/s", larger_is_better=True, formula=_compute_tokens_per_gpu
+    ),
+    "mfu": Definition(
+        "",
+        larger_is_better=True,
+        formula=_compute_mfu,
+        label="MFU",
+        form="{:.2%}",
+        is_property=True,
+    ),
     "tflops_per_gpu": Definition(
         "TFLOP/s",
         larger_is_better=True,
@@ -114,7 +152,12 @@ METRICS = {
         is_property=True,
     ),
     "mfu_logged": Definition(
-        "", larger_is_better=True, formula=_compute_logged_mfu, label="MFU (logged)", form="{:.2%}", is_property=True
+        "",
+        larger_is_better=True,
+        formula=_compute_logged_mfu,
+        label="MFU (logged)",
+        form="{:.2%}",
+        is_property=True,
     ),
     # Of a run whose FLOPs a formula counts it stands in JSON only.
     "logged_tflops_per_gpu": Definition(
@@ -136,7 +179,9 @@ METRICS = {
     "weak_scaling_efficiency": Definition("", larger_is_better=True),
     # More memory is no regression: a recipe may use what is there.
     "peak_memory_bytes": Definition(
-        "bytes", larger_is_better=None, printed=("peak_memory_bytes", Statistic.LARGEST_OF_RUN)
+        "bytes",
+        larger_is_better=None,
+        printed=("peak_memory_bytes", Statistic.LARGEST_OF_RUN),
     ),
     "checkpoint_save_seconds": Definition("s", larger_is_better=False),
     "checkpoint_save_dispatch_seconds": Definition("s", larger_is_better=False),
@@ -144,13 +189,20 @@ METRICS = {
     "checkpoint_saves": Definition("", larger_is_better=None),
 }
 
-BUDGETED = ("checkpoint_save_seconds", "checkpoint_save_dispatch_seconds", "checkpoint_load_seconds")
+BUDGETED = (
+    "checkpoint_save_seconds",
+    "checkpoint_save_dispatch_seconds",
+    "checkpoint_load_seconds",
+)
 """Metrics of which a baseline file can say the largest value."""
 
 
 def list_rows() -> Iterator[tuple[str, Definition]]:
-    """Yield name and definition of the metrics that have a row in the tables of the terminal and the page."""
-    return ((name, definition) for name, definition in METRICS.items() if definition.label)
+    """Yield name and definition of the metrics that have a row in the tables of the
+    terminal and the page."""
+    return (
+        (name, definition) for name, definition in METRICS.items() if definition.label
+    )
 
 
 def list_property_names() -> tuple[str, ...]:
@@ -158,39 +210,59 @@ def list_property_names() -> tuple[str, ...]:
     return tuple(name for name, definition in METRICS.items() if definition.is_property)
 
 
-# --- what follows from a step time ------------------------------------------------------------------------
+# --- what follows from a step time ----------------------------------------------------
 
 
-def compute_tokens_per_second(configuration: Configuration, step_seconds: float) -> float:
-    """Return tokens per second of the whole run: sequence length x global batch size / step time in seconds.
+def compute_tokens_per_second(
+    configuration: Configuration, step_seconds: float
+) -> float:
+    """Return tokens per second of the whole run: sequence length x global batch size /
+    step time in seconds.
 
     0 where a file states one of them not.
     """
-    return configuration.architecture.sequence_length * configuration.global_batch_size / step_seconds
+    return (
+        configuration.architecture.sequence_length
+        * configuration.global_batch_size
+        / step_seconds
+    )
 
 
 def compute_tflops_per_gpu(configuration: Configuration, step_seconds: float) -> float:
-    """Return model TFLOP/s per GPU: global batch size x model FLOPs / step time in seconds / GPUs / 1e12.
+    """Return model TFLOP/s per GPU: global batch size x model FLOPs / step time in
+    seconds / GPUs / 1e12.
 
-    Without a formula it is what its framework logs of a step, NaN where that is not known either.
+    Without a formula it is what its framework logs of a step, NaN where that is not
+    known either.
     """
     if is_logged(configuration):
         return (configuration.logged_tflop or math.nan) / step_seconds
-    flops = configuration.global_batch_size * count_model_flops(configuration.architecture)
+    flops = configuration.global_batch_size * count_model_flops(
+        configuration.architecture
+    )
     return flops / step_seconds / configuration.key.gpus / 1e12
 
 
-def compute_model_flops_utilization(configuration: Configuration, step_seconds: float, peak_tflops: float) -> float:
-    """Return MFU as a fraction (0.4759 is printed as 47.59 %) of the peak TFLOP/s of one GPU at this precision."""
+def compute_model_flops_utilization(
+    configuration: Configuration, step_seconds: float, peak_tflops: float
+) -> float:
+    """Return MFU as a fraction (0.4759 is printed as 47.59 %) of the peak TFLOP/s of
+    one GPU at this precision."""
     return compute_tflops_per_gpu(configuration, step_seconds) / peak_tflops
 
 
 def is_logged(configuration: Configuration) -> bool:
-    """Whether no formula counts the FLOPs of a model: only its framework may, in the log."""
+    """Whether no formula counts the FLOPs of a model: only its framework may, in the
+    log."""
     return configuration.architecture.formula == NO_FORMULA
 
 
-def compute_days_to_1t_tokens(configuration: Configuration, step_seconds: float) -> float | None:
-    """Return days to train on 1e12 tokens; None for a proxy, which is not the model (the documents print NA)."""
+def compute_days_to_1t_tokens(
+    configuration: Configuration, step_seconds: float
+) -> float | None:
+    """Return days to train on 1e12 tokens; None for a proxy, which is not the model
+    (the documents print NA)."""
     tokens = compute_tokens_per_second(configuration, step_seconds)
-    return None if configuration.proxy or not tokens else TOKENS / tokens / SECONDS_PER_DAY
+    return (
+        None if configuration.proxy or not tokens else TOKENS / tokens / SECONDS_PER_DAY
+    )

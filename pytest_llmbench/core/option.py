@@ -77,7 +77,8 @@ def name_destination(flag: str) -> str:
 
 
 def declare(usage: str, meaning: str, **properties: Any) -> Any:
-    """Declare a field of `OptionRecord` by its row; Any, since the field has its type."""
+    """Declare a field of `OptionRecord` by its row; Any, since the field has its
+    type."""
     return Option(usage, meaning, **properties)
 
 
@@ -106,7 +107,11 @@ class OptionRecord:  # noqa: PLW1641 (no key of a dictionary)
 
     def __repr__(self) -> str:
         defaults = list_defaults(type(self))
-        changed = {name: value for name, value in self.__dict__.items() if value != defaults[name]}
+        changed = {
+            name: value
+            for name, value in self.__dict__.items()
+            if value != defaults[name]
+        }
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -116,11 +121,21 @@ class OptionRecord:  # noqa: PLW1641 (no key of a dictionary)
 def list_defaults(kind: type[OptionRecord]) -> Mapping[str, Any]:
     """Return the default of each field of a record, in the order of declaration."""
     bases = [base for base in reversed(kind.__mro__) if issubclass(base, OptionRecord)]
-    declared = {name: getattr(kind, name) for base in bases for name in base.__annotations__}
-    return {name: value.make_default() if isinstance(value, Option) else value for name, value in declared.items()}
+    declared = {
+        name: getattr(kind, name) for base in bases for name in base.__annotations__
+    }
+    return {
+        name: value.make_default() if isinstance(value, Option) else value
+        for name, value in declared.items()
+    }
 
 
 def list_rows(kind: type[OptionRecord]) -> dict[str, Option]:
     """Return the rows of a record by the name of the field."""
     bases = [vars(base) for base in reversed(kind.__mro__)]
-    return {name: row for base in bases for name, row in base.items() if isinstance(row, Option)}
+    return {
+        name: row
+        for base in bases
+        for name, row in base.items()
+        if isinstance(row, Option)
+    }

@@ -41,7 +41,9 @@ def parse_age(text: str) -> timedelta:
     """Read `90m`, `36h`, `1.5d` or `2w`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mhdw])", text)
     if not match or float(match[1]) == 0:
-        raise ValueError("expected a number above 0 with m, h, d or w (m: minutes), such as 36h")
+        raise ValueError(
+            "expected a number above 0 with m, h, d or w (m: minutes), such as 36h"
+        )
     return timedelta(minutes=float(match[1]) * MINUTES[match[2]])
 
 
@@ -124,20 +126,28 @@ def parse_checks(text: str) -> tuple[PreflightCheck, ...]:
             raise ValueError(f"{name} cannot be overruled: {reason}")
         if name not in allowed:
             expected = f"expected some of {', '.join(allowed)}"
-            raise ValueError(f"no check {name!r}{did_you_mean(name, allowed)}: {expected}")
+            raise ValueError(
+                f"no check {name!r}{did_you_mean(name, allowed)}: {expected}"
+            )
     return tuple(PreflightCheck(name) for name in dict.fromkeys(names))
 
 
 # --- more than one text: raises SettingsError with the value as it was written --------
 
 
-def list_folders(values: OptionValues, option: Option, directory: Path) -> tuple[Path, ...]:
+def list_folders(
+    values: OptionValues, option: Option, directory: Path
+) -> tuple[Path, ...]:
     """Return folders that exist."""
     paths = values.get(option.dest) or ()
-    return tuple(_find_folder(values.state(option.flag, path), path, directory) for path in paths)
+    return tuple(
+        _find_folder(values.state(option.flag, path), path, directory) for path in paths
+    )
 
 
-def list_tolerances(values: OptionValues, option: Option, _directory: Path) -> tuple[Tolerance, ...]:
+def list_tolerances(
+    values: OptionValues, option: Option, _directory: Path
+) -> tuple[Tolerance, ...]:
     """Merge the tolerances of the command line with those of the ini file."""
     from pytest_llmbench.core.baseline_records import ToleranceSource
     from pytest_llmbench.core.tolerance import merge_tolerances, parse_tolerances
@@ -152,7 +162,9 @@ def list_tolerances(values: OptionValues, option: Option, _directory: Path) -> t
     return merge_tolerances(*layers)
 
 
-def list_patterns(values: OptionValues, option: Option, directory: Path) -> tuple[str, ...]:
+def list_patterns(
+    values: OptionValues, option: Option, directory: Path
+) -> tuple[str, ...]:
     """Expand files of patterns, one a line, `#` starts a comment; skip suite files."""
     patterns: list[str] = []
     for pattern in map(str, values.get(option.dest) or ()):
@@ -214,7 +226,8 @@ def find_cluster(values: OptionValues, option: Option, directory: Path) -> Path 
 
 
 def find_output(values: OptionValues, option: Option, directory: Path) -> Path | None:
-    """Return the path of a file, or for --llmb-record of a folder, that can be written."""
+    """Return the path of a file, or for --llmb-record of a folder, that can be
+    written."""
     text = values.get_text(option.flag)
     if text is None:
         return None
@@ -231,7 +244,9 @@ def find_page(values: OptionValues, option: Option, directory: Path) -> Path | N
     path = find_output(values, option, directory)
     if path is not None and importlib.util.find_spec("jinja2") is None:
         remedy = "pip install 'pytest-llmbench[html]'"
-        _refuse(f"{option.flag}={path} needs the package jinja2, which is not installed: {remedy}")
+        _refuse(
+            f"{option.flag}={path} needs the package jinja2, which is not installed: {remedy}"
+        )
     return path
 
 
@@ -256,7 +271,8 @@ def _get_single(values: OptionValues, option: Option) -> object:
 
 
 def make_path(stated: str, value: object, directory: Path) -> Path:
-    """Return a path relative to `directory`; `stated` is the option as it was written."""
+    """Return a path relative to `directory`; `stated` is the option as it was
+    written."""
     from pytest_llmbench.core.userfile import expand_home
 
     if not str(value).strip():
@@ -300,7 +316,9 @@ def _require_writable(stated: str, path: Path, *, folder: bool) -> None:
     if not folder and os.path.exists(path) and is_stream(path):
         return
     above = (path, *path.parents)
-    parent = next(place for place in above if os.path.exists(place) and (place != path or folder))
+    parent = next(
+        place for place in above if os.path.exists(place) and (place != path or folder)
+    )
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         remedy = "give another place, or ask for permission"
         _refuse(f"{stated}: cannot write below {parent}; {remedy}")

@@ -8,17 +8,30 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
-from pytest_llmbench.core.option import Option, OptionRecord, list_rows, name_destination
+from pytest_llmbench.core.option import (
+    Option,
+    OptionRecord,
+    list_rows,
+    name_destination,
+)
 from pytest_llmbench.core.option_origins import Origin, Origins, Written, format_value
 
 
 class OptionValues(ChainMap[str, Any]):
     """Values by `dest`: options come before ini keys. None and "" are not given."""
 
-    def __init__(self, typed: Mapping[str, Any], ini: Mapping[str, Any], origins: Origins | None = None) -> None:
-        """`origins` has the place of each value; without it ini keys are from "the ini file"."""
+    def __init__(
+        self,
+        typed: Mapping[str, Any],
+        ini: Mapping[str, Any],
+        origins: Origins | None = None,
+    ) -> None:
+        """`origins` has the place of each value; without it ini keys are from "the ini
+        file"."""
         super().__init__(dict(typed), dict(ini))
-        stated = {name: Origin(Written.INI, name) for name, value in ini.items() if value}
+        stated = {
+            name: Origin(Written.INI, name) for name, value in ini.items() if value
+        }
         self.origins = stated if origins is None else origins
 
     @classmethod
@@ -41,7 +54,8 @@ class OptionValues(ChainMap[str, Any]):
         return None if value is None or value == "" else str(value).strip()
 
     def state(self, flag: str, value: object) -> str:
-        """Return a value as it was written: `--llmb-trend=fial`, or `pytest.ini: llmb_trend = fial`."""
+        """Return a value as it was written: `--llmb-trend=fial`, or `pytest.ini:
+        llmb_trend = fial`."""
         return format_value(self.origins, flag, value)
 
     def parse(self, flag: str, text: str, parse: Callable[[str], Any]) -> Any:
@@ -49,25 +63,36 @@ class OptionValues(ChainMap[str, Any]):
         try:
             return parse(text)
         except OverflowError:
-            raise SettingsError(f"{self.state(flag, text)}: found a number that is too large") from None
+            raise SettingsError(
+                f"{self.state(flag, text)}: found a number that is too large"
+            ) from None
         except ValueError as error:
             raise SettingsError(f"{self.state(flag, text)}: {error}") from None
 
 
 def refuse_blank(values: Mapping[str, Any]) -> None:
-    """Raise SettingsError for an option whose value is blank; `values` are by `dest`."""
+    """Raise SettingsError for an option whose value is blank; `values` are by
+    `dest`."""
     for name, value in values.items():
         if isinstance(value, str) and not value.strip():
             flag = f"--{name.replace('_', '-')}"
-            raise SettingsError(f"{flag}= is empty: give a value, or leave the option out")
+            raise SettingsError(
+                f"{flag}= is empty: give a value, or leave the option out"
+            )
 
 
-def resolve_fields(kind: type[OptionRecord], values: OptionValues, directory: Path) -> dict[str, Any]:
-    """Return the values of the fields that are options, by name; paths are relative to `directory`.
+def resolve_fields(
+    kind: type[OptionRecord], values: OptionValues, directory: Path
+) -> dict[str, Any]:
+    """Return the values of the fields that are options, by name; paths are relative to
+    `directory`.
 
     Raises SettingsError for the first invalid value.
     """
-    return {name: resolve_option(option, values, directory) for name, option in list_rows(kind).items()}
+    return {
+        name: resolve_option(option, values, directory)
+        for name, option in list_rows(kind).items()
+    }
 
 
 def resolve_option(option: Option, values: OptionValues, directory: Path) -> Any:

@@ -31,7 +31,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class ComparedConfiguration:
-    """A configuration beside its reference: the efficiency or speed-up, a ratio of step times."""
+    """A configuration beside its reference: the efficiency or speed-up, a ratio of step
+    times."""
 
     key: Key
     reference: Key
@@ -52,7 +53,9 @@ class Finding(StrEnum):
     SURVIVED = "SURVIVED"
     NOTHING_JUDGED = "NOTHING_JUDGED"
     SLOW_NODE = "SLOW_NODE"
-    SUSPECT_NODES = "SUSPECT_NODES"  # a slow node is evident, and which one cannot be told yet
+    SUSPECT_NODES = (
+        "SUSPECT_NODES"  # a slow node is evident, and which one cannot be told yet
+    )
     NO_NODE = "NO_NODE"  # none is evident
     NOTHING_TO_TELL = "NOTHING_TO_TELL"
 
@@ -71,13 +74,15 @@ class CheckKind(StrEnum):
 
     @property
     def test_name(self) -> str:
-        """The name of its test in the built-in suite, and of the file: `test_weak_scaling`."""
+        """The name of its test in the built-in suite, and of the file:
+        `test_weak_scaling`."""
         return f"test_{self.replace('-', '_')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one item besides the configurations says: of several of them together, or of the gate itself."""
+    """What one item besides the configurations says: of several of them together, or of
+    the gate itself."""
 
     kind: CheckKind
     id: str
@@ -90,7 +95,9 @@ class Check:
     members: tuple[Key, ...] = ()  # all that could be compared
     compared: tuple[ComparedConfiguration, ...] = ()  # those that were
     timed: str = TimedBy.WINDOW  # the value of --llmb-timed
-    about: tuple[Key, ...] = ()  # a selection of one of these configurations selects the item
+    about: tuple[
+        Key, ...
+    ] = ()  # a selection of one of these configurations selects the item
 
     @property
     def failed(self) -> bool:
@@ -105,17 +112,22 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class UnmatchedRun:
-    """A run that no baseline fits, or an entry that could not be read: an item that fails unless it is allowed."""
+    """A run that no baseline fits, or an entry that could not be read: an item that
+    fails unless it is allowed."""
 
     id: str
     reason: Reason
     text: str
     path: Path
-    candidates: tuple[Key, ...] = ()  # the configurations of which an older run must not stand for it
+    candidates: tuple[
+        Key, ...
+    ] = ()  # the configurations of which an older run must not stand for it
     nearest: tuple[Key, ...] = ()  # those that differ least
     started: datetime | None = None
     message: str = ""  # the text of its item
-    about: tuple[Key, ...] = ()  # all that it may be a run of: a selection of one of them selects it
+    about: tuple[
+        Key, ...
+    ] = ()  # all that it may be a run of: a selection of one of them selects it
     summary: str = ""  # the text as a list of runs shows it
     advice: str = ""  # the options that would match it
 
@@ -145,20 +157,29 @@ class Outcome:
     status: Status
     judgement: Judgement
     others: tuple[Judgement, ...] = ()  # the verdicts against further baselines
-    context: tuple[str, ...] = ()  # the sentences that the whole session adds: first that nothing was judged, then why
+    context: tuple[
+        str, ...
+    ] = ()  # the sentences that the whole session adds: first that nothing was judged, then why
     recorded: str = ""  # what was written instead of judging
     recorded_seconds: float | None = None
     message: str = ""  # the text of the item
     jobs: tuple[LaunchedJob, ...] = ()  # those that were launched for it, in order
     nodes: str = ""  # what the jobs tell of the nodes
-    slow_nodes: tuple[str, ...] = ()  # those that were slow each time, while others were not
-    resumption: Resumption | None = None  # how to go on with its session, where that only collected
+    slow_nodes: tuple[
+        str, ...
+    ] = ()  # those that were slow each time, while others were not
+    resumption: Resumption | None = (
+        None  # how to go on with its session, where that only collected
+    )
     trials: TrialReport | None = None  # what an A/B or a search over builds says
-    baselines: tuple[Path, ...] = ()  # the folders with which later sessions judge against what was recorded
+    baselines: tuple[
+        Path, ...
+    ] = ()  # the folders with which later sessions judge against what was recorded
 
     @property
     def judged(self) -> bool:
-        """Whether the verdict rests on a valid run, and nothing in the session puts it in doubt."""
+        """Whether the verdict rests on a valid run, and nothing in the session puts it
+        in doubt."""
         return self.judgement.verdict in JUDGED and not self.context
 
     @property
@@ -175,20 +196,29 @@ class Outcome:
 class CautionCode(StrEnum):
     """What a caution is about: stable, for programs that read the JSON document."""
 
-    REPORTED_ONLY = "reported-only"  # a check found a change to slower that fails nothing because nobody asked it to
-    NOT_ASSERTED = "not-asserted"  # a user's test passed, or was skipped, though the verdict on it is red
-    LEFT_OUT = "left-out-by-selection"  # a selection left out items that are about several configurations
+    # a check found a change to slower that fails nothing because nobody asked it to
+    REPORTED_ONLY = "reported-only"
+    # a user's test passed, or was skipped, though the verdict on it is red
+    NOT_ASSERTED = "not-asserted"
+    # a selection left out items that are about several configurations
+    LEFT_OUT = "left-out-by-selection"
     DESELECTED = "deselected"  # items that were deselected by id, or by a conftest
     NOT_RUN = "not-run"  # selected items that did not run
-    SKIPPED_ITEMS = "skipped-items"  # items that a mark or a conftest skipped before there was a verdict
-    # runs without a configuration, or in files that are not read, which may be newer ones of what was judged
+    # items that a mark or a conftest skipped before there was a verdict
+    SKIPPED_ITEMS = "skipped-items"
+    # runs without a configuration, or in files that are not read, which may be newer
+    # ones of what was judged
     NEWER_RUN = "newer-run-not-judged"
-    SILENT = "silent"  # configurations that run regularly and missed their turn, though others had theirs
+    # configurations that run regularly and missed their turn, though others had theirs
+    SILENT = "silent"
     RETRIED = "retried"  # most runs of a night are bad, and the last one is good
-    WITHOUT_VERDICT = "without-verdict"  # selected configurations about which nothing is known
+    WITHOUT_VERDICT = (
+        "without-verdict"  # selected configurations about which nothing is known
+    )
     TOLERANCE = "tolerance"
     RECORDED_SLOWER = "recorded-slower-than-published"
-    RECORDED_MOVED = "recorded-moved"  # accepted values of a recorded baseline add up to more than the drift budget
+    # accepted values of a recorded baseline add up to more than the drift budget
+    RECORDED_MOVED = "recorded-moved"
     ACKNOWLEDGED = "acknowledged"
     UNMATCHED = "unmatched"
     INCONCLUSIVE = "inconclusive"
@@ -200,10 +230,16 @@ class CautionCode(StrEnum):
     MAX_AGE = "max-age"
     REPEAT_WINDOW = "repeat-window"
     DRIFT_BUDGET = "drift-budget"
-    SETTING_CHANGED = "setting-changed"  # a run states a setting otherwise that makes it no other configuration
-    TIME_LOST = "time-lost"  # a run lost time outside its step time, and nothing recorded shows how much is usual
-    PREFLIGHT = "preflight-overruled"  # a launch went on although a check before it had found something
-    OVERRIDDEN = "overridden"  # a stricter value of the ini file does not count, because another was given elsewhere
+    # a run states a setting otherwise that makes it no other configuration
+    SETTING_CHANGED = "setting-changed"
+    # a run lost time outside its step time, and nothing recorded shows how much is
+    # usual
+    TIME_LOST = "time-lost"
+    # a launch went on although a check before it had found something
+    PREFLIGHT = "preflight-overruled"
+    # a stricter value of the ini file does not count, because another was given
+    # elsewhere
+    OVERRIDDEN = "overridden"
 
 
 @dataclass(frozen=True, slots=True)

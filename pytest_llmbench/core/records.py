@@ -11,16 +11,22 @@ from typing import Any, dataclass_transform
 
 @dataclass_transform(frozen_default=True)
 class Record:
-    """A frozen record: its fields are the annotations of its class, as of a data class."""
+    """A frozen record: its fields are the annotations of its class, as of a data
+    class."""
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        self.__dict__.update(zip(type(self).__annotations__, values, strict=False), **named)
+        self.__dict__.update(
+            zip(type(self).__annotations__, values, strict=False), **named
+        )
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} is frozen")
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and self._list_values() == other._list_values()
+        return (
+            isinstance(other, type(self))
+            and self._list_values() == other._list_values()
+        )
 
     def __hash__(self) -> int:
         return hash((type(self), *self._list_values()))

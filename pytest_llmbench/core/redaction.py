@@ -1,7 +1,7 @@
 """Secrets: which variables hold some, what a token looks like, and text without them.
 
-A value is hidden where its variable tells what it is, in every spelling; what has the form of a token or stands as the
-password of a URL is hidden whoever wrote it.
+A value is hidden where its variable tells what it is, in every spelling; what has the
+form of a token or stands as the password of a URL is hidden whoever wrote it.
 """
 
 from __future__ import annotations
@@ -26,23 +26,44 @@ from pytest_llmbench.core.secret_values import (
     is_secret,
 )
 
-SHORTEST = 4  # replacing `1` or `no` wherever it stands would destroy the text and name the value all the same
+# replacing `1` or `no` wherever it stands would destroy the text and name the value all
+# the same
+SHORTEST = 4
 
 IDENTIFYING = frozenset(
-    {"schema", "kind", "status", "suite", "configuration", "members", "nodes", "job_id", "log_fingerprint", "code"}
+    {
+        "schema",
+        "kind",
+        "status",
+        "suite",
+        "configuration",
+        "members",
+        "nodes",
+        "job_id",
+        "log_fingerprint",
+        "code",
+    }
 )
-"""What identifies something in an outcome: no secret is looked for there, nor in the id of a configuration."""
+"""What identifies something in an outcome: no secret is looked for there, nor in the id
+of a configuration."""
 
-__all__ = ["MASK", "hide_password_of", "hide_tokens", "is_secret"]  # the rules' own, for all who use this
+__all__ = [
+    "MASK",
+    "hide_password_of",
+    "hide_tokens",
+    "is_secret",
+]  # the rules' own, for all who use this
 
-# --- which values -----------------------------------------------------------------------------------------
+# --- which values ---------------------------------------------------------------------
 
 
 def find_secret_names(
-    environment: Mapping[str, str] | Iterable[tuple[str, str]], extra: Iterable[str] = ()
+    environment: Mapping[str, str] | Iterable[tuple[str, str]],
+    extra: Iterable[str] = (),
 ) -> tuple[str, ...]:
-    """Return the names whose values are never shown, sorted: those that tell of a token, secret, password or key, and
-    the `extra` ones (all of those, whether the environment has them or not)."""
+    """Return the names whose values are never shown, sorted: those that tell of a
+    token, secret, password or key, and the `extra` ones (all of those, whether the
+    environment has them or not)."""
     telling = {name for name, value in dict(environment).items() if _tells(name, value)}
     return tuple(sorted(telling | set(extra)))
 
@@ -54,12 +75,18 @@ def _tells(name: str, value: str) -> bool:
 
 
 def list_secret_values(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the values of the variables whose names tell of a secret, without those that cannot be one."""
-    return tuple(filter(is_secret, (environment[name] for name in find_secret_names(environment))))
+    """Return the values of the variables whose names tell of a secret, without those
+    that cannot be one."""
+    return tuple(
+        filter(
+            is_secret, (environment[name] for name in find_secret_names(environment))
+        )
+    )
 
 
 def list_forms(value: str) -> Iterator[str]:
-    """Yield the spellings of a value: as it is, each of its lines, and as shells, URLs and JSON write it."""
+    """Yield the spellings of a value: as it is, each of its lines, and as shells, URLs
+    and JSON write it."""
     yield value
     yield from (line for line in value.splitlines() if len(line) >= SHORTEST)
     yield shlex.quote(value)
@@ -67,15 +94,18 @@ def list_forms(value: str) -> Iterator[str]:
     yield from (quote(value), quote(value, safe=""), quote_plus(value))
     yield json.dumps(value)[1:-1]
     yield repr(value)[1:-1]
-    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", value, flags=re.ASCII)  # bash's printf %q
+    yield re.sub(
+        r"([^\w@%+=:,./-])", r"\\\1", value, flags=re.ASCII
+    )  # bash's printf %q
 
 
-# --- text without them ------------------------------------------------------------------------------------
+# --- text without them ----------------------------------------------------------------
 
 
 def hide_values(text: str, values: Iterable[str]) -> str:
-    """Return a text with `***` for each of the values, tokens and passwords in it, also where a shell, a URL or JSON
-    quoted them. A value of less than four characters is replaced only where it stands alone."""
+    """Return a text with `***` for each of the values, tokens and passwords in it, also
+    where a shell, a URL or JSON quoted them. A value of less than four characters is
+    replaced only where it stands alone."""
     forms = {form for value in values if value for form in list_forms(value)}
     for form in sorted(forms, key=len, reverse=True):
         if len(form) >= SHORTEST:
@@ -88,10 +118,14 @@ def hide_values(text: str, values: Iterable[str]) -> str:
 def mask_environment(
     environment: Mapping[str, str] | Iterable[tuple[str, str]], secrets: Iterable[str]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the variables as they may be shown: `***` for a secret, and wherever its value stands in another one."""
+    """Return the variables as they may be shown: `***` for a secret, and wherever its
+    value stands in another one."""
     pairs, hidden = tuple(dict(environment).items()), set(secrets)
     values = [value for name, value in pairs if name in hidden and value]
-    return tuple((name, MASK if name in hidden and value else hide_values(value, values)) for name, value in pairs)
+    return tuple(
+        (name, MASK if name in hidden and value else hide_values(value, values))
+        for name, value in pairs
+    )
 
 
 class Redactor:
@@ -100,9 +134,14 @@ class Redactor:
     def __init__(self, values: Iterable[str] = ()) -> None:
         """Take the values that are secret; of those that cannot be, none is hidden."""
         self._values = frozenset(filter(is_secret, values))
-        self._forms = sorted({form for value in self._values for form in list_forms(value)}, key=len, reverse=True)
+        self._forms = sorted(
+            {form for value in self._values for form in list_forms(value)},
+            key=len,
+            reverse=True,
+        )
         self._pattern = re.compile("|".join(map(re.escape, self._forms)) or r"(?!)")
-        # Nights and outcomes repeat themselves: a year of all configurations has 400,000 texts.
+        # Nights and outcomes repeat themselves: a year of all configurations has
+        # 400,000 texts.
         self._redact_cached = cache(self.redact)
         self._redact_escaped = cache(lambda text: self.redact(escape(text)))
 
@@ -111,12 +150,17 @@ class Redactor:
         return Redactor(self._values.union(values))
 
     def without(self, names: Iterable[str]) -> Redactor:
-        """Return a redactor that shows values that are whole components of these public names."""
+        """Return a redactor that shows values that are whole components of these public
+        names."""
         parts = [value for value in self._values if is_identifier(value)]
         if not parts:
             return self
         known = "\n".join(names)
-        kept = {value for value in parts if re.search(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", known)}
+        kept = {
+            value
+            for value in parts
+            if re.search(rf"(?<![A-Za-z0-9]){re.escape(value)}(?![A-Za-z0-9])", known)
+        }
         return Redactor(self._values - kept) if kept else self
 
     def redact(self, text: str) -> str:
@@ -129,13 +173,15 @@ class Redactor:
         return hide_tokens(text)
 
     def redact_named(self, name: str, text: str) -> str:
-        """Redact the value of a variable: all of it if the variable has a secret name."""
+        """Redact the value of a variable: all of it if the variable has a secret
+        name."""
         if is_assigned_secret(name, text, loose=False):
             return MASK
         return self.redact(text)
 
     def redact_lines(self, lines: Iterable[str]) -> list[str]:
-        """Redact the lines of one text, including those of a private key; returns as many lines."""
+        """Redact the lines of one text, including those of a private key; returns as
+        many lines."""
         hidden = hide_tokens("\n".join(lines)).split("\n")
         return [MASK if is_line_of_key(line) else self.redact(line) for line in hidden]
 
@@ -143,12 +189,17 @@ class Redactor:
         cut = max(count_shared(text, form) for form in self._forms)
         return text[: len(text) - cut] + MASK if cut >= SHORTEST else text
 
-    def redact_values(self, value: Any, kept: Collection[str] = (), *, printable: bool = False) -> Any:
-        """Redact every text in nested dictionaries and lists; keys, numbers and values under the `kept` keys stay.
+    def redact_values(
+        self, value: Any, kept: Collection[str] = (), *, printable: bool = False
+    ) -> Any:
+        """Redact every text in nested dictionaries and lists; keys, numbers and values
+        under the `kept` keys stay.
 
         `printable` escapes all texts before, those under the `kept` keys too.
         """
-        prepare, redact = (escape, self._redact_escaped) if printable else (str, self._redact_cached)
+        prepare, redact = (
+            (escape, self._redact_escaped) if printable else (str, self._redact_cached)
+        )
 
         def change_items(values: dict[Any, Any]) -> dict[Any, Any]:
             changed = {}
@@ -186,10 +237,14 @@ def _make_redactor(environment: tuple[tuple[str, str], ...]) -> Redactor:
 
 
 def redact_text(text: str) -> str:
-    """Return a text without the secrets in the environment of this process, for what no session says."""
+    """Return a text without the secrets in the environment of this process, for what no
+    session says."""
     return make_redactor().redact(text)
 
 
 def count_shared(text: str, value: str) -> int:
     """Return how many of its first characters a value shares with the end of a text."""
-    return next((size for size in range(len(value) - 1, 0, -1) if text.endswith(value[:size])), 0)
+    return next(
+        (size for size in range(len(value) - 1, 0, -1) if text.endswith(value[:size])),
+        0,
+    )

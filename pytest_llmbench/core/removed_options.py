@@ -5,7 +5,9 @@ from __future__ import annotations
 from pytest_llmbench.core.option import name_destination
 
 _DRAFT = "in the file that `llmbench baselines draft` writes (docs/own-runs.md)"
-_RECORDINGS = "under `recordings` in the file of --llmb-acknowledged (docs/acknowledged.md)"
+_RECORDINGS = (
+    "under `recordings` in the file of --llmb-acknowledged (docs/acknowledged.md)"
+)
 _SESSION = "or for one session give"
 _CLUSTER = "in the cluster file (docs/cluster.md)"
 

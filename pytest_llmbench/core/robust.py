@@ -12,28 +12,40 @@ if TYPE_CHECKING:
 
 TRIMMED = 0.2  # the share that is trimmed or winsorised at each end
 
-NORMAL = 1.4826  # the standard deviation of normal values over their median absolute deviation
+# the standard deviation of normal values over their median absolute deviation
+NORMAL = 1.4826
 
 HICCUP = 0.05  # the share of steps that a hiccup has at most
-MOST_STALLS = 2  # transient stalls that are forgiven at most, however many steps there are
+MOST_STALLS = (
+    2  # transient stalls that are forgiven at most, however many steps there are
+)
 
 EXCESS = 0.03  # a straggler is above the median by more than this share of it
 DEVIATIONS = 5  # and by more than so many deviations
 
 
 def compute_mean(values: Floats, weights: Sequence[int] = ()) -> float:
-    """Return the mean of values of shape (n,), n > 0, each as often as its weight says; without weights once."""
-    return float(np.average(values, weights=np.array(weights, dtype=float)) if _differ(weights) else np.mean(values))
+    """Return the mean of values of shape (n,), n > 0, each as often as its weight says;
+    without weights once."""
+    return float(
+        np.average(values, weights=np.array(weights, dtype=float))
+        if _differ(weights)
+        else np.mean(values)
+    )
 
 
 def compute_trimmed_mean(values: Floats, weights: Sequence[int] = ()) -> float:
-    """Return the 20 % trimmed mean of values of shape (n,), n > 0; as scipy.stats.trim_mean(values, 0.2).
+    """Return the 20 % trimmed mean of values of shape (n,), n > 0; as
+    scipy.stats.trim_mean(values, 0.2).
 
-    With weights that differ it is that of the values repeated so often; equal ones change nothing.
+    With weights that differ it is that of the values repeated so often; equal ones
+    change nothing.
     """
     if _differ(weights):
         return _weigh(values, np.array(weights, dtype=float))
-    cut = int(TRIMMED * len(values))  # a sort and a slice: scipy.stats takes longer to import
+    cut = int(
+        TRIMMED * len(values)
+    )  # a sort and a slice: scipy.stats takes longer to import
     return float(np.mean(np.sort(values)[cut : len(values) - cut]))
 
 
@@ -53,7 +65,8 @@ def _weigh(values: Floats, weights: Floats) -> float:
 
 
 def winsorise(values: Floats) -> Floats:
-    """Return the values, shape (n,), in their order, with the outer 20 % at each end set to the nearest inner one."""
+    """Return the values, shape (n,), in their order, with the outer 20 % at each end
+    set to the nearest inner one."""
     ordered = np.sort(values)
     cut = int(TRIMMED * len(values))
     return np.clip(values, ordered[cut], ordered[len(values) - cut - 1])
@@ -67,14 +80,21 @@ def compute_median(values: Floats | Integers) -> float:
 
 
 def compute_median_deviation(values: Floats) -> float:
-    """Return the median absolute deviation from the median, scaled to the standard deviation of normal values."""
+    """Return the median absolute deviation from the median, scaled to the standard
+    deviation of normal values."""
     return NORMAL * compute_median(np.abs(values - compute_median(values)))
 
 
 def find_stragglers(seconds: Floats, resolution: float) -> Flags:
-    """Return a mask of shape (n,): steps above median x (1 + max(3 %, 5 deviations / median)) + resolution."""
+    """Return a mask of shape (n,): steps above median x (1 + max(3 %, 5 deviations /
+    median)) + resolution."""
     middle = compute_median(seconds)
     excess = seconds - middle
-    # One unit in the last place is added: a rounded value of 0.013 beside 0.012 says little.
-    slow: Flags = excess > max(EXCESS * middle, DEVIATIONS * NORMAL * compute_median(np.abs(excess))) + resolution
+    # One unit in the last place is added: a rounded value of 0.013 beside 0.012 says
+    # little.
+    slow: Flags = (
+        excess
+        > max(EXCESS * middle, DEVIATIONS * NORMAL * compute_median(np.abs(excess)))
+        + resolution
+    )
     return slow

@@ -1,4 +1,5 @@
-"""Runs: what was found of them, what they are, what tells one from another, and what was measured of them."""
+"""Runs: what was found of them, what they are, what tells one from another, and what
+was measured of them."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Shards:
 
 
 class Clock(StrEnum):
-    """What says when a run started: a stable code. Runs of one configuration are ordered by one of them."""
+    """What says when a run started: a stable code. Runs of one configuration are
+    ordered by one of them."""
 
     METADATA = "metadata"
     FOLDER_NAME = "folder-name"
@@ -69,13 +71,13 @@ class Dating:
     clock: Clock
     moment: datetime
     source: str  # in words
-    # it names its zone, or counts seconds; else it is taken as local time of this machine, which another cluster need
-    # not have
+    # it names its zone, or counts seconds; else it is taken as local time of this
+    # machine, which another cluster need not have
     zoned: bool
 
 
-# No job waits longer between its submission and its first step. A job of which only metadata is left after that had a
-# log that was pruned, or died long ago.
+# No job waits longer between its submission and its first step. A job of which only
+# metadata is left after that had a log that was pruned, or died long ago.
 LONGEST_QUEUE = timedelta(days=7)
 
 
@@ -109,21 +111,32 @@ class RunFiles:
     modified: datetime | None = None
     excluded: Reason | None = None  # positive evidence that the run is not comparable
     excluded_because: str = ""
-    # since when a job of an A/B may run whose id is unknown, and which may be this run: then `excluded` is VARIANT
+    # since when a job of an A/B may run whose id is unknown, and which may be this run:
+    # then `excluded` is VARIANT
     trial_pending_since: datetime | None = None
-    # why a run is not comparable that was launched together with this one: if this one is short, it is its twin
+    # why a run is not comparable that was launched together with this one: if this one
+    # is short, it is its twin
     twin_of: Reason | None = None
     twin_because: str = ""
-    # names of profiler's reports that may be of this run or of another one of its folder
+    # names of profiler's reports that may be of this run or of another one of its
+    # folder
     loose_reports: tuple[str, ...] = ()
-    # what its metadata says of container, commit and framework: equal ones are one build, empty is unknown
+    # what its metadata says of container, commit and framework: equal ones are one
+    # build, empty is unknown
     build: tuple[str, ...] = ()
-    # the launch that started it, one text for the runs that count for one verdict; empty for a run found on disk
+    # the launch that started it, one text for the runs that count for one verdict;
+    # empty for a run found on disk
     launch: str = ""
-    launcher: str = ""  # what started it (sbatch, nemo-run, configured-sbatch, ...), empty where nothing tells
+    # what started it (sbatch, nemo-run, configured-sbatch, ...), empty where nothing
+    # tells
+    launcher: str = ""
     saves: str = ""  # positive evidence that it was to save a checkpoint
-    shards: Shards | None = None  # what of a checkpoint is on disk, None where nothing was looked at
-    environment: Pairs = ()  # what its metadata say of container, versions and commits, by the names of the reports
+    shards: Shards | None = (
+        None  # what of a checkpoint is on disk, None where nothing was looked at
+    )
+    # what its metadata say of container, versions and commits, by the names of the
+    # reports
+    environment: Pairs = ()
     given_path: Path | None = None  # the path among those given that led to it
 
 
@@ -140,13 +153,22 @@ class Discovery:
     """What was found below the paths of a user."""
 
     runs: tuple[RunFiles, ...]
-    unnamed: tuple[UnnamedFiles, ...] = ()  # their text alone shows whether they are logs
-    metrics: tuple[RunFiles, ...] = ()  # files of metrics under paths that lead to logs: they may be of the same runs
-    ignored: tuple[tuple[Path, str], ...] = ()  # files that are no runs, with the reason
+    unnamed: tuple[
+        UnnamedFiles, ...
+    ] = ()  # their text alone shows whether they are logs
+    metrics: tuple[
+        RunFiles, ...
+    ] = ()  # files of metrics under paths that lead to logs: they may be of the same runs
+    ignored: tuple[
+        tuple[Path, str], ...
+    ] = ()  # files that are no runs, with the reason
     unreadable: tuple[tuple[Path, str], ...] = ()  # with what went wrong
-    # logs under names that are not read, and links that lead nowhere: when each was written, and what it is
+    # logs under names that are not read, and links that lead nowhere: when each was
+    # written, and what it is
     hidden: tuple[tuple[Path, datetime, str], ...] = ()
-    unreadable_marks: tuple[tuple[Path, str], ...] = ()  # marks of an A/B above runs, with what is wrong with them
+    unreadable_marks: tuple[
+        tuple[Path, str], ...
+    ] = ()  # marks of an A/B above runs, with what is wrong with them
 
 
 class IgnoredFile(NamedTuple):
@@ -167,13 +189,23 @@ class Identity:
     because: str  # why, in words
     candidates: tuple[Key, ...] = ()
     nearest: tuple[Key, ...] = ()
-    assumed: tuple[str, ...] = ()  # what nothing said and only one candidate allowed (release, gpu)
-    contradicted: tuple[str, ...] = ()  # the fields of which its sources say several things
-    may_be: tuple[Key, ...] = ()  # the configurations that it may be a run of, whatever is wrong with it
-    summary: str = ""  # of `because` what a list of runs shows: what is wrong, and what nothing says
+    assumed: tuple[
+        str, ...
+    ] = ()  # what nothing said and only one candidate allowed (release, gpu)
+    contradicted: tuple[
+        str, ...
+    ] = ()  # the fields of which its sources say several things
+    may_be: tuple[
+        Key, ...
+    ] = ()  # the configurations that it may be a run of, whatever is wrong with it
+    # of `because` what a list of runs shows: what is wrong, and what nothing says
+    summary: str = ""
     advice: str = ""  # the options that would match the run
-    fits_none: bool = False  # names leave candidates, and its log is that of none of them
-    # what it states otherwise than the baseline that it matches by its place, though it is of that configuration
+    fits_none: bool = (
+        False  # names leave candidates, and its log is that of none of them
+    )
+    # what it states otherwise than the baseline that it matches by its place, though it
+    # is of that configuration
     changes: tuple[str, ...] = ()
     one_sided: tuple[str, ...] = ()  # what only it or only that baseline states
 
@@ -187,16 +219,19 @@ class Attempt:
 
 
 RunKeys = frozenset[tuple[str, "str | datetime"]]
-"""What tells a run from others of its configuration: two runs that share a mark are one, however often it was read."""
+"""What tells a run from others of its configuration: two runs that share a mark are
+one, however often it was read."""
 
 
 def join_fingerprints(fingerprints: Sequence[str]) -> str:
-    """Return the fingerprints of a run's logs as one text; empty where one is not known."""
+    """Return the fingerprints of a run's logs as one text; empty where one is not
+    known."""
     return " ".join(fingerprints) if all(fingerprints) else ""
 
 
 def make_run_keys(job_id: str, logs: str, started: datetime | None) -> RunKeys:
-    """Return the marks of a run: its job with its logs, and its job with its start, as its log may still grow."""
+    """Return the marks of a run: its job with its logs, and its job with its start, as
+    its log may still grow."""
     return frozenset((job_id, mark) for mark in (logs, started) if mark)
 
 
@@ -213,7 +248,8 @@ class CopyOf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """One execution: what was found, what its logs say, and which configuration it is."""
+    """One execution: what was found, what its logs say, and which configuration it
+    is."""
 
     found: RunFiles
     attempts: tuple[Attempt, ...]
@@ -221,8 +257,12 @@ class Run:
     started: datetime | None = None
     started_from: str = ""
     copy_of: CopyOf | None = None  # the run that has the same steps
-    datings: tuple[Dating, ...] = ()  # all times at which it may have started, the most certain first
-    order_source: Clock = Clock.UNKNOWN  # the clock by which the runs of its configuration are ordered
+    datings: tuple[
+        Dating, ...
+    ] = ()  # all times at which it may have started, the most certain first
+    order_source: Clock = (
+        Clock.UNKNOWN
+    )  # the clock by which the runs of its configuration are ordered
     starting: tuple[str, ...] = ()  # newer jobs of it that had no time to write a log
 
     @property
@@ -237,12 +277,13 @@ class Run:
         return make_run_keys(self.found.job_id, logs, self.started)
 
 
-# --- what was measured of them ------------------------------------------------------------------------------
+# --- what was measured of them --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A change of step time, or a reason to fail, that somebody accepted from one day to another (both included)."""
+    """A change of step time, or a reason to fail, that somebody accepted from one day
+    to another (both included)."""
 
     configuration: str  # an id or a shell pattern
     fraction: float  # the change, slower is positive; 0 if a reason is accepted
@@ -273,7 +314,8 @@ class AcceptedRecording:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A measured quantity; its unit and direction are declared once, in core.metric_definitions."""
+    """A measured quantity; its unit and direction are declared once, in
+    core.metric_definitions."""
 
     name: str
     value: float
@@ -284,7 +326,8 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something a reader should know that changes no verdict, with the log line it stands on (0: none)."""
+    """Something a reader should know that changes no verdict, with the log line it
+    stands on (0: none)."""
 
     code: NoteCode
     statement: VerdictStatement
@@ -303,14 +346,16 @@ class Problem:
 
 
 VerdictStatement: TypeAlias = "Record | str | Note | Problem | Acknowledgement"
-"""What a verdict states: a record or code of `statements`, or a text of another stage."""
+"""What a verdict states: a record or code of `statements`, or a text of another
+stage."""
 
 UNMEASURED = Problem(Reason.WINDOW_INCOMPLETE, "no step time was measured")
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptSummary:
-    """One of the attempts that the logs of a run tell of: a part of a log, or a log without any step."""
+    """One of the attempts that the logs of a run tell of: a part of a log, or a log
+    without any step."""
 
     number: int  # from 1
     log: Path
@@ -319,7 +364,8 @@ class AttemptSummary:
     last_step: int | None
     finished: bool  # it reached its last step
     ended: str  # how, in words
-    starts_over: bool = False  # it began anew after one that had finished, so it is another run and no restart
+    # it began anew after one that had finished, so it is another run and no restart
+    starts_over: bool = False
     judged: bool = False  # the one that counts
 
 
@@ -338,9 +384,12 @@ class Measurement:
     metrics: tuple[Metric, ...] = ()
     window_steps: tuple[int, ...] = ()  # their numbers
     window_lines: tuple[int, ...] = ()  # and where the log prints them
-    # of how many steps, up to its number, each time is the mean; empty where all are single steps
+    # of how many steps, up to its number, each time is the mean; empty where all are
+    # single steps
     mean_of: tuple[int, ...] = ()
-    moving_mean: int = 1  # of how many steps each time is a moving mean; 1: it is that of its own step
+    moving_mean: int = (
+        1  # of how many steps each time is a moving mean; 1: it is that of its own step
+    )
     resolution_seconds: float = 0.0  # one unit in the last place of most of them
     expected: tuple[Metric, ...] = ()  # the metrics at the baseline's step time
     problems: tuple[Problem, ...] = ()  # empty for a valid run
@@ -349,23 +398,37 @@ class Measurement:
     # what the log says of them in the part that was measured
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     attempts: tuple[AttemptSummary, ...] = ()  # all that the logs of the run tell of
-    # over the steps that the document is believed to have timed, None where nothing says others than the window
+    # over the steps that the document is believed to have timed, None where nothing
+    # says others than the window
     timed_seconds: float | None = None
-    observed: tuple[tuple[str, float], ...] = ()  # what a recording keeps beside the step time, by a name of `Observed`
-    step_time_only: bool = False  # an older run, whose metrics and notes nobody asked for: it is not to be shown
+    observed: tuple[
+        tuple[str, float], ...
+    ] = ()  # what a recording keeps beside the step time, by a name of `Observed`
+    # an older run, whose metrics and notes nobody asked for: it is not to be shown
+    step_time_only: bool = False
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the attempt that was measured ran on, by name: what its log says, and rather what its metadata say, for
-        a launcher records every job in the same words."""
-        logs = (attempt.log for attempt in self.run.attempts if attempt.files.log == self.log)
+        """What the attempt that was measured ran on, by name: what its log says, and
+        rather what its metadata say, for a launcher records every job in the same
+        words."""
+        logs = (
+            attempt.log
+            for attempt in self.run.attempts
+            if attempt.files.log == self.log
+        )
         environment = next((log.environment for log in logs), ())
-        return dict(sorted({**dict(environment), **dict(self.run.found.environment)}.items()))
+        return dict(
+            sorted({**dict(environment), **dict(self.run.found.environment)}.items())
+        )
 
     @property
     def valid(self) -> bool:
-        """Whether it can stand for a day: a time was measured, which is a number, and nothing is wrong with it."""
-        measured = self.statistic_seconds is not None and 0 < self.statistic_seconds < math.inf
+        """Whether it can stand for a day: a time was measured, which is a number, and
+        nothing is wrong with it."""
+        measured = (
+            self.statistic_seconds is not None and 0 < self.statistic_seconds < math.inf
+        )
         return measured and not self.problems and self.excluded is None
 
     @property
@@ -374,24 +437,32 @@ class Measurement:
         return self.run.started
 
     def metric(self, name: str) -> Metric:
-        """The metric of that name; KeyError, with the names that there are, for one that the run does not have."""
+        """The metric of that name; KeyError, with the names that there are, for one
+        that the run does not have."""
         by_name = {metric.name: metric for metric in self.metrics}
         if name not in by_name:
-            raise KeyError(f"{name!r} is not among the metrics of this run: {', '.join(by_name)}")
+            raise KeyError(
+                f"{name!r} is not among the metrics of this run: {', '.join(by_name)}"
+            )
         return by_name[name]
 
 
 class StoredRun(NamedTuple):
-    """A run as the history knows it: only a night among others, never the run that is judged."""
+    """A run as the history knows it: only a night among others, never the run that is
+    judged."""
 
     started: datetime
     job_id: str
     logs: str  # what `join_fingerprints` returns
     window: Window
     environment: dict[str, str]
-    valid: bool  # whether it may stand for a night of its configuration: `statistic_seconds` is then a number
+    # whether it may stand for a night of its configuration: `statistic_seconds` is then
+    # a number
+    valid: bool
     statistic_seconds: float | None
-    verdict: str = ""  # from here on what was said of it last, with its repeats, if it was judged
+    verdict: str = (
+        ""  # from here on what was said of it last, with its repeats, if it was judged
+    )
     reason: str = ""
     step_time_seconds: float | None = None
     expected_seconds: float | None = None
@@ -403,7 +474,9 @@ class StoredDetails(NamedTuple):
     """What else the history knows of a run: it is read for few of them."""
 
     launcher: str  # empty where nothing told it
-    nodes: tuple[str, ...]  # of its own job where that is known; empty where nothing told them
+    nodes: tuple[
+        str, ...
+    ]  # of its own job where that is known; empty where nothing told them
     step_seconds: tuple[float, ...]  # those of the window, NaN for no number
     mean_of: tuple[int, ...]
 
@@ -414,5 +487,6 @@ def exclude_same_runs(past: Iterable[StoredRun], marks: RunKeys) -> list[StoredR
     return [
         stored
         for stored in past
-        if stored.job_id not in jobs or marks.isdisjoint(make_run_keys(stored.job_id, stored.logs, stored.started))
+        if stored.job_id not in jobs
+        or marks.isdisjoint(make_run_keys(stored.job_id, stored.logs, stored.started))
     ]

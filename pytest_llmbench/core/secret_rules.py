@@ -1,8 +1,10 @@
-"""Find secrets in any text by their notation: assignments, URLs, headers, token formats.
+"""Find secrets in any text by their notation: assignments, URLs, headers, token
+formats.
 
-RULES is the one table: each rule has keywords in lower case and a finder. One search looks for the keywords of all
-rules, and a pattern is compiled when one of its keywords first occurs. Repetitions in patterns are bounded, so that the
-time grows linearly with the length of a text.
+RULES is the one table: each rule has keywords in lower case and a finder. One search
+looks for the keywords of all rules, and a pattern is compiled when one of its keywords
+first occurs. Repetitions in patterns are bounded, so that the time grows linearly with
+the length of a text.
 """
 
 from __future__ import annotations
@@ -32,14 +34,19 @@ Finder = Callable[[str], Iterable[tuple[int, int]]]
 """Yields the (start, end) indexes of the secrets in a text, in order."""
 
 Rules = tuple[tuple[tuple[str, ...], Finder], ...]
-"""Pairs of keywords in lower case and a finder. Every match of the finder contains one of the keywords."""
+"""Pairs of keywords in lower case and a finder. Every match of the finder contains one
+of the keywords."""
 
-SHORT = 1000  # characters: texts up to this length are remembered, as those of a session repeat themselves
+# characters: texts up to this length are remembered, as those of a session repeat
+# themselves
+SHORT = 1000
 
-# Of what is longer, the time would grow with its square; tokens that databases take as passwords have 1,000 characters.
+# Of what is longer, the time would grow with its square; tokens that databases take as
+# passwords have 1,000 characters.
 _REST = r"\S{0,2000}"
 _NAME = r"[^/?#\s:,'\"<>]{0,200}"
-# `github://owner:repository@commit/path` has no password, nor have buckets, nor a host with its port.
+# `github://owner:repository@commit/path` has no password, nor have buckets, nor a host
+# with its port.
 _USER = rf"(?<!\bgithub)(?<!\bgs)(?<!\bs3)://{_NAME}"
 _PORT = r"\d{2,5}[/?#]"
 _OF_DATABASE = rf"\b(?:postgres\w*|mysql|maria\w*|mssql|oracle|redis\w*|mongodb|amqps?)(?:\+\w+)*://{_NAME}"
@@ -49,18 +56,21 @@ _BEFORE_VALUE = r"\s{0,3}[:=,]\s{0,3}[\\\[(]{0,2}[\"']?"
 
 
 def find_pattern(pattern: str, accept: Callable[[str], bool] | None = None) -> Finder:
-    """Return a finder for the last group of a pattern, or for whole matches if it has no group."""
+    """Return a finder for the last group of a pattern, or for whole matches if it has
+    no group."""
     return partial(_find_pattern, pattern, accept)
 
 
-def _find_pattern(pattern: str, accept: Callable[[str], bool] | None, text: str) -> Iterator[tuple[int, int]]:
+def _find_pattern(
+    pattern: str, accept: Callable[[str], bool] | None, text: str
+) -> Iterator[tuple[int, int]]:
     for match in re.finditer(pattern, text):
         group = match.lastindex or 0
         if match[group] and (accept is None or accept(match[group])):
             yield match.span(group)
 
 
-# --- the table ------------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------
 
 
 def _is_basic(value: str) -> bool:
@@ -82,7 +92,12 @@ def _is_sent(value: str) -> bool:
 
 def _is_typed(value: str) -> bool:
     """True for a password in a command or a file, where a word may follow."""
-    return not is_placeholder(value) and not value.isalpha() and not value.startswith("-") and not value.isdigit()
+    return (
+        not is_placeholder(value)
+        and not value.isalpha()
+        and not value.startswith("-")
+        and not value.isdigit()
+    )
 
 
 def _has_token(value: str) -> bool:
@@ -102,17 +117,23 @@ def _is_token_after_prefix(value: str) -> bool:
 
 
 _PASSWORDS_OF_URLS = (
-    find_pattern(rf"{_USER}:(?!:|{_PORT})({_REST})@", _is_no_path),  # also one with a slash or an @ in it
-    # One that begins as a port does: the host of a database seldom has an @ behind its port, and behind the @ of
-    # another URL stands a host (`host:8080/path@v2` has none).
+    find_pattern(
+        rf"{_USER}:(?!:|{_PORT})({_REST})@", _is_no_path
+    ),  # also one with a slash or an @ in it
+    # One that begins as a port does: the host of a database seldom has an @ behind its
+    # port, and behind the @ of another URL stands a host (`host:8080/path@v2` has
+    # none).
     find_pattern(rf"{_OF_DATABASE}:(?!:)({_PORT}{_REST})@"),
     find_pattern(
         rf"://(?!localhost:)[^/?#\s:,.'\"<>\[]{{1,200}}:({_PORT}{_REST}(?<!/))@(?=[A-Za-z][\w-]*(?:\.[A-Za-z]|:\d+\b|/))"
     ),
-    find_pattern(rf"(?<![\w/]){_SCHEME}:/[^/?#\s:]{{0,200}}:([^\s/]{{0,2000}})@"),  # a slash is missing
+    find_pattern(
+        rf"(?<![\w/]){_SCHEME}:/[^/?#\s:]{{0,200}}:([^\s/]{{0,2000}})@"
+    ),  # a slash is missing
     find_pattern(rf"\bpostgres\w*(?:\+\w+)?:[^/?#\s:]{{0,200}}:({_REST})@"),  # both are
     find_pattern(
-        r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://([^\s/:@'\"<>?#]{16,2000})(?::[^\s/@]{0,200})?@", _is_long_token
+        r"(?<!abfs)(?<!abfss)(?<!wasb)(?<!wasbs)://([^\s/:@'\"<>?#]{16,2000})(?::[^\s/@]{0,200})?@",
+        _is_long_token,
     ),
 )
 
@@ -121,7 +142,10 @@ _MORE = r"[\w=~-]*(?:\.\w[\w=~-]*)*"  # a longer token than the collection knows
 _START = r"(?<![A-Za-z0-9])"
 
 TOKENS = (
-    (("hf_", "api_org_"), rf"{_START}(?:hf|api_org)_(?:[A-Za-z0-9]{{30,}}|[A-Za-z0-9]{{8,}}{_CUT})"),
+    (
+        ("hf_", "api_org_"),
+        rf"{_START}(?:hf|api_org)_(?:[A-Za-z0-9]{{30,}}|[A-Za-z0-9]{{8,}}{_CUT})",
+    ),
     (
         ("ghp_", "gho_", "ghr_", "ghs_", "ghu_"),
         rf"{_START}gh[oprsu]_(?:[A-Za-z0-9]{{36,}}|[A-Za-z0-9]{{8,}}{_CUT})",
@@ -132,8 +156,14 @@ TOKENS = (
         rf"{_START}gl(?:[a-z]{{1,6}}at|rt|rtr|cbt|dt|ft|ptt|imt|agent|oas|ffct|wt)-([\w.-]{{20,}}|[\w.-]{{8,}}{_CUT})",
     ),
     (("nvapi-",), rf"{_START}nvapi-(?:[\w-]{{40,}}|[\w-]{{8,}}{_CUT})"),
-    (("xox", "xapp-", "xwfp-"), rf"{_START}(?:xox[a-z](?:\.xox[a-z])?|xapp|xwfp)-([\w-]{{20,}}|[\w-]{{8,}}{_CUT})"),
-    (("hooks.slack",), r"hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/([\w+/-]{20,})"),
+    (
+        ("xox", "xapp-", "xwfp-"),
+        rf"{_START}(?:xox[a-z](?:\.xox[a-z])?|xapp|xwfp)-([\w-]{{20,}}|[\w-]{{8,}}{_CUT})",
+    ),
+    (
+        ("hooks.slack",),
+        r"hooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/([\w+/-]{20,})",
+    ),
     (("webhooks/",), r"discord(?:app)?\.com/api/webhooks/\d+/([\w-]{20,})"),
     ((":aa",), rf"(?:{_START}|\bbot)\d{{8,10}}:AA[\w-]{{32,}}"),
     (("akia", "asia"), rf"{_START}A[KS]IA[0-9A-Z]{{16}}(?![A-Za-z0-9])"),
@@ -153,13 +183,27 @@ TOKENS = (
     (("hvs.", "hvb.", "hvr."), rf"{_START}hv[sbr]\.[\w-]{{20,}}"),
     (("dapi", "dkea", "dose"), rf"{_START}(?:dapi|dkea|dose)[a-f0-9]{{32}}"),
     (
-        ("gsk_", "xai-", "pcsk_", "rpa_", "tvly-", "lsv2_", "r8_", "tskey-", "wandb_v", "k-lf-", "fw_", "esecret_"),
+        (
+            "gsk_",
+            "xai-",
+            "pcsk_",
+            "rpa_",
+            "tvly-",
+            "lsv2_",
+            "r8_",
+            "tskey-",
+            "wandb_v",
+            "k-lf-",
+            "fw_",
+            "esecret_",
+        ),
         rf"{_START}(?:gsk_|xai-|pcsk_|rpa_|tvly-|lsv2_(?:pt|sk)_|r8_|tskey-|wandb_v\d+_|[sp]k-lf-|fw_|esecret_)([\w-]{{20,}})",
     ),
     (("sk-",), rf"{_START}sk-(?:ant|proj|svcacct|admin|or|live|test)-([\w-]{{20,}})"),
     (("sk-",), rf"{_START}sk-([A-Za-z0-9]{{32,}}|[A-Za-z0-9]{{20}}T3BlbkFJ[\w-]*)"),
 )
-"""Token formats that are missing from the collection, or narrower there. A group, if any, has to look random."""
+"""Token formats that are missing from the collection, or narrower there. A group, if
+any, has to look random."""
 
 _BLOCK = (
     r"-----BEGIN[ A-Z0-9_-]{0,60}PRIVATE KEY(?: BLOCK)?-----"
@@ -172,7 +216,8 @@ RULES: Rules = (
     (
         ("login(",),
         find_pattern(
-            r"\blogin\((?:[^()\n]{0,200}?\bkey=|[\"'][^\"'\n]{1,200}[\"'], ?)[\"']([^\"'\n]{1,2000})", is_random
+            r"\blogin\((?:[^()\n]{0,200}?\bkey=|[\"'][^\"'\n]{1,200}[\"'], ?)[\"']([^\"'\n]{1,2000})",
+            is_random,
         ),
     ),
     (("/t/",), find_pattern(r"/t/([a-z]{2}-[0-9a-f]{8}-[0-9a-f-]{4,40})(?=/)")),
@@ -184,7 +229,10 @@ RULES: Rules = (
             _is_sent,
         ),
     ),
-    (("bearer",), find_pattern(r"(?i:\bbearer[\s:]+)([\w.~+/=-]{16,})", _is_token_after_prefix)),
+    (
+        ("bearer",),
+        find_pattern(r"(?i:\bbearer[\s:]+)([\w.~+/=-]{16,})", _is_token_after_prefix),
+    ),
     (
         ("authorization",),
         find_pattern(
@@ -192,10 +240,16 @@ RULES: Rules = (
             _is_credential,
         ),
     ),
-    (("basic",), find_pattern(r"(?i:\bbasic\s+)([A-Za-z0-9+/]{6,2000}={0,2})", _is_basic)),
+    (
+        ("basic",),
+        find_pattern(r"(?i:\bbasic\s+)([A-Za-z0-9+/]{6,2000}={0,2})", _is_basic),
+    ),
     (
         ("cookie",),
-        find_pattern(r"(?i:\bcookie\\{0,4}[\"']?\s{0,3}:\s{0,3}[\"']?)([\w.-]{1,100}=[^\r\n\"']{8,2000})", _has_token),
+        find_pattern(
+            r"(?i:\bcookie\\{0,4}[\"']?\s{0,3}:\s{0,3}[\"']?)([\w.-]{1,100}=[^\r\n\"']{8,2000})",
+            _has_token,
+        ),
     ),
     (
         ("password",),
@@ -207,22 +261,35 @@ RULES: Rules = (
     ),
     (
         ("machine",),
-        find_pattern(r"\bmachine\s{1,8}\S{1,200}\s{1,8}(?:login\s{1,8}\S{1,200}\s{1,8})?password\s{1,8}(\S{1,2000})"),
+        find_pattern(
+            r"\bmachine\s{1,8}\S{1,200}\s{1,8}(?:login\s{1,8}\S{1,200}\s{1,8})?password\s{1,8}(\S{1,2000})"
+        ),
     ),
     (
         (":543", ":6432:", ":*:"),
-        find_pattern(r"(?m)^[\w.*-]{1,200}:(?:543\d|6432|\*):[\w*-]{1,100}:[\w*.@-]{1,100}:((?:\\.|[^\s:]){1,2000})$"),
+        find_pattern(
+            r"(?m)^[\w.*-]{1,200}:(?:543\d|6432|\*):[\w*-]{1,100}:[\w*.@-]{1,100}:((?:\\.|[^\s:]){1,2000})$"
+        ),
     ),
     (
         ("curl",),
         find_pattern(
-            r"(?<!\S)(?:-[A-Za-z]{0,5}[uU]|--(?:proxy-)?user)[ =]?[\"']?[^\s:\"']{1,200}:([^\s\"'`]{1,2000})", _is_sent
+            r"(?<!\S)(?:-[A-Za-z]{0,5}[uU]|--(?:proxy-)?user)[ =]?[\"']?[^\s:\"']{1,200}:([^\s\"'`]{1,2000})",
+            _is_sent,
         ),
     ),
     (("sshpass",), find_pattern(r"\bsshpass\s{1,4}-p[ =]?[\"']?([^\s\"'`]{1,2000})")),
     (("pass:",), find_pattern(r"(?<!\S)-pass(?:in|out|word)?[ =]pass:(\S{1,2000})")),
     (
-        ("mysql", "redis-cli", "docker login", "az login", "podman login", "registry login", "twine"),
+        (
+            "mysql",
+            "redis-cli",
+            "docker login",
+            "az login",
+            "podman login",
+            "registry login",
+            "twine",
+        ),
         find_pattern(
             r"\b(?:mysql\w*|redis-cli|twine|(?:docker|podman|az|registry) login)\b(?:\s(?!-[pa]\s?)\S{1,200}){0,20}"
             r"\s-[pa] ?[\"']?([^\s\"'-][^\s\"']{0,2000})",
@@ -231,7 +298,10 @@ RULES: Rules = (
     ),
     (
         ("wandb",),
-        find_pattern(r"\bwandb\s{1,4}login\s(?:\s{0,4}--\S{1,100}\s){0,8}\s{0,4}([A-Za-z0-9_-]{32,})", is_secret),
+        find_pattern(
+            r"\bwandb\s{1,4}login\s(?:\s{0,4}--\S{1,100}\s){0,8}\s{0,4}([A-Za-z0-9_-]{32,})",
+            is_secret,
+        ),
     ),
     (HINTS, find_assigned),
 )
@@ -245,15 +315,20 @@ def hide_tokens(text: str) -> str:
 
 
 def hide_password_of(url: str) -> str:
-    """Return a text that is one URL without its password, which may also have spaces in it."""
+    """Return a text that is one URL without its password, which may also have spaces in
+    it."""
     pattern = rf"({_USER}):(?!:|{_PORT}).*@|({_OF_DATABASE}):(?!:).*@"
     return hide_tokens(re.sub(pattern, rf"\1\2:{MASK}@", url, flags=re.DOTALL))
 
 
 def _hide(text: str) -> str:
     rules, automaton, owners = _load_rules()
-    occurring = automaton.find_matches_as_indexes(text.lower().encode("utf-8", "surrogatepass"), overlapping=True)
-    for number in sorted({number for keyword, _, _ in occurring for number in owners[keyword]}):
+    occurring = automaton.find_matches_as_indexes(
+        text.lower().encode("utf-8", "surrogatepass"), overlapping=True
+    )
+    for number in sorted(
+        {number for keyword, _, _ in occurring for number in owners[keyword]}
+    ):
         text = _mask(text, rules[number][1](text))
     return text
 
@@ -263,7 +338,8 @@ _hide_remembered = lru_cache(maxsize=4096)(_hide)
 
 @cache
 def _load_rules() -> tuple[Rules, BytesAhoCorasick, list[list[int]]]:
-    """Return all rules, the search for their keywords, and the numbers of the rules of each keyword."""
+    """Return all rules, the search for their keywords, and the numbers of the rules of
+    each keyword."""
     from ahocorasick_rs import BytesAhoCorasick
 
     rules = (*RULES, *list_token_rules())
@@ -271,7 +347,11 @@ def _load_rules() -> tuple[Rules, BytesAhoCorasick, list[list[int]]]:
     for number, (keywords, _) in enumerate(rules):
         for keyword in keywords:
             owners.setdefault(keyword, []).append(number)
-    return rules, BytesAhoCorasick([keyword.encode() for keyword in owners]), list(owners.values())
+    return (
+        rules,
+        BytesAhoCorasick([keyword.encode() for keyword in owners]),
+        list(owners.values()),
+    )
 
 
 def list_token_rules() -> Rules:
@@ -279,7 +359,10 @@ def list_token_rules() -> Rules:
     from pytest_llmbench.core.token_rules import TOKEN_RULES
 
     ours = [(keywords, partial(_find_token, pattern)) for keywords, pattern in TOKENS]
-    return *ours, *((keywords, find_pattern(f"{pattern}{_MORE}")) for keywords, pattern in TOKEN_RULES)
+    return *ours, *(
+        (keywords, find_pattern(f"{pattern}{_MORE}"))
+        for keywords, pattern in TOKEN_RULES
+    )
 
 
 def _find_token(pattern: str, text: str) -> Iterator[tuple[int, int]]:
@@ -289,9 +372,13 @@ def _find_token(pattern: str, text: str) -> Iterator[tuple[int, int]]:
 
 
 def _mask(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """Replace these (start, end) spans of a text by `***`, once for each line of a span."""
+    """Replace these (start, end) spans of a text by `***`, once for each line of a
+    span."""
     pieces, end = [], 0
     for start, stop in spans:
-        pieces += [text[end:start], MASK + "".join("\n" + MASK for _ in range(text.count("\n", start, stop)))]
+        pieces += [
+            text[end:start],
+            MASK + "".join("\n" + MASK for _ in range(text.count("\n", start, stop))),
+        ]
         end = stop
     return "".join([*pieces, text[end:]]) if pieces else text

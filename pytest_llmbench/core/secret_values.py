@@ -1,4 +1,5 @@
-"""Names that tell of a secret, and values that may be one: the judgement behind every rule that hides."""
+"""Names that tell of a secret, and values that may be one: the judgement behind every
+rule that hides."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from functools import lru_cache
 SHORTEST_FOUND = 8
 """Characters from which on a value that nobody named as a secret is hidden."""
 
-LONGEST_JUDGED = 64  # characters of a value that are looked at: what follows changes no judgement, and would cost
+# characters of a value that are looked at: what follows changes no judgement, and would
+# cost
+LONGEST_JUDGED = 64
 
 
 class Kind(Enum):
@@ -17,7 +20,9 @@ class Kind(Enum):
 
     PASSWORD = auto()  # its value is one that a person chose: a word may be it
     SECRET = auto()  # its value is a secret unless it is a number, a word, a path
-    KEY = auto()  # of a cache or a tokenizer as often: its value is a secret only if it was drawn at random
+    # of a cache or a tokenizer as often: its value is a secret only if it was drawn at
+    # random
+    KEY = auto()
 
 
 HINTS = (
@@ -39,9 +44,22 @@ HINTS = (
         "auth",
         "_pat",
     ),
-    *("cookie", "session", "sid=", "_sid", "signature", "sig=", "_sig", "csrf", "dsn", "jwt", "dockerconfig"),
+    *(
+        "cookie",
+        "session",
+        "sid=",
+        "_sid",
+        "signature",
+        "sig=",
+        "_sig",
+        "csrf",
+        "dsn",
+        "jwt",
+        "dockerconfig",
+    ),
 )
-"""Texts in lower case, one of which is in `NAME=` for every name that tells of a secret."""
+"""Texts in lower case, one of which is in `NAME=` for every name that tells of a
+secret."""
 
 _JOINTS = str.maketrans("-. ", "___")
 _CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
@@ -70,8 +88,11 @@ _OF_PROGRAM = (
 _NUMBER = r"[-+\d.,:_ ]+(?:e[-+]?\d+)?"  # or a date
 _WORD = r"[a-z]+|[A-Z]+|[A-Z][a-z]+"
 
-# The pieces of names: `gb200`, `314b`, `v0`, `LayerNormMLP`, `GPT2BPETokenizer`. What was drawn at random has few such.
-_HUMPS = r"(?:[A-Z]{1,5}[a-z]{2,12}|[A-Z][a-z](?=\d)|[a-z]{3,12}|[A-Z]{1,6}(?![a-z])){1,5}"
+# The pieces of names: `gb200`, `314b`, `v0`, `LayerNormMLP`, `GPT2BPETokenizer`. What
+# was drawn at random has few such.
+_HUMPS = (
+    r"(?:[A-Z]{1,5}[a-z]{2,12}|[A-Z][a-z](?=\d)|[a-z]{3,12}|[A-Z]{1,6}(?![a-z])){1,5}"
+)
 _PIECE = (
     r"[A-Za-z]?[a-z]{0,20}\d{0,10}|[A-Z]{1,20}\d{0,10}|\d{1,12}[A-Za-z]{0,4}|[a-z]{1,4}\d{1,4}[a-z]{1,4}"
     rf"|{_HUMPS}(?:\d{{1,3}}(?:{_HUMPS})?)?"
@@ -97,8 +118,12 @@ _ROOTS = r"/(?:dev|etc|home|lustre|mnt|opt|proc|root|run|tmp|usr|var|workspace)(
 
 @lru_cache(maxsize=1024)
 def find_kind(name: str) -> Kind | None:
-    """Return how much a name of a variable, option, key or header tells of a secret; None for nothing."""
-    if name in ("PWD", "OLDPWD"):  # the shell's own: its folder, which no message could do without
+    """Return how much a name of a variable, option, key or header tells of a secret;
+    None for nothing."""
+    if name in (
+        "PWD",
+        "OLDPWD",
+    ):  # the shell's own: its folder, which no message could do without
         return None
     lower = f"{name.lower()}=".replace("_path", "").replace("tokens", "")
     if not any(hint in lower for hint in HINTS):
@@ -117,42 +142,58 @@ def normalise(name: str) -> str:
 
 
 def is_secret(value: str) -> bool:
-    """True if a value may be a secret: it is long enough, and no number, path or plain word."""
+    """True if a value may be a secret: it is long enough, and no number, path or plain
+    word."""
     return len(value) >= SHORTEST_FOUND and not (
         re.fullmatch(_NUMBER, value) or re.fullmatch(_WORD, value) or is_path(value)
     )
 
 
 def is_path(value: str) -> bool:
-    """True if a value looks like a path: it has several components that are words. Base64 has none."""
+    """True if a value looks like a path: it has several components that are words.
+    Base64 has none."""
     if "/" not in value:
         return False
     if value[0] != "/" and re.match(_HOME, value):
         return True
     if re.fullmatch(_FILE, value) or re.match(_ROOTS, value):
         return True
-    return bool(re.fullmatch(_DIRECTORIES, value)) and is_wordlike("/".join(value.split("/", 3)[1:3]))
+    return bool(re.fullmatch(_DIRECTORIES, value)) and is_wordlike(
+        "/".join(value.split("/", 3)[1:3])
+    )
 
 
 def is_wordlike(value: str) -> bool:
-    """True if a value consists of words, numbers and what joins them, as names and versions do."""
+    """True if a value consists of words, numbers and what joins them, as names and
+    versions do."""
     value = value[:LONGEST_JUDGED]
-    return all(map(re.compile(_PIECE).fullmatch, re.split(_SEPARATORS, value))) and not re.search(_CONSONANTS, value)
+    return all(
+        map(re.compile(_PIECE).fullmatch, re.split(_SEPARATORS, value))
+    ) and not re.search(_CONSONANTS, value)
 
 
 def is_identifier(value: str) -> bool:
-    """True for a name of several pieces, such as the id of a configuration, a host or an image."""
+    """True for a name of several pieces, such as the id of a configuration, a host or
+    an image."""
     return is_wordlike(value) and len(re.split(_SEPARATORS, value.strip("-_"))) > 1
 
 
 def is_random(value: str, shortest: int = SHORTEST_FOUND) -> bool:
     """True if a value looks as if it was drawn at random."""
-    return len(value) >= shortest and is_secret(value) and not is_wordlike(value) and " " not in value
+    return (
+        len(value) >= shortest
+        and is_secret(value)
+        and not is_wordlike(value)
+        and " " not in value
+    )
 
 
 def is_line_of_key(line: str) -> bool:
-    """True for a whole line of base64, as those of a private key, whose first line may be missing."""
-    return bool(re.fullmatch(r"\s*[A-Za-z0-9+/]{60,76}={0,2}\s*", line)) and not re.fullmatch(_DIGEST, line.strip())
+    """True for a whole line of base64, as those of a private key, whose first line may
+    be missing."""
+    return bool(
+        re.fullmatch(r"\s*[A-Za-z0-9+/]{60,76}={0,2}\s*", line)
+    ) and not re.fullmatch(_DIGEST, line.strip())
 
 
 def is_placeholder(value: str) -> bool:
@@ -164,10 +205,15 @@ def is_placeholder(value: str) -> bool:
 def is_assigned_secret(name: str, value: str, *, loose: bool) -> bool:
     """True if the value that a text gives to a name is a secret.
 
-    `loose` says that the text is prose as often as a variable: after a colon or a space stands a word, too.
+    `loose` says that the text is prose as often as a variable: after a colon or a space
+    stands a word, too.
     """
     kind, value = find_kind(name), value[:LONGEST_JUDGED]
-    if kind is None or is_placeholder(value) or (re.search(_NEVER, normalise(name)) and kind is not Kind.PASSWORD):
+    if (
+        kind is None
+        or is_placeholder(value)
+        or (re.search(_NEVER, normalise(name)) and kind is not Kind.PASSWORD)
+    ):
         return False
     if kind is Kind.PASSWORD:
         return _is_password(name, value, loose=loose)
@@ -181,7 +227,11 @@ def is_assigned_secret(name: str, value: str, *, loose: bool) -> bool:
 def _is_password(name: str, value: str, *, loose: bool) -> bool:
     if re.search(_WEAK, normalise(name)) and not is_random(value):
         return False
-    if re.search(_NEVER, normalise(name)) or re.search(r"(?:^|_)no_", normalise(name)) or is_path(value):
+    if (
+        re.search(_NEVER, normalise(name))
+        or re.search(r"(?:^|_)no_", normalise(name))
+        or is_path(value)
+    ):
         return False
     if loose:
         return len(value) >= 6 and not re.fullmatch(_WORD, value)
@@ -189,7 +239,8 @@ def _is_password(name: str, value: str, *, loose: bool) -> bool:
 
 
 def _is_named_secret(name: str, value: str) -> bool:
-    # A secret has digits, as most generated ones. What has several words in it is one only of a variable.
+    # A secret has digits, as most generated ones. What has several words in it is one
+    # only of a variable.
     if not is_secret(value) or not any(map(str.isdigit, value)) or " " in value:
         return False
     return name.isupper() or not is_identifier(value)
@@ -197,6 +248,8 @@ def _is_named_secret(name: str, value: str) -> bool:
 
 def _is_key(name: str, value: str) -> bool:
     normal = normalise(name)
-    if normal.endswith("key") and (not name.isupper() or "_" not in name or re.search(_OF_PROGRAM, normal)):
+    if normal.endswith("key") and (
+        not name.isupper() or "_" not in name or re.search(_OF_PROGRAM, normal)
+    ):
         return False
     return is_random(value, 12)

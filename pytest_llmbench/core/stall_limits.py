@@ -1,4 +1,5 @@
-"""What is known of a running job by its log, and of one that stands still. Records only."""
+"""What is known of a running job by its log, and of one that stands still. Records
+only."""
 
 from __future__ import annotations
 
@@ -27,9 +28,12 @@ class LogProgress:
     place: str = ""  # where one was looked for
     problem: str = ""  # why one that was found cannot be read
     steps: int = 0  # the lines that tell of a step
-    marks: tuple[int, ...] = ()  # another one with each line that shows that the run lives
+    marks: tuple[
+        int, ...
+    ] = ()  # another one with each line that shows that the run lives
     starting: bool = False  # whether a process started behind its last step
-    slowest_seconds: float = 0.0  # the slowest gap between two steps that the log itself tells, 0: it tells none
+    # the slowest gap between two steps that the log itself tells, 0: it tells none
+    slowest_seconds: float = 0.0
     taken_seconds: float = 0.0  # all of them together
     modified: datetime | None = None
     prints_late: bool = False  # this kind of log holds no step before the run ends
@@ -50,7 +54,8 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class StallLimits:
-    """When a job that stands still is told, and whether it is cancelled at twice that."""
+    """When a job that stands still is told, and whether it is cancelled at twice
+    that."""
 
     tell_seconds: float | None = None  # None: by the gaps between its own steps
     cancels: bool = True

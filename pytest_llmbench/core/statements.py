@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.codes import Verdict
     from pytest_llmbench.core.judgement_records import Estimate, RequiredRuns
     from pytest_llmbench.core.log_records import CheckpointAction
-    from pytest_llmbench.core.run_records import Acknowledgement, Clock, Note, Problem, VerdictStatement
+    from pytest_llmbench.core.run_records import (
+        Acknowledgement,
+        Clock,
+        Note,
+        Problem,
+        VerdictStatement,
+    )
 
 
 class Remark(StrEnum):
@@ -64,7 +70,7 @@ class FigureStatement(Record):
     value: float
 
 
-# --- the comparison with the baseline --------------------------------------------------
+# --- the comparison with the baseline -------------------------------------------------
 
 
 class StepTimeComparison(Record):
@@ -84,14 +90,16 @@ class TimedStatement(Record):
 
 
 class RunsNeeded(Record):
-    """So many runs are inconclusive, and so many would decide; None: no number would."""
+    """So many runs are inconclusive, and so many would decide; None: no number
+    would."""
 
     runs: int
     needed: int | None
 
 
 class CoarseTime(Record):
-    """A time that is printed with too few digits, and the slowest one that prints so."""
+    """A time that is printed with too few digits, and the slowest one that prints
+    so."""
 
     seconds: float
     slowest: float
@@ -114,7 +122,8 @@ class OtherStatistic(Record):
 
 
 class SlowMean(Record):
-    """The mean of all steps is beyond the bound, also if a few stalls are `forgiven`."""
+    """The mean of all steps is beyond the bound, also if a few stalls are
+    `forgiven`."""
 
     difference: float
     expected: float
@@ -173,7 +182,7 @@ class FewRecorded(Record):
     recommended: int
 
 
-# --- runs that were not compared -------------------------------------------------------
+# --- runs that were not compared ------------------------------------------------------
 
 
 class LastValidRun(Record):
@@ -269,7 +278,7 @@ class Hiccup(Record):
     runs: int = 0
 
 
-# --- the shape of a window -------------------------------------------------------------
+# --- the shape of a window ------------------------------------------------------------
 
 
 class StepSpan(Record):
@@ -395,7 +404,7 @@ class MovingMeans(Record):
     independent: int
 
 
-# --- what was accepted, recorded and budgeted ------------------------------------------
+# --- what was accepted, recorded and budgeted -----------------------------------------
 
 
 class AcceptedReason(Record):
@@ -415,7 +424,8 @@ class IdleCause(StrEnum):
 
 
 class IdleAcknowledgement(Record):
-    """An acknowledgement without effect; `recorded`: the day of the last recorded run."""
+    """An acknowledgement without effect; `recorded`: the day of the last recorded
+    run."""
 
     entry: Acknowledgement
     cause: IdleCause
@@ -423,7 +433,8 @@ class IdleAcknowledgement(Record):
 
 
 class DriftLimits(Record):
-    """What limits the drift of a recorded value: a budget, a fraction, and a tolerance."""
+    """What limits the drift of a recorded value: a budget, a fraction, and a
+    tolerance."""
 
     budget: float
     tolerance: Tolerance
@@ -521,7 +532,7 @@ class BaselineContradiction(Record):
     contradiction: Contradiction
 
 
-# --- the order of runs -----------------------------------------------------------------
+# --- the order of runs ----------------------------------------------------------------
 
 
 class OrderedRun(Record):
@@ -535,7 +546,8 @@ class OrderedRun(Record):
 
 
 class OrderByJob(Record):
-    """The job ids contradict the order: that of the rival, and that of the newest run."""
+    """The job ids contradict the order: that of the rival, and that of the newest
+    run."""
 
     rival: int
     newest: int
@@ -565,7 +577,7 @@ class AmbiguousOrder(Record):
     doubt: OrderByJob | OrderByFile | OrderByLaunch
 
 
-# --- what a session adds to a verdict --------------------------------------------------
+# --- what a session adds to a verdict -------------------------------------------------
 
 
 class ShiftReference(StrEnum):
@@ -576,7 +588,8 @@ class ShiftReference(StrEnum):
 
 
 class SharedShift(Record):
-    """The shift that most configurations have in common, a fraction; slower is positive."""
+    """The shift that most configurations have in common, a fraction; slower is
+    positive."""
 
     shift: float
     low: float  # this bound and `high` are each wrong with a probability of 5 %
@@ -595,7 +608,9 @@ class NodeCause(StrEnum):
     """What the times of runs on different nodes show."""
 
     ALWAYS_SLOW = "always-slow"  # all runs are slow, and no node was in all of them
-    SHARED_NODES = "shared-nodes"  # all runs are slow, and some nodes were in all of them
+    SHARED_NODES = (
+        "shared-nodes"  # all runs are slow, and some nodes were in all of them
+    )
     SAME_NODES = "same-nodes"  # runs on the same nodes are slow and fast
     SLOW_NODES = "slow-nodes"
 
@@ -606,9 +621,13 @@ class NodeFinding(Record):
     cause: NodeCause | None = None  # None: unknown
     slow: tuple[RunOnNodes, ...] = ()
     fast: tuple[RunOnNodes, ...] = ()
-    exclude: tuple[str, ...] = ()  # the nodes that were slow twice: further runs should not get them
+    exclude: tuple[
+        str, ...
+    ] = ()  # the nodes that were slow twice: further runs should not get them
     suspects: tuple[str, ...] = ()  # those that were slow once
-    again: tuple[str, ...] = ()  # the nodes of the slowest run with suspects: a run there confirms them, or clears them
+    again: tuple[
+        str, ...
+    ] = ()  # the nodes of the slowest run with suspects: a run there confirms them, or clears them
     fast_beyond_bound: bool = False  # the fast runs are slower than allowed as well
 
 

@@ -1,7 +1,9 @@
-"""The signals with which somebody stops what runs: Ctrl-C, SIGTERM of a CI or of Slurm, SIGHUP of a closed terminal.
+"""The signals with which somebody stops what runs: Ctrl-C, SIGTERM of a CI or of Slurm,
+SIGHUP of a closed terminal.
 
-The first one raises KeyboardInterrupt wherever the program is. While reports are written a signal is only noted: a half
-report is never left, and what is noted is in the reports.
+The first one raises KeyboardInterrupt wherever the program is. While reports are
+written a signal is only noted: a half report is never left, and what is noted is in the
+reports.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from types import FrameType
 AT_ONCE_SECONDS = 1.0  # signals that come so soon after one another are one
 
 ENDING_SECONDS = 5.0
-"""A program that has done its work ends within this: a signal comes too late to interrupt anything."""
+"""A program that has done its work ends within this: a signal comes too late to
+interrupt anything."""
 
 
 class StopSignals:
@@ -38,13 +41,16 @@ class StopSignals:
         return signal.Signals(self.number).name if self.number else ""
 
     def install(self) -> None:
-        """Take the signals over where nobody else did: nohup ignores SIGHUP, a shell SIGINT in the background."""
+        """Take the signals over where nobody else did: nohup ignores SIGHUP, a shell
+        SIGINT in the background."""
         usual = {
             signal.SIGINT: signal.default_int_handler,
             signal.SIGTERM: signal.SIG_DFL,
             signal.SIGHUP: signal.SIG_DFL,
         }
-        if threading.current_thread() is not threading.main_thread():  # no other thread may say what a signal does
+        if (
+            threading.current_thread() is not threading.main_thread()
+        ):  # no other thread may say what a signal does
             return
         for number, handler in usual.items():
             if signal.getsignal(number) is handler:
@@ -70,13 +76,15 @@ class StopSignals:
             raise KeyboardInterrupt
 
     def end(self) -> None:
-        """Pass over what comes while the program ends; whoever stops one that does not end is heard."""
+        """Pass over what comes while the program ends; whoever stops one that does not
+        end is heard."""
         self._passed_over_until = self._clock() + ENDING_SECONDS
         self._held = False
 
     @contextmanager
     def let_through(self) -> Iterator[None]:
-        """Let signals raise KeyboardInterrupt within a part of what holds them back; one that is noted does at once."""
+        """Let signals raise KeyboardInterrupt within a part of what holds them back;
+        one that is noted does at once."""
         try:
             self.let_go()
             yield
@@ -85,8 +93,9 @@ class StopSignals:
 
     @contextmanager
     def keep_raised(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt where an interrupt arrives as RuntimeError: in Python 3.11 while a class is created,
-        so during any import, and just before a thread waits for another."""
+        """Raise KeyboardInterrupt where an interrupt arrives as RuntimeError: in Python
+        3.11 while a class is created, so during any import, and just before a thread
+        waits for another."""
         before = self.number
         try:
             yield
@@ -96,14 +105,16 @@ class StopSignals:
             raise
 
     def _ignore(self) -> None:
-        # Python goes back to what the system does, which ends the process, while it takes itself apart: with large
-        # modules that is a third of a second in which the exit code would be lost.
+        # Python goes back to what the system does, which ends the process, while it
+        # takes itself apart: with large modules that is a third of a second in which
+        # the exit code would be lost.
         for number in self._before:
             signal.signal(number, signal.SIG_IGN)
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         self.number = self.number or number
-        # timeout(1) sends SIGTERM to the process and then to its group: the second must not stop what the first began.
+        # timeout(1) sends SIGTERM to the process and then to its group: the second must
+        # not stop what the first began.
         now = self._clock()
         if not self._held and now >= self._passed_over_until:
             self._passed_over_until = now + AT_ONCE_SECONDS

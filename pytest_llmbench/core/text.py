@@ -8,11 +8,13 @@ WIDTH = 79
 """Columns of a line, unless a terminal is as wide as its window."""
 
 FILLER = "\ue000"
-"""Fills the second column of a wide character while lines are broken: for private use, in no text."""
+"""Fills the second column of a wide character while lines are broken: for private use,
+in no text."""
 
 
 def count_columns(text: str) -> int:
-    """Return the columns of a text: two for a wide character (UAX 11), none for a combining one."""
+    """Return the columns of a text: two for a wide character (UAX 11), none for a
+    combining one."""
     # Almost every text is ASCII: the table of Unicode is asked for the others only.
     return len(text) if text.isascii() else sum(map(_count_character_columns, text))
 
@@ -27,7 +29,8 @@ def wrap(
 ) -> list[str]:
     """Return a text in lines, the first after `first` and the others after `rest`.
 
-    No word is broken at its hyphens: an id is there to be copied. With `whole_words` none is broken at all.
+    No word is broken at its hyphens: an id is there to be copied. With `whole_words`
+    none is broken at all.
     """
     import textwrap
 

@@ -1,4 +1,5 @@
-"""Trials: runs that are made to find out something, what is to be run next, and what they say in the end."""
+"""Trials: runs that are made to find out something, what is to be run next, and what
+they say in the end."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One arm of an A/B, or build of a search: what it has in place of what the cluster file says, or besides."""
+    """One arm of an A/B, or build of a search: what it has in place of what the cluster
+    file says, or besides."""
 
     name: str
     image: str = ""
@@ -57,10 +59,14 @@ class Trial:
 
     variant: int  # its place in the list of arms or builds
     outcome: TrialOutcome
-    step_time_ms: float | None  # the statistic of its window; None unless it was measured
+    step_time_ms: (
+        float | None
+    )  # the statistic of its window; None unless it was measured
     discarded: bool = False  # a warm-up, which no estimate holds
     allocation: int = 0  # the allocation that it ran in, where several runs share one
-    rounding: float = 0.0  # how far its printed digits may move the statistic, a fraction
+    rounding: float = (
+        0.0  # how far its printed digits may move the statistic, a fraction
+    )
 
 
 class TrialTime(NamedTuple):
@@ -93,13 +99,15 @@ class PairedOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PairedEstimate:
-    """How far a variant is from another one on the same nodes. Logarithms of step times; slower is positive."""
+    """How far a variant is from another one on the same nodes. Logarithms of step
+    times; slower is positive."""
 
     difference: float
     low: float  # of the interval of this look: two-sided, at twice `level`
     high: float
     level: float  # one-sided
-    smallest: float  # the smallest difference, a fraction, that is shown four times out of five
+    # the smallest difference, a fraction, that is shown four times out of five
+    smallest: float
     standard_error: float
     degrees_of_freedom: float
     noise: Noise  # from run to run; not measured where 1 % was assumed beside what was
@@ -146,7 +154,8 @@ class BisectOutcome(StrEnum):
     """How a search over an ordered list of builds ended: a stable code."""
 
     FOUND = "found"  # each change is named
-    RANGE = "range"  # the most runs were made, and at least one change lies in a range of builds
+    # the most runs were made, and at least one change lies in a range of builds
+    RANGE = "range"
     NO_CHANGE_BETWEEN_ENDS = "no-change-between-ends"
     GOOD_DOES_NOT_RUN = "good-does-not-run"
     BAD_DOES_NOT_RUN = "bad-does-not-run"
@@ -155,7 +164,8 @@ class BisectOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FoundChange:
-    """A change that was found: the first slow build is one of `first` to `last`, all but the last of which do not run.
+    """A change that was found: the first slow build is one of `first` to `last`, all
+    but the last of which do not run.
 
     `size`, `low`, `high` (95 %) and the rest are logarithms.
     """
@@ -186,7 +196,9 @@ class BisectAnswer:
     """What a search ended with; changes in the order of the builds."""
 
     outcome: BisectOutcome
-    ends: PairedEstimate | None  # how far the last build is from the first one; None before the first look
+    ends: (
+        PairedEstimate | None
+    )  # how far the last build is from the first one; None before the first look
     runs: int  # so many were measured
     skipped: tuple[int, ...] = ()  # builds that do not run
     changes: tuple[FoundChange, ...] = ()
@@ -195,20 +207,29 @@ class BisectAnswer:
 
 @dataclass(frozen=True, slots=True)
 class TrialReport:
-    """What the runs of variants say in the end: the answers of an A/B, or that of a search over builds."""
+    """What the runs of variants say in the end: the answers of an A/B, or that of a
+    search over builds."""
 
     names: tuple[str, ...]
     answers: tuple[PairedAnswer, ...] = ()
     search: BisectAnswer | None = None
     nodes: tuple[str, ...] = ()  # on which all of them ran
     cluster: str = ""  # empty: nothing tells
-    earlier: Noise | None = None  # of earlier A/Bs of the configuration on the cluster, which was pooled in
-    allocations: int = 0  # how many held these nodes, one after another; 0: each run was a job of its own
+    earlier: Noise | None = (
+        None  # of earlier A/Bs of the configuration on the cluster, which was pooled in
+    )
+    # how many held these nodes, one after another; 0: each run was a job of its own
+    allocations: int = 0
     separate_because: str = ""  # why there was none, or none any more
 
     @property
     def noise(self) -> Noise | None:
-        """What the runs of an A/B themselves say of the noise; None where they are too few."""
-        estimates = (answer.estimate.own_noise for answer in self.answers if answer.estimate)
-        measured = [noise for noise in estimates if noise and noise.degrees_of_freedom > 0]
+        """What the runs of an A/B themselves say of the noise; None where they are too
+        few."""
+        estimates = (
+            answer.estimate.own_noise for answer in self.answers if answer.estimate
+        )
+        measured = [
+            noise for noise in estimates if noise and noise.degrees_of_freedom > 0
+        ]
         return max(measured, key=lambda noise: noise.degrees_of_freedom, default=None)

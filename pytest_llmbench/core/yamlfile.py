@@ -1,4 +1,5 @@
-"""YAML files that people write: one document as nodes with their lines, and what may stand where."""
+"""YAML files that people write: one document as nodes with their lines, and what may
+stand where."""
 
 from __future__ import annotations
 
@@ -21,9 +22,13 @@ SHOWN_PROBLEMS = 10
 
 
 def read_document(
-    path: Path, *, what: str = "baseline file", raises: type[LlmbenchError] = BaselineError
+    path: Path,
+    *,
+    what: str = "baseline file",
+    raises: type[LlmbenchError] = BaselineError,
 ) -> yaml.MappingNode:
-    """Return the root mapping of the only document in a file; `what` it is called in messages.
+    """Return the root mapping of the only document in a file; `what` it is called in
+    messages.
 
     Raises `raises` as `read_root` does, and for a root that is not a mapping.
     """
@@ -31,16 +36,21 @@ def read_document(
 
     root = read_root(path, what=what, raises=raises)
     if not isinstance(root, yaml.MappingNode):
-        content = "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
+        content = (
+            "an empty file" if root is None else f"a {getattr(root, 'id', 'file')}"
+        )
         raise raises(f"{path}:1: found {content}, expected a mapping of keys to values")
     return root
 
 
-def read_root(path: Path, *, what: str, raises: type[LlmbenchError]) -> yaml.Node | None:
+def read_root(
+    path: Path, *, what: str, raises: type[LlmbenchError]
+) -> yaml.Node | None:
     """Return the root node of the only document in a file, None for an empty file.
 
-    Raises `raises` with file and line for what cannot be read, is not UTF-8, no YAML, several documents, and for tabs,
-    anchors, aliases, tags and deep nesting: such a file needs none of them.
+    Raises `raises` with file and line for what cannot be read, is not UTF-8, no YAML,
+    several documents, and for tabs, anchors, aliases, tags and deep nesting: such a
+    file needs none of them.
     """
     text = read_text(path, what, LARGEST_YAML_BYTES, raises)
     import yaml
@@ -52,13 +62,16 @@ def read_root(path: Path, *, what: str, raises: type[LlmbenchError]) -> yaml.Nod
     except yaml.MarkedYAMLError as error:
         raise raises(_format_syntax_error(path, error, text)) from error
     except yaml.YAMLError as error:
-        raise raises(f"{path}: found {' '.join(str(error).split())}, expected YAML") from error
+        raise raises(
+            f"{path}: found {' '.join(str(error).split())}, expected YAML"
+        ) from error
     return root
 
 
 def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None:
     """Raise for the first event of YAML's that no file of ours needs."""
-    # One by one, so that a bomb is refused before a node is built: deep nesting crashes libyaml.
+    # One by one, so that a bomb is refused before a node is built: deep nesting crashes
+    # libyaml.
     depth = documents = 0
     for event in events:
         name = type(event).__name__
@@ -68,7 +81,9 @@ def _refuse_extras(path: Path, events: Any, raises: type[LlmbenchError]) -> None
         extra = _find_extra(event, name, depth, documents)
         if extra:
             line = event.start_mark.line + 1
-            raise raises(f"{path}:{line}: found {extra}; write every value where it belongs")
+            raise raises(
+                f"{path}:{line}: found {extra}; write every value where it belongs"
+            )
 
 
 def _find_extra(event: Any, name: str, depth: int, documents: int) -> str:
@@ -79,7 +94,11 @@ def _find_extra(event: Any, name: str, depth: int, documents: int) -> str:
         return f"the tag {event.tag!r}, expected no tags"
     if documents > 1:
         return "a second document ('---'), expected one document in a file"
-    return f"more than {DEEPEST} levels of nesting, expected fewer" if depth > DEEPEST else ""
+    return (
+        f"more than {DEEPEST} levels of nesting, expected fewer"
+        if depth > DEEPEST
+        else ""
+    )
 
 
 def _format_syntax_error(path: Path, error: Any, text: str) -> str:
@@ -88,17 +107,27 @@ def _format_syntax_error(path: Path, error: Any, text: str) -> str:
         return f"{path}: found {error.problem}, expected YAML"
     lines = text.splitlines()
     line = lines[mark.line] if mark.line < len(lines) else ""
-    if "\t" in line[: len(line) - len(line.lstrip())] or line[mark.column : mark.column + 1] == "\t":
+    if (
+        "\t" in line[: len(line) - len(line.lstrip())]
+        or line[mark.column : mark.column + 1] == "\t"
+    ):
         return f"{path}:{mark.line + 1}: found a tab, expected spaces"
     problem = " ".join(filter(None, (error.context, error.problem)))
-    hint = "; in single quotes a backslash stands for itself" if "escape character" in problem else ""
-    return f"{path}:{mark.line + 1}: found a syntax error ({problem}), expected YAML{hint}"
+    hint = (
+        "; in single quotes a backslash stands for itself"
+        if "escape character" in problem
+        else ""
+    )
+    return (
+        f"{path}:{mark.line + 1}: found a syntax error ({problem}), expected YAML{hint}"
+    )
 
 
-# --- what may stand where -----------------------------------------------------------------------------------
+# --- what may stand where -------------------------------------------------------------
 
 Node = Any
-"""A yaml.Node: its stubs know neither `id` ("scalar", "sequence", "mapping") nor `style`."""
+"""A yaml.Node: its stubs know neither `id` ("scalar", "sequence", "mapping") nor
+`style`."""
 
 Report = Callable[[int, str], None]
 """Called with the 1-based line and `found ..., expected ...` for every problem."""
@@ -108,14 +137,16 @@ _NULL_TAG = "tag:yaml.org,2002:null"
 
 
 class Spec(Protocol):
-    """What one node may be: `read` returns its value, or None after reporting a problem."""
+    """What one node may be: `read` returns its value, or None after reporting a
+    problem."""
 
     def read(self, node: Node, report: Report) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
 class YamlMapping:
-    """A mapping that was read: values by key, with the line of the mapping and of each key."""
+    """A mapping that was read: values by key, with the line of the mapping and of each
+    key."""
 
     line: int
     values: Mapping[str, Any]
@@ -131,7 +162,8 @@ class YamlMapping:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A scalar that YAML reads as text: quoted where its digits would make it a number."""
+    """A scalar that YAML reads as text: quoted where its digits would make it a
+    number."""
 
     expected: str = "text"
     pattern: str = r".*\S.*"
@@ -145,33 +177,58 @@ class Text:
             return _report_wrong(node, " or ".join(self.choices), report)
         if node.tag != _TEXT_TAG:
             hint = f'write "{node.value}" in quotes, its digits are information'
-            return _report_wrong(node, f"{self.expected} as text: {hint}", report, what="{} without quotes")
+            return _report_wrong(
+                node,
+                f"{self.expected} as text: {hint}",
+                report,
+                what="{} without quotes",
+            )
         if self.choices and node.value not in self.choices:
             expected = " or ".join(self.choices)
-            return _report_wrong(node, expected, report, hint=did_you_mean(node.value, self.choices))
-        if not re.fullmatch(self.pattern, node.value, re.DOTALL) or not self.accept(node.value):
+            return _report_wrong(
+                node, expected, report, hint=did_you_mean(node.value, self.choices)
+            )
+        if not re.fullmatch(self.pattern, node.value, re.DOTALL) or not self.accept(
+            node.value
+        ):
             return _report_wrong(node, self.expected, report)
         return str(node.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A plain decimal number between two bounds, both included; `whole` for integers."""
+    """A plain decimal number between two bounds, both included; `whole` for
+    integers."""
 
     low: float
     high: float
     whole: bool = False
 
     def read(self, node: Node, report: Report) -> Any:
-        # YAML 1.1 reads 010 as eight and 1:30 as ninety: here they are no numbers at all.
-        pattern = r"0|[1-9][0-9]{0,17}" if self.whole else r"[0-9]{1,18}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,3})?"
+        # YAML 1.1 reads 010 as eight and 1:30 as ninety: here they are no numbers at
+        # all.
+        pattern = (
+            r"0|[1-9][0-9]{0,17}"
+            if self.whole
+            else r"[0-9]{1,18}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,3})?"
+        )
         value = str(node.value)
         if node.id != "scalar" or not re.fullmatch(pattern, value):
             return _report_wrong(node, self._describe_range(), report)
         if node.style in ("'", '"'):
-            return _report_wrong(node, self._describe_range(), report, what="{} in quotes", hint=" without quotes")
+            return _report_wrong(
+                node,
+                self._describe_range(),
+                report,
+                what="{} in quotes",
+                hint=" without quotes",
+            )
         number = int(value) if self.whole else float(value)
-        return number if self.low <= number <= self.high else _report_wrong(node, self._describe_range(), report)
+        return (
+            number
+            if self.low <= number <= self.high
+            else _report_wrong(node, self._describe_range(), report)
+        )
 
     def _describe_range(self) -> str:
         if self.low == self.high:
@@ -184,8 +241,13 @@ class Flag:
     """`true` or `false`."""
 
     def read(self, node: Node, report: Report) -> Any:
-        # YAML 1.1 has more ways to say it (yes, on, ...), and YAML 1.2 reads those as texts.
-        if node.id != "scalar" or node.style in ("'", '"') or node.value not in ("true", "false"):
+        # YAML 1.1 has more ways to say it (yes, on, ...), and YAML 1.2 reads those as
+        # texts.
+        if (
+            node.id != "scalar"
+            or node.style in ("'", '"')
+            or node.value not in ("true", "false")
+        ):
             return _report_wrong(node, "true or false", report)
         return bool(node.value == "true")
 
@@ -218,10 +280,17 @@ class Items:
         if node.id != "sequence":
             return _report_wrong(node, "a list", report)
         if len(node.value) < self.least:
-            wanted = "a list with an entry" if self.least == 1 else f"one with {self.least} entries or more"
+            wanted = (
+                "a list with an entry"
+                if self.least == 1
+                else f"one with {self.least} entries or more"
+            )
             return _report_wrong(node, wanted, report)
         if self.most is not None and len(node.value) > self.most:
-            report(_line_of(node), f"found a list of {len(node.value)}, expected at most {self.most} entries")
+            report(
+                _line_of(node),
+                f"found a list of {len(node.value)}, expected at most {self.most} entries",
+            )
             return None
         return tuple(self.item.read(child, report) for child in node.value)
 
@@ -234,7 +303,11 @@ class Names:
     key: Text = field(default_factory=Text)
 
     def read(self, node: Node, report: Report) -> Any:
-        return _read_mapping(node, report, lambda key: self.value if self.key.read(key, report) is not None else None)
+        return _read_mapping(
+            node,
+            report,
+            lambda key: self.value if self.key.read(key, report) is not None else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +317,11 @@ class Nullable:
     spec: Spec
 
     def read(self, node: Node, report: Report) -> Any:
-        return None if node.id == "scalar" and node.tag == _NULL_TAG else self.spec.read(node, report)
+        return (
+            None
+            if node.id == "scalar" and node.tag == _NULL_TAG
+            else self.spec.read(node, report)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +331,8 @@ class Fields:
     required: Mapping[str, Spec]
     optional: Mapping[str, Spec] = field(default_factory=dict)
     closed: bool = True
-    """False for a file of somebody else's, whose further keys are none of ours: they are passed over."""
+    """False for a file of somebody else's, whose further keys are none of ours: they
+    are passed over."""
 
     def read(self, node: Node, report: Report) -> Any:
         specs = {**self.required, **self.optional}
@@ -266,7 +344,13 @@ class Fields:
                 return None
             # Passed over, a typing error could weaken the gate in silence.
             hint = did_you_mean(key.value, specs) if key.id == "scalar" else ""
-            _report_wrong(key, ", ".join(sorted(specs)), report, what="the unknown key {}", hint=hint)
+            _report_wrong(
+                key,
+                ", ".join(sorted(specs)),
+                report,
+                what="the unknown key {}",
+                hint=hint,
+            )
             return None
 
         entry = _read_mapping(node, report, find_spec)
@@ -274,12 +358,15 @@ class Fields:
             missing = [repr(name) for name in self.required if name not in entry.lines]
             if missing:
                 report(
-                    entry.line, f"found no {', '.join(missing)}, expected {'that key' if len(missing) == 1 else 'them'}"
+                    entry.line,
+                    f"found no {', '.join(missing)}, expected {'that key' if len(missing) == 1 else 'them'}",
                 )
         return entry
 
 
-def _read_mapping(node: Node, report: Report, spec: Callable[[Node], Spec | None]) -> Any:
+def _read_mapping(
+    node: Node, report: Report, spec: Callable[[Node], Spec | None]
+) -> Any:
     if node.id != "mapping":
         return _report_wrong(node, "a mapping of keys to values", report)
     values: dict[str, Any] = {}
@@ -287,7 +374,10 @@ def _read_mapping(node: Node, report: Report, spec: Callable[[Node], Spec | None
     for key, value in node.value:
         name = str(key.value) if key.id == "scalar" else ""
         if name in lines:
-            report(_line_of(key), f"found the key {name!r} again (first in line {lines[name]}), expected it once")
+            report(
+                _line_of(key),
+                f"found the key {name!r} again (first in line {lines[name]}), expected it once",
+            )
             continue
         lines[name] = _line_of(key)
         wanted = spec(key)
@@ -300,9 +390,15 @@ def _line_of(node: Node) -> int:
     return int(node.start_mark.line) + 1
 
 
-def _report_wrong(node: Node, expected: str, report: Report, *, what: str = "{}", hint: str = "") -> Any:
-    """Report a node as not what was expected, and return the None that stands in for its value."""
-    report(_line_of(node), f"found {what.format(_describe(node))}, expected {expected}{hint}")
+def _report_wrong(
+    node: Node, expected: str, report: Report, *, what: str = "{}", hint: str = ""
+) -> Any:
+    """Report a node as not what was expected, and return the None that stands in for
+    its value."""
+    report(
+        _line_of(node),
+        f"found {what.format(_describe(node))}, expected {expected}{hint}",
+    )
     return None
 
 
@@ -324,9 +420,11 @@ def read_entry(
     check: Callable[[YamlMapping, Report], None] = lambda entry, report: None,
     raises: type[LlmbenchError] = BaselineError,
 ) -> YamlMapping:
-    """Return the values of a document; `complete` adds defaults, and `check` sees what passed `fields` and `complete`.
+    """Return the values of a document; `complete` adds defaults, and `check` sees what
+    passed `fields` and `complete`.
 
-    Raises `raises` with up to ten problems, each with its line, and a count of the rest.
+    Raises `raises` with up to ten problems, each with its line, and a count of the
+    rest.
     """
     problems: list[tuple[int, str]] = []
 
@@ -345,4 +443,6 @@ def read_entry(
 def _format_problems(path: Path, problems: Sequence[tuple[int, str]]) -> str:
     lines = [f"{path}:{line}: {problem}" for line, problem in problems[:SHOWN_PROBLEMS]]
     more = len(problems) - SHOWN_PROBLEMS
-    return "\n".join([*lines, *([f"and {more} more problems in this file"] if more > 0 else [])])
+    return "\n".join(
+        [*lines, *([f"and {more} more problems in this file"] if more > 0 else [])]
+    )

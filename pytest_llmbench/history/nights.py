@@ -1,4 +1,5 @@
-"""What a history knows of all configurations, night by night: verdicts for the pages of `llmbench site`."""
+"""What a history knows of all configurations, night by night: verdicts for the pages of
+`llmbench site`."""
 
 from __future__ import annotations
 
@@ -19,31 +20,52 @@ from pytest_llmbench.history.queries import (
 )
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.stored_verdicts import StoredSession, StoredVerdict
-from pytest_llmbench.history.tables import RUN, SESSION, VERDICT, convert_to_stored, is_in_time
+from pytest_llmbench.history.tables import (
+    RUN,
+    SESSION,
+    VERDICT,
+    convert_to_stored,
+    is_in_time,
+)
 
 ParseEnvironment = Callable[[str], Mapping[str, str]]
 
 
-def read_verdicts(place: StoreLocation, since: datetime | None, damaged: dict[str, str]) -> list[StoredVerdict]:
-    """Return every verdict on the nights from `since` on, in the order of the sessions; those without a run, too.
+def read_verdicts(
+    place: StoreLocation, since: datetime | None, damaged: dict[str, str]
+) -> list[StoredVerdict]:
+    """Return every verdict on the nights from `since` on, in the order of the sessions;
+    those without a run, too.
 
-    A verdict that no session stored is left out, and added to `damaged` by its session. HistoryError if the store
-    cannot be read.
+    A verdict that no session stored is left out, and added to `damaged` by its session.
+    HistoryError if the store cannot be read.
     """
     of_run = (RUN.c.started, RUN.c.job_id, RUN.c.nodes, RUN.c.environment)
     of_verdict = [column for column in VERDICT.c if column.name not in _LEFT_OUT]
     columns = (*of_run, *of_verdict, SESSION.c.started.label("judged"))
-    joined = select(*columns).join_from(VERDICT, SESSION, SESSION.c.id == VERDICT.c.session)
+    joined = select(*columns).join_from(
+        VERDICT, SESSION, SESSION.c.id == VERDICT.c.session
+    )
     joined = joined.where(is_in_time(place, SESSION))
-    query = joined.join(RUN, RUN.c.id == VERDICT.c.run, isouter=True).order_by(SESSION.c.started, VERDICT.c.id)
+    query = joined.join(RUN, RUN.c.id == VERDICT.c.run, isouter=True).order_by(
+        SESSION.c.started, VERDICT.c.id
+    )
     if since is not None:
         first = convert_to_stored(since)
-        query = query.where(or_(RUN.c.started >= first, and_(RUN.c.started.is_(None), SESSION.c.started >= first)))
+        query = query.where(
+            or_(
+                RUN.c.started >= first,
+                and_(RUN.c.started.is_(None), SESSION.c.started >= first),
+            )
+        )
     parse = cache(parse_environment)  # they repeat themselves night after night
 
     def convert(row: Row) -> Row:
         if place.latest and row["started"] and row["started"] > place.latest:
-            row = {**row, "started": None}  # a wrong clock: its night is that of the session
+            row = {
+                **row,
+                "started": None,
+            }  # a wrong clock: its night is that of the session
         return {"stored": _make_verdict(row, parse)}
 
     return [row["stored"] for row in fetch_rows(place, query, convert, damaged)]
@@ -70,18 +92,36 @@ def _make_verdict(row: Row, parse: ParseEnvironment) -> StoredVerdict:
 
 
 _TAKEN = (
-    *("configuration", "run", "started", "judged", "session", "verdict", "reason", "status", "text", "counts"),
+    *(
+        "configuration",
+        "run",
+        "started",
+        "judged",
+        "session",
+        "verdict",
+        "reason",
+        "status",
+        "text",
+        "counts",
+    ),
     *("run_seconds", "expected_seconds", "log_difference", "baseline", "tolerance"),
 )
 """The columns that a verdict takes as they are."""
 
 
-def read_session(place: StoreLocation, identifier: str, damaged: dict[str, str]) -> StoredSession:
-    """Return what is kept of a session that is there; without its options if they are damaged."""
-    query = select(SESSION, SESSION.c.id.label("session")).where(SESSION.c.id == identifier)
+def read_session(
+    place: StoreLocation, identifier: str, damaged: dict[str, str]
+) -> StoredSession:
+    """Return what is kept of a session that is there; without its options if they are
+    damaged."""
+    query = select(SESSION, SESSION.c.id.label("session")).where(
+        SESSION.c.id == identifier
+    )
     rows = fetch_rows(place, query, _make_session, damaged)
     if not rows:
-        plain = select(*(column for column in query.selected_columns if column.name != "options"))
+        plain = select(
+            *(column for column in query.selected_columns if column.name != "options")
+        )
         rows = fetch_rows(place, plain, _make_session)
     session: StoredSession = rows[0]["stored"]
     return session
@@ -90,4 +130,6 @@ def read_session(place: StoreLocation, identifier: str, damaged: dict[str, str])
 def _make_session(row: Row) -> Row:
     fields = ("id", "started", "host", "program", "git_commit", "ci_url")
     options = tuple(parse_list("options", row.get("options", "[]")))
-    return {"stored": StoredSession(**{name: row[name] for name in fields}, options=options)}
+    return {
+        "stored": StoredSession(**{name: row[name] for name in fields}, options=options)
+    }

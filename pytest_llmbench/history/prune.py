@@ -22,7 +22,8 @@ from pytest_llmbench.history.tables import (
 )
 
 APART = timedelta(days=366)
-"""A session that begins so long after the one before it may have a clock that was not set."""
+"""A session that begins so long after the one before it may have a clock that was not
+set."""
 
 
 class Extent(NamedTuple):
@@ -34,16 +35,28 @@ class Extent(NamedTuple):
     stay: int  # so many others
 
 
-def prune(place: StoreLocation, before: datetime | None, *, dry_run: bool, future: bool = False) -> dict[str, int]:
-    """Remove sessions with their verdicts and the runs that are left without one; return how many, or would be.
+def prune(
+    place: StoreLocation,
+    before: datetime | None,
+    *,
+    dry_run: bool,
+    future: bool = False,
+) -> dict[str, int]:
+    """Remove sessions with their verdicts and the runs that are left without one;
+    return how many, or would be.
 
-    Removed are the sessions that began before a moment, and with `future` those that begin later than `place.latest`.
+    Removed are the sessions that began before a moment, and with `future` those that
+    begin later than `place.latest`.
     """
     old = select(SESSION.c.id).where(_is_gone(place, before, future))
     steps = (
         ("verdicts", VERDICT, VERDICT.c.session.in_(old)),
         ("sessions", SESSION, SESSION.c.id.in_(old)),
-        ("runs", RUN, RUN.c.id.not_in(select(VERDICT.c.run).where(VERDICT.c.run.is_not(None)))),
+        (
+            "runs",
+            RUN,
+            RUN.c.id.not_in(select(VERDICT.c.run).where(VERDICT.c.run.is_not(None))),
+        ),
     )
     removed = {}
     with connect(place, writes=True) as connection:
@@ -51,14 +64,18 @@ def prune(place: StoreLocation, before: datetime | None, *, dry_run: bool, futur
         drop_digests(connection)
         remove_noises(connection, old)
         for name, table, which in steps:
-            removed[name] = connection.execute(select(func.count()).select_from(table).where(which)).scalar_one()
+            removed[name] = connection.execute(
+                select(func.count()).select_from(table).where(which)
+            ).scalar_one()
             connection.execute(delete(table).where(which))
         if dry_run:
             connection.rollback()
     return removed
 
 
-def measure_extent(place: StoreLocation, before: datetime | None, *, future: bool = False) -> Extent:
+def measure_extent(
+    place: StoreLocation, before: datetime | None, *, future: bool = False
+) -> Extent:
     """Return which sessions `prune` removes, and how many stay."""
     began, gone = SESSION.c.started, _is_gone(place, before, future)
     with connect(place, writes=False) as connection:
@@ -66,21 +83,30 @@ def measure_extent(place: StoreLocation, before: datetime | None, *, future: boo
             return Extent(0, None, None, 0)
         found = select(func.count(), func.min(began), func.max(began)).where(gone)
         count, oldest, newest = connection.execute(found).one()
-        every = connection.execute(select(func.count()).select_from(SESSION)).scalar_one()
+        every = connection.execute(
+            select(func.count()).select_from(SESSION)
+        ).scalar_one()
     return Extent(count, oldest, newest, every - count)
 
 
-def _is_gone(place: StoreLocation, before: datetime | None, future: bool) -> ColumnElement[bool]:
+def _is_gone(
+    place: StoreLocation, before: datetime | None, future: bool
+) -> ColumnElement[bool]:
     began = SESSION.c.started
     old = began < convert_to_stored(before) if before else false()
-    return or_(old, began > convert_to_stored(place.latest)) if future and place.latest else old
+    return (
+        or_(old, began > convert_to_stored(place.latest))
+        if future and place.latest
+        else old
+    )
 
 
-# --- clocks that were wrong -------------------------------------------------------------------------------
+# --- clocks that were wrong -----------------------------------------------------------
 
 
 def describe_future(place: StoreLocation) -> str:
-    """Describe the sessions and runs that begin later than `place.latest`; "" if there are none.
+    """Describe the sessions and runs that begin later than `place.latest`; "" if there
+    are none.
 
     HistoryError if the store cannot be read.
     """
@@ -88,7 +114,10 @@ def describe_future(place: StoreLocation) -> str:
         return ""
     latest = convert_to_stored(place.latest)
     columns = (SESSION.c.id.label("session"), SESSION.c.started, SESSION.c.host)
-    sessions = fetch_rows(place, select(*columns).where(SESSION.c.started > latest).order_by(SESSION.c.started))
+    sessions = fetch_rows(
+        place,
+        select(*columns).where(SESSION.c.started > latest).order_by(SESSION.c.started),
+    )
     runs = fetch_rows(place, select(RUN.c.started).where(RUN.c.started > latest))
     parts = [
         *([count_noun(len(sessions), "session")] if sessions else ()),
@@ -97,9 +126,15 @@ def describe_future(place: StoreLocation) -> str:
     if not parts:
         return ""
     verb = "begins" if len(sessions) + len(runs) == 1 else "begin"
-    last = sessions[-1] if sessions else {"session": "", "host": "", **max(runs, key=lambda run: run["started"])}
+    last = (
+        sessions[-1]
+        if sessions
+        else {"session": "", "host": "", **max(runs, key=lambda run: run["started"])}
+    )
     named = f"{escape(last['session'])} on {escape(last['host'])}, " if sessions else ""
-    remedy = ": `llmbench history prune --future` removes such sessions" if sessions else ""
+    remedy = (
+        ": `llmbench history prune --future` removes such sessions" if sessions else ""
+    )
     return (
         f"{' and '.join(parts)} {verb} later than now ({named}{last['started']:%Y-%m-%d %H:%M} UTC): a clock is or was "
         f"wrong, and nothing that is dated so counts{remedy}"
@@ -107,9 +142,11 @@ def describe_future(place: StoreLocation) -> str:
 
 
 def describe_clock(place: StoreLocation, session: str, began: datetime) -> str:
-    """Describe why the clock of a stored session may be wrong, or was of another one; "" if nothing contradicts them.
+    """Describe why the clock of a stored session may be wrong, or was of another one;
+    "" if nothing contradicts them.
 
-    Another session begins later than `place.latest`, or this one more than APART after all others.
+    Another session begins later than `place.latest`, or this one more than APART after
+    all others.
     """
     others = select(func.max(SESSION.c.started)).where(SESSION.c.id != session)
     with connect(place, writes=False) as connection:

@@ -1,4 +1,5 @@
-"""What is read from a history, and removed: rows for `llmbench history`, and earlier runs for judging and reports."""
+"""What is read from a history, and removed: rows for `llmbench history`, and earlier
+runs for judging and reports."""
 
 from __future__ import annotations
 
@@ -52,48 +53,88 @@ REMOVE = "restore a copy, or remove what that session said: DELETE FROM {} WHERE
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
-def list_runs(place: StoreLocation, words: str, since: datetime | None, limit: int) -> Rows:
-    """Return the last `limit` runs of each configuration as they were judged last, by configuration, oldest first.
+def list_runs(
+    place: StoreLocation, words: str, since: datetime | None, limit: int
+) -> Rows:
+    """Return the last `limit` runs of each configuration as they were judged last, by
+    configuration, oldest first.
 
-    A configuration has to hold what `words` ask for, as in `grok1 and not fp8 or llama`; those without any run are left
-    out.
+    A configuration has to hold what `words` ask for, as in `grok1 and not fp8 or
+    llama`; those without any run are left out.
     """
-    of_run = (RUN.c.id.label("number"), RUN.c.configuration, RUN.c.started, RUN.c.job_id, VERDICT.c.session)
-    judgement = (VERDICT.c.verdict, VERDICT.c.step_time_seconds, VERDICT.c.log_difference)
-    joined = select(*of_run, *judgement).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
+    of_run = (
+        RUN.c.id.label("number"),
+        RUN.c.configuration,
+        RUN.c.started,
+        RUN.c.job_id,
+        VERDICT.c.session,
+    )
+    judgement = (
+        VERDICT.c.verdict,
+        VERDICT.c.step_time_seconds,
+        VERDICT.c.log_difference,
+    )
+    joined = select(*of_run, *judgement).join_from(
+        VERDICT, RUN, RUN.c.id == VERDICT.c.run
+    )
     query = joined.join(SESSION, SESSION.c.id == VERDICT.c.session)
     query = query.order_by(*list_order(place))
     if since is not None:
         query = query.where(RUN.c.started >= convert_to_stored(since))
-    newest = {row["number"]: row for row in fetch_rows(place, query) if _is_wanted(row["configuration"], words)}
+    newest = {
+        row["number"]: row
+        for row in fetch_rows(place, query)
+        if _is_wanted(row["configuration"], words)
+    }
     by_configuration: dict[str, Rows] = {}
     for row in sorted(newest.values(), key=partial(_rank_start, place)):
         by_configuration.setdefault(row["configuration"], []).append(row)
-    return [row for name in sorted(by_configuration) for row in by_configuration[name][-limit:]]
+    return [
+        row
+        for name in sorted(by_configuration)
+        for row in by_configuration[name][-limit:]
+    ]
 
 
 def list_verdicts(place: StoreLocation, wanted: str) -> Rows:
-    """Return all verdicts on a run (its number), or on the last run of a configuration (its id), oldest first.
+    """Return all verdicts on a run (its number), or on the last run of a configuration
+    (its id), oldest first.
 
     HistoryError, with the nearest id, for one that the history does not know.
     """
     number = wanted if wanted.isdecimal() and len(wanted) < 19 else None  # of 64 bits
     if number is None:
         of_one = fetch_rows(
-            place, select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == wanted).order_by(RUN.c.id)
+            place,
+            select(RUN.c.id, RUN.c.started)
+            .where(RUN.c.configuration == wanted)
+            .order_by(RUN.c.id),
         )
         number = max(of_one, key=partial(_rank_start, place))["id"] if of_one else None
-    rows = [] if number is None else fetch_rows(place, _join_tables(place).where(RUN.c.id == int(number)), _decode)
+    rows = (
+        []
+        if number is None
+        else fetch_rows(
+            place, _join_tables(place).where(RUN.c.id == int(number)), _decode
+        )
+    )
     if not rows:
-        ids = [row["configuration"] for row in fetch_rows(place, select(RUN.c.configuration).distinct())]
+        ids = [
+            row["configuration"]
+            for row in fetch_rows(place, select(RUN.c.configuration).distinct())
+        ]
         nearest = did_you_mean(wanted, ids)
-        raise HistoryError(f"{place.shown}: no run {wanted}{nearest}; `llmbench history list` shows all of them")
+        raise HistoryError(
+            f"{place.shown}: no run {wanted}{nearest}; `llmbench history list` shows all of them"
+        )
     return rows
 
 
-def list_everything(place: StoreLocation, sessions: Collection[str] | None = None) -> Rows:
-    """Return every verdict, of these sessions or of all, with its run and session, those without a run too: columns for
-    a table, oldest first."""
+def list_everything(
+    place: StoreLocation, sessions: Collection[str] | None = None
+) -> Rows:
+    """Return every verdict, of these sessions or of all, with its run and session,
+    those without a run too: columns for a table, oldest first."""
     query = _join_tables(place)
     query = query if sessions is None else query.where(VERDICT.c.session.in_(sessions))
     rows = fetch_rows(place, query, _decode)
@@ -104,36 +145,54 @@ def list_everything(place: StoreLocation, sessions: Collection[str] | None = Non
 
 
 def list_columns() -> dict[str, type]:
-    """Return the columns that each row of `list_everything` has, except the metrics, with their types."""
+    """Return the columns that each row of `list_everything` has, except the metrics,
+    with their types."""
     columns = _join_tables(StoreLocation("")).selected_columns
-    return {column.name: column.type.python_type for column in columns if column.name != "metrics"}
+    return {
+        column.name: column.type.python_type
+        for column in columns
+        if column.name != "metrics"
+    }
 
 
 def list_days(place: StoreLocation, first: datetime, end: datetime) -> Rows:
-    """Return every verdict on the runs that started from `first` on and before `end`, oldest first."""
+    """Return every verdict on the runs that started from `first` on and before `end`,
+    oldest first."""
     began = RUN.c.started
-    wanted = _join_tables(place).where(began >= convert_to_stored(first), began < convert_to_stored(end))
+    wanted = _join_tables(place).where(
+        began >= convert_to_stored(first), began < convert_to_stored(end)
+    )
     return fetch_rows(place, wanted.where(is_in_time(place, SESSION)), _decode)
 
 
 def list_session(place: StoreLocation, identifier: str) -> Rows:
-    """Return every verdict of one session on a run; HistoryError for a session that is not there, or has none."""
-    wanted = _join_tables(place).where(SESSION.c.id == identifier, VERDICT.c.run.is_not(None))
+    """Return every verdict of one session on a run; HistoryError for a session that is
+    not there, or has none."""
+    wanted = _join_tables(place).where(
+        SESSION.c.id == identifier, VERDICT.c.run.is_not(None)
+    )
     rows = fetch_rows(place, wanted, _decode)
     if not rows:
-        raise HistoryError(f"{place.shown}: no session {identifier} with a run; `llmbench history show` names sessions")
+        raise HistoryError(
+            f"{place.shown}: no session {identifier} with a run; `llmbench history show` names sessions"
+        )
     return rows
 
 
 def _is_wanted(configuration: str, words: str) -> bool:
-    return any(all(_fits(configuration, word.strip()) for word in each.split(" and ")) for each in words.split(" or "))
+    return any(
+        all(_fits(configuration, word.strip()) for word in each.split(" and "))
+        for each in words.split(" or ")
+    )
 
 
 def _fits(configuration: str, word: str) -> bool:
-    return (word.removeprefix("not ").strip().lower() in configuration.lower()) is not word.startswith("not ")
+    return (
+        word.removeprefix("not ").strip().lower() in configuration.lower()
+    ) is not word.startswith("not ")
 
 
-# --- reading ----------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------
 
 
 def fetch_rows(
@@ -144,8 +203,8 @@ def fetch_rows(
 ) -> Rows:
     """Return what a query finds, each row converted; nothing in a store without tables.
 
-    HistoryError for a row that no session stored. With `damaged` such a row is left out, and the first problem of each
-    session is added there, by the session's id.
+    HistoryError for a row that no session stored. With `damaged` such a row is left
+    out, and the first problem of each session is added there, by the session's id.
     """
     kinds = {column.name: column.type.python_type for column in query.selected_columns}
     with connect(place, writes=False) as connection:
@@ -160,7 +219,9 @@ def fetch_rows(
                 if damaged is not None:
                     damaged.setdefault(f"{row['session']}", f"{error!r}")
                     continue
-                raise HistoryError(describe_damage(place, f"{error!r}", row.get("session"))) from None
+                raise HistoryError(
+                    describe_damage(place, f"{error!r}", row.get("session"))
+                ) from None
     return rows
 
 
@@ -174,25 +235,42 @@ def _refuse_other_types(row: Mapping[Any, Any], kinds: Mapping[str, type[Any]]) 
     """Raise TypeError for a value that its column is not for, or that is no number."""
     for name, kind in kinds.items():
         value = row[name]
-        if value is not None and not (isinstance(value, kind) and (kind is not float or math.isfinite(value))):
+        if value is not None and not (
+            isinstance(value, kind) and (kind is not float or math.isfinite(value))
+        ):
             raise TypeError(f"{name} is {value!r}")
 
 
 def _mark_utc(row: Row) -> Row:
     """Return a row whose times say that they are UTC."""
-    return {**row, **{name: row[name].replace(tzinfo=UTC) for name in ("started", "judged") if row.get(name)}}
+    return {
+        **row,
+        **{
+            name: row[name].replace(tzinfo=UTC)
+            for name in ("started", "judged")
+            if row.get(name)
+        },
+    }
 
 
 def _rank_start(place: StoreLocation, row: Row) -> tuple[bool, datetime]:
-    """Return by what runs are ordered: one that begins later than now is the oldest, as one without a start is."""
+    """Return by what runs are ordered: one that begins later than now is the oldest, as
+    one without a start is."""
     began: datetime = row["started"] or _NEVER
     return place.latest is None or began <= place.latest, began
 
 
 def _join_tables(place: StoreLocation) -> Select[Any]:
-    """Return the query for all that is known of each verdict, oldest first, as `list_order` has it."""
-    of_run = [column for column in RUN.c if column.name not in ("id", "configuration", "fingerprint")]
-    of_verdict = [column for column in VERDICT.c if column.name not in ("id", "run", "session")]
+    """Return the query for all that is known of each verdict, oldest first, as
+    `list_order` has it."""
+    of_run = [
+        column
+        for column in RUN.c
+        if column.name not in ("id", "configuration", "fingerprint")
+    ]
+    of_verdict = [
+        column for column in VERDICT.c if column.name not in ("id", "run", "session")
+    ]
     of_session = [
         SESSION.c.id.label("session"),
         SESSION.c.started.label("judged"),
@@ -203,7 +281,9 @@ def _join_tables(place: StoreLocation) -> Select[Any]:
         SESSION.c.ci_url,
     ]
     columns = (RUN.c.id.label("number"), *of_run, *of_verdict, *of_session)
-    joined = select(*columns).join_from(VERDICT, SESSION, SESSION.c.id == VERDICT.c.session)
+    joined = select(*columns).join_from(
+        VERDICT, SESSION, SESSION.c.id == VERDICT.c.session
+    )
     joined = joined.join(RUN, RUN.c.id == VERDICT.c.run, isouter=True)
     return joined.order_by(*list_order(place))
 
@@ -214,8 +294,13 @@ def _decode(row: Row) -> Row:
     refuse_no_time(row["counts"], row["run_seconds"])
     return {
         **row,
-        **{name: None if row[name] is None else parse_list(name, row[name]) for name in _LISTS},
-        "environment": None if row["environment"] is None else parse_environment(row["environment"]),
+        **{
+            name: None if row[name] is None else parse_list(name, row[name])
+            for name in _LISTS
+        },
+        "environment": None
+        if row["environment"] is None
+        else parse_environment(row["environment"]),
         "metrics": parse_metrics(row["metrics"]),
         "step_seconds": _list_steps(steps),
     }
@@ -234,18 +319,27 @@ def _list_steps(steps: tuple[float, ...]) -> list[float | None]:
 
 @lru_cache(maxsize=1_000)  # nights repeat themselves
 def parse_list(name: str, text: str) -> list[Any]:
-    """Return what a column holds; TypeError or ValueError for what is no list of what it is for."""
+    """Return what a column holds; TypeError or ValueError for what is no list of what
+    it is for."""
     values = _parse_finite(text)
-    if not isinstance(values, list) or not all(isinstance(value, _LISTS[name]) for value in values):
+    if not isinstance(values, list) or not all(
+        isinstance(value, _LISTS[name]) for value in values
+    ):
         raise TypeError(f"{name} is {text}")
     return values
 
 
 def parse_metrics(text: str) -> dict[str, list[Any]]:
-    """Return by name the value of each metric and its standard deviation, None where there is none."""
-    metrics = {name: [value, deviation] for name, (value, deviation) in json.loads(text).items()}
+    """Return by name the value of each metric and its standard deviation, None where
+    there is none."""
+    metrics = {
+        name: [value, deviation]
+        for name, (value, deviation) in json.loads(text).items()
+    }
     for value in chain.from_iterable(metrics.values()):
-        if value is not None and (type(value) not in (int, float) or not -math.inf < value < math.inf):
+        if value is not None and (
+            type(value) not in (int, float) or not -math.inf < value < math.inf
+        ):
             raise TypeError(f"a metric is {value!r}")
     return metrics
 
@@ -257,28 +351,43 @@ def _refuse_infinite(value: str | float) -> float:
     return number
 
 
-_parse_finite = json.JSONDecoder(parse_float=_refuse_infinite, parse_constant=_refuse_infinite).decode
+_parse_finite = json.JSONDecoder(
+    parse_float=_refuse_infinite, parse_constant=_refuse_infinite
+).decode
 
 
-# --- the runs of earlier sessions, as judging and reports need them ----------------------------------------
+# --- the runs of earlier sessions, as judging and reports need them -------------------
 
 
 LAST = 365  # the runs of so many of the last days of each configuration are read
 
 # The verdicts of a night; a profiled run is none, and a recording gives none.
-SHOWN = frozenset(("PASS", "REGRESSION", "IMPROVEMENT", "INCONCLUSIVE", "INVALID", "TEST_FAILED", "NOT_ASSERTED"))
+SHOWN = frozenset(
+    (
+        "PASS",
+        "REGRESSION",
+        "IMPROVEMENT",
+        "INCONCLUSIVE",
+        "INVALID",
+        "TEST_FAILED",
+        "NOT_ASSERTED",
+    )
+)
 
 _STARTED: Callable[[StoredRun], datetime] = attrgetter("started")
 
-# A year of nights of a cluster are 30,000 runs: its __new__ would take longer than the query.
+# A year of nights of a cluster are 30,000 runs: its __new__ would take longer than the
+# query.
 _make_stored_run = partial(tuple.__new__, StoredRun)
 
 
-def read_stored_runs(place: StoreLocation, configurations: Collection[str]) -> dict[str, tuple[StoredRun, ...]]:
+def read_stored_runs(
+    place: StoreLocation, configurations: Collection[str]
+) -> dict[str, tuple[StoredRun, ...]]:
     """Return by configuration (ids) the runs of its last days, oldest first.
 
-    Each is there once for each window, as it was judged last. Nothing from a store without tables. HistoryError where
-    it cannot be read.
+    Each is there once for each window, as it was judged last. Nothing from a store
+    without tables. HistoryError where it cannot be read.
     """
     with connect(place, writes=False) as connection:
         if not has_tables(connection, place.shown):
@@ -291,25 +400,41 @@ def _read_last_days(
 ) -> dict[str, tuple[StoredRun, ...]]:
     first_days = _find_first_days(connection, configurations)
     runs = _read_runs(connection, configurations, first_days, place)
-    # Days on which a configuration only has verdicts that are not shown do not count: then older ones do.
+    # Days on which a configuration only has verdicts that are not shown do not count:
+    # then older ones do.
     short = [name for name in first_days if _count_days(runs.get(name, ())) < LAST]
     if short:
         runs |= _read_runs(connection, short, {}, place)
-    return {name: _select_last_days(runs[name]) for name in configurations if name in runs}
+    return {
+        name: _select_last_days(runs[name]) for name in configurations if name in runs
+    }
 
 
-def _find_first_days(connection: Connection, configurations: Collection[str]) -> dict[str, datetime]:
-    """Return of each configuration with many more runs than days are read the first of the last days with one.
+def _find_first_days(
+    connection: Connection, configurations: Collection[str]
+) -> dict[str, datetime]:
+    """Return of each configuration with many more runs than days are read the first of
+    the last days with one.
 
-    It is read from an index alone, so that a store of many years takes hardly longer than one of one.
+    It is read from an index alone, so that a store of many years takes hardly longer
+    than one of one.
     """
     # Of a quarter more all are read: to find that day takes as long.
     runs = func.count(RUN.c.started)
-    many = select(RUN.c.configuration).group_by(RUN.c.configuration).having(runs > LAST * 5 // 4)
+    many = (
+        select(RUN.c.configuration)
+        .group_by(RUN.c.configuration)
+        .having(runs > LAST * 5 // 4)
+    )
     first_days = {}
     for name in set(connection.execute(many).scalars()).intersection(configurations):
         day: Function[date] = func.date(RUN.c.started, type_=Date)
-        days = select(day).where(RUN.c.configuration == name, day.is_not(None)).distinct().order_by(day.desc())
+        days = (
+            select(day)
+            .where(RUN.c.configuration == name, day.is_not(None))
+            .distinct()
+            .order_by(day.desc())
+        )
         first = connection.execute(days.offset(LAST - 1).limit(1)).scalar()
         if first is not None:
             first_days[name] = datetime.combine(first, time())
@@ -317,29 +442,49 @@ def _find_first_days(connection: Connection, configurations: Collection[str]) ->
 
 
 def _read_runs(
-    connection: Connection, configurations: Collection[str], first_days: Mapping[str, datetime], place: StoreLocation
+    connection: Connection,
+    configurations: Collection[str],
+    first_days: Mapping[str, datetime],
+    place: StoreLocation,
 ) -> dict[str, list[StoredRun]]:
-    """Return by configuration its runs; of those in `first_days` older ones than all of these days may be missing."""
-    # The run's configuration is the same, but would be searched first: verdicts in their order are read twice as fast.
-    wanted = _select_shown().where(VERDICT.c.configuration.in_(configurations), RUN.c.started.is_not(None))
+    """Return by configuration its runs; of those in `first_days` older ones than all of
+    these days may be missing."""
+    # The run's configuration is the same, but would be searched first: verdicts in
+    # their order are read twice as fast.
+    wanted = _select_shown().where(
+        VERDICT.c.configuration.in_(configurations), RUN.c.started.is_not(None)
+    )
     wanted = wanted.where(is_in_time(place, SESSION), is_in_time(place, RUN))
     if first_days:
         others = [name for name in configurations if name not in first_days]
-        wanted = wanted.where(or_(RUN.c.started >= min(first_days.values()), RUN.c.configuration.in_(others)))
+        wanted = wanted.where(
+            or_(
+                RUN.c.started >= min(first_days.values()),
+                RUN.c.configuration.in_(others),
+            )
+        )
     runs = defaultdict(list)
-    for name, run in _make_stored_runs(connection.execute(wanted.order_by(VERDICT.c.id)).all()):
+    for name, run in _make_stored_runs(
+        connection.execute(wanted.order_by(VERDICT.c.id)).all()
+    ):
         runs[name].append(run)
     return runs
 
 
 def _select_shown() -> Select[Any]:
-    """Return the query for the verdicts on runs: what tells them apart, and from `started` on fields of StoredRun."""
+    """Return the query for the verdicts on runs: what tells them apart, and from
+    `started` on fields of StoredRun."""
     columns = (
         *(SESSION.c.started, RUN.c.configuration, VERDICT.c.run),
         *(VERDICT.c.first_step, VERDICT.c.last_step, VERDICT.c.statistic),
         *(RUN.c.started, RUN.c.job_id, RUN.c.fingerprint, RUN.c.environment),
         *(VERDICT.c.counts, VERDICT.c.run_seconds, VERDICT.c.verdict, VERDICT.c.reason),
-        *(VERDICT.c.step_time_seconds, VERDICT.c.expected_seconds, VERDICT.c.log_difference, VERDICT.c.status),
+        *(
+            VERDICT.c.step_time_seconds,
+            VERDICT.c.expected_seconds,
+            VERDICT.c.log_difference,
+            VERDICT.c.status,
+        ),
     )
     joined = select(*columns).join_from(VERDICT, RUN, RUN.c.id == VERDICT.c.run)
     joined = joined.join(SESSION, SESSION.c.id == VERDICT.c.session)
@@ -347,15 +492,36 @@ def _select_shown() -> Select[Any]:
 
 
 def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, StoredRun]]:
-    """Return each run once for each window, with the verdict of the session that began last, and its configuration."""
-    make_window, parse = cache(Window), cache(parse_environment)  # they repeat themselves night after night
+    """Return each run once for each window, with the verdict of the session that began
+    last, and its configuration."""
+    make_window, parse = (
+        cache(Window),
+        cache(parse_environment),
+    )  # they repeat themselves night after night
     last = {}
     # A session that was added late was stored after others that had begun after it.
-    for _, name, number, first, last_step, statistic, started, job_id, logs, environment, *judged in sorted(
-        rows, key=itemgetter(0)
-    ):
+    for (
+        _,
+        name,
+        number,
+        first,
+        last_step,
+        statistic,
+        started,
+        job_id,
+        logs,
+        environment,
+        *judged,
+    ) in sorted(rows, key=itemgetter(0)):
         window = make_window(first, last_step, statistic)
-        fields = (started.replace(tzinfo=UTC), job_id, logs, window, parse(environment), *judged)
+        fields = (
+            started.replace(tzinfo=UTC),
+            job_id,
+            logs,
+            window,
+            parse(environment),
+            *judged,
+        )
         last[number, first, last_step, statistic] = name, _make_stored_run(fields)
     _refuse_strange(run for _, run in last.values())
     return last.values()
@@ -364,17 +530,28 @@ def _make_stored_runs(rows: Iterable[Sequence[Any]]) -> Iterable[tuple[str, Stor
 def parse_environment(text: str) -> dict[str, str]:
     """Return what a run ran on, by name; TypeError for what no session stored."""
     environment = json.loads(text)
-    if not isinstance(environment, dict) or not set(map(type, environment.values())) <= {str, NoneType}:
+    if not isinstance(environment, dict) or not set(
+        map(type, environment.values())
+    ) <= {str, NoneType}:
         raise TypeError(f"environment is {text}")
     return environment
 
 
 def _refuse_strange(runs: Iterable[StoredRun]) -> None:
-    """Raise ValueError for a run with which nobody can calculate: a column of SQLite holds anything."""
+    """Raise ValueError for a run with which nobody can calculate: a column of SQLite
+    holds anything."""
     for run in runs:
-        numbers = (run.statistic_seconds, run.step_time_seconds, run.expected_seconds, run.log_difference)
+        numbers = (
+            run.statistic_seconds,
+            run.step_time_seconds,
+            run.expected_seconds,
+            run.log_difference,
+        )
         texts = (run.job_id, run.logs, run.verdict, run.reason, run.status)
-        if not all(number is None or (type(number) is float and math.isfinite(number)) for number in numbers):
+        if not all(
+            number is None or (type(number) is float and math.isfinite(number))
+            for number in numbers
+        ):
             raise ValueError(f"run of {run.started}: {numbers}")
         if not all(type(text) is str for text in texts):
             raise ValueError(f"run of {run.started}: {texts}")
@@ -396,5 +573,7 @@ def _select_last_days(runs: Iterable[StoredRun]) -> tuple[StoredRun, ...]:
     dated = sorted(runs, key=_STARTED)
     days = list(dict.fromkeys(map(datetime.toordinal, map(_STARTED, dated))))
     if len(days) > LAST:
-        dated = dated[bisect_left(dated, days[-LAST], key=lambda run: _STARTED(run).toordinal()) :]
+        dated = dated[
+            bisect_left(dated, days[-LAST], key=lambda run: _STARTED(run).toordinal()) :
+        ]
     return tuple(dated)

@@ -1,4 +1,5 @@
-"""What a session leaves in the history: a document of plain values, and how it is stored as a whole."""
+"""What a session leaves in the history: a document of plain values, and how it is
+stored as a whole."""
 
 from __future__ import annotations
 
@@ -9,7 +10,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, or_, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    bindparam,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    update,
+)
 
 from pytest_llmbench.core import formatting, runtime
 from pytest_llmbench.core.codes import JUDGED, NoteCode
@@ -33,7 +44,15 @@ SCHEMA = 1  # of the document; raised when a key of it changes its meaning
 
 KEY = ("recipe", "size", "release", "gpu", "dtype", "gpus")
 PLAIN = (
-    *("verdict", "reason", "status", "counts", "run_seconds", "step_time_seconds", "expected_seconds"),
+    *(
+        "verdict",
+        "reason",
+        "status",
+        "counts",
+        "run_seconds",
+        "step_time_seconds",
+        "expected_seconds",
+    ),
     *("bound_seconds", "log_difference", "baseline", "tolerance", "item", "text"),
 )
 
@@ -47,7 +66,8 @@ def describe_session(
     options: Sequence[str],
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return what is kept of a session; `options` are what was typed, `environment` the variables of its process."""
+    """Return what is kept of a session; `options` are what was typed, `environment` the
+    variables of its process."""
     return {
         "id": identifier,
         "started": started.isoformat(),
@@ -59,9 +79,14 @@ def describe_session(
     }
 
 
-def make_document(of_session: dict[str, Any], described: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a session with its verdicts: one for each outcome of a configuration, which are plain values."""
-    configurations = [outcome for outcome in described if outcome["kind"] == "configuration"]
+def make_document(
+    of_session: dict[str, Any], described: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a session with its verdicts: one for each outcome of a configuration,
+    which are plain values."""
+    configurations = [
+        outcome for outcome in described if outcome["kind"] == "configuration"
+    ]
     return {
         "schema": SCHEMA,
         "session": of_session,
@@ -77,14 +102,29 @@ def _list_verdict_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     yield "configuration", outcome["configuration"]
     for name in ("status", "verdict", "reason", "text", "tolerance"):
         yield name, outcome[name]
-    yield "counts", bool(timed and own in JUDGED and not _is_of_another_release(outcome))
+    yield (
+        "counts",
+        bool(timed and own in JUDGED and not _is_of_another_release(outcome)),
+    )
     yield "run_seconds", seconds
-    yield "step_time_seconds", outcome["metrics"].get("step_time_seconds", {}).get("value")
+    yield (
+        "step_time_seconds",
+        outcome["metrics"].get("step_time_seconds", {}).get("value"),
+    )
     for name in ("expected_seconds", "bound_seconds", "log_difference"):
         yield name, outcome[name]
-    yield "window", {name: outcome["window"][name] for name in ("first", "last", "statistic")}
+    yield (
+        "window",
+        {name: outcome["window"][name] for name in ("first", "last", "statistic")},
+    )
     yield "baseline", outcome["baseline"]["kind"]
-    yield "metrics", {name: [of["value"], of["standard_deviation"]] for name, of in outcome["metrics"].items()}
+    yield (
+        "metrics",
+        {
+            name: [of["value"], of["standard_deviation"]]
+            for name, of in outcome["metrics"].items()
+        },
+    )
     yield "step_seconds", outcome["window_seconds"]
     yield "mean_of", outcome.get("window_mean_of") or []
     yield "log_sha256", outcome.get("log_sha256", [])
@@ -94,18 +134,23 @@ def _list_verdict_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _find_noise(outcome: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what the runs of an A/B say of the noise on its cluster; None of any other outcome, and where they say
-    nothing: no cluster is known, too few runs were made, or step times are too coarse to differ at all."""
+    """Return what the runs of an A/B say of the noise on its cluster; None of any other
+    outcome, and where they say nothing: no cluster is known, too few runs were made, or
+    step times are too coarse to differ at all."""
     trials = outcome.get("trials") or {}
     noise = trials.get("noise") or {}
     if not (trials.get("cluster") and noise.get("run_to_run")):
         return None
-    numbers = {"sigma": noise["run_to_run"], "degrees_of_freedom": noise["degrees_of_freedom"]}
+    numbers = {
+        "sigma": noise["run_to_run"],
+        "degrees_of_freedom": noise["degrees_of_freedom"],
+    }
     return {"cluster": trials["cluster"], **numbers}
 
 
 def _is_of_another_release(outcome: dict[str, Any]) -> bool:
-    """Whether it was judged as a release that it is not, as was asked for: such a run is no night of that release."""
+    """Whether it was judged as a release that it is not, as was asked for: such a run
+    is no night of that release."""
     return any(note["code"] == NoteCode.OTHER_RELEASE for note in outcome["notes"])
 
 
@@ -119,17 +164,20 @@ def _describe_run(outcome: dict[str, Any]) -> dict[str, Any]:
         "log": outcome["log"] or "",
         "attempts": run["attempts"],
         "log_fingerprints": run["log_fingerprint"],
-        "nodes": sorted({node for job in outcome.get("jobs", ()) for node in job["nodes"]}),
+        "nodes": sorted(
+            {node for job in outcome.get("jobs", ()) for node in job["nodes"]}
+        ),
         "jobs": outcome.get("jobs", []),
         "environment": outcome.get("environment") or {},
     }
 
 
-# --- in the store -----------------------------------------------------------------------------------------
+# --- in the store ---------------------------------------------------------------------
 
 
 def prepare(place: StoreLocation, is_sound: Callable[[], bool] = lambda: False) -> None:
-    """Make the store where there is none; HistoryError where it is damaged, or cannot be used or written.
+    """Make the store where there is none; HistoryError where it is damaged, or cannot
+    be used or written.
 
     It is not looked at for damage where `is_sound` knows that it has none.
     """
@@ -137,30 +185,45 @@ def prepare(place: StoreLocation, is_sound: Callable[[], bool] = lambda: False) 
         refuse_damaged(place)
     with connect(place, writes=True) as connection:
         ensure_tables(connection, place.shown)
-        if connection.dialect.name == "postgresql":  # of a file the permissions were looked at
+        if (
+            connection.dialect.name == "postgresql"
+        ):  # of a file the permissions were looked at
             for name in METADATA.tables:
-                allowed = connection.execute(text("SELECT has_table_privilege(:name, 'INSERT')"), {"name": name})
+                allowed = connection.execute(
+                    text("SELECT has_table_privilege(:name, 'INSERT')"), {"name": name}
+                )
                 if not allowed.scalar_one():
-                    raise HistoryError(f"{place.shown}: this user may not write to {name}: grant it, or use another")
+                    raise HistoryError(
+                        f"{place.shown}: this user may not write to {name}: grant it, or use another"
+                    )
 
 
 def write(place: StoreLocation, document: dict[str, Any]) -> int:
-    """Store a session with its verdicts in one transaction, and return how many were added; 0 if it was stored before.
+    """Store a session with its verdicts in one transaction, and return how many were
+    added; 0 if it was stored before.
 
     HistoryError where that is impossible; nothing is stored then.
     """
     session, verdicts = document["session"], document["verdicts"]
     with connect(place, writes=True) as connection:
         ensure_tables(connection, place.shown)
-        if connection.execute(select(SESSION.c.id).where(SESSION.c.id == session["id"])).first():
+        if connection.execute(
+            select(SESSION.c.id).where(SESSION.c.id == session["id"])
+        ).first():
             return 0
         drop_digests(connection)
         began = convert_to_stored(datetime.fromisoformat(session["started"]))
-        texts = {name: session[name] for name in ("id", "host", "program", "git_commit", "ci_url")}
+        texts = {
+            name: session[name]
+            for name in ("id", "host", "program", "git_commit", "ci_url")
+        }
         values = {**texts, "started": began, "options": json.dumps(session["options"])}
         connection.execute(insert(SESSION), values)
         runs = _store_runs(connection, verdicts, began, is_in_time(place, SESSION))
-        rows = [_make_row(verdict, session["id"], run) for verdict, run in zip(verdicts, runs, strict=True)]
+        rows = [
+            _make_row(verdict, session["id"], run)
+            for verdict, run in zip(verdicts, runs, strict=True)
+        ]
         if rows:
             connection.execute(insert(VERDICT), rows)
         store_noises(connection, session["id"], verdicts)
@@ -168,7 +231,10 @@ def write(place: StoreLocation, document: dict[str, Any]) -> int:
 
 
 def _make_row(verdict: dict[str, Any], session: str, run: int | None) -> dict[str, Any]:
-    window, seconds = verdict["window"], [math.nan if value is None else value for value in verdict["step_seconds"]]
+    window, seconds = (
+        verdict["window"],
+        [math.nan if value is None else value for value in verdict["step_seconds"]],
+    )
     return {
         "session": session,
         "run": run,
@@ -179,72 +245,112 @@ def _make_row(verdict: dict[str, Any], session: str, run: int | None) -> dict[st
         "statistic": window["statistic"],
         "metrics": json.dumps(verdict["metrics"]),
         "mean_of": json.dumps(verdict["mean_of"]),
-        "log_sha256": json.dumps(verdict.get("log_sha256", [])),  # older versions left documents without it
+        "log_sha256": json.dumps(
+            verdict.get("log_sha256", [])
+        ),  # older versions left documents without it
         "step_seconds": struct.pack(f"<{len(seconds)}d", *seconds),
     }
 
 
-_OF_LAUNCH, _NONE = ("nodes", "jobs"), "[]"  # what the session knows that launched a run; other sessions have none
+_OF_LAUNCH, _NONE = (
+    ("nodes", "jobs"),
+    "[]",
+)  # what the session knows that launched a run; other sessions have none
 
-# --- runs -------------------------------------------------------------------------------------------------
+# --- runs -----------------------------------------------------------------------------
 
 
 def _store_runs(
-    connection: Connection, verdicts: Sequence[dict[str, Any]], began: datetime, in_time: ColumnElement[bool]
+    connection: Connection,
+    verdicts: Sequence[dict[str, Any]],
+    began: datetime,
+    in_time: ColumnElement[bool],
 ) -> list[int | None]:
-    """Return the number of the run behind each verdict, None where there is none; unknown runs are added.
+    """Return the number of the run behind each verdict, None where there is none;
+    unknown runs are added.
 
-    What is known of a run is what the last session knew: one that `began` before that adds its verdict alone. But
-    nodes and jobs are known to the session that launched them, whenever it is added, and stay known.
+    What is known of a run is what the last session knew: one that `began` before that
+    adds its verdict alone. But nodes and jobs are known to the session that launched
+    them, whenever it is added, and stay known.
     """
     rows = [_make_run_row(verdict) if verdict["run"] else None for verdict in verdicts]
     candidates = _find_candidates(connection, [row for row in rows if row])
     numbers = _match_runs(rows, candidates)
-    last = _find_last_judged(connection, [number for number in numbers if number], in_time)
+    last = _find_last_judged(
+        connection, [number for number in numbers if number], in_time
+    )
     stored = {candidate["id"]: candidate for candidate in candidates}
-    known = [(row, stored[number]) for row, number in zip(rows, numbers, strict=True) if row and number]
+    known = [
+        (row, stored[number])
+        for row, number in zip(rows, numbers, strict=True)
+        if row and number
+    ]
     newer, late = [], []
     for row, before in known:
         if last.get(before["id"], began) <= began:
             newer.append(_join_with_stored(row, before))
         elif before["jobs"] == _NONE != row["jobs"]:
-            late.append({**{name: row[name] for name in _OF_LAUNCH}, "number": before["id"]})
+            late.append(
+                {**{name: row[name] for name in _OF_LAUNCH}, "number": before["id"]}
+            )
     for changed in filter(None, (newer, late)):
-        values: dict[str, Any] = {name: bindparam(name) for name in changed[0] if name != "number"}
-        connection.execute(update(RUN).where(RUN.c.id == bindparam("number")).values(values), changed)
+        values: dict[str, Any] = {
+            name: bindparam(name) for name in changed[0] if name != "number"
+        }
+        connection.execute(
+            update(RUN).where(RUN.c.id == bindparam("number")).values(values), changed
+        )
     new = [row for row, number in zip(rows, numbers, strict=True) if row and not number]
     added: Iterator[int] = iter(())
     if new:
         statement_of_new = insert(RUN).returning(RUN.c.id, sort_by_parameter_order=True)
         added = iter(connection.execute(statement_of_new, new).scalars().all())
-    return [next(added) if row and not number else number for row, number in zip(rows, numbers, strict=True)]
+    return [
+        next(added) if row and not number else number
+        for row, number in zip(rows, numbers, strict=True)
+    ]
 
 
 def _join_with_stored(row: dict[str, Any], stored: dict[str, Any]) -> dict[str, Any]:
-    """Return what a session says of a run, whose log may have grown since it was stored, with what only others knew."""
+    """Return what a session says of a run, whose log may have grown since it was
+    stored, with what only others knew."""
     launch = stored if row["jobs"] == _NONE else row
     # a log without a zone that is read elsewhere began when it was first said to
     same = stored["started"] is not None and stored["fingerprint"] == row["fingerprint"]
-    kept = {"started": (stored if same else row)["started"], **{name: launch[name] for name in _OF_LAUNCH}}
+    kept = {
+        "started": (stored if same else row)["started"],
+        **{name: launch[name] for name in _OF_LAUNCH},
+    }
     return {**row, **kept, "number": stored["id"]}
 
 
-def _match_runs(rows: Sequence[dict[str, Any] | None], candidates: Sequence[dict[str, Any]]) -> list[int | None]:
-    """Return the number of the stored run that each row is; None for no run, and for one that is not known.
+def _match_runs(
+    rows: Sequence[dict[str, Any] | None], candidates: Sequence[dict[str, Any]]
+) -> list[int | None]:
+    """Return the number of the stored run that each row is; None for no run, and for
+    one that is not known.
 
-    Equal logs count first: of several runs of a job that began together, one whose log has grown is none of the others.
+    Equal logs count first: of several runs of a job that began together, one whose log
+    has grown is none of the others.
     """
     logs = {
-        (candidate["configuration"], candidate["job_id"], candidate["fingerprint"]): candidate["id"]
+        (
+            candidate["configuration"],
+            candidate["job_id"],
+            candidate["fingerprint"],
+        ): candidate["id"]
         for candidate in reversed(candidates)
     }
     of_logs = [
-        logs.get((row["configuration"], row["job_id"], row["fingerprint"])) if row and row["fingerprint"] else None
+        logs.get((row["configuration"], row["job_id"], row["fingerprint"]))
+        if row and row["fingerprint"]
+        else None
         for row in rows
     ]
     others = [candidate for candidate in candidates if candidate["id"] not in of_logs]
     return [
-        number or next((other["id"] for other in others if row and _is_same(row, other)), None)
+        number
+        or next((other["id"] for other in others if row and _is_same(row, other)), None)
         for row, number in zip(rows, of_logs, strict=True)
     ]
 
@@ -252,7 +358,8 @@ def _match_runs(rows: Sequence[dict[str, Any] | None], candidates: Sequence[dict
 def _find_last_judged(
     connection: Connection, numbers: Sequence[int], in_time: ColumnElement[bool]
 ) -> dict[int, datetime]:
-    """Return when the last session began that judged each of these runs, of those whose clock was right."""
+    """Return when the last session began that judged each of these runs, of those whose
+    clock was right."""
     of_runs = select(VERDICT.c.run, func.max(SESSION.c.started)).join_from(
         VERDICT, SESSION, SESSION.c.id == VERDICT.c.session
     )
@@ -264,29 +371,56 @@ def _make_run_row(verdict: dict[str, Any]) -> dict[str, Any]:
     run, configuration = verdict["run"], verdict["configuration"]
     return {
         "configuration": configuration["id"],
-        "started": convert_to_stored(datetime.fromisoformat(run["started"])) if run["started"] else None,
+        "started": convert_to_stored(datetime.fromisoformat(run["started"]))
+        if run["started"]
+        else None,
         "job_id": run["job_id"],
         "fingerprint": join_fingerprints(run["log_fingerprints"]),
         **{name: configuration[name] for name in KEY},
         **{name: run[name] for name in ("name", "launcher", "log", "attempts")},
-        **{name: json.dumps(run[name]) for name in ("nodes", "jobs", "log_fingerprints", "environment")},
+        **{
+            name: json.dumps(run[name])
+            for name in ("nodes", "jobs", "log_fingerprints", "environment")
+        },
     }
 
 
-def _find_candidates(connection: Connection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _find_candidates(
+    connection: Connection, rows: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Return the stored runs that may be one of these."""
-    columns = (RUN.c.id, RUN.c.configuration, RUN.c.job_id, RUN.c.fingerprint, RUN.c.started, RUN.c.nodes, RUN.c.jobs)
+    columns = (
+        RUN.c.id,
+        RUN.c.configuration,
+        RUN.c.job_id,
+        RUN.c.fingerprint,
+        RUN.c.started,
+        RUN.c.nodes,
+        RUN.c.jobs,
+    )
     configurations = {row["configuration"] for row in rows}
     begun = RUN.c.started.in_([row["started"] for row in rows if row["started"]])
     alike = or_(  # each side has an index of its own
-        RUN.c.fingerprint.in_([row["fingerprint"] for row in rows if row["fingerprint"]]),
+        RUN.c.fingerprint.in_(
+            [row["fingerprint"] for row in rows if row["fingerprint"]]
+        ),
         RUN.c.configuration.in_(configurations) & begun,
     )
-    candidates = connection.execute(select(*columns).where(alike).order_by(RUN.c.id)) if rows else ()
+    candidates = (
+        connection.execute(select(*columns).where(alike).order_by(RUN.c.id))
+        if rows
+        else ()
+    )
     return [row._asdict() for row in candidates if row.configuration in configurations]
 
 
 def _is_same(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two rows are one run: of one configuration and job, with equal logs or an equal start."""
-    marks, of_other = (make_run_keys(row["job_id"], row["fingerprint"], row["started"]) for row in (row, other))
-    return row["configuration"] == other["configuration"] and not marks.isdisjoint(of_other)
+    """Whether two rows are one run: of one configuration and job, with equal logs or an
+    equal start."""
+    marks, of_other = (
+        make_run_keys(row["job_id"], row["fingerprint"], row["started"])
+        for row in (row, other)
+    )
+    return row["configuration"] == other["configuration"] and not marks.isdisjoint(
+        of_other
+    )

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """What one session said of a configuration, with what is known of the run; times are UTC."""
+    """What one session said of a configuration, with what is known of the run; times
+    are UTC."""
 
     configuration: str  # an id
     run: int | None  # the number of the run, None where there was none
@@ -24,7 +25,9 @@ class StoredVerdict:
     reason: str
     status: str
     text: str
-    counts: bool  # whether the run may stand for a night: `run_seconds` is then a number
+    counts: (
+        bool  # whether the run may stand for a night: `run_seconds` is then a number
+    )
     run_seconds: float | None  # the statistic of the run alone
     step_seconds: float | None  # the mean of its repeats with it
     expected_seconds: float | None
@@ -40,7 +43,8 @@ class StoredVerdict:
 
     @property
     def day(self) -> date:
-        """The day of its night: that on which the run started; without a start that of the session."""
+        """The day of its night: that on which the run started; without a start that of
+        the session."""
         return (self.started or self.judged).date()
 
 

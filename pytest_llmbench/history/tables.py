@@ -38,14 +38,16 @@ if TYPE_CHECKING:
 # Raised when tables change.
 SCHEMA_VERSION = 4
 
-# Stores of version 3 are used as they are: they hold one table more, `llmb_digest`, which nothing reads here. A program
-# that needs it refuses version 4 with a clear word.
+# Stores of version 3 are used as they are: they hold one table more, `llmb_digest`,
+# which nothing reads here. A program that needs it refuses version 4 with a clear word.
 OLDEST_VERSION = 3
 
 METADATA = MetaData()
 
 
-def _make_required(kind: type[Text | Integer | DateTime], *names: str) -> Iterator[Column[object]]:
+def _make_required(
+    kind: type[Text | Integer | DateTime], *names: str
+) -> Iterator[Column[object]]:
     """Yield columns of one kind that are never NULL."""
     return (Column(name, kind, nullable=False) for name in names)
 
@@ -74,7 +76,9 @@ RUN = Table(
     _make_number(),
     *_make_required(Text, "configuration"),
     Column("started", DateTime),
-    *_make_required(Text, "job_id", "fingerprint", "recipe", "size", "release", "gpu", "dtype"),
+    *_make_required(
+        Text, "job_id", "fingerprint", "recipe", "size", "release", "gpu", "dtype"
+    ),
     *_make_required(Integer, "gpus"),
     *_make_required(Text, "name", "launcher", "log"),
     *_make_required(Integer, "attempts"),
@@ -99,14 +103,17 @@ VERDICT = Table(
     Column("log_difference", Double),
     *_make_required(Integer, "first_step", "last_step"),
     *_make_required(Text, "statistic", "baseline", "tolerance", "item", "text"),
-    *_make_required(Text, "metrics"),  # JSON, by name the value and its standard deviation
+    *_make_required(
+        Text, "metrics"
+    ),  # JSON, by name the value and its standard deviation
     *_make_required(Text, "mean_of"),
     Column(
         "step_seconds", LargeBinary, nullable=False
     ),  # the window's: 64-bit floats, little-endian, NaN for no number
-    # A JSON list: the hash of each log as this session read it, null for one that nobody could tell, empty where none
-    # was asked for. Of a verdict and not of its run: a log that was edited and judged again must not take the place of
-    # the first one.
+    # A JSON list: the hash of each log as this session read it, null for one that
+    # nobody could tell, empty where none was asked for. Of a verdict and not of its
+    # run: a log that was edited and judged again must not take the place of the first
+    # one.
     Column("log_sha256", Text, nullable=False, server_default=text("'[]'")),
     Index("llmb_verdict_session", "session"),
     Index("llmb_verdict_run", "run"),
@@ -114,14 +121,19 @@ VERDICT = Table(
 
 
 def has_tables(connection: Connection, shown: str) -> bool:
-    """Whether there is a store that this program reads and writes, not only room for one.
+    """Whether there is a store that this program reads and writes, not only room for
+    one.
 
     HistoryError for one of another version, and for the file of another program.
     """
     names = inspect(connection).get_table_names()
     if VERSION.name not in names:
-        if names and connection.dialect.name == "sqlite":  # a server's database may hold other tables
-            raise HistoryError(f"{shown}: found the tables of another program ({names[0]}): give another file")
+        if (
+            names and connection.dialect.name == "sqlite"
+        ):  # a server's database may hold other tables
+            raise HistoryError(
+                f"{shown}: found the tables of another program ({names[0]}): give another file"
+            )
         return False
     version = int(connection.execute(select(VERSION.c.version)).scalar_one())
     if version > SCHEMA_VERSION:
@@ -136,7 +148,9 @@ def has_tables(connection: Connection, shown: str) -> bool:
         )
     missing = METADATA.tables.keys() - set(names)
     if missing:
-        raise HistoryError(f"{shown}: found no table {min(missing)}: restore a copy of it, or give another place")
+        raise HistoryError(
+            f"{shown}: found no table {min(missing)}: restore a copy of it, or give another place"
+        )
     return True
 
 
@@ -148,24 +162,32 @@ def ensure_tables(connection: Connection, shown: str) -> None:
 
 
 def drop_digests(connection: Connection) -> None:
-    """Empty what a file of version 3 holds beside its verdicts, before verdicts are added or removed.
+    """Empty what a file of version 3 holds beside its verdicts, before verdicts are
+    added or removed.
 
-    SQLite gives the numbers of removed verdicts again, and the program that made digests would take theirs for them. On
-    a server numbers are never given again.
+    SQLite gives the numbers of removed verdicts again, and the program that made
+    digests would take theirs for them. On a server numbers are never given again.
     """
-    if connection.dialect.name == "sqlite" and "llmb_digest" in inspect(connection).get_table_names():
+    if (
+        connection.dialect.name == "sqlite"
+        and "llmb_digest" in inspect(connection).get_table_names()
+    ):
         connection.execute(text("DELETE FROM llmb_digest"))
 
 
 def is_in_time(place: StoreLocation, table: Table) -> ColumnElement[bool]:
-    """Return the condition that a session or run begins at `place.latest` or before, or has no start."""
+    """Return the condition that a session or run begins at `place.latest` or before, or
+    has no start."""
     if place.latest is None:
         return true()
-    return or_(table.c.started.is_(None), table.c.started <= convert_to_stored(place.latest))
+    return or_(
+        table.c.started.is_(None), table.c.started <= convert_to_stored(place.latest)
+    )
 
 
 def list_order(place: StoreLocation) -> list[ColumnElement[Any]]:
-    """Return the order of verdicts, oldest first: those of a session that begins later than now come before all."""
+    """Return the order of verdicts, oldest first: those of a session that begins later
+    than now come before all."""
     in_time = [is_in_time(place, SESSION)] if place.latest else []
     return [*in_time, SESSION.c.started, VERDICT.c.id]
 

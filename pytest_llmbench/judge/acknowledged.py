@@ -1,4 +1,5 @@
-"""Acknowledged changes of step time: the level that a run is compared with, moved by what was acknowledged."""
+"""Acknowledged changes of step time: the level that a run is compared with, moved by
+what was acknowledged."""
 
 from __future__ import annotations
 
@@ -29,61 +30,115 @@ from pytest_llmbench.judge.run_selection import list_valid_runs
 if TYPE_CHECKING:
     from pytest_llmbench.core.run_records import VerdictStatement
 
-LAST_RUNS = 7  # the level before an accepted change is the median of so many valid runs before it
+# the level before an accepted change is the median of so many valid runs before it
+LAST_RUNS = 7
 
-# No level lies further above its baseline because of what was accepted: one entry may not say more, and several do not
-# come to more. What is slower needs a new recording, with a reason that stays.
+# No level lies further above its baseline because of what was accepted: one entry may
+# not say more, and several do not come to more. What is slower needs a new recording,
+# with a reason that stays.
 LARGEST = 0.10
 
 FEWEST = 3  # fewer runs before it say nothing of that level: the baseline stands for it
 
 
-def select_covering(configuration: str, entries: Sequence[Acknowledgement]) -> tuple[Acknowledgement, ...]:
-    """Return the acknowledged changes of a configuration (its id), by their id or pattern."""
-    return tuple(entry for entry in _select_named(configuration, entries) if entry.accepts is None)
+def select_covering(
+    configuration: str, entries: Sequence[Acknowledgement]
+) -> tuple[Acknowledgement, ...]:
+    """Return the acknowledged changes of a configuration (its id), by their id or
+    pattern."""
+    return tuple(
+        entry
+        for entry in _select_named(configuration, entries)
+        if entry.accepts is None
+    )
 
 
-def _select_named(configuration: str, entries: Sequence[Acknowledgement]) -> list[Acknowledgement]:
-    return [entry for entry in entries if fnmatchcase(configuration, entry.configuration)]
+def _select_named(
+    configuration: str, entries: Sequence[Acknowledgement]
+) -> list[Acknowledgement]:
+    return [
+        entry for entry in entries if fnmatchcase(configuration, entry.configuration)
+    ]
 
 
-def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bool = False) -> Evidence:
-    """Return the evidence without the problems that an entry accepts, each of them now a note of its run.
+def accept_reasons(
+    evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bool = False
+) -> Evidence:
+    """Return the evidence without the problems that an entry accepts, each of them now
+    a note of its run.
 
-    The entries in force stay in `Evidence.accepted`: verdicts consult them with `find_accepted`. An entry counts for
-    runs that started on its first day or later, until it expires; it never counts for a certificate.
+    The entries in force stay in `Evidence.accepted`: verdicts consult them with
+    `find_accepted`. An entry counts for runs that started on its first day or later,
+    until it expires; it never counts for a certificate.
     """
-    named = [entry for entry in _select_named(evidence.baseline.key.id, entries) if entry.accepts is not None]
+    named = [
+        entry
+        for entry in _select_named(evidence.baseline.key.id, entries)
+        if entry.accepts is not None
+    ]
     if not named:
         return evidence
-    unusable = [note for entry in named if (note := _find_idle_reason(entry, evidence, certify=certify)) is not None]
+    unusable = [
+        note
+        for entry in named
+        if (note := _find_idle_reason(entry, evidence, certify=certify)) is not None
+    ]
     expired = {note.acknowledgement for note in unusable}
     in_force = tuple(entry for entry in named if entry not in expired)
     return dataclasses.replace(
         evidence,
         accepted=in_force,
-        measurements=tuple(_accept_problems(run, in_force) for run in evidence.measurements),
-        excluded_by_since=tuple(_accept_problems(run, in_force) for run in evidence.excluded_by_since),
+        measurements=tuple(
+            _accept_problems(run, in_force) for run in evidence.measurements
+        ),
+        excluded_by_since=tuple(
+            _accept_problems(run, in_force) for run in evidence.excluded_by_since
+        ),
         remarks=(*evidence.remarks, *unusable),
     )
 
 
-def find_accepted(reason: Reason, run: Measurement, entries: Sequence[Acknowledgement]) -> Acknowledgement | None:
+def find_accepted(
+    reason: Reason, run: Measurement, entries: Sequence[Acknowledgement]
+) -> Acknowledgement | None:
     """Return the entry that accepts `reason` for `run`, None without one."""
     started = run.run.started
     if started is None:
         return None
-    return next((entry for entry in entries if entry.accepts is reason and entry.since <= started.date()), None)
+    return next(
+        (
+            entry
+            for entry in entries
+            if entry.accepts is reason and entry.since <= started.date()
+        ),
+        None,
+    )
 
 
-def note_accepted(entry: Acknowledgement, statement: VerdictStatement, line: int = 0) -> Note:
+def note_accepted(
+    entry: Acknowledgement, statement: VerdictStatement, line: int = 0
+) -> Note:
     """Return the note of a run whose reason to fail, a `statement`, was accepted."""
-    return Note(NoteCode.ACKNOWLEDGED, AcceptedReason(statement, entry), line, acknowledgement=entry)
+    return Note(
+        NoteCode.ACKNOWLEDGED,
+        AcceptedReason(statement, entry),
+        line,
+        acknowledgement=entry,
+    )
 
 
-def _accept_problems(run: Measurement, entries: Sequence[Acknowledgement]) -> Measurement:
-    found = [(problem, find_accepted(problem.reason, run, entries)) for problem in run.problems]
-    notes = [note_accepted(entry, problem, problem.line) for problem, entry in found if entry is not None]
+def _accept_problems(
+    run: Measurement, entries: Sequence[Acknowledgement]
+) -> Measurement:
+    found = [
+        (problem, find_accepted(problem.reason, run, entries))
+        for problem in run.problems
+    ]
+    notes = [
+        note_accepted(entry, problem, problem.line)
+        for problem, entry in found
+        if entry is not None
+    ]
     if not notes:
         return run
     left = tuple(problem for problem, entry in found if entry is None)
@@ -93,15 +148,18 @@ def _accept_problems(run: Measurement, entries: Sequence[Acknowledgement]) -> Me
 def apply_acknowledgements(
     evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bool = False
 ) -> Evidence:
-    """Return the evidence with its baseline at the level that was accepted, and the remarks that say so.
+    """Return the evidence with its baseline at the level that was accepted, and the
+    remarks that say so.
 
-    The tolerance stays: what is slower than the accepted level by more than it is a regression. An acknowledgement
-    counts for runs from its day on while it has not expired; never for a certificate, and not against a baseline that
-    was recorded from runs after the change, which holds it already. The accepted level is that of the runs before the
-    change times the change where they were faster than the baseline, or than what was accepted before, and never below
-    the baseline because of a slower one: a configuration that was faster before gets no more room than it needs. A run
-    that is faster than that level by more than the tolerance and meets the baseline's own bound does not need it, and
-    is compared with the baseline as it is.
+    The tolerance stays: what is slower than the accepted level by more than it is a
+    regression. An acknowledgement counts for runs from its day on while it has not
+    expired; never for a certificate, and not against a baseline that was recorded from
+    runs after the change, which holds it already. The accepted level is that of the
+    runs before the change times the change where they were faster than the baseline, or
+    than what was accepted before, and never below the baseline because of a slower one:
+    a configuration that was faster before gets no more room than it needs. A run that
+    is faster than that level by more than the tolerance and meets the baseline's own
+    bound does not need it, and is compared with the baseline as it is.
     """
     covering = select_covering(evidence.baseline.key.id, entries)
     newest = next((run for run in evidence.measurements if run.excluded is None), None)
@@ -113,9 +171,15 @@ def apply_acknowledgements(
     active = [entry for entry, note in zip(began, notes, strict=True) if note is None]
     accepted = _compute_shift(evidence, active)
     shift = min(accepted, math.log1p(LARGEST))
-    remarks = [Note(NoteCode.ACKNOWLEDGED, entry, acknowledgement=entry) for entry in active]
+    remarks = [
+        Note(NoteCode.ACKNOWLEDGED, entry, acknowledgement=entry) for entry in active
+    ]
     if accepted > shift:
-        remarks.append(Note(NoteCode.ACKNOWLEDGED, FigureStatement(Figure.ACCEPTED_IN_ALL, accepted)))
+        remarks.append(
+            Note(
+                NoteCode.ACKNOWLEDGED, FigureStatement(Figure.ACCEPTED_IN_ALL, accepted)
+            )
+        )
     if shift > 0 and _needs_none(newest, evidence, shift):
         shift = 0.0
         remarks = [_note_idle(entry, IdleCause.FASTER) for entry in active]
@@ -126,13 +190,16 @@ def apply_acknowledgements(
 
 
 def takes_no_improvement(evidence: Evidence) -> bool:
-    """Whether a run that is faster than the level by more than the tolerance is at best a PASS: the level was accepted,
-    and is no baseline to be refreshed."""
+    """Whether a run that is faster than the level by more than the tolerance is at best
+    a PASS: the level was accepted, and is no baseline to be refreshed."""
     return any(note.code is NoteCode.ACKNOWLEDGED for note in evidence.remarks)
 
 
-def _find_idle_reason(entry: Acknowledgement, evidence: Evidence, *, certify: bool) -> Note | None:
-    """Return why an acknowledgement that has begun moves nothing; None where it does."""
+def _find_idle_reason(
+    entry: Acknowledgement, evidence: Evidence, *, certify: bool
+) -> Note | None:
+    """Return why an acknowledgement that has begun moves nothing; None where it
+    does."""
     if certify:
         return _note_idle(entry, IdleCause.CERTIFIED)
     if evidence.now.date() > entry.expires:
@@ -141,30 +208,49 @@ def _find_idle_reason(entry: Acknowledgement, evidence: Evidence, *, certify: bo
         return None
     recording = evidence.baseline.recording
     last = (recording.newest_run or recording.date[:10]) if recording else ""
-    return _note_idle(entry, IdleCause.RECORDED, last) if last >= entry.since.isoformat() else None
+    return (
+        _note_idle(entry, IdleCause.RECORDED, last)
+        if last >= entry.since.isoformat()
+        else None
+    )
 
 
 def _note_idle(entry: Acknowledgement, cause: IdleCause, recorded: str = "") -> Note:
     expired = cause is IdleCause.EXPIRED
-    code = NoteCode.ACKNOWLEDGEMENT_EXPIRED if expired else NoteCode.ACKNOWLEDGEMENT_IDLE
-    return Note(code, IdleAcknowledgement(entry, cause, recorded), acknowledgement=entry)
+    code = (
+        NoteCode.ACKNOWLEDGEMENT_EXPIRED if expired else NoteCode.ACKNOWLEDGEMENT_IDLE
+    )
+    return Note(
+        code, IdleAcknowledgement(entry, cause, recorded), acknowledgement=entry
+    )
 
 
 def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> float:
     """Return by how much the accepted level lies above the baseline, as a logarithm.
 
-    Each change counts from the level of the runs before it, where that is lower than what was accepted so far: what
-    was taken back, or became faster, since an earlier entry gives a later one no further room.
+    Each change counts from the level of the runs before it, where that is lower than
+    what was accepted so far: what was taken back, or became faster, since an earlier
+    entry gives a later one no further room.
     """
     if not math.isfinite(evidence.baseline.step_seconds):
         return 0.0
     runs = list_valid_runs(evidence)
     level, began = 0.0, date.min
     for entry in sorted(active, key=lambda acknowledgement: acknowledgement.since):
-        before = [run for run in runs if run.started is not None and began <= run.started.date() < entry.since]
-        start = min(_compute_level(before[-LAST_RUNS:], evidence.baseline), level) if len(before) >= FEWEST else level
+        before = [
+            run
+            for run in runs
+            if run.started is not None and began <= run.started.date() < entry.since
+        ]
+        start = (
+            min(_compute_level(before[-LAST_RUNS:], evidence.baseline), level)
+            if len(before) >= FEWEST
+            else level
+        )
         accepted = math.log1p(entry.fraction)
-        level = max(start + accepted, min(level, 0.0)) if accepted > 0 else start + accepted
+        level = (
+            max(start + accepted, min(level, 0.0)) if accepted > 0 else start + accepted
+        )
         began = entry.since
     return level
 
@@ -172,7 +258,12 @@ def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> flo
 def _compute_level(runs: Sequence[PreviousRun], baseline: Baseline) -> float:
     """Return the median of runs over the baseline, as a logarithm."""
     return compute_median(
-        np.array([math.log((run.statistic_seconds or math.nan) / baseline.step_seconds) for run in runs])
+        np.array(
+            [
+                math.log((run.statistic_seconds or math.nan) / baseline.step_seconds)
+                for run in runs
+            ]
+        )
     )
 
 
@@ -181,15 +272,20 @@ def _needs_none(newest: Measurement, evidence: Evidence, shift: float) -> bool:
     if not seconds or not math.isfinite(seconds):
         return False
     tolerated = math.log(evidence.tolerance.factor)
-    return math.log(seconds / evidence.baseline.step_seconds) < min(shift - tolerated, tolerated)
+    return math.log(seconds / evidence.baseline.step_seconds) < min(
+        shift - tolerated, tolerated
+    )
 
 
 def move_baseline(evidence: Evidence, factor: float) -> Evidence:
-    """Return the evidence with every time of its baseline multiplied, and what its measurements are shown beside."""
+    """Return the evidence with every time of its baseline multiplied, and what its
+    measurements are shown beside."""
     baseline = _scale_baseline(evidence.baseline, factor)
 
     def move_measurement(measurement: Measurement) -> Measurement:
-        expected = tuple(_scale_metric(metric, factor) for metric in measurement.expected)
+        expected = tuple(
+            _scale_metric(metric, factor) for metric in measurement.expected
+        )
         return dataclasses.replace(measurement, baseline=baseline, expected=expected)
 
     return dataclasses.replace(
@@ -209,7 +305,8 @@ def _scale_baseline(baseline: Baseline, factor: float) -> Baseline:
             trimmed_mean_seconds=recording.trimmed_mean_seconds * factor,
             run_seconds=tuple(seconds * factor for seconds in recording.run_seconds),
             earlier=tuple(
-                dataclasses.replace(accepted, seconds=accepted.seconds * factor) for accepted in recording.earlier
+                dataclasses.replace(accepted, seconds=accepted.seconds * factor)
+                for accepted in recording.earlier
             ),
         )
     return dataclasses.replace(
@@ -224,5 +321,8 @@ def _scale_metric(metric: Metric, factor: float) -> Metric:
     if not METRICS[metric.name].of_step_time:
         return metric
     return dataclasses.replace(
-        metric, value=metric.value / factor if metric.larger_is_better else metric.value * factor
+        metric,
+        value=metric.value / factor
+        if metric.larger_is_better
+        else metric.value * factor,
     )

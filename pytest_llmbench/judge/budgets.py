@@ -1,4 +1,5 @@
-"""Budgets: how far recorded values may drift, and how long saving or loading a checkpoint may take."""
+"""Budgets: how far recorded values may drift, and how long saving or loading a
+checkpoint may take."""
 
 from __future__ import annotations
 
@@ -37,9 +38,16 @@ from pytest_llmbench.judge.estimate import Answer, answer
 
 # Reasons for which a run cannot say how slow the software is.
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
-UNSETTLED = (Reason.FEW_STEPS_DECIDE, Reason.WARMING_UP, Reason.REPEATS_DISAGREE, Reason.UNCONFIRMED)
+UNSETTLED = (
+    Reason.FEW_STEPS_DECIDE,
+    Reason.WARMING_UP,
+    Reason.REPEATS_DISAGREE,
+    Reason.UNCONFIRMED,
+)
 
-NOTABLE = 0.5  # from this share of the budget on the distance is told under a green line, too
+NOTABLE = (
+    0.5  # from this share of the budget on the distance is told under a green line, too
+)
 
 # What each budget limits.
 DISPATCH = "checkpoint_save_dispatch_seconds"
@@ -53,18 +61,20 @@ RED = (Verdict.REGRESSION, Verdict.INVALID)
 UNHELD = (Reason.NO_RUN, Reason.TOO_OLD)
 
 
-# --- the drift of what was recorded --------------------------------------------------------------------------
+# --- the drift of what was recorded ---------------------------------------------------
 
 
 def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
-    """Return a verdict that does not follow a recorded baseline further than the drift budget allows.
+    """Return a verdict that does not follow a recorded baseline further than the drift
+    budget allows.
 
-    A run that is shown to be slower than the value that counts (`find_reference`) by more than the budget, or
-    than the tolerance where that is larger, is a REGRESSION (drifted), however near it is to what was recorded since.
-    So is one whose recorded value itself is beyond the budget (the file was edited, or the budget is smaller now),
-    unless the run is shown to be within it. What was measured holds to the same limit where nothing is shown: recording
-    again moves the rule as written no further than the first value lets it. Any other verdict stays, with a note of
-    the distance.
+    A run that is shown to be slower than the value that counts (`find_reference`) by
+    more than the budget, or than the tolerance where that is larger, is a REGRESSION
+    (drifted), however near it is to what was recorded since. So is one whose recorded
+    value itself is beyond the budget (the file was edited, or the budget is smaller
+    now), unless the run is shown to be within it. What was measured holds to the same
+    limit where nothing is shown: recording again moves the rule as written no further
+    than the first value lets it. Any other verdict stays, with a note of the distance.
     """
     recording, estimate = judgement.baseline.recording, judgement.estimate
     if recording is None or not recording.earlier or estimate is None:
@@ -73,13 +83,18 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     since = math.log(recording.trimmed_mean_seconds / first.seconds)
     limit = math.log(max(1 + evidence.drift_budget, evidence.tolerance.factor))
     answered = answer(estimate.low + since, estimate.high + since, limit)
-    edited = since > math.log1p(evidence.drift_budget) + EQUAL and answered is not Answer.WITHIN
+    edited = (
+        since > math.log1p(evidence.drift_budget) + EQUAL
+        and answered is not Answer.WITHIN
+    )
     difference = estimate.difference + since
     moved = _note_distance(recording, first, difference, evidence)
     notes = (*judgement.notes, moved, *_note_moves(recording, evidence.drift_budget))
     noted = replace(judgement, notes=notes)
     meets = (
-        _find_furthest(judgement, difference, first) <= limit + EQUAL and answered is not Answer.BEYOND and not edited
+        _find_furthest(judgement, difference, first) <= limit + EQUAL
+        and answered is not Answer.BEYOND
+        and not edited
     )
     if judgement.verdict not in GREEN or meets:
         return noted
@@ -87,12 +102,20 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
         return replace(noted, meets_point=False)
     verdict, reason = Verdict.INCONCLUSIVE, Reason.DRIFTED
     if edited or answered is Answer.BEYOND:
-        few = not edited and len(judgement.runs) < evidence.look.fewest  # one slow node would make it a regression
-        verdict, reason = (verdict, Reason.UNCONFIRMED) if few else (Verdict.REGRESSION, reason)
+        few = (
+            not edited and len(judgement.runs) < evidence.look.fewest
+        )  # one slow node would make it a regression
+        verdict, reason = (
+            (verdict, Reason.UNCONFIRMED) if few else (Verdict.REGRESSION, reason)
+        )
     limits = DriftLimits(evidence.drift_budget, evidence.tolerance)
-    drifted: DriftedRecording | DriftedRun = DriftedRecording(recording.trimmed_mean_seconds, first, limits)
+    drifted: DriftedRecording | DriftedRun = DriftedRecording(
+        recording.trimmed_mean_seconds, first, limits
+    )
     if not edited:
-        seconds, allowed = (first.seconds * math.exp(distance) for distance in (difference, limit))
+        seconds, allowed = (
+            first.seconds * math.exp(distance) for distance in (difference, limit)
+        )
         drifted = DriftedRun(seconds, allowed, first, limits)
     return replace(
         judgement,
@@ -103,46 +126,61 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     )
 
 
-def _find_furthest(judgement: Judgement, difference: float, first: AcceptedValue) -> float:
-    """Return how far what was measured is from the first value: launched runs that differ too much count each alone."""
+def _find_furthest(
+    judgement: Judgement, difference: float, first: AcceptedValue
+) -> float:
+    """Return how far what was measured is from the first value: launched runs that
+    differ too much count each alone."""
     if judgement.reason is not Reason.REPEATS_DISAGREE:
         return difference
     seconds = (run.statistic_seconds or math.nan for run in judgement.runs)
     return max(math.log(run_seconds / first.seconds) for run_seconds in seconds)
 
 
-def _note_distance(recording: Recording, first: AcceptedValue, difference: float, evidence: Evidence) -> Note:
-    """Return how far run and recorded value are from what was accepted, notable from half the budget on."""
+def _note_distance(
+    recording: Recording, first: AcceptedValue, difference: float, evidence: Evidence
+) -> Note:
+    """Return how far run and recorded value are from what was accepted, notable from
+    half the budget on."""
     recorded = recording.trimmed_mean_seconds
     furthest = max(difference, math.log(recorded / first.seconds))
     is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
     limits = DriftLimits(evidence.drift_budget, evidence.tolerance)
     drift = ValueDrift(first.seconds * math.exp(difference), recorded, first, limits)
-    return Note(NoteCode.RECORDED_DRIFT if is_notable else NoteCode.RECORDED_DRIFT_LITTLE, drift)
+    return Note(
+        NoteCode.RECORDED_DRIFT if is_notable else NoteCode.RECORDED_DRIFT_LITTLE, drift
+    )
 
 
 def _note_moves(recording: Recording, budget: float) -> Iterator[Note]:
-    """Yield that accepted values add up to more than the budget: each reason begins to count anew."""
+    """Yield that accepted values add up to more than the budget: each reason begins to
+    count anew."""
     origin, now = find_starting_value(recording), recording.trimmed_mean_seconds
     if is_beyond(now, origin, budget) and origin != find_reference(recording):
-        moves = sum(bool(value.reason) and value.reason != FASTER for value in list_accepted(recording))
+        moves = sum(
+            bool(value.reason) and value.reason != FASTER
+            for value in list_accepted(recording)
+        )
         yield Note(NoteCode.RECORDED_MOVED, MovedRecording(now, origin, moves))
 
 
-# --- checkpoints ---------------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------
 
 
 def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Judgement:
-    """Return a verdict that no run contradicts by what it says of the baseline's budgets.
+    """Return a verdict that no run contradicts by what it says of the baseline's
+    budgets.
 
-    A run over a budget is a REGRESSION (over-budget); one that saved or loaded, but does not say in which time, is
-    INVALID (budget-unknown). A verdict that is red for another reason stays, with a note.
+    A run over a budget is a REGRESSION (over-budget); one that saved or loaded, but
+    does not say in which time, is INVALID (budget-unknown). A verdict that is red for
+    another reason stays, with a note.
     """
     findings = [
         finding
         for run in runs
         for budget in judgement.baseline.budgets
-        if (finding := _check_budget(run, budget, newest=run is judgement.measurement)) is not None
+        if (finding := _check_budget(run, budget, newest=run is judgement.measurement))
+        is not None
     ]
     decisive = () if judgement.verdict in RED else _select_decisive(findings)
     notes = [finding for finding in findings if finding not in decisive]
@@ -161,36 +199,57 @@ def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Ju
 def _select_decisive(findings: Sequence[Note]) -> Sequence[Note]:
     """Return what decides: all that is over a budget, else all that nobody can tell."""
     over = [finding for finding in findings if finding.code is NoteCode.OVER_BUDGET]
-    return over or [finding for finding in findings if finding.code is NoteCode.BUDGET_UNKNOWN]
+    return over or [
+        finding for finding in findings if finding.code is NoteCode.BUDGET_UNKNOWN
+    ]
 
 
-def select_budgeted_runs(evidence: Evidence, judgement: Judgement) -> Iterator[Measurement]:
-    """Yield the runs whose budgets count: those that are judged, and newer ones that only load a checkpoint."""
+def select_budgeted_runs(
+    evidence: Evidence, judgement: Judgement
+) -> Iterator[Measurement]:
+    """Yield the runs whose budgets count: those that are judged, and newer ones that
+    only load a checkpoint."""
     newest = judgement.measurement
     if newest is None or judgement.reason in UNHELD:
         return
     if newest.excluded is None or _is_only_loading(newest, evidence):
         yield newest
     yield from judgement.repeats
-    place = next((place for place, run in enumerate(evidence.measurements) if run is newest), 0)
-    yield from (run for run in evidence.measurements[:place] if _is_only_loading(run, evidence))
+    place = next(
+        (place for place, run in enumerate(evidence.measurements) if run is newest), 0
+    )
+    yield from (
+        run for run in evidence.measurements[:place] if _is_only_loading(run, evidence)
+    )
 
 
 def _is_only_loading(run: Measurement, evidence: Evidence) -> bool:
     """Whether a run, recent enough to count, only loads a checkpoint."""
     started, limit = run.run.started, evidence.max_age
     recent = limit is None or started is None or evidence.now - started <= limit
-    return recent and run.excluded is not None and run.excluded.reason is Reason.CHECKPOINT_LOAD
+    return (
+        recent
+        and run.excluded is not None
+        and run.excluded.reason is Reason.CHECKPOINT_LOAD
+    )
 
 
 def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | None:
-    """Return what a run says of a budget: it is over it, does not say, or saved or loaded nothing; None where it keeps
-    it."""
+    """Return what a run says of a budget: it is over it, does not say, or saved or
+    loaded nothing; None where it keeps it."""
     action, records = ACTIONS[budget.metric], [*run.checkpoints.records]
     records = [record for record in records if record.action == action]
-    timed = [record for record in records if record.seconds is not None and _is_timed(record, budget)]
+    timed = [
+        record
+        for record in records
+        if record.seconds is not None and _is_timed(record, budget)
+    ]
     slowest = max(timed, key=lambda record: record.seconds or 0.0, default=None)
-    if slowest is not None and slowest.seconds is not None and slowest.seconds > budget.largest:
+    if (
+        slowest is not None
+        and slowest.seconds is not None
+        and slowest.seconds > budget.largest
+    ):
         place = _find_place(run, slowest.line, newest)
         over = OverBudget(action, budget, slowest.seconds, slowest.dispatched, place)
         return Note(NoteCode.OVER_BUDGET, over, slowest.line)
@@ -201,7 +260,11 @@ def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | N
         return None
     code, line = doubt
     place = _find_place(run, line, newest)
-    return Note(NoteCode.BUDGET_UNKNOWN, BudgetDoubt(action, budget, code, run.checkpoints.unread, place), line)
+    return Note(
+        NoteCode.BUDGET_UNKNOWN,
+        BudgetDoubt(action, budget, code, run.checkpoints.unread, place),
+        line,
+    )
 
 
 def _is_timed(record: CheckpointRecord, budget: Budget) -> bool:
@@ -213,18 +276,27 @@ def _find_place(run: Measurement, line: int, newest: bool) -> LogPlace:
 
 
 def _note_unstated(run: Measurement, action: CheckpointAction, budget: Budget) -> Note:
-    """Return the note on a log without the checkpoint: most runs have none, but some are made to."""
+    """Return the note on a log without the checkpoint: most runs have none, but some
+    are made to."""
     meant = run.run.found.saves if action == CheckpointAction.SAVE else ""
-    if action == CheckpointAction.LOAD and run.excluded is not None and run.excluded.reason is Reason.CHECKPOINT_LOAD:
+    if (
+        action == CheckpointAction.LOAD
+        and run.excluded is not None
+        and run.excluded.reason is Reason.CHECKPOINT_LOAD
+    ):
         meant = run.excluded.text
     code = NoteCode.BUDGET_UNKNOWN if meant else NoteCode.BUDGET_UNUSED
     return Note(code, UnstatedCheckpoint(action, budget, meant))
 
 
 def _find_doubt(
-    records: Sequence[CheckpointRecord], timed: Sequence[CheckpointRecord], budget: Budget, unread: int
+    records: Sequence[CheckpointRecord],
+    timed: Sequence[CheckpointRecord],
+    budget: Budget,
+    unread: int,
 ) -> tuple[BudgetDoubtCode, int] | None:
-    """Return why times within a budget do not show that it was kept, with the line; None where they do."""
+    """Return why times within a budget do not show that it was kept, with the line;
+    None where they do."""
     torn = next((record for record in records if record.torn), None)
     if torn is not None:
         return BudgetDoubtCode.TRUNCATED, torn.line

@@ -1,4 +1,5 @@
-"""Comparison: how fast a configuration is beside another one, against what the baselines of the two say."""
+"""Comparison: how fast a configuration is beside another one, against what the
+baselines of the two say."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ from dataclasses import dataclass
 
 from pytest_llmbench.core.baseline_records import BaselineKind, Configuration, Key
 from pytest_llmbench.core.codes import JUDGED, Verdict
-from pytest_llmbench.core.configuration_comparisons import ComparisonRow, ConfigurationComparison
+from pytest_llmbench.core.configuration_comparisons import (
+    ComparisonRow,
+    ConfigurationComparison,
+)
 from pytest_llmbench.core.judgement_records import Estimate, Judgement
 from pytest_llmbench.core.outcome_records import CheckKind
 from pytest_llmbench.judge.distributions import compute_quantile
@@ -40,16 +44,29 @@ def compare(
     configurations: Sequence[Configuration],
     judgements: Mapping[Key, Sequence[Judgement]],
 ) -> ConfigurationComparison:
-    """Compare the configurations with the first of them that was judged, by the ratios of their step times.
+    """Compare the configurations with the first of them that was judged, by the ratios
+    of their step times.
 
-    `judgements` holds one for each baseline of a key; those against baselines of one kind are compared with each other.
-    REGRESSION: a configuration is shown to lose more of the documented ratio than its margin. INCONCLUSIVE: that cannot
-    be told. PASS: neither. One that is not slower than its own baseline always passes: a faster reference is no loss.
+    `judgements` holds one for each baseline of a key; those against baselines of one
+    kind are compared with each other. REGRESSION: a configuration is shown to lose more
+    of the documented ratio than its margin. INCONCLUSIVE: that cannot be told. PASS:
+    neither. One that is not slower than its own baseline always passes: a faster
+    reference is no loss.
     """
     groups = _group_members(configurations, judgements)
-    rows = tuple(_compare_pair(member, group[0]) for group in groups for member in group[1:])
-    worst = min(rows, key=lambda row: (SEVERITY.index(row.verdict), row.difference), default=None)
-    slow = (group[0].configuration.key for group in groups if group[0].judgement.verdict is Verdict.REGRESSION)
+    rows = tuple(
+        _compare_pair(member, group[0]) for group in groups for member in group[1:]
+    )
+    worst = min(
+        rows,
+        key=lambda row: (SEVERITY.index(row.verdict), row.difference),
+        default=None,
+    )
+    slow = (
+        group[0].configuration.key
+        for group in groups
+        if group[0].judgement.verdict is Verdict.REGRESSION
+    )
     return ConfigurationComparison(
         kind,
         identifier,
@@ -62,21 +79,31 @@ def compare(
 
 
 def _group_members(
-    configurations: Sequence[Configuration], judgements: Mapping[Key, Sequence[Judgement]]
+    configurations: Sequence[Configuration],
+    judgements: Mapping[Key, Sequence[Judgement]],
 ) -> list[list[_JudgedMember]]:
-    """Return what can be compared, for each kind of baseline: at least two that were judged, in their order."""
+    """Return what can be compared, for each kind of baseline: at least two that were
+    judged, in their order."""
     by_kind: dict[BaselineKind, list[_JudgedMember]] = defaultdict(list)
     for configuration in configurations:
         for judgement in judgements.get(configuration.key, ()):
             estimate = judgement.estimate
             if estimate is not None and _counts(judgement, estimate, configuration):
-                by_kind[judgement.baseline.kind].append(_JudgedMember(configuration, judgement, estimate))
+                by_kind[judgement.baseline.kind].append(
+                    _JudgedMember(configuration, judgement, estimate)
+                )
     return [group for _, group in sorted(by_kind.items()) if len(group) > 1]
 
 
-def _counts(judgement: Judgement, estimate: Estimate, configuration: Configuration) -> bool:
-    same_work = _identify_work(judgement.baseline.configuration) == _identify_work(configuration)
-    return judgement.verdict in JUDGED and math.isfinite(estimate.difference) and same_work
+def _counts(
+    judgement: Judgement, estimate: Estimate, configuration: Configuration
+) -> bool:
+    same_work = _identify_work(judgement.baseline.configuration) == _identify_work(
+        configuration
+    )
+    return (
+        judgement.verdict in JUDGED and math.isfinite(estimate.difference) and same_work
+    )
 
 
 def _identify_work(configuration: Configuration) -> tuple[object, ...]:
@@ -84,11 +111,15 @@ def _identify_work(configuration: Configuration) -> tuple[object, ...]:
 
 
 def _compare_pair(member: _JudgedMember, reference: _JudgedMember) -> ComparisonRow:
-    """Compare two log differences: the reference's less the member's is the log of measured over documented."""
+    """Compare two log differences: the reference's less the member's is the log of
+    measured over documented."""
     ours, theirs = member.estimate, reference.estimate
     loss = ours.difference - theirs.difference
     half_width = _combine_widths(ours, theirs)
-    documented = reference.judgement.baseline.step_seconds / member.judgement.baseline.step_seconds
+    documented = (
+        reference.judgement.baseline.step_seconds
+        / member.judgement.baseline.step_seconds
+    )
     at_baseline = _is_at_baseline(ours)
     return ComparisonRow(
         key=member.configuration.key,
@@ -100,21 +131,27 @@ def _compare_pair(member: _JudgedMember, reference: _JudgedMember) -> Comparison
         difference=math.expm1(-loss),
         low=math.expm1(-loss - half_width),
         high=math.expm1(-loss + half_width),
-        verdict=Verdict.PASS if at_baseline else VERDICTS[answer(loss - half_width, loss + half_width, ours.margin)],
+        verdict=Verdict.PASS
+        if at_baseline
+        else VERDICTS[answer(loss - half_width, loss + half_width, ours.margin)],
         threshold_only=ours.threshold_only or theirs.threshold_only,
     )
 
 
 def _is_at_baseline(estimate: Estimate) -> bool:
     """Whether a member is not shown to be slower than its own baseline."""
-    return estimate.difference <= EQUAL or (estimate.p_slower is not None and estimate.p_slower > estimate.level)
+    return estimate.difference <= EQUAL or (
+        estimate.p_slower is not None and estimate.p_slower > estimate.level
+    )
 
 
 def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
-    """Return the half-width of the interval of a difference of two estimates; 0 where nothing is known of either.
+    """Return the half-width of the interval of a difference of two estimates; 0 where
+    nothing is known of either.
 
-    Variances add; degrees of freedom as Welch (Biometrika 34, 1947) and Satterthwaite (Biometrics Bulletin 2, 1946).
-    Two errors that rest on one estimate of the noise know no more of it than either does.
+    Variances add; degrees of freedom as Welch (Biometrika 34, 1947) and Satterthwaite
+    (Biometrics Bulletin 2, 1946). Two errors that rest on one estimate of the noise
+    know no more of it than either does.
     """
     estimates = [estimate for estimate in (ours, theirs) if not estimate.threshold_only]
     if not estimates:
@@ -123,21 +160,30 @@ def _combine_widths(ours: Estimate, theirs: Estimate) -> float:
     freedom = min(estimate.degrees_of_freedom for estimate in estimates)
     if ours.noise != theirs.noise and sum(variances) > 0:
         parts = zip(variances, estimates, strict=True)
-        freedom = sum(variances) ** 2 / sum(variance**2 / estimate.degrees_of_freedom for variance, estimate in parts)
-    return compute_quantile(1 - min(ours.level, theirs.level), freedom) * math.sqrt(sum(variances))
+        freedom = sum(variances) ** 2 / sum(
+            variance**2 / estimate.degrees_of_freedom for variance, estimate in parts
+        )
+    return compute_quantile(1 - min(ours.level, theirs.level), freedom) * math.sqrt(
+        sum(variances)
+    )
 
 
-# --- which are compared with which, under what ids --------------------------------------------------------
+# --- which are compared with which, under what ids ------------------------------------
 
 
 def compare_weak_scaling(
-    families: Sequence[Sequence[Configuration]], judgements: Mapping[Key, Sequence[Judgement]]
+    families: Sequence[Sequence[Configuration]],
+    judgements: Mapping[Key, Sequence[Judgement]],
 ) -> tuple[ConfigurationComparison, ...]:
-    """Return for each family, which does the same work per GPU at every size, the efficiency of its sizes.
+    """Return for each family, which does the same work per GPU at every size, the
+    efficiency of its sizes.
 
-    The reference is the smallest size that was judged; the verdicts are those of `compare`.
+    The reference is the smallest size that was judged; the verdicts are those of
+    `compare`.
     """
-    ordered = [sorted(family, key=lambda member: member.key.gpus) for family in families]
+    ordered = [
+        sorted(family, key=lambda member: member.key.gpus) for family in families
+    ]
     ids = _make_family_ids([family[0] for family in ordered])
     return tuple(
         compare(CheckKind.WEAK_SCALING, identifier, family, judgements)
@@ -146,11 +192,19 @@ def compare_weak_scaling(
 
 
 def compare_speed_ups(
-    pairs: Sequence[tuple[Configuration, Configuration]], judgements: Mapping[Key, Sequence[Judgement]]
+    pairs: Sequence[tuple[Configuration, Configuration]],
+    judgements: Mapping[Key, Sequence[Judgement]],
 ) -> tuple[ConfigurationComparison, ...]:
-    """Return for each pair (BF16, FP8) of equal work the speed-up of FP8; the verdicts are those of `compare`."""
+    """Return for each pair (BF16, FP8) of equal work the speed-up of FP8; the verdicts
+    are those of `compare`."""
     return tuple(
-        compare(CheckKind.FP8_SPEEDUP, _make_id(pair[0].key, str(pair[0].key.gpus)), pair, judgements) for pair in pairs
+        compare(
+            CheckKind.FP8_SPEEDUP,
+            _make_id(pair[0].key, str(pair[0].key.gpus)),
+            pair,
+            judgements,
+        )
+        for pair in pairs
     )
 
 
@@ -160,8 +214,12 @@ def _make_id(key: Key, *parts: str) -> str:
 
 
 def _make_family_ids(smallest: Sequence[Configuration]) -> list[str]:
-    """Return an id for each family, given by its smallest size; where keys differ in size only, with what differs."""
-    stems = [_make_id(configuration.key, configuration.key.dtype) for configuration in smallest]
+    """Return an id for each family, given by its smallest size; where keys differ in
+    size only, with what differs."""
+    stems = [
+        _make_id(configuration.key, configuration.key.dtype)
+        for configuration in smallest
+    ]
     alike = defaultdict(list)
     for stem, configuration in zip(stems, smallest, strict=True):
         alike[stem].append(configuration)
@@ -171,15 +229,22 @@ def _make_family_ids(smallest: Sequence[Configuration]) -> list[str]:
     ]
 
 
-def _tell_apart(configuration: Configuration, alike: Sequence[Configuration]) -> list[str]:
-    """Return the facts that tell a family from those alike; where they do not, its smallest size, which always does."""
+def _tell_apart(
+    configuration: Configuration, alike: Sequence[Configuration]
+) -> list[str]:
+    """Return the facts that tell a family from those alike; where they do not, its
+    smallest size, which always does."""
     facts = [_list_facts(other) for other in alike]
     facts_apart = [
         fact
         for position, fact in enumerate(_list_facts(configuration))
         if len({other[position] for other in facts}) > 1
     ]
-    return facts_apart if len(set(facts)) == len(facts) else [*facts_apart, f"from{configuration.key.gpus}"]
+    return (
+        facts_apart
+        if len(set(facts)) == len(facts)
+        else [*facts_apart, f"from{configuration.key.gpus}"]
+    )
 
 
 def _list_facts(configuration: Configuration) -> tuple[str, ...]:

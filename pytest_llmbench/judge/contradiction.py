@@ -12,15 +12,20 @@ from pytest_llmbench.core.run_records import Note
 from pytest_llmbench.core.statements import BaselineContradiction
 from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
 
-# A contradiction of at most this part of the tolerance, as a logarithm, is rounding or a spreadsheet's.
+# A contradiction of at most this part of the tolerance, as a logarithm, is rounding or
+# a spreadsheet's.
 SMALLEST = 0.5
 
 
-def with_contradiction(judgement: Judgement, evidence: Evidence, is_red: Callable[[Judgement], bool]) -> Judgement:
-    """Return a verdict, INVALID if its baseline's step time is longer than another number of the baseline allows.
+def with_contradiction(
+    judgement: Judgement, evidence: Evidence, is_red: Callable[[Judgement], bool]
+) -> Judgement:
+    """Return a verdict, INVALID if its baseline's step time is longer than another
+    number of the baseline allows.
 
-    A step time that is shorter passes nothing that is too slow: such a contradiction is a note. So is one below half of
-    the tolerance, and any beside a verdict that is red by itself.
+    A step time that is shorter passes nothing that is too slow: such a contradiction is
+    a note. So is one below half of the tolerance, and any beside a verdict that is red
+    by itself.
     """
     contradiction, run = evidence.contradiction, judgement.measurement
     if contradiction is None or run is None or judgement.verdict not in JUDGED:

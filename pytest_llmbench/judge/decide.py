@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.codes import Reason, Verdict
-from pytest_llmbench.core.judgement_records import Estimate, Evidence, Judgement, Noise, PreviousRuns
+from pytest_llmbench.core.judgement_records import (
+    Estimate,
+    Evidence,
+    Judgement,
+    Noise,
+    PreviousRuns,
+)
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.core.statements import (
@@ -24,8 +30,16 @@ from pytest_llmbench.core.statements import (
     UnusableRun,
 )
 from pytest_llmbench.judge import agreement, explanation
-from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted, takes_no_improvement
-from pytest_llmbench.judge.budgets import apply_drift_budget, select_budgeted_runs, with_budget_verdict
+from pytest_llmbench.judge.acknowledged import (
+    find_accepted,
+    note_accepted,
+    takes_no_improvement,
+)
+from pytest_llmbench.judge.budgets import (
+    apply_drift_budget,
+    select_budgeted_runs,
+    with_budget_verdict,
+)
 from pytest_llmbench.judge.estimate import (
     EQUAL,
     Answer,
@@ -50,7 +64,9 @@ from pytest_llmbench.judge.shape import Shape
 if TYPE_CHECKING:
     from pytest_llmbench.core.run_records import VerdictStatement
 
-POOLED_DAYS = 3  # a configuration that is INCONCLUSIVE on so many days in a row is judged on them together
+# a configuration that is INCONCLUSIVE on so many days in a row is judged on them
+# together
+POOLED_DAYS = 3
 
 # Worst first.
 SEVERITY = (
@@ -67,23 +83,34 @@ SEVERITY = (
 def judge(evidence: Evidence) -> Judgement:
     """Return the verdict on a configuration from its measurements, newest first.
 
-    The newest comparable run is judged, together with its repeats; where runs were launched, those of the newest launch
-    and nothing that was found on disk. PASS: shown to be at most baseline x (1 + tolerance). REGRESSION: shown to be
-    slower than that. IMPROVEMENT: shown to be faster than baseline / (1 + tolerance), or by more than is plausible.
-    INCONCLUSIVE: none of these can be shown. A run that cannot be judged is INVALID, whatever older runs say, and
-    so is a launch with such a run, and one against a baseline without a value; a configuration without a comparable
-    run is MISSING. Last the drift of its recorded baseline and its budgets are held against it.
+    The newest comparable run is judged, together with its repeats; where runs were
+    launched, those of the newest launch and nothing that was found on disk. PASS: shown
+    to be at most baseline x (1 + tolerance). REGRESSION: shown to be slower than that.
+    IMPROVEMENT: shown to be faster than baseline / (1 + tolerance), or by more than is
+    plausible. INCONCLUSIVE: none of these can be shown. A run that cannot be judged is
+    INVALID, whatever older runs say, and so is a launch with such a run, and one
+    against a baseline without a value; a configuration without a comparable run is
+    MISSING. Last the drift of its recorded baseline and its budgets are held against
+    it.
     """
     return explanation.with_timing_label(
-        _apply_limits(explanation.with_order_note(_judge_newest(evidence), evidence), evidence)
+        _apply_limits(
+            explanation.with_order_note(_judge_newest(evidence), evidence), evidence
+        )
     )
 
 
 def _judge_newest(evidence: Evidence) -> Judgement:
-    launched = next((run for run in evidence.measurements if run.run.found.launch), None)
+    launched = next(
+        (run for run in evidence.measurements if run.run.found.launch), None
+    )
     if launched is not None:
         return _judge_run(evidence, launched)
-    comparable = [measurement for measurement in evidence.measurements if measurement.excluded is None]
+    comparable = [
+        measurement
+        for measurement in evidence.measurements
+        if measurement.excluded is None
+    ]
     if not comparable:
         return _judge_missing(evidence)
     newest = comparable[0]
@@ -93,15 +120,21 @@ def _judge_newest(evidence: Evidence) -> Judgement:
 
 
 def judge_alone(evidence: Evidence) -> Judgement:
-    """Return the verdict on the first run, which has an item of its own; the others are its history.
+    """Return the verdict on the first run, which has an item of its own; the others are
+    its history.
 
-    NOT_COMPARABLE where positive evidence excludes it. The drift and its budgets are held against it, too.
+    NOT_COMPARABLE where positive evidence excludes it. The drift and its budgets are
+    held against it, too.
     """
-    return explanation.with_timing_label(_apply_limits(_judge_first(evidence), evidence))
+    return explanation.with_timing_label(
+        _apply_limits(_judge_first(evidence), evidence)
+    )
 
 
 def _apply_limits(judgement: Judgement, evidence: Evidence) -> Judgement:
-    judgement = apply_drift_budget(explanation.with_remarks(judgement, evidence), evidence)
+    judgement = apply_drift_budget(
+        explanation.with_remarks(judgement, evidence), evidence
+    )
     return with_budget_verdict(judgement, select_budgeted_runs(evidence, judgement))
 
 
@@ -109,9 +142,18 @@ def _judge_first(evidence: Evidence) -> Judgement:
     measurement = evidence.measurements[0]
     problem = measurement.excluded
     if problem is not None:
-        return _make_judgement(evidence, Verdict.NOT_COMPARABLE, problem.reason, problem, measurement)
+        return _make_judgement(
+            evidence, Verdict.NOT_COMPARABLE, problem.reason, problem, measurement
+        )
     alone = _drop_launch(measurement)
-    return _judge_run(replace(evidence, measurements=(alone, *evidence.measurements[1:]), repeat_window=None), alone)
+    return _judge_run(
+        replace(
+            evidence,
+            measurements=(alone, *evidence.measurements[1:]),
+            repeat_window=None,
+        ),
+        alone,
+    )
 
 
 def _drop_launch(measurement: Measurement) -> Measurement:
@@ -125,41 +167,65 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
     started = newest.run.started
     if started is None and evidence.max_age is not None:
         return _judge_undated(evidence, newest)
-    if started is not None and evidence.max_age is not None and evidence.now - started > evidence.max_age:
-        stale = StaleRun(evidence.now - started, evidence.max_age, find_last_valid(evidence))
+    if (
+        started is not None
+        and evidence.max_age is not None
+        and evidence.now - started > evidence.max_age
+    ):
+        stale = StaleRun(
+            evidence.now - started, evidence.max_age, find_last_valid(evidence)
+        )
         return _make_judgement(evidence, Verdict.MISSING, Reason.TOO_OLD, stale, newest)
     together = select_launch(newest, evidence)
     for run in together:
         problem = find_unusable(run)
         if problem is not None:
-            # Left out, a run that ended badly could turn a launch green; what it would have measured nobody knows.
-            unusable = UnusableRun(run.run.id, len(together), problem, find_last_valid(evidence))
-            return _make_judgement(evidence, Verdict.INVALID, problem.reason, unusable, run)
+            # Left out, a run that ended badly could turn a launch green; what it would
+            # have measured nobody knows.
+            unusable = UnusableRun(
+                run.run.id, len(together), problem, find_last_valid(evidence)
+            )
+            return _make_judgement(
+                evidence, Verdict.INVALID, problem.reason, unusable, run
+            )
     if not math.isfinite(evidence.baseline.step_seconds):
         return _judge_without_baseline(evidence, together)
     return _compare(evidence, newest)
 
 
-def _judge_without_baseline(evidence: Evidence, runs: Sequence[Measurement]) -> Judgement:
+def _judge_without_baseline(
+    evidence: Evidence, runs: Sequence[Measurement]
+) -> Judgement:
     measured = NothingToCompare(tuple(run.statistic_seconds for run in runs))
-    return _make_judgement(evidence, Verdict.INVALID, Reason.NO_BASELINE, measured, runs[0])
+    return _make_judgement(
+        evidence, Verdict.INVALID, Reason.NO_BASELINE, measured, runs[0]
+    )
 
 
 def _judge_undated(evidence: Evidence, newest: Measurement) -> Judgement:
     undated = UndatedRun(newest.run.id, newest.run.started_from)
-    return _make_judgement(evidence, Verdict.INVALID, Reason.START_UNKNOWN, undated, newest)
+    return _make_judgement(
+        evidence, Verdict.INVALID, Reason.START_UNKNOWN, undated, newest
+    )
 
 
 def _judge_missing(evidence: Evidence) -> Judgement:
     last_valid = find_last_valid(evidence)
     if not evidence.measurements:
-        return _make_judgement(evidence, Verdict.MISSING, Reason.NO_RUN, MissingRun(is_stale(evidence), last_valid))
+        return _make_judgement(
+            evidence,
+            Verdict.MISSING,
+            Reason.NO_RUN,
+            MissingRun(is_stale(evidence), last_valid),
+        )
     newest = evidence.measurements[0]
     only = OnlyExcluded(newest.excluded, last_valid)
-    return _make_judgement(evidence, Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE, only, newest)
+    return _make_judgement(
+        evidence, Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE, only, newest
+    )
 
 
-# --- the comparison ---------------------------------------------------------------------------------------
+# --- the comparison -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +248,14 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
     literal = agreement.apply_literal_rule(counted, evidence, estimate)
     if together.apart:
         finding = _decide_apart(finding)
-        literal = agreement.LiteralRule(all(_meets_alone(run, evidence, noise) for run in counted))
+        literal = agreement.LiteralRule(
+            all(_meets_alone(run, evidence, noise) for run in counted)
+        )
     finding = _confirm(finding, counted, evidence, apart=together.apart)
     if finding.reason is Reason.CANNOT_TELL and len(current) == 1:
-        finding = _decide_over_days(evidence, counted[0], older, literal.meets) or finding
+        finding = (
+            _decide_over_days(evidence, counted[0], older, literal.meets) or finding
+        )
     finding, meets, accepted = _apply_literal_rule(finding, literal, newest, evidence)
     compared = explanation.state_comparison(finding.verdict, estimate, counted[0])
     judgement = _make_judgement(evidence, finding.verdict, finding.reason, None, newest)
@@ -209,31 +279,53 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
 
 
 def _apply_literal_rule(
-    finding: _Decision, literal: agreement.LiteralRule, newest: Measurement, evidence: Evidence
+    finding: _Decision,
+    literal: agreement.LiteralRule,
+    newest: Measurement,
+    evidence: Evidence,
 ) -> tuple[_Decision, bool, tuple[Note, ...]]:
-    """Return the finding, True if it meets the literal rule, and a note if a reason not to meet it was accepted."""
-    if literal.reason is None or finding.reason not in (Reason.CANNOT_TELL, Reason.FEW_STEPS_DECIDE):
+    """Return the finding, True if it meets the literal rule, and a note if a reason not
+    to meet it was accepted."""
+    if literal.reason is None or finding.reason not in (
+        Reason.CANNOT_TELL,
+        Reason.FEW_STEPS_DECIDE,
+    ):
         return finding, literal.meets, ()
     entry = find_accepted(literal.reason, newest, evidence.accepted)
-    because: tuple[VerdictStatement, ...] = () if literal.because is None else (literal.because,)
+    because: tuple[VerdictStatement, ...] = (
+        () if literal.because is None else (literal.because,)
+    )
     if entry is not None:
-        return finding, True, tuple(note_accepted(entry, statement) for statement in because)
+        return (
+            finding,
+            True,
+            tuple(note_accepted(entry, statement) for statement in because),
+        )
     if literal.reason is finding.reason:
         return finding, literal.meets, ()
-    return replace(finding, reason=literal.reason, because=(*because, *finding.because)), literal.meets, ()
+    return (
+        replace(finding, reason=literal.reason, because=(*because, *finding.because)),
+        literal.meets,
+        (),
+    )
 
 
 def _decide_apart(finding: _Decision) -> _Decision:
     """Return what launched runs say that differ too much: a REGRESSION, or nothing.
 
-    "The newest decides" would be launching until it is green, and a mean of two states is that of none.
+    "The newest decides" would be launching until it is green, and a mean of two states
+    is that of none.
     """
     if finding.verdict is Verdict.REGRESSION:
         return finding
-    return _Decision(Verdict.INCONCLUSIVE, Reason.REPEATS_DISAGREE, (Remark.RUNS_APART,))
+    return _Decision(
+        Verdict.INCONCLUSIVE, Reason.REPEATS_DISAGREE, (Remark.RUNS_APART,)
+    )
 
 
-def _confirm(finding: _Decision, runs: Sequence[Measurement], evidence: Evidence, *, apart: bool) -> _Decision:
+def _confirm(
+    finding: _Decision, runs: Sequence[Measurement], evidence: Evidence, *, apart: bool
+) -> _Decision:
     """Return a REGRESSION only where as many runs say it as the look asks for.
 
     One slow node makes one run slow, and no second one on other nodes.
@@ -245,41 +337,69 @@ def _confirm(finding: _Decision, runs: Sequence[Measurement], evidence: Evidence
     beyond = sum(average_difference([run], evidence.baseline) > limit for run in runs)
     if beyond >= fewest and not (apart and len(runs) <= fewest):
         return finding
-    because = Remark.RUNS_APART if apart else FigureStatement(Figure.UNCONFIRMED_RUNS, beyond)
+    because = (
+        Remark.RUNS_APART if apart else FigureStatement(Figure.UNCONFIRMED_RUNS, beyond)
+    )
     return _Decision(Verdict.INCONCLUSIVE, Reason.UNCONFIRMED, (because,))
 
 
 def _meets_alone(run: Measurement, evidence: Evidence, noise: Noise) -> bool:
-    return agreement.meets_point([run], evidence, estimate_difference([run], evidence, noise))
+    return agreement.meets_point(
+        [run], evidence, estimate_difference([run], evidence, noise)
+    )
 
 
-def _decide(estimate: Estimate, current: Sequence[Measurement], evidence: Evidence, shape: Shape) -> _Decision:
+def _decide(
+    estimate: Estimate, current: Sequence[Measurement], evidence: Evidence, shape: Shape
+) -> _Decision:
     answered = _answer(estimate)
     few = estimate.threshold_only and answered is Answer.WITHIN
-    coarse = agreement.find_coarse_time(current, evidence) if few or answered is Answer.CANNOT_TELL else None
+    coarse = (
+        agreement.find_coarse_time(current, evidence)
+        if few or answered is Answer.CANNOT_TELL
+        else None
+    )
     few_means = few and current[0].mean_of
-    # Of a run that was resumed one mean may be over all steps, and its time that of the last ones.
-    implausible = _find_implausible(estimate, current, evidence) if few_means and not coarse else None
+    # Of a run that was resumed one mean may be over all steps, and its time that of the
+    # last ones.
+    implausible = (
+        _find_implausible(estimate, current, evidence)
+        if few_means and not coarse
+        else None
+    )
     if implausible:
         return implausible
     if answered is Answer.CANNOT_TELL or few_means or coarse:
         because = coarse or (
-            explanation.count_means(current[0]) if few_means else explanation.count_runs_needed(estimate)
+            explanation.count_means(current[0])
+            if few_means
+            else explanation.count_runs_needed(estimate)
         )
         pattern = () if shape.kind is ShapeKind.EVEN else shape.statements
         return _Decision(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, (because, *pattern))
     doubt = agreement.find_doubt(answered, current, evidence)
     if doubt:
-        return _Decision(Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, (doubt, *shape.statements))
+        return _Decision(
+            Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE, (doubt, *shape.statements)
+        )
     if answered is Answer.BEYOND:
-        return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, explanation.state_slowdown(shape, current[0]))
+        return _Decision(
+            Verdict.REGRESSION,
+            Reason.SLOWER_THAN_BOUND,
+            explanation.state_slowdown(shape, current[0]),
+        )
     if shape.warming_up:
         return _Decision(Verdict.INCONCLUSIVE, Reason.WARMING_UP, (shape.warming_up,))
-    return _decide_improvement(estimate, current, evidence) or _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE)
+    return _decide_improvement(estimate, current, evidence) or _Decision(
+        Verdict.PASS, Reason.WITHIN_TOLERANCE
+    )
 
 
-def _decide_improvement(estimate: Estimate, current: Sequence[Measurement], evidence: Evidence) -> _Decision | None:
-    """Return that runs are shown to be faster than the tolerance, or than is plausible; None where they are not."""
+def _decide_improvement(
+    estimate: Estimate, current: Sequence[Measurement], evidence: Evidence
+) -> _Decision | None:
+    """Return that runs are shown to be faster than the tolerance, or than is plausible;
+    None where they are not."""
     if implausible := _find_implausible(estimate, current, evidence):
         return implausible
     if answer(estimate.low, estimate.high, -estimate.margin) is Answer.WITHIN:
@@ -287,7 +407,9 @@ def _decide_improvement(estimate: Estimate, current: Sequence[Measurement], evid
     return None
 
 
-def _find_implausible(estimate: Estimate, current: Sequence[Measurement], evidence: Evidence) -> _Decision | None:
+def _find_implausible(
+    estimate: Estimate, current: Sequence[Measurement], evidence: Evidence
+) -> _Decision | None:
     if evidence.plausible is None or estimate.high >= math.log1p(-evidence.plausible):
         return None
     because = explanation.state_implausible(estimate, current[0], evidence)
@@ -296,17 +418,26 @@ def _find_implausible(estimate: Estimate, current: Sequence[Measurement], eviden
 
 def _decide_faster(evidence: Evidence) -> _Decision:
     if takes_no_improvement(evidence):
-        return _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE, (Remark.BEYOND_ACCEPTED_LEVEL,))
+        return _Decision(
+            Verdict.PASS, Reason.WITHIN_TOLERANCE, (Remark.BEYOND_ACCEPTED_LEVEL,)
+        )
     advice = explanation.advise_refresh(evidence.baseline)
     return _Decision(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, (advice,))
 
 
-def _decide_over_days(evidence: Evidence, newest: Measurement, older: PreviousRuns, meets: bool) -> _Decision | None:
-    """Return what three INCONCLUSIVE daily runs in a row say together of a run that does not meet the literal rule.
+def _decide_over_days(
+    evidence: Evidence, newest: Measurement, older: PreviousRuns, meets: bool
+) -> _Decision | None:
+    """Return what three INCONCLUSIVE daily runs in a row say together of a run that
+    does not meet the literal rule.
 
     Only a REGRESSION: two good runs must not average away that something changed since.
     """
-    measured = [run for run in older if isinstance(run, Measurement) and run in evidence.measurements]
+    measured = [
+        run
+        for run in older
+        if isinstance(run, Measurement) and run in evidence.measurements
+    ]
     row = select_consecutive(measured, newest, POOLED_DAYS)
     if meets or not row:
         return None
@@ -318,16 +449,22 @@ def _decide_over_days(evidence: Evidence, newest: Measurement, older: PreviousRu
         return None
     together = estimate_difference(row, evidence, noise)
     answered = _answer(together)
-    if answered is not Answer.BEYOND or any(agreement.find_doubt(answered, runs, evidence) for runs in ([newest], row)):
+    if answered is not Answer.BEYOND or any(
+        agreement.find_doubt(answered, runs, evidence) for runs in ([newest], row)
+    ):
         return None
-    return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, (PooledDays(POOLED_DAYS, together),))
+    return _Decision(
+        Verdict.REGRESSION,
+        Reason.SLOWER_THAN_BOUND,
+        (PooledDays(POOLED_DAYS, together),),
+    )
 
 
 def _answer(estimate: Estimate) -> Answer:
     return answer(estimate.low, estimate.high, estimate.margin)
 
 
-# --- records -------------------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------
 
 
 def _make_judgement(
@@ -340,7 +477,12 @@ def _make_judgement(
     expected = evidence.baseline.step_seconds
     bound = expected * evidence.tolerance.factor
     measured = measurement.statistic_seconds if measurement else None
-    comparable = measured is not None and math.isfinite(measured) and measured > 0 and math.isfinite(expected)
+    comparable = (
+        measured is not None
+        and math.isfinite(measured)
+        and measured > 0
+        and math.isfinite(expected)
+    )
     return Judgement(
         verdict=verdict,
         reason=reason,
@@ -349,37 +491,52 @@ def _make_judgement(
         bound_seconds=bound,
         tolerance=evidence.tolerance,
         measurement=measurement,
-        log_difference=math.log(measured / expected) if comparable and measured else None,
-        meets_point=measured <= bound * (1 + EQUAL) if comparable and measured else None,
+        log_difference=math.log(measured / expected)
+        if comparable and measured
+        else None,
+        meets_point=measured <= bound * (1 + EQUAL)
+        if comparable and measured
+        else None,
         notes=tuple(explanation.list_notes(evidence, measurement)),
     )
 
 
-# --- what follows from a verdict -----------------------------------------------------------------------------
+# --- what follows from a verdict ------------------------------------------------------
 
 RED_ANSWERS = (Reason.VARIANT_SLOWER, Reason.NO_CHANGE_BETWEEN_ENDS, Reason.RANGE)
-"""What an A/B or a search over builds ends with that fails its item, although nothing was held against a baseline."""
+"""What an A/B or a search over builds ends with that fails its item, although nothing
+was held against a baseline."""
 
 
 def decide_status(
-    judgement: Judgement, *, required: bool, inconclusive: str = "literal", improvement: str = "pass"
+    judgement: Judgement,
+    *,
+    required: bool,
+    inconclusive: str = "literal",
+    improvement: str = "pass",
 ) -> Status:
-    """Return what becomes of an item: it fails unless the verdict is green, or nothing was there and none is required.
+    """Return what becomes of an item: it fails unless the verdict is green, or nothing
+    was there and none is required.
 
-    INCONCLUSIVE follows the literal rule, measured <= bound; under "fail" it fails, and under "skip" it is skipped,
-    unless the configuration is required: then it fails, since the answer that was asked for is not there. What only
-    lacks a second run to be a REGRESSION (UNCONFIRMED) is never skipped. IMPROVEMENT fails unless `improvement` is
-    "pass", and where it is larger than is plausible. Anything unknown fails.
+    INCONCLUSIVE follows the literal rule, measured <= bound; under "fail" it fails, and
+    under "skip" it is skipped, unless the configuration is required: then it fails,
+    since the answer that was asked for is not there. What only lacks a second run to be
+    a REGRESSION (UNCONFIRMED) is never skipped. IMPROVEMENT fails unless `improvement`
+    is "pass", and where it is larger than is plausible. Anything unknown fails.
     """
     match judgement.verdict:
         case Verdict.PASS:
             return Status.PASSED
         case Verdict.IMPROVEMENT:
             plausible = judgement.reason is not Reason.IMPLAUSIBLY_FAST
-            return Status.PASSED if improvement == "pass" and plausible else Status.FAILED
+            return (
+                Status.PASSED if improvement == "pass" and plausible else Status.FAILED
+            )
         case Verdict.INCONCLUSIVE if inconclusive == "literal":
             return Status.PASSED if judgement.meets_point else Status.FAILED
-        case Verdict.INCONCLUSIVE if inconclusive == "skip" and judgement.reason is not Reason.UNCONFIRMED:
+        case Verdict.INCONCLUSIVE if (
+            inconclusive == "skip" and judgement.reason is not Reason.UNCONFIRMED
+        ):
             return _decide_absent(required=required)
         case Verdict.MISSING | Verdict.NOT_COMPARABLE:
             return _decide_absent(required=required or judgement.reason in RED_ANSWERS)
@@ -394,9 +551,14 @@ def _decide_absent(*, required: bool) -> Status:
 def pick_worst(
     judgements: Sequence[Judgement], status: Callable[[Judgement], Status]
 ) -> tuple[Judgement, tuple[Judgement, ...]]:
-    """Return the worst of several verdicts on one configuration, by what follows from each, and the others."""
+    """Return the worst of several verdicts on one configuration, by what follows from
+    each, and the others."""
     statuses = (Status.FAILED, Status.SKIPPED, Status.PASSED)
     ordered = sorted(
-        judgements, key=lambda judgement: (statuses.index(status(judgement)), SEVERITY.index(judgement.verdict))
+        judgements,
+        key=lambda judgement: (
+            statuses.index(status(judgement)),
+            SEVERITY.index(judgement.verdict),
+        ),
     )
     return ordered[0], tuple(ordered[1:])

@@ -1,8 +1,10 @@
-"""Tails and quantiles of Student's t, the F and the beta distribution, and the derivatives of the gamma function.
+"""Tails and quantiles of Student's t, the F and the beta distribution, and the
+derivatives of the gamma function.
 
-As those of scipy.special, to 9 digits or more (tests/judge/test_distributions.py). A session cannot afford that import:
-after numpy it takes 733 million instructions (0.3 s), this module 2 million. The session of 96 items that
-`benchmarks/speed` counts takes 1,620 million, imports excluded, and an empty run of pytest 1,460 million.
+As those of scipy.special, to 9 digits or more (tests/judge/test_distributions.py). A
+session cannot afford that import: after numpy it takes 733 million instructions (0.3
+s), this module 2 million. The session of 96 items that `benchmarks/speed` counts takes
+1,620 million, imports excluded, and an empty run of pytest 1,460 million.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ MOST_STEPS = 200  # 3 are usual, 20 for half a degree of freedom
 SMALLEST = 1e-300  # in the place of a zero
 
 LARGE = 150.0
-"""From here on the gamma function is near its largest float, and few terms of its expansion give 16 digits."""
+"""From here on the gamma function is near its largest float, and few terms of its
+expansion give 16 digits."""
 
 RATIO = (-1 / 8, 1 / 128, 5 / 1024, -21 / 32768, -399 / 262144, 869 / 4194304)
 """gamma(a + 1/2) / gamma(a) / sqrt(a) - 1, by powers of 1 / a."""
@@ -27,8 +30,12 @@ ASYMPTOTIC = 12.0
 
 
 def compute_probability(statistic: float, degrees_of_freedom: float) -> float:
-    """Return the probability of a larger value of Student's t distribution; NaN without a degree of freedom."""
-    statistic, degrees_of_freedom = float(statistic), float(degrees_of_freedom)  # those of numpy warn of an overflow
+    """Return the probability of a larger value of Student's t distribution; NaN without
+    a degree of freedom."""
+    statistic, degrees_of_freedom = (
+        float(statistic),
+        float(degrees_of_freedom),
+    )  # those of numpy warn of an overflow
     if math.isnan(statistic) or not degrees_of_freedom > 0:
         return math.nan
     if statistic < 0:
@@ -52,21 +59,30 @@ def compute_quantile(probability: float, degrees_of_freedom: float) -> float:
     if not (0 <= probability <= 1 and degrees_of_freedom > 0):
         return math.nan
     if probability <= 0.5:
-        return 0.0 if probability == 0.5 else -_invert_tail(probability, degrees_of_freedom)
+        return (
+            0.0
+            if probability == 0.5
+            else -_invert_tail(probability, degrees_of_freedom)
+        )
     return _invert_tail(1 - probability, degrees_of_freedom)
 
 
 def _invert_tail(tail: float, freedom: float) -> float:
     """Return the t that a share of less than a half lies beyond.
 
-    The logarithm of the tail falls ever faster with that of t: from anywhere Newton's method gets there.
+    The logarithm of the tail falls ever faster with that of t: from anywhere Newton's
+    method gets there.
     """
     if tail == 0:
         return math.inf
     value = _guess(tail, freedom)
     for _ in range(MOST_STEPS):
         beyond = max(compute_probability(value, freedom), SMALLEST)
-        step = math.log(beyond / tail) * beyond / (value * _compute_density(value, freedom))
+        step = (
+            math.log(beyond / tail)
+            * beyond
+            / (value * _compute_density(value, freedom))
+        )
         value *= math.exp(min(max(step, -2.0), 2.0))
         if abs(step) < 1e-9:  # the next one would be its square
             break
@@ -74,7 +90,8 @@ def _invert_tail(tail: float, freedom: float) -> float:
 
 
 def _guess(tail: float, freedom: float) -> float:
-    """Return the quantile to three digits for 4 degrees of freedom and more (Abramowitz and Stegun 26.2.23, 26.7.5)."""
+    """Return the quantile to three digits for 4 degrees of freedom and more (Abramowitz
+    and Stegun 26.2.23, 26.7.5)."""
     root = math.sqrt(-2 * math.log(tail))
     below = 1 + root * (1.432788 + root * (0.189269 + root * 0.001308))
     normal = max(root - (2.515517 + root * (0.802853 + root * 0.010328)) / below, 1e-4)
@@ -90,19 +107,27 @@ def _compute_density(value: float, freedom: float) -> float:
 
 
 def _compute_gamma_ratio(a: float) -> float:
-    """Return gamma(a + 1/2) / gamma(a); a difference of their logarithms would lose digits."""
+    """Return gamma(a + 1/2) / gamma(a); a difference of their logarithms would lose
+    digits."""
     if a < LARGE:
         return math.gamma(a + 0.5) / math.gamma(a)
-    return math.sqrt(a) * (1 + sum(part / a**power for power, part in enumerate(RATIO, 1)))
+    return math.sqrt(a) * (
+        1 + sum(part / a**power for power, part in enumerate(RATIO, 1))
+    )
 
 
 def compute_f_probability(ratio: float, freedom: float, freedom_below: float) -> float:
     """Return the probability of a larger value of the F distribution."""
-    return compute_beta_probability(freedom_below / (freedom_below + freedom * ratio), freedom_below / 2, freedom / 2)
+    return compute_beta_probability(
+        freedom_below / (freedom_below + freedom * ratio),
+        freedom_below / 2,
+        freedom / 2,
+    )
 
 
 def compute_beta_probability(value: float, a: float, b: float) -> float:
-    """Return the probability of a smaller value of the beta distribution; to 10 digits where a or b are thousands."""
+    """Return the probability of a smaller value of the beta distribution; to 10 digits
+    where a or b are thousands."""
     if math.isnan(value) or not 0 < value < 1:
         return value if math.isnan(value) else float(value >= 1)
     front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
@@ -110,11 +135,17 @@ def compute_beta_probability(value: float, a: float, b: float) -> float:
 
 
 def _integrate_beta(a: float, b: float, x: float, rest: float, front: float) -> float:
-    """Return the regularized incomplete beta function at x = 1 - rest, both given so that neither loses digits.
+    """Return the regularized incomplete beta function at x = 1 - rest, both given so
+    that neither loses digits.
 
-    `front` is -log B(a, b). The continued fraction of DLMF 8.17.22, on the side where it converges fast.
+    `front` is -log B(a, b). The continued fraction of DLMF 8.17.22, on the side where
+    it converges fast.
     """
-    logarithms = (math.log(x), math.log1p(-x)) if x < rest else (math.log1p(-rest), math.log(rest))
+    logarithms = (
+        (math.log(x), math.log1p(-x))
+        if x < rest
+        else (math.log1p(-rest), math.log(rest))
+    )
     power = math.exp(front + a * logarithms[0] + b * logarithms[1])
     if x * (a + b + 2) < a + 1:
         return power / a * _evaluate_fraction(a, b, x)
@@ -122,13 +153,16 @@ def _integrate_beta(a: float, b: float, x: float, rest: float, front: float) -> 
 
 
 def _evaluate_fraction(a: float, b: float, x: float) -> float:
-    """Return the continued fraction of the incomplete beta function, by Lentz's method."""
+    """Return the continued fraction of the incomplete beta function, by Lentz's
+    method."""
     numerator, denominator = 1.0, 1 / _avoid_zero(1 - (a + b) * x / (a + 1))
     value, change, count = denominator, 0.0, 0
     while abs(change - 1) > CLOSE and count < MOST_TERMS:
         count += 1
         even = count * (b - count) * x / ((a + 2 * count - 1) * (a + 2 * count))
-        odd = -(a + count) * (a + b + count) * x / ((a + 2 * count) * (a + 2 * count + 1))
+        odd = (
+            -(a + count) * (a + b + count) * x / ((a + 2 * count) * (a + 2 * count + 1))
+        )
         change = 1.0
         for part in (even, odd):
             denominator = 1 / _avoid_zero(1 + part * denominator)
@@ -143,15 +177,22 @@ def _avoid_zero(value: float) -> float:
 
 
 def compute_polygamma(x: float) -> tuple[float, float, float]:
-    """Return digamma, trigamma and tetragamma of a positive number: the first derivatives of log gamma."""
+    """Return digamma, trigamma and tetragamma of a positive number: the first
+    derivatives of log gamma."""
     digamma = trigamma = tetragamma = 0.0
     while x < ASYMPTOTIC:
-        digamma, trigamma, tetragamma = digamma - 1 / x, trigamma + 1 / x**2, tetragamma - 2 / x**3
+        digamma, trigamma, tetragamma = (
+            digamma - 1 / x,
+            trigamma + 1 / x**2,
+            tetragamma - 2 / x**3,
+        )
         x += 1
     digamma += math.log(x) - 1 / (2 * x)
     trigamma += 1 / x + 1 / (2 * x**2)
     tetragamma -= 1 / x**2 + 1 / x**3
-    for power, number in zip(range(2, 2 * len(BERNOULLI) + 2, 2), BERNOULLI, strict=True):
+    for power, number in zip(
+        range(2, 2 * len(BERNOULLI) + 2, 2), BERNOULLI, strict=True
+    ):
         digamma -= number / (power * x**power)
         trigamma += number / x ** (power + 1)
         tetragamma -= (power + 1) * number / x ** (power + 2)

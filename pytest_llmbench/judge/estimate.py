@@ -1,4 +1,5 @@
-"""How much slower than its baseline a configuration is, how well that is known, and where the bound lies."""
+"""How much slower than its baseline a configuration is, how well that is known, and
+where the bound lies."""
 
 from __future__ import annotations
 
@@ -24,23 +25,33 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.judgement_records import PreviousRun, PreviousRuns
     from pytest_llmbench.core.log_records import Floats
 
-# A year of daily runs of 82 configurations is 30,000 runs: this is called for each of them.
+# A year of daily runs of 82 configurations is 30,000 runs: this is called for each of
+# them.
 _STATISTIC: Callable[[PreviousRun], float | None] = attrgetter("statistic_seconds")
 
 FEWEST_STEPS = 3  # a window with fewer steps says nothing of its own spread
-APART = 3 * math.sqrt(2)  # two runs of one state lie no further apart than so many of their standard deviations
+APART = (
+    3 * math.sqrt(2)
+)  # two runs of one state lie no further apart than so many of their standard deviations
 
 
-def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise) -> Estimate:
+def estimate_difference(
+    runs: Sequence[Measurement], evidence: Evidence, run_noise: Noise
+) -> Estimate:
     """Return the estimate from valid runs that are repeats of each other.
 
-    theta is the mean of log(statistic / baseline); the errors of the runs and of the baseline add.
+    theta is the mean of log(statistic / baseline); the errors of the runs and of the
+    baseline add.
     """
     baseline = evidence.baseline
     difference = average_difference(runs, baseline)
     bound = math.log(evidence.tolerance.factor)
     inside = [estimate_within(run) for run in runs]
-    threshold_only = not run_noise.measured and len(runs) == 1 and len(runs[0].window_seconds) < FEWEST_STEPS
+    threshold_only = (
+        not run_noise.measured
+        and len(runs) == 1
+        and len(runs[0].window_seconds) < FEWEST_STEPS
+    )
     per_run = combine_sigma(run_noise, inside)
     rounding = compute_rounding_error(baseline)
     error = DifferenceError(0.0, 0.0, 0.0, 0.0)
@@ -72,17 +83,25 @@ def estimate_difference(runs: Sequence[Measurement], evidence: Evidence, run_noi
         estimate,
         detectable=formatting.compute_bounded_exp(compute_detectable(error, bound)) - 1,
         repeats_needed=count_repeats_needed(per_run, difference - bound),
-        p_slower=compute_probability(difference / error.standard_error, error.degrees_of_freedom),
+        p_slower=compute_probability(
+            difference / error.standard_error, error.degrees_of_freedom
+        ),
     )
 
 
 def average_difference(runs: Sequence[Measurement], baseline: Baseline) -> float:
-    """Return the mean log difference of valid runs to the baseline; slower is positive."""
-    return sum(math.log(_get_seconds(run) / baseline.step_seconds) for run in runs) / len(runs)
+    """Return the mean log difference of valid runs to the baseline; slower is
+    positive."""
+    return sum(
+        math.log(_get_seconds(run) / baseline.step_seconds) for run in runs
+    ) / len(runs)
 
 
-def estimate_noise(evidence: Evidence, older: PreviousRuns, current: Sequence[Measurement] = ()) -> Noise:
-    """Return the run-to-run noise of a configuration, pooled from all that was measured; else what is assumed."""
+def estimate_noise(
+    evidence: Evidence, older: PreviousRuns, current: Sequence[Measurement] = ()
+) -> Noise:
+    """Return the run-to-run noise of a configuration, pooled from all that was
+    measured; else what is assumed."""
     own = [
         *list_own_noise(evidence.baseline, older),
         noise.estimate_from_repeats([_get_seconds(run) for run in current], "repeats"),
@@ -101,19 +120,27 @@ def estimate_noise(evidence: Evidence, older: PreviousRuns, current: Sequence[Me
 
 
 def list_own_noise(baseline: Baseline, older: PreviousRuns) -> list[Noise | None]:
-    """Return what a configuration's own daily runs and its recorded runs say of its noise; None where they are too few.
+    """Return what a configuration's own daily runs and its recorded runs say of its
+    noise; None where they are too few.
 
-    Of recorded runs only those of different days or nodes do, with as many degrees of freedom as they have groups
-    but one: runs that share them say nothing of what differs between them.
+    Of recorded runs only those of different days or nodes do, with as many degrees of
+    freedom as they have groups but one: runs that share them say nothing of what
+    differs between them.
     """
     groups = count_recorded_groups(baseline)
     recorded = _estimate_recorded_noise(baseline) if 1 < groups < math.inf else None
-    return [estimate_daily_noise(older), replace(recorded, degrees_of_freedom=groups - 1.0) if recorded else None]
+    return [
+        estimate_daily_noise(older),
+        replace(recorded, degrees_of_freedom=groups - 1.0) if recorded else None,
+    ]
 
 
 def estimate_daily_noise(previous: PreviousRuns) -> Noise | None:
-    """Return what earlier daily runs say of the noise from run to run; None where they are too few."""
-    stored = list(map(type, previous)).count(StoredRun)  # a sum over a loop takes as long as all the rest
+    """Return what earlier daily runs say of the noise from run to run; None where they
+    are too few."""
+    stored = list(map(type, previous)).count(
+        StoredRun
+    )  # a sum over a loop takes as long as all the rest
     source = "nights" if not stored else "nights of history"
     if 0 < stored < len(previous):
         source = f"nights, {stored} of them of the history"
@@ -126,20 +153,25 @@ def _list_logarithms(previous: PreviousRuns) -> Floats:
 
 
 def count_recorded_groups(baseline: Baseline) -> float:
-    """Return how many independent values a recorded baseline is the mean of: its days or sets of nodes.
+    """Return how many independent values a recorded baseline is the mean of: its days
+    or sets of nodes.
 
-    Where the file does not say it, its runs may all be of one day, and count once. A published value is exact.
+    Where the file does not say it, its runs may all be of one day, and count once. A
+    published value is exact.
     """
     recording = baseline.recording
     return math.inf if recording is None else min(recording.groups or 1, recording.runs)
 
 
 def _estimate_recorded_noise(baseline: Baseline) -> Noise | None:
-    return noise.estimate_from_repeats(baseline.recording.run_seconds if baseline.recording else (), "recorded runs")
+    return noise.estimate_from_repeats(
+        baseline.recording.run_seconds if baseline.recording else (), "recorded runs"
+    )
 
 
 def disagree(runs: Sequence[Measurement], run_noise: Noise) -> bool:
-    """Whether runs lie further apart than repeats of each other do: by more than 3 sigma sqrt(2)."""
+    """Whether runs lie further apart than repeats of each other do: by more than 3
+    sigma sqrt(2)."""
     logarithms = [math.log(_get_seconds(run)) for run in runs]
     return max(logarithms) - min(logarithms) > APART * estimate_sigma(runs, run_noise)
 
@@ -150,33 +182,50 @@ def estimate_sigma(runs: Sequence[Measurement], run_noise: Noise) -> float:
 
 
 def combine_sigma(run_noise: Noise, inside: Sequence[WithinRun]) -> float:
-    """Return the standard deviation of one run's logarithm: an assumption does not hold what happens within a run."""
+    """Return the standard deviation of one run's logarithm: an assumption does not hold
+    what happens within a run."""
     floor = _compute_root_mean_square([within.error for within in inside])
-    return max(run_noise.sigma, floor) if run_noise.measured else math.hypot(run_noise.sigma, floor)
+    return (
+        max(run_noise.sigma, floor)
+        if run_noise.measured
+        else math.hypot(run_noise.sigma, floor)
+    )
 
 
 def compute_rounding_error(baseline: Baseline) -> float:
-    """Return the standard error of a printed value, relative: half a unit in its last place, evenly distributed."""
+    """Return the standard error of a printed value, relative: half a unit in its last
+    place, evenly distributed."""
     return baseline.resolution_seconds / 2 / baseline.step_seconds / math.sqrt(3)
 
 
 def estimate_within(run: Measurement) -> WithinRun:
-    """Return how well the window of a run fixes its own statistic; nothing is known of one of fewer than 3 steps."""
+    """Return how well the window of a run fixes its own statistic; nothing is known of
+    one of fewer than 3 steps."""
     if len(run.window_seconds) < FEWEST_STEPS:
         return WithinRun(0.0, float(len(run.window_seconds)))
     inside = estimate_within_run(
-        np.array(run.window_seconds), run.baseline.window.statistic, run.moving_mean, run.mean_of
+        np.array(run.window_seconds),
+        run.baseline.window.statistic,
+        run.moving_mean,
+        run.mean_of,
     )
-    # All steps may be rounded the same way, so that more of them do not make it smaller.
+    # All steps may be rounded the same way, so that more of them do not make it
+    # smaller.
     half_unit = run.resolution_seconds / 2 / _get_seconds(run)
-    return replace(inside, error=math.hypot(inside.error, half_unit / math.sqrt(3)), reach=inside.reach + half_unit)
+    return replace(
+        inside,
+        error=math.hypot(inside.error, half_unit / math.sqrt(3)),
+        reach=inside.reach + half_unit,
+    )
 
 
 def bound_rounding(seconds: Floats, unit: float, statistic_seconds: float) -> float:
-    """Return how far rounding may move the statistic of a run with steps of shape (n,), relative: half a printed unit.
+    """Return how far rounding may move the statistic of a run with steps of shape (n,),
+    relative: half a printed unit.
 
-    Runs of one speed are all rounded the same way, so that more of them do not make it smaller. 0 where the steps of
-    a run differ by half a unit: they are rounded up as often as down.
+    Runs of one speed are all rounded the same way, so that more of them do not make it
+    smaller. 0 where the steps of a run differ by half a unit: they are rounded up as
+    often as down.
     """
     spread = float(np.std(winsorise(seconds))) if len(seconds) else 0.0
     return 0.0 if spread >= unit / 2 else unit / 2 / statistic_seconds
@@ -184,13 +233,18 @@ def bound_rounding(seconds: Floats, unit: float, statistic_seconds: float) -> fl
 
 def bound_run_rounding(run: Measurement) -> float:
     """Return the same of a measured run."""
-    return bound_rounding(np.array(run.window_seconds), run.resolution_seconds, _get_seconds(run))
+    return bound_rounding(
+        np.array(run.window_seconds), run.resolution_seconds, _get_seconds(run)
+    )
 
 
 def split_within_error(run: Measurement) -> tuple[float, float]:
-    """Return the within-run error that becomes smaller with more runs, and how far rounding may move all of them."""
+    """Return the within-run error that becomes smaller with more runs, and how far
+    rounding may move all of them."""
     rounding = bound_run_rounding(run)
-    return estimate_within(replace(run, resolution_seconds=0.0) if rounding else run).error, rounding
+    return estimate_within(
+        replace(run, resolution_seconds=0.0) if rounding else run
+    ).error, rounding
 
 
 def _get_seconds(run: PreviousRun) -> float:
@@ -201,7 +255,7 @@ def _compute_root_mean_square(values: Sequence[float]) -> float:
     return math.sqrt(sum(value**2 for value in values) / len(values))
 
 
-# --- the margin test -----------------------------------------------------------------------------------------
+# --- the margin test ------------------------------------------------------------------
 
 
 POWER = 0.8  # the probability with which a detectable slowdown is detected
@@ -209,7 +263,8 @@ POWER = 0.8  # the probability with which a detectable slowdown is detected
 Z_LEVEL = 1.645  # the normal quantile of 95 %
 Z_POWER = 0.8416  # and that of POWER
 
-# Difference of logarithms below which two step times are the same number: float arithmetic, not measurement.
+# Difference of logarithms below which two step times are the same number: float
+# arithmetic, not measurement.
 EQUAL = 1e-9
 
 
@@ -228,18 +283,25 @@ class DifferenceError:
     standard_error: float
     degrees_of_freedom: float
     half_width: float  # how far the interval reaches up, at the level of a PASS
-    low_width: float  # how far it reaches down, at that of a REGRESSION: no further than the fastest step
+    # how far it reaches down, at that of a REGRESSION: no further than the fastest step
+    low_width: float
 
 
-def compute_error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, look: Look) -> DifferenceError:
-    """Return the error of the mean log difference of k runs against a baseline with its own variance.
+def compute_error(
+    noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, look: Look
+) -> DifferenceError:
+    """Return the error of the mean log difference of k runs against a baseline with its
+    own variance.
 
-    Measured noise holds what happens within a run; assumed noise does not, and both are added. Whichever of the two
-    says less of the difference counts: the spread within the runs is a floor.
+    Measured noise holds what happens within a run; assumed noise does not, and both are
+    added. Whichever of the two says less of the difference counts: the spread within
+    the runs is a floor.
     """
     between, widest = _compare_errors(noise, runs, baseline_variance, look.passing)
     if look.regression != look.passing:
-        between, lower = _compare_errors(noise, runs, baseline_variance, look.regression)
+        between, lower = _compare_errors(
+            noise, runs, baseline_variance, look.regression
+        )
     else:
         lower = widest
     reach = math.hypot(between.half_width, sum(run.reach for run in runs) / len(runs))
@@ -249,15 +311,20 @@ def compute_error(noise: Noise, runs: Sequence[WithinRun], baseline_variance: fl
 def _compare_errors(
     noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, level: float
 ) -> tuple[DifferenceError, DifferenceError]:
-    """Return the error by what differs from run to run, and the widest of all, at a level."""
+    """Return the error by what differs from run to run, and the widest of all, at a
+    level."""
     count = len(runs)
     inside = sum(run.error**2 for run in runs) / count**2
     freedom = max(sum(run.effective_sample_size for run in runs) - count, 1.0)
-    between = _make_error(noise.sigma**2 / count + baseline_variance, noise.degrees_of_freedom, level)
+    between = _make_error(
+        noise.sigma**2 / count + baseline_variance, noise.degrees_of_freedom, level
+    )
     within = _make_error(inside + baseline_variance, freedom, level)
     both = within
     if not noise.measured:
-        both = _make_error(between.standard_error**2 + inside, noise.degrees_of_freedom, level)
+        both = _make_error(
+            between.standard_error**2 + inside, noise.degrees_of_freedom, level
+        )
     return between, max(between, within, both, key=lambda error: error.half_width)
 
 
@@ -268,9 +335,11 @@ def _make_error(variance: float, freedom: float, level: float) -> DifferenceErro
 
 
 def answer(low: float, high: float, margin: float) -> Answer:
-    """Compare the interval from low to high with the margin; all are logarithms, slower is positive.
+    """Compare the interval from low to high with the margin; all are logarithms, slower
+    is positive.
 
-    WITHIN: shown to be at most the margin. BEYOND: shown to be more. Anything else, NaN included, cannot be told.
+    WITHIN: shown to be at most the margin. BEYOND: shown to be more. Anything else, NaN
+    included, cannot be told.
     """
     if high < margin or (low == high <= margin + EQUAL):
         return Answer.WITHIN
@@ -280,26 +349,38 @@ def answer(low: float, high: float, margin: float) -> Answer:
 
 
 def compute_detectable(error: DifferenceError, margin: float) -> float:
-    """Return the slowdown, as a log difference to the baseline, that such a run shows to be beyond with 80 %."""
-    return margin + error.low_width + compute_quantile(POWER, error.degrees_of_freedom) * error.standard_error
+    """Return the slowdown, as a log difference to the baseline, that such a run shows
+    to be beyond with 80 %."""
+    return (
+        margin
+        + error.low_width
+        + compute_quantile(POWER, error.degrees_of_freedom) * error.standard_error
+    )
 
 
 def count_repeats_needed(sigma: float, distance: float) -> int | None:
-    """Return how many runs would settle a difference this far from the margin; None at the margin itself, or where one
-    of the two is no number."""
+    """Return how many runs would settle a difference this far from the margin; None at
+    the margin itself, or where one of the two is no number."""
     if not (abs(distance) >= EQUAL and math.isfinite(sigma)):
         return None
     return max(math.ceil(((Z_LEVEL + Z_POWER) * sigma / abs(distance)) ** 2), 1)
 
 
-# --- what configurations say of each other ----------------------------------------------------------------
+# --- what configurations say of each other --------------------------------------------
 
 
-def estimate_prior(configurations: Iterable[tuple[Baseline, PreviousRuns]], assumed_cv: float) -> Noise:
-    """Return what the earlier daily runs of configurations say of each other's noise; the assumed one if too few can.
+def estimate_prior(
+    configurations: Iterable[tuple[Baseline, PreviousRuns]], assumed_cv: float
+) -> Noise:
+    """Return what the earlier daily runs of configurations say of each other's noise;
+    the assumed one if too few can.
 
-    `assumed_cv` is the coefficient of variation from run to run. The runs that are judged tell nothing here, so that a
-    regression does not widen its own interval.
+    `assumed_cv` is the coefficient of variation from run to run. The runs that are
+    judged tell nothing here, so that a regression does not widen its own interval.
     """
-    measured = [own for baseline, previous in configurations if (own := noise.pool(list_own_noise(baseline, previous)))]
+    measured = [
+        own
+        for baseline, previous in configurations
+        if (own := noise.pool(list_own_noise(baseline, previous)))
+    ]
     return noise.estimate_from_others(measured) or noise.assume_noise(assumed_cv)

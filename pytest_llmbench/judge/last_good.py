@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 # What has no step time of its own that counts.
 UNTIMED = (Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE)
 
-# What a log states of how it was run; model, GPUs and precision are those of the configuration.
+# What a log states of how it was run; model, GPUs and precision are those of the
+# configuration.
 COMPARED = (
     StatedField.LAYERS,
     StatedField.HIDDEN,
@@ -52,21 +53,27 @@ KEY_FIELDS = frozenset(field.name for field in fields(Key))
 def find_last_good(
     judgement: Judgement, evidence: Evidence, find_green: Callable[[PreviousRun], str]
 ) -> LastGoodRun | None:
-    """Return the last run before a red one that is within its bound and green itself, None where none is known.
+    """Return the last run before a red one that is within its bound and green itself,
+    None where none is known.
 
     `find_green` returns the verdict of a run that is green, empty for any other.
 
-    The runs are those of its configuration, of any earlier time: a night may have had a good run and then a bad one. Of
-    a red run of which nothing says when it started no run is earlier for certain.
+    The runs are those of its configuration, of any earlier time: a night may have had a
+    good run and then a bad one. Of a red run of which nothing says when it started no
+    run is earlier for certain.
     """
     started = _find_start(judgement, evidence)
     if started is None:
         return None
-    before = [run for run in list_valid_runs(evidence) if _is_before(run, started, judgement)]
+    before = [
+        run for run in list_valid_runs(evidence) if _is_before(run, started, judgement)
+    ]
     later: list[PreviousRun] = []
     for run in reversed(before):
         seconds = run.statistic_seconds
-        within = seconds is not None and seconds <= judgement.bound_seconds * (1 + EQUAL)
+        within = seconds is not None and seconds <= judgement.bound_seconds * (
+            1 + EQUAL
+        )
         if seconds is not None and within and (verdict := find_green(run)):
             return _describe(run, verdict, judgement, _count_days(later, started))
         later.append(run)
@@ -75,14 +82,18 @@ def find_last_good(
 
 def _find_start(judgement: Judgement, evidence: Evidence) -> datetime | None:
     """Return when the red run started; that of a job without a run is now."""
-    return evidence.now if judgement.measurement is None else judgement.measurement.started
+    return (
+        evidence.now if judgement.measurement is None else judgement.measurement.started
+    )
 
 
 def _is_before(run: PreviousRun, started: datetime, judgement: Judgement) -> bool:
     if run.started is None or run.started >= started:
         return False
     # What this session launched counts for the red verdict, and is no earlier run.
-    own = isinstance(run, Measurement) and (run.run.found.launch or run in judgement.runs)
+    own = isinstance(run, Measurement) and (
+        run.run.found.launch or run in judgement.runs
+    )
     return not (own or _is_elsewhere(run, judgement.measurement))
 
 
@@ -92,7 +103,9 @@ def _is_elsewhere(run: PreviousRun, red: Measurement | None) -> bool:
         return False
     devices = [each.environment.get("device") for each in (run, red)]
     sizes = [_list_node_sizes(each) for each in (run, red)]
-    return (None not in devices and devices[0] != devices[1]) or (all(sizes) and sizes[0] != sizes[1])
+    return (None not in devices and devices[0] != devices[1]) or (
+        all(sizes) and sizes[0] != sizes[1]
+    )
 
 
 def _list_node_sizes(run: PreviousRun) -> set[str]:
@@ -102,14 +115,23 @@ def _list_node_sizes(run: PreviousRun) -> set[str]:
 
 
 def _count_days(later: Iterable[PreviousRun], started: datetime) -> int:
-    return len({started.date(), *(run.started.date() for run in later if run.started is not None)})
+    return len(
+        {
+            started.date(),
+            *(run.started.date() for run in later if run.started is not None),
+        }
+    )
 
 
-def _describe(run: PreviousRun, verdict: str, judgement: Judgement, days: int) -> LastGoodRun:
+def _describe(
+    run: PreviousRun, verdict: str, judgement: Judgement, days: int
+) -> LastGoodRun:
     red, seconds = judgement.measurement, run.statistic_seconds
     if run.started is None or seconds is None:
         raise ValueError(f"{run} is no daily run")
-    measured = None if red is None or judgement.verdict in UNTIMED else red.statistic_seconds
+    measured = (
+        None if red is None or judgement.verdict in UNTIMED else red.statistic_seconds
+    )
     last = LastGoodRun(
         run.started,
         get_job_id(run),
@@ -129,27 +151,43 @@ def _describe(run: PreviousRun, verdict: str, judgement: Judgement, days: int) -
 
 
 def add_stored(
-    last: LastGoodRun, details: StoredDetails, red: Measurement | None, nodes: tuple[str, ...]
+    last: LastGoodRun,
+    details: StoredDetails,
+    red: Measurement | None,
+    nodes: tuple[str, ...],
 ) -> LastGoodRun:
-    """Return the last good run with what the history holds of it besides; `nodes` are those of the red run."""
+    """Return the last good run with what the history holds of it besides; `nodes` are
+    those of the red run."""
     if details.nodes and nodes:
         last = replace(last, nodes=ComparedNodes(details.nodes, nodes))
     if red is None or last.source is RunSource.FOLDER:  # the folder said the rest
         return last
     then = {"launcher": details.launcher} if details.launcher else {}
     settings = compare_facts(then, list_settings(red))
-    if len(details.step_seconds) != len(red.window_seconds) or details.mean_of != red.mean_of:
+    if (
+        len(details.step_seconds) != len(red.window_seconds)
+        or details.mean_of != red.mean_of
+    ):
         return replace(last, settings=settings)  # which steps they were is not known
-    # How a log rounds its times, or smooths them, is not stored: a configuration has one kind of log.
+    # How a log rounds its times, or smooths them, is not stored: a configuration has
+    # one kind of log.
     steps = compare_steps(replace(red, window_seconds=details.step_seconds), red)
     return replace(last, settings=settings, steps=steps)
 
 
 def compare_facts(before: Mapping[str, str], now: Mapping[str, str]) -> ComparedFacts:
-    """Return what both say: the names of what is the same, and the values of what is not."""
+    """Return what both say: the names of what is the same, and the values of what is
+    not."""
     both = [name for name in before if name in now]
-    same = tuple(name for name in both if unify_fact(name, before[name]) == unify_fact(name, now[name]))
-    return ComparedFacts(same, tuple((name, before[name], now[name]) for name in both if name not in same))
+    same = tuple(
+        name
+        for name in both
+        if unify_fact(name, before[name]) == unify_fact(name, now[name])
+    )
+    return ComparedFacts(
+        same,
+        tuple((name, before[name], now[name]) for name in both if name not in same),
+    )
 
 
 def compare_steps(
@@ -157,22 +195,32 @@ def compare_steps(
 ) -> tuple[tuple[VerdictStatement, ...], tuple[VerdictStatement, ...]] | None:
     """Return the shapes of two windows, None if one has too few steps for a shape."""
     windows = [run.window_seconds for run in (before, now)]
-    if not all(len(window) >= FEWEST and np.isfinite(window).all() and min(window) > 0 for window in windows):
+    if not all(
+        len(window) >= FEWEST and np.isfinite(window).all() and min(window) > 0
+        for window in windows
+    ):
         return None
     # A line number would be taken for one of the other log.
-    first, second = (find_shape(replace(run, window_lines=())).statements for run in (before, now))
+    first, second = (
+        find_shape(replace(run, window_lines=())).statements for run in (before, now)
+    )
     return first, second
 
 
 def list_settings(measurement: Measurement) -> dict[str, str]:
-    """Return how a run was made, by name: what its names, its metadata and its log say besides its configuration.
+    """Return how a run was made, by name: what its names, its metadata and its log say
+    besides its configuration.
 
     A name of which they say several things is left out: what it was is not known.
     """
     values: dict[str, set[str]] = {}
     for name, value in _list_stated(measurement):
         values.setdefault(name, set()).add(value)
-    return {name: next(iter(stated)) for name, stated in sorted(values.items()) if len(stated) == 1}
+    return {
+        name: next(iter(stated))
+        for name, stated in sorted(values.items())
+        if len(stated) == 1
+    }
 
 
 def _list_stated(measurement: Measurement) -> Iterable[tuple[str, str]]:
@@ -198,6 +246,14 @@ def _list_stated(measurement: Measurement) -> Iterable[tuple[str, str]]:
 
 def _find_segment(measurement: Measurement) -> Segment | None:
     """Return the part of a log that was measured."""
-    logs = [attempt.log for attempt in measurement.run.attempts if attempt.files.log == measurement.log]
+    logs = [
+        attempt.log
+        for attempt in measurement.run.attempts
+        if attempt.files.log == measurement.log
+    ]
     parts = logs[-1].segments if logs else ()
-    return parts[measurement.segment - 1] if 0 < measurement.segment <= len(parts) else None
+    return (
+        parts[measurement.segment - 1]
+        if 0 < measurement.segment <= len(parts)
+        else None
+    )

@@ -1,4 +1,5 @@
-"""How slow each run was beside the level of its configuration, for the search for slow nodes."""
+"""How slow each run was beside the level of its configuration, for the search for slow
+nodes."""
 
 from __future__ import annotations
 
@@ -46,15 +47,25 @@ class PlacedRun:
 def compare_with_levels(
     configurations: Mapping[str, Sequence[PlacedRun]], since: date | None = None
 ) -> tuple[list[NodeRun], tuple[str, ...]]:
-    """Return the runs of the last 60 nights beside the level of their configurations; and the configurations that
-    cannot be looked at, since they ran on fewer than 8 nights.
+    """Return the runs of the last 60 nights beside the level of their configurations;
+    and the configurations that cannot be looked at, since they ran on fewer than 8
+    nights.
 
-    The level is the median of the nights between two changes, as the nightly judge finds them; the noise of a run that
-    of the nights before it (of the first 8 for those). Runs before `since` tell level and noise only. Runs of one
-    configuration, night and set of nodes are one run, their mean.
+    The level is the median of the nights between two changes, as the nightly judge
+    finds them; the noise of a run that of the nights before it (of the first 8 for
+    those). Runs before `since` tell level and noise only. Runs of one configuration,
+    night and set of nodes are one run, their mean.
     """
-    series = {name: nights for name, runs in configurations.items() if (nights := _average_nights(runs))}
-    long = {name: made for name, nights in series.items() if (made := _make_nights(nights)) is not None}
+    series = {
+        name: nights
+        for name, runs in configurations.items()
+        if (nights := _average_nights(runs))
+    }
+    long = {
+        name: made
+        for name, nights in series.items()
+        if (made := _make_nights(nights)) is not None
+    }
     correlation = estimate_fleet_correlation(nights.values for nights in long.values())
     prior = estimate_from_others([nights.noise for nights in long.values()])
     last = sorted({night for nights in series.values() for night in nights})[-WINDOW:]
@@ -62,7 +73,11 @@ def compare_with_levels(
     placed = [
         run
         for name, nights in long.items()
-        for run in _place(name, _merge_same(configurations[name]), _find_levels(nights, prior, correlation))
+        for run in _place(
+            name,
+            _merge_same(configurations[name]),
+            _find_levels(nights, prior, correlation),
+        )
         if run.night >= first
     ]
     return placed, tuple(sorted(series.keys() - long.keys()))
@@ -99,11 +114,14 @@ def _average_nights(runs: Sequence[PlacedRun]) -> dict[date, float]:
     by_night: dict[date, list[float]] = defaultdict(list)
     for run in _merge_same(runs):
         by_night[run.night].append(run.logarithm)
-    return {night: sum(of_one) / len(of_one) for night, of_one in sorted(by_night.items())}
+    return {
+        night: sum(of_one) / len(of_one) for night, of_one in sorted(by_night.items())
+    }
 
 
 def _merge_same(runs: Sequence[PlacedRun]) -> Iterator[PlacedRun]:
-    """Yield runs, one for those that share their night and nodes, which say no more together than one."""
+    """Yield runs, one for those that share their night and nodes, which say no more
+    together than one."""
     together: dict[tuple[date, frozenset[str]], list[PlacedRun]] = defaultdict(list)
     for run in runs:
         together[run.night, run.nodes].append(run)
@@ -112,7 +130,9 @@ def _merge_same(runs: Sequence[PlacedRun]) -> Iterator[PlacedRun]:
         yield PlacedRun(same[-1].id, night, mean, nodes, same[-1].software)
 
 
-def _place(name: str, runs: Iterable[PlacedRun], levels: Mapping[date, NightLevel]) -> Iterator[NodeRun]:
+def _place(
+    name: str, runs: Iterable[PlacedRun], levels: Mapping[date, NightLevel]
+) -> Iterator[NodeRun]:
     for run in runs:
         of_night = levels[run.night]
         yield NodeRun(
@@ -130,27 +150,40 @@ def _place(name: str, runs: Iterable[PlacedRun], levels: Mapping[date, NightLeve
         )
 
 
-def _find_levels(series: ConfigurationNights, prior: Noise | None, correlation: float) -> dict[date, NightLevel]:
+def _find_levels(
+    series: ConfigurationNights, prior: Noise | None, correlation: float
+) -> dict[date, NightLevel]:
     levels, counts, segments = _compute_levels(series.values, series.noise, correlation)
     of_nights = {}
     for place, night in enumerate(series.nights):
-        own = estimate_from_daily_runs(series.values[: max(place, FEWEST_DAYS)]) or series.noise
+        own = (
+            estimate_from_daily_runs(series.values[: max(place, FEWEST_DAYS)])
+            or series.noise
+        )
         noise = own if prior is None else with_prior(own, prior, prior.sigma)
-        of_nights[night] = NightLevel(float(levels[place]), int(counts[place]), int(segments[place]), noise)
+        of_nights[night] = NightLevel(
+            float(levels[place]), int(counts[place]), int(segments[place]), noise
+        )
     return of_nights
 
 
-def _compute_levels(values: Floats, noise: Noise, correlation: float) -> tuple[Floats, Floats, Floats]:
-    """Return the level of each night, of how many nights it is the median, and how many changes lie before it, shape
-    (nights,) each."""
+def _compute_levels(
+    values: Floats, noise: Noise, correlation: float
+) -> tuple[Floats, Floats, Floats]:
+    """Return the level of each night, of how many nights it is the median, and how many
+    changes lie before it, shape (nights,) each."""
     shifts = find_level_shifts(values, noise, correlation=correlation)
     cuts = [0, *(shift.position for shift in shifts), len(values)]
     levels, counts, segments = np.empty((3, len(values)))
     for number, (begin, end) in enumerate(pairwise(cuts)):
         segments[begin:end] = number
-        levels[begin:end], counts[begin:end] = compute_median(values[begin:end]), end - begin
+        levels[begin:end], counts[begin:end] = (
+            compute_median(values[begin:end]),
+            end - begin,
+        )
     if find_slow_change(values[cuts[-2] :], noise, correlation=correlation) is not None:
-        # Below a drift the median of all nights is fast in the beginning and slow in the end.
+        # Below a drift the median of all nights is fast in the beginning and slow in
+        # the end.
         last = values[cuts[-2] :]
         levels[cuts[-2] :] = compute_running_median(last, AROUND)
         counts[cuts[-2] :] = min(AROUND, len(last))

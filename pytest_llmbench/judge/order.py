@@ -1,7 +1,9 @@
-"""Whether another run may be the newest: job ids, times of files and launches that contradict the order of the logs.
+"""Whether another run may be the newest: job ids, times of files and launches that
+contradict the order of the logs.
 
-The order of runs rests on clocks of other machines (`runs/ordering.py`). A contradiction alone is ordinary: jobs wait
-in queues, and files are copied. It fails an item only if the two runs would not have the same result.
+The order of runs rests on clocks of other machines (`runs/ordering.py`). A
+contradiction alone is ordinary: jobs wait in queues, and files are copied. It fails an
+item only if the two runs would not have the same result.
 """
 
 from __future__ import annotations
@@ -17,29 +19,47 @@ import numpy as np
 
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
-from pytest_llmbench.core.run_records import LONGEST_QUEUE, Clock, Dating, Measurement, Note, Run
-from pytest_llmbench.core.statements import AmbiguousOrder, OrderByFile, OrderByJob, OrderByLaunch, OrderedRun
+from pytest_llmbench.core.run_records import (
+    LONGEST_QUEUE,
+    Clock,
+    Dating,
+    Measurement,
+    Note,
+    Run,
+)
+from pytest_llmbench.core.statements import (
+    AmbiguousOrder,
+    OrderByFile,
+    OrderByJob,
+    OrderByLaunch,
+    OrderedRun,
+)
 from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
 
 # Runs that began no further apart are of one time: either of them may stand for it.
 TOGETHER = timedelta(minutes=10)
 
-# Clocks of one machine, and the time between the last line of a log and its last byte, differ by less.
+# Clocks of one machine, and the time between the last line of a log and its last byte,
+# differ by less.
 CLOCK_ERROR = timedelta(minutes=30)
 
 # Local time and UTC differ by at most this.
 ZONES = timedelta(hours=14)
 
-# A file that was written later than this after the last step was copied, or changed by hand.
+# A file that was written later than this after the last step was copied, or changed by
+# hand.
 WRITTEN_AFTER = timedelta(days=2)
-# Files of one copy lie nearer to each other than this part of the time between their runs, and than a copy takes.
+# Files of one copy lie nearer to each other than this part of the time between their
+# runs, and than a copy takes.
 COPIED = 0.5
 LONGEST_COPY = timedelta(hours=2)
 
-# A job id that falls by more than this, and by more than half, was counted from 1 again.
+# A job id that falls by more than this, and by more than half, was counted from 1
+# again.
 FEWEST_IDS = 100
 
-# Where more of the neighbouring runs have falling ids, and at least so many, ids do not follow time: several clusters.
+# Where more of the neighbouring runs have falling ids, and at least so many, ids do not
+# follow time: several clusters.
 DISORDERED = 0.2
 FEWEST_FALLS = 2
 
@@ -64,23 +84,39 @@ def with_order_doubt(
     judge: Callable[[Evidence], Judgement],
     is_red: Callable[[Judgement], bool],
 ) -> Judgement:
-    """Return a verdict that rests on no uncertain order: INVALID if another run may be the newest and is red.
+    """Return a verdict that rests on no uncertain order: INVALID if another run may be
+    the newest and is red.
 
-    A verdict that is red itself stays, and so does one beside a run with the same result: both with a note.
+    A verdict that is red itself stays, and so does one beside a run with the same
+    result: both with a note.
     """
     newest = judgement.measurement
-    if newest is None or newest.run.found.launch or judgement.verdict not in (*JUDGED, Verdict.INVALID):
+    if (
+        newest is None
+        or newest.run.found.launch
+        or judgement.verdict not in (*JUDGED, Verdict.INVALID)
+    ):
         return judgement
     doubts = list(find_order_doubts(newest, evidence.measurements))
     if not doubts:
         return judgement
     rivals = [judge(_put_first(doubt.rival, evidence)) for doubt in doubts]
-    differing = [pair for pair in zip(doubts, rivals, strict=True) if is_red(pair[1]) != is_red(judgement)]
+    differing = [
+        pair
+        for pair in zip(doubts, rivals, strict=True)
+        if is_red(pair[1]) != is_red(judgement)
+    ]
     doubt, rival = differing[0] if differing else (doubts[0], rivals[0])
-    order = AmbiguousOrder(_state_run(newest.run, judgement), _state_run(doubt.rival.run, rival), doubt.because)
+    order = AmbiguousOrder(
+        _state_run(newest.run, judgement),
+        _state_run(doubt.rival.run, rival),
+        doubt.because,
+    )
     entry = find_accepted(Reason.ORDER_AMBIGUOUS, newest, evidence.accepted)
     if not differing or is_red(judgement):
-        return _add(judgement, Note(NoteCode.ORDER_AMBIGUOUS, order), shown=bool(differing))
+        return _add(
+            judgement, Note(NoteCode.ORDER_AMBIGUOUS, order), shown=bool(differing)
+        )
     if entry is not None:
         return _add(judgement, note_accepted(entry, order), shown=True)
     return replace(
@@ -92,8 +128,13 @@ def with_order_doubt(
 
 
 def _put_first(rival: Measurement, evidence: Evidence) -> Evidence:
-    """Return the evidence as if a run were the newest; its age is as uncertain as its place."""
-    others = (run for run in evidence.measurements if run is not rival and run.excluded is None)
+    """Return the evidence as if a run were the newest; its age is as uncertain as its
+    place."""
+    others = (
+        run
+        for run in evidence.measurements
+        if run is not rival and run.excluded is None
+    )
     return replace(evidence, measurements=(rival, *others), max_age=None)
 
 
@@ -103,22 +144,31 @@ def _add(judgement: Judgement, note: Note, *, shown: bool) -> Judgement:
 
 
 def _state_run(run: Run, judgement: Judgement) -> OrderedRun:
-    return OrderedRun(run.id, run.found.job_id, run.started, run.order_source, judgement.verdict)
+    return OrderedRun(
+        run.id, run.found.job_id, run.started, run.order_source, judgement.verdict
+    )
 
 
-# --- what contradicts the order -----------------------------------------------------------------------------
+# --- what contradicts the order -------------------------------------------------------
 
 
-def find_order_doubts(newest: Measurement, runs: Sequence[Measurement]) -> Iterator[OrderDoubt]:
-    """Yield the runs that positive evidence orders after the newest: by job id, by file time, by their launch.
+def find_order_doubts(
+    newest: Measurement, runs: Sequence[Measurement]
+) -> Iterator[OrderDoubt]:
+    """Yield the runs that positive evidence orders after the newest: by job id, by file
+    time, by their launch.
 
-    Two runs that began together are of one time. Job ids are compared within one name pattern and one count from 1.
-    File times are compared if both are of about the end of their log, and not of one copy.
+    Two runs that began together are of one time. Job ids are compared within one name
+    pattern and one count from 1. File times are compared if both are of about the end
+    of their log, and not of one copy.
     """
     others = [
         run
         for run in runs
-        if run is not newest and run.excluded is None and not run.run.found.launch and not _began_together(run, newest)
+        if run is not newest
+        and run.excluded is None
+        and not run.run.found.launch
+        and not _began_together(run, newest)
     ]
     if newest.run.started is None or not others:
         return
@@ -132,25 +182,42 @@ def _began_together(run: Measurement, newest: Measurement) -> bool:
     return started is None or other is None or not other - started > TOGETHER
 
 
-def _find_by_job(newest: Measurement, others: Sequence[Measurement]) -> OrderDoubt | None:
-    """Return the run with the highest job id, if that is above the newest run's and no file time explains it."""
+def _find_by_job(
+    newest: Measurement, others: Sequence[Measurement]
+) -> OrderDoubt | None:
+    """Return the run with the highest job id, if that is above the newest run's and no
+    file time explains it."""
     number = _read_job_number(newest.run)
     higher = [run for run in others if _read_job_number(run.run) > number > 0]
-    if not higher or len(newest.run.attempts) > 1 or newest.run.attempts[-1].files.number > 0:
+    if (
+        not higher
+        or len(newest.run.attempts) > 1
+        or newest.run.attempts[-1].files.number > 0
+    ):
         return None  # a job that was queued again ran later than its id tells
     same = _select_same_count(newest, others)
-    confirmed = [run for run in higher if run in same and not _is_confirmed(newest.run, run.run)]
+    confirmed = [
+        run for run in higher if run in same and not _is_confirmed(newest.run, run.run)
+    ]
     rival = max(confirmed, key=lambda run: _read_job_number(run.run), default=None)
     if rival is None:
         return None
     return OrderDoubt(rival, OrderByJob(_read_job_number(rival.run), number))
 
 
-def _select_same_count(newest: Measurement, others: Sequence[Measurement]) -> list[Measurement]:
-    """Return the runs whose job ids are of one count with the newest run's; none if these do not follow time."""
-    # A scheduler that was set up anew begins with job 1 again, and two clusters count each by itself.
+def _select_same_count(
+    newest: Measurement, others: Sequence[Measurement]
+) -> list[Measurement]:
+    """Return the runs whose job ids are of one count with the newest run's; none if
+    these do not follow time."""
+    # A scheduler that was set up anew begins with job 1 again, and two clusters count
+    # each by itself.
     patterns = _name_patterns([newest.run, *(run.run for run in others)])
-    alike = [run for run in others if patterns[run.run.id] == patterns[newest.run.id] and _read_job_number(run.run)]
+    alike = [
+        run
+        for run in others
+        if patterns[run.run.id] == patterns[newest.run.id] and _read_job_number(run.run)
+    ]
     in_time = alike[::-1]
     count: list[Measurement] = []
     top = 0
@@ -162,15 +229,23 @@ def _select_same_count(newest: Measurement, others: Sequence[Measurement]) -> li
         top = max(top, number)
     numbers = [_read_job_number(run.run) for run in count[:-1]]
     falls = sum(later < earlier for earlier, later in pairwise(numbers))
-    return [] if falls >= FEWEST_FALLS and falls > DISORDERED * len(numbers) else count[:-1]
+    return (
+        []
+        if falls >= FEWEST_FALLS and falls > DISORDERED * len(numbers)
+        else count[:-1]
+    )
 
 
 def _read_job_number(run: Run) -> int:
-    """Return the job id of a run as a number, 0 if it is none; else what its names call a job, or what may be one."""
+    """Return the job id of a run as a number, 0 if it is none; else what its names call
+    a job, or what may be one."""
     job = run.found.job_id
     if not job:
         parts = reversed(_find_path(run).parts)
-        job = next((match[1] for part in parts if (match := _JOB.search(part)) is not None), run.found.number)
+        job = next(
+            (match[1] for part in parts if (match := _JOB.search(part)) is not None),
+            run.found.number,
+        )
     return int(job) if job.isdecimal() and len(job) <= LONGEST_ID else 0
 
 
@@ -179,9 +254,11 @@ def _find_path(run: Run) -> Path:
 
 
 def _name_patterns(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
-    """Return the path of each run's log (by run id) without what differs from run to run of one cluster.
+    """Return the path of each run's log (by run id) without what differs from run to
+    run of one cluster.
 
-    That is its job id, all dates and long numbers, and any number in the name of a folder with a single run.
+    That is its job id, all dates and long numbers, and any number in the name of a
+    folder with a single run.
     """
     paths = {run.id: _find_path(run) for run in runs}
     held: dict[tuple[str, ...], int] = {}
@@ -192,24 +269,34 @@ def _name_patterns(runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
     for run in runs:
         *folders, name = paths[run.id].parts
         masked = [
-            (_ANY_NUMBER if held[(*folders[:depth], folder)] == 1 else _LONG_NUMBER).sub("#", folder)
+            (
+                _ANY_NUMBER if held[(*folders[:depth], folder)] == 1 else _LONG_NUMBER
+            ).sub("#", folder)
             for depth, folder in enumerate(folders)
         ]
-        patterns[run.id] = (*masked, _LONG_NUMBER.sub("#", _mask_job(name, run.found.job_id)))
+        patterns[run.id] = (
+            *masked,
+            _LONG_NUMBER.sub("#", _mask_job(name, run.found.job_id)),
+        )
     return patterns
 
 
 def _mask_job(name: str, job: str) -> str:
     """Return a file name without the last number that is its job id."""
-    places = [match.span() for match in _ANY_NUMBER.finditer(name) if job and match[0] == job]
+    places = [
+        match.span() for match in _ANY_NUMBER.finditer(name) if job and match[0] == job
+    ]
     return f"{name[: places[-1][0]]}#{name[places[-1][1] :]}" if places else name
 
 
-# --- times of files --------------------------------------------------------------------------------------------
+# --- times of files -------------------------------------------------------------------
 
 
-def _find_by_file(newest: Measurement, others: Sequence[Measurement]) -> OrderDoubt | None:
-    """Return the run that began last by the times of the files, if these are believable for it and the newest."""
+def _find_by_file(
+    newest: Measurement, others: Sequence[Measurement]
+) -> OrderDoubt | None:
+    """Return the run that began last by the times of the files, if these are believable
+    for it and the newest."""
     began, lag = _date_by_file(newest.run), _measure_lag(newest.run)
     if began is None or lag is None:
         return None
@@ -219,45 +306,78 @@ def _find_by_file(newest: Measurement, others: Sequence[Measurement]) -> OrderDo
         if started is None or started <= began or _are_copied(newest.run, other.run):
             continue
         other_lag = _measure_lag(other.run)
-        if other_lag is not None and other_lag - lag > CLOCK_ERROR and _is_same_clock(newest.run, other.run):
+        if (
+            other_lag is not None
+            and other_lag - lag > CLOCK_ERROR
+            and _is_same_clock(newest.run, other.run)
+        ):
             later.append((started, other))
     if not later:
         return None
     _, rival = max(later, key=lambda pair: pair[0])
-    runs = (rival.run.id, rival.run.found.modified, newest.run.id, newest.run.found.modified)
+    runs = (
+        rival.run.id,
+        rival.run.found.modified,
+        newest.run.id,
+        newest.run.found.modified,
+    )
     return OrderDoubt(rival, OrderByFile(*runs))
 
 
 def _date_by_file(run: Run) -> datetime | None:
     """Return when a run began its steps if its file was written at their end."""
-    return run.found.modified - _sum_steps(run) if run.found.modified is not None else None
+    return (
+        run.found.modified - _sum_steps(run) if run.found.modified is not None else None
+    )
 
 
 def _is_confirmed(newest: Run, rival: Run) -> bool:
-    """Whether believable times of files show, too, that the newest run is the newest."""
+    """Whether believable times of files show, too, that the newest run is the
+    newest."""
     written, before = newest.found.modified, rival.found.modified
-    if written is None or before is None or not written > before or newest.order_source is Clock.FILE_TIME:
+    if (
+        written is None
+        or before is None
+        or not written > before
+        or newest.order_source is Clock.FILE_TIME
+    ):
         return False
     lags = (_measure_lag(newest), _measure_lag(rival))
-    return None not in lags and _is_same_clock(newest, rival) and not _are_copied(newest, rival)
+    return (
+        None not in lags
+        and _is_same_clock(newest, rival)
+        and not _are_copied(newest, rival)
+    )
 
 
 def _are_copied(newest: Run, rival: Run) -> bool:
-    """Whether the times of two files may be those of one copy: near to each other, unlike the runs."""
+    """Whether the times of two files may be those of one copy: near to each other,
+    unlike the runs."""
     written, before = newest.found.modified, rival.found.modified
-    if written is None or before is None or newest.started is None or rival.started is None:
+    if (
+        written is None
+        or before is None
+        or newest.started is None
+        or rival.started is None
+    ):
         return True
     nearest = min(COPIED * abs(newest.started - rival.started), LONGEST_COPY)
     return abs(written - before) <= max(TOGETHER, nearest)
 
 
 def _measure_lag(run: Run) -> timedelta | None:
-    """Return how long after its last step a log was written; None if that is not to be believed.
+    """Return how long after its last step a log was written; None if that is not to be
+    believed.
 
-    After its stamps a log is written at once, or within hours by a clock of another zone; without any stamp the last
-    step is counted from the submission, and the job may have waited.
+    After its stamps a log is written at once, or within hours by a clock of another
+    zone; without any stamp the last step is counted from the submission, and the job
+    may have waited.
     """
-    begun = _find_dating(run, Clock.LOG) or _find_dating(run, Clock.METADATA) or _find_dating(run, Clock.FOLDER_NAME)
+    begun = (
+        _find_dating(run, Clock.LOG)
+        or _find_dating(run, Clock.METADATA)
+        or _find_dating(run, Clock.FOLDER_NAME)
+    )
     if begun is None or run.found.modified is None:
         return None
     lag = run.found.modified - begun.moment - _sum_steps(run)
@@ -269,7 +389,9 @@ def _measure_lag(run: Run) -> timedelta | None:
 
 
 def _is_same_clock(newest: Run, rival: Run) -> bool:
-    return (_find_dating(newest, Clock.LOG) is None) == (_find_dating(rival, Clock.LOG) is None)
+    return (_find_dating(newest, Clock.LOG) is None) == (
+        _find_dating(rival, Clock.LOG) is None
+    )
 
 
 def _find_dating(run: Run, clock: Clock) -> Dating | None:
@@ -277,21 +399,31 @@ def _find_dating(run: Run, clock: Clock) -> Dating | None:
 
 
 def _sum_steps(run: Run) -> timedelta:
-    """Return the time of all steps of the attempt that dates a run, the last with any."""
+    """Return the time of all steps of the attempt that dates a run, the last with
+    any."""
     logs = [attempt.log for attempt in run.attempts if attempt.log.segments]
     if not logs:
         return timedelta(0)
     steps = logs[-1].segments[-1].steps
-    seconds = float(np.nansum(np.where(np.isfinite(steps.seconds), steps.seconds, 0.0) * np.maximum(steps.mean_of, 1)))
+    seconds = float(
+        np.nansum(
+            np.where(np.isfinite(steps.seconds), steps.seconds, 0.0)
+            * np.maximum(steps.mean_of, 1)
+        )
+    )
     return timedelta(seconds=min(max(seconds, 0.0), LONGEST_QUEUE.total_seconds()))
 
 
-# --- launches ----------------------------------------------------------------------------------------------
+# --- launches -------------------------------------------------------------------------
 
 
-def _find_by_launch(newest: Measurement, others: Sequence[Measurement]) -> OrderDoubt | None:
-    """Return a run that was launched after the first stamp of the newest, though its own log is stamped before that."""
-    # No log begins before its launch: its clock shows the time of another zone, or a wrong one.
+def _find_by_launch(
+    newest: Measurement, others: Sequence[Measurement]
+) -> OrderDoubt | None:
+    """Return a run that was launched after the first stamp of the newest, though its
+    own log is stamped before that."""
+    # No log begins before its launch: its clock shows the time of another zone, or a
+    # wrong one.
     logged, launched = _find_dating(newest.run, Clock.LOG), _find_launch(newest.run)
     if logged is None or launched is None or launched.moment - logged.moment > TOGETHER:
         return None
@@ -299,7 +431,11 @@ def _find_by_launch(newest: Measurement, others: Sequence[Measurement]) -> Order
         stamped, submitted = _find_dating(other.run, Clock.LOG), _find_launch(other.run)
         if stamped is None or submitted is None or submitted.zoned != launched.zoned:
             continue
-        if submitted.moment - logged.moment > TOGETHER < submitted.moment - stamped.moment:
+        if (
+            submitted.moment - logged.moment
+            > TOGETHER
+            < submitted.moment - stamped.moment
+        ):
             return OrderDoubt(other, OrderByLaunch(other.run.id, submitted.moment))
     return None
 

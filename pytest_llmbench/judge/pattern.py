@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
     OfPattern = EvenSteps | SlowSteps | PeriodicSteps | SlowStretch | TwoLevels
 
-# A level holds at least this share of the steps, and at least so many: fewer are stragglers.
+# A level holds at least this share of the steps, and at least so many: fewer are
+# stragglers.
 SMALLEST_SHARE = 0.15
 FEWEST_STEPS = 5
 
-# Two levels are apart by more than so many deviations of the steps within them. At 3, correlated normal noise with
-# stragglers has two levels in less than 0.1 % of windows of 34 steps, and in 3 % of windows of 15.
+# Two levels are apart by more than so many deviations of the steps within them. At 3,
+# correlated normal noise with stragglers has two levels in less than 0.1 % of windows
+# of 34 steps, and in 3 % of windows of 15.
 GAP = 3
 
 SMALLEST_DIFFERENCE = 0.01
@@ -42,7 +44,8 @@ SMALLEST_DIFFERENCE = 0.01
 FEWEST_TIMES = 3
 MOST_TIMES = 0.75
 
-# A stretch is at least so many consecutive steps, and at least this share of the slow ones.
+# A stretch is at least so many consecutive steps, and at least this share of the slow
+# ones.
 STRETCH = 3
 STRETCH_SHARE = 0.75
 
@@ -89,13 +92,19 @@ class Pattern:
 
 
 def find_pattern(window: WindowColumns, resolution: float) -> Pattern:
-    """Return the pattern of the slow steps: the upper one of two levels where there are two, else the stragglers."""
-    slow_steps, two = find_stragglers(window.seconds, resolution), find_step_levels(window.seconds, resolution)
+    """Return the pattern of the slow steps: the upper one of two levels where there are
+    two, else the stragglers."""
+    slow_steps, two = (
+        find_stragglers(window.seconds, resolution),
+        find_step_levels(window.seconds, resolution),
+    )
     kind, statement = _name_pattern(window, two.slow if two else slow_steps, two)
     return Pattern(kind, statement, slow_steps, two)
 
 
-def _name_pattern(window: WindowColumns, slow: Flags, two: StepLevels | None) -> tuple[ShapeKind, OfPattern]:
+def _name_pattern(
+    window: WindowColumns, slow: Flags, two: StepLevels | None
+) -> tuple[ShapeKind, OfPattern]:
     """Return the kind of the pattern and its statement.
 
     A single slow step shows in as many values as a moving mean has.
@@ -106,17 +115,25 @@ def _name_pattern(window: WindowColumns, slow: Flags, two: StepLevels | None) ->
     longest = max(parts, key=len)
     single = len(longest) <= window.moving_mean
     # Which steps within a mean were slow is not known, and so no period.
-    regular = find_period([part.start for part in parts], len(slow)) if single and not window.averaged else None
+    regular = (
+        find_period([part.start for part in parts], len(slow))
+        if single and not window.averaged
+        else None
+    )
     if regular:
         return ShapeKind.PERIODIC, _measure_period(window, slow, regular)
-    if len(longest) >= max(STRETCH, window.moving_mean + 1, STRETCH_SHARE * np.count_nonzero(slow)):
+    if len(longest) >= max(
+        STRETCH, window.moving_mean + 1, STRETCH_SHARE * np.count_nonzero(slow)
+    ):
         return ShapeKind.SLOW_STRETCH, _measure_stretch(window, longest)
     if two and (not single or window.averaged):
         return ShapeKind.TWO_LEVELS, _measure_levels(window, two)
     line = window.lines[int(np.argmax(window.seconds))]
     single = single and len(parts) == 1
     kind = ShapeKind.ONE_SPIKE if single else ShapeKind.SPIKES
-    return kind, SlowSteps(list_steps(window, slow), find_slowest(window, slow), line, single)
+    return kind, SlowSteps(
+        list_steps(window, slow), find_slowest(window, slow), line, single
+    )
 
 
 def find_slowest(window: WindowColumns, slow: Flags) -> SlowestSteps:
@@ -127,7 +144,9 @@ def find_slowest(window: WindowColumns, slow: Flags) -> SlowestSteps:
     smoothed = window.moving_mean > 1 and not averaged
     values = range(position, position + 1)
     if smoothed:
-        values = next(stretch for stretch in find_stretches(slow) if position in stretch)
+        values = next(
+            stretch for stretch in find_stretches(slow) if position in stretch
+        )
     return SlowestSteps(_list_spans(window, [values]), ratio, averaged, smoothed)
 
 
@@ -138,18 +157,32 @@ def list_steps(window: WindowColumns, which: Flags) -> StepList:
 
 def _list_spans(window: WindowColumns, stretches: Sequence[range]) -> StepList:
     spans = [
-        StepSpan(window.begin(stretch[0]), window.steps[stretch[-1]], _count_steps(window, [stretch]))
+        StepSpan(
+            window.begin(stretch[0]),
+            window.steps[stretch[-1]],
+            _count_steps(window, [stretch]),
+        )
         for stretch in stretches[:SHOWN]
     ]
-    return StepList(tuple(spans), _count_steps(window, stretches[SHOWN:]), _count_steps(window, stretches))
+    return StepList(
+        tuple(spans),
+        _count_steps(window, stretches[SHOWN:]),
+        _count_steps(window, stretches),
+    )
 
 
 def _count_steps(window: WindowColumns, parts: Sequence[range]) -> int:
     return sum(window.mean_of[position] for part in parts for position in part)
 
 
-def _measure_period(window: WindowColumns, slow: Flags, regular: range) -> PeriodicSteps:
-    excess = compute_median(window.seconds[regular.start :: regular.step]) / compute_median(window.seconds[~slow]) - 1
+def _measure_period(
+    window: WindowColumns, slow: Flags, regular: range
+) -> PeriodicSteps:
+    excess = (
+        compute_median(window.seconds[regular.start :: regular.step])
+        / compute_median(window.seconds[~slow])
+        - 1
+    )
     steps = _list_spans(window, [range(position, position + 1) for position in regular])
     return PeriodicSteps(regular.step, float(excess), steps)
 
@@ -167,10 +200,12 @@ def _measure_levels(window: WindowColumns, two: StepLevels) -> TwoLevels:
     if 2 * np.count_nonzero(few) > len(few):
         few, level, other = ~two.slow, two.lower, two.upper
     count = int(np.count_nonzero(few))
-    return TwoLevels(count, len(few), window.averaged, level, other, list_steps(window, few))
+    return TwoLevels(
+        count, len(few), window.averaged, level, other, list_steps(window, few)
+    )
 
 
-# --- levels, stretches and periods ---------------------------------------------------------------------------
+# --- levels, stretches and periods ----------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +218,12 @@ class StepLevels:
 
 
 def find_step_levels(seconds: Floats, resolution: float) -> StepLevels | None:
-    """Return the two levels that the step times, shape (n,), fall into; None for one level, or where it is not clear.
+    """Return the two levels that the step times, shape (n,), fall into; None for one
+    level, or where it is not clear.
 
-    They are split at the widest gap that leaves each side its share. It must be wider than what rounding makes, than
-    the noise on both sides, and than a quarter of the difference (or it is the tail of a decay).
+    They are split at the widest gap that leaves each side its share. It must be wider
+    than what rounding makes, than the noise on both sides, and than a quarter of the
+    difference (or it is the tail of a decay).
     """
     count = len(seconds)
     fewest = max(FEWEST_STEPS, math.ceil(SMALLEST_SHARE * count))
@@ -200,7 +237,11 @@ def find_step_levels(seconds: Floats, resolution: float) -> StepLevels | None:
     slow: Flags = seconds >= ordered[split]
     noise = NORMAL * compute_median(np.abs(seconds - np.where(slow, upper, lower)))
     clear = gap > max(GAP * max(noise, resolution / 2), (upper - lower) / 4)
-    return StepLevels(lower, upper, slow) if clear and upper - lower > SMALLEST_DIFFERENCE * lower else None
+    return (
+        StepLevels(lower, upper, slow)
+        if clear and upper - lower > SMALLEST_DIFFERENCE * lower
+        else None
+    )
 
 
 def find_stretches(slow: Flags) -> list[range]:
@@ -215,12 +256,15 @@ def find_stretches(slow: Flags) -> list[range]:
 
 
 def find_period(starts: list[int], count: int) -> range | None:
-    """Return the positions if every p-th of `count` is in `starts` (ascending), from the first of them on; else None.
+    """Return the positions if every p-th of `count` is in `starts` (ascending), from
+    the first of them on; else None.
 
     There are at least three of them, and at most a quarter of the starts stand apart.
     """
     places = set(starts)
-    for distance in sorted({later - earlier for earlier, later in itertools.pairwise(starts)}):
+    for distance in sorted(
+        {later - earlier for earlier, later in itertools.pairwise(starts)}
+    ):
         for first in sorted({start % distance for start in starts}):
             expected = range(first, count, distance)
             enough = len(expected) >= max(FEWEST_TIMES, MOST_TIMES * len(starts))

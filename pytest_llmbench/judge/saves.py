@@ -30,18 +30,27 @@ class HeldSave(NamedTuple):
 
 
 def find_save(measurement: Measurement, slow: Flags) -> SaveInStep | None:
-    """Return the slowest slow step of the window that contains a save; None without one."""
-    saves = [record for record in measurement.checkpoints.records if record.action is CheckpointAction.SAVE]
+    """Return the slowest slow step of the window that contains a save; None without
+    one."""
+    saves = [
+        record
+        for record in measurement.checkpoints.records
+        if record.action is CheckpointAction.SAVE
+    ]
     if not saves or measurement.moving_mean > 1 or not len(measurement.window_lines):
         return None
     held = list(_find_held(measurement, slow, saves))
     if not held:
         return None
     step, seconds, save = max(held, key=lambda each: each.seconds)
-    return SaveInStep(step, seconds, save.seconds, save.line, len(held), int(np.count_nonzero(slow)))
+    return SaveInStep(
+        step, seconds, save.seconds, save.line, len(held), int(np.count_nonzero(slow))
+    )
 
 
-def _find_held(measurement: Measurement, slow: Flags, saves: Sequence[CheckpointRecord]) -> Iterator[HeldSave]:
+def _find_held(
+    measurement: Measurement, slow: Flags, saves: Sequence[CheckpointRecord]
+) -> Iterator[HeldSave]:
     lines = (_find_line_before(measurement), *measurement.window_lines)
     means = measurement.mean_of or (1,) * len(measurement.window_seconds)
     median = compute_median(np.array(measurement.window_seconds))
@@ -52,7 +61,10 @@ def _find_held(measurement: Measurement, slow: Flags, saves: Sequence[Checkpoint
             save
             for save in saves
             if lines[row] < save.line < lines[row + 1]
-            and (save.seconds is None or SHARE * extra <= save.seconds <= ROUNDING * seconds)
+            and (
+                save.seconds is None
+                or SHARE * extra <= save.seconds <= ROUNDING * seconds
+            )
         ]
         if held:
             longest = max(held, key=lambda save: save.seconds or 0.0)
@@ -60,9 +72,14 @@ def _find_held(measurement: Measurement, slow: Flags, saves: Sequence[Checkpoint
 
 
 def _find_line_before(measurement: Measurement) -> int:
-    """Return the line of the last step before the window; that of the window's first step without one."""
+    """Return the line of the last step before the window; that of the window's first
+    step without one."""
     first = measurement.window_lines[0]
-    logs = (attempt.log for attempt in measurement.run.attempts if attempt.files.log == measurement.log)
+    logs = (
+        attempt.log
+        for attempt in measurement.run.attempts
+        if attempt.files.log == measurement.log
+    )
     parts = next((log.segments for log in logs), ())
     if not 0 < measurement.segment <= len(parts):
         return first

@@ -1,4 +1,5 @@
-"""What the step times of a window look like, whether they have settled, and what a reader should know of them."""
+"""What the step times of a window look like, whether they have settled, and what a
+reader should know of them."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core.codes import NoteCode
-from pytest_llmbench.core.robust import TRIMMED, compute_mean, compute_median, compute_trimmed_mean, winsorise
+from pytest_llmbench.core.robust import (
+    TRIMMED,
+    compute_mean,
+    compute_median,
+    compute_trimmed_mean,
+    winsorise,
+)
 from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.core.statements import (
     Figure,
@@ -40,7 +47,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.run_records import VerdictStatement
 
 FEWEST = 3  # fewer steps have no shape
-DISAGREE = 0.01  # the mean and the trimmed mean say different things if they differ by more than this
+# the mean and the trimmed mean say different things if they differ by more than this
+DISAGREE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +58,17 @@ class Shape:
     statements: tuple[VerdictStatement, ...]
     kind: ShapeKind
     notes: tuple[Note, ...] = ()  # which change no verdict
-    warming_up: Note | None = None  # not among the notes: there if the first third is slower than the rest
-    warm_up: float = 0.0  # how much slower that third is, as a fraction; 0 if it is not shown to be
-    drift: float | None = None  # the change from the first to the last step as a fraction, None if there is none
+    warming_up: Note | None = (
+        None  # not among the notes: there if the first third is slower than the rest
+    )
+    warm_up: float = (
+        0.0  # how much slower that third is, as a fraction; 0 if it is not shown to be
+    )
+    drift: float | None = (
+        # the change from the first to the last step as a fraction, None if there is
+        # none
+        None
+    )
 
 
 def find_shape(measurement: Measurement) -> Shape:
@@ -104,9 +120,16 @@ def _name_shape(
     Levels explain a slope; a slope comes before the stragglers on it.
     """
     slow = () if pattern.kind is ShapeKind.EVEN else (pattern.statement,)
-    if pattern.kind not in (ShapeKind.PERIODIC, ShapeKind.SLOW_STRETCH, ShapeKind.TWO_LEVELS):
+    if pattern.kind not in (
+        ShapeKind.PERIODIC,
+        ShapeKind.SLOW_STRETCH,
+        ShapeKind.TWO_LEVELS,
+    ):
         if drifting:
-            return ShapeKind.DRIFT, (FigureStatement(Figure.DRIFTING_STEPS, drifting.change), *slow)
+            return ShapeKind.DRIFT, (
+                FigureStatement(Figure.DRIFTING_STEPS, drifting.change),
+                *slow,
+            )
         if warming:
             return ShapeKind.DRIFT, (warming, *slow)
     return pattern.kind, (pattern.statement,)
@@ -119,19 +142,33 @@ def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
         return None
     weights = np.array(window.mean_of, dtype=float)
     share = float(seconds[slow] @ weights[slow] / (seconds @ weights))
-    added = float(np.average(seconds, weights=weights) / np.average(seconds[~slow], weights=weights[~slow])) - 1
+    added = (
+        float(
+            np.average(seconds, weights=weights)
+            / np.average(seconds[~slow], weights=weights[~slow])
+        )
+        - 1
+    )
     steps, slowest = list_steps(window, slow), find_slowest(window, slow)
-    stragglers = Stragglers(number, window.averaged, share, added, steps, slowest, window.moving_mean)
+    stragglers = Stragglers(
+        number, window.averaged, share, added, steps, slowest, window.moving_mean
+    )
     return Note(NoteCode.STRAGGLERS, stragglers, window.lines[int(np.argmax(seconds))])
 
 
 def _note_levels(window: WindowColumns, pattern: Pattern) -> Note | None:
-    """Return the note on slow steps that are more than stragglers; a moving mean makes levels of a few of those."""
+    """Return the note on slow steps that are more than stragglers; a moving mean makes
+    levels of a few of those."""
     in_levels = pattern.levels and pattern.kind is ShapeKind.PERIODIC
-    if pattern.kind not in (ShapeKind.SLOW_STRETCH, ShapeKind.TWO_LEVELS) and not in_levels:
+    if (
+        pattern.kind not in (ShapeKind.SLOW_STRETCH, ShapeKind.TWO_LEVELS)
+        and not in_levels
+    ):
         return None
     slow = pattern.levels.slow if pattern.levels else pattern.stragglers
-    return Note(NoteCode.TWO_LEVELS, pattern.statement, window.lines[int(np.argmax(slow))])
+    return Note(
+        NoteCode.TWO_LEVELS, pattern.statement, window.lines[int(np.argmax(slow))]
+    )
 
 
 def _note_drift(window: WindowColumns, drifting: Slope | None) -> Note | None:
@@ -144,13 +181,19 @@ def _note_drift(window: WindowColumns, drifting: Slope | None) -> Note | None:
 def _note_warm_up(window: WindowColumns, warm_up: WarmUp | None) -> Note | None:
     if warm_up is None:
         return None
-    steps = WarmUpSteps(window.begin(0), window.steps[warm_up.steps - 1], warm_up.excess, warm_up.z)
+    steps = WarmUpSteps(
+        window.begin(0), window.steps[warm_up.steps - 1], warm_up.excess, warm_up.z
+    )
     return Note(NoteCode.WARM_UP, steps, window.lines[0])
 
 
 def _note_means(window: WindowColumns) -> Note | None:
-    """Return the note that the mean and the trimmed mean differ by more than 1 %, and which steps do it."""
-    middle, trimmed = compute_mean(window.seconds, window.mean_of), compute_trimmed_mean(window.seconds, window.mean_of)
+    """Return the note that the mean and the trimmed mean differ by more than 1 %, and
+    which steps do it."""
+    middle, trimmed = (
+        compute_mean(window.seconds, window.mean_of),
+        compute_trimmed_mean(window.seconds, window.mean_of),
+    )
     if abs(middle / trimmed - 1) <= DISAGREE:
         return None
     return Note(NoteCode.MEAN_AND_TRIMMED, MeanAndTrimmed(middle, trimmed))
@@ -161,23 +204,29 @@ def _note_moving_mean(window: WindowColumns) -> Note | None:
         return None
     count = len(window.steps)
     independent = max(count // window.moving_mean, 1)
-    return Note(NoteCode.MOVING_MEAN, MovingMeans(window.moving_mean, count, independent))
+    return Note(
+        NoteCode.MOVING_MEAN, MovingMeans(window.moving_mean, count, independent)
+    )
 
 
-# --- warm-ups and slopes -------------------------------------------------------------------------------------
+# --- warm-ups and slopes --------------------------------------------------------------
 
 
-# A change counts if it is more than 1 % of the step time and chance has less than 1 % of producing it.
+# A change counts if it is more than 1 % of the step time and chance has less than 1 %
+# of producing it.
 SMALLEST_CHANGE = 0.01
 LEVEL = 0.01
 
 FLOAT_ERROR = 1e-12  # of a value
 
-FEWEST_TO_SETTLE = 9  # a first third of less than three steps cannot tell a warm-up from a straggler
-MOST = 100  # longer windows are looked at in this many blocks: pairs of steps grow with the square
+FEWEST_TO_SETTLE = (
+    9  # a first third of less than three steps cannot tell a warm-up from a straggler
+)
+# longer windows are looked at in this many blocks: pairs of steps grow with the square
+MOST = 100
 
-# How many standard errors are added to a correlation. With none, windows of 34 steps with a lag-1 correlation of 0.8
-# raise a false alarm two to three times as often.
+# How many standard errors are added to a correlation. With none, windows of 34 steps
+# with a lag-1 correlation of 0.8 raise a false alarm two to three times as often.
 CAUTION = 1.25
 
 
@@ -198,13 +247,17 @@ class Slope:
     p: float  # two-sided
 
 
-def find_warm_up(seconds: Floats, moving_mean: int = 1, resolution: float = 0.0) -> WarmUp | None:
-    """Return by how much the first third of step times, shape (n,), is slower than the rest.
+def find_warm_up(
+    seconds: Floats, moving_mean: int = 1, resolution: float = 0.0
+) -> WarmUp | None:
+    """Return by how much the first third of step times, shape (n,), is slower than the
+    rest.
 
-    None: it is not, or by no more than 1 % and a unit in the last place, or by no more than chance makes (one-sided,
-    1 %), or n < 9. Medians are compared: a slow step, which a moving mean shows in five values, is no warm-up. The
-    error is that of the rest alone, less its decline: what a warm-up leaves there would hide it. Steps that are slow at
-    first for another reason look the same.
+    None: it is not, or by no more than 1 % and a unit in the last place, or by no more
+    than chance makes (one-sided, 1 %), or n < 9. Medians are compared: a slow step,
+    which a moving mean shows in five values, is no warm-up. The error is that of the
+    rest alone, less its decline: what a warm-up leaves there would hide it. Steps that
+    are slow at first for another reason look the same.
     """
     points, block = condense(seconds)
     third = len(points) // 3
@@ -216,19 +269,33 @@ def find_warm_up(seconds: Floats, moving_mean: int = 1, resolution: float = 0.0)
     if not excess > SMALLEST_CHANGE + resolution / level:
         return None
     residuals = _subtract_centre(winsorise(_remove_decline(rest)))
-    spread = math.sqrt(float(residuals @ residuals) / (len(rest) - 1)) / (1 - 2 * TRIMMED) / level
+    spread = (
+        math.sqrt(float(residuals @ residuals) / (len(rest) - 1))
+        / (1 - 2 * TRIMMED)
+        / level
+    )
     inflation = max(_inflate(residuals), moving_mean / block)
-    z = excess / (spread * math.sqrt(inflation * (1 / third + 1 / len(rest)))) if spread > 0 else math.inf
+    z = (
+        excess / (spread * math.sqrt(inflation * (1 / third + 1 / len(rest))))
+        if spread > 0
+        else math.inf
+    )
     freedom = len(rest) - 2 * int(TRIMMED * len(rest)) - 1
-    return WarmUp(third * block, excess, z) if compute_probability(z, freedom) < LEVEL else None
+    return (
+        WarmUp(third * block, excess, z)
+        if compute_probability(z, freedom) < LEVEL
+        else None
+    )
 
 
 def find_slope(seconds: Floats, moving_mean: int = 1) -> Slope | None:
-    """Return the drift of step times, shape (n,), by the Theil-Sen slope and Kendall's test.
+    """Return the drift of step times, shape (n,), by the Theil-Sen slope and Kendall's
+    test.
 
-    None: no more than 1 % of the median, or no more than chance makes (two-sided, 1 %), or n < 9. The variance of S is
-    inflated for the correlation of neighbours (Hamed and Rao, Journal of Hydrology 204, 1998), here by the sum of an
-    AR(1) process, (1 + r) / (1 - r): single correlations of a few dozen steps say too little.
+    None: no more than 1 % of the median, or no more than chance makes (two-sided, 1 %),
+    or n < 9. The variance of S is inflated for the correlation of neighbours (Hamed and
+    Rao, Journal of Hydrology 204, 1998), here by the sum of an AR(1) process, (1 + r) /
+    (1 - r): single correlations of a few dozen steps say too little.
     """
     points, block = condense(seconds)
     if len(points) < FEWEST_TO_SETTLE:
@@ -247,22 +314,27 @@ def find_slope(seconds: Floats, moving_mean: int = 1) -> Slope | None:
 
 
 def compute_theil_sen(values: Floats) -> float:
-    """Return the median slope, per position, of all pairs of values of shape (n,), n > 1."""
+    """Return the median slope, per position, of all pairs of values of shape (n,), n >
+    1."""
     earlier, later = _list_pairs(len(values))
     return compute_median((values[later] - values[earlier]) / (later - earlier))
 
 
 def compute_kendall(values: Floats) -> tuple[float, float]:
-    """Return Kendall's S of values of shape (n,), n > 1, and its variance for independent ones, corrected for ties."""
+    """Return Kendall's S of values of shape (n,), n > 1, and its variance for
+    independent ones, corrected for ties."""
     count = len(values)
     earlier, later = _list_pairs(count)
     score = float(np.sum(np.sign(values[later] - values[earlier])))
-    tied = sum(tie * (tie - 1) * (2 * tie + 5) for tie in Counter(values.tolist()).values())
+    tied = sum(
+        tie * (tie - 1) * (2 * tie + 5) for tie in Counter(values.tolist()).values()
+    )
     return score, (count * (count - 1) * (2 * count + 5) - tied) / 18
 
 
 def condense(seconds: Floats) -> tuple[Floats, int]:
-    """Return step times of shape (n,) as at most 100 medians of consecutive blocks, and the number of steps in each.
+    """Return step times of shape (n,) as at most 100 medians of consecutive blocks, and
+    the number of steps in each.
 
     The last block reaches back where n is no multiple.
     """
@@ -282,7 +354,8 @@ def _list_pairs(count: int) -> tuple[Integers, Integers]:
 
 
 def _remove_decline(values: Floats) -> Floats:
-    """Return the values less the straight line through them, if it falls; outliers are drawn in for the line."""
+    """Return the values less the straight line through them, if it falls; outliers are
+    drawn in for the line."""
     position = np.arange(len(values)) - (len(values) - 1) / 2
     slope = float(winsorise(values) @ position) / float(position @ position)
     return values - min(slope, 0.0) * position
@@ -293,16 +366,19 @@ def _subtract_centre(values: Floats) -> Floats:
 
 
 def _inflate(residuals: Floats) -> float:
-    """Return how many correlated values, centred, say as much of their mean as one independent: (1 + r) / (1 - r).
+    """Return how many correlated values, centred, say as much of their mean as one
+    independent: (1 + r) / (1 - r).
 
-    r is the lag-1 correlation, corrected for its bias where a level and a slope were fitted, (n r + 2) / (n - 5), and
-    for caution 1.25 of its standard errors larger.
+    r is the lag-1 correlation, corrected for its bias where a level and a slope were
+    fitted, (n r + 2) / (n - 5), and for caution 1.25 of its standard errors larger.
     """
     count = len(residuals)
     total = float(residuals @ residuals)
     if total <= 0:
         return 1.0
-    corrected = (count * float(residuals[1:] @ residuals[:-1]) / total + 2) / (count - 5)
+    corrected = (count * float(residuals[1:] @ residuals[:-1]) / total + 2) / (
+        count - 5
+    )
     upper = corrected + CAUTION * math.sqrt(max(1 - corrected**2, 0.1) / count)
     correlation = min(max(upper, 0.0), LARGEST_CORRELATION)
     return (1 + correlation) / (1 - correlation)

@@ -1,4 +1,5 @@
-"""How somebody goes on with a session: the commands, whole, to be copied, and what they would start."""
+"""How somebody goes on with a session: the commands, whole, to be copied, and what they
+would start."""
 
 from __future__ import annotations
 
@@ -25,9 +26,11 @@ NOT_KEPT = ("PATH", "DIR", "FILE", "URL", "REASON")
 """What options name that another folder may not have, or what only records."""
 
 
-def format_collect(session: str, journal: Path, baselines: Sequence[Path], command: Sequence[str]) -> str:
-    """Return the command that collects a session from any folder, in lines of a terminal; `command` are the arguments
-    with which it was submitted."""
+def format_collect(
+    session: str, journal: Path, baselines: Sequence[Path], command: Sequence[str]
+) -> str:
+    """Return the command that collects a session from any folder, in lines of a
+    terminal; `command` are the arguments with which it was submitted."""
     words = [
         "pytest",
         *_pick_selection(command),
@@ -46,12 +49,22 @@ def format_collect(session: str, journal: Path, baselines: Sequence[Path], comma
     return "\n".join(lines)
 
 
-def format_resume(session: str, command: Sequence[str], *, collect: bool = False) -> str:
-    """Return the command that goes on with a session as the one whose arguments are given, or only collects it."""
+def format_resume(
+    session: str, command: Sequence[str], *, collect: bool = False
+) -> str:
+    """Return the command that goes on with a session as the one whose arguments are
+    given, or only collects it."""
     from pytest_llmbench.core.redaction import hide_password_of
 
     kept = [hide_password_of(argument) for argument in _drop_launching(command)]
-    return shlex.join(["pytest", *kept, "--llmb-collect" if collect else "--llmb-resume", f"{SESSION}={session}"])
+    return shlex.join(
+        [
+            "pytest",
+            *kept,
+            "--llmb-collect" if collect else "--llmb-resume",
+            f"{SESSION}={session}",
+        ]
+    )
 
 
 def _pick_selection(command: Sequence[str]) -> Iterator[str]:
@@ -63,14 +76,17 @@ def _pick_selection(command: Sequence[str]) -> Iterator[str]:
 
 
 def _pick_judging(command: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments that say how runs are judged: with another tolerance what is red could be green."""
+    """Yield the arguments that say how runs are judged: with another tolerance what is
+    red could be green."""
     kept = [option for option in JUDGING_OPTIONS if option.metavar not in NOT_KEPT]
     options = {option.flag: option for option in kept if option.has_flag}
     keys = tuple(f"{option.dest}=" for option in kept if option.ini)
     for word, following in pairwise((*command, "")):
         if word in ("-o", "--override-ini") and following.startswith(keys):
             yield from (word, following)
-        elif word.startswith(tuple(f"{way}{key}" for way in ("-o", "--override-ini=") for key in keys)):
+        elif word.startswith(
+            tuple(f"{way}{key}" for way in ("-o", "--override-ini=") for key in keys)
+        ):
             yield word
         flag, equals, value = word.partition("=")
         if flag == ACKNOWLEDGED:
@@ -82,9 +98,14 @@ def _pick_judging(command: Sequence[str]) -> Iterator[str]:
 
 
 def _drop_launching(command: Sequence[str]) -> Iterator[str]:
-    """Yield the arguments without those that say which session is launched, or gone on with."""
+    """Yield the arguments without those that say which session is launched, or gone on
+    with."""
     for before, word in pairwise(("", *command)):
-        if word not in LAUNCHING and word.partition("=")[0] != SESSION and before != SESSION:
+        if (
+            word not in LAUNCHING
+            and word.partition("=")[0] != SESSION
+            and before != SESSION
+        ):
             yield word
 
 

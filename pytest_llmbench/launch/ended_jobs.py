@@ -58,7 +58,9 @@ class RunJudge(Protocol):
     def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
         """Return the verdict on the runs of a configuration, newest first."""
 
-    def judge_invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
+    def judge_invalid(
+        self, key: Key, reason: Reason, text: str, run: Run | None
+    ) -> Judgement:
         """Return the judgement on a job whose speed is not judged."""
 
     def judge_nodes(

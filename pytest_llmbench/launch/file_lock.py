@@ -12,11 +12,14 @@ from pytest_llmbench.core.userfile import is_there
 
 
 def take_lock(path: Path) -> int | None:
-    """Return an open file that holds the lock until it is closed, None where another has it; LaunchError."""
+    """Return an open file that holds the lock until it is closed, None where another
+    has it; LaunchError."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise LaunchError(f"{path} cannot be opened: {error.strerror}; see that the folder can be written") from None
+        raise LaunchError(
+            f"{path} cannot be opened: {error.strerror}; see that the folder can be written"
+        ) from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(handle, 0)
@@ -27,12 +30,15 @@ def take_lock(path: Path) -> int | None:
     except OSError as error:
         os.close(handle)
         where = "name a folder whose file system has locks and room: --llmb-journal=DIR"
-        raise LaunchError(f"{path} cannot be locked: {error.strerror}; {where}") from None
+        raise LaunchError(
+            f"{path} cannot be locked: {error.strerror}; {where}"
+        ) from None
     return handle
 
 
 def is_locked(path: Path) -> bool:
-    """Whether somebody has the lock; one who takes it in this moment is refused, so ask where nobody can."""
+    """Whether somebody has the lock; one who takes it in this moment is refused, so ask
+    where nobody can."""
     handle = os.open(path, os.O_RDONLY) if is_there(path) else None
     if handle is None:
         return False

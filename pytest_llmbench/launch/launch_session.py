@@ -1,4 +1,5 @@
-"""From selected configurations to verdicts: plan, submit, follow and judge, until it is done or somebody stops it."""
+"""From selected configurations to verdicts: plan, submit, follow and judge, until it is
+done or somebody stops it."""
 
 from __future__ import annotations
 
@@ -14,17 +15,36 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import BESIDE, TRIALS, PlannedHours, Purpose, SubmissionState
+from pytest_llmbench.core.job_records import (
+    BESIDE,
+    TRIALS,
+    PlannedHours,
+    Purpose,
+    SubmissionState,
+)
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.option_converters import LARGEST_SEQUENCE
 from pytest_llmbench.core.outcome_records import Case, Caution, CautionCode
 from pytest_llmbench.core.run_records import StoredRun
-from pytest_llmbench.launch.continuation import add_resumptions, format_collect, format_resume
+from pytest_llmbench.launch.continuation import (
+    add_resumptions,
+    format_collect,
+    format_resume,
+)
 from pytest_llmbench.launch.hours_budget import HoursBudget, measure_held
-from pytest_llmbench.launch.interruption import Interrupted, describe_untouched, stop_jobs, tell_left
+from pytest_llmbench.launch.interruption import (
+    Interrupted,
+    describe_untouched,
+    stop_jobs,
+    tell_left,
+)
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.launched_runs import LaunchedRuns, skip_judgement
-from pytest_llmbench.launch.named_nodes import find_named_nodes, restore_named, select_named
+from pytest_llmbench.launch.named_nodes import (
+    find_named_nodes,
+    restore_named,
+    select_named,
+)
 from pytest_llmbench.launch.planner import Host, Plan, Planner
 from pytest_llmbench.launch.policies import repeat_policy
 from pytest_llmbench.launch.policies.repeat_policy import choose_look, plan_repeats
@@ -51,14 +71,19 @@ PLAN = "plan"  # the note of the journal with what a session set out to do
 
 ALL_JOBS = 1_000_000  # without --llmb-max-jobs all are submitted up front
 
-NEVER_SUBMITTED = "not submitted before the session was interrupted: --llmb-resume submits it"
+NEVER_SUBMITTED = (
+    "not submitted before the session was interrupted: --llmb-resume submits it"
+)
 
 
 def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
-    """Return what is known before anything was launched: a result for each configuration, and no run."""
+    """Return what is known before anything was launched: a result for each
+    configuration, and no run."""
     return SessionResults(
         configurations={
-            key.id: _build_missing(key, Reason.NOT_LAUNCHED, "not launched", settings, catalog)
+            key.id: _build_missing(
+                key, Reason.NOT_LAUNCHED, "not launched", settings, catalog
+            )
             for key in catalog.select((), settings).baselines
         },
         unmatched=(),
@@ -70,13 +95,18 @@ def start_unlaunched(settings: Settings, catalog: Catalog) -> SessionResults:
     )
 
 
-def _build_missing(key: Key, reason: Reason, text: str, settings: Settings, catalog: Catalog) -> ConfigurationResult:
-    judgement = skip_judgement(Verdict.MISSING, reason, text, catalog.baselines[key][0], settings)
+def _build_missing(
+    key: Key, reason: Reason, text: str, settings: Settings, catalog: Catalog
+) -> ConfigurationResult:
+    judgement = skip_judgement(
+        Verdict.MISSING, reason, text, catalog.baselines[key][0], settings
+    )
     return ConfigurationResult(Case(key.id, key), judgement)
 
 
 class LaunchSession:
-    """One session's launch; `results` are what is known at its end, `secrets` the values that no report may show."""
+    """One session's launch; `results` are what is known at its end, `secrets` the
+    values that no report may show."""
 
     def __init__(
         self,
@@ -86,7 +116,8 @@ class LaunchSession:
         host: Host,
         past: Mapping[Key, Sequence[StoredRun]] | None = None,
     ) -> None:
-        """Take what was asked for, the baselines, the world, and the runs that the history knows."""
+        """Take what was asked for, the baselines, the world, and the runs that the
+        history knows."""
         self.settings = settings
         self.launch = launch
         self.catalog = catalog
@@ -103,9 +134,11 @@ class LaunchSession:
         self._engine: Engine | None = None
 
     def run(self, selected: Sequence[Key]) -> bool:
-        """Launch the selected configurations and judge them; whether the session ends without running its items.
+        """Launch the selected configurations and judge them; whether the session ends
+        without running its items.
 
-        Raises LaunchError for what is in the way (nothing is submitted then), Interrupted when somebody stops it.
+        Raises LaunchError for what is in the way (nothing is submitted then),
+        Interrupted when somebody stops it.
         """
         if not selected:  # every test is skipped
             return False
@@ -115,7 +148,9 @@ class LaunchSession:
             raise Interrupted(describe_untouched(self.launch, self.host)) from None
 
     def _run(self, selected: Sequence[Key]) -> bool:
-        self.planner = Planner(self.launch, self.settings.gpu, self.catalog, self.host, selected)
+        self.planner = Planner(
+            self.launch, self.settings.gpu, self.catalog, self.host, selected
+        )
         if self.launch.dry_run:
             return self._tell_plan(self._plan(selected))
         plan = None if self.launch.goes_on else self._plan_checked(selected)
@@ -131,12 +166,16 @@ class LaunchSession:
                 if not journal.session:
                     raise
                 engine = self._engine or self._build_engine(journal, HoursBudget(0.0))
-                raise Interrupted(stop_jobs(engine, journal, self.launch, self.host)) from None
+                raise Interrupted(
+                    stop_jobs(engine, journal, self.launch, self.host)
+                ) from None
         return self.launch.submit_only
 
     def _plan(self, selected: Sequence[Key]) -> Plan:
         plan = self.planner.plan(selected)
-        named = find_named_nodes(plan.jobs, self.launch, self.settings, self.catalog, self.host.tell)
+        named = find_named_nodes(
+            plan.jobs, self.launch, self.settings, self.catalog, self.host.tell
+        )
         return dataclasses.replace(plan, named=named)
 
     def _plan_checked(self, selected: Sequence[Key]) -> Plan:
@@ -150,8 +189,9 @@ class LaunchSession:
         return plan
 
     def _restore_plan(self, journal: Journal, selected: Sequence[Key]) -> Plan:
-        """Return what of an earlier session's plan is selected. What is only collected needs no more than its journal:
-        no token, no recipe. Another selection, or a forgotten option, never adds a job to a session."""
+        """Return what of an earlier session's plan is selected. What is only collected
+        needs no more than its journal: no token, no recipe. Another selection, or a
+        forgotten option, never adds a job to a session."""
         noted = self._restore_noted(journal)
         if self.launch.collect and self.launch.purpose in TRIALS:
             raise LaunchError(
@@ -182,17 +222,32 @@ class LaunchSession:
         limit = 0.0 if self.launch.collect else self.planner.limit
         variants = self.planner.plan_variants(jobs)
         refuse_changed(variants, noted, self.launch, self.session)
-        named = select_named(noted["named"], jobs, made if self.launch.collect else None)
-        allocations = plan_allocations(variants, self.launch, self.planner.builds, self.planner.schedulers, made)
+        named = select_named(
+            noted["named"], jobs, made if self.launch.collect else None
+        )
+        allocations = plan_allocations(
+            variants, self.launch, self.planner.builds, self.planner.schedulers, made
+        )
         runs = noted.get("runs", {})
         if variants:
             more = count_trials(variants, self.launch, self.planner.builds, allocations)
             refuse_more_trials(variants, more, runs, self.planner.cluster.gpu_hours)
             runs = more
-        return Plan(tuple(jobs), skipped, hours, limit, runs, variants, named, self._noise, allocations)
+        return Plan(
+            tuple(jobs),
+            skipped,
+            hours,
+            limit,
+            runs,
+            variants,
+            named,
+            self._noise,
+            allocations,
+        )
 
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:
-        """Take over what an earlier session noted, and return it; LaunchError for what none did."""
+        """Take over what an earlier session noted, and return it; LaunchError for what
+        none did."""
         try:
             noted = dict(json.loads(journal.read_note(PLAN) or "{}"))
             self.launch = self.planner.launch = self.launch.restore_begun(noted)
@@ -201,7 +256,14 @@ class LaunchSession:
             noted["named"] = restore_named(noted.get("named", ()))
             self._noise = restore_noise(noted.get("noise", {}))
             self.overruled = tuple(map(str, noted.get("overruled", ())))
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        except (
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+            OverflowError,
+            RecursionError,
+        ) as error:
             raise LaunchError(
                 f"{journal.folder}: the plan of session {self.session} cannot be read ({error}): another version of "
                 "pytest-llmbench wrote it, or the file is damaged; end its jobs by hand (squeue --me), and start anew"
@@ -215,7 +277,11 @@ class LaunchSession:
         reruns = self.planner.list_reruns(plan)
         for line in plan.describe_allocations():
             self.host.tell(line)
-        self.host.tell(text.format_plan(plan.jobs, problems, plan.limit, reruns, plan.runs, shown=plan.every_job))
+        self.host.tell(
+            text.format_plan(
+                plan.jobs, problems, plan.limit, reruns, plan.runs, shown=plan.every_job
+            )
+        )
         self._tell_skipped(plan)
         self.problems = bool(problems) or plan.hours > plan.limit
         return True
@@ -228,10 +294,16 @@ class LaunchSession:
 
     def _plan_hours(self, plan: Plan) -> PlannedHours:
         """Return the GPU-hours of a plan before its first job, and say them."""
-        from pytest_llmbench.launch.preflight.dry_run import estimate_most, format_budget
+        from pytest_llmbench.launch.preflight.dry_run import (
+            estimate_most,
+            format_budget,
+        )
 
         reruns = self.planner.list_reruns(plan)
-        for line in (*plan.describe_allocations(), *format_budget(plan.jobs, plan.limit, reruns, plan.runs)):
+        for line in (
+            *plan.describe_allocations(),
+            *format_budget(plan.jobs, plan.limit, reruns, plan.runs),
+        ):
             self.host.tell(line)
         most = max(estimate_most((job.spec for job in plan.jobs), reruns), plan.hours)
         return PlannedHours(plan.hours, most, plan.limit)
@@ -239,7 +311,9 @@ class LaunchSession:
     def _tell_skipped(self, plan: Plan) -> None:
         reasons = Counter(plan.skipped.values())
         for why, count in reasons.items():
-            self.host.tell(f"not launched: {formatting.count_noun(count, 'configuration')}: {why}")
+            self.host.tell(
+                f"not launched: {formatting.count_noun(count, 'configuration')}: {why}"
+            )
 
     @contextmanager
     def _open_journal(self) -> Iterator[Journal]:
@@ -255,15 +329,24 @@ class LaunchSession:
         for past in journal.list_unfinished():
             if past.waiting and not past.alive:
                 jobs = formatting.count_noun(past.waiting, "job")
-                self.host.tell(f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it")
+                self.host.tell(
+                    f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it"
+                )
         self._cases = {job.spec.case_id for job in plan.jobs}
         asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
-        noted = {"cases": sorted(self._cases), "variants": digest_variants(plan.variants), "runs": plan.runs, **asked}
+        noted = {
+            "cases": sorted(self._cases),
+            "variants": digest_variants(plan.variants),
+            "runs": plan.runs,
+            **asked,
+        }
         noted["scripts"] = digest_scripts(plan.variants)
         noted["noise"] = note_noise(plan.noise)
         noted["named"] = list(map(dataclasses.asdict, plan.named))
         self.overruled = noted["overruled"] = self.planner.overruled
-        self.session = journal.begin("llmbench", self.host.now(), {PLAN: json.dumps(noted)})
+        self.session = journal.begin(
+            "llmbench", self.host.now(), {PLAN: json.dumps(noted)}
+        )
 
     def _resume(self, journal: Journal) -> None:
         self.session = journal.resume(self.launch.session)
@@ -274,15 +357,21 @@ class LaunchSession:
         from pytest_llmbench.launch import find_secret_values
         from pytest_llmbench.launch.jobs.shared_allocation import release
 
-        self.secrets = frozenset(value for job in plan.every_job for value in find_secret_values(job.spec))
+        self.secrets = frozenset(
+            value for job in plan.every_job for value in find_secret_values(job.spec)
+        )
         if not self.launch.collect:
-            self.results = dataclasses.replace(self.results, planned_hours=self._plan_hours(plan))
+            self.results = dataclasses.replace(
+                self.results, planned_hours=self._plan_hours(plan)
+            )
         facts = {job.spec.case_id: job.facts for job in plan.jobs}
         runs = LaunchedRuns(
             self.settings,
             self.catalog,
             self.session,
-            lambda key: choose_look(plan_repeats(self.launch, plan.runs.get(key.id, 1))),
+            lambda key: choose_look(
+                plan_repeats(self.launch, plan.runs.get(key.id, 1))
+            ),
             self.host.now,
             facts=facts,
             past=self.past,
@@ -295,8 +384,12 @@ class LaunchSession:
             runs,
             self.launch,
             budget=budget,
-            build_profile=lambda spec: self.planner.plan_job(spec.key, Purpose.PROFILE).spec,
-            build_check=self.planner.plan_node_check if self.launch.node_checks else None,
+            build_profile=lambda spec: (
+                self.planner.plan_job(spec.key, Purpose.PROFILE).spec
+            ),
+            build_check=self.planner.plan_node_check
+            if self.launch.node_checks
+            else None,
             named=plan.named,
             release=partial(release, journal) if plan.variants else lambda _case: None,
         )
@@ -344,23 +437,38 @@ class LaunchSession:
                 policies[case] = partial(search_policy.next_runs, policy=search)
         return policies
 
-    def _drive(self, engine: Engine, plan: Plan, journal: Journal, run_engine: RunEngine) -> None:
+    def _drive(
+        self, engine: Engine, plan: Plan, journal: Journal, run_engine: RunEngine
+    ) -> None:
         specs = plan.first_specs
         if self.launch.submit_only:
             left = engine.submit_only(specs, goes_on=self.launch.goes_on)
             refused = [job for job in journal.list_jobs() if job.refused]
-            self.problems = bool(left) or any(job.submission is not SubmissionState.SUPERSEDED for job in refused)
+            self.problems = bool(left) or any(
+                job.submission is not SubmissionState.SUPERSEDED for job in refused
+            )
             for spec in left:
                 self.host.tell(f"not submitted, for want of room: {spec.case_id}")
-            collect = format_collect(self.session, self.host.folder, self.settings.baselines, self.host.command)
-            self.host.tell(f"llmbench: submitted; what follows and judges it, from any folder:\n{collect}")
+            collect = format_collect(
+                self.session,
+                self.host.folder,
+                self.settings.baselines,
+                self.host.command,
+            )
+            self.host.tell(
+                f"llmbench: submitted; what follows and judges it, from any folder:\n{collect}"
+            )
             return
         follow = engine.resume if self.launch.goes_on else engine.run
         follow(specs, run_engine.add_ended, run_engine.begin if plan.named else None)
         judged = {key.id for key in run_engine.list_results()}
-        unjudged = bool(self._cases - judged) and not journal.was_finished  # where it was, the others were judged then
+        unjudged = (
+            bool(self._cases - judged) and not journal.was_finished
+        )  # where it was, the others were judged then
         if unjudged or not journal.finish(self.host.now()):
-            self.host.tell(f"llmbench: session {self.session} stays open: --llmb-resume goes on with it")
+            self.host.tell(
+                f"llmbench: session {self.session} stays open: --llmb-resume goes on with it"
+            )
 
     def _build_engine(self, journal: Journal, budget: HoursBudget) -> Engine:
         from pytest_llmbench.launch.jobs.builds import Builder
@@ -374,9 +482,13 @@ class LaunchSession:
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()
         schedulers = Schedulers(Tools(host.run, host.environment, journal, host.sleep))
-        submitter = Submitter(schedulers, Builder(journal.session, host.sleep, host.tell))
+        submitter = Submitter(
+            schedulers, Builder(journal.session, host.sleep, host.tell)
+        )
         limits = Limits(
-            max_jobs=self.launch.max_jobs or ALL_JOBS, pending_seconds=pending, stalls=self.launch.stall_limit
+            max_jobs=self.launch.max_jobs or ALL_JOBS,
+            pending_seconds=pending,
+            stalls=self.launch.stall_limit,
         )
         logs = RunningLogs(self.catalog, host.now)
         return Engine(
@@ -393,40 +505,72 @@ class LaunchSession:
         )
 
     def _count_budget(self, plan: Plan, journal: Journal) -> HoursBudget:
-        """Return the GPU-hours that may be used, with what this session used before it was interrupted."""
+        """Return the GPU-hours that may be used, with what this session used before it
+        was interrupted."""
         budget = HoursBudget(plan.limit, lambda: measure_held(journal, self.host.now()))
         budget.take_up(journal.list_jobs(), {job.number for job in journal.list_live()})
         budget.plan(plan.first_specs)
         if budget.used and not self.launch.collect:
-            self.host.tell(f"{formatting.format_hours(budget.used)} GPU-hours were used before")
+            self.host.tell(
+                f"{formatting.format_hours(budget.used)} GPU-hours were used before"
+            )
         return budget
 
-    def _judge(self, plan: Plan, run_engine: RunEngine, runs: LaunchedRuns) -> SessionResults:
+    def _judge(
+        self, plan: Plan, run_engine: RunEngine, runs: LaunchedRuns
+    ) -> SessionResults:
         from pytest_llmbench.session.evaluate import add_fleet_findings
         from pytest_llmbench.session.fleet import with_efficiencies
         from pytest_llmbench.session.outcomes import apply_requirements
 
         results = dict(self.results.configurations)
         for key, why in plan.skipped.items():
-            reason = Reason.NOT_LAUNCHED if self.launch.goes_on else Reason.NOT_ON_CLUSTER
-            results[key.id] = _build_missing(key, reason, why, self.settings, self.catalog)
-        told_fewer = self.launch.repeats < LARGEST_SEQUENCE and not self.settings.certify
+            reason = (
+                Reason.NOT_LAUNCHED if self.launch.goes_on else Reason.NOT_ON_CLUSTER
+            )
+            results[key.id] = _build_missing(
+                key, reason, why, self.settings, self.catalog
+            )
+        told_fewer = (
+            self.launch.repeats < LARGEST_SEQUENCE and not self.settings.certify
+        )
         fewer = self.launch.repeats if told_fewer else None
-        reached = apply_requirements(runs.gather_results(run_engine.list_results()), self.catalog.required_runs, fewer)
-        judged, checks = add_fleet_findings(reached, self.settings, self.catalog, self.host.now(), self.past or {})
+        reached = apply_requirements(
+            runs.gather_results(run_engine.list_results()),
+            self.catalog.required_runs,
+            fewer,
+        )
+        judged, checks = add_fleet_findings(
+            reached, self.settings, self.catalog, self.host.now(), self.past or {}
+        )
         results |= with_efficiencies(judged, self.catalog.configurations).results
-        for result in [results[case] for case in sorted(self._cases) if case in results and case not in judged.by_id]:
+        for result in [
+            results[case]
+            for case in sorted(self._cases)
+            if case in results and case not in judged.by_id
+        ]:
             baseline = self.catalog.baselines[result.case.key][0]
-            never = skip_judgement(Verdict.INVALID, Reason.NOT_SUBMITTED, NEVER_SUBMITTED, baseline, self.settings)
+            never = skip_judgement(
+                Verdict.INVALID,
+                Reason.NOT_SUBMITTED,
+                NEVER_SUBMITTED,
+                baseline,
+                self.settings,
+            )
             results[result.case.id] = ConfigurationResult(result.case, never)
         if self.launch.collect:
-            results = add_resumptions(results, run_engine, format_resume(self.session, self.host.command))
+            results = add_resumptions(
+                results, run_engine, format_resume(self.session, self.host.command)
+            )
         of_key = run_engine.list_runs()
         return dataclasses.replace(
             self.results,
             configurations=results,
             runs_found=sum(map(len, of_key.values())),
-            measurements={key: runs.measure_runs(key, runs_of_key)[0] for key, runs_of_key in of_key.items()},
+            measurements={
+                key: runs.measure_runs(key, runs_of_key)[0]
+                for key, runs_of_key in of_key.items()
+            },
             checks=checks,
         )
 

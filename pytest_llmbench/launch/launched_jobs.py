@@ -17,9 +17,13 @@ from pytest_llmbench.launch.policies.run_history import (
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 
-def describe_jobs(history: RunHistory, conclusion: Conclusion, result: ConfigurationResult) -> tuple[LaunchedJob, ...]:
+def describe_jobs(
+    history: RunHistory, conclusion: Conclusion, result: ConfigurationResult
+) -> tuple[LaunchedJob, ...]:
     """Describe the jobs in the order in which they ended; allocations come last."""
-    described = [_describe_job(history, ended, conclusion, result) for ended in history.ended]
+    described = [
+        _describe_job(history, ended, conclusion, result) for ended in history.ended
+    ]
     if conclusion.trials is None:
         return tuple(described)
     jobs, allocations = [], []
@@ -65,11 +69,18 @@ def _find_step_seconds(ended: EndedJob, result: ConfigurationResult) -> float | 
     return ended.confirmation.step_seconds if ended.confirmation else None
 
 
-def _find_loss(history: RunHistory, ended: EndedJob, conclusion: Conclusion) -> Loss | None:
+def _find_loss(
+    history: RunHistory, ended: EndedJob, conclusion: Conclusion
+) -> Loss | None:
     """Find the reason a job brought nothing: replaced by another one, or not judged."""
     job, is_own = ended.job, history.is_own(ended.job.spec)
-    failed = job.repeat in conclusion.lost if is_own else ended.end.blame is not Blame.NONE
-    later = is_own and any(each.job.repeat == job.repeat and each.job.attempt > job.attempt for each in history.ended)
+    failed = (
+        job.repeat in conclusion.lost if is_own else ended.end.blame is not Blame.NONE
+    )
+    later = is_own and any(
+        each.job.repeat == job.repeat and each.job.attempt > job.attempt
+        for each in history.ended
+    )
     if not (later or failed):
         return None
     return Loss.HUNG if ended.end.blame is Blame.HUNG else Loss.FAILED
@@ -82,7 +93,9 @@ def _describe_allocation(job: LaunchedJob, facts: TrialFacts) -> LaunchedJob:
     return dataclasses.replace(job, cost=dataclasses.replace(job.cost, loss=None))
 
 
-def _describe_trial(job: LaunchedJob, ended: EndedJob, facts: TrialFacts) -> LaunchedJob:
+def _describe_trial(
+    job: LaunchedJob, ended: EndedJob, facts: TrialFacts
+) -> LaunchedJob:
     """Describe a run of a variant: `new, to warm up; node n1 failed`."""
     trial, spec = facts.trials.get(job.repeat), ended.job.spec
     seconds = trial.step_time_ms / 1000 if trial and trial.step_time_ms else None

@@ -1,4 +1,5 @@
-"""What launched jobs left: the run of each job id, and the verdict on the runs of a configuration."""
+"""What launched jobs left: the run of each job id, and the verdict on the runs of a
+configuration."""
 
 from __future__ import annotations
 
@@ -14,7 +15,15 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline, Key
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.job_records import STEPLESS, TRIALS, Blame, Job, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.job_records import (
+    STEPLESS,
+    TRIALS,
+    Blame,
+    Job,
+    JobSpec,
+    LaunchFacts,
+    Purpose,
+)
 from pytest_llmbench.core.judgement_records import Evidence, Judgement, Look
 from pytest_llmbench.core.log_records import Quote
 from pytest_llmbench.core.node_records import MeasuredRun
@@ -36,17 +45,30 @@ QUOTED = 3  # so many lines are quoted of what the nodes of a run say
 
 WITHOUT_FILES = (Purpose.MEASURE, *TRIALS, *STEPLESS, Purpose.CONFIRM_NODES)
 
-STAGES = ("LLMB_WORKLOAD", "STAGE_PATH")  # the variables that name the folder of a recipe's results
+STAGES = (
+    "LLMB_WORKLOAD",
+    "STAGE_PATH",
+)  # the variables that name the folder of a recipe's results
 
 
-def skip_judgement(verdict: Verdict, reason: Reason, text: str, baseline: Baseline, settings: Settings) -> Judgement:
+def skip_judgement(
+    verdict: Verdict, reason: Reason, text: str, baseline: Baseline, settings: Settings
+) -> Judgement:
     """Return a judgement that compares nothing."""
     tolerance = select_tolerance(settings, baseline)
-    return Judgement(verdict, reason, (text,), baseline, baseline.step_seconds * tolerance.factor, tolerance)
+    return Judgement(
+        verdict,
+        reason,
+        (text,),
+        baseline,
+        baseline.step_seconds * tolerance.factor,
+        tolerance,
+    )
 
 
 class LaunchedRuns:
-    """Finds and judges the runs of one session's jobs. `session` names the launch that makes runs repeats."""
+    """Finds and judges the runs of one session's jobs. `session` names the launch that
+    makes runs repeats."""
 
     def __init__(
         self,
@@ -59,8 +81,8 @@ class LaunchedRuns:
         facts: Mapping[str, LaunchFacts] = MappingProxyType({}),
         past: Mapping[Key, Sequence[StoredRun]] | None = None,
     ) -> None:
-        """Take the settings, the baselines, how the runs of a configuration are looked at, how each is launched (by
-        id), and the runs that the history has stored."""
+        """Take the settings, the baselines, how the runs of a configuration are looked
+        at, how each is launched (by id), and the runs that the history has stored."""
         self.settings = settings
         self.catalog = catalog
         self.session = session
@@ -84,7 +106,14 @@ class LaunchedRuns:
         if job.spec.allocation:
             _keep_logs(job, self.facts[job.spec.case_id].log, since)
         places = [job.folder] if job.spec.allocation else list_places(job)
-        run = ingest_job(places, job.scheduler_id, job.spec.key, self.catalog, self.now(), since=since)
+        run = ingest_job(
+            places,
+            job.scheduler_id,
+            job.spec.key,
+            self.catalog,
+            self.now(),
+            since=since,
+        )
         if run is None:
             return None
         self._own |= run.same_run_keys
@@ -107,81 +136,147 @@ class LaunchedRuns:
         from pytest_llmbench.session.evaluate import measure_runs
 
         now = self.now()
-        runs = ingest(self.settings, self.catalog, now).runs if self.settings.logs else ()
+        runs = (
+            ingest(self.settings, self.catalog, now).runs if self.settings.logs else ()
+        )
         return measure_runs(runs, self.catalog, now)
 
     def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
-        """Return the verdict on launched runs, newest first, at the levels of a look at them."""
+        """Return the verdict on launched runs, newest first, at the levels of a look at
+        them."""
         from pytest_llmbench.session.evaluate import apply_acknowledged_levels
         from pytest_llmbench.session.outcomes import judge_case
 
-        evidence = apply_acknowledged_levels(self._gather_evidence({key: runs})[key], self.settings, self.catalog)
-        self._evidence[key] = tuple(dataclasses.replace(item, look=self.choose_look(key)) for item in evidence)
+        evidence = apply_acknowledged_levels(
+            self._gather_evidence({key: runs})[key], self.settings, self.catalog
+        )
+        self._evidence[key] = tuple(
+            dataclasses.replace(item, look=self.choose_look(key)) for item in evidence
+        )
         return judge_case(Case(key.id, key), self._evidence[key], self.settings)
 
-    def _gather_evidence(self, runs: Mapping[Key, Sequence[Run]]) -> dict[Key, tuple[Evidence, ...]]:
-        """Return the evidence on launched runs against each baseline, with all older ones, whose noise is theirs."""
+    def _gather_evidence(
+        self, runs: Mapping[Key, Sequence[Run]]
+    ) -> dict[Key, tuple[Evidence, ...]]:
+        """Return the evidence on launched runs against each baseline, with all older
+        ones, whose noise is theirs."""
         from pytest_llmbench.session.evaluate import collect_evidence
 
-        older = {other: of_key for other, of_key in self._history.items() if any(of_key) or other in self.past}
-        measured = {**older, **{key: self.measure_runs(key, of_key) for key, of_key in runs.items()}}
-        return collect_evidence(measured, self.settings, self.catalog, self.now(), self.past)
+        older = {
+            other: of_key
+            for other, of_key in self._history.items()
+            if any(of_key) or other in self.past
+        }
+        measured = {
+            **older,
+            **{key: self.measure_runs(key, of_key) for key, of_key in runs.items()},
+        }
+        return collect_evidence(
+            measured, self.settings, self.catalog, self.now(), self.past
+        )
 
-    def gather_results(self, results: Mapping[Key, ConfigurationResult]) -> JudgedConfigurations:
-        """Return the results by id, with what each was reached from; of what was not judged, what its older runs tell.
+    def gather_results(
+        self, results: Mapping[Key, ConfigurationResult]
+    ) -> JudgedConfigurations:
+        """Return the results by id, with what each was reached from; of what was not
+        judged, what its older runs tell.
 
-        Nothing was acknowledged in that: what it says of noise and nights does not depend on the level.
+        Nothing was acknowledged in that: what it says of noise and nights does not
+        depend on the level.
         """
         unjudged = {key: () for key in results if key not in self._evidence}
-        evidence = {**(self._gather_evidence(unjudged) if unjudged else {}), **self._evidence}
-        return JudgedConfigurations({key.id: (result, evidence[key]) for key, result in results.items()})
+        evidence = {
+            **(self._gather_evidence(unjudged) if unjudged else {}),
+            **self._evidence,
+        }
+        return JudgedConfigurations(
+            {key.id: (result, evidence[key]) for key, result in results.items()}
+        )
 
-    def measure_runs(self, key: Key, runs: Sequence[Run]) -> tuple[tuple[Measurement, ...], ...]:
-        """Return for each baseline what launched runs and older ones measured, in this order.
+    def measure_runs(
+        self, key: Key, runs: Sequence[Run]
+    ) -> tuple[tuple[Measurement, ...], ...]:
+        """Return for each baseline what launched runs and older ones measured, in this
+        order.
 
-        A log of this launch that lies under --llmb-logs is no older run: its night would count twice.
+        A log of this launch that lies under --llmb-logs is no older run: its night
+        would count twice.
         """
         from pytest_llmbench.runs.measure.measurement import measure
 
         now = self.now()
         return tuple(
             (
-                *(measure(run, baseline, now, tolerance=self._get_tolerance(baseline)) for run in runs),
-                *(measurement for measurement in older if measurement.run.same_run_keys.isdisjoint(self._own)),
+                *(
+                    measure(run, baseline, now, tolerance=self._get_tolerance(baseline))
+                    for run in runs
+                ),
+                *(
+                    measurement
+                    for measurement in older
+                    if measurement.run.same_run_keys.isdisjoint(self._own)
+                ),
             )
-            for baseline, older in zip(self.catalog.baselines[key], self._history[key], strict=True)
+            for baseline, older in zip(
+                self.catalog.baselines[key], self._history[key], strict=True
+            )
         )
 
     def _get_tolerance(self, baseline: Baseline) -> float:
         return select_tolerance(self.settings, baseline).factor - 1
 
-    def judge_invalid(self, key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
-        """Return what is said of a job that was not judged; one that did what it was for is held to its budgets."""
+    def judge_invalid(
+        self, key: Key, reason: Reason, text: str, run: Run | None
+    ) -> Judgement:
+        """Return what is said of a job that was not judged; one that did what it was
+        for is held to its budgets."""
         from pytest_llmbench.judge.budgets import with_budget_verdict
         from pytest_llmbench.runs.measure.measurement import measure
 
         baselines = self.catalog.baselines[key]
         done = reason is Reason.PURPOSE_DONE
-        baseline = next((other for other in baselines if other.budgets), baselines[0]) if done else baselines[0]
+        baseline = (
+            next((other for other in baselines if other.budgets), baselines[0])
+            if done
+            else baselines[0]
+        )
         verdict = Verdict.NOT_COMPARABLE if done else Verdict.INVALID
         judgement = skip_judgement(verdict, reason, text, baseline, self.settings)
-        measurement = measure(run, baseline, self.now()) if run is not None and run.attempts else None
+        measurement = (
+            measure(run, baseline, self.now())
+            if run is not None and run.attempts
+            else None
+        )
         judgement = dataclasses.replace(judgement, measurement=measurement)
-        return with_budget_verdict(judgement, [measurement]) if done and measurement is not None else judgement
+        return (
+            with_budget_verdict(judgement, [measurement])
+            if done and measurement is not None
+            else judgement
+        )
 
     def measure_trial(self, key: Key, run: Run) -> TrialTime:
-        """Return the step time of a run that stands for itself; the reason where it has none."""
+        """Return the step time of a run that stands for itself; the reason where it has
+        none."""
         from pytest_llmbench.judge.estimate import bound_run_rounding
         from pytest_llmbench.judge.run_selection import find_unusable
         from pytest_llmbench.runs.measure.measurement import measure
 
-        plain = dataclasses.replace(run, found=dataclasses.replace(run.found, excluded=None, excluded_because=""))
-        of_run = plain if run.found.excluded is Reason.VARIANT else run  # it is marked where its session goes on
-        measurement = measure(of_run, self.catalog.baselines[key][0], self.now(), step_time_only=True)
+        plain = dataclasses.replace(
+            run,
+            found=dataclasses.replace(run.found, excluded=None, excluded_because=""),
+        )
+        of_run = (
+            plain if run.found.excluded is Reason.VARIANT else run
+        )  # it is marked where its session goes on
+        measurement = measure(
+            of_run, self.catalog.baselines[key][0], self.now(), step_time_only=True
+        )
         problem = find_unusable(measurement)
         if problem:
             return TrialTime(None, problem.text)
-        return TrialTime(measurement.statistic_seconds, rounding=bound_run_rounding(measurement))
+        return TrialTime(
+            measurement.statistic_seconds, rounding=bound_run_rounding(measurement)
+        )
 
     def judge_nodes(
         self,
@@ -190,14 +285,19 @@ class LaunchedRuns:
         confirmations: Sequence[Run] = (),
         named: Collection[str] = (),
     ) -> NodeFinding:
-        """Return what the runs behind a verdict tell of their nodes, which are given by run id; `confirmations` are
-        runs on suspect nodes, which count for nothing else, `named` nodes that the history and such a run show."""
+        """Return what the runs behind a verdict tell of their nodes, which are given by
+        run id; `confirmations` are runs on suspect nodes, which count for nothing else,
+        `named` nodes that the history and such a run show."""
         from pytest_llmbench.judge.cluster import judge_nodes
         from pytest_llmbench.runs.measure.measurement import measure
 
         evidence = result.pick_deciding(self._evidence[result.case.key])
-        measured = [measure(run, evidence.baseline, self.now()) for run in confirmations]
-        return judge_nodes(result.judgement, evidence, nodes, measured, frozenset(named))
+        measured = [
+            measure(run, evidence.baseline, self.now()) for run in confirmations
+        ]
+        return judge_nodes(
+            result.judgement, evidence, nodes, measured, frozenset(named)
+        )
 
     def judge_named(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
         """Return what the history says with a run on these nodes, which it names."""
@@ -210,15 +310,29 @@ class LaunchedRuns:
         if self.settings.history is None or started is None:
             return Confirmation(False, f"{where} is compared with nothing")
         of_job, on_nodes = (started, job.job_id), frozenset(get_nodes(job))
-        for baseline in self.catalog.baselines[job.spec.key]:  # the nights are over the steps of one of them
+        for baseline in self.catalog.baselines[
+            job.spec.key
+        ]:  # the nights are over the steps of one of them
             measurement = measure(run, baseline, self.now())
             problem, seconds = find_unusable(measurement), measurement.statistic_seconds
             software = frozenset(measurement.environment.items())
             if problem or not seconds:
-                return Confirmation(False, f"{where}: {problem.text if problem else 'no step time'}")
-            placed = MeasuredRun(0, job.spec.case_id, baseline.window, *of_job, seconds, on_nodes, software)
+                return Confirmation(
+                    False, f"{where}: {problem.text if problem else 'no step time'}"
+                )
+            placed = MeasuredRun(
+                0,
+                job.spec.case_id,
+                baseline.window,
+                *of_job,
+                seconds,
+                on_nodes,
+                software,
+            )
             try:
-                compared = compare_with_history(self.settings.history, self.catalog.last_repair, placed, nodes)
+                compared = compare_with_history(
+                    self.settings.history, self.catalog.last_repair, placed, nodes
+                )
             except HistoryError as error:
                 return Confirmation(False, str(error), seconds)
             if compared:
@@ -227,21 +341,39 @@ class LaunchedRuns:
         return Confirmation(False, f"{where} is compared with no night of the history")
 
     def list_files(self, job: Job) -> tuple[Path, ...]:
-        """Return the files that a job left besides its log: profiles or checkpoints, as it was launched for."""
+        """Return the files that a job left besides its log: profiles or checkpoints, as
+        it was launched for."""
         from pytest_llmbench.launch.plan.purpose import find_outputs
 
         if job.spec.purpose in WITHOUT_FILES or not job.job_id:
             return ()
-        began = job.status.submitted.timestamp() if job.status and job.status.submitted else None
-        folders = dict.fromkeys(filter(None, (job.log_folder, *job.spec.log_folders, *_list_own_folders(job))))
+        began = (
+            job.status.submitted.timestamp()
+            if job.status and job.status.submitted
+            else None
+        )
+        folders = dict.fromkeys(
+            filter(
+                None, (job.log_folder, *job.spec.log_folders, *_list_own_folders(job))
+            )
+        )
         outputs_of_folders = (
-            find_outputs(folder, job.spec.purpose, self.facts[job.spec.case_id], job.job_id, began)
+            find_outputs(
+                folder,
+                job.spec.purpose,
+                self.facts[job.spec.case_id],
+                job.job_id,
+                began,
+            )
             for folder in folders
         )
-        return tuple(dict.fromkeys(path for paths in outputs_of_folders for path in paths))
+        return tuple(
+            dict.fromkeys(path for paths in outputs_of_folders for path in paths)
+        )
 
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
-        """Return whose failure the end of a run's last log is, and what the log says of it with its line."""
+        """Return whose failure the end of a run's last log is, and what the log says of
+        it with its line."""
         from pytest_llmbench.launch import hide_in_quote
         from pytest_llmbench.launch.schedulers.job_states import find_blame
         from pytest_llmbench.logs.quoted_lines import read_last_lines
@@ -249,28 +381,49 @@ class LaunchedRuns:
         attempt = run.attempts[-1]
         log, ending = attempt.files.log, attempt.log.ending
         if ending is None:
-            last = "".join(hide_in_quote(line, job.spec) for line in read_last_lines(log, 1))
-            return Blame.NONE, f"the last line of {log.name}: {last}" if last else f"{log.name} is empty"
+            last = "".join(
+                hide_in_quote(line, job.spec) for line in read_last_lines(log, 1)
+            )
+            return (
+                Blame.NONE,
+                f"the last line of {log.name}: {last}"
+                if last
+                else f"{log.name} is empty",
+            )
         blame = Blame.RUN if ending.went_on else find_blame(ending.code)
         return blame, formatting.describe_ending(ending, log.name)
 
     def name_failed_nodes(self, job: Job, run: Run) -> tuple[str, ...]:
-        """Return the nodes of a job that its log itself says failed; empty where it names none."""
+        """Return the nodes of a job that its log itself says failed; empty where it
+        names none."""
         from pytest_llmbench.launch.schedulers import load_scheduler
 
         ending = run.attempts[-1].log.ending if run.attempts else None
-        own, expand = job.status.nodes if job.status else (), load_scheduler(job.spec.via).expand_nodes
-        return tuple(node for node in expand(ending.nodes) if node in own) if ending and own else ()
+        own, expand = (
+            job.status.nodes if job.status else (),
+            load_scheduler(job.spec.via).expand_nodes,
+        )
+        return (
+            tuple(node for node in expand(ending.nodes) if node in own)
+            if ending and own
+            else ()
+        )
 
     def find_driver_errors(self, job: Job, run: Run) -> str:
-        """Return the last lines in which the driver of a GPU complains in the log of a run, with their numbers."""
+        """Return the last lines in which the driver of a GPU complains in the log of a
+        run, with their numbers."""
         from pytest_llmbench.launch import hide_in_quote
         from pytest_llmbench.logs.quoted_lines import DRIVER_ERROR, find_lines
 
         logs = [attempt.files.log for attempt in run.attempts]
-        lines = [(log, number, text) for log in logs for number, text in find_lines(log, DRIVER_ERROR, QUOTED)]
+        lines = [
+            (log, number, text)
+            for log in logs
+            for number, text in find_lines(log, DRIVER_ERROR, QUOTED)
+        ]
         return "; ".join(
-            f"{log.name}:{number}: {hide_in_quote(text, job.spec)}" for log, number, text in lines[-QUOTED:]
+            f"{log.name}:{number}: {hide_in_quote(text, job.spec)}"
+            for log, number, text in lines[-QUOTED:]
         )
 
     def read_check(self, job: Job) -> str:
@@ -279,46 +432,68 @@ class LaunchedRuns:
         from pytest_llmbench.launch.plan.node_check import OUTPUT
         from pytest_llmbench.logs.quoted_lines import read_last_lines
 
-        lines = read_last_lines(job.spec.directory / OUTPUT.format(job=job.job_id), QUOTED)
+        lines = read_last_lines(
+            job.spec.directory / OUTPUT.format(job=job.job_id), QUOTED
+        )
         return " | ".join(hide_in_quote(line, job.spec) for line in lines)
 
 
 def _keep_logs(job: Job, template: str, since: datetime) -> None:
-    """Put the logs of a run in an allocation where no later run of it writes; `template` says how their paths end."""
+    """Put the logs of a run in an allocation where no later run of it writes;
+    `template` says how their paths end."""
     from pytest_llmbench.launch.jobs.shared_allocation import is_kept, keep_logs
     from pytest_llmbench.runs.discover.discovery import find_runs
 
     if is_kept(job):
         return
     runs = find_runs([place for place in job.spec.log_folders if is_there(place)]).runs
-    own = [run for run in runs if run.job_id == job.scheduler_id and not (run.modified and run.modified < since)]
-    files = (path for run in own for attempt in run.attempts for path in (attempt.log, attempt.err) if path)
+    own = [
+        run
+        for run in runs
+        if run.job_id == job.scheduler_id
+        and not (run.modified and run.modified < since)
+    ]
+    files = (
+        path
+        for run in own
+        for attempt in run.attempts
+        for path in (attempt.log, attempt.err)
+        if path
+    )
     keep_logs(job, dict.fromkeys(files), template.count("/") + 1)
 
 
 def _hide_quotes(run: Run, spec: JobSpec) -> Run:
-    """Return a run whose logs say no secret of its job, whatever is said of them later."""
+    """Return a run whose logs say no secret of its job, whatever is said of them
+    later."""
     from pytest_llmbench.launch import hide_in_quote
 
     def hide(quote: Quote) -> Quote:
         return hide_in_quote(quote, spec)
 
-    attempts = (dataclasses.replace(attempt, log=attempt.log.with_quotes(hide)) for attempt in run.attempts)
+    attempts = (
+        dataclasses.replace(attempt, log=attempt.log.with_quotes(hide))
+        for attempt in run.attempts
+    )
     return dataclasses.replace(run, attempts=tuple(attempts))
 
 
 def _list_own_folders(job: Job) -> tuple[Path, ...]:
-    """Return where a job on this machine may leave files: nothing says where its log would lie in a cluster."""
+    """Return where a job on this machine may leave files: nothing says where its log
+    would lie in a cluster."""
     from pytest_llmbench.launch.schedulers import load_scheduler
 
     if not load_scheduler(job.spec.via).here:
         return ()
-    stages = (Path(value) for name, value in job.spec.environment if name in STAGES and value)
+    stages = (
+        Path(value) for name, value in job.spec.environment if name in STAGES and value
+    )
     return (*stages, job.spec.directory)
 
 
 def list_places(job: Job) -> list[Path]:
-    """Return where the log of a job can lie; the file that its scheduler itself writes comes last."""
+    """Return where the log of a job can lie; the file that its scheduler itself writes
+    comes last."""
     from pytest_llmbench.launch.schedulers import load_scheduler
 
     own = load_scheduler(job.spec.via).find_output(job)

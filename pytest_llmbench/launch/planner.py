@@ -1,4 +1,5 @@
-"""The plan of a session that launches: what this cluster is and can run, the jobs and GPU-hours."""
+"""The plan of a session that launches: what this cluster is and can run, the jobs and
+GPU-hours."""
 
 from __future__ import annotations
 
@@ -12,12 +13,24 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import TRIALS, Cluster, InstalledRecipe, JobSpec, LaunchFacts, Purpose
+from pytest_llmbench.core.job_records import (
+    TRIALS,
+    Cluster,
+    InstalledRecipe,
+    JobSpec,
+    LaunchFacts,
+    Purpose,
+)
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import Variant
 from pytest_llmbench.launch.launch_settings import COMMITS, LaunchSettings
 from pytest_llmbench.launch.named_nodes import NamedNodes
-from pytest_llmbench.launch.trial_plans import WARMED, count_trials, estimate_hours, plan_allocations
+from pytest_llmbench.launch.trial_plans import (
+    WARMED,
+    count_trials,
+    estimate_hours,
+    plan_allocations,
+)
 from pytest_llmbench.session.catalog import Catalog
 
 if TYPE_CHECKING:
@@ -33,7 +46,8 @@ if TYPE_CHECKING:
 
 
 ReadNoise = Callable[[str, Collection[str]], Mapping[str, Noise]]
-"""Gives by id what earlier A/Bs of configurations on a cluster say of the noise from run to run."""
+"""Gives by id what earlier A/Bs of configurations on a cluster say of the noise from
+run to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +63,9 @@ class Host:
     directory: Path = Path()  # where pytest was started
     index: Path | None = None  # the file that says in which folders sessions lie
     command: tuple[str, ...] = ()  # the arguments of pytest
-    read_noise: ReadNoise = lambda _cluster, _ids: {}  # what a history knows of earlier A/Bs
+    read_noise: ReadNoise = (
+        lambda _cluster, _ids: {}
+    )  # what a history knows of earlier A/Bs
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,39 +76,59 @@ class Plan:
     skipped: Mapping[Key, str]  # why the other selected configurations are not
     hours: float  # GPU-hours, as is the limit
     limit: float
-    # by id, where a suite file asks for more than one; of an A/B or a search the most that there can be
+    # by id, where a suite file asks for more than one; of an A/B or a search the most
+    # that there can be
     runs: Mapping[str, int] = field(default_factory=dict)
-    variants: Mapping[str, tuple[PlannedJob, ...]] = field(default_factory=dict)  # by id, those of an A/B or a search
-    named: tuple[NamedNodes, ...] = ()  # nodes that the history names, on which a run comes first
-    noise: Mapping[str, Noise] = field(default_factory=dict)  # by id, what earlier A/Bs say of it
-    allocations: Mapping[str, AllocationPlan] = field(default_factory=dict)  # by id, how these get their nodes
+    variants: Mapping[str, tuple[PlannedJob, ...]] = field(
+        default_factory=dict
+    )  # by id, those of an A/B or a search
+    named: tuple[
+        NamedNodes, ...
+    ] = ()  # nodes that the history names, on which a run comes first
+    noise: Mapping[str, Noise] = field(
+        default_factory=dict
+    )  # by id, what earlier A/Bs say of it
+    allocations: Mapping[str, AllocationPlan] = field(
+        default_factory=dict
+    )  # by id, how these get their nodes
 
     @property
     def every_job(self) -> tuple[PlannedJob, ...]:
-        """What may be submitted: the jobs of variants in the place of those of their configuration."""
-        return tuple(each for job in self.jobs for each in self.variants.get(job.spec.case_id, (job,)))
+        """What may be submitted: the jobs of variants in the place of those of their
+        configuration."""
+        return tuple(
+            each
+            for job in self.jobs
+            for each in self.variants.get(job.spec.case_id, (job,))
+        )
 
     @property
     def run_specs(self) -> list[JobSpec]:
-        """The jobs of the first runs: of variants the first one, as a job of its own."""
+        """The jobs of the first runs: of variants the first one, as a job of its
+        own."""
         every = ((job.spec.case_id, job) for job in self.jobs)
         return [self.variants.get(case, (job,))[0].spec for case, job in every]
 
     @property
     def first_specs(self) -> list[JobSpec]:
-        """What is submitted first, of each configuration: behind their allocation where the runs share one."""
+        """What is submitted first, of each configuration: behind their allocation where
+        the runs share one."""
         from pytest_llmbench.launch.jobs.shared_allocation import place_run
 
         specs = []
         for job in self.jobs:
             case = job.spec.case_id
-            first, plan = self.variants.get(case, (job,))[0].spec, self.allocations.get(case)
+            first, plan = (
+                self.variants.get(case, (job,))[0].spec,
+                self.allocations.get(case),
+            )
             held = plan.size(self.runs.get(case, 1)) if plan else None
             specs += [held, place_run(first, 1, warm_up=True)] if held else [first]
         return specs
 
     def describe_allocations(self) -> Iterator[str]:
-        """Yield a line for each configuration whose runs share an allocation, or could not."""
+        """Yield a line for each configuration whose runs share an allocation, or could
+        not."""
         for case, plan in self.allocations.items():
             warm_ups = min(len(self.variants[case]), WARMED[self.jobs[0].spec.purpose])
             if text := plan.describe(self.runs.get(case, 1), warm_ups):
@@ -102,8 +138,16 @@ class Plan:
 class Planner:
     """Plans one session's launch."""
 
-    def __init__(self, launch: LaunchSettings, gpu: str, catalog: Catalog, host: Host, selected: Sequence[Key]) -> None:
-        """Take what was asked for, the GPU type if an option says it, the baselines, the world and what is selected."""
+    def __init__(
+        self,
+        launch: LaunchSettings,
+        gpu: str,
+        catalog: Catalog,
+        host: Host,
+        selected: Sequence[Key],
+    ) -> None:
+        """Take what was asked for, the GPU type if an option says it, the baselines,
+        the world and what is selected."""
         self.launch = launch
         self.gpu = gpu
         self.catalog = catalog
@@ -113,12 +157,22 @@ class Planner:
 
     @cached_property
     def cluster(self) -> Cluster:
-        """The cluster: its file, what options say, else this machine, or what Slurm has. Raises LaunchError."""
-        from pytest_llmbench.launch.plan.cluster_file import describe_machine, read_cluster
+        """The cluster: its file, what options say, else this machine, or what Slurm
+        has. Raises LaunchError."""
+        from pytest_llmbench.launch.plan.cluster_file import (
+            describe_machine,
+            read_cluster,
+        )
 
         path, launch = self.launch.cluster, self.launch
-        cluster = read_cluster(path) if path else self._describe_cluster(describe_machine(self.host.run))
-        from_options = [_read_installed(name, folder) for name, folder in launch.recipes]
+        cluster = (
+            read_cluster(path)
+            if path
+            else self._describe_cluster(describe_machine(self.host.run))
+        )
+        from_options = [
+            _read_installed(name, folder) for name, folder in launch.recipes
+        ]
         return replace(
             cluster,
             gpu=self.gpu or cluster.gpu,
@@ -131,22 +185,29 @@ class Planner:
         )
 
     def _describe_cluster(self, machine: Cluster) -> Cluster:
-        """Return this machine; the cluster that its Slurm describes where it has no GPUs itself and some are needed; or
-        a cluster of which only the options tell: another GPU type, more than it has."""
+        """Return this machine; the cluster that its Slurm describes where it has no
+        GPUs itself and some are needed; or a cluster of which only the options tell:
+        another GPU type, more than it has."""
         launch = self.launch
         if machine.gpu == "cpu" and self._needs_gpus and launch.launcher != "local":
             learned = self._learn_cluster()
             if learned:
                 return learned
         larger = max(launch.largest, launch.gpus_per_node) > machine.largest
-        return Cluster(gpu=machine.gpu) if larger or self.gpu not in ("", machine.gpu) else machine
+        return (
+            Cluster(gpu=machine.gpu)
+            if larger or self.gpu not in ("", machine.gpu)
+            else machine
+        )
 
     def _learn_cluster(self) -> Cluster | None:
         from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
         try:
             learned = self.schedulers.learn_cluster(self.gpu)
-        except SchedulerAway:  # there is none here, or preflight says that it does not answer
+        except (
+            SchedulerAway
+        ):  # there is none here, or preflight says that it does not answer
             return None
         if learned is None:
             return None
@@ -155,8 +216,8 @@ class Planner:
         return replace(learned.cluster, name=f"the cluster of this {learned.scheduler}")
 
     def list_variants(self, job: PlannedJob) -> tuple[Variant, ...]:
-        """Return the arms of an A/B, the reference first, or the builds of a search in their order; none for any other
-        launch. Raises LaunchError."""
+        """Return the arms of an A/B, the reference first, or the builds of a search in
+        their order; none for any other launch. Raises LaunchError."""
         from pytest_llmbench.launch.plan.variants import list_commits
 
         commits = self.builds.commits
@@ -166,8 +227,13 @@ class Planner:
 
     @cached_property
     def builds(self) -> Builds:
-        """What an A/B compares, or a search is over; nothing for any other launch. Raises LaunchError."""
-        from pytest_llmbench.launch.plan.variants import Builds, read_builds, read_variants
+        """What an A/B compares, or a search is over; nothing for any other launch.
+        Raises LaunchError."""
+        from pytest_llmbench.launch.plan.variants import (
+            Builds,
+            read_builds,
+            read_variants,
+        )
 
         if self.launch.ab:
             return read_variants(self.host.directory / self.launch.ab)
@@ -182,10 +248,13 @@ class Planner:
         from pytest_llmbench.launch.plan.fit import read_facts
 
         every = (read_facts(recipe) for recipe in self.catalog.recipes)
-        return {(facts.recipe, facts.release): facts for facts in every if facts is not None}
+        return {
+            (facts.recipe, facts.release): facts for facts in every if facts is not None
+        }
 
     def plan(self, selected: Sequence[Key]) -> Plan:
-        """Return the jobs of the selected configurations that this cluster can run; raises LaunchError if none."""
+        """Return the jobs of the selected configurations that this cluster can run;
+        raises LaunchError if none."""
         from pytest_llmbench.launch.plan.fit import explain_unfit, refuse_hours
 
         skipped: dict[Key, str] = {}
@@ -193,7 +262,9 @@ class Planner:
         for key in selected:
             configuration = self.catalog.baselines[key][0].configuration
             facts = self.facts.get((key.recipe, key.release))
-            why = explain_unfit(configuration, facts, self.cluster, self.launch.launcher)
+            why = explain_unfit(
+                configuration, facts, self.cluster, self.launch.launcher
+            )
             if why:
                 skipped[key] = why
             else:
@@ -201,24 +272,46 @@ class Planner:
         if not jobs:
             raise LaunchError(_explain_nothing_fits(skipped, self.cluster))
         variants = self.plan_variants(jobs)
-        allocations = plan_allocations(variants, self.launch, self.builds, self.schedulers)
+        allocations = plan_allocations(
+            variants, self.launch, self.builds, self.schedulers
+        )
         runs = self._find_requested_runs(selected)
         if variants:
             runs = count_trials(variants, self.launch, self.builds, allocations)
-        hours = dict(estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs)
+        hours = dict(
+            estimate_hours(job.spec, runs.get(job.spec.case_id, 1)) for job in jobs
+        )
         if not self.launch.dry_run:
             refuse_hours(hours, self.cluster.gpu_hours)
-        noise = self.host.read_noise(self.find_cluster_name(jobs), variants.keys()) if variants else {}
+        noise = (
+            self.host.read_noise(self.find_cluster_name(jobs), variants.keys())
+            if variants
+            else {}
+        )
         return Plan(
-            tuple(jobs), skipped, sum(hours.values()), self.limit, runs, variants, noise=noise, allocations=allocations
+            tuple(jobs),
+            skipped,
+            sum(hours.values()),
+            self.limit,
+            runs,
+            variants,
+            noise=noise,
+            allocations=allocations,
         )
 
     def _find_requested_runs(self, selected: Sequence[Key]) -> dict[str, int]:
-        """Return by id how many runs a suite file asks for, and this launch may make, where these are several."""
+        """Return by id how many runs a suite file asks for, and this launch may make,
+        where these are several."""
         if self.launch.purpose is not Purpose.MEASURE:
             return {}
-        asked = {key: self.catalog.required_runs[key].runs for key in selected if key in self.catalog.required_runs}
-        runs = {key.id: min(number, self.launch.repeats) for key, number in asked.items()}
+        asked = {
+            key: self.catalog.required_runs[key].runs
+            for key in selected
+            if key in self.catalog.required_runs
+        }
+        runs = {
+            key.id: min(number, self.launch.repeats) for key, number in asked.items()
+        }
         return {name: number for name, number in runs.items() if number > 1}
 
     @property
@@ -229,23 +322,32 @@ class Planner:
         return self.cluster.gpu_hours or DEFAULT_HOURS
 
     def restore_job(self, spec: JobSpec) -> PlannedJob:
-        """Return a job that was submitted before; LaunchError where no baseline file has its recipe any more."""
+        """Return a job that was submitted before; LaunchError where no baseline file
+        has its recipe any more."""
         from pytest_llmbench.launch.plan.planned_job import PlannedJob
 
         facts = self.facts.get((spec.key.recipe, spec.key.release))
         if facts is None:
-            raise LaunchError(f"{spec.case_id}: no baseline file says how it is launched (any more): --llmb-baselines")
+            raise LaunchError(
+                f"{spec.case_id}: no baseline file says how it is launched (any more): --llmb-baselines"
+            )
         return PlannedJob(spec, facts)
 
     def plan_job(self, key: Key, purpose: Purpose) -> PlannedJob:
-        """Return the job of a configuration; raises LaunchError for a purpose that its recipe does not have."""
+        """Return the job of a configuration; raises LaunchError for a purpose that its
+        recipe does not have."""
         from pytest_llmbench.launch.plan.job_spec import build_job
         from pytest_llmbench.launch.plan.planned_job import PlannedJob
         from pytest_llmbench.launch.plan.purpose import build_variables, parse_profile
 
-        baseline, facts = self.catalog.baselines[key][0], self.facts[key.recipe, key.release]
+        baseline, facts = (
+            self.catalog.baselines[key][0],
+            self.facts[key.recipe, key.release],
+        )
         asked = self.launch if purpose is self.launch.purpose else LaunchSettings()
-        checkpoint = self.host.directory / asked.checkpoint if asked.checkpoint else None
+        checkpoint = (
+            self.host.directory / asked.checkpoint if asked.checkpoint else None
+        )
         profile = parse_profile(asked.profile if purpose is Purpose.PROFILE else "")
         spec = build_job(
             baseline,
@@ -253,37 +355,58 @@ class Planner:
             self.cluster,
             caller=self.host.environment,
             purpose=purpose,
-            variables=build_variables(facts, purpose, key, profile=profile, checkpoint=checkpoint),
+            variables=build_variables(
+                facts, purpose, key, profile=profile, checkpoint=checkpoint
+            ),
             launcher=self.launch.launcher,
         )
         return PlannedJob(self.schedulers.find(spec).adapt_command(spec), facts)
 
-    def plan_variants(self, jobs: Sequence[PlannedJob]) -> dict[str, tuple[PlannedJob, ...]]:
-        """Return for each configuration a job for each of its variants, in their order; nothing where there are none.
-        Raises LaunchError."""
+    def plan_variants(
+        self, jobs: Sequence[PlannedJob]
+    ) -> dict[str, tuple[PlannedJob, ...]]:
+        """Return for each configuration a job for each of its variants, in their order;
+        nothing where there are none. Raises LaunchError."""
         from pytest_llmbench.launch.plan.variants import refuse_same
 
         planned: dict[str, tuple[PlannedJob, ...]] = {}
         for job in jobs if self.launch.purpose in TRIALS else ():
-            variants = tuple(self._plan_variant(job, variant) for variant in self.list_variants(job))
+            variants = tuple(
+                self._plan_variant(job, variant) for variant in self.list_variants(job)
+            )
             refuse_same(variants)
             planned[job.spec.case_id] = variants
         return planned
 
     def _plan_variant(self, job: PlannedJob, variant: Variant) -> PlannedJob:
-        from pytest_llmbench.launch.plan.variants import find_checkout, install_variant, refuse_ineffective
+        from pytest_llmbench.launch.plan.variants import (
+            find_checkout,
+            install_variant,
+            refuse_ineffective,
+        )
 
         cluster = self.cluster
         try:
-            self.cluster = install_variant(variant, job, cluster, journal=self.host.folder, run=self.host.run)
+            self.cluster = install_variant(
+                variant, job, cluster, journal=self.host.folder, run=self.host.run
+            )
             spec = self.plan_job(job.spec.key, self.launch.purpose).spec
             refuse_ineffective(variant, spec, self.host.environment)
             folder = self.cluster.installed[0].folder
             if self.builds.build and folder:
-                spec = replace(spec, build=self.builds.build, checkout=find_checkout(folder, self.host.folder))
+                spec = replace(
+                    spec,
+                    build=self.builds.build,
+                    checkout=find_checkout(folder, self.host.folder),
+                )
         finally:
             self.cluster = cluster
-        return replace(job, spec=replace(spec, variant=variant.name, command=(*spec.command, *variant.arguments)))
+        return replace(
+            job,
+            spec=replace(
+                spec, variant=variant.name, command=(*spec.command, *variant.arguments)
+            ),
+        )
 
     def list_reruns(self, plan: Plan) -> Reruns:
         """Return what a session may start besides the first runs of its plan."""
@@ -294,7 +417,13 @@ class Planner:
         profiles = sum(self._estimate_profile(job.spec.key) for job in profiled)
         hours = {job.spec.case_id: job.spec.gpu_hours for job in plan.jobs}
         named = sum(hours[each.case] for each in plan.named)
-        return Reruns(launch.repeats, launch.retries, profiles, node_checks=bool(launch.node_checks), named=named)
+        return Reruns(
+            launch.repeats,
+            launch.retries,
+            profiles,
+            node_checks=bool(launch.node_checks),
+            named=named,
+        )
 
     def _estimate_profile(self, key: Key) -> float:
         """Return the GPU-hours of a profile; 0 where its recipe has none."""
@@ -304,52 +433,74 @@ class Planner:
             return 0.0
 
     def plan_node_check(self, spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
-        """Return the job of the site's own check of nodes that a configuration was slow on."""
+        """Return the job of the site's own check of nodes that a configuration was slow
+        on."""
         from pytest_llmbench.launch.plan.node_check import build_node_check
 
         return build_node_check(self.launch.node_checks, spec, self.cluster, nodes)
 
     def list_node_reasons(self, nodes: Collection[str]) -> Mapping[str, str]:
-        """Return why nodes are out of service, by name. Verdicts stand without it if no scheduler answers."""
+        """Return why nodes are out of service, by name. Verdicts stand without it if no
+        scheduler answers."""
         try:
             return self.schedulers.list_node_reasons(nodes)
         except LaunchError:
             return {}
 
     def find_problems(self, plan: Plan) -> tuple[LaunchProblem, ...]:
-        """Return all that is in the way of the plan. What somebody overruled by its name is told instead, and kept as
-        `overruled`; what was set by hand and changes nothing is told, too."""
+        """Return all that is in the way of the plan. What somebody overruled by its
+        name is told instead, and kept as `overruled`; what was set by hand and changes
+        nothing is told, too."""
         from pytest_llmbench.launch.plan.variants import find_without_script
         from pytest_llmbench.launch.preflight.launch_checks import check_launch
         from pytest_llmbench.launch.preflight.problems import describe_overruled
 
         skipped = find_without_script(plan.variants, self.host.folder)
         for job in skipped:
-            self.host.tell(_wrap(f"{job.spec.variant} has no script in {job.spec.directory}: skipped, as a failed run"))
+            self.host.tell(
+                _wrap(
+                    f"{job.spec.variant} has no script in {job.spec.directory}: skipped, as a failed run"
+                )
+            )
         jobs = [job for job in plan.every_job if job not in skipped]
         problems = check_launch(jobs, self.cluster, self.schedulers)
-        overruled = [problem for problem in problems if problem.check in self.launch.ignored]
-        self.overruled = tuple(dict.fromkeys(str(problem.check) for problem in overruled))
-        for line in (*self._list_ineffective(plan), *map(describe_overruled, overruled)):
+        overruled = [
+            problem for problem in problems if problem.check in self.launch.ignored
+        ]
+        self.overruled = tuple(
+            dict.fromkeys(str(problem.check) for problem in overruled)
+        )
+        for line in (
+            *self._list_ineffective(plan),
+            *map(describe_overruled, overruled),
+        ):
             self.host.tell(line)
         return tuple(problem for problem in problems if problem not in overruled)
 
     def _list_ineffective(self, plan: Plan) -> Iterator[str]:
-        """Yield which variables of profiles and the like change nothing although somebody set them by hand."""
+        """Yield which variables of profiles and the like change nothing although
+        somebody set them by hand."""
         from pytest_llmbench.launch.plan.fit import find_installed
         from pytest_llmbench.launch.plan.purpose import explain_ineffective
 
         lines: dict[str, None] = {}
         for job in plan.jobs:
             installed = find_installed(job.spec.key, self.cluster)
-            pairs = (*self.cluster.environment, *(installed.environment if installed else ()))
-            names = dict.fromkeys((*self.host.environment, *(name for name, _ in pairs)))
-            lines |= dict.fromkeys(explain_ineffective(job.facts, job.spec.purpose, names))
+            pairs = (
+                *self.cluster.environment,
+                *(installed.environment if installed else ()),
+            )
+            names = dict.fromkeys(
+                (*self.host.environment, *(name for name, _ in pairs))
+            )
+            lines |= dict.fromkeys(
+                explain_ineffective(job.facts, job.spec.purpose, names)
+            )
         return map(_wrap, lines)
 
     def find_cluster_name(self, jobs: Sequence[PlannedJob]) -> str:
-        """Return the name of the cluster of jobs, by which noise is kept: its scheduler's, or that of this host; "" if
-        unknown."""
+        """Return the name of the cluster of jobs, by which noise is kept: its
+        scheduler's, or that of this host; "" if unknown."""
         try:
             return self.schedulers.find_cluster_name(jobs)
         except LaunchError:
@@ -378,7 +529,10 @@ def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
     if len(skipped) > 1:
         none = f"none of the {len(skipped)} selected configurations fits"
     lines = [f"nothing was launched: {none} {where}:"]
-    lines += [f"  {formatting.count_noun(len(ids), 'configuration')}: {why}" for why, ids in by_reason.items()]
+    lines += [
+        f"  {formatting.count_noun(len(ids), 'configuration')}: {why}"
+        for why, ids in by_reason.items()
+    ]
     hint = (
         "describe the cluster in cluster.yaml (docs/cluster.md), or give llmb-run's folder with --llmb-cluster=DIR"
         if cluster.source is None
@@ -388,4 +542,10 @@ def _explain_nothing_fits(skipped: Mapping[Key, str], cluster: Cluster) -> str:
 
 
 def _wrap(line: str) -> str:
-    return textwrap.fill(line, 79, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        line,
+        79,
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -14,7 +14,15 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import BESIDE, Job, JobEnd, JobIdentity, JobSpec, Purpose, SubmissionState
+from pytest_llmbench.core.job_records import (
+    BESIDE,
+    Job,
+    JobEnd,
+    JobIdentity,
+    JobSpec,
+    Purpose,
+    SubmissionState,
+)
 from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.launch.ended_jobs import RunJudge, examine_job
@@ -86,7 +94,10 @@ class RunEngine:
         `release` ends the allocation of a configuration.
         """
         self._policies = policies
-        self._configurations = {spec.case_id: _Configuration(RunHistory(spec, (NextJob(spec),))) for spec in specs}
+        self._configurations = {
+            spec.case_id: _Configuration(RunHistory(spec, (NextJob(spec),)))
+            for spec in specs
+        }
         self._judge = judge
         self._settings = settings
         self._budget = budget
@@ -106,7 +117,8 @@ class RunEngine:
     # --- jobs that begin ----------------------------------------------------------
 
     def begin(self) -> list[NextJob]:
-        """Return the first jobs: a run on each named node, else those of the policies."""
+        """Return the first jobs: a run on each named node, else those of the
+        policies."""
         if not self._begun:
             for identity, (job, named) in list(self._awaited.items()):
                 configuration = self._configurations[named.case]
@@ -122,7 +134,9 @@ class RunEngine:
             return []
         self._begun = True
         for configuration in self._configurations.values():
-            configuration.history = dataclasses.replace(configuration.history, left_out=self._confirmed)
+            configuration.history = dataclasses.replace(
+                configuration.history, left_out=self._confirmed
+            )
         every = self._configurations.values()
         return [NextJob(configuration.history.run_spec) for configuration in every]
 
@@ -156,7 +170,9 @@ class RunEngine:
             return []
         return self._advance(configuration)
 
-    def _add_beside(self, configuration: _Configuration, ended: EndedJob) -> list[NextJob]:
+    def _add_beside(
+        self, configuration: _Configuration, ended: EndedJob
+    ) -> list[NextJob]:
         """Record a job on suspect nodes, and return the jobs that waited for it."""
         job = ended.job
         _, named = self._awaited.pop(job.identity, (None, None))
@@ -188,14 +204,18 @@ class RunEngine:
                 return list(step.runs)
             else:
                 is_retry = step.runs[0].attempt > 1
-                configuration.history = dataclasses.replace(configuration.history, may_retry=False, may_start=is_retry)
+                configuration.history = dataclasses.replace(
+                    configuration.history, may_retry=False, may_start=is_retry
+                )
 
     def _judge_runs(self, configuration: _Configuration) -> None:
         runs = configuration.history.runs
         newest_first = (runs[repeat].dated_run for repeat in sorted(runs, reverse=True))
         key = configuration.history.spec.key
         verdict = self._judge.judge(key, [run for run in newest_first if run])
-        configuration.history = dataclasses.replace(configuration.history, verdict=verdict)
+        configuration.history = dataclasses.replace(
+            configuration.history, verdict=verdict
+        )
 
     def _start(self, configuration: _Configuration, step: NextRuns) -> bool:
         """Start runs unless the session only collects, or has no GPU-hours left."""
@@ -228,7 +248,9 @@ class RunEngine:
             note = f"{nodes} not left out here: there are too few others"
             configuration.notes.append(note)
 
-    def _reserve(self, configuration: _Configuration, runs: Sequence[NextJob], otherwise: str) -> bool:
+    def _reserve(
+        self, configuration: _Configuration, runs: Sequence[NextJob], otherwise: str
+    ) -> bool:
         """Reserve the GPU-hours of runs; note `otherwise` if too few are left."""
         why = self._budget.reserve(runs)
         if why:
@@ -237,7 +259,9 @@ class RunEngine:
 
     # --- the end ------------------------------------------------------------------
 
-    def _conclude(self, configuration: _Configuration, conclusion: Conclusion) -> list[NextJob]:
+    def _conclude(
+        self, configuration: _Configuration, conclusion: Conclusion
+    ) -> list[NextJob]:
         self._release(configuration.history.spec.case_id)
         configuration.conclusion = conclusion
         configuration.notes.append(conclusion.note)
@@ -261,7 +285,9 @@ class RunEngine:
             judgement = dataclasses.replace(judgement, reason=conclusion.reason)
         done = text if conclusion.done else ""
         report = conclusion.report
-        return ConfigurationResult(Case(key.id, key), judgement, done=done, trials=report)
+        return ConfigurationResult(
+            Case(key.id, key), judgement, done=done, trials=report
+        )
 
     def _judge_nodes(self, configuration: _Configuration) -> None:
         """Compare all runs of a verdict by their nodes."""
@@ -290,7 +316,9 @@ class RunEngine:
         runs = step.runs if isinstance(step, NextRuns) else ()
         return [run for run in runs if self._may_follow(configuration, run)]
 
-    def _profile(self, configuration: _Configuration, result: ConfigurationResult) -> list[NextJob]:
+    def _profile(
+        self, configuration: _Configuration, result: ConfigurationResult
+    ) -> list[NextJob]:
         """Return the profile of a regression, once.
 
         A checkpoint that took too long is no matter of the steps.
@@ -315,7 +343,9 @@ class RunEngine:
 
     # --- what is known ------------------------------------------------------------
 
-    def add_node_remarks(self, list_reasons: Callable[[Collection[str]], Mapping[str, str]]) -> None:
+    def add_node_remarks(
+        self, list_reasons: Callable[[Collection[str]], Mapping[str, str]]
+    ) -> None:
         """Note what Slurm and the drivers of GPUs report of doubtful nodes.
 
         `list_reasons` is called once, with all of them.
@@ -338,11 +368,16 @@ class RunEngine:
                     configuration.notes.append(errors)
 
     def list_held_back(self) -> frozenset[str]:
-        """List the ids of the configurations for which a resumed session starts a job."""
+        """List the ids of the configurations for which a resumed session starts a
+        job."""
         return frozenset(
             case
             for case, configuration in self._configurations.items()
-            if configuration.held_back - {(each.job.repeat, each.job.attempt) for each in configuration.history.ended}
+            if configuration.held_back
+            - {
+                (each.job.repeat, each.job.attempt)
+                for each in configuration.history.ended
+            }
         )
 
     def list_specs(self) -> dict[str, JobSpec]:
@@ -354,7 +389,9 @@ class RunEngine:
         """List the runs of each configuration that can be judged."""
         histories = [each.history for each in self._configurations.values()]
         return {
-            history.spec.key: [each.dated_run for each in _list_judged(history) if each.dated_run]
+            history.spec.key: [
+                each.dated_run for each in _list_judged(history) if each.dated_run
+            ]
             for history in histories
         }
 

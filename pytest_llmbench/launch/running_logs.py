@@ -1,4 +1,5 @@
-"""The logs of running jobs: each is looked for until it has a step, then only what is new in it is read."""
+"""The logs of running jobs: each is looked for until it has a step, then only what is
+new in it is read."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from pytest_llmbench.session.catalog import Catalog
 if TYPE_CHECKING:
     from pytest_llmbench.logs.growing import Growing
 
-# A folder may hold the runs of months, and hundreds of jobs may have no step yet: the pause before a log is looked for
-# again doubles from the first of these to the second.
+# A folder may hold the runs of months, and hundreds of jobs may have no step yet: the
+# pause before a log is looked for again doubles from the first of these to the second.
 FIRST_SEARCH_SECONDS, LONGEST_SEARCH_SECONDS = 1.0, 60.0
 
 
@@ -38,24 +39,31 @@ class RunningLogs:
     """What the engine of a launch is told of the logs of its jobs."""
 
     def __init__(self, catalog: Catalog, now: Callable[[], datetime]) -> None:
-        """Take the baselines, which say how the log of a configuration is written, and the clock."""
+        """Take the baselines, which say how the log of a configuration is written, and
+        the clock."""
         self._catalog = catalog
         self._now = now
         self._logs: dict[tuple[int, int], _FollowedLog] = {}
 
     def read_progress(self, job: Job) -> LogProgress:
-        """Return what the log of a job shows now; never raises for one that is absent or cannot be read."""
+        """Return what the log of a job shows now; never raises for one that is absent
+        or cannot be read."""
         from pytest_llmbench.logs.sources.compressed import is_compressed
 
         place = join_first([str(place) for place in list_places(job)], 2)
-        late = all(get_dialect(baseline.dialect).prints_late for baseline in self._catalog.baselines[job.spec.key])
+        late = all(
+            get_dialect(baseline.dialect).prints_late
+            for baseline in self._catalog.baselines[job.spec.key]
+        )
         nothing = LogProgress(place=place, prints_late=late)
         try:
             log = self._find_log(job)
             if log is None:
                 return nothing
             if is_compressed(str(log.path)):
-                return replace(nothing, problem=f"{log.path} is compressed while it grows")
+                return replace(
+                    nothing, problem=f"{log.path} is compressed while it grows"
+                )
             progress = log.find_signs()
         except (LogError, OSError) as error:
             return replace(nothing, problem=str(error))
@@ -63,7 +71,8 @@ class RunningLogs:
         return replace(progress, place=place, prints_late=late)
 
     def read_last_step(self, job: Job) -> tuple[int, int | None, float] | None:
-        """Return the last step in the log of a job, its total and its seconds; None where there is none."""
+        """Return the last step in the log of a job, its total and its seconds; None
+        where there is none."""
         try:
             log = self._find_log(job)
             step = log.find_last_step() if log else None
@@ -73,27 +82,36 @@ class RunningLogs:
         return step
 
     def _get_followed(self, job: Job) -> _FollowedLog:
-        """Return what is followed of this start of a job: one that is requeued may have another log."""
+        """Return what is followed of this start of a job: one that is requeued may have
+        another log."""
         start = job.number, job.status.restarts if job.status else 0
         return self._logs.setdefault(start, _FollowedLog())
 
     def _find_log(self, job: Job) -> Growing | None:
-        """Return the log of a job; until it has steps, the file that is its log may be another one a minute later, and
-        while nothing shows whether a start after a requeue has a log of its own."""
+        """Return the log of a job; until it has steps, the file that is its log may be
+        another one a minute later, and while nothing shows whether a start after a
+        requeue has a log of its own."""
         from pytest_llmbench.logs.growing import Growing
 
         followed, now = self._get_followed(job), self._now()
-        waited = (now - followed.searched).total_seconds() if followed.searched else -1.0
+        waited = (
+            (now - followed.searched).total_seconds() if followed.searched else -1.0
+        )
         certain = followed.has_steps and not (job.status and job.status.restarts)
         # a clock that was set back must not stop the search
         if certain or 0 <= waited < followed.pause:
             return followed.log
-        followed.pause = min(max(2 * followed.pause, FIRST_SEARCH_SECONDS), LONGEST_SEARCH_SECONDS)
+        followed.pause = min(
+            max(2 * followed.pause, FIRST_SEARCH_SECONDS), LONGEST_SEARCH_SECONDS
+        )
         followed.searched = now
         path = _search_log(job)
         if path and (followed.log is None or followed.log.path != path):
             baselines = self._catalog.baselines[job.spec.key]
-            definitions = (baseline.log or load_definitions().get(baseline.dialect) for baseline in baselines)
+            definitions = (
+                baseline.log or load_definitions().get(baseline.dialect)
+                for baseline in baselines
+            )
             followed.log = Growing(path, tuple(filter(None, definitions)))
         return followed.log
 
@@ -108,9 +126,13 @@ def _search_log(job: Job) -> Path | None:
     logs = [
         run.attempts[-1].log
         for run in runs
-        # a Slurm that was set up anew begins with job id 1 again: what is older is of another job
-        if run.job_id == job.scheduler_id and run.attempts and not (since and run.modified and run.modified < since)
+        # a Slurm that was set up anew begins with job id 1 again: what is older is of
+        # another job
+        if run.job_id == job.scheduler_id
+        and run.attempts
+        and not (since and run.modified and run.modified < since)
     ]
-    # beside the log of a run in an allocation stands what its script printed, which is the log only of some
+    # beside the log of a run in an allocation stands what its script printed, which is
+    # the log only of some
     logs = [log for log in logs if job.folder not in log.parents] or logs
     return logs[-1] if logs else None

@@ -23,7 +23,8 @@ Variants = Mapping[str, "Sequence[PlannedJob]"]
 """By configuration id a job for each variant, in their order."""
 
 WARMED = {Purpose.COMPARE_VARIANTS: 8, Purpose.BISECT: 2}
-"""The most variants whose first run is discarded in an allocation: each arm, the ends."""
+"""The most variants whose first run is discarded in an allocation: each arm, the
+ends."""
 
 BUILT_BETWEEN = "each commit is built before its run, and the nodes would wait"
 
@@ -65,7 +66,10 @@ def count_trials(
 ) -> dict[str, int]:
     """Count by id the most runs, warm-ups included."""
     shared = {case for case, plan in allocations.items() if plan.spec}
-    return {case: _count_most(launch, builds, len(jobs), case in shared) for case, jobs in variants.items()}
+    return {
+        case: _count_most(launch, builds, len(jobs), case in shared)
+        for case, jobs in variants.items()
+    }
 
 
 def refuse_more_trials(
@@ -85,7 +89,9 @@ def refuse_more_trials(
         refuse_hours(dict(estimate_hours(spec, most) for spec, most in jobs), limit)
 
 
-def _count_most(launch: LaunchSettings, builds: Builds, variants: int, shared: bool) -> int:
+def _count_most(
+    launch: LaunchSettings, builds: Builds, variants: int, shared: bool
+) -> int:
     from pytest_llmbench.launch.policies import ab_policy, search_policy
 
     if launch.ab:
@@ -111,7 +117,10 @@ def digest_variants(variants: Variants) -> dict[str, dict[str, str]]:
     A digest covers directory, command and the variables of a job, without those of the
     caller's shell.
     """
-    return {case: {job.spec.variant: _digest_spec(job.spec) for job in jobs} for case, jobs in variants.items()}
+    return {
+        case: {job.spec.variant: _digest_spec(job.spec) for job in jobs}
+        for case, jobs in variants.items()
+    }
 
 
 def _digest_spec(spec: JobSpec) -> str:
@@ -133,10 +142,14 @@ def digest_scripts(variants: Variants) -> dict[str, str]:
 
     every = (job for jobs in variants.values() for job in jobs)
     scripts = {find_script(job) for job in every if not job.spec.build}
-    return {str(script): digest_script(script) for script in sorted(filter(None, scripts))}
+    return {
+        str(script): digest_script(script) for script in sorted(filter(None, scripts))
+    }
 
 
-def refuse_changed(variants: Variants, noted: Mapping[str, Any], launch: LaunchSettings, session: str) -> None:
+def refuse_changed(
+    variants: Variants, noted: Mapping[str, Any], launch: LaunchSettings, session: str
+) -> None:
     """Refuse variants that a session did not note: their runs would count for others.
 
     Raises LaunchError. The builds of a search may come and go, but one of them may not
@@ -165,7 +178,10 @@ def note_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:
     A resumed session uses the same, or its next run would be another one if an A/B has
     ended since.
     """
-    return {case: [known.sigma, known.degrees_of_freedom, known.source] for case, known in noise.items()}
+    return {
+        case: [known.sigma, known.degrees_of_freedom, known.source]
+        for case, known in noise.items()
+    }
 
 
 def restore_noise(noted: Mapping[str, tuple[float, float, str]]) -> dict[str, Noise]:

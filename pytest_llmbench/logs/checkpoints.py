@@ -1,4 +1,5 @@
-"""The checkpoints of a log: the times of saving and loading, and whether training continued."""
+"""The checkpoints of a log: the times of saving and loading, and whether training
+continued."""
 
 from __future__ import annotations
 
@@ -42,13 +43,21 @@ class CheckpointLines:
         return len(self._records) + self._unread
 
     def result(self, parts: Sequence[Segment]) -> Checkpoints:
-        """Return the records, each with the part of the log that it belongs to; `parts` are all parts with steps."""
-        first_lines, last_lines = [part.first_line for part in parts], [part.last_line for part in parts]
+        """Return the records, each with the part of the log that it belongs to; `parts`
+        are all parts with steps."""
+        first_lines, last_lines = (
+            [part.first_line for part in parts],
+            [part.last_line for part in parts],
+        )
         placed = [
             (meaning, replace(record, part=_find_part(record, first_lines, last_lines)))
             for meaning, record in self._records
         ]
-        loaded = {record.part for meaning, record in placed if meaning is Meaning.HAPPENED and record.action == LOAD}
+        loaded = {
+            record.part
+            for meaning, record in placed
+            if meaning is Meaning.HAPPENED and record.action == LOAD
+        }
         records = (
             replace(record, dispatched=self._is_dispatch(meaning))
             for meaning, record in placed
@@ -59,7 +68,10 @@ class CheckpointLines:
     def _is_dispatch(self, meaning: Meaning) -> bool:
         if meaning is Meaning.STAGING_UNLESS_SYNCHRONOUS:
             return self._modes != {Meaning.SYNCHRONOUS}
-        return meaning is Meaning.WHOLE_UNLESS_ASYNCHRONOUS and Meaning.ASYNCHRONOUS in self._modes
+        return (
+            meaning is Meaning.WHOLE_UNLESS_ASYNCHRONOUS
+            and Meaning.ASYNCHRONOUS in self._modes
+        )
 
 
 def _read_line(hit: Hit) -> tuple[Meaning, CheckpointRecord] | None:
@@ -77,8 +89,11 @@ def _read_line(hit: Hit) -> tuple[Meaning, CheckpointRecord] | None:
     return None
 
 
-def _find_part(record: CheckpointRecord, first_lines: Sequence[int], last_lines: Sequence[int]) -> int:
-    """Return the 1-based number of the part that a checkpoint was saved in or after, or loaded for; 0 for none."""
+def _find_part(
+    record: CheckpointRecord, first_lines: Sequence[int], last_lines: Sequence[int]
+) -> int:
+    """Return the 1-based number of the part that a checkpoint was saved in or after, or
+    loaded for; 0 for none."""
     if record.action == LOAD:
         number = bisect_left(last_lines, record.line) + 1
         return number if number <= len(last_lines) else 0

@@ -8,16 +8,35 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.log_records import DropReason, ParsedLog, Unread
-from pytest_llmbench.logs import bars, dialect_reader, facts, recognisers, stated_facts, training_lines
+from pytest_llmbench.logs import (
+    bars,
+    dialect_reader,
+    facts,
+    recognisers,
+    stated_facts,
+    training_lines,
+)
 from pytest_llmbench.logs.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.logs.dialect_table import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
 from pytest_llmbench.logs.dialects.regex import RegexReader
 from pytest_llmbench.logs.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.logs.endings import Endings, find_decisive_lines
 from pytest_llmbench.logs.line_clock import LineClocks
-from pytest_llmbench.logs.scan import ByteChunk, Hit, MarkerSearch, build_search, locate_hits
+from pytest_llmbench.logs.scan import (
+    ByteChunk,
+    Hit,
+    MarkerSearch,
+    build_search,
+    locate_hits,
+)
 from pytest_llmbench.logs.segments import MarkPlaces, divide_segments, divide_uniform
-from pytest_llmbench.logs.step_records import StepRecord, Tally, Unmatched, make_printable, read_rank
+from pytest_llmbench.logs.step_records import (
+    StepRecord,
+    Tally,
+    Unmatched,
+    make_printable,
+    read_rank,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +44,12 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import RegexDialect
     from pytest_llmbench.core.log_records import Segment
 
-STEP_MARKERS = {marker: name for name, dialect in DIALECTS.items() for marker in dialect.markers}
-PROCESS_MARKERS = frozenset(marker for dialect in DIALECTS.values() for marker in dialect.starts + dialect.ends)
+STEP_MARKERS = {
+    marker: name for name, dialect in DIALECTS.items() for marker in dialect.markers
+}
+PROCESS_MARKERS = frozenset(
+    marker for dialect in DIALECTS.values() for marker in dialect.starts + dialect.ends
+)
 ALL_MARKERS = tuple(
     dict.fromkeys(
         (
@@ -40,11 +63,22 @@ ALL_MARKERS = tuple(
         )
     )
 )
-# What a process prints before its first step: behind one of these, settings may be stated again.
+# What a process prints before its first step: behind one of these, settings may be
+# stated again.
 PREAMBLES = frozenset(
     (
-        *(start for dialect in DIALECTS.values() for start in dialect.starts if start not in SEPARATORS),
-        *(b"device mesh with", b"- INFO - Building ", b"using world size: ", b"NVIDIA "),
+        *(
+            start
+            for dialect in DIALECTS.values()
+            for start in dialect.starts
+            if start not in SEPARATORS
+        ),
+        *(
+            b"device mesh with",
+            b"- INFO - Building ",
+            b"using world size: ",
+            b"NVIDIA ",
+        ),
     )
 )
 NO_DIALECT = Dialect(first_step=0, markers=())
@@ -81,7 +115,8 @@ class DialectRecords:
             self._clocked = len(self.records)
 
     def add(self, hit: Hit, rank: str) -> bool:
-        """Read what belongs to a marker; tell whether that is a record, if only a torn one."""
+        """Read what belongs to a marker; tell whether that is a record, if only a torn
+        one."""
         taken = self.reader.read_records(hit, rank)
         self.lines += bool(taken)
         for record in taken:
@@ -96,23 +131,32 @@ class DialectRecords:
         return any(not isinstance(record, Unmatched) for record in taken)
 
     def unread(self, dialect: RegexDialect) -> Unread:
-        """Return in how many lines the text of a dialect stands, and the first that its pattern does not match."""
+        """Return in how many lines the text of a dialect stands, and the first that its
+        pattern does not match."""
         unread, first = Unread(dialect.name, dialect.find, self.lines), self.unmatched
         if first is None:
             return unread
-        return replace(unread, first_line=first.origin.line, quote=make_printable(first.text), group=first.group)
+        return replace(
+            unread,
+            first_line=first.origin.line,
+            quote=make_printable(first.text),
+            group=first.group,
+        )
 
     def divide(self, marks: Sequence[ProcessMark], begun: Sequence[StepRecord]) -> int:
         """Divide the records into segments; return how many steps they hold.
 
-        `begun` are the beginnings of bars, which only a dialect that prints late has to know.
+        `begun` are the beginnings of bars, which only a dialect that prints late has to
+        know.
         """
         dialect = self.reader.dialect
         starts = [mark for mark in marks if mark.marker in dialect.starts]
         places = MarkPlaces(
             starts=[mark.offset for mark in starts],
             ends=[mark.offset for mark in marks if mark.marker in dialect.ends],
-            totals=[(mark.offset, mark.total) for mark in starts if mark.total is not None],
+            totals=[
+                (mark.offset, mark.total) for mark in starts if mark.total is not None
+            ],
             ends_divide=dialect.ends_divide,
         )
         if self.parts:
@@ -120,8 +164,12 @@ class DialectRecords:
             return sum(len(part.steps) for part in self.parts)
         records = self.records
         if begun and dialect.prints_late:
-            records = sorted([*records, *begun], key=lambda record: record.origin.offset)
-        self.segments = divide_segments(records, places, self.reader, self.tally, self._clocks)
+            records = sorted(
+                [*records, *begun], key=lambda record: record.origin.offset
+            )
+        self.segments = divide_segments(
+            records, places, self.reader, self.tally, self._clocks
+        )
         return sum(len(segment.steps) for segment in self.segments)
 
 
@@ -129,13 +177,18 @@ class LogCollector:
     """Takes the chunks of one log in order, then says what the log holds."""
 
     def __init__(self, definitions: Iterable[RegexDialect] = ()) -> None:
-        """Take the dialects that baseline files define; of those alike the first one is read, and stands for all."""
+        """Take the dialects that baseline files define; of those alike the first one is
+        read, and stands for all."""
         self._by_dialect: dict[str, DialectRecords] = {}
         self._alike: dict[RegexDialect, list[RegexDialect]] = defaultdict(list)
         for definition in definitions:
             self._alike[replace(definition, name="")].append(definition)
         self._defined = [alike[0] for alike in self._alike.values()]
-        texts = (text.encode() for dialect in self._defined for text in (dialect.find, dialect.start, dialect.end))
+        texts = (
+            text.encode()
+            for dialect in self._defined
+            for text in (dialect.find, dialect.start, dialect.end)
+        )
         self._markers = dict.fromkeys(filter(None, texts))
         self._late = (*ALL_MARKERS, *self._markers)
         self._marks: list[ProcessMark] = []
@@ -153,20 +206,32 @@ class LogCollector:
     def choose_markers(self, offset: int) -> MarkerSearch:
         """Return what to look for from this place of the log on."""
         # A trace repeats its marker in every line, and one of them says enough.
-        return self._build_search(offset, traced=bool(self._trace_begin) and not self._steps_since_trace)
+        return self._build_search(
+            offset, traced=bool(self._trace_begin) and not self._steps_since_trace
+        )
 
     def _build_search(self, offset: int, *, traced: bool) -> MarkerSearch:
-        # Behind AT_ONCE markers those are searched for apart that cost least: none of them begins with what is
-        # frequent. What a log states takes as long again, but stands at its beginning only.
+        # Behind AT_ONCE markers those are searched for apart that cost least: none of
+        # them begins with what is frequent. What a log states takes as long again, but
+        # stands at its beginning only.
         markers = self._late if traced else (*self._late, *recognisers.TRACE.markers)
         if offset < recognisers.VERSIONS.farthest:
             markers += recognisers.VERSIONS.markers
-        return build_search(markers + recognisers.EARLY.markers if offset < recognisers.EARLY.farthest else markers)
+        return build_search(
+            markers + recognisers.EARLY.markers
+            if offset < recognisers.EARLY.farthest
+            else markers
+        )
 
     @property
     def records(self) -> list[StepRecord]:
-        """What was read so far, dialect by dialect, each in the order of the log, before anything is settled."""
-        return [record for records in self._by_dialect.values() for record in records.records]
+        """What was read so far, dialect by dialect, each in the order of the log,
+        before anything is settled."""
+        return [
+            record
+            for records in self._by_dialect.values()
+            for record in records.records
+        ]
 
     @property
     def checkpoint_lines(self) -> int:
@@ -175,8 +240,8 @@ class LogCollector:
 
     @property
     def follows(self) -> bool:
-        """Whether every line matters: the log has not said when it started, no step was printed yet, or a traceback
-        goes on."""
+        """Whether every line matters: the log has not said when it started, no step was
+        printed yet, or a traceback goes on."""
         return self._start.looks or self._preamble.is_open or self._endings.follows
 
     def search(self, chunk: ByteChunk) -> None:
@@ -188,8 +253,12 @@ class LogCollector:
         """Take the new part of a chunk, with the places of markers that it holds."""
         self._start.take(chunk)
         self._preamble.begin(chunk)
-        if self._trace_begin and any(marker in STEP_MARKERS or marker in self._markers for _, marker in places):
-            markers = self._build_search(chunk.offset + chunk.start, traced=False)  # a trace may follow these steps
+        if self._trace_begin and any(
+            marker in STEP_MARKERS or marker in self._markers for _, marker in places
+        ):
+            markers = self._build_search(
+                chunk.offset + chunk.start, traced=False
+            )  # a trace may follow these steps
             places = markers.find_places(chunk.text, chunk.start, chunk.stop)
         if chunk.whole:
             places = self._take_uniform(chunk, places)
@@ -226,13 +295,18 @@ class LogCollector:
         """Keep the marks of processes that can count."""
         counting = self._list_counting_markers()
         self._marks += (
-            ProcessMark(hit.marker, hit.offset, hit.line, read_total(hit, DIALECTS.values()))
+            ProcessMark(
+                hit.marker, hit.offset, hit.line, read_total(hit, DIALECTS.values())
+            )
             for hit in marks
             if hit.marker in counting
         )
 
-    def _take_uniform(self, chunk: ByteChunk, places: Sequence[tuple[int, bytes]]) -> Sequence[tuple[int, bytes]]:
-        """Read the steps of a whole log at once, if they are alike; return the places that are left to be looked at."""
+    def _take_uniform(
+        self, chunk: ByteChunk, places: Sequence[tuple[int, bytes]]
+    ) -> Sequence[tuple[int, bytes]]:
+        """Read the steps of a whole log at once, if they are alike; return the places
+        that are left to be looked at."""
         markers = {marker for _, marker in places}
         names = {STEP_MARKERS[marker] for marker in markers if marker in STEP_MARKERS}
         if (
@@ -247,10 +321,13 @@ class LogCollector:
             return places
         marks = [each for each in places if each[1] in PROCESS_MARKERS]
         starts, ends = (
-            [place for place, marker in marks if marker in of] for of in (reader.dialect.starts, reader.dialect.ends)
+            [place for place, marker in marks if marker in of]
+            for of in (reader.dialect.starts, reader.dialect.ends)
         )
         steps = [place for place, marker in places if marker in STEP_MARKERS]
-        parts = dialect_reader.read_parts(reader.read_columns, chunk.text, steps, starts, ends)
+        parts = dialect_reader.read_parts(
+            reader.read_columns, chunk.text, steps, starts, ends
+        )
         if parts is None:
             return places
         records = self._by_dialect[name] = DialectRecords(reader)
@@ -266,21 +343,34 @@ class LogCollector:
         return [each for each in places if each[1] not in STEP_MARKERS]
 
     def pass_over(self, next_line: int, ended: bool) -> None:
-        """Take a part without markers, which ends on a line of this number and perhaps with its line feed."""
+        """Take a part without markers, which ends on a line of this number and perhaps
+        with its line feed."""
         self._lines = next_line - ended
 
     def result(self) -> ParsedLog:
-        """Return what was found; the dialect with most steps is the log's, None if there is no step.
+        """Return what was found; the dialect with most steps is the log's, None if
+        there is no step.
 
-        Of several with as many, one that a file defines. Where files define some, all the others are in `readings`.
+        Of several with as many, one that a file defines. Where files define some, all
+        the others are in `readings`.
         """
         self._marks.sort(key=lambda mark: mark.offset)
-        steps = {name: records.divide(self._marks, self._bars) for name, records in self._by_dialect.items()}
-        names = [name for name in (*(dialect.name for dialect in self._defined), *DIALECTS) if steps.get(name)]
+        steps = {
+            name: records.divide(self._marks, self._bars)
+            for name, records in self._by_dialect.items()
+        }
+        names = [
+            name
+            for name in (*(dialect.name for dialect in self._defined), *DIALECTS)
+            if steps.get(name)
+        ]
         if not names:
             return replace(self._make_log(None), unread=tuple(self._unread()))
         chosen, *others = sorted(names, key=lambda name: -steps[name])
-        read = {name: self._make_log(name) for name in (chosen, *(others if self._defined else ()))}
+        read = {
+            name: self._make_log(name)
+            for name in (chosen, *(others if self._defined else ()))
+        }
         alike = [
             replace(read[first.name], dialect=dialect.name)
             for first, *more in self._alike.values()
@@ -291,14 +381,22 @@ class LogCollector:
         return replace(log, readings=(*read.values(), *alike)) if read or alike else log
 
     def _sum_dropped(self, chosen: str | None) -> Tally:
-        """Return what was dropped if the log is of this dialect; one that a file defines is tried on every log."""
+        """Return what was dropped if the log is of this dialect; one that a file
+        defines is tried on every log."""
         tally = Tally()
         for name, dialect_records in self._by_dialect.items():
             if name == chosen or chosen is None:
                 tally.merge(dialect_records.tally)
-            elif name in DIALECTS and (records := [each for each in dialect_records.records if _is_timed(each)]):
+            elif name in DIALECTS and (
+                records := [each for each in dialect_records.records if _is_timed(each)]
+            ):
                 first = records[0]
-                tally.add(DropReason.OTHER_DIALECT, first.origin.line, f"{name}: step {first.step}", len(records))
+                tally.add(
+                    DropReason.OTHER_DIALECT,
+                    first.origin.line,
+                    f"{name}: step {first.step}",
+                    len(records),
+                )
         return tally
 
     def _unread(self) -> Iterator[Unread]:
@@ -306,12 +404,17 @@ class LogCollector:
         for alike in self._alike.values():
             records = self._by_dialect.get(alike[0].name)
             for dialect in alike:
-                yield records.unread(dialect) if records else Unread(dialect.name, dialect.find)
+                yield (
+                    records.unread(dialect)
+                    if records
+                    else Unread(dialect.name, dialect.find)
+                )
 
     def _make_log(self, chosen: str | None) -> ParsedLog:
         dialect = self._by_dialect[chosen].reader.dialect if chosen else NO_DIALECT
         starts, ends = (
-            [mark.line for mark in self._marks if mark.marker in of] for of in (dialect.starts, dialect.ends)
+            [mark.line for mark in self._marks if mark.marker in of]
+            for of in (dialect.starts, dialect.ends)
         )
         parts: tuple[Segment, ...] = ()
         if chosen:
@@ -337,13 +440,25 @@ class LogCollector:
         )
 
     def _list_counting_markers(self) -> dict[bytes, None]:
-        """Return the marks that can count: what stands before all records of a dialect says its total at most."""
-        names = {name for name, records in self._by_dialect.items() if records.records or records.parts}
-        dialects = [each for name, each in DIALECTS.items() if name in names or each.total != NO_TOTAL]
-        return dict.fromkeys(marker for each in dialects for marker in each.starts + each.ends)
+        """Return the marks that can count: what stands before all records of a dialect
+        says its total at most."""
+        names = {
+            name
+            for name, records in self._by_dialect.items()
+            if records.records or records.parts
+        }
+        dialects = [
+            each
+            for name, each in DIALECTS.items()
+            if name in names or each.total != NO_TOTAL
+        ]
+        return dict.fromkeys(
+            marker for each in dialects for marker in each.starts + each.ends
+        )
 
     def _find_restart(self, dialect: Dialect, parts: Sequence[Segment]) -> int:
-        """Return where a process starts of which there is no step, behind a finished part; 0 where none does."""
+        """Return where a process starts of which there is no step, behind a finished
+        part; 0 where none does."""
         if not parts or not parts[-1].finished:
             return 0
         starts = set(dialect.starts).difference(SEPARATORS)
@@ -364,7 +479,8 @@ class LogCollector:
             self._facts.add(hit)
 
     def _take_operation(self, hit: Hit) -> None:
-        """Keep the first line of a trace, and the first one after each step, to tell how far it goes."""
+        """Keep the first line of a trace, and the first one after each step, to tell
+        how far it goes."""
         if not self._trace_begin or self._steps_since_trace:
             self._trace_line, self._steps_since_trace = hit.line, False
         self._trace_begin = self._trace_begin or hit.line
@@ -374,17 +490,23 @@ class LogCollector:
         for definition in self._defined:
             if hit.marker == definition.find.encode():
                 if definition.name not in self._by_dialect:
-                    self._by_dialect[definition.name] = DialectRecords(RegexReader(definition))
+                    self._by_dialect[definition.name] = DialectRecords(
+                        RegexReader(definition)
+                    )
                 is_record = self._by_dialect[definition.name].add(hit, "")
                 self._facts.training.add_beside_step(hit)
                 if is_record:
                     self._preamble.close(hit.start)
                 self._steps_since_trace |= is_record and bool(self._trace_line)
-        if any(hit.marker in (dialect.start.encode(), dialect.end.encode()) for dialect in self._defined):
+        if any(
+            hit.marker in (dialect.start.encode(), dialect.end.encode())
+            for dialect in self._defined
+        ):
             self._marks.append(ProcessMark(hit.marker, hit.offset, hit.line, None))
 
     def _take_step(self, hit: Hit) -> None:
-        """Read a step; where a long line of bars hides its beginning, the rank is that of the bar before."""
+        """Read a step; where a long line of bars hides its beginning, the rank is that
+        of the bar before."""
         self._steps_since_trace = bool(self._trace_line)
         line, rank = self._rank
         rank = read_rank(hit) or (rank if line == hit.line else "")
@@ -402,5 +524,9 @@ def _is_timed(record: StepRecord) -> bool:
 
 def read_total(hit: Hit, dialects: Iterable[Dialect]) -> int | None:
     """Return the number of steps that a start mark says, or None."""
-    matches = (re.match(each.total, hit.text[hit.start : hit.end]) for each in dialects if hit.marker in each.starts)
+    matches = (
+        re.match(each.total, hit.text[hit.start : hit.end])
+        for each in dialects
+        if hit.marker in each.starts
+    )
     return next((int(match[1]) for match in matches if match), None)

@@ -1,4 +1,5 @@
-"""What reads the records of a dialect: one by one, or all of a log by columns where they are alike."""
+"""What reads the records of a dialect: one by one, or all of a log by columns where
+they are alike."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ Records = Sequence[StepRecord]
 class DialectReader(ABC):
     """Reads one dialect: its records one by one, and then what they are together.
 
-    `read_columns` reads all records of a log at once where they are alike; None for a dialect that has no such reader.
+    `read_columns` reads all records of a log at once where they are alike; None for a
+    dialect that has no such reader.
     """
 
     read_columns: ColumnReader | None = None
@@ -50,31 +52,40 @@ class DialectReader(ABC):
         self.dialect = dialect
 
     @abstractmethod
-    def read_records(self, hit: Hit, rank: str) -> Sequence[StepRecord | Torn | Unmatched]:
-        """Return what belongs to a marker, with the rank of its line; several records where they were glued."""
+    def read_records(
+        self, hit: Hit, rank: str
+    ) -> Sequence[StepRecord | Torn | Unmatched]:
+        """Return what belongs to a marker, with the rank of its line; several records
+        where they were glued."""
 
     def join(self, records: Records, tally: Tally) -> list[StepRecord]:
-        """Return one record for several of a step, in the order of the log, before ranks are told apart."""
+        """Return one record for several of a step, in the order of the log, before
+        ranks are told apart."""
         return list(records)
 
     def settle(self, records: Records, tally: Tally) -> list[StepRecord]:
-        """Return the steps of one rank, those certain now that only their neighbours tell."""
+        """Return the steps of one rank, those certain now that only their neighbours
+        tell."""
         return list(records)
 
     def time_steps(self, records: Records) -> list[StepRecord]:
-        """Return the steps of one attempt, each once and in order, with what only the others tell of their times."""
+        """Return the steps of one attempt, each once and in order, with what only the
+        others tell of their times."""
         return list(records)
 
 
 class ModuleReader(DialectReader):
-    """Reads a built-in dialect with the functions of its module: `read_step`, and which of the others it has."""
+    """Reads a built-in dialect with the functions of its module: `read_step`, and which
+    of the others it has."""
 
     def __init__(self, name: str) -> None:
         """Load the module of this name."""
         super().__init__(DIALECTS[name])
         module = import_module(f"pytest_llmbench.logs.dialects.{name}")
         self._read_step: StepParser = module.read_step
-        for function in {"read_columns", "join", "settle", "time_steps"} & vars(module).keys():
+        for function in {"read_columns", "join", "settle", "time_steps"} & vars(
+            module
+        ).keys():
             setattr(self, function, getattr(module, function))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ModuleReader:
@@ -83,13 +94,16 @@ class ModuleReader(DialectReader):
 
     def read_records(self, hit: Hit, rank: str) -> Sequence[StepRecord | Torn]:
         """Return the record that begins at a marker, if one does."""
-        record = self._read_step(hit.text, hit.start, hit.end, RecordOrigin(hit.offset, hit.line, rank))
+        record = self._read_step(
+            hit.text, hit.start, hit.end, RecordOrigin(hit.offset, hit.line, rank)
+        )
         return () if record is None else (record,)
 
 
 @cache
 def load_reader(name: str) -> ModuleReader:
-    """Return the reader of a built-in dialect; its module is loaded with the first log that has a marker of it."""
+    """Return the reader of a built-in dialect; its module is loaded with the first log
+    that has a marker of it."""
     return ModuleReader(name)
 
 
@@ -106,7 +120,8 @@ class Repeated(NamedTuple):
 
 
 class StepColumns(NamedTuple):
-    """What the records of a log say, in their order; None what none of them prints. Fields as in `StepRecord`.
+    """What the records of a log say, in their order; None what none of them prints.
+    Fields as in `StepRecord`.
 
     The last record is a step.
     """
@@ -126,8 +141,13 @@ class StepColumns(NamedTuple):
     targets: Numbers | None = None
     stamp: Numbers | None = None
     loss_digits: int = 0
-    asynchronous: tuple[int, int] = (0, 0)  # the first place, and the one behind the last
-    kept: Sequence[int] | None = None  # of which records these are the steps, None where they are of all
+    asynchronous: tuple[int, int] = (
+        0,
+        0,
+    )  # the first place, and the one behind the last
+    kept: Sequence[int] | None = (
+        None  # of which records these are the steps, None where they are of all
+    )
     repeated: Repeated | None = None  # the others, which repeat a step
 
 
@@ -145,27 +165,42 @@ class UniformPart(NamedTuple):
 
 UniformParts = tuple[UniformPart, ...]
 
-# Reads the records at these places of a text, each on a line of its own that ends there; None where one is not as the
-# others.
+# Reads the records at these places of a text, each on a line of its own that ends
+# there; None where one is not as the others.
 ColumnReader = Callable[[bytes, Sequence[int], Sequence[int]], StepColumns | None]
 
 
 def read_parts(
-    reader: ColumnReader, text: bytes, places: Sequence[int], starts: Sequence[int], ends: Sequence[int]
+    reader: ColumnReader,
+    text: bytes,
+    places: Sequence[int],
+    starts: Sequence[int],
+    ends: Sequence[int],
 ) -> UniformParts | None:
-    """Return what the records at these places of a whole log say; None where they have to be read one by one.
+    """Return what the records at these places of a whole log say; None where they have
+    to be read one by one.
 
-    Every start between them begins another part. New steps behind an end are of another part, too, and are not read.
+    Every start between them begins another part. New steps behind an end are of another
+    part, too, and are not read.
     """
     if b"\r" in text:
         return None
     bounds = sorted({0, len(places), *(bisect_left(places, start) for start in starts)})
-    parts = [_read_part(reader, text, places[begin:end], ends) for begin, end in pairwise(bounds)]
+    parts = [
+        _read_part(reader, text, places[begin:end], ends)
+        for begin, end in pairwise(bounds)
+    ]
     sure = tuple(part for part in parts if part is not None)
-    return sure if len(sure) == len(parts) and len({part.rank for part in sure}) == 1 else None
+    return (
+        sure
+        if len(sure) == len(parts) and len({part.rank for part in sure}) == 1
+        else None
+    )
 
 
-def _read_part(reader: ColumnReader, text: bytes, places: Sequence[int], ends: Sequence[int]) -> UniformPart | None:
+def _read_part(
+    reader: ColumnReader, text: bytes, places: Sequence[int], ends: Sequence[int]
+) -> UniformPart | None:
     stops = [text.find(b"\n", place) for place in places]
     if stops[-1] < 0 or any(map(gt, stops, places[1:])):
         return None  # the last line has no end, or two records share one
@@ -180,15 +215,26 @@ def _read_part(reader: ColumnReader, text: bytes, places: Sequence[int], ends: S
     first, new, last = kept[0], kept[-1], len(places) - 1
     if any(places[first] < end < places[new] for end in ends):
         return None
-    again = columns.repeated and columns.repeated._replace(first=lines[columns.repeated.first])
-    paused = _find_pauses(columns, text, [places[row] for row in kept], [stops[row] for row in kept])
-    steps = _build_steps(columns, lines if columns.kept is None else [lines[row] for row in kept], paused)
+    again = columns.repeated and columns.repeated._replace(
+        first=lines[columns.repeated.first]
+    )
+    paused = _find_pauses(
+        columns, text, [places[row] for row in kept], [stops[row] for row in kept]
+    )
+    steps = _build_steps(
+        columns, lines if columns.kept is None else [lines[row] for row in kept], paused
+    )
     begin, end = ((places[row], lines[row]) for row in (first, last))
-    return UniformPart(steps, rank, columns.total, begin, end, again, columns.loss_digits)
+    return UniformPart(
+        steps, rank, columns.total, begin, end, again, columns.loss_digits
+    )
 
 
-def _find_pauses(columns: StepColumns, text: bytes, places: Sequence[int], stops: Sequence[int]) -> Integers:
-    """Return the kinds of the pauses that are announced before each step and took their time, 0 for none."""
+def _find_pauses(
+    columns: StepColumns, text: bytes, places: Sequence[int], stops: Sequence[int]
+) -> Integers:
+    """Return the kinds of the pauses that are announced before each step and took their
+    time, 0 for none."""
     if columns.stamp is None:
         return _get_zeros(len(columns.step))
     paused = np.zeros(len(columns.step), dtype=np.int64)
@@ -198,8 +244,11 @@ def _find_pauses(columns: StepColumns, text: bytes, places: Sequence[int], stops
     return paused
 
 
-def _number_lines(text: bytes, places: Sequence[int], stops: Sequence[int]) -> list[int]:
-    """Return the numbers of the lines of records that stand at places, each on one that ends at its stop."""
+def _number_lines(
+    text: bytes, places: Sequence[int], stops: Sequence[int]
+) -> list[int]:
+    """Return the numbers of the lines of records that stand at places, each on one that
+    ends at its stop."""
     lines = [text.count(b"\n", 0, places[0]) + 1]
     for stop, place in zip(stops, places[1:], strict=False):
         between = text.count(b"\n", stop + 1, place) if stop + 1 < place else 0
@@ -227,11 +276,17 @@ class FieldTable:
         """Compile the patterns of the numbers, which need not be finite."""
         self.fields = fields
         self.by_name = {field.name: field for field in fields}
-        self.numbers = {field.name: re.compile(rb"%b|-?%b" % (field.finite, NOT_FINITE)) for field in fields}
-        self._checked = tuple((field, self.numbers[field.name].fullmatch) for field in fields)
+        self.numbers = {
+            field.name: re.compile(rb"%b|-?%b" % (field.finite, NOT_FINITE))
+            for field in fields
+        }
+        self._checked = tuple(
+            (field, self.numbers[field.name].fullmatch) for field in fields
+        )
 
     def parse_record(self, values: Mapping[bytes, bytes]) -> dict[str, Any] | None:
-        """Return the numbers of one record by column; None if a required one is damaged.
+        """Return the numbers of one record by column; None if a required one is
+        damaged.
 
         Others are NaN then.
         """
@@ -246,24 +301,37 @@ class FieldTable:
         return numbers
 
     def parse_columns(self, columns: Mapping[bytes, Sequence[bytes]]) -> dict[str, Any]:
-        """Return the numbers of all records, as `parse_record` returns those of each."""
+        """Return the numbers of all records, as `parse_record` returns those of
+        each."""
         numbers: dict[str, Any] = {}
         for field in self.fields:
             if field.name in columns and field.column not in numbers:
-                numbers[field.column] = _parse_numbers(columns[field.name], field.convert)
+                numbers[field.column] = _parse_numbers(
+                    columns[field.name], field.convert
+                )
         return numbers
 
-    def describe(self, names: Sequence[bytes], assign: bytes, other: bytes) -> list[bytes]:
-        """Return a pattern for each name and value, with a group for a field of the table.
+    def describe(
+        self, names: Sequence[bytes], assign: bytes, other: bytes
+    ) -> list[bytes]:
+        """Return a pattern for each name and value, with a group for a field of the
+        table.
 
         `assign` is between the two; `other` matches the value of another field.
         """
         fields = self.by_name
-        values = [b"(%b)" % fields[name].finite if name in fields else other for name in names]
-        return [re.escape(name) + assign + value for name, value in zip(names, values, strict=True)]
+        values = [
+            b"(%b)" % fields[name].finite if name in fields else other for name in names
+        ]
+        return [
+            re.escape(name) + assign + value
+            for name, value in zip(names, values, strict=True)
+        ]
 
 
-def _parse_numbers(printed: Sequence[bytes], convert: Callable[[bytes], float] = float) -> Numbers:
+def _parse_numbers(
+    printed: Sequence[bytes], convert: Callable[[bytes], float] = float
+) -> Numbers:
     """Return the values of a column; many print the same one in every record."""
     if printed.count(printed[0]) == len(printed):
         return [convert(printed[0])] * len(printed)
@@ -283,7 +351,8 @@ def count_most_digits(printed: Sequence[bytes] | None) -> int:
 def match_rows(
     layout: re.Pattern[bytes], text: bytes, places: Sequence[int], stops: Sequence[int]
 ) -> list[tuple[bytes, ...]] | None:
-    """Return the groups of a layout at each place; None where one of them is of another layout.
+    """Return the groups of a layout at each place; None where one of them is of another
+    layout.
 
     A layout begins with what stands at the places, and nowhere else.
     """
@@ -292,7 +361,8 @@ def match_rows(
 
 
 def _read_rank(text: bytes, places: Sequence[int]) -> str | None:
-    """Return the rank that stands before all records, None where that is not the same before each."""
+    """Return the rank that stands before all records, None where that is not the same
+    before each."""
     prefixes = {text[text.rfind(b"\n", 0, place) + 1 : place] for place in places}
     prefix = prefixes.pop()
     if prefixes or len(prefix) >= REACH_BACK:
@@ -313,11 +383,16 @@ def _build_steps(columns: StepColumns, lines: Sequence[int], paused: Integers) -
         mean_of=_get_ones(count),
         asynchronous=_get_flags(count, *columns.asynchronous),
         has_loss=_get_flags(count, 0, count if columns.loss is not None else 0),
-        has_grad_norm=_get_flags(count, 0, count if columns.grad_norm is not None else 0),
+        has_grad_norm=_get_flags(
+            count, 0, count if columns.grad_norm is not None else 0
+        ),
         stamp=_get_absent(count) if columns.stamp is None else np.array(columns.stamp),
         since=_get_absent(count),
         paused=paused,
-        **{name: _get_absent(count) if each is None else np.array(each) for name, each in numbers.items()},
+        **{
+            name: _get_absent(count) if each is None else np.array(each)
+            for name, each in numbers.items()
+        },
     )
 
 

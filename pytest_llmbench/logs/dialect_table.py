@@ -1,7 +1,7 @@
 """The dialects of training logs: one row says all that any stage has to know of one.
 
-What reads its records is the module of its name in `logs/dialects`. A baseline file may define one by a regular
-expression.
+What reads its records is the module of its name in `logs/dialects`. A baseline file may
+define one by a regular expression.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Dialect:
     """The number that the dialect gives to the first step of a run."""
 
     markers: tuple[bytes, ...]
-    """A record begins with one of them. A log is searched for the markers of all dialects at once."""
+    """A record begins with one of them. A log is searched for the markers of all
+    dialects at once."""
 
     starts: tuple[bytes, ...] = ()
     """Printed when a process starts, so that later steps are of another attempt."""
@@ -35,8 +36,8 @@ class Dialect:
     """A regular expression for the number of steps that a start says."""
 
     ends_divide: bool = True
-    """Whether a step after an end is of another attempt. Not so where every rank prints the end, each when it gets
-    there: the others still print steps."""
+    """Whether a step after an end is of another attempt. Not so where every rank prints
+    the end, each when it gets there: the others still print steps."""
 
     prints_loss: bool = True
     """Whether a step that prints no loss lacks one."""
@@ -45,8 +46,8 @@ class Dialect:
     """What a pipeline stage without the loss prints in its place."""
 
     exact_zero: bool = False
-    """Whether significant digits, or all, are printed: a 0 is one then. The `0.000` of others may be a small one,
-    rounded."""
+    """Whether significant digits, or all, are printed: a 0 is one then. The `0.000` of
+    others may be a small one, rounded."""
 
     announces_pauses: bool = True
     """Whether lines between the steps tell of evaluations and saves."""
@@ -55,14 +56,19 @@ class Dialect:
     """The printed times are means over so many steps, which neighbours share."""
 
     prints_late: bool = False
-    """Whether its steps stand in a record of the whole run, printed when that is over."""
+    """Whether its steps stand in a record of the whole run, printed when that is
+    over."""
 
     documented: str = ""
-    """A regular expression for what a document about a benchmark shows of such a log; empty where none is known."""
+    """A regular expression for what a document about a benchmark shows of such a log;
+    empty where none is known."""
 
 
 NEMO_STARTS = (b"Copying Trainer's 'max_steps'", b"restart_count=")
-NEMO_ENDS = (b"`Trainer.fit` stopped: `max_steps=", b"`Trainer.fit` stopped: `max_epochs=")
+NEMO_ENDS = (
+    b"`Trainer.fit` stopped: `max_steps=",
+    b"`Trainer.fit` stopped: `max_epochs=",
+)
 
 SEPARATORS = (b"train_samples_per_second",)
 """Starts that stand in a record itself, so that the next record is of another run."""
@@ -87,27 +93,40 @@ DIALECTS = {
     ),
     "maxtext": Dialect(
         first_step=0,
-        markers=(b"completed step",),  # without the colon, before which a colour may end
+        markers=(
+            b"completed step",
+        ),  # without the colon, before which a colour may end
         starts=(b"Config param steps: ",),
         total=rb"Config param steps: (\d{1,15})[ \t]*[\r\n]",
         documented=r"completed step: \d+, seconds: ",
     ),
     "megatron": Dialect(
         first_step=1,
-        markers=(b"iteration  ", b"iteration (", b"Step Time : "),  # with two blanks: NeMo 2 has one, in every step
+        markers=(
+            b"iteration  ",
+            b"iteration (",
+            b"Step Time : ",
+        ),  # with two blanks: NeMo 2 has one, in every step
         starts=(
-            b"-------------------- arguments --------------------",  # Megatron's has more dashes
+            # Megatron's has more dashes
+            b"-------------------- arguments --------------------",
             b"time to initialize megatron (seconds): ",
             b"> building train, validation, and test datasets ...",
         ),
-        ends=(b"[after training is done] datetime: ", b"[exiting program at iteration "),
+        ends=(
+            b"[after training is done] datetime: ",
+            b"[exiting program at iteration ",
+        ),
         ends_divide=False,
         exact_zero=True,
     ),
     "torchtitan": Dialect(
         first_step=1,
         markers=(b"tps: ",),
-        starts=(b"Trainer is initialized with local batch size ", b"Training starts at step "),
+        starts=(
+            b"Trainer is initialized with local batch size ",
+            b"Training starts at step ",
+        ),
         ends=(b"Training completed",),
         total=rb"Train(?:er|ing) [^\r\n]{1,400}?, total steps (\d{1,15}) \(",
         ends_divide=False,
@@ -145,8 +164,13 @@ DIALECTS = {
         first_step=1,
         markers=(b'current_steps": ', b"global_step/max_steps"),
         starts=(b"***** Running training *****",),
-        # LLaMA-Factory's last record has neither loss nor runtime, and its steps are more than those of the one before.
-        ends=(b"'train_runtime': ", b'"train_runtime": ', b'"percentage": 100.0, "elapsed_time": '),
+        # LLaMA-Factory's last record has neither loss nor runtime, and its steps are
+        # more than those of the one before.
+        ends=(
+            b"'train_runtime': ",
+            b'"train_runtime": ',
+            b'"percentage": 100.0, "elapsed_time": ',
+        ),
         ends_divide=False,
         exact_zero=True,
     ),
@@ -171,31 +195,45 @@ DIALECTS = {
 _PLAIN = Dialect(first_step=0, markers=())
 
 REGEX = "regex"
-"""What a baseline file calls the dialect that it defines itself; its name is then that of `name_regex_dialect`."""
+"""What a baseline file calls the dialect that it defines itself; its name is then that
+of `name_regex_dialect`."""
 
 
 def get_dialect(name: str | None) -> Dialect:
-    """Return the dialect of this name; of one that a baseline file defines, or of none, one without peculiarities."""
+    """Return the dialect of this name; of one that a baseline file defines, or of none,
+    one without peculiarities."""
     return DIALECTS.get(name or "", _PLAIN)
 
 
 def name_regex_dialect(recipe: str, release: str) -> str:
-    """Return the name of the dialect that the baseline file of a recipe defines, such as `regex:mine-1.0`."""
+    """Return the name of the dialect that the baseline file of a recipe defines, such
+    as `regex:mine-1.0`."""
     return f"{REGEX}:{recipe}-{release}"
 
 
-# --- regular expressions of baseline files: in time linear in the text, whatever somebody writes ----------
+# --- regular expressions of baseline files: in time linear in the text, whatever somebo
 
 TIMED = (("seconds",), ("elapsed",), ("rate", "amount"), ("stamp",))
-"""The groups of which a pattern needs one row, beside `step`: what says how long a step took. The first row counts."""
+"""The groups of which a pattern needs one row, beside `step`: what says how long a step
+took. The first row counts."""
 
 APART = ("testing", "saving")
-"""The groups for time that `seconds` contains and that trains nothing: an evaluation, and a checkpoint."""
+"""The groups for time that `seconds` contains and that trains nothing: an evaluation,
+and a checkpoint."""
 
 GROUPS = (
     *("step", *(name for row in TIMED for name in row)),
     *APART,
-    *("unit", "tflops", "loss", "grad_norm", "tokens", "total", "batch", "memory_bytes"),
+    *(
+        "unit",
+        "tflops",
+        "loss",
+        "grad_norm",
+        "tokens",
+        "total",
+        "batch",
+        "memory_bytes",
+    ),
     *("throughput", "learning_rate", "step_tokens", "target_tokens", "consumed_tokens"),
 )
 """The groups of a pattern: what a line says of a step."""
@@ -205,13 +243,15 @@ UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0}
 """The seconds in each unit of time; RATE is that of a printed rate."""
 
 _TOKEN = re.compile(
-    r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^\]\\])*\]|\(\?P?<(?P<name>\w+)>|\(|\)", re.DOTALL
+    r"\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?[a-z]+:\]|[^\]\\])*\]|\(\?P?<(?P<name>\w+)>|\(|\)",
+    re.DOTALL,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class NamedGroup:
-    """A named group of a pattern, with the characters of the pattern that stand directly before and after it."""
+    """A named group of a pattern, with the characters of the pattern that stand
+    directly before and after it."""
 
     name: str
     before: str
@@ -221,14 +261,17 @@ class NamedGroup:
 
 
 def find_timed(names: Collection[str]) -> tuple[str, ...]:
-    """Return which of the groups of a pattern say how long a step took, none where it lacks them."""
+    """Return which of the groups of a pattern say how long a step took, none where it
+    lacks them."""
     return next((row for row in TIMED if all(name in names for name in row)), ())
 
 
 def compile_pattern(pattern: str, *, shipped: bool = False) -> Any:
-    """Return a pattern over bytes; ValueError says what RE2 refuses, or that it is not installed.
+    """Return a pattern over bytes; ValueError says what RE2 refuses, or that it is not
+    installed.
 
-    One that is shipped needs no RE2: it is written so that the time it takes grows with the text alone.
+    One that is shipped needs no RE2: it is written so that the time it takes grows with
+    the text alone.
     """
     if shipped:
         try:
@@ -254,7 +297,8 @@ def compile_pattern(pattern: str, *, shipped: bool = False) -> Any:
 
 
 def find_named_groups(pattern: str) -> Iterator[NamedGroup]:
-    """Yield the named groups of a pattern that compiles, in the order in which they end."""
+    """Yield the named groups of a pattern that compiles, in the order in which they
+    end."""
     begun: list[tuple[str | None, int]] = []
     for token in _TOKEN.finditer(pattern):
         if token[0] == ")" and begun:
@@ -262,7 +306,9 @@ def find_named_groups(pattern: str) -> Iterator[NamedGroup]:
             if name is not None:
                 after = pattern[token.end() :].removeprefix("\\")
                 up_to = pattern[: token.end()] + ")" * len(begun)
-                yield NamedGroup(name, pattern[place - 1 : place] if place else "", after[:1], up_to)
+                yield NamedGroup(
+                    name, pattern[place - 1 : place] if place else "", after[:1], up_to
+                )
         elif token[0].startswith("("):
             begun.append((token["name"], token.start()))
 

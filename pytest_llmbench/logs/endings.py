@@ -1,4 +1,5 @@
-"""How a log says that it ended: lines of Slurm, of a crash or a time-out, tracebacks; and which is the cause."""
+"""How a log says that it ended: lines of Slurm, of a crash or a time-out, tracebacks;
+and which is the cause."""
 
 from __future__ import annotations
 
@@ -8,14 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from pytest_llmbench.core.log_records import Ending, EndingCode, ParsedLog, Quote, Segment
+from pytest_llmbench.core.log_records import (
+    Ending,
+    EndingCode,
+    ParsedLog,
+    Quote,
+    Segment,
+)
 from pytest_llmbench.logs.recognisers import ENDING_MARKERS, find_endings
 from pytest_llmbench.logs.scan import REACH_BACK, ByteChunk, Hit
 from pytest_llmbench.logs.step_records import find_line_stop, make_printable, read_rank
 from pytest_llmbench.logs.tracebacks import HEAD, Traceback, Tracebacks
 
-# What a log says, stronger causes first; of a crash, an exception and NCCL's time-out in one log the first counts.
-CODES = tuple(code for code in EndingCode if code not in (EndingCode.CUT, EndingCode.UNREADABLE))
+# What a log says, stronger causes first; of a crash, an exception and NCCL's time-out
+# in one log the first counts.
+CODES = tuple(
+    code for code in EndingCode if code not in (EndingCode.CUT, EndingCode.UNREADABLE)
+)
 
 # Somebody ended the whole run.
 DECISIONS = (
@@ -49,35 +59,61 @@ class Sign(NamedTuple):
     """A line or a traceback that says how a log ended."""
 
     ending: Ending
-    line: int  # where it stands: the head of a traceback, whose ending is on the line of its exception
+    # where it stands: the head of a traceback, whose ending is on the line of its
+    # exception
+    line: int
     kind: str = ""  # what a traceback raised, without the message
     unread: bool = False  # whether it is no more than the head of a traceback
 
 
 def choose_cause(signs: Sequence[Sign]) -> Ending | None:
-    """Return the cause among what a log says, with the most telling one of the others beside it."""
+    """Return the cause among what a log says, with the most telling one of the others
+    beside it."""
     if not signs:
         return None
-    waited = min((each.ending.line for each in signs if each.ending.code == EndingCode.NCCL_TIMEOUT), default=0)
+    waited = min(
+        (
+            each.ending.line
+            for each in signs
+            if each.ending.code == EndingCode.NCCL_TIMEOUT
+        ),
+        default=0,
+    )
     first: dict[EndingCode, Ending] = {}
-    # What stands behind NCCL's time-out followed from it, and a head alone says less than an exception.
-    for each in sorted(signs, key=lambda each: (0 < waited < each.ending.line, each.unread, each.ending.line)):
+    # What stands behind NCCL's time-out followed from it, and a head alone says less
+    # than an exception.
+    for each in sorted(
+        signs,
+        key=lambda each: (0 < waited < each.ending.line, each.unread, each.ending.line),
+    ):
         first.setdefault(each.ending.code, each.ending)
     main = _find_cause(first)
-    return replace(main, beside=_find_beside(main, first) or _find_last_raised(main, signs))
+    return replace(
+        main, beside=_find_beside(main, first) or _find_last_raised(main, signs)
+    )
 
 
 def combine_endings(log: Ending | None, error: Ending | None) -> Ending | None:
-    """Return the ending that a log and its standard error tell together; which line was first cannot be told.
+    """Return the ending that a log and its standard error tell together; which line was
+    first cannot be told.
 
-    The failure of a process therefore counts before a time-out of NCCL in the other file.
+    The failure of a process therefore counts before a time-out of NCCL in the other
+    file.
     """
-    if log is None or error is None or log.code not in PLACES:  # a cut log does not know how it ended
+    if (
+        log is None or error is None or log.code not in PLACES
+    ):  # a cut log does not know how it ended
         return error if error is not None else log
-    main, other = sorted((log, error), key=lambda each: (each.went_on, _get_strength(each)))
+    main, other = sorted(
+        (log, error), key=lambda each: (each.went_on, _get_strength(each))
+    )
     if _is_word_of_framework(main) and other.code == EndingCode.STEP_CANCELLED:
         main, other = other, main
-    telling = other.code in (*FAILURES, EndingCode.NCCL_TIMEOUT) and other.code != main.code and not other.went_on
+    telling = (
+        other.code in (*FAILURES, EndingCode.NCCL_TIMEOUT)
+        and other.code != main.code
+        and not other.went_on
+    )
     beside = other if telling else None
     return replace(main, beside=main.beside or beside)
 
@@ -89,14 +125,21 @@ def add_error_ending(log: ParsedLog, error: Ending | None) -> ParsedLog:
     """
     if error is None or (error.before_training and log.segments):
         return log
-    readings = tuple(replace(reading, ending=combine_endings(reading.ending, error)) for reading in log.readings)
+    readings = tuple(
+        replace(reading, ending=combine_endings(reading.ending, error))
+        for reading in log.readings
+    )
     return replace(log, ending=combine_endings(log.ending, error), readings=readings)
 
 
 def _get_strength(ending: Ending) -> float:
-    """Return a number that is lower for a stronger cause. A framework that is told to end calls any reason preemption:
-    Slurm's words say more."""
-    return PLACES[EndingCode.CANCELLED] + 0.5 if _is_word_of_framework(ending) else PLACES[ending.code]
+    """Return a number that is lower for a stronger cause. A framework that is told to
+    end calls any reason preemption: Slurm's words say more."""
+    return (
+        PLACES[EndingCode.CANCELLED] + 0.5
+        if _is_word_of_framework(ending)
+        else PLACES[ending.code]
+    )
 
 
 def _is_word_of_framework(ending: Ending) -> bool:
@@ -110,52 +153,95 @@ def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
     if cancelled is not None:
         if _is_word_of_framework(strongest):
             return cancelled
-        # Slurm cancels a step after a crash as well as by hand: its word counts where all else is what follows from it.
-        follows = [first[code] for code in (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE) if code in first]
+        # Slurm cancels a step after a crash as well as by hand: its word counts where
+        # all else is what follows from it.
+        follows = [
+            first[code]
+            for code in (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE)
+            if code in first
+        ]
         if strongest in follows and cancelled.line < min(each.line for each in follows):
             return cancelled
     if strongest.code not in CRASHES:
         return strongest
-    earliest = min((first[code] for code in CRASHES if code in first), key=lambda each: each.line)
-    if earliest.code == EndingCode.NCCL_TIMEOUT and failed is not None and failed.line < earliest.line:
+    earliest = min(
+        (first[code] for code in CRASHES if code in first), key=lambda each: each.line
+    )
+    if (
+        earliest.code == EndingCode.NCCL_TIMEOUT
+        and failed is not None
+        and failed.line < earliest.line
+    ):
         return failed
     return earliest
 
 
 def _find_last_raised(main: Ending, signs: Sequence[Sign]) -> Ending | None:
-    """Return the last exception of another kind than that of the cause: the run may have survived the first."""
+    """Return the last exception of another kind than that of the cause: the run may
+    have survived the first."""
     if main.code != EndingCode.TRACEBACK:
         return None
     kinds = {"", *(each.kind for each in signs if each.ending is main)}
-    later = [each.ending for each in signs if each.ending.code == main.code and each.kind not in kinds]
-    return max((each for each in later if each.line > main.line), key=lambda each: each.line, default=None)
+    later = [
+        each.ending
+        for each in signs
+        if each.ending.code == main.code and each.kind not in kinds
+    ]
+    return max(
+        (each for each in later if each.line > main.line),
+        key=lambda each: each.line,
+        default=None,
+    )
 
 
 def _find_beside(main: Ending, first: Mapping[EndingCode, Ending]) -> Ending | None:
-    """Return what is worth telling with a cause: what failed before a decision, and what followed from a failure."""
+    """Return what is worth telling with a cause: what failed before a decision, and
+    what followed from a failure."""
     if main.code in DECISIONS:
-        endings = [first[code] for code in (*FAILURES, EndingCode.NCCL_TIMEOUT) if code in first]
-        return min((each for each in endings if each.line < main.line), key=lambda each: each.line, default=None)
+        endings = [
+            first[code]
+            for code in (*FAILURES, EndingCode.NCCL_TIMEOUT)
+            if code in first
+        ]
+        return min(
+            (each for each in endings if each.line < main.line),
+            key=lambda each: each.line,
+            default=None,
+        )
     if main.code == EndingCode.NCCL_TIMEOUT:
-        return min((first[code] for code in FAILURES if code in first), key=lambda each: each.line, default=None)
+        return min(
+            (first[code] for code in FAILURES if code in first),
+            key=lambda each: each.line,
+            default=None,
+        )
     if main.code == EndingCode.STEP_CANCELLED:
         return None
-    after = (EndingCode.PREEMPTED, EndingCode.REQUEUED, EndingCode.CANCELLED, EndingCode.NCCL_TIMEOUT)
+    after = (
+        EndingCode.PREEMPTED,
+        EndingCode.REQUEUED,
+        EndingCode.CANCELLED,
+        EndingCode.NCCL_TIMEOUT,
+    )
     return next((first[code] for code in after if code in first), None)
 
 
 MARKERS = (*ENDING_MARKERS, HEAD)
 
-# A line that goes on beyond what can be seen is read again as far back as this: a pattern may begin there.
+# A line that goes on beyond what can be seen is read again as far back as this: a
+# pattern may begin there.
 LONGEST_PATTERN = 512
 
-# The nodes that a line itself says failed. `ON n1` in `*** STEP 7.0 ON n1 CANCELLED` is only where Slurm wrote it.
+# The nodes that a line itself says failed. `ON n1` in `*** STEP 7.0 ON n1 CANCELLED` is
+# only where Slurm wrote it.
 _FAILED_NODES = re.compile(
     rb"srun: error: Node failure on ([\w.,\[\]-]{1,99})|(?:^|\s)([\w.-]{1,64}) kernel: .{0,99}NVRM: Xid"
 )
 
-SIGNALLED = re.compile(rb"(?:[\w.]+\.)?SignalException\b|.{1,99}killed by signal: Terminated")
-# Exceptions of a process whose peer or child is gone, or that was told to end: another failure came first.
+SIGNALLED = re.compile(
+    rb"(?:[\w.]+\.)?SignalException\b|.{1,99}killed by signal: Terminated"
+)
+# Exceptions of a process whose peer or child is gone, or that was told to end: another
+# failure came first.
 AFTERMATH = re.compile(
     rb"(?:[\w.]+\.)?(?:ChildFailedError|BrokenPipeError|ConnectionResetError|ConnectionAbortedError|DistNetworkError"
     rb"|CalledProcessError|ProcessExitedException)\b"
@@ -169,7 +255,8 @@ EXCEPTION_LENGTH = 200
 
 KEPT = 10_000
 
-# So many steps can still be printed after the cause: another process prints them, or later than they were made.
+# So many steps can still be printed after the cause: another process prints them, or
+# later than they were made.
 LATE_STEPS = 2
 
 
@@ -178,14 +265,17 @@ class Decisive(NamedTuple):
 
     first: int = 0
     near: int = 0  # from here on no more steps follow it than are printed late
-    finished: bool = False  # whether the last attempt is, so that an orderly end says nothing
+    finished: bool = (
+        False  # whether the last attempt is, so that an orderly end says nothing
+    )
 
 
 _EVERY_LINE = Decisive()
 
 
 class Endings:
-    """Collects the lines that say how a log ended: the latest KEPT of each code, so that no log fills the memory."""
+    """Collects the lines that say how a log ended: the latest KEPT of each code, so
+    that no log fills the memory."""
 
     def __init__(self) -> None:
         self._by_code: dict[EndingCode, deque[Ending]] = {}
@@ -193,7 +283,8 @@ class Endings:
         self._tracebacks = Tracebacks()
 
     def take(self, chunk: ByteChunk, hits: Iterable[Hit]) -> None:
-        """Take the lines of markers in the new part of a chunk, and follow its tracebacks."""
+        """Take the lines of markers in the new part of a chunk, and follow its
+        tracebacks."""
         heads = []
         for hit in hits:
             if hit.marker == HEAD:
@@ -204,16 +295,21 @@ class Endings:
 
     @property
     def follows(self) -> bool:
-        """Whether a traceback goes on, so that the next lines matter whatever they hold."""
+        """Whether a traceback goes on, so that the next lines matter whatever they
+        hold."""
         return self._tracebacks.follows
 
     def result(self, decisive: Decisive = _EVERY_LINE) -> Ending | None:
         """Return what ended the log, with what else happened beside it, or None.
 
-        What is followed by more than a few steps counts only where nothing else is found, and is told as doubtful; a
-        warning's traceback does not count there.
+        What is followed by more than a few steps counts only where nothing else is
+        found, and is told as doubtful; a warning's traceback does not count there.
         """
-        signs = [Sign(ending, ending.line) for endings in self._by_code.values() for ending in endings]
+        signs = [
+            Sign(ending, ending.line)
+            for endings in self._by_code.values()
+            for ending in endings
+        ]
         raised = [each for each in self._tracebacks.latest if not each.warned]
         signs += map(_describe_traceback, raised)
         if decisive.finished:
@@ -222,11 +318,18 @@ class Endings:
         if near is not None:
             return near
         of_warnings = {each.head for each in raised if each.below_warning}
-        early = choose_cause([sign for sign in signs if sign.line >= decisive.first and sign.line not in of_warnings])
+        early = choose_cause(
+            [
+                sign
+                for sign in signs
+                if sign.line >= decisive.first and sign.line not in of_warnings
+            ]
+        )
         return early and replace(early, went_on=True)
 
     def find_before_training(self) -> Ending | None:
-        """Return what was found as something that happened before training began, or None."""
+        """Return what was found as something that happened before training began, or
+        None."""
         ending = self.result()
         return ending and replace(ending, went_on=True, before_training=True)
 
@@ -235,16 +338,27 @@ class Endings:
         number, offset = self._read_to
         if number == hit.line and hit.offset < offset:
             return
-        begin = hit.text.rfind(b"\n", max(0, hit.start - REACH_BACK), hit.start) + 1 or max(0, hit.start - REACH_BACK)
+        begin = hit.text.rfind(
+            b"\n", max(0, hit.start - REACH_BACK), hit.start
+        ) + 1 or max(0, hit.start - REACH_BACK)
         stop = find_line_stop(hit.text, hit.start, hit.end)
         shown_whole = stop < hit.end or stop == len(hit.text)
-        self._read_to = hit.line, hit.offset + stop - hit.start - (0 if shown_whole else LONGEST_PATTERN)
+        self._read_to = (
+            hit.line,
+            hit.offset + stop - hit.start - (0 if shown_whole else LONGEST_PATTERN),
+        )
         line = hit.text[begin:stop]
         code = next(find_endings(line), None)
         if code is not None:
             rank, named = _format_rank(read_rank(hit)), _FAILED_NODES.search(line)
             nodes = (named[1] or named[2]).decode() if named else ""
-            ending = Ending(code, make_printable(line, LINE_LENGTH), hit.line, rank=rank, nodes=nodes)
+            ending = Ending(
+                code,
+                make_printable(line, LINE_LENGTH),
+                hit.line,
+                rank=rank,
+                nodes=nodes,
+            )
             self._by_code.setdefault(code, deque(maxlen=KEPT)).append(ending)
 
 
@@ -254,19 +368,28 @@ def name_file(ending: Ending, name: str) -> Ending:
     return replace(ending, file=name, beside=beside)
 
 
-def find_decisive_lines(segments: Sequence[Segment], end_lines: Iterable[int]) -> Decisive:
-    """Return the lines from which on an ending counts: what came before the last attempt ended is no ending of it.
+def find_decisive_lines(
+    segments: Sequence[Segment], end_lines: Iterable[int]
+) -> Decisive:
+    """Return the lines from which on an ending counts: what came before the last
+    attempt ended is no ending of it.
 
-    That is the end mark or last step of a finished attempt, and the first step of an unfinished one.
+    That is the end mark or last step of a finished attempt, and the first step of an
+    unfinished one.
     """
     if not segments:
         return Decisive()
     last = segments[-1]
     if last.finished:
-        line = max((line for line in end_lines if line >= last.first_line), default=last.last_line)
+        line = max(
+            (line for line in end_lines if line >= last.first_line),
+            default=last.last_line,
+        )
         return Decisive(line, line, finished=True)
     late = len(last.steps) - 1 - LATE_STEPS
-    return Decisive(last.first_line, int(last.steps.line[late]) if late > 0 else last.first_line)
+    return Decisive(
+        last.first_line, int(last.steps.line[late]) if late > 0 else last.first_line
+    )
 
 
 def _describe_traceback(traceback: Traceback) -> Sign:
@@ -276,23 +399,41 @@ def _describe_traceback(traceback: Traceback) -> Sign:
         text += f" in `{make_printable(traceback.code, LINE_LENGTH)}`"
     if traceback.last != traceback.first:
         text += f", which led to {make_printable(traceback.last, EXCEPTION_LENGTH)}"
-    ending = Ending(_read_code(traceback), Quote(text), traceback.line, rank=_format_rank(traceback.rank))
+    ending = Ending(
+        _read_code(traceback),
+        Quote(text),
+        traceback.line,
+        rank=_format_rank(traceback.rank),
+    )
     kind = re.split(r": | in `", text, maxsplit=1)[0] if traceback.first else ""
-    return Sign(ending, traceback.head, kind, unread=not (traceback.first or traceback.code))
+    return Sign(
+        ending, traceback.head, kind, unread=not (traceback.first or traceback.code)
+    )
 
 
 def _read_code(traceback: Traceback) -> EndingCode:
     """Return what the exception of a traceback means."""
     if traceback.first.startswith(b"KeyboardInterrupt"):
         return EndingCode.STEP_CANCELLED
-    if AFTERMATH.match(traceback.first) or any(SIGNALLED.match(text) for text in (traceback.first, traceback.last)):
+    if AFTERMATH.match(traceback.first) or any(
+        SIGNALLED.match(text) for text in (traceback.first, traceback.last)
+    ):
         return EndingCode.AFTERMATH
-    codes = {code for text in (traceback.first, traceback.last) for code in find_endings(text)}
-    return min(codes & {*FAILURES, EndingCode.NCCL_TIMEOUT}, key=PLACES.__getitem__, default=EndingCode.TRACEBACK)
+    codes = {
+        code
+        for text in (traceback.first, traceback.last)
+        for code in find_endings(text)
+    }
+    return min(
+        codes & {*FAILURES, EndingCode.NCCL_TIMEOUT},
+        key=PLACES.__getitem__,
+        default=EndingCode.TRACEBACK,
+    )
 
 
 def _format_rank(rank: str) -> str:
-    """Return `rank 52` for the labels `52 rank52`, `task 9` for `9 default3`, other labels as they are."""
+    """Return `rank 52` for the labels `52 rank52`, `task 9` for `9 default3`, other
+    labels as they are."""
     match = re.search(r"\brank(\d+)", rank)
     if match:
         return f"rank {match[1]}"

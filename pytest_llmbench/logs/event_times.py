@@ -1,4 +1,5 @@
-"""Step times of files of metrics, checked against the other numbers of the file: tokens, validations, wall times."""
+"""Step times of files of metrics, checked against the other numbers of the file:
+tokens, validations, wall times."""
 
 from __future__ import annotations
 
@@ -13,30 +14,38 @@ from typing import NamedTuple
 from pytest_llmbench.core.log_records import DropReason
 from pytest_llmbench.logs.step_records import NAN, StepRecord, Tally
 
-# How far a count of steps that follows from tokens may be from a whole number: at least, and as a share of it.
+# How far a count of steps that follows from tokens may be from a whole number: at
+# least, and as a share of it.
 WHOLE, WHOLE_SHARE = 0.05, 0.002
 
-# The wall time of an interval may exceed its time by this share, and by so many seconds for writing the events.
+# The wall time of an interval may exceed its time by this share, and by so many seconds
+# for writing the events.
 LATE_SHARE, LATE_SECONDS = 0.05, 0.05
 
-# From this factor on wall times and step times are not of the same unit, or not of the same steps.
+# From this factor on wall times and step times are not of the same unit, or not of the
+# same steps.
 GROSS = 10.0
 FEWEST_INTERVALS = 3
 # Events that follow each other faster were written afterwards, from other records.
 FASTEST_CLOCK = 0.01
-# A clock is regular: so many of its ratios to the step times are within this factor of their median.
+# A clock is regular: so many of its ratios to the step times are within this factor of
+# their median.
 REGULAR_SHARE, REGULAR_FACTOR = 0.75, 1.5
 UNITS = {"milliseconds": 1e-3, "microseconds": 1e-6}
 # A step takes no longer than the clock shows, and not much less.
 LEAST_OF_UNIT, MOST_OF_UNIT = 0.8, 3.0
 
 
-def restore_divisor(records: Sequence[StepRecord], validations: Mapping[int, float], tally: Tally) -> list[StepRecord]:
-    """Return steps with the mean of each log interval, of times that were divided by the steps of a whole one.
+def restore_divisor(
+    records: Sequence[StepRecord], validations: Mapping[int, float], tally: Tally
+) -> list[StepRecord]:
+    """Return steps with the mean of each log interval, of times that were divided by
+    the steps of a whole one.
 
-    torchtitan's clock begins anew after a validation, but its time is divided as if it had not. How many steps a
-    time is of follows from the tokens, which are counted anew, too, or else from the steps of the validations.
-    `validations` are steps with the time when their validation ended.
+    torchtitan's clock begins anew after a validation, but its time is divided as if it
+    had not. How many steps a time is of follows from the tokens, which are counted
+    anew, too, or else from the steps of the validations. `validations` are steps with
+    the time when their validation ended.
     """
     interval = _find_interval(records)
     if interval == 1:
@@ -46,12 +55,16 @@ def restore_divisor(records: Sequence[StepRecord], validations: Mapping[int, flo
     validated = sorted(validations)
     for place, (before, record) in enumerate(pairwise(records), 1):
         end = bisect_left(validated, record.step)
-        starts = [step for step in validated[max(0, end - 1) : end] if step >= before.step]  # the last one decides
+        starts = [
+            step for step in validated[max(0, end - 1) : end] if step >= before.step
+        ]  # the last one decides
         since = max((before.step, record.step - interval, *starts))
         count = record.step - since
         if counts is None:
             began = validations[since] if since in starts else before.stamp
-            doubt = _compare_clock(record, record.seconds * interval, record.stamp - began)
+            doubt = _compare_clock(
+                record, record.seconds * interval, record.stamp - began
+            )
         else:
             doubt = _compare_counts(record, counts[place], count) if starts else ""
             count = min(count, counts[place])
@@ -61,7 +74,8 @@ def restore_divisor(records: Sequence[StepRecord], validations: Mapping[int, flo
 
 
 def _find_interval(records: Sequence[StepRecord]) -> int:
-    """Return the number of steps of a log interval; the first step is logged besides, whatever it is."""
+    """Return the number of steps of a log interval; the first step is logged besides,
+    whatever it is."""
     gaps = [after.step - before.step for before, after in pairwise(records)]
     if not gaps:
         return 1
@@ -74,35 +88,57 @@ def _find_interval(records: Sequence[StepRecord]) -> int:
 
 
 def _count_by_tokens(records: Sequence[StepRecord], interval: int) -> list[int] | None:
-    """Return the steps since the clock began for each record, None if tokens do not determine them all.
+    """Return the steps since the clock began for each record, None if tokens do not
+    determine them all.
 
-    The rate is of the same clock as the time, so both make the tokens since then; a step has always as many.
+    The rate is of the same clock as the time, so both make the tokens since then; a
+    step has always as many.
     """
     amounts = [record.tokens * record.seconds * interval for record in records]
     if not all(0 < amount < math.inf for amount in amounts):
         return None
     first = records[0].step
-    most = [min(first, interval), *(min(after.step - before.step, interval) for before, after in pairwise(records))]
+    most = [
+        min(first, interval),
+        *(
+            min(after.step - before.step, interval)
+            for before, after in pairwise(records)
+        ),
+    ]
     of_step = [amounts[0]] if first == 1 else []
     for tokens in (*of_step, max(amounts) / interval):
         exact = [amount / tokens for amount in amounts]
         counts = [round(count) for count in exact]
         whole = all(
-            abs(number - count) <= max(WHOLE, WHOLE_SHARE * number) for number, count in zip(exact, counts, strict=True)
+            abs(number - count) <= max(WHOLE, WHOLE_SHARE * number)
+            for number, count in zip(exact, counts, strict=True)
         )
-        if whole and all(1 <= count <= limit for count, limit in zip(counts, most, strict=True)):
+        if whole and all(
+            1 <= count <= limit for count, limit in zip(counts, most, strict=True)
+        ):
             return counts
     return None
 
 
-def _restore_first(record: StepRecord, interval: int, counts: Sequence[int] | None) -> StepRecord:
-    """Return the first record, unchanged where nothing shows how many steps its time is of."""
-    return record if counts is None or record.step < interval else _divide(record, interval, counts[0])
+def _restore_first(
+    record: StepRecord, interval: int, counts: Sequence[int] | None
+) -> StepRecord:
+    """Return the first record, unchanged where nothing shows how many steps its time is
+    of."""
+    return (
+        record
+        if counts is None or record.step < interval
+        else _divide(record, interval, counts[0])
+    )
 
 
 def _divide(record: StepRecord, interval: int, count: int) -> StepRecord:
     """Return a record whose time is the mean of `count` steps, not of `interval`."""
-    return record if count == interval else record._replace(seconds=record.seconds * interval / count)
+    return (
+        record
+        if count == interval
+        else record._replace(seconds=record.seconds * interval / count)
+    )
 
 
 def _compare_counts(record: StepRecord, by_tokens: int, by_validations: int) -> str:
@@ -116,15 +152,16 @@ def _compare_counts(record: StepRecord, by_tokens: int, by_validations: int) -> 
 
 
 def _compare_clock(record: StepRecord, seconds: float, passed: float) -> str:
-    """Return how the wall time contradicts the time of an interval, "" if it does not or there is none."""
+    """Return how the wall time contradicts the time of an interval, "" if it does not
+    or there is none."""
     if not passed > seconds * (1 + LATE_SHARE) + LATE_SECONDS:
         return ""
-    return (
-        f"step {record.step}: its interval took {passed:.4g} s by the times of the events, {seconds:.4g} s by its time"
-    )
+    return f"step {record.step}: its interval took {passed:.4g} s by the times of the events, {seconds:.4g} s by its time"
 
 
-def _tell_interval(record: StepRecord, count: int, steps: int, doubt: str, tally: Tally) -> None:
+def _tell_interval(
+    record: StepRecord, count: int, steps: int, doubt: str, tally: Tally
+) -> None:
     line = record.origin.line
     if doubt:
         tally.add(DropReason.TIMES_DISAGREE, line, doubt, last_line=line)
@@ -133,7 +170,7 @@ def _tell_interval(record: StepRecord, count: int, steps: int, doubt: str, tally
         tally.add(DropReason.PARTLY_TIMED, line, text)
 
 
-# --- units ------------------------------------------------------------------------------------------------
+# --- units ----------------------------------------------------------------------------
 
 
 class Clock(NamedTuple):
@@ -145,10 +182,12 @@ class Clock(NamedTuple):
 
 
 def convert_unit(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return steps with times in seconds, where their wall times show that they were written in another unit.
+    """Return steps with times in seconds, where their wall times show that they were
+    written in another unit.
 
-    MindFormers writes milliseconds under Megatron's name of seconds. Its rates are no TFLOP/s then, and left out.
-    Wall times that differ by a factor of ten or more and fit no unit are a contradiction.
+    MindFormers writes milliseconds under Megatron's name of seconds. Its rates are no
+    TFLOP/s then, and left out. Wall times that differ by a factor of ten or more and
+    fit no unit are a contradiction.
     """
     clock = _read_clock(records)
     if clock is None or 1 / GROSS <= clock.ratio <= GROSS:
@@ -163,7 +202,13 @@ def convert_unit(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord
             text = f"{shown} are {name}, for {clock_text}"
             tally.add(DropReason.OTHER_UNIT, first, text, len(records))
             return [_convert(record, unit) for record in records]
-    tally.add(DropReason.TIMES_DISAGREE, first, f"a step of {shown} s, but {clock_text}", len(records), last_line=last)
+    tally.add(
+        DropReason.TIMES_DISAGREE,
+        first,
+        f"a step of {shown} s, but {clock_text}",
+        len(records),
+        last_line=last,
+    )
     return list(records)
 
 
@@ -172,17 +217,28 @@ def _read_clock(records: Sequence[StepRecord]) -> Clock | None:
     intervals = [
         ((after.stamp - before.stamp) / (after.step - before.step), after.seconds)
         for before, after in pairwise(records)
-        if after.possible and after.step > before.step and math.isfinite(after.stamp - before.stamp)
+        if after.possible
+        and after.step > before.step
+        and math.isfinite(after.stamp - before.stamp)
     ]
     if len(intervals) < FEWEST_INTERVALS:
         return None
     ratios = [wall / seconds for wall, seconds in intervals]
     ratio = median(ratios)
-    alike = sum(ratio / REGULAR_FACTOR <= each <= ratio * REGULAR_FACTOR for each in ratios)
-    return Clock(ratio, alike >= REGULAR_SHARE * len(ratios), median(wall for wall, _ in intervals))
+    alike = sum(
+        ratio / REGULAR_FACTOR <= each <= ratio * REGULAR_FACTOR for each in ratios
+    )
+    return Clock(
+        ratio,
+        alike >= REGULAR_SHARE * len(ratios),
+        median(wall for wall, _ in intervals),
+    )
 
 
 def _convert(record: StepRecord, unit: float) -> StepRecord:
-    """Return a record with its time in seconds; a whole number of a unit is rounded to it."""
+    """Return a record with its time in seconds; a whole number of a unit is rounded to
+    it."""
     resolution = unit if record.seconds == int(record.seconds) else record.resolution
-    return record._replace(seconds=record.seconds * unit, resolution=resolution, tflops=NAN)
+    return record._replace(
+        seconds=record.seconds * unit, resolution=resolution, tflops=NAN
+    )

@@ -1,4 +1,5 @@
-"""The facts of a log beside its steps; among them its start and the versions of its run."""
+"""The facts of a log beside its steps; among them its start and the versions of its
+run."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ from typing import Protocol
 
 from pytest_llmbench.logs import training_lines
 from pytest_llmbench.logs.checkpoints import CheckpointLines
-from pytest_llmbench.logs.recognisers import CHECKPOINTS, LINE_HEAD, STATED_MARKERS, VERSIONS, VersionRow
+from pytest_llmbench.logs.recognisers import (
+    CHECKPOINTS,
+    LINE_HEAD,
+    STATED_MARKERS,
+    VERSIONS,
+    VersionRow,
+)
 from pytest_llmbench.logs.scan import REACH_BACK, ByteChunk, Hit, find_line_begin
 from pytest_llmbench.logs.stated_facts import Statements
 from pytest_llmbench.logs.training_lines import TrainingLines
@@ -24,12 +31,14 @@ HEAD = re.compile(LINE_HEAD)
 # What stands before the time of a log record, wherever the record stands.
 MARK = re.compile(rb"(?:\[NeMo [A-Z] |\[titan\] |\bDLL |\] datetime: )\Z")
 
-# No log is silent for longer: what is older than the next time by more is the age of an image or a data set.
+# No log is silent for longer: what is older than the next time by more is the age of an
+# image or a data set.
 STALE = timedelta(days=30)
 
 
 class StartTime:
-    """Finds when a log starts: the first time of a log record that is not STALE. `time` is None where there is none."""
+    """Finds when a log starts: the first time of a log record that is not STALE. `time`
+    is None where there is none."""
 
     def __init__(self) -> None:
         self.time: datetime | None = None
@@ -48,7 +57,8 @@ class StartTime:
 
 
 def iterate_timestamps(chunk: ByteChunk) -> Iterator[datetime]:
-    """Yield the times of log records that begin in the new part of a chunk, as printed: without a time zone."""
+    """Yield the times of log records that begin in the new part of a chunk, as printed:
+    without a time zone."""
     limit = min(chunk.stop + TIMESTAMP_LENGTH, len(chunk.text))
     for match in TIMESTAMP.finditer(chunk.text, chunk.start, limit):
         if match.start() >= chunk.stop:
@@ -62,11 +72,14 @@ def iterate_timestamps(chunk: ByteChunk) -> Iterator[datetime]:
 
 
 def _begins_record(chunk: ByteChunk, place: int) -> bool:
-    """Tell whether a time stands where log records have it, and not inside a sentence."""
+    """Tell whether a time stands where log records have it, and not inside a
+    sentence."""
     prefix = chunk.text[max(0, place - REACH_BACK) : place]
     begin = find_line_begin(prefix, 0, len(prefix))
     in_long_line = begin == 0 and chunk.offset + place > REACH_BACK
-    return bool((not in_long_line and HEAD.fullmatch(prefix, begin)) or MARK.search(prefix))
+    return bool(
+        (not in_long_line and HEAD.fullmatch(prefix, begin)) or MARK.search(prefix)
+    )
 
 
 class Versions:
@@ -79,7 +92,8 @@ class Versions:
         self._values: dict[VersionRow, tuple[str, ...] | None] = {}
 
     def add(self, hit: Hit) -> None:
-        """Add the versions at a marker, unless it is so far into the log that another run may print them."""
+        """Add the versions at a marker, unless it is so far into the log that another
+        run may print them."""
         for row, values in VERSIONS.read(hit):
             if self._values.setdefault(row, values) != values:
                 self._values[row] = None

@@ -1,4 +1,5 @@
-"""What one line says of the time of a step: printed, as a rate, as the time so far, or by its time stamp alone."""
+"""What one line says of the time of a step: printed, as a rate, as the time so far, or
+by its time stamp alone."""
 
 from __future__ import annotations
 
@@ -29,12 +30,16 @@ class LineTime(NamedTuple):
 
 
 def read_line_time(
-    timed: tuple[str, ...], values: Mapping[str, bytes], scales: Mapping[str, float], unit: str
+    timed: tuple[str, ...],
+    values: Mapping[str, bytes],
+    scales: Mapping[str, float],
+    unit: str,
 ) -> LineTime | None:
-    """Return what the groups of a row of `dialects.TIMED` say; None where the stamp, or a unit in the line, is none.
+    """Return what the groups of a row of `dialects.TIMED` say; None where the stamp, or
+    a unit in the line, is none.
 
-    values: the numbers without their letters, and the texts of `stamp` and `unit`. scales: what letters multiply them
-    with. unit: that of a line that names none.
+    values: the numbers without their letters, and the texts of `stamp` and `unit`.
+    scales: what letters multiply them with. unit: that of a line that names none.
     """
     if timed == ("stamp",):
         return read_stamp(values["stamp"])
@@ -49,26 +54,40 @@ def read_line_time(
     if unit not in (*UNITS, RATE):
         return None
     seconds, resolution = convert_seconds(number, place, unit)
-    return LineTime(NAN, resolution, seconds) if name == "elapsed" else LineTime(seconds, resolution)
+    return (
+        LineTime(NAN, resolution, seconds)
+        if name == "elapsed"
+        else LineTime(seconds, resolution)
+    )
 
 
 def read_stamp(text: bytes) -> LineTime | None:
-    """Return a date and time as seconds since a fixed moment; None for what is none, or is of a named time zone."""
+    """Return a date and time as seconds since a fixed moment; None for what is none, or
+    is of a named time zone."""
     match = STAMP.fullmatch(text)
     if match is None:
         return None
-    date, time, part = match["date"].decode(), match["time"].decode(), match["part"] or b""
+    date, time, part = (
+        match["date"].decode(),
+        match["time"].decode(),
+        match["part"] or b"",
+    )
     if "/" in date:
         date = f"{date[6:]}-{date[:2]}-{date[3:5]}"
     try:
         moment = datetime.fromisoformat(f"{date}T{time}").replace(tzinfo=UTC)
     except ValueError:
         return None  # digits that are no date
-    return LineTime(NAN, 10.0 ** -len(part), moment.timestamp() + float(b"0." + part if part else b"0"))
+    return LineTime(
+        NAN,
+        10.0 ** -len(part),
+        moment.timestamp() + float(b"0." + part if part else b"0"),
+    )
 
 
 def convert_seconds(value: float, place: float, unit: str) -> tuple[float, float]:
-    """Return a printed time or rate as seconds, with one unit in its last place; a rate of zero never ends a step."""
+    """Return a printed time or rate as seconds, with one unit in its last place; a rate
+    of zero never ends a step."""
     if not math.isfinite(value):
         return (value if unit != RATE else NAN), 0.0
     if unit != RATE:

@@ -23,7 +23,8 @@ LARGEST = 8 << 20
 """Bytes that are looked at for the lines; lines beyond them are left out."""
 
 MOST = 1 << 29  # about a second, and 20 of bzip2
-"""Bytes of an archive that are passed for the lines of all its logs; of a larger one none is shown."""
+"""Bytes of an archive that are passed for the lines of all its logs; of a larger one
+none is shown."""
 
 Place = tuple[Path, int]
 """A log and the number of a line of it, from 1."""
@@ -37,25 +38,35 @@ class Excerpt(NamedTuple):
 
 
 def read_excerpts(places: Iterable[Place]) -> dict[Place, Excerpt]:
-    """Return at most 40 lines around each place, and the number of the first; each archive is passed once.
+    """Return at most 40 lines around each place, and the number of the first; each
+    archive is passed once.
 
-    A place is left out where there is nothing to be read: a log of another machine, or gone since it was judged.
+    A place is left out where there is nothing to be read: a log of another machine, or
+    gone since it was judged.
     """
     by_place: dict[Place, Excerpt | None] = {}
     packed: dict[Path, dict[Path, int]] = defaultdict(dict)
     for log, line in places:
         archive = find_archive(log)
         if archive is None:
-            by_place[log, line] = _cut_excerpt(Stream(files.read_blocks(log), log), line)
+            by_place[log, line] = _cut_excerpt(
+                Stream(files.read_blocks(log), log), line
+            )
         else:
             packed[archive][log] = line
     for archive, lines in packed.items():
-        by_place |= {(log, lines[log]): excerpt for log, excerpt in _read_packed(archive, lines).items()}
+        by_place |= {
+            (log, lines[log]): excerpt
+            for log, excerpt in _read_packed(archive, lines).items()
+        }
     return {place: excerpt for place, excerpt in by_place.items() if excerpt}
 
 
-def _read_packed(archive: Path, lines: Mapping[Path, int]) -> dict[Path, Excerpt | None]:
-    """Return what stands around a line of each log in an archive; nothing where it is too large to be passed."""
+def _read_packed(
+    archive: Path, lines: Mapping[Path, int]
+) -> dict[Path, Excerpt | None]:
+    """Return what stands around a line of each log in an archive; nothing where it is
+    too large to be passed."""
     passed = 0
 
     def read_within(blocks: Iterable[bytes]) -> Iterator[bytes]:
@@ -68,7 +79,9 @@ def _read_packed(archive: Path, lines: Mapping[Path, int]) -> dict[Path, Excerpt
 
     by_log: dict[Path, Excerpt | None] = {}
     try:
-        for log, data in read_unlisted(archive, read_within(Stream(files.read_blocks(archive), archive)), lines):
+        for log, data in read_unlisted(
+            archive, read_within(Stream(files.read_blocks(archive), archive)), lines
+        ):
             by_log[log] = _cut_excerpt(read_within(Stream(data, log)), lines[log])
     except LogError:
         pass  # what was whole before that was judged, too
@@ -76,7 +89,8 @@ def _read_packed(archive: Path, lines: Mapping[Path, int]) -> dict[Path, Excerpt
 
 
 def _cut_excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
-    """Return the lines of a text around one of them, None where it does not have it or cannot be read."""
+    """Return the lines of a text around one of them, None where it does not have it or
+    cannot be read."""
     first = max(line - BEFORE, 1)
     try:
         data, skipped = _take_around(blocks, first, line + AFTER)
@@ -90,7 +104,8 @@ def _cut_excerpt(blocks: Iterable[bytes], line: int) -> Excerpt | None:
 
 
 def _take_around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes, int]:
-    """Return the text of the blocks that hold these lines, and how many line breaks stand before it."""
+    """Return the text of the blocks that hold these lines, and how many line breaks
+    stand before it."""
     pieces, size, passed, skipped = list[bytes](), 0, 0, 0
     for block in _split_pieces(blocks):
         breaks = block.count(b"\n")
@@ -107,10 +122,17 @@ def _take_around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes,
 def _split_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the blocks, none of them larger than what may be looked at."""
     for block in blocks:
-        yield from (block[begin : begin + LARGEST] for begin in range(0, len(block), LARGEST))
+        yield from (
+            block[begin : begin + LARGEST] for begin in range(0, len(block), LARGEST)
+        )
 
 
 def _show(line: bytes) -> str:
-    """Return a line as text: tabs as spaces, what cannot be printed escaped, the rest of a long one left out."""
+    """Return a line as text: tabs as spaces, what cannot be printed escaped, the rest
+    of a long one left out."""
     text = line[: 4 * WIDEST].decode("utf-8", "replace").rstrip("\r").expandtabs(8)
-    return formatting.escape(text if len(text) <= WIDEST and len(line) <= 4 * WIDEST else f"{text[: WIDEST - 3]}...")
+    return formatting.escape(
+        text
+        if len(text) <= WIDEST and len(line) <= 4 * WIDEST
+        else f"{text[: WIDEST - 3]}..."
+    )

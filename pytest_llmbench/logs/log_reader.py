@@ -1,4 +1,5 @@
-"""Read a whole log: bytes in, columns of steps out, with what was dropped and how it ended."""
+"""Read a whole log: bytes in, columns of steps out, with what was dropped and how it
+ended."""
 
 from __future__ import annotations
 
@@ -20,7 +21,15 @@ from pytest_llmbench.logs.dialect_reader import load_reader
 from pytest_llmbench.logs.dialect_table import DIALECTS
 from pytest_llmbench.logs.endings import LATE_STEPS, Decisive, Endings, name_file
 from pytest_llmbench.logs.endings import MARKERS as ENDING_MARKERS
-from pytest_llmbench.logs.scan import REACH, REACH_BACK, ByteChunk, Hit, MarkerSearch, find_markers, iterate_chunks
+from pytest_llmbench.logs.scan import (
+    REACH,
+    REACH_BACK,
+    ByteChunk,
+    Hit,
+    MarkerSearch,
+    find_markers,
+    iterate_chunks,
+)
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.compressed import Stream, is_made_text
 from pytest_llmbench.logs.sources.metric_files import FIRST_LINE
@@ -36,20 +45,23 @@ LARGE = 8 << 20
 # Bytes of a file from which on the engine for large ones pays whatever stands in it.
 SURELY_LARGE = 64 << 20
 
-# Bytes of a log from which on it is not searched again for the dialects that are shipped: traces have gigabytes.
+# Bytes of a log from which on it is not searched again for the dialects that are
+# shipped: traces have gigabytes.
 LARGEST_TRIED = 256 << 20
 
-# Bytes that are searched at once: they stay in the cache of a core while they are read, searched and counted.
+# Bytes that are searched at once: they stay in the cache of a core while they are read,
+# searched and counted.
 BLOCK = 1 << 19
 
 # What a thread looks at before it asks for more.
 STRIDE = 8 * BLOCK
 
-# So many strides each thread may be ahead: of what it saw only the places of markers are kept.
+# So many strides each thread may be ahead: of what it saw only the places of markers
+# are kept.
 AHEAD = 2
 
-# So many bytes at the beginning of a text are all in its fingerprint, and then the first SAMPLE of every SPAN: copies
-# are told apart without hashing gigabytes.
+# So many bytes at the beginning of a text are all in its fingerprint, and then the
+# first SAMPLE of every SPAN: copies are told apart without hashing gigabytes.
 WHOLE = 1 << 20
 SPAN = 1 << 18
 SAMPLE = 4096
@@ -60,17 +72,22 @@ TRAINING_MARKERS = frozenset((*STEP_MARKERS, *STARTS, *BARS))
 
 # A progress bar of Lightning, also one without values.
 EPOCH = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
-# One that says nothing of what it is of: Trainer's. Those of downloads and data have a word before them.
+# One that says nothing of what it is of: Trainer's. Those of downloads and data have a
+# word before them.
 BAR = re.compile(rb"[ \t]*\d{1,3}%\|[^|\r\n]*\| *\d{1,15}/\d{1,15} \[")
 
 
-def parse_blocks(blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()) -> ParsedLog:
-    """Return what a log says, from its bytes in blocks of any size; fingerprint and size_bytes are left empty.
+def parse_blocks(
+    blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()
+) -> ParsedLog:
+    """Return what a log says, from its bytes in blocks of any size; fingerprint and
+    size_bytes are left empty.
 
     `extra` are the dialects that baseline files define.
 
-    No content is an error: what cannot be read as a step is no step, and is in `dropped` if it looks like one. The only
-    exception are more attempts than fit into memory: LogError.
+    No content is an error: what cannot be read as a step is no step, and is in
+    `dropped` if it looks like one. The only exception are more attempts than fit into
+    memory: LogError.
     """
     collector = LogCollector(extra)
     for chunk in iterate_chunks(blocks):
@@ -78,20 +95,26 @@ def parse_blocks(blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()) ->
     return collector.result()
 
 
-def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threads: int = 0) -> ParsedLog:
-    """Return what a log says, with the fingerprint and size of its text; LogError if it cannot be read.
+def read_log(
+    source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threads: int = 0
+) -> ParsedLog:
+    """Return what a log says, with the fingerprint and size of its text; LogError if it
+    cannot be read.
 
-    A compressed log is decompressed, whatever its name, so that all copies of a log have one fingerprint. Where its
-    data are cut, what was left of them is read, and its ending says so unless the log itself says how it ended.
+    A compressed log is decompressed, whatever its name, so that all copies of a log
+    have one fingerprint. Where its data are cut, what was left of them is read, and its
+    ending says so unless the log itself says how it ended.
 
-    A large file is searched by this many threads, by default one for each core. Where no step is found, those of the
-    dialects that are shipped are looked for.
+    A large file is searched by this many threads, by default one for each core. Where
+    no step is found, those of the dialects that are shipped are looked for.
     """
     tries = _list_tries(tuple(extra))
     if isinstance(source, Stream):
         return _read_stream(source, tries)
     with files.File(source) as file:
-        streamed = file.size < LARGE or is_made_text(source.name, file.read(0, min(file.size, FIRST_LINE)))
+        streamed = file.size < LARGE or is_made_text(
+            source.name, file.read(0, min(file.size, FIRST_LINE))
+        )
         logs = []
         for tried in tries:
             if streamed:
@@ -103,15 +126,21 @@ def read_log(source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threa
         return _choose_log(logs)
 
 
-def _read_large(file: files.File, definitions: Sequence[RegexDialect], threads: int) -> ParsedLog:
+def _read_large(
+    file: files.File, definitions: Sequence[RegexDialect], threads: int
+) -> ParsedLog:
     collector = LogCollector(definitions)
     fingerprint = _take_file(file, collector, threads)
-    return replace(collector.result(), fingerprint=fingerprint.digest(file.size), size_bytes=file.size)
+    return replace(
+        collector.result(),
+        fingerprint=fingerprint.digest(file.size),
+        size_bytes=file.size,
+    )
 
 
 def _choose_log(logs: Sequence[ParsedLog]) -> ParsedLog:
-    """Return the one with steps, else the first: why a definition that nobody asked for finds none tells nobody
-    anything."""
+    """Return the one with steps, else the first: why a definition that nobody asked for
+    finds none tells nobody anything."""
     return logs[-1] if logs[-1].dialect is not None else logs[0]
 
 
@@ -122,11 +151,17 @@ def _list_tries(definitions: Sequence[RegexDialect]) -> list[tuple[RegexDialect,
 
 
 def read_ending(source: Path | Stream) -> Ending | None:
-    """Return how a standard error says that the job ended, or None; LogError if it cannot be read.
+    """Return how a standard error says that the job ended, or None; LogError if it
+    cannot be read.
 
-    What stands there only before training began, by the lines that tell of that, ended no run with steps.
+    What stands there only before training began, by the lines that tell of that, ended
+    no run with steps.
     """
-    stream = source if isinstance(source, Stream) else Stream(files.read_blocks(source), source)
+    stream = (
+        source
+        if isinstance(source, Stream)
+        else Stream(files.read_blocks(source), source)
+    )
     endings, training = Endings(), Training()
     for chunk in iterate_chunks(stream):
         hits = find_markers(chunk, (*ENDING_MARKERS, *TRAINING_MARKERS))
@@ -136,7 +171,9 @@ def read_ending(source: Path | Stream) -> Ending | None:
     return ending and name_file(ending, stream.path.name)
 
 
-def _read_stream(stream: Stream, tries: Sequence[tuple[RegexDialect, ...]]) -> ParsedLog:
+def _read_stream(
+    stream: Stream, tries: Sequence[tuple[RegexDialect, ...]]
+) -> ParsedLog:
     fingerprint = Fingerprint()
     size = 0
     kept: list[bytes] = []  # nothing of a stream can be read twice else
@@ -159,15 +196,19 @@ def _read_stream(stream: Stream, tries: Sequence[tuple[RegexDialect, ...]]) -> P
 
 
 def _add_cut_ending(log: ParsedLog, stream: Stream) -> ParsedLog:
-    """Return a log with what became of its file as its ending, unless it says itself how it ended."""
+    """Return a log with what became of its file as its ending, unless it says itself
+    how it ended."""
     problem = f"the {stream.method} data of {stream.path.name} end before their end: copy or compress the log again"
     cut = Ending(EndingCode.CUT, NO_QUOTE, log.lines, problem)
-    readings = tuple(replace(reading, ending=reading.ending or cut) for reading in log.readings)
+    readings = tuple(
+        replace(reading, ending=reading.ending or cut) for reading in log.readings
+    )
     return replace(log, ending=log.ending or cut, readings=readings)
 
 
 class Training:
-    """The lines of one file that tell of training, in order: the first of them, and the last few."""
+    """The lines of one file that tell of training, in order: the first of them, and the
+    last few."""
 
     def __init__(self) -> None:
         self._first = 0
@@ -181,7 +222,8 @@ class Training:
                 self._last.append(hit.line)
 
     def find_decisive(self) -> Decisive:
-        """Return from which line on an ending counts, as `endings.find_decisive_lines` does for a log with steps."""
+        """Return from which line on an ending counts, as `endings.find_decisive_lines`
+        does for a log with steps."""
         full = len(self._last) > LATE_STEPS
         return Decisive(self._first, self._last[0] if full else self._first)
 
@@ -191,14 +233,18 @@ class Training:
         if hit.marker in BARS:
             return bool(BAR.match(get_line_before(hit)))
         records = load_reader(STEP_MARKERS[hit.marker]).read_records(hit, "")
-        return any(isinstance(record, StepRecord) for record in records) or bool(EPOCH.match(hit.text, hit.start))
+        return any(isinstance(record, StepRecord) for record in records) or bool(
+            EPOCH.match(hit.text, hit.start)
+        )
 
 
 class Fingerprint:
-    """Size and a checksum of samples of a text that is taken in order: equal for copies of it, however compressed.
+    """Size and a checksum of samples of a text that is taken in order: equal for copies
+    of it, however compressed.
 
-    Others of the same size differ with near certainty where they differ in a sample; in a longer text they need not, so
-    whoever looks for copies compares what was read from them as well.
+    Others of the same size differ with near certainty where they differ in a sample; in
+    a longer text they need not, so whoever looks for copies compares what was read from
+    them as well.
     """
 
     def __init__(self) -> None:
@@ -217,7 +263,9 @@ class Fingerprint:
 def take_sample(offset: int, data: bytes | memoryview) -> bytes:
     """Return what counts of the bytes at a place of a text."""
     begins = (offset, *range(offset - offset % SPAN + SPAN, offset + len(data), SPAN))
-    return b"".join(data[begin - offset : begin - offset + _count_bytes(begin)] for begin in begins)
+    return b"".join(
+        data[begin - offset : begin - offset + _count_bytes(begin)] for begin in begins
+    )
 
 
 def _count_bytes(offset: int) -> int:
@@ -239,9 +287,11 @@ class ScannedPiece(NamedTuple):
 
 
 def _take_file(file: files.File, collector: LogCollector, threads: int) -> Fingerprint:
-    """Give a collector all that matters in a large file, which threads search ahead of it; return its fingerprint.
+    """Give a collector all that matters in a large file, which threads search ahead of
+    it; return its fingerprint.
 
-    Parts without markers are never read as lines. LogError where the file changed meanwhile.
+    Parts without markers are never read as lines. LogError where the file changed
+    meanwhile.
     """
     head = file.read(0, min(file.size, BLOCK))
     fingerprint = Fingerprint()
@@ -250,12 +300,18 @@ def _take_file(file: files.File, collector: LogCollector, threads: int) -> Finge
         fingerprint.take(look.sample)
         next_line = line + look.line_feeds
         markers = collector.choose_markers(look.begin)
-        if look.markers is not markers:  # the reader came to know meanwhile what else it needs
+        if (
+            look.markers is not markers
+        ):  # the reader came to know meanwhile what else it needs
             chunk = _cut_chunk(file, look, line, next_line)
-            collector.take(chunk, markers.find_places(chunk.text, chunk.start, chunk.stop))
+            collector.take(
+                chunk, markers.find_places(chunk.text, chunk.start, chunk.stop)
+            )
         elif look.places or collector.follows:
             chunk = _cut_chunk(file, look, line, next_line)
-            collector.take(chunk, [(chunk.start + place, marker) for place, marker in look.places])
+            collector.take(
+                chunk, [(chunk.start + place, marker) for place, marker in look.places]
+            )
         else:
             collector.pass_over(next_line, look.ended)
         line = next_line
@@ -263,18 +319,27 @@ def _take_file(file: files.File, collector: LogCollector, threads: int) -> Finge
     return fingerprint
 
 
-def _iterate_looks(file: files.File, collector: LogCollector, threads: int) -> Iterator[ScannedPiece]:
+def _iterate_looks(
+    file: files.File, collector: LogCollector, threads: int
+) -> Iterator[ScannedPiece]:
     """Yield what threads saw of each block, in the order of the file."""
     from concurrent.futures import ThreadPoolExecutor  # no other log needs it
 
     waiting: deque[Future[list[ScannedPiece]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         if file.size >= SURELY_LARGE:
-            for search in {collector.choose_markers(0), collector.choose_markers(file.size)}:
+            for search in {
+                collector.choose_markers(0),
+                collector.choose_markers(file.size),
+            }:
                 pool.submit(search.prepare)
         try:
             for begin in range(0, file.size, STRIDE):
-                waiting.append(pool.submit(_look_along, file, begin, collector.choose_markers(begin)))
+                waiting.append(
+                    pool.submit(
+                        _look_along, file, begin, collector.choose_markers(begin)
+                    )
+                )
                 if len(waiting) > AHEAD * threads:
                     yield from waiting.popleft().result()
             while waiting:
@@ -283,9 +348,14 @@ def _iterate_looks(file: files.File, collector: LogCollector, threads: int) -> I
             pool.shutdown(cancel_futures=True)
 
 
-def _look_along(file: files.File, begin: int, markers: MarkerSearch) -> list[ScannedPiece]:
+def _look_along(
+    file: files.File, begin: int, markers: MarkerSearch
+) -> list[ScannedPiece]:
     """Return what stands in the blocks of the stride that begins there."""
-    return [_look_at(file, place, markers) for place in range(begin, min(begin + STRIDE, file.size), BLOCK)]
+    return [
+        _look_at(file, place, markers)
+        for place in range(begin, min(begin + STRIDE, file.size), BLOCK)
+    ]
 
 
 def _look_at(file: files.File, begin: int, markers: MarkerSearch) -> ScannedPiece:
@@ -304,8 +374,12 @@ def _look_at(file: files.File, begin: int, markers: MarkerSearch) -> ScannedPiec
     )
 
 
-def _cut_chunk(file: files.File, look: ScannedPiece, line: int, next_line: int) -> ByteChunk:
+def _cut_chunk(
+    file: files.File, look: ScannedPiece, line: int, next_line: int
+) -> ByteChunk:
     """Return a block with what can be seen around it."""
     offset = max(0, look.begin - REACH_BACK)
     text = file.read(offset, min(look.stop + REACH, file.size))
-    return ByteChunk(text, look.begin - offset, look.stop - offset, offset, line, next_line)
+    return ByteChunk(
+        text, look.begin - offset, look.stop - offset, offset, line, next_line
+    )

@@ -1,4 +1,5 @@
-"""The names under which frameworks keep metrics in event files of TensorBoard, in tables and in JSON lines."""
+"""The names under which frameworks keep metrics in event files of TensorBoard, in
+tables and in JSON lines."""
 
 from __future__ import annotations
 
@@ -9,8 +10,11 @@ class MetricKind(StrEnum):
     """What a value is."""
 
     STEP_SECONDS = "step-seconds"  # of one step
-    INTERVAL_SECONDS = "interval-seconds"  # the mean of the steps since the one before it
-    # The time since the one before it, or since a validation, divided by the steps of a whole log interval.
+    INTERVAL_SECONDS = (
+        "interval-seconds"  # the mean of the steps since the one before it
+    )
+    # The time since the one before it, or since a validation, divided by the steps of a
+    # whole log interval.
     RESTARTED_SECONDS = "restarted-seconds"
     LOSS = "loss"
     GRAD_NORM = "grad-norm"
@@ -72,6 +76,10 @@ METRIC_NAMES = {
     "global_batch_size": MetricKind.BATCH,
 }
 
-_TIMES = (MetricKind.STEP_SECONDS, MetricKind.INTERVAL_SECONDS, MetricKind.RESTARTED_SECONDS)
+_TIMES = (
+    MetricKind.STEP_SECONDS,
+    MetricKind.INTERVAL_SECONDS,
+    MetricKind.RESTARTED_SECONDS,
+)
 STEP_TIMES = tuple(name for name, kind in METRIC_NAMES.items() if kind in _TIMES)
 """Without one of them a file says no step time."""

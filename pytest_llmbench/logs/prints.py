@@ -1,4 +1,5 @@
-"""How the lines of one log print a time: in which unit, and which of them print it otherwise than their siblings."""
+"""How the lines of one log print a time: in which unit, and which of them print it
+otherwise than their siblings."""
 
 from __future__ import annotations
 
@@ -21,13 +22,18 @@ MULTIPLES = {b"K": 1e3, b"k": 1e3, b"M": 1e6, b"G": 1e9}
 # Groups whose numbers are exact: a shortened one is rounded.
 COUNTED = frozenset(("step", "total", "batch"))
 
-# The words of each unit of time, as `dialects.UNITS` names them; those of a rate are of steps.
+# The words of each unit of time, as `dialects.UNITS` names them; those of a rate are of
+# steps.
 UNITS = {
     "s": re.compile(rb"(?i)s(?:ecs?|econds?)?(?:/[a-z]+)?"),
     "ms": re.compile(rb"(?i)m(?:s|secs?|illis(?:econds?)?|illiseconds?)(?:/[a-z]+)?"),
-    "us": re.compile("(?i)(?:u|\u00b5|\u03bc)s(?:ecs?)?(?:/[a-z]+)?|microseconds?".encode()),
+    "us": re.compile(
+        "(?i)(?:u|\u00b5|\u03bc)s(?:ecs?)?(?:/[a-z]+)?|microseconds?".encode()
+    ),
     "min": re.compile(rb"(?i)m(?:ins?|inutes?)?(?:/[a-z]+)?"),
-    RATE: re.compile(rb"(?i)(?:it(?:er(?:ation)?)?s?|steps?|batch(?:es)?|updates?)(?:/s(?:ec(?:onds?)?)?|ps)|hz"),
+    RATE: re.compile(
+        rb"(?i)(?:it(?:er(?:ation)?)?s?|steps?|batch(?:es)?|updates?)(?:/s(?:ec(?:onds?)?)?|ps)|hz"
+    ),
 }
 
 BYTES = re.compile(rb"([KMGT])(i?)B")
@@ -45,9 +51,11 @@ def read_letters(text: bytes) -> bytes:
 
 
 def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float | None:
-    """Return what a number with these letters glued to it has to be multiplied with; None where that is not certain.
+    """Return what a number with these letters glued to it has to be multiplied with;
+    None where that is not certain.
 
-    `unit` is that of the group `seconds`. `expected`: the pattern names the letter, so that somebody meant it.
+    `unit` is that of the group `seconds`. `expected`: the pattern names the letter, so
+    that somebody meant it.
     """
     if not letters:
         return 1.0
@@ -59,34 +67,48 @@ def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float
         return None if group in COUNTED else MULTIPLES[letters]
     if expected or group in COUNTED:
         return 1.0
-    return 1.0 if group in ("seconds", "elapsed") and UNITS[unit].fullmatch(letters) else None
+    return (
+        1.0
+        if group in ("seconds", "elapsed") and UNITS[unit].fullmatch(letters)
+        else None
+    )
 
 
 @lru_cache(maxsize=256)
 def read_unit(text: bytes) -> str:
-    """Return the unit of time that a text begins with, after a blank perhaps; an empty text where there is none."""
+    """Return the unit of time that a text begins with, after a blank perhaps; an empty
+    text where there is none."""
     word = SPACED_WORD.match(text)
-    return next((unit for unit, words in UNITS.items() if word and words.fullmatch(word[1])), "")
+    return next(
+        (unit for unit, words in UNITS.items() if word and words.fullmatch(word[1])), ""
+    )
 
 
 # Bytes before and behind a time that say what it is.
 BEFORE, BEHIND = 48, 24
 
 AVERAGE = re.compile(rb"(?i)(?:avg|average|mean)[^\d|,;]{0,24}\Z")
-CUMULATIVE = re.compile(rb"(?i)(?:running|cumul|overall|so_?far|moving|smooth|train_speed)[^\d|,;]{0,32}\Z")
+CUMULATIVE = re.compile(
+    rb"(?i)(?:running|cumul|overall|so_?far|moving|smooth|train_speed)[^\d|,;]{0,32}\Z"
+)
 OF_SAMPLES = rb"(?:samples?|sequences?|seqs?|examples?|images?|imgs?|tok(?:en)?s?)"
 SAMPLES_BEHIND = re.compile(rb"(?i) ?%b ?(?:/|per|a) ?s" % OF_SAMPLES)
-SAMPLES_BEFORE = re.compile(rb"(?i)%b_? ?(?:/|per|a)_? ?s(?:ec(?:ond)?s?)?[^\d|,;a-z]{0,16}\Z" % OF_SAMPLES)
+SAMPLES_BEFORE = re.compile(
+    rb"(?i)%b_? ?(?:/|per|a)_? ?s(?:ec(?:ond)?s?)?[^\d|,;a-z]{0,16}\Z" % OF_SAMPLES
+)
 
 # Added to the decimals of a number with an exponent.
 EXPONENT_SHAPE = 1000
 
-# So many lines of a log are looked at for what they call their times: the others call them the same.
+# So many lines of a log are looked at for what they call their times: the others call
+# them the same.
 ALIKE = 50
 
-# Times of one process from which on their course shows that they are means since the start.
+# Times of one process from which on their course shows that they are means since the
+# start.
 FEWEST = 20
-# The share of the variance that 1/step explains in the second half of such means; of single times it is near zero.
+# The share of the variance that 1/step explains in the second half of such means; of
+# single times it is near zero.
 LIKE_AN_AVERAGE = 0.98
 
 
@@ -99,7 +121,8 @@ class RecordLine(NamedTuple):
 
 
 class Prints:
-    """What the lines of one log have in common: decimals of their times, what follows them, their unit."""
+    """What the lines of one log have in common: decimals of their times, what follows
+    them, their unit."""
 
     def __init__(self, definition: RegexDialect) -> None:
         """Take the definition that they are read with."""
@@ -119,7 +142,9 @@ class Prints:
             setattr(other, name, copy(getattr(self, name)))
         return other
 
-    def add(self, offset: int, line: RecordLine, span: tuple[int, int], number: bytes) -> None:
+    def add(
+        self, offset: int, line: RecordLine, span: tuple[int, int], number: bytes
+    ) -> None:
         """Take the time of the record at an offset, and what stands around it."""
         before = line.text[max(0, span[0] - BEFORE) : span[0]]
         behind = line.text[span[0] + len(number) :]
@@ -132,57 +157,86 @@ class Prints:
         self._units[unit] += 1
         if unit and unit != self._unit:
             self._other_unit[offset] = unit
-        reason = self._read_doubt(before, behind[:BEHIND]) if self._shapes.total() <= ALIKE else None
+        reason = (
+            self._read_doubt(before, behind[:BEHIND])
+            if self._shapes.total() <= ALIKE
+            else None
+        )
         if reason:
             self._words.setdefault(reason, (offset, make_printable(line.text)))
 
     def explain_doubt(self, offset: int) -> str:
-        """Return in words why the time of a record may be another one, by what its siblings print; else nothing."""
+        """Return in words why the time of a record may be another one, by what its
+        siblings print; else nothing."""
         if self._units[self._unit] and offset in self._other_unit:
-            return f"its time is in {self._other_unit[offset]}, others are in {self._unit}"
+            return (
+                f"its time is in {self._other_unit[offset]}, others are in {self._unit}"
+            )
         if offset in self._last and self._may_be_cut(self._last[offset]):
             return "it ends where others go on, or have more decimals"
         return ""
 
     def tell(self, records: Sequence[StepRecord], tally: Tally) -> None:
-        """Count what the records look like otherwise than as the time of one step each."""
+        """Count what the records look like otherwise than as the time of one step
+        each."""
         if not records:
             return
         for reason, (offset, line) in self._words.items():
-            first = next((record for record in records if record.origin.offset >= offset), records[0])
+            first = next(
+                (record for record in records if record.origin.offset >= offset),
+                records[0],
+            )
             tally.add(reason, first.origin.line, count=len(records), quote=line)
-        if DropReason.RUNNING_AVERAGE not in self._words and not self._interval and is_running_average(records):
+        if (
+            DropReason.RUNNING_AVERAGE not in self._words
+            and not self._interval
+            and is_running_average(records)
+        ):
             text = f"step {records[-1].step}: {records[-1].seconds:g} s"
-            tally.add(DropReason.RUNNING_AVERAGE, records[-1].origin.line, text, len(records))
+            tally.add(
+                DropReason.RUNNING_AVERAGE, records[-1].origin.line, text, len(records)
+            )
 
     def _read_doubt(self, before: bytes, behind: bytes) -> DropReason | None:
-        if self._unit == RATE and (SAMPLES_BEHIND.match(behind) or SAMPLES_BEFORE.search(before)):
+        if self._unit == RATE and (
+            SAMPLES_BEHIND.match(behind) or SAMPLES_BEFORE.search(before)
+        ):
             return DropReason.RATE_OF_SAMPLES
         if CUMULATIVE.search(before) or (not self._interval and AVERAGE.search(before)):
             return DropReason.RUNNING_AVERAGE
         return None
 
     def _may_be_cut(self, shape: int) -> bool:
-        """Tell whether a number of a shape, at the end of its line, lacks what those of the others have.
+        """Tell whether a number of a shape, at the end of its line, lacks what those of
+        the others have.
 
-        Where most lines go on behind it, it lacks decimals that are usual, or is a whole number as all are. Where no
-        line does, the others have all the same decimals, and zeros at their end: none were left out.
+        Where most lines go on behind it, it lacks decimals that are usual, or is a
+        whole number as all are. Where no line does, the others have all the same
+        decimals, and zeros at their end: none were left out.
         """
         usual = max(self._shapes, key=lambda each: (self._shapes[each], each))
         every = self._shapes.total()
         if 2 * len(self._last) < every:
             return shape < usual or usual == 0
-        fixed = self._padded and self._shapes[usual] + self._shapes[shape] == every and self._shapes[shape] * 2 < every
+        fixed = (
+            self._padded
+            and self._shapes[usual] + self._shapes[shape] == every
+            and self._shapes[shape] * 2 < every
+        )
         return fixed and shape < usual
 
 
 def is_running_average(records: Sequence[StepRecord]) -> bool:
-    """Tell whether times are means since the first step: a slow first step then fades away as 1/step does.
+    """Tell whether times are means since the first step: a slow first step then fades
+    away as 1/step does.
 
-    Only the second half is looked at, where the single times of a run are level. False also where nothing shows it.
+    Only the second half is looked at, where the single times of a run are level. False
+    also where nothing shows it.
     """
     run = [(record.step, record.seconds) for record in records if record.possible]
-    if len(run) < FEWEST or any(before[0] >= after[0] for before, after in pairwise(run)):
+    if len(run) < FEWEST or any(
+        before[0] >= after[0] for before, after in pairwise(run)
+    ):
         return False
     half = run[len(run) // 2 :]
     x = [1 / (step + 1) for step, _ in half]
@@ -190,7 +244,9 @@ def is_running_average(records: Sequence[StepRecord]) -> bool:
     mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
     xx = sum((each - mean_x) ** 2 for each in x)
     yy = sum((each - mean_y) ** 2 for each in y)
-    xy = sum((value - mean_x) * (other - mean_y) for value, other in zip(x, y, strict=True))
+    xy = sum(
+        (value - mean_x) * (other - mean_y) for value, other in zip(x, y, strict=True)
+    )
     return yy > 0 and xy * xy >= LIKE_AN_AVERAGE * xx * yy
 
 

@@ -71,7 +71,9 @@ class RecogniserTable(Generic[FactT, ValueT]):
         end = text.find(b"\n", place, stop)
         return text[begin : stop if end < 0 else end + 1], place - begin
 
-    def read_line(self, line: bytes, place: int, marker: bytes) -> Iterator[tuple[Recogniser[FactT, ValueT], ValueT]]:
+    def read_line(
+        self, line: bytes, place: int, marker: bytes
+    ) -> Iterator[tuple[Recogniser[FactT, ValueT], ValueT]]:
         """Yield the rows that match across the marker at an index of a line."""
         for row in self.by_marker.get(marker, ()):
             for match in compile_pattern(row.pattern).finditer(line):
@@ -85,7 +87,8 @@ class RecogniserTable(Generic[FactT, ValueT]):
 def build_rows(
     fact: FactT,
     convert: Callable[[re.Match[bytes]], ValueT],
-    *rows: tuple[bytes, bytes] | tuple[bytes, bytes, Callable[[re.Match[bytes]], ValueT]],
+    *rows: tuple[bytes, bytes]
+    | tuple[bytes, bytes, Callable[[re.Match[bytes]], ValueT]],
 ) -> Iterator[Recogniser[FactT, ValueT]]:
     """Yield the rows of a fact; a row may have another conversion than most."""
     for marker, pattern, *other in rows:
@@ -94,7 +97,8 @@ def build_rows(
 
 # --- conversions ----------------------------------------------------------------------
 
-# Expert parallelism of torchtitan lies inside of the other axes: it takes no further GPU.
+# Expert parallelism of torchtitan lies inside of the other axes: it takes no further
+# GPU.
 AXES_INSIDE_OTHERS = frozenset(("ep", "etp"))
 
 NOT_FP8, NO_QUANTIZATION = "not fp8", "none"
@@ -140,7 +144,8 @@ def _read_own_name(match: re.Match[bytes]) -> str:
 
 
 def _multiply_axes(match: re.Match[bytes]) -> str:
-    """Multiply the sizes in `pp=1, dp_shard=8, tp=1, ep=1` except AXES_INSIDE_OTHERS."""
+    """Multiply the sizes in `pp=1, dp_shard=8, tp=1, ep=1` except
+    AXES_INSIDE_OTHERS."""
     pairs = (pair.split("=") for pair in match[1].decode().split(", "))
     sizes = (int(size) for name, size in pairs if name not in AXES_INSIDE_OTHERS)
     return str(math.prod(sizes))
@@ -207,8 +212,8 @@ def _return_always(value: str) -> TextReader:
 AXIS = rb"[a-z_]{1,20}=\d{1,9}"
 AXES = rb"device mesh with parallelism: ((?:%b, )*%b)[ \t]*[\r\n\x1b]" % (AXIS, AXIS)
 METHODS = rb"(?i:dpo|grpo|orpo|cpo|ppo|kto|rloo)"
-# A trainer by its name, or the method that was asked for. MaxText prints the settings of
-# each, used or not.
+# A trainer by its name, or the method that was asked for. MaxText prints the settings
+# of each, used or not.
 REWARDS = (
     rb"\A(?![^\r\n]*Config param )[^\r\n]*"
     rb"(?:(?<![A-Za-z0-9_])"
@@ -259,7 +264,9 @@ CONFIGURATION_ROWS = (
         *_build_layout_rows(),
         (
             b"expert_model_parallel_size",
-            BEGINS + rb"(expert_model_parallel_size(?:: | \.{4,60} )\d{1,9})" + VALUE_ENDS,
+            BEGINS
+            + rb"(expert_model_parallel_size(?:: | \.{4,60} )\d{1,9})"
+            + VALUE_ENDS,
             _read_setting,
         ),
     ),
@@ -458,8 +465,8 @@ NAMED_ROWS = (
     ),
 )
 
-# Sizes that NeMo 1 and Megatron print by one name each, with a colon or dots, and MaxText
-# as parameters.
+# Sizes that NeMo 1 and Megatron print by one name each, with a colon or dots, and
+# MaxText as parameters.
 SIZES = (
     (
         StatedField.LAYERS,
@@ -489,7 +496,9 @@ def _build_size_rows() -> Iterator[StatedRow]:
 
 
 # No marker begins with a blank: such a marker slows the search.
-EARLY = RecogniserTable((*NAMED_ROWS, *_build_size_rows()), before=300, behind=600, farthest=16 << 20)
+EARLY = RecogniserTable(
+    (*NAMED_ROWS, *_build_size_rows()), before=300, behind=600, farthest=16 << 20
+)
 """Facts that a log states in its first bytes."""
 
 PROFILER = RecogniserTable(
@@ -665,8 +674,8 @@ def _name_setting(
     return Setting(field, tuple(names.split(", ")), form, optional, before)
 
 
-# What differs from run to run (paths, hosts, seeds, intervals, the number of steps) is not
-# read.
+# What differs from run to run (paths, hosts, seeds, intervals, the number of steps) is
+# not read.
 SETTINGS = (
     _name_setting(
         StatedField.MODEL_SIZES,
@@ -866,7 +875,8 @@ LINE_HEAD = (
     rb"|\((?=[^()]{0,99}\bpid=\d)[^()]{0,200}\))*"
     rb"(?:\[|--|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL):)?"
 )
-"""Between the beginning of a line or bar and its text: blanks, colours, labels of ranks, an opening."""
+"""Between the beginning of a line or bar and its text: blanks, colours, labels of
+ranks, an opening."""
 
 _BEGINS = rb"\A" + LINE_HEAD
 _VERSION = rb"(\d{1,5}(?:\.[\w+-]{1,40}){1,7})"
@@ -889,25 +899,38 @@ def _build_versions(names: str, marker: bytes, pattern: bytes) -> VersionRow:
 # marker makes the search of a log half as fast again.
 VERSIONS = RecogniserTable(
     (
-        _build_versions("nccl", b"L version ", rb"(?:%b|NCCL INFO )NCCL version " % _BEGINS + _VERSION),
+        _build_versions(
+            "nccl",
+            b"L version ",
+            rb"(?:%b|NCCL INFO )NCCL version " % _BEGINS + _VERSION,
+        ),
         # DeepSpeed's report, and the `datasets` package of Hugging Face, which may not
         # know the local part
-        _build_versions("pytorch", b"rch version ", _BEGINS + rb"torch version \.{2,60} " + _VERSION),
-        _build_versions("pytorch", b"rch version ", rb"\bPyTorch version %b available\." % _VERSION),
+        _build_versions(
+            "pytorch", b"rch version ", _BEGINS + rb"torch version \.{2,60} " + _VERSION
+        ),
+        _build_versions(
+            "pytorch", b"rch version ", rb"\bPyTorch version %b available\." % _VERSION
+        ),
         # MaxText
-        _build_versions("jax", b"Version: ", rb"\bSystem Information: Jax Version: " + _VERSION),
+        _build_versions(
+            "jax", b"Version: ", rb"\bSystem Information: Jax Version: " + _VERSION
+        ),
         # nvidia-smi, whose "CUDA Version" is the newest that the driver supports
         _build_versions(
             "driver cuda_driver",
             b"Version: ",
-            rb"\| NVIDIA-SMI [\d.]+ +Driver Version: %b +CUDA Version: %b +\|" % (_VERSION, _VERSION),
+            rb"\| NVIDIA-SMI [\d.]+ +Driver Version: %b +CUDA Version: %b +\|"
+            % (_VERSION, _VERSION),
         ),
         # the greeting of NVIDIA's containers: `25.01 (build 134983853)`, of NeMo's
         # perhaps the build alone
         _build_versions(
             "nvidia_release",
             b"NVIDIA Release ",
-            _BEGINS + rb"NVIDIA Release " + rb"([\w.-]{1,20}(?: \(build \d{1,12}\))?|\(build \d{1,12}\))",
+            _BEGINS
+            + rb"NVIDIA Release "
+            + rb"([\w.-]{1,20}(?: \(build \d{1,12}\))?|\(build \d{1,12}\))",
         ),
         # Slurm's plugin for containers, when it fetches one
         _build_versions(
@@ -920,7 +943,9 @@ VERSIONS = RecogniserTable(
             _build_versions(
                 name,
                 b"llmb environment: ",
-                _BEGINS + rb"llmb environment: %b: ([!-~](?:[ -~]{0,198}[!-~])?)" % name.encode(),
+                _BEGINS
+                + rb"llmb environment: %b: ([!-~](?:[ -~]{0,198}[!-~])?)"
+                % name.encode(),
             )
             for name in (
                 *("device", "power_limit", "clocks", "driver"),
@@ -986,7 +1011,13 @@ def _read_milliseconds(match: re.Match[bytes]) -> CheckpointTime:
 
 
 def _time_nemo(verb: bytes, label: bytes) -> bytes:
-    return rb"Global Checkpoint %b\b(?:%b)?(?:[^\r\n]{0,200}?%b: %bs%b)?" % (verb, _RANK, label, _SECONDS, _LINE_ENDS)
+    return rb"Global Checkpoint %b\b(?:%b)?(?:[^\r\n]{0,200}?%b: %bs%b)?" % (
+        verb,
+        _RANK,
+        label,
+        _SECONDS,
+        _LINE_ENDS,
+    )
 
 
 def _time_megatron(verb: bytes) -> bytes:
@@ -997,12 +1028,13 @@ def _time_megatron(verb: bytes) -> bytes:
     single = _SECONDS.replace(b"seconds", b"single")
     return (
         rb"%b-checkpoint(?: \.{3,99})?:"
-        rb"(?: (?:\(\d{1,12}(?:\.\d{1,9})?, %b\)|%b(?=%b| \|)))?" % (verb, _SECONDS, single, _LINE_ENDS)
+        rb"(?: (?:\(\d{1,12}(?:\.\d{1,9})?, %b\)|%b(?=%b| \|)))?"
+        % (verb, _SECONDS, single, _LINE_ENDS)
     )
 
 
-# The word `checkpoint` alone is in too many lines of other kinds. A match without a time
-# is a truncated record.
+# The word `checkpoint` alone is in too many lines of other kinds. A match without a
+# time is a truncated record.
 CHECKPOINTS = RecogniserTable(
     (
         *build_rows(
@@ -1038,7 +1070,8 @@ CHECKPOINTS = RecogniserTable(
             (
                 b"Finished saving the checkpoint",
                 rb"Finished saving the checkpoint"
-                rb"(?: \(or staging if async is enabled\))? ?in (?:%b seconds)?" % _SECONDS,
+                rb"(?: \(or staging if async is enabled\))? ?in (?:%b seconds)?"
+                % _SECONDS,
             ),
         ),
         *build_rows(
@@ -1128,7 +1161,8 @@ BAD_VALIDATIONS = RecogniserTable(
 
 
 class SkippedUpdate(NamedTuple):
-    """An update of the weights that was skipped, and the loss scale, if it is printed."""
+    """An update of the weights that was skipped, and the loss scale, if it is
+    printed."""
 
     rank: bytes | None
     scale: bytes  # with the old and the new one
@@ -1136,7 +1170,9 @@ class SkippedUpdate(NamedTuple):
 
 
 def _read_skipped(match: re.Match[bytes]) -> SkippedUpdate:
-    return SkippedUpdate(match["rank"], match["scale"] or b"", match["old"] != match["new"])
+    return SkippedUpdate(
+        match["rank"], match["scale"] or b"", match["old"] != match["new"]
+    )
 
 
 SKIPPED_UPDATES = RecogniserTable(
@@ -1167,8 +1203,8 @@ XIDS = rb"(?:48|64|74|79|94|95|119|120|140|14[4-9]|150)"
 TASKS = rb"srun: error: \S{1,99}: tasks? .{1,99}: "
 
 
-# The stronger cause first. A step without a reason is cancelled after a crash as well as
-# by hand. A marker is in each line that its pattern matches.
+# The stronger cause first. A step without a reason is cancelled after a crash as well
+# as by hand. A marker is in each line that its pattern matches.
 ENDINGS = (
     *build_rows(
         EndingCode.TIME_LIMIT,

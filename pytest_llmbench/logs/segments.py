@@ -1,4 +1,5 @@
-"""Attempts in a log: where one ends and the next begins, which rank speaks for it, which print of a step counts."""
+"""Attempts in a log: where one ends and the next begins, which rank speaks for it,
+which print of a step counts."""
 
 from __future__ import annotations
 
@@ -36,16 +37,18 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.core.log_records import Flags, Floats, Integers
 
-# An attempt takes 6 kB of memory. A job that restarts twice a minute makes 20,000 in a week.
+# An attempt takes 6 kB of memory. A job that restarts twice a minute makes 20,000 in a
+# week.
 MOST_ATTEMPTS = 50_000
 
-# How far back a step may lie without being a restart: repeated by another process without a prefix, or printed late,
-# where two lines were exchanged.
+# How far back a step may lie without being a restart: repeated by another process
+# without a prefix, or printed late, where two lines were exchanged.
 LATE_STEPS = 2
 
 GET_LINE = itemgetter(RecordOrigin._fields.index("line"))
 
-# Seconds: a larger number is a time of day, since 1970 or so, and not the time since a run began.
+# Seconds: a larger number is a time of day, since 1970 or so, and not the time since a
+# run began.
 LONGEST_RUN = 1e8
 
 # The columns whose value a record may lack; the others are NaN then.
@@ -97,34 +100,55 @@ def divide_segments(
     tally: Tally,
     clocks: LineClocks | None = None,
 ) -> tuple[Segment, ...]:
-    """Return the attempts in a log, in its order; what is left out is counted in `tally`.
+    """Return the attempts in a log, in its order; what is left out is counted in
+    `tally`.
 
-    `records` stand in the order of the log. Ranks are told apart first, so that their interleaved lines are no
-    restarts; where several printed the same attempt, the one with most possible steps is kept, then the lowest.
-    LogError for more than MOST_ATTEMPTS attempts.
+    `records` stand in the order of the log. Ranks are told apart first, so that their
+    interleaved lines are no restarts; where several printed the same attempt, the one
+    with most possible steps is kept, then the lowest. LogError for more than
+    MOST_ATTEMPTS attempts.
     """
-    ranks = [reader.settle(rank, tally) for rank in group_by_rank(reader.join(records, tally))]
-    parts = (attempt for rank in ranks for attempt in split_attempts(rank, marks, tally))
+    ranks = [
+        reader.settle(rank, tally)
+        for rank in group_by_rank(reader.join(records, tally))
+    ]
+    parts = (
+        attempt for rank in ranks for attempt in split_attempts(rank, marks, tally)
+    )
     attempts = keep_one_rank((_add_times(attempt, reader) for attempt in parts), tally)
     _refuse_many(len(attempts))
     limits = [attempt.begin for attempt in attempts[1:]]
     pairs = zip(attempts, [*limits, None], strict=False)
     clocks, first_step = clocks or LineClocks(), reader.dialect.first_step
     return tuple(
-        _build_segment(attempt, build_steps(attempt.kept.values(), clocks), marks, limit, first_step)
+        _build_segment(
+            attempt,
+            build_steps(attempt.kept.values(), clocks),
+            marks,
+            limit,
+            first_step,
+        )
         for attempt, limit in pairs
     )
 
 
-def divide_uniform(parts: UniformParts, marks: MarkPlaces, first_step: int) -> tuple[Segment, ...]:
-    """Return the attempts in a log of one rank, which were read by columns; LogError for more than MOST_ATTEMPTS."""
+def divide_uniform(
+    parts: UniformParts, marks: MarkPlaces, first_step: int
+) -> tuple[Segment, ...]:
+    """Return the attempts in a log of one rank, which were read by columns; LogError
+    for more than MOST_ATTEMPTS."""
     _refuse_many(len(parts))
     limits = [part.begin[0] for part in parts[1:]]
     attempts = []
     for part, limit in zip(parts, [*limits, None], strict=True):
         top = int(part.steps.index[-1])
-        first, last = (StepRecord(RecordOrigin(*place, part.rank), top, NAN, NAN) for place in (part.begin, part.end))
-        attempt = SegmentDraft(part.rank, first, last, top, part.total, loss_digits=part.loss_digits)
+        first, last = (
+            StepRecord(RecordOrigin(*place, part.rank), top, NAN, NAN)
+            for place in (part.begin, part.end)
+        )
+        attempt = SegmentDraft(
+            part.rank, first, last, top, part.total, loss_digits=part.loss_digits
+        )
         attempts.append(_build_segment(attempt, part.steps, marks, limit, first_step))
     return tuple(attempts)
 
@@ -138,7 +162,8 @@ def _refuse_many(attempts: int) -> None:
 
 
 def group_by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
-    """Return the records of each rank. Lines without a prefix go to the one rank that has one, if one has."""
+    """Return the records of each rank. Lines without a prefix go to the one rank that
+    has one, if one has."""
     ranks: dict[str, list[StepRecord]] = {}
     every = list(records)
     for record in every:
@@ -146,7 +171,9 @@ def group_by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
     return [every] if len(ranks.keys() - {""}) <= 1 else list(ranks.values())
 
 
-def split_attempts(records: Sequence[StepRecord], marks: MarkPlaces, tally: Tally) -> list[SegmentDraft]:
+def split_attempts(
+    records: Sequence[StepRecord], marks: MarkPlaces, tally: Tally
+) -> list[SegmentDraft]:
     """Return the attempts of one rank."""
     rank = max((record.origin.rank for record in records), key=len, default="")
     attempts: list[SegmentDraft] = []
@@ -161,99 +188,141 @@ def split_attempts(records: Sequence[StepRecord], marks: MarkPlaces, tally: Tall
 
 
 def keep_one_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentDraft]:
-    """Return attempts that do not overlap in the log, in its order: of those that do, one rank's is kept.
+    """Return attempts that do not overlap in the log, in its order: of those that do,
+    one rank's is kept.
 
     Where another rank diverged, so did the one that is kept.
     """
     kept: list[SegmentDraft] = []
     others: list[SegmentDraft] = []
     # Which rank logs differs: that of Megatron's `iteration` lines is the last one.
-    for attempt in sorted(attempts, key=lambda each: (-each.possible_steps, get_rank_order(each.rank), each.begin)):
+    for attempt in sorted(
+        attempts,
+        key=lambda each: (-each.possible_steps, get_rank_order(each.rank), each.begin),
+    ):
         if _find_overlapping(attempt, kept):
             others.append(attempt)
         else:
-            kept.insert(bisect_left(kept, attempt.begin, key=lambda each: each.begin), attempt)
+            kept.insert(
+                bisect_left(kept, attempt.begin, key=lambda each: each.begin), attempt
+            )
     others = [_exchange_faster(other, kept) for other in others]
     diverged: list[tuple[StepRecord, range]] = []
     for other in others:
-        text = f"rank {other.rank or 'unknown'}: steps {other.first.step} to {other.top}"
+        text = (
+            f"rank {other.rank or 'unknown'}: steps {other.first.step} to {other.top}"
+        )
         tally.add(DropReason.OTHER_RANK, other.first.origin.line, text, len(other.kept))
         overlapping = _find_overlapping(other, kept)
-        diverged += ((record, overlapping) for record in other.kept.values() if has_diverged(record))
+        diverged += (
+            (record, overlapping)
+            for record in other.kept.values()
+            if has_diverged(record)
+        )
     if diverged:
         _hand_over_divergence(diverged, kept)
     return kept
 
 
 def _exchange_faster(other: SegmentDraft, kept: list[SegmentDraft]) -> SegmentDraft:
-    """Return the attempt that is not kept: `other`, or the one in `kept` whose place it takes, being slower."""
+    """Return the attempt that is not kept: `other`, or the one in `kept` whose place it
+    takes, being slower."""
     near = _find_overlapping(other, kept)
     if len(near) != 1 or not _is_slower(other, kept[near[0]]):
         return other
-    # Ranks of one run wait for each other: where they contradict each other a gate must not pass on the faster.
+    # Ranks of one run wait for each other: where they contradict each other a gate must
+    # not pass on the faster.
     faster, kept[near[0]] = kept[near[0]], other
     return faster
 
 
 def _is_slower(other: SegmentDraft, attempt: SegmentDraft) -> bool:
-    """Tell whether a rank prints as many steps, and half of them or more with a longer time."""
-    pairs = [(record, attempt.kept[step]) for step, record in other.kept.items() if step in attempt.kept]
-    slower = sum(new.seconds > old.seconds and not show_same_time(old, new) for new, old in pairs)
+    """Tell whether a rank prints as many steps, and half of them or more with a longer
+    time."""
+    pairs = [
+        (record, attempt.kept[step])
+        for step, record in other.kept.items()
+        if step in attempt.kept
+    ]
+    slower = sum(
+        new.seconds > old.seconds and not show_same_time(old, new) for new, old in pairs
+    )
     as_many = other.possible_steps >= attempt.possible_steps
     return as_many and slower >= max(FEWEST_REPEATS, len(attempt.kept) / 2)
 
 
 def _find_overlapping(attempt: SegmentDraft, others: Sequence[SegmentDraft]) -> range:
-    """Return the places of those that an attempt overlaps among others, which do not overlap each other and are in the
-    order of the log."""
+    """Return the places of those that an attempt overlaps among others, which do not
+    overlap each other and are in the order of the log."""
     first = bisect_left(others, attempt.begin, key=lambda each: each.end)
     return range(first, bisect_right(others, attempt.end, key=lambda each: each.begin))
 
 
-def _hand_over_divergence(diverged: Iterable[tuple[StepRecord, range]], kept: Sequence[SegmentDraft]) -> None:
-    """Give each loss or gradient norm that is no number to the print of its step that is nearest.
+def _hand_over_divergence(
+    diverged: Iterable[tuple[StepRecord, range]], kept: Sequence[SegmentDraft]
+) -> None:
+    """Give each loss or gradient norm that is no number to the print of its step that
+    is nearest.
 
-    `diverged` are records with the places of the kept attempts that may have such a print.
+    `diverged` are records with the places of the kept attempts that may have such a
+    print.
     """
-    prints: dict[int, list[int]] = {}  # by step the places of the attempts that printed it, ascending
+    prints: dict[
+        int, list[int]
+    ] = {}  # by step the places of the attempts that printed it, ascending
     for place, attempt in enumerate(kept):
         for step in attempt.kept:
             prints.setdefault(step, []).append(place)
     for record, overlapping in diverged:
         step, offset = record.step, record.origin.offset
         places = prints.get(step, [])
-        after = bisect_left(places, offset, key=lambda place: kept[place].kept[step].origin.offset)
-        near = [kept[place].kept for place in places[max(0, after - 1) : after + 1] if place in overlapping]
+        after = bisect_left(
+            places, offset, key=lambda place: kept[place].kept[step].origin.offset
+        )
+        near = [
+            kept[place].kept
+            for place in places[max(0, after - 1) : after + 1]
+            if place in overlapping
+        ]
         if near:
             steps = min(near, key=lambda each: abs(each[step].origin.offset - offset))
             steps[step] = add_divergence(steps[step], record)
 
 
 def _is_of_another(
-    attempt: SegmentDraft, record: StepRecord, following: Sequence[StepRecord], marks: MarkPlaces
+    attempt: SegmentDraft,
+    record: StepRecord,
+    following: Sequence[StepRecord],
+    marks: MarkPlaces,
 ) -> bool:
-    """Tell whether a record belongs to another attempt than the one before it of the same rank.
+    """Tell whether a record belongs to another attempt than the one before it of the
+    same rank.
 
-    A start mark between them says so, and so do a changed total, a new step after an end mark, and a falling step,
-    unless it is a late one: at most LATE_STEPS back, and either seen before and not the first step, or not seen before
-    and followed by what goes on, as where two lines were exchanged.
+    A start mark between them says so, and so do a changed total, a new step after an
+    end mark, and a falling step, unless it is a late one: at most LATE_STEPS back, and
+    either seen before and not the first step, or not seen before and followed by what
+    goes on, as where two lines were exchanged.
     """
     if _has_between(marks.starts, attempt.end, record.origin.offset):
         return True
     if attempt.total and record.total and attempt.total != record.total:
         return True
     if record.step > attempt.top:
-        return marks.ends_divide and _has_between(marks.ends, attempt.end, record.origin.offset)
+        return marks.ends_divide and _has_between(
+            marks.ends, attempt.end, record.origin.offset
+        )
     if record.step == attempt.top:
         return False
-    # a gap says nothing, for lines get lost; a step that falls by more than late prints do is a restart
+    # a gap says nothing, for lines get lost; a step that falls by more than late prints
+    # do is a restart
     if attempt.top - record.step > LATE_STEPS or record.step == attempt.first.step:
         return True
     return record.step not in attempt.kept and _goes_back(attempt, following)
 
 
 def _goes_back(attempt: SegmentDraft, following: Sequence[StepRecord]) -> bool:
-    """Tell whether the next records repeat steps of an attempt before one goes on behind its last: a restart does."""
+    """Tell whether the next records repeat steps of an attempt before one goes on
+    behind its last: a restart does."""
     for record in following:
         if record.step > attempt.top:
             return False
@@ -263,8 +332,11 @@ def _goes_back(attempt: SegmentDraft, following: Sequence[StepRecord]) -> bool:
 
 
 def _add_times(attempt: SegmentDraft, reader: DialectReader) -> SegmentDraft:
-    """Return an attempt with what its dialect can say of a step's time only now that all its steps are known."""
-    records = reader.time_steps(sorted(attempt.kept.values(), key=lambda record: record.step))
+    """Return an attempt with what its dialect can say of a step's time only now that
+    all its steps are known."""
+    records = reader.time_steps(
+        sorted(attempt.kept.values(), key=lambda record: record.step)
+    )
     return replace(attempt, kept={record.step: record for record in records})
 
 
@@ -273,20 +345,28 @@ def _has_between(places: Sequence[int], begin: int, end: int) -> bool:
 
 
 def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
-    """Take a record in; where its step was printed before, one print counts and the other is tallied.
+    """Take a record in; where its step was printed before, one print counts and the
+    other is tallied.
 
     One that ends where the one before it goes on is cut, and so may be its last number.
     """
     attempt.last = record
     attempt.total = attempt.total or record.total
     attempt.top = max(attempt.top, record.step)
-    if 0 < len(record.layout) < len(attempt.layout) and attempt.layout[: len(record.layout)] == record.layout:
+    if (
+        0 < len(record.layout) < len(attempt.layout)
+        and attempt.layout[: len(record.layout)] == record.layout
+    ):
         rest = make_printable(attempt.layout[len(record.layout)])
         tally.add(
-            DropReason.TORN, record.origin.line, quote=Quote(f"step {record.step} ends where others go on with {rest}")
+            DropReason.TORN,
+            record.origin.line,
+            quote=Quote(f"step {record.step} ends where others go on with {rest}"),
         )
         return
-    attempt.layout = record.layout or attempt.layout  # bars between DLLogger records have none
+    attempt.layout = (
+        record.layout or attempt.layout
+    )  # bars between DLLogger records have none
     old = attempt.kept.get(record.step)
     if old is None:
         attempt.kept[record.step] = record
@@ -294,12 +374,20 @@ def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
     same = show_same_time(old, record)
     other = "" if same else f", but {old.seconds:g} s in line {old.origin.line}"
     text = f"step {record.step} again: {record.seconds:g} s{other}"
-    tally.add(DropReason.REPEATED if same else DropReason.REPEAT_DISAGREES, record.origin.line, text)
+    tally.add(
+        DropReason.REPEATED if same else DropReason.REPEAT_DISAGREES,
+        record.origin.line,
+        text,
+    )
     attempt.kept[record.step] = choose_print(old, record)
 
 
 def _build_segment(
-    attempt: SegmentDraft, steps: Steps, marks: MarkPlaces, limit: int | None, first_step: int
+    attempt: SegmentDraft,
+    steps: Steps,
+    marks: MarkPlaces,
+    limit: int | None,
+    first_step: int,
 ) -> Segment:
     """Return an attempt as a segment; `limit` is where the next one begins."""
     before = bisect_left(marks.totals, attempt.begin, key=itemgetter(0))
@@ -310,33 +398,47 @@ def _build_segment(
         attempt.last.origin.line,
         attempt.rank,
         total,
-        finished=_has_end(attempt, marks, limit) or (total is not None and attempt.top + 1 - first_step >= total),
+        finished=_has_end(attempt, marks, limit)
+        or (total is not None and attempt.top + 1 - first_step >= total),
         first_step=first_step,
-        loss_digits=max((record.loss_digits for record in attempt.kept.values()), default=attempt.loss_digits),
+        loss_digits=max(
+            (record.loss_digits for record in attempt.kept.values()),
+            default=attempt.loss_digits,
+        ),
         rewards=any(record.rewards for record in attempt.kept.values()),
-        doubt=next((record.doubt for record in attempt.kept.values() if record.doubt), ""),
+        doubt=next(
+            (record.doubt for record in attempt.kept.values() if record.doubt), ""
+        ),
         progress=attempt.last.progress,
     )
 
 
 def _has_end(attempt: SegmentDraft, marks: MarkPlaces, limit: int | None) -> bool:
-    """Tell whether an end mark is this attempt's: before the next one, and before another process starts."""
+    """Tell whether an end mark is this attempt's: before the next one, and before
+    another process starts."""
     first = bisect_right(marks.ends, attempt.begin)
     if first == len(marks.ends):
         return False
     end = marks.ends[first]
-    return (limit is None or end < limit) and not _has_between(marks.starts, attempt.end, end)
+    return (limit is None or end < limit) and not _has_between(
+        marks.starts, attempt.end, end
+    )
 
 
 def build_steps(records: Iterable[StepRecord], clocks: LineClocks) -> Steps:
-    """Return the columns of a segment, ordered by step; every step may stand in `records` once."""
+    """Return the columns of a segment, ordered by step; every step may stand in
+    `records` once."""
     rows = sorted(records, key=GET_FIELD["step"])
-    (loss, has_loss), (grad_norm, has_grad_norm) = (_collect_printed(rows, field) for field in MAY_LACK)
+    (loss, has_loss), (grad_norm, has_grad_norm) = (
+        _collect_printed(rows, field) for field in MAY_LACK
+    )
     return Steps(
         index=_collect(rows, "step", np.int64),
         seconds=_collect(rows, "seconds"),
         resolution_seconds=_collect(rows, "resolution"),
-        line=np.fromiter(map(GET_LINE, map(GET_FIELD["origin"], rows)), np.int64, len(rows)),
+        line=np.fromiter(
+            map(GET_LINE, map(GET_FIELD["origin"], rows)), np.int64, len(rows)
+        ),
         mean_of=_collect(rows, "mean_of", np.int64),
         asynchronous=_collect(rows, "asynchronous", np.bool_),
         has_loss=has_loss,
@@ -346,24 +448,33 @@ def build_steps(records: Iterable[StepRecord], clocks: LineClocks) -> Steps:
         paused=_mark_pauses(rows, clocks),
         loss=loss,
         grad_norm=grad_norm,
-        **{name: _collect(rows, field) for name, field in COLUMNS.items() if name not in MAY_LACK},
+        **{
+            name: _collect(rows, field)
+            for name, field in COLUMNS.items()
+            if name not in MAY_LACK
+        },
     )
 
 
-def _collect(rows: Sequence[StepRecord], field: str, kind: Any = np.float64) -> NDArray[Any]:
+def _collect(
+    rows: Sequence[StepRecord], field: str, kind: Any = np.float64
+) -> NDArray[Any]:
     """Return a field of records as a column."""
     return np.fromiter(map(GET_FIELD[field], rows), kind, len(rows))
 
 
 def _collect_printed(rows: Sequence[StepRecord], field: str) -> tuple[Floats, Flags]:
-    """Return a field that records may lack as a column, NaN for those, and a mask of the others."""
+    """Return a field that records may lack as a column, NaN for those, and a mask of
+    the others."""
     values = list(map(GET_FIELD[field], rows))
     if None not in values:
         return np.array(values), np.ones(len(rows), dtype=np.bool_)
     if values.count(None) == len(rows):
         return np.full(len(rows), NAN), np.zeros(len(rows), dtype=np.bool_)
     printed = [value is not None for value in values]
-    return np.array([NAN if value is None else value for value in values]), np.array(printed, dtype=np.bool_)
+    return np.array([NAN if value is None else value for value in values]), np.array(
+        printed, dtype=np.bool_
+    )
 
 
 def _collect_since(rows: Sequence[StepRecord]) -> Floats:
@@ -382,16 +493,27 @@ def _read_stamps(rows: Sequence[StepRecord], clocks: LineClocks) -> Floats:
 
 
 def _mark_pauses(rows: Sequence[StepRecord], clocks: LineClocks) -> Integers:
-    paused = np.fromiter(map(GET_FIELD["paused"], rows), dtype=np.int64, count=len(rows))
+    paused = np.fromiter(
+        map(GET_FIELD["paused"], rows), dtype=np.int64, count=len(rows)
+    )
     if clocks.paused:
-        paused |= np.array([clocks.paused.get(row.origin.offset, 0) for row in rows], dtype=np.int64)
+        paused |= np.array(
+            [clocks.paused.get(row.origin.offset, 0) for row in rows], dtype=np.int64
+        )
     return paused
 
 
 def _keep_one_clock(stamps: Floats) -> Floats:
-    """Return stamps without those of the rarer clock: a bar has the time so far, a record beside it the time of day."""
+    """Return stamps without those of the rarer clock: a bar has the time so far, a
+    record beside it the time of day."""
     of_day = stamps > LONGEST_RUN
-    if not of_day.any() or np.count_nonzero(of_day) == np.count_nonzero(np.isfinite(stamps)):
+    if not of_day.any() or np.count_nonzero(of_day) == np.count_nonzero(
+        np.isfinite(stamps)
+    ):
         return stamps
-    rarer = of_day if 2 * np.count_nonzero(of_day) < np.count_nonzero(np.isfinite(stamps)) else ~of_day
+    rarer = (
+        of_day
+        if 2 * np.count_nonzero(of_day) < np.count_nonzero(np.isfinite(stamps))
+        else ~of_day
+    )
     return np.where(rarer, NAN, stamps)

@@ -1,8 +1,9 @@
 """The lines in which a log itself reports a slow rank or node.
 
-Known are the reports of nvidia-resiliency-ext (also in NeMo and Megatron-LM), of Megatron-LM's straggler detector, of
-dlrover, the straggler effect in the summary of DeepSpeed's communication logger, and sentences that name a slow rank or
-node. A red item quotes them: a log is read for that once more.
+Known are the reports of nvidia-resiliency-ext (also in NeMo and Megatron-LM), of
+Megatron-LM's straggler detector, of dlrover, the straggler effect in the summary of
+DeepSpeed's communication logger, and sentences that name a slow rank or node. A red
+item quotes them: a log is read for that once more.
 """
 
 from __future__ import annotations
@@ -23,18 +24,26 @@ LENGTH = 200
 # Bytes of a line that are looked at.
 LONGEST = 2000
 
-# A rank below this share of the fastest, or of its own best, is slow; reports print the scores of healthy ones, too.
+# A rank below this share of the fastest, or of its own best, is slow; reports print the
+# scores of healthy ones, too.
 SLOW = 0.9
 
-_SCORE = re.compile(rb"\bRank=\d{1,7},? +Node=[\w.:-]{1,99},? +Score=(\d{1,3}(?:\.\d{1,9})?)")
+_SCORE = re.compile(
+    rb"\bRank=\d{1,7},? +Node=[\w.:-]{1,99},? +Score=(\d{1,3}(?:\.\d{1,9})?)"
+)
 _THROUGHPUT = re.compile(
     rb"MnEtpt/Rnk: ?(\d{1,6}(?:\.\d{1,6})?)(?:TF)?/\d{1,7}\b.{0,99}?MxEtpt/Rnk: ?(\d{1,6}(?:\.\d{1,6})?)"
 )
 
-# The table of DeepSpeed's `log_summary(show_straggler=True)`: for each size the time of the fastest rank in all calls,
-# and how much longer this rank waited for the slowest.
-_EFFECT = re.compile(rb"Message Size +Count +Total comm lat\(ms\) +Total straggler\(ms\)")
-_EFFECT_ROW = re.compile(rb"^ +([\d.]+ [KMGT]?B) +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +[\d.]+ *\r?$", re.MULTILINE)
+# The table of DeepSpeed's `log_summary(show_straggler=True)`: for each size the time of
+# the fastest rank in all calls, and how much longer this rank waited for the slowest.
+_EFFECT = re.compile(
+    rb"Message Size +Count +Total comm lat\(ms\) +Total straggler\(ms\)"
+)
+_EFFECT_ROW = re.compile(
+    rb"^ +([\d.]+ [KMGT]?B) +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +[\d.]+ *\r?$",
+    re.MULTILINE,
+)
 _EFFECT_SIZE = 20_000  # bytes of the table
 
 _NUMBERED = rb"(?:is|are|was|were)?\W{0,6}\d{1,7}(?![\d.]*[\w.]*[A-Za-z%])"
@@ -46,7 +55,9 @@ _STRAGGLER = re.compile(
     rb"(?i)(?<![\w-])stragglers?(?![\w-])(?:[^\r\n]{0,200}%b|(?: nodes?| ranks?)?[ :]{1,4}%b)"
     rb"|%b[^\r\n]{0,60}(?<![\w-])stragglers?(?![\w-])" % (_SUBJECT, _NUMBERED, _SUBJECT)
 )
-_SLOW_ONE = re.compile(rb"(?i)(?<![\w-])slow(?:est)? (?:global )?(?:ranks?|nodes?|gpus?|workers?)\b[^\r\n]{0,40}\d")
+_SLOW_ONE = re.compile(
+    rb"(?i)(?<![\w-])slow(?:est)? (?:global )?(?:ranks?|nodes?|gpus?|workers?)\b[^\r\n]{0,40}\d"
+)
 _NONE = re.compile(
     rb"(?i)\b(?:no|not|without|0|zero)\b[^\r\n]{0,30}(?:straggl|slow)|(?:straggl|slow)[^\r\n]{0,40}(?:\bnone\b|\bno\b|\bnot\b"
     rb"|: ?(?:0\b|\[\]|\{\})|enabled|disabled|threshold|interval)"
@@ -61,8 +72,11 @@ class SlowRankLine(NamedTuple):
     score: float  # the smaller the slower; 1 for a line that prints no number
 
 
-def find_slow_ranks(blocks: Iterable[bytes], begin: int, end: float) -> tuple[SlowRankLine, ...]:
-    """Return up to two reports between two lines: the last sentence that names a rank, and the worst score.
+def find_slow_ranks(
+    blocks: Iterable[bytes], begin: int, end: float
+) -> tuple[SlowRankLine, ...]:
+    """Return up to two reports between two lines: the last sentence that names a rank,
+    and the worst score.
 
     LogError if the log cannot be read.
     """
@@ -108,10 +122,17 @@ def _read_effect(hit: Hit) -> SlowRankLine | None:
     line = hit.line + hit.text.count(b"\n", hit.start, hit.start + worst.start())
     size, count = worst[1].decode(), worst[2].decode()
     return SlowRankLine(
-        line, Quote(f"straggler {waited:g} ms beside {shortest:g} ms in {count} calls of {size}"), score
+        line,
+        Quote(
+            f"straggler {waited:g} ms beside {shortest:g} ms in {count} calls of {size}"
+        ),
+        score,
     )
 
 
 def _names_slow_one(text: bytes) -> bool:
-    """Whether a sentence names a rank or node as slow, and does not deny it or state a setting."""
-    return not _NONE.search(text) and bool(_STRAGGLER.search(text) or _SLOW_ONE.search(text))
+    """Whether a sentence names a rank or node as slow, and does not deny it or state a
+    setting."""
+    return not _NONE.search(text) and bool(
+        _STRAGGLER.search(text) or _SLOW_ONE.search(text)
+    )

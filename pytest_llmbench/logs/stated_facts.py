@@ -34,7 +34,9 @@ MOST_VALUES = 20
 (_PROFILED,) = PROFILER.markers
 
 
-def drop_silent(text: bytes, places: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+def drop_silent(
+    text: bytes, places: Iterable[tuple[int, bytes]]
+) -> list[tuple[int, bytes]]:
     """Drop the places of markers that state nothing.
 
     To look at each line takes twenty times as long.
@@ -42,7 +44,10 @@ def drop_silent(text: bytes, places: Iterable[tuple[int, bytes]]) -> list[tuple[
     return [
         (place, marker)
         for place, marker in places
-        if (marker not in DECISIVE_PATTERNS or compile_pattern(DECISIVE_PATTERNS[marker]).match(text, place))
+        if (
+            marker not in DECISIVE_PATTERNS
+            or compile_pattern(DECISIVE_PATTERNS[marker]).match(text, place)
+        )
         and (marker != _PROFILED or _is_profiled(text, place))
     ]
 
@@ -54,7 +59,8 @@ def _is_profiled(text: bytes, place: int) -> bool:
 
 
 class Preamble:
-    """The parts of a log in which settings are looked for: before the first step of each process."""
+    """The parts of a log in which settings are looked for: before the first step of
+    each process."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -63,7 +69,8 @@ class Preamble:
         self._locked = False
 
     def begin(self, chunk: ByteChunk) -> None:
-        """Start with the new part of a chunk; settings far into a log are not looked for."""
+        """Start with the new part of a chunk; settings far into a log are not looked
+        for."""
         self._spans, self._begin, self._locked = [], chunk.start, False
         self.is_open = self.is_open and chunk.offset < EARLY.farthest
 
@@ -120,17 +127,23 @@ def find_settings(chunk: ByteChunk, begin: int, stop: int) -> list[Statement]:
 
 
 @lru_cache(4096)  # each rank prints the same
-def read_preamble(line: bytes, place: int, marker: bytes) -> tuple[tuple[StatedField, str], ...]:
+def read_preamble(
+    line: bytes, place: int, marker: bytes
+) -> tuple[tuple[StatedField, str], ...]:
     """Return the fields and values that a line states at a marker."""
     return tuple(_read_preamble(line, place, marker))
 
 
-def _read_preamble(line: bytes, place: int, marker: bytes) -> Iterator[tuple[StatedField, str]]:
+def _read_preamble(
+    line: bytes, place: int, marker: bytes
+) -> Iterator[tuple[StatedField, str]]:
     for row, value in PREAMBLE.read_line(line, place, marker):
         yield row.fact, value
     settings = SETTINGS_BY_NAME.get(marker)
     if settings:
-        yield from read_settings(settings, line[:place], marker, line[place + len(marker) :])
+        yield from read_settings(
+            settings, line[:place], marker, line[place + len(marker) :]
+        )
 
 
 class Statements:
@@ -153,24 +166,39 @@ class Statements:
         for begin, stop in spans:
             self._statements += find_settings(chunk, begin, stop)
 
-    def add_to_segments(self, segments: Sequence[Segment], starts: Sequence[int]) -> tuple[Segment, ...]:
-        """Return segments with what is stated of each: behind the one before and, but for a profiler, before its steps.
+    def add_to_segments(
+        self, segments: Sequence[Segment], starts: Sequence[int]
+    ) -> tuple[Segment, ...]:
+        """Return segments with what is stated of each: behind the one before and, but
+        for a profiler, before its steps.
 
-        What no line there states stands as it was stated before: a launcher may say it once for several processes.
-        `starts` are the lines on which processes start, ascending: a profiler is of the process that started last.
+        What no line there states stands as it was stated before: a launcher may say it
+        once for several processes. `starts` are the lines on which processes start,
+        ascending: a profiler is of the process that started last.
         """
         if not self._statements:
             return tuple(segments)
         statements = sorted(self._statements, key=_get_line)
         profiler = [each for each in statements if each.field == StatedField.PROFILER]
-        bounds = [0, *(_find_start(starts, before, after) for before, after in pairwise(segments)), math.inf]
+        bounds = [
+            0,
+            *(
+                _find_start(starts, before, after)
+                for before, after in pairwise(segments)
+            ),
+            math.inf,
+        ]
         ends = [0, *(segment.last_line for segment in segments)]
         places = zip(segments, ends, pairwise(bounds), strict=False)
-        carried = _Carried([each for each in statements if each.field != StatedField.PROFILER])
+        carried = _Carried(
+            [each for each in statements if each.field != StatedField.PROFILER]
+        )
         return tuple(
             replace(
                 segment,
-                stated=_merge(carried.select(end, segment.first_line), _cut(profiler, begin, stop)),
+                stated=_merge(
+                    carried.select(end, segment.first_line), _cut(profiler, begin, stop)
+                ),
             )
             for segment, end, (begin, stop) in places
         )
@@ -180,7 +208,8 @@ class _Carried:
     """The statements that apply to a segment, for one segment after the other."""
 
     def __init__(self, statements: Sequence[Statement]) -> None:
-        """Begin before the first segment; the statements are in the order of the log."""
+        """Begin before the first segment; the statements are in the order of the
+        log."""
         self._statements = statements
         self._place = 0  # of the first statement that is in `_values` not yet
         self._values: dict[StatedField, dict[str, Statement]] = {}
@@ -188,7 +217,8 @@ class _Carried:
         self._is_current = True  # whether `_selected` is what `_values` hold
 
     def select(self, end: int, first_line: int) -> tuple[Statement, ...]:
-        """Return the statements that apply to the segment from `first_line` on, after one that ends on line `end`.
+        """Return the statements that apply to the segment from `first_line` on, after
+        one that ends on line `end`.
 
         Statements between these two lines replace earlier ones of the same field.
         """
@@ -212,8 +242,11 @@ class _Carried:
         self._place = stop
 
 
-def _keep(values: dict[StatedField, dict[str, Statement]], statement: Statement) -> None:
-    """Append a statement to those of its field; an earlier one with the same value is dropped."""
+def _keep(
+    values: dict[StatedField, dict[str, Statement]], statement: Statement
+) -> None:
+    """Append a statement to those of its field; an earlier one with the same value is
+    dropped."""
     of_field = values.setdefault(statement.field, {})
     of_field.pop(statement.value, None)
     of_field[statement.value] = statement
@@ -222,17 +255,29 @@ def _keep(values: dict[StatedField, dict[str, Statement]], statement: Statement)
 
 
 def _flatten(values: dict[StatedField, dict[str, Statement]]) -> tuple[Statement, ...]:
-    return tuple(sorted((each for of_field in values.values() for each in of_field.values()), key=_get_line))
+    return tuple(
+        sorted(
+            (each for of_field in values.values() for each in of_field.values()),
+            key=_get_line,
+        )
+    )
 
 
-def _merge(stated: tuple[Statement, ...], profiler: Sequence[Statement]) -> tuple[Statement, ...]:
-    """Return statements in the order of the log, the last one of a profiler among them."""
+def _merge(
+    stated: tuple[Statement, ...], profiler: Sequence[Statement]
+) -> tuple[Statement, ...]:
+    """Return statements in the order of the log, the last one of a profiler among
+    them."""
     return tuple(sorted((*stated, profiler[-1]), key=_get_line)) if profiler else stated
 
 
-def _cut(statements: Sequence[Statement], begin: float, stop: float) -> Sequence[Statement]:
+def _cut(
+    statements: Sequence[Statement], begin: float, stop: float
+) -> Sequence[Statement]:
     """Return the statements from a line on and before another one."""
-    first, last = (bisect_left(statements, line, key=_get_line) for line in (begin, stop))
+    first, last = (
+        bisect_left(statements, line, key=_get_line) for line in (begin, stop)
+    )
     return statements[first:last]
 
 
@@ -241,6 +286,11 @@ def _get_line(statement: Statement) -> int:
 
 
 def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:
-    """Return the line on which the process of a segment starts, that of its first step where no line says so."""
+    """Return the line on which the process of a segment starts, that of its first step
+    where no line says so."""
     first = bisect_right(starts, before.last_line)
-    return min(starts[first], after.first_line) if first < len(starts) else after.first_line
+    return (
+        min(starts[first], after.first_line)
+        if first < len(starts)
+        else after.first_line
+    )

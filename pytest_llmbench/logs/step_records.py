@@ -1,4 +1,5 @@
-"""Records of steps as a dialect reads them, which of several prints of a step counts, and a tally of the others."""
+"""Records of steps as a dialect reads them, which of several prints of a step counts,
+and a tally of the others."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
-from pytest_llmbench.core.log_records import NO_QUOTE, DroppedRecords, DropReason, ProgressRecord, Quote
+from pytest_llmbench.core.log_records import (
+    NO_QUOTE,
+    DroppedRecords,
+    DropReason,
+    ProgressRecord,
+    Quote,
+)
 from pytest_llmbench.logs.scan import REACH_BACK, Hit
 
 NAN = math.nan
@@ -18,7 +25,8 @@ NAN = math.nan
 NOT_FINITE = rb"(?i:nan|inf(?:inity)?)"
 
 LINE_BREAK = re.compile(rb"[\r\n]")
-# How a page of a file reads that was never written: what stands before and after it is of different records.
+# How a page of a file reads that was never written: what stands before and after it is
+# of different records.
 HOLE = b"\x00"
 
 DIGITS = b"0123456789"
@@ -37,7 +45,8 @@ SIGN = re.compile(rb"[/\[]|: |pid=")
 
 
 class RecordOrigin(NamedTuple):
-    """Where a record stands: its place in the log (bytes), 1-based line, and the rank that its prefix names."""
+    """Where a record stands: its place in the log (bytes), 1-based line, and the rank
+    that its prefix names."""
 
     offset: int
     line: int
@@ -59,12 +68,18 @@ class StepRecord(NamedTuple):
     batch: float = NAN  # samples in a step, of all ranks
     memory: float = NAN  # bytes
     precise: bool = False  # whether it is printed in full, to be preferred
-    mean_of: int = 1  # as in `models.Steps`. With 0 it is no step that counts, and only its dialect knows what it is.
+    # as in `models.Steps`. With 0 it is no step that counts, and only its dialect knows
+    # what it is.
+    mean_of: int = 1
     asynchronous: bool = False
     stamp: float = NAN  # the time stamp of the line, in seconds since any fixed moment
     since: tuple[int, float] | None = None
-    """A step and a time stamp from which on the time counts, where that is later than the record before."""
-    bar: tuple[int, int] | None = None  # epoch and 1-based count of a progress bar whose step number is not certain yet
+    """A step and a time stamp from which on the time counts, where that is later than
+    the record before."""
+    bar: tuple[int, int] | None = (
+        # epoch and 1-based count of a progress bar whose step number is not certain yet
+        None
+    )
     rounded: bool = False  # whether the step number is not certain, or counted
     rate: float = NAN  # the learning rate
     consumed: float = NAN  # samples since the run began
@@ -73,15 +88,21 @@ class StepRecord(NamedTuple):
     loss_digits: int = 0  # how many digits the loss is printed with
     rewards: bool = False
     step_tokens: float = NAN  # as in `models.Steps`
-    consumed_tokens: tuple[float, int] | None = None  # tokens since the run began, and how many digits they have
+    consumed_tokens: tuple[float, int] | None = (
+        None  # tokens since the run began, and how many digits they have
+    )
     samples: float = NAN  # samples per second, of all GPUs
-    bad_validation: bool = False  # whether it prints a validation loss that is NaN or infinite
+    bad_validation: bool = (
+        False  # whether it prints a validation loss that is NaN or infinite
+    )
     progress: tuple[ProgressRecord, ...] = ()  # of a record of a whole run
-    clock: float = NAN  # the time stamp before the record, like `stamp`, where its dialect reads none
+    # the time stamp before the record, like `stamp`, where its dialect reads none
+    clock: float = NAN
     paused: int = 0  # as in `models.Steps`
     throughput: float = NAN  # as in `models.Steps`
     layout: tuple[bytes, ...] = ()
-    """The names of its fields, with an empty one behind them where it cannot end in a number that was cut."""
+    """The names of its fields, with an empty one behind them where it cannot end in a
+    number that was cut."""
     doubt: str = ""  # what else in the log contradicts its time, in words
 
     @property
@@ -91,12 +112,14 @@ class StepRecord(NamedTuple):
 
     @property
     def has_value(self) -> bool:
-        """Whether it says anything of a time: some dialects keep their starts and ends as records without a value."""
+        """Whether it says anything of a time: some dialects keep their starts and ends
+        as records without a value."""
         return not all(map(math.isnan, (self.seconds, self.stamp, self.tokens)))
 
 
 GET_FIELD = {field: itemgetter(place) for place, field in enumerate(StepRecord._fields)}
-"""What takes a field out of a record, in a fifth of the time of its name: for all records of a log."""
+"""What takes a field out of a record, in a fifth of the time of its name: for all
+records of a log."""
 
 # Which column of `models.Steps` holds which numbers of the records.
 COLUMNS = {
@@ -124,7 +147,8 @@ class Torn(NamedTuple):
 
 
 class Unmatched(NamedTuple):
-    """A line that should hold a record, and holds none that a pattern matches; `group` is the first that it lacks."""
+    """A line that should hold a record, and holds none that a pattern matches; `group`
+    is the first that it lacks."""
 
     origin: RecordOrigin
     text: bytes
@@ -132,24 +156,31 @@ class Unmatched(NamedTuple):
 
 
 StepParser = Callable[[bytes, int, int, RecordOrigin], StepRecord | Torn | None]
-"""Reads what stands at a place of a text, of which it may look at what is before another one."""
+"""Reads what stands at a place of a text, of which it may look at what is before
+another one."""
 
 
 def strip_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
-    """Return a record, which ends at `stop`, and what can be seen behind it up to `end`, without the codes for colours.
+    """Return a record, which ends at `stop`, and what can be seen behind it up to
+    `end`, without the codes for colours.
 
     Codes in the record alone are taken out. None where one stands inside a number.
     """
     record = text[start:stop]
     if b"\x1b" not in record:
         return text[start:end]
-    return None if CODE_IN_NUMBER.search(record) else CODES.sub(b"", record) + text[stop:end]
+    return (
+        None
+        if CODE_IN_NUMBER.search(record)
+        else CODES.sub(b"", record) + text[stop:end]
+    )
 
 
 def read_without_codes(
     read: StepParser, text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | Torn | None:
-    """Return what a dialect reads at `text[start]`, of a line with codes for colours as if it had none.
+    """Return what a dialect reads at `text[start]`, of a line with codes for colours as
+    if it had none.
 
     It is torn where one of them stands inside a number.
     """
@@ -157,18 +188,24 @@ def read_without_codes(
     if text.find(b"\x1b", start, stop) < 0:
         return read(text, start, end, origin)
     plain = strip_codes(text, start, stop, end)
-    return Torn(origin, text[start:stop]) if plain is None else read(plain, 0, len(plain), origin)
+    return (
+        Torn(origin, text[start:stop])
+        if plain is None
+        else read(plain, 0, len(plain), origin)
+    )
 
 
 def get_significant_unit(value: float, digits: int) -> float:
-    """Return one unit in the last of `digits` significant digits: 0.1 for 24.0 and 3; 0 where there is none."""
+    """Return one unit in the last of `digits` significant digits: 0.1 for 24.0 and 3; 0
+    where there is none."""
     if value == 0 or not math.isfinite(value):
         return 0.0
     return _get_power_of_ten(math.floor(math.log10(abs(value))) - digits + 1)
 
 
 def get_significant_units(values: Sequence[float], digits: int) -> list[float]:
-    """Return one unit in the last of `digits` significant digits of each of n > 0 finite values."""
+    """Return one unit in the last of `digits` significant digits of each of n > 0
+    finite values."""
     least, most = min(values), max(values)
     unit = get_significant_unit(least, digits)
     if least > 0 and unit == get_significant_unit(most, digits):
@@ -177,7 +214,8 @@ def get_significant_units(values: Sequence[float], digits: int) -> list[float]:
 
 
 def get_printed_unit(text: bytes) -> float:
-    """Return one unit in the last printed place of a number: 0.01 for `12.39`, 1 for `1.249e+03`."""
+    """Return one unit in the last printed place of a number: 0.01 for `12.39`, 1 for
+    `1.249e+03`."""
     mantissa, _, exponent = text.partition(b"e")
     decimals = len(mantissa.partition(b".")[2])
     return _get_power_of_ten(int(exponent or 0) - decimals)
@@ -185,18 +223,21 @@ def get_printed_unit(text: bytes) -> float:
 
 @lru_cache(maxsize=256)
 def _get_power_of_ten(exponent: int) -> float:
-    """Return the float that is nearest to a power of ten, which no product of tens need be."""
+    """Return the float that is nearest to a power of ten, which no product of tens need
+    be."""
     return float(f"1e{exponent}")
 
 
 def count_digits(printed: bytes) -> int:
-    """Return how many digits a number is printed with: 4 for `11.03` and `0.000`, 7 for `1.258695E+01`."""
+    """Return how many digits a number is printed with: 4 for `11.03` and `0.000`, 7 for
+    `1.258695E+01`."""
     mantissa = printed.lower().partition(b"e")[0]
     return len(mantissa) - len(mantissa.translate(None, DIGITS))
 
 
 def find_line_stop(text: bytes, start: int, end: int) -> int:
-    """Return where the line ends that `start` stands on: its line feed or carriage return, else `end`."""
+    """Return where the line ends that `start` stands on: its line feed or carriage
+    return, else `end`."""
     # Twenty times as fast in a long line as LINE_BREAK is.
     feed = text.find(b"\n", start, end)
     stop = end if feed < 0 else feed
@@ -205,10 +246,12 @@ def find_line_stop(text: bytes, start: int, end: int) -> int:
 
 
 def read_rank(hit: Hit) -> str:
-    """Return the labels before a record, such as `9 default3` for `9: [default3]: `, or an empty string.
+    """Return the labels before a record, such as `9 default3` for `9: [default3]: `, or
+    an empty string.
 
-    `9: ` (srun -l) and `train/0 ` (NeMo-Run) count at the beginning of a line or bar only; `[default3]:`, `[rank4]:`
-    and `pid=4112` anywhere before the record, the last one where lines were glued.
+    `9: ` (srun -l) and `train/0 ` (NeMo-Run) count at the beginning of a line or bar
+    only; `[default3]:`, `[rank4]:` and `pid=4112` anywhere before the record, the last
+    one where lines were glued.
     """
     earliest = max(0, hit.start - REACH_BACK)
     begin = hit.text.rfind(b"\n", earliest, hit.start) + 1 or earliest
@@ -218,13 +261,17 @@ def read_rank(hit: Hit) -> str:
     heads = [prefix] if begin > earliest or hit.offset <= REACH_BACK else []
     if b"\r" in prefix:
         heads.insert(0, prefix[prefix.rindex(b"\r") + 1 :])
-    labels = [next((match[1] for head in heads if (match := label.match(head))), b"") for label in (TASK, ROLE)]
+    labels = [
+        next((match[1] for head in heads if (match := label.match(head))), b"")
+        for label in (TASK, ROLE)
+    ]
     labels += [b"".join(label.findall(prefix)[-1:]) for label in (RANK, PROCESS)]
     return b" ".join(filter(None, labels)).decode("ascii")
 
 
 def get_rank_order(rank: str) -> tuple[int, ...]:
-    """Return a key that sorts ranks by their numbers; a line without a label sorts first."""
+    """Return a key that sorts ranks by their numbers; a line without a label sorts
+    first."""
     return tuple(int(number) for number in re.findall(r"\d+", rank))
 
 
@@ -236,7 +283,9 @@ class Tally:
     """Counts what is dropped, by reason, with the first example of each."""
 
     def __init__(self) -> None:
-        self._by_reason: dict[DropReason, DroppedRecords | None] = dict.fromkeys(_REASONS)
+        self._by_reason: dict[DropReason, DroppedRecords | None] = dict.fromkeys(
+            _REASONS
+        )
 
     def add(
         self,
@@ -248,20 +297,32 @@ class Tally:
         quote: Quote | bytes = NO_QUOTE,
         last_line: int = 0,
     ) -> None:
-        """Count records up to `last_line`; the example with the lowest line, in our words or as a quote, is kept."""
+        """Count records up to `last_line`; the example with the lowest line, in our
+        words or as a quote, is kept."""
         old = self._by_reason[reason]
         last_line = max(last_line, old.last_line) if old else last_line
         if old is None or line < old.first_line:
             quote = make_printable(quote) if isinstance(quote, bytes) else quote
             count += old.count if old else 0
-            self._by_reason[reason] = DroppedRecords(reason, count, line, example, quote, last_line)
+            self._by_reason[reason] = DroppedRecords(
+                reason, count, line, example, quote, last_line
+            )
         else:
-            self._by_reason[reason] = replace(old, count=old.count + count, last_line=last_line)
+            self._by_reason[reason] = replace(
+                old, count=old.count + count, last_line=last_line
+            )
 
     def merge(self, other: Tally) -> None:
         """Count what another tally counted, too."""
         for each in other.result():
-            self.add(each.reason, each.first_line, each.example, each.count, quote=each.quote, last_line=each.last_line)
+            self.add(
+                each.reason,
+                each.first_line,
+                each.example,
+                each.count,
+                quote=each.quote,
+                last_line=each.last_line,
+            )
 
     def result(self) -> tuple[DroppedRecords, ...]:
         """Return what was counted, in the order of the reasons."""
@@ -269,23 +330,29 @@ class Tally:
 
 
 def make_printable(text: bytes, length: int = EXAMPLE_LENGTH) -> Quote:
-    """Return the beginning of a line, without anything that a terminal or XML would choke on."""
+    """Return the beginning of a line, without anything that a terminal or XML would
+    choke on."""
     line = text.strip()[: 4 * length].decode("utf-8", "ignore")
     shown = "".join(sign for sign in line if sign.isprintable())
     return Quote(shown if len(shown) <= length else shown[: length - 1] + "…")
 
 
-# Tokens so far are rounded: those of a step follow from two records that are so many units apart.
+# Tokens so far are rounded: those of a step follow from two records that are so many
+# units apart.
 FEWEST_UNITS = 100
 
 
 def count_step_tokens(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the records of one attempt, each with the tokens of a step if those so far show them to one percent."""
+    """Return the records of one attempt, each with the tokens of a step if those so far
+    show them to one percent."""
     printed = [record.consumed_tokens or (NAN, 0) for record in records]
     digits = max((count for _, count in printed), default=0)
     counted, before = [], 0
     for row, record in enumerate(records):
-        tokens, apart = printed[row][0], FEWEST_UNITS * get_significant_unit(printed[row][0], digits)
+        tokens, apart = (
+            printed[row][0],
+            FEWEST_UNITS * get_significant_unit(printed[row][0], digits),
+        )
         while before + 1 < row and tokens - printed[before + 1][0] >= apart:
             before += 1
         steps, grown = record.step - records[before].step, tokens - printed[before][0]
@@ -299,34 +366,44 @@ DISAGREEMENT = 0.01
 # A step that falls no further may be a late print of another process of the same run.
 LATE_STEPS = 2
 
-# So often have steps to fall and to go on where they were: a restart goes on from where it fell to.
+# So often have steps to fall and to go on where they were: a restart goes on from where
+# it fell to.
 FEWEST_RETURNS = 3
 
-# So many steps, and half of all, have to be printed again with other times: less is a late print or two.
+# So many steps, and half of all, have to be printed again with other times: less is a
+# late print or two.
 FEWEST_REPEATS = 10
 
 
 def choose_print(old: StepRecord, new: StepRecord) -> StepRecord:
     """Return the print that counts, with the divergence of either.
 
-    A possible time beats an impossible one, then a precise record beats a bar. Of two that contradict each other the
-    slower one counts, for a gate must not pass on the faster; of two that agree the first.
+    A possible time beats an impossible one, then a precise record beats a bar. Of two
+    that contradict each other the slower one counts, for a gate must not pass on the
+    faster; of two that agree the first.
     """
     return add_divergence(new, old) if _beats(new, old) else add_divergence(old, new)
 
 
 def show_same_time(old: StepRecord, new: StepRecord) -> bool:
     """Tell whether two prints show the same time: within 1 %, or both NaN."""
-    if old.seconds == new.seconds or (math.isnan(old.seconds) and math.isnan(new.seconds)):
+    if old.seconds == new.seconds or (
+        math.isnan(old.seconds) and math.isnan(new.seconds)
+    ):
         return True
-    return abs(new.seconds - old.seconds) <= DISAGREEMENT * min(abs(new.seconds), abs(old.seconds))
+    return abs(new.seconds - old.seconds) <= DISAGREEMENT * min(
+        abs(new.seconds), abs(old.seconds)
+    )
 
 
 def add_divergence(record: StepRecord, other: StepRecord) -> StepRecord:
-    """Return `record`, with the loss and gradient norm of `other` where those are NaN or infinite."""
+    """Return `record`, with the loss and gradient norm of `other` where those are NaN
+    or infinite."""
     return record._replace(
         loss=other.loss if _is_no_number(other.loss) else record.loss,
-        grad_norm=other.grad_norm if _is_no_number(other.grad_norm) else record.grad_norm,
+        grad_norm=other.grad_norm
+        if _is_no_number(other.grad_norm)
+        else record.grad_norm,
     )
 
 
@@ -348,9 +425,11 @@ def _is_no_number(value: float | None) -> bool:
 
 
 def tally_writers(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -> None:
-    """Count what is known of repeated steps of one rank; as one reason where two processes wrote them.
+    """Count what is known of repeated steps of one rank; as one reason where two
+    processes wrote them.
 
-    They are at different steps, so that the numbers go back and forth, or at the same one with different times.
+    They are at different steps, so that the numbers go back and forth, or at the same
+    one with different times.
     """
     returned = find_returns(records)
     if returned:
@@ -363,19 +442,29 @@ def tally_writers(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -
         twice = disagrees and dropped.count >= max(FEWEST_REPEATS, steps / 2)
         if not (disagrees and returned):
             reason = DropReason.TWO_WRITERS if twice else dropped.reason
-            tally.add(reason, dropped.first_line, dropped.example, dropped.count, quote=dropped.quote)
+            tally.add(
+                reason,
+                dropped.first_line,
+                dropped.example,
+                dropped.count,
+                quote=dropped.quote,
+            )
 
 
 def find_returns(records: Sequence[StepRecord]) -> list[tuple[StepRecord, StepRecord]]:
-    """Return where steps fall, and later go on behind the step that they fell from: the record that falls, and the one
-    before it. Nothing where that is too rare."""
+    """Return where steps fall, and later go on behind the step that they fell from: the
+    record that falls, and the one before it. Nothing where that is too rare."""
     best = []
     fallen: tuple[StepRecord, StepRecord] | None = None
     before: StepRecord | None = None
     for record in records:
         if before is not None and record.step < before.step - LATE_STEPS:
             fallen = record, before
-        elif fallen and before is not None and record.step == fallen[1].step + 1 != before.step + 1:
+        elif (
+            fallen
+            and before is not None
+            and record.step == fallen[1].step + 1 != before.step + 1
+        ):
             best.append(fallen)
             fallen = None
         before = record

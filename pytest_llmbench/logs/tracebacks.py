@@ -1,4 +1,5 @@
-"""Python tracebacks, followed from their heads to their exceptions while a log passes by."""
+"""Python tracebacks, followed from their heads to their exceptions while a log passes
+by."""
 
 from __future__ import annotations
 
@@ -15,28 +16,37 @@ HEAD = b"Traceback (most recent call last)"
 # Lines of the process itself after a head in which its exception is looked for.
 LONGEST = 1000
 
-# Lines of all processes after a head in which its exception is looked for: the ranks of a large job write at once.
+# Lines of all processes after a head in which its exception is looked for: the ranks of
+# a large job write at once.
 FARTHEST = 100_000
 
-# As many tracebacks are kept, the latest, and as many are followed at once: no log fills the memory.
+# As many tracebacks are kept, the latest, and as many are followed at once: no log
+# fills the memory.
 KEPT = 10_000
 
 # As much is kept of the line of an exception.
 EXCEPTION_BYTES = 1000
 
-# The labels of a process before a line: `52: [rank52]: `, `train/0 [default3]:`, `(worker pid=7, ip=10.0.0.1) `.
+# The labels of a process before a line: `52: [rank52]: `, `train/0 [default3]:`,
+# `(worker pid=7, ip=10.0.0.1) `.
 LABEL = re.compile(
     rb"[ \t]*(?:(?:\d{1,9}:|[\w.-]{1,99}/\d{1,9}(?= )|\([^\n]{0,200}?pid=\d{1,9}[^()\n]{0,99}\)"
     rb"|\[(?:default|rank)\d{1,9}\]:?)[ \t]*)*"
 )
 
-KINDS = rb"Error|Exception|Interrupt|Exit|Iteration|Expired|Failure|Failed|Warning|Group"
-# How the line of an exception begins: a class with its module, or without one and with a name as exceptions have. Old
-# classes are written small: `socket.gaierror`, `struct.error`.
-EXCEPTION = re.compile(rb"(?:(?:[A-Za-z_]\w*\.){1,20}(?:_?[A-Z]\w*|\w*error)|(?=[A-Z_])\w*(?:%b))(?=:|\s*$)" % KINDS)
+KINDS = (
+    rb"Error|Exception|Interrupt|Exit|Iteration|Expired|Failure|Failed|Warning|Group"
+)
+# How the line of an exception begins: a class with its module, or without one and with
+# a name as exceptions have. Old classes are written small: `socket.gaierror`,
+# `struct.error`.
+EXCEPTION = re.compile(
+    rb"(?:(?:[A-Za-z_]\w*\.){1,20}(?:_?[A-Z]\w*|\w*error)|(?=[A-Z_])\w*(?:%b))(?=:|\s*$)"
+    % KINDS
+)
 
-# A logger writes a traceback as a warning, and the process goes on. Not so of INFO: launchers write what their children
-# print, and what those died of, at that level.
+# A logger writes a traceback as a warning, and the process goes on. Not so of INFO:
+# launchers write what their children print, and what those died of, at that level.
 WARNED = re.compile(
     rb"\b(?:WARN(?:ING)?|[Ww]arning)\b|\[NeMo W |(?:\A|[\s\]])W\d{4} \d\d:\d\d:\d\d|[A-Z]\w{0,99}Warning: "
 )
@@ -67,18 +77,23 @@ class Traceback:
     head: int
     line: int  # of the first exception; of the head where the log does not show it
     rank: str
-    first: bytes = b""  # the exception that came first, empty where the log does not show it
+    first: bytes = (
+        b""  # the exception that came first, empty where the log does not show it
+    )
     last: bytes = b""  # the one that they ended with
     code: bytes = b""  # the line of the program that raised the first
     indented: int = 0
     lines: int = 0
     warned: bool = False  # its head is on the line of a warning
-    below_warning: bool = False  # a warning is right above it, which need not have to do with it
+    below_warning: bool = (
+        False  # a warning is right above it, which need not have to do with it
+    )
     listed: bool = False  # its lines are texts of a list
 
 
 class Tracebacks:
-    """Collects tracebacks from chunks of one log in order; the lines of each process are told apart by its labels."""
+    """Collects tracebacks from chunks of one log in order; the lines of each process
+    are told apart by its labels."""
 
     def __init__(self) -> None:
         self.latest: deque[Traceback] = deque(maxlen=KEPT)
@@ -99,23 +114,34 @@ class Tracebacks:
             place, line = hit.start, hit.line
         self._follow(chunk, place, chunk.stop, line)
         self._open = {
-            label: traceback for label, traceback in self._open.items() if chunk.next_line - traceback.head <= FARTHEST
+            label: traceback
+            for label, traceback in self._open.items()
+            if chunk.next_line - traceback.head <= FARTHEST
         }
 
     def _begin(self, hit: Hit) -> None:
         label, before = split_label(get_line_before(hit))
-        if label in self._open:  # two processes without labels: the next exception is told as that of the first
+        if (
+            label in self._open
+        ):  # two processes without labels: the next exception is told as that of the first
             return
         indented = len(before) - len(before.lstrip(b" "))
         traceback = self._ended.get(label)
         if traceback is None or not _goes_on(hit, label):
             traceback = Traceback(hit.line, hit.line, read_rank(hit))
-            traceback.warned, traceback.below_warning = bool(WARNED.search(before)), _is_below_warning(hit)
+            traceback.warned, traceback.below_warning = (
+                bool(WARNED.search(before)),
+                _is_below_warning(hit),
+            )
             self.latest.append(traceback)
         traceback.indented, traceback.lines = indented, 0
-        rest = hit.text[hit.start + len(HEAD) : find_line_stop(hit.text, hit.start, hit.end)]
+        rest = hit.text[
+            hit.start + len(HEAD) : find_line_stop(hit.text, hit.start, hit.end)
+        ]
         traceback.listed = bool(LISTED.match(rest))
-        if traceback.listed and _take_list(traceback, NEXT_LINE.split(rest)[1:], hit.line):
+        if traceback.listed and _take_list(
+            traceback, NEXT_LINE.split(rest)[1:], hit.line
+        ):
             self._keep(label, traceback)
             return
         self._open[label] = traceback
@@ -123,7 +149,8 @@ class Tracebacks:
             del self._open[next(iter(self._open))]
 
     def _follow(self, chunk: ByteChunk, begin: int, end: int, line: int) -> None:
-        """Read the lines that begin in a part of a chunk; `line` is the one that `begin` stands on."""
+        """Read the lines that begin in a part of a chunk; `line` is the one that
+        `begin` stands on."""
         if not self._open:
             return
         for number, text in _iterate_lines(chunk, begin, end, line):
@@ -138,7 +165,11 @@ class Tracebacks:
     def _ends(self, traceback: Traceback, rest: bytes, number: int) -> bool:
         """Whether a traceback ends with this line of its process."""
         traceback.lines += 1
-        text = rest if rest[: traceback.indented].strip(b" ") else rest[traceback.indented :]
+        text = (
+            rest
+            if rest[: traceback.indented].strip(b" ")
+            else rest[traceback.indented :]
+        )
         if traceback.listed:
             text = NEXT_LINE.split(text.strip(QUOTES), maxsplit=1)[0]
         if EXCEPTION.match(text):
@@ -162,7 +193,8 @@ def _is_below_warning(hit: Hit) -> bool:
 
 
 def _take_list(traceback: Traceback, texts: Sequence[bytes], line: int) -> bool:
-    """Read the lines of a traceback that stand on one line of the log; tell whether its exception is among them."""
+    """Read the lines of a traceback that stand on one line of the log; tell whether its
+    exception is among them."""
     for text in (text.strip(QUOTES) for text in texts):
         if EXCEPTION.match(text):
             traceback.last = text[:EXCEPTION_BYTES]
@@ -171,19 +203,24 @@ def _take_list(traceback: Traceback, texts: Sequence[bytes], line: int) -> bool:
 
 
 def split_label(line: bytes) -> tuple[bytes, bytes]:
-    """Return the labels of a line, without the blanks that end them, and what the process wrote after them."""
+    """Return the labels of a line, without the blanks that end them, and what the
+    process wrote after them."""
     match = LABEL.match(line)
     label = match[0].rstrip(b" \t") if match else b""
     return label, line[len(label) :]
 
 
 def get_line_before(hit: Hit) -> bytes:
-    """Return what stands before a marker on its line, or after the last carriage return there."""
-    return hit.text[find_line_begin(hit.text, max(0, hit.start - REACH_BACK), hit.start) : hit.start]
+    """Return what stands before a marker on its line, or after the last carriage return
+    there."""
+    return hit.text[
+        find_line_begin(hit.text, max(0, hit.start - REACH_BACK), hit.start) : hit.start
+    ]
 
 
 def _goes_on(hit: Hit, label: bytes) -> bool:
-    """Whether the same process said right before that this traceback follows from the one above it."""
+    """Whether the same process said right before that this traceback follows from the
+    one above it."""
     before = hit.text[max(0, hit.start - REACH_BACK) : hit.start]
     if CHAIN.search(before) is None:
         return False
@@ -191,8 +228,11 @@ def _goes_on(hit: Hit, label: bytes) -> bool:
     return any(own == label and CHAIN.search(rest) for own, rest in lines)
 
 
-def _iterate_lines(chunk: ByteChunk, begin: int, end: int, line: int) -> Iterator[tuple[int, bytes]]:
-    """Yield number and text of the lines that begin in a part of a chunk, each as far as it can be seen."""
+def _iterate_lines(
+    chunk: ByteChunk, begin: int, end: int, line: int
+) -> Iterator[tuple[int, bytes]]:
+    """Yield number and text of the lines that begin in a part of a chunk, each as far
+    as it can be seen."""
     text = chunk.text
     place = begin
     if begin + chunk.offset and text[begin - 1 : begin] != b"\n":

@@ -1,4 +1,5 @@
-"""The pytest plugin: what it does in every session. `hooks` and `collection` are for those that judge runs."""
+"""The pytest plugin: what it does in every session. `hooks` and `collection` are for
+those that judge runs."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS
 from pytest_llmbench.plugin import fixtures
 
 
-def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+def pytest_addoption(
+    parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager
+) -> None:
     """Declare the options, and the ini keys of those that a repository may decide."""
     pluginmanager.register(fixtures, fixtures.__name__)
     group = parser.getgroup("llmb", "LLM training benchmarks (pytest-llmbench)")
@@ -23,7 +26,10 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
             kind: Any = option.ini
             parser.addini(option.dest, help=_describe_key(option), type=kind)
     for option in TYPED_OPTIONS:
-        takes: dict[str, Any] = {"action": "append" if option.repeats else "store", "metavar": option.metavar}
+        takes: dict[str, Any] = {
+            "action": "append" if option.repeats else "store",
+            "metavar": option.metavar,
+        }
         if option.is_flag:
             takes = {"action": "store_true", "default": None}
         elif option.alone:
@@ -36,11 +42,18 @@ def _describe_key(option: Option) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Generator[None, object, object]:
-    """Name the nearest option for one of ours that does not exist, once those of a user's conftest are known too."""
+def pytest_load_initial_conftests(
+    parser: pytest.Parser, args: list[str]
+) -> Generator[None, object, object]:
+    """Name the nearest option for one of ours that does not exist, once those of a
+    user's conftest are known too."""
     result = yield
     flags = [option.flag for option in TYPED_OPTIONS]
-    strange = [flag for flag in (argument.partition("=")[0] for argument in args) if flag.startswith("--llmb-")]
+    strange = [
+        flag
+        for flag in (argument.partition("=")[0] for argument in args)
+        if flag.startswith("--llmb-")
+    ]
     if not set(strange) <= set(flags):
         from pytest_llmbench.core.errors import did_you_mean
         from pytest_llmbench.core.removed_options import describe_removed
@@ -49,14 +62,20 @@ def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Gen
         for flag in (argument.partition("=")[0] for argument in unknown):
             if flag in strange:
                 hint = did_you_mean(flag, flags)
-                unknown_option = f"{flag}: there is no such option{hint}; see pytest --help"
+                unknown_option = (
+                    f"{flag}: there is no such option{hint}; see pytest --help"
+                )
                 raise pytest.UsageError(describe_removed(flag) or unknown_option)
     return result
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Resolve the options; with runs to judge and no path on the command line, collect the built-in suite."""
-    config.addinivalue_line("markers", "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration")
+    """Resolve the options; with runs to judge and no path on the command line, collect
+    the built-in suite."""
+    config.addinivalue_line(
+        "markers",
+        "llmb(model, size, release, gpu, dtype, gpus): a benchmark configuration",
+    )
     if any(config.getoption(option.dest) is not None for option in TYPED_OPTIONS):
         from pytest_llmbench.core.runtime import describe_unfit_system
 
@@ -87,7 +106,8 @@ def _start(config: pytest.Config) -> None:
             from pytest_llmbench.plugin.configure import start
 
             start(config, stop)
-            # Modules, baselines and a year of nights stay to the end: the collector need not look at them even once.
+            # Modules, baselines and a year of nights stay to the end: the collector
+            # need not look at them even once.
             gc.freeze()
             if not _is_program():
                 config.add_cleanup(gc.unfreeze)
@@ -107,10 +127,20 @@ def _start(config: pytest.Config) -> None:
 
 
 def _is_program() -> bool:
-    """Whether pytest is the program, which ends with the session, and was not called by another."""
-    # Signals are passed over until it has ended: the reports are written, and the exit code stands.
-    frames = (frame for frame, _ in traceback.walk_stack(None) if frame.f_globals.get("__name__") == "_pytest.config")
-    mains = [frame.f_code.co_name for frame in frames if frame.f_code.co_name.endswith("main")]
+    """Whether pytest is the program, which ends with the session, and was not called by
+    another."""
+    # Signals are passed over until it has ended: the reports are written, and the exit
+    # code stands.
+    frames = (
+        frame
+        for frame, _ in traceback.walk_stack(None)
+        if frame.f_globals.get("__name__") == "_pytest.config"
+    )
+    mains = [
+        frame.f_code.co_name
+        for frame in frames
+        if frame.f_code.co_name.endswith("main")
+    ]
     return mains[1:2] in (["console_main"], ["_console_main"])
 
 

@@ -1,7 +1,9 @@
-"""Which items a session has: those of the built-in suite, and which of all stay when something is selected.
+"""Which items a session has: those of the built-in suite, and which of all stay when
+something is selected.
 
-pytest selects by name (`-k`, `-m`, node ids, `--lf`, `--sw`). An item about several configurations has none of theirs,
-so it stays where one of its configurations does. What `--deselect`, a conftest or another plugin takes out stays out.
+pytest selects by name (`-k`, `-m`, node ids, `--lf`, `--sw`). An item about several
+configurations has none of theirs, so it stays where one of its configurations does.
+What `--deselect`, a conftest or another plugin takes out stays out.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_llmbench.core.outcome_records import Case, Check, CheckKind, Status, UnmatchedRun
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    Check,
+    CheckKind,
+    Status,
+    UnmatchedRun,
+)
 from pytest_llmbench.plugin.fixtures import get_case
 from pytest_llmbench.plugin.stash import (
     BY_NAME,
@@ -46,15 +54,23 @@ PERFORMANCE = "test_performance"
 """The test of the configurations, which has a file even where it has no case."""
 
 
-SELECTING = ("_pytest.mark", "_pytest.cacheprovider", "_pytest.stepwise", "pytest_llmbench.plugin.collection")
-"""The modules that deselect what a selection does not name: -k and -m, --lf, --sw, and node ids of built-in tests."""
+SELECTING = (
+    "_pytest.mark",
+    "_pytest.cacheprovider",
+    "_pytest.stepwise",
+    "pytest_llmbench.plugin.collection",
+)
+"""The modules that deselect what a selection does not name: -k and -m, --lf, --sw, and
+node ids of built-in tests."""
 
 
 class SuiteModule(pytest.Module):
-    """A file of the built-in suite, collected whatever names the user's ini asks for."""
+    """A file of the built-in suite, collected whatever names the user's ini asks
+    for."""
 
-    # It stands at the project's root, so that the project's conftest applies and node ids and JUnit class names are the
-    # same wherever the package is installed; as a path they would follow the place of the virtual environment.
+    # It stands at the project's root, so that the project's conftest applies and node
+    # ids and JUnit class names are the same wherever the package is installed; as a
+    # path they would follow the place of the virtual environment.
 
     @classmethod
     def make(cls, parent: Suite, path: Path) -> SuiteModule:
@@ -74,13 +90,16 @@ class Suite(pytest.Directory):
     """The built-in tests in the place of the project's own."""
 
     def collect(self) -> Iterator[SuiteModule]:
-        """Yield the files; but for the configurations', only those that have something to say."""
+        """Yield the files; but for the configurations', only those that have something
+        to say."""
         for name, cases in get_session(self.config).cases.items():
             if cases or name == PERFORMANCE:
                 yield SuiteModule.make(self, SUITE / f"{name}.py")
 
 
-def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Directory | None:
+def pytest_collect_directory(
+    path: Path, parent: pytest.Collector
+) -> pytest.Directory | None:
     """Collect the built-in suite instead of the project where no path was given."""
     config = parent.config
     if path != config.rootpath or not is_suite_wanted(config):
@@ -95,20 +114,34 @@ def pytest_collection(session: pytest.Session) -> None:
     # A problem with them is one message then, not one of each item.
     config = session.config
     cases = raise_usage_errors(lambda: get_session(config).cases)
-    items = [f"{SUITE_ID}/{name}.py::{name}[{case.id}]" for name, of_name in cases.items() for case in of_name]
-    unknown = [node for node in list_wanted_ids(config) if not any(_is_under(item, node) for item in items)]
+    items = [
+        f"{SUITE_ID}/{name}.py::{name}[{case.id}]"
+        for name, of_name in cases.items()
+        for case in of_name
+    ]
+    unknown = [
+        node
+        for node in list_wanted_ids(config)
+        if not any(_is_under(item, node) for item in items)
+    ]
     if unknown and not is_worker(config):
-        raise pytest.UsageError(f"not found: {unknown[0]}; --collect-only lists the items")
+        raise pytest.UsageError(
+            f"not found: {unknown[0]}; --collect-only lists the items"
+        )
 
 
 def add_checks(session: pytest.Session) -> None:
-    """Add the items of what a launch has shown, which was not known when the session selected its items.
+    """Add the items of what a launch has shown, which was not known when the session
+    selected its items.
 
-    They are about what was launched, so no selection leaves them out, only --deselect with the id of one. Beside a
-    user's own tests there are none, as for runs on disk, unless one of them fails: the session must not be green then.
+    They are about what was launched, so no selection leaves them out, only --deselect
+    with the id of one. Beside a user's own tests there are none, as for runs on disk,
+    unless one of them fails: the session must not be green then.
     """
     config, state = session.config, get_session(session.config)
-    if not is_suite_wanted(config) and not any(check.failed for check in state.results.checks):
+    if not is_suite_wanted(config) and not any(
+        check.failed for check in state.results.checks
+    ):
         return
     added = collect_besides(session)
     config.stash[COLLECTED] += added
@@ -118,15 +151,22 @@ def add_checks(session: pytest.Session) -> None:
 
 
 def collect_besides(session: pytest.Session) -> list[pytest.Item]:
-    """Return the items of the built-in suite that are about no single run of a configuration."""
+    """Return the items of the built-in suite that are about no single run of a
+    configuration."""
     suite: Suite = Suite.from_parent(session, path=session.config.rootpath)
     files = [file for file in suite.collect() if file.name != f"{PERFORMANCE}.py"]
-    return [item for file in files for item in file.collect() if isinstance(item, pytest.Item)]
+    return [
+        item
+        for file in files
+        for item in file.collect()
+        if isinstance(item, pytest.Item)
+    ]
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
     """Make an item of each case of the fixtures that have some."""
-    # For the first test that asks for any of ours is early enough: pytest looks for them when it runs.
+    # For the first test that asks for any of ours is early enough: pytest looks for
+    # them when it runs.
     register_check_fixtures(metafunc.config)
     for fixture, name in CASES.items():
         if fixture not in metafunc.fixturenames:
@@ -135,15 +175,21 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
             parameters = [pytest.param(None, id="no-logs", marks=pytest.mark.llmb)]
         else:
             cases = raise_usage_errors(lambda: get_session(metafunc.config).cases)[name]
-            parameters = [pytest.param(case, id=case.id, marks=_make_marks(name, case)) for case in cases]
+            parameters = [
+                pytest.param(case, id=case.id, marks=_make_marks(name, case))
+                for case in cases
+            ]
         metafunc.parametrize(fixture, parameters, indirect=True)
 
 
 def register_check_fixtures(config: pytest.Config) -> None:
-    """Register the fixtures of the checks over several configurations, one for each row of `CHECKS`, once."""
+    """Register the fixtures of the checks over several configurations, one for each row
+    of `CHECKS`, once."""
     name = "pytest_llmbench_check_fixtures"
     if not config.pluginmanager.has_plugin(name):
-        plugin = ModuleType(name)  # pytest finds the fixtures of a plugin among the names of its module
+        plugin = ModuleType(
+            name
+        )  # pytest finds the fixtures of a plugin among the names of its module
         for kind, (_, meaning) in CHECKS.items():
             fixture = kind.test_name.replace("test_", "llmb_")
             setattr(plugin, fixture, _make_check_fixture(fixture, meaning))
@@ -154,9 +200,16 @@ def _make_check_fixture(name: str, meaning: str) -> object:
     def describe_check(request: pytest.FixtureRequest) -> Check:
         case = get_case(request)
         check, described = get_session(request.config).describe_check(case)
-        silent = check.kind is CheckKind.SOMETHING_JUDGED and check.status is Status.PASSED  # verdicts say it
-        if DESCRIBED not in request.node.stash and not silent:  # the verdict on a configuration comes first
-            request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = described, check.message
+        silent = (
+            check.kind is CheckKind.SOMETHING_JUDGED and check.status is Status.PASSED
+        )  # verdicts say it
+        if (
+            DESCRIBED not in request.node.stash and not silent
+        ):  # the verdict on a configuration comes first
+            request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = (
+                described,
+                check.message,
+            )
         return check
 
     # `pytest --fixtures` shows the docstring of the function.
@@ -165,11 +218,14 @@ def _make_check_fixture(name: str, meaning: str) -> object:
 
 
 def keep_wanted(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the items whose node ids were given, as a failed one is copied from the output to run it again."""
+    """Keep the items whose node ids were given, as a failed one is copied from the
+    output to run it again."""
     wanted = list_wanted_ids(config)
     if not wanted:
         return
-    wanted_items = [item for item in items if any(_is_under(item.nodeid, node) for node in wanted)]
+    wanted_items = [
+        item for item in items if any(_is_under(item.nodeid, node) for node in wanted)
+    ]
     left = set(items).difference(wanted_items)
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
@@ -177,7 +233,9 @@ def keep_wanted(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _is_under(nodeid: str, wanted: str) -> bool:
-    return nodeid == wanted or nodeid.startswith((f"{wanted}::", f"{wanted}[", f"{wanted}/"))
+    return nodeid == wanted or nodeid.startswith(
+        (f"{wanted}::", f"{wanted}[", f"{wanted}/")
+    )
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -187,36 +245,51 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     typed = find_judging_option(config)
     if typed and not any(uses_runs(item) for item in session.items):
-        raise pytest.UsageError(f"no selected test uses {typed}: a test asks for a run with the fixture llmb_verdict")
+        raise pytest.UsageError(
+            f"no selected test uses {typed}: a test asks for a run with the fixture llmb_verdict"
+        )
 
 
 def _make_marks(name: str, case: Any) -> list[pytest.MarkDecorator]:
-    """Return the mark of a configuration, or those of each configuration that a check is about."""
+    """Return the mark of a configuration, or those of each configuration that a check
+    is about."""
     key = getattr(case, "key", None)
     if key is not None:
         return [_mark(key)]
     if name == "test_unmatched_run":
         return [pytest.mark.llmb(unmatched=True)]
-    return [pytest.mark.llmb(check=case.kind), *(_mark(about, check=case.kind) for about in case.about)]
+    return [
+        pytest.mark.llmb(check=case.kind),
+        *(_mark(about, check=case.kind) for about in case.about),
+    ]
 
 
 def _mark(key: Key, **more: str) -> pytest.MarkDecorator:
     return pytest.mark.llmb(
-        model=key.recipe, size=key.size, release=key.release, gpu=key.gpu, dtype=key.dtype, gpus=key.gpus, **more
+        model=key.recipe,
+        size=key.size,
+        release=key.release,
+        gpu=key.gpu,
+        dtype=key.dtype,
+        gpus=key.gpus,
+        **more,
     )
 
 
-# --- what a selection keeps -------------------------------------------------------------------------------
+# --- what a selection keeps -----------------------------------------------------------
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, object, object]:
-    """Once everybody has selected, put back what is about a selected configuration and was only not named."""
+    """Once everybody has selected, put back what is about a selected configuration and
+    was only not named."""
     collected, by_name = list(items), set[pytest.Item]()
     config.stash[COLLECTED], config.stash[BY_NAME] = collected, by_name
-    if config.getoption("stepwise", False):  # it looks for the item that failed last among those that are there
+    if config.getoption(
+        "stepwise", False
+    ):  # it looks for the item that failed last among those that are there
         keep_wanted(config, items)
     result = yield
     if not is_suite_wanted(config):
@@ -242,13 +315,16 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
 def _find_caller() -> str:
     """Return the module that called the hook whose implementation called this."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("pluggy"):
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(
+        "pluggy"
+    ):
         frame = frame.f_back
     return str(frame.f_globals.get("__name__"))
 
 
 def _list_cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
-    """Yield what an item is about, and the case itself; nothing of a test for which there is none."""
+    """Yield what an item is about, and the case itself; nothing of a test for which
+    there is none."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     for fixture, name in CASES.items():
         case = params.get(fixture)
@@ -258,41 +334,73 @@ def _list_cases(item: pytest.Item) -> Iterator[tuple[Subject, Any]]:
 
 def is_guard(item: pytest.Item) -> bool:
     """Whether an item says that the session has judged something."""
-    return any(name == CheckKind.SOMETHING_JUDGED.test_name for (name, _), _ in _list_cases(item))
+    return any(
+        name == CheckKind.SOMETHING_JUDGED.test_name
+        for (name, _), _ in _list_cases(item)
+    )
 
 
 def _select_guarded(
-    collected: Sequence[pytest.Item], by_name: set[pytest.Item], remaining: Sequence[pytest.Item]
+    collected: Sequence[pytest.Item],
+    by_name: set[pytest.Item],
+    remaining: Sequence[pytest.Item],
 ) -> list[pytest.Item]:
-    """Return the item that says whether anything was judged, where a configuration is selected and it is not; where it
-    alone is, as after it failed (--lf), the configurations."""
-    judged = {item: any(isinstance(case, Case) for _, case in _list_cases(item)) for item in collected}
+    """Return the item that says whether anything was judged, where a configuration is
+    selected and it is not; where it alone is, as after it failed (--lf), the
+    configurations."""
+    judged = {
+        item: any(isinstance(case, Case) for _, case in _list_cases(item))
+        for item in collected
+    }
     left = [item for item in collected if item not in set(remaining)]
     if any(judged.get(item) for item in remaining):
-        # Without it nothing that was not judged is green either, but then all of it is red.
-        return [item for item in left if is_guard(item) and (item in by_name or is_deselected(item))]
+        # Without it nothing that was not judged is green either, but then all of it is
+        # red.
+        return [
+            item
+            for item in left
+            if is_guard(item) and (item in by_name or is_deselected(item))
+        ]
     if any(map(is_guard, remaining)):
-        return [item for item in left if judged[item] and item in by_name and not is_deselected(item)]
+        return [
+            item
+            for item in left
+            if judged[item] and item in by_name and not is_deselected(item)
+        ]
     return []
 
 
 def _select_following(
-    collected: Sequence[pytest.Item], by_name: set[pytest.Item], remaining: Sequence[pytest.Item]
+    collected: Sequence[pytest.Item],
+    by_name: set[pytest.Item],
+    remaining: Sequence[pytest.Item],
 ) -> list[pytest.Item]:
-    """Return the items that a selection did not name, and that are about a configuration that is selected.
+    """Return the items that a selection did not name, and that are about a
+    configuration that is selected.
 
-    Where only a check about it is selected, or where a user's own tests run, nothing follows but what is red.
+    Where only a check about it is selected, or where a user's own tests run, nothing
+    follows but what is red.
     """
     pairs = [pair for item in remaining for pair in _list_cases(item)]
     subjects = {subject for subject, _ in pairs}
     cases = [case for _, case in pairs if isinstance(case, Case)]
     ids, keys = {case.id for case in cases}, {case.key for case in cases}
-    by_check = {case.about[0] for _, case in pairs if not isinstance(case, Case) and len(case.about) == 1}
+    by_check = {
+        case.about[0]
+        for _, case in pairs
+        if not isinstance(case, Case) and len(case.about) == 1
+    }
 
     def is_following(subject: Subject, case: Any, node: str) -> bool:
         if case.id in ids or not keys.isdisjoint(case.about):
-            return node.startswith(f"{SUITE_ID}/") or (_is_red(case) and subject not in subjects)
-        return not by_check.isdisjoint(case.about) and _is_red(case) and subject not in subjects
+            return node.startswith(f"{SUITE_ID}/") or (
+                _is_red(case) and subject not in subjects
+            )
+        return (
+            not by_check.isdisjoint(case.about)
+            and _is_red(case)
+            and subject not in subjects
+        )
 
     left = by_name.difference(remaining)
     gone = (item for item in collected if item in left and not is_deselected(item))
@@ -310,37 +418,65 @@ def _is_red(case: Any) -> bool:
     return bool(getattr(case, "failed", True))
 
 
-def _select_failing_checks(session: pytest.Session, collected: Sequence[pytest.Item]) -> list[pytest.Item]:
-    """Return the items of the failing checks that none of a user's own tests, which judge configurations, is about."""
+def _select_failing_checks(
+    session: pytest.Session, collected: Sequence[pytest.Item]
+) -> list[pytest.Item]:
+    """Return the items of the failing checks that none of a user's own tests, which
+    judge configurations, is about."""
     there = {subject for item in collected for subject, _ in _list_cases(item)}
-    failed = [check for check in get_session(session.config).results.checks if check.failed]
+    failed = [
+        check for check in get_session(session.config).results.checks if check.failed
+    ]
     if not failed or not any(name == PERFORMANCE for name, _ in there):
         return []
-    pairs = ((item, *pair) for item in collect_besides(session) for pair in _list_cases(item))
-    return [item for item, subject, case in pairs if case in failed and subject not in there]
+    pairs = (
+        (item, *pair) for item in collect_besides(session) for pair in _list_cases(item)
+    )
+    return [
+        item for item, subject, case in pairs if case in failed and subject not in there
+    ]
 
 
-def _correct_deselected(config: pytest.Config, following: Collection[pytest.Item]) -> None:
+def _correct_deselected(
+    config: pytest.Config, following: Collection[pytest.Item]
+) -> None:
     """Take what runs after all out of the count of deselected items."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and following:
-        left = [item for item in reporter.stats.pop("deselected", []) if item not in set(following)]
+        left = [
+            item
+            for item in reporter.stats.pop("deselected", [])
+            if item not in set(following)
+        ]
         reporter.stats |= {"deselected": left} if left else {}
 
 
-def _list_never_collected(config: pytest.Config, collected: Collection[Subject]) -> Iterator[Subject]:
+def _list_never_collected(
+    config: pytest.Config, collected: Collection[Subject]
+) -> Iterator[Subject]:
     """Yield what has no item although the built-in suite makes one of each case, and node ids of a user's own tests, or
     --lf, leave items out before there are any."""
     whole = is_suite_wanted(config)
-    if whole or (list_selecting_options(config) and any(name == PERFORMANCE for name, _ in collected)):
+    if whole or (
+        list_selecting_options(config)
+        and any(name == PERFORMANCE for name, _ in collected)
+    ):
         for name, cases in get_session(config).cases.items():
             if whole or name == PERFORMANCE:
-                yield from ((name, case.id) for case in cases if (name, case.id) not in collected)
+                yield from (
+                    (name, case.id)
+                    for case in cases
+                    if (name, case.id) not in collected
+                )
 
 
 def make_selection(session: pytest.Session) -> Selection:
-    """Return what the items of a session are about, and what those that are gone were about."""
-    selected = {item.nodeid: tuple(subject for subject, _ in _list_cases(item)) for item in session.items}
+    """Return what the items of a session are about, and what those that are gone were
+    about."""
+    selected = {
+        item.nodeid: tuple(subject for subject, _ in _list_cases(item))
+        for item in session.items
+    }
     there = {subject for subjects in selected.values() for subject in subjects}
     by_name: dict[Subject, bool] = {}
     for item in session.config.stash[COLLECTED]:
@@ -350,5 +486,7 @@ def make_selection(session: pytest.Session) -> Selection:
     for subject in list(_list_never_collected(session.config, by_name)):
         by_name[subject] = not is_suite_wanted(session.config)
     gone = [subject for subject in by_name if subject not in there]
-    left_out, deselected = ([left for left in gone if by_name[left] is unnamed] for unnamed in (True, False))
+    left_out, deselected = (
+        [left for left in gone if by_name[left] is unnamed] for unnamed in (True, False)
+    )
     return Selection(selected, tuple(left_out), tuple(deselected))

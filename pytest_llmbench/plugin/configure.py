@@ -1,4 +1,5 @@
-"""How a session starts in which llmb options were given: what they may not be, and what judges."""
+"""How a session starts in which llmb options were given: what they may not be, and what
+judges."""
 
 from __future__ import annotations
 
@@ -27,7 +28,12 @@ from pytest_llmbench.core.ini_file import (
     refuse_unknown,
 )
 from pytest_llmbench.core.option_converters import find_output
-from pytest_llmbench.core.option_origins import Origins, Written, find_ini_origins, find_option_origins
+from pytest_llmbench.core.option_origins import (
+    Origins,
+    Written,
+    find_ini_origins,
+    find_option_origins,
+)
 from pytest_llmbench.core.option_values import OptionValues, refuse_blank
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, TYPED_OPTIONS, get_option
 from pytest_llmbench.core.outcome_records import Caution, CautionCode
@@ -53,15 +59,18 @@ from pytest_llmbench.plugin.stash import (
 from pytest_llmbench.report.output_files import REPORTS
 from pytest_llmbench.session.settings import list_outputs, refuse_logs, refuse_shared
 
-# Imported by name: pytester forgets modules that a session imported, but their package would still have them.
+# Imported by name: pytester forgets modules that a session imported, but their package
+# would still have them.
 HOOKS = ("pytest_llmbench.plugin.hooks", "pytest_llmbench.plugin.collection")
 
 SPARE_FILES = 8
-"""So many files have to be open beside those that are: a log, an archive, pytest's own capture of a test."""
+"""So many files have to be open beside those that are: a log, an archive, pytest's own
+capture of a test."""
 
 
 def start(config: pytest.Config, stop: StopSignals) -> None:
-    """Refuse misused options; with runs to judge register the hooks, and read the baselines; else let signals go."""
+    """Refuse misused options; with runs to judge register the hooks, and read the
+    baselines; else let signals go."""
     try:
         raise_usage_errors(lambda: _start(config, stop))
     except pytest.UsageError as error:
@@ -74,12 +83,16 @@ def _start(config: pytest.Config, stop: StopSignals) -> None:
         _refuse_misuse(config)
         _refuse_strange_keys(config)
     if is_suite_wanted(config):
-        config.args = [str(config.rootpath)]  # a new list: the old one may be the option itself
+        config.args = [
+            str(config.rootpath)
+        ]  # a new list: the old one may be the option itself
     if is_judging(config):
         _refuse_few_files()
         _start_judging(config, stop)
         stop.hold()
-        announce(config)  # not before: what cannot begin makes old reports void, and writes no new ones
+        announce(
+            config
+        )  # not before: what cannot begin makes old reports void, and writes no new ones
         stop.let_go()
     else:
         stop.restore()
@@ -104,9 +117,15 @@ def announce(config: pytest.Config) -> None:
 
 def _void_old_reports(config: pytest.Config, problem: str) -> None:
     """Let the reports of an earlier session say why this one could not begin."""
-    old = {flag: path for flag, path in _find_reports(config).items() if os.path.exists(path)}
+    old = {
+        flag: path
+        for flag, path in _find_reports(config).items()
+        if os.path.exists(path)
+    }
     with suppress(ReportError):  # the session ends with 4 in any case
-        announce_reports(old, pytest.ExitCode.USAGE_ERROR, f"the session could not begin: {problem}")
+        announce_reports(
+            old, pytest.ExitCode.USAGE_ERROR, f"the session could not begin: {problem}"
+        )
 
 
 def _find_reports(config: pytest.Config) -> dict[str, Path]:
@@ -114,16 +133,23 @@ def _find_reports(config: pytest.Config) -> dict[str, Path]:
     silent = (*INFORMATION, "help", "markers", "llmb_dry_run", "llmb_submit_only")
     if is_worker(config) or any(config.getoption(name, None) for name in silent):
         return {}
-    paths = {flag: path for flag, path in _find_written(config).items() if flag == "--junitxml"}
+    paths = {
+        flag: path
+        for flag, path in _find_written(config).items()
+        if flag == "--junitxml"
+    }
     for flag in REPORTS:
         with suppress(LlmbenchError):  # it is told, where nobody interrupts
-            if path := find_output(_read_values(config), get_option(flag), config.invocation_params.dir):
+            if path := find_output(
+                _read_values(config), get_option(flag), config.invocation_params.dir
+            ):
                 paths[flag] = path
     return paths
 
 
 def tell_unlaunched(config: pytest.Config) -> None:
-    """Say which jobs go on that a session, which was interrupted as it started, was to go on with."""
+    """Say which jobs go on that a session, which was interrupted as it started, was to
+    go on with."""
     session = config.stash.get(SESSION, None)
     text = session.describe_unlaunched() if session else ""
     if text and not is_worker(config):
@@ -133,12 +159,19 @@ def tell_unlaunched(config: pytest.Config) -> None:
 
 def _find_written(config: pytest.Config) -> dict[str, Path]:
     """Return the files that pytest itself writes, by the flag."""
-    written = {flag: config.getoption(name, None) for flag, name in WRITTEN_BY_PYTEST.items()}
-    return {flag: Path(os.path.expanduser(os.path.expandvars(path))) for flag, path in written.items() if path}
+    written = {
+        flag: config.getoption(name, None) for flag, name in WRITTEN_BY_PYTEST.items()
+    }
+    return {
+        flag: Path(os.path.expanduser(os.path.expandvars(path)))
+        for flag, path in written.items()
+        if path
+    }
 
 
 def _refuse_few_files() -> None:
-    """Raise UsageError where so few files may be open that every log would be unreadable."""
+    """Raise UsageError where so few files may be open that every log would be
+    unreadable."""
     spare: list[int] = []
     try:
         while len(spare) < SPARE_FILES:
@@ -156,7 +189,9 @@ def _refuse_few_files() -> None:
 def _make_session(config: pytest.Config) -> Session:
     if is_worker(config):
         return Session.unpack_from_controller(config.workerinput["llmb"])  # type: ignore[attr-defined]
-    made: Session = Session.from_options(_read_values(config), config.invocation_params.dir)
+    made: Session = Session.from_options(
+        _read_values(config), config.invocation_params.dir
+    )
     history = made.settings.history and made.settings.history.until(made.now)
     made.settings = made.settings.replace(asked=list_asked(config), history=history)
     others = _find_written(config)
@@ -166,7 +201,9 @@ def _make_session(config: pytest.Config) -> Session:
     made.tell_reading = _make_progress(config)
     made.command = tuple(map(str, config.invocation_params.args))
     if any(config.getoption(name, None) for name in INFORMATION):
-        made.settings = made.settings.replace(history=None)  # it neither judges nor stores
+        made.settings = made.settings.replace(
+            history=None
+        )  # it neither judges nor stores
     return made
 
 
@@ -174,61 +211,103 @@ def _make_progress(config: pytest.Config) -> ReadingProgress:
     """Return what tells on the terminal how far reading is: nothing under -q."""
 
     def get_terminal() -> Any:
-        return config.pluginmanager.get_plugin("terminalreporter") if config.get_verbosity() >= 0 else None
+        return (
+            config.pluginmanager.get_plugin("terminalreporter")
+            if config.get_verbosity() >= 0
+            else None
+        )
 
     return ReadingProgress(get_terminal, time.monotonic)
 
 
 def _refuse_misuse(config: pytest.Config) -> None:
-    """Raise UsageError for options typed on the command line that would do something else than they say."""
+    """Raise UsageError for options typed on the command line that would do something
+    else than they say."""
     typed = [str(argument) for argument in config.invocation_params.args]
-    for flag, value in pairwise([*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), "", *typed]):
-        if flag in {option.flag for option in TYPED_OPTIONS if not option.is_flag} and os.path.exists(value):
+    for flag, value in pairwise(
+        [*shlex.split(os.environ.get("PYTEST_ADDOPTS", "")), "", *typed]
+    ):
+        if flag in {
+            option.flag for option in TYPED_OPTIONS if not option.is_flag
+        } and os.path.exists(value):
             raise pytest.UsageError(
                 f"write {flag}={value} with an equals sign: after a space pytest takes {value} for a test path "
                 "and looks for the project's ini file there"
             )
-    flags = [argument.partition("=")[0] for argument in typed if argument.startswith("--llmb-")]
+    flags = [
+        argument.partition("=")[0]
+        for argument in typed
+        if argument.startswith("--llmb-")
+    ]
     idle = {option.flag for option in LAUNCH_OPTIONS} & set(flags)
     if idle and not is_launching(config):
         raise pytest.UsageError(f"{min(idle)} has nothing to launch: add --llmb-launch")
     if flags and not is_judging(config):
-        raise pytest.UsageError(f"{flags[0]} has no runs to work on: add --llmb-logs=PATH, or --llmb-launch")
-    if "-" in (config.getoption("llmb_logs") or ()) and config.getoption("capture") != "no":
-        raise pytest.UsageError("--llmb-logs=- reads standard input, which pytest takes away from tests: add -s")
+        raise pytest.UsageError(
+            f"{flags[0]} has no runs to work on: add --llmb-logs=PATH, or --llmb-launch"
+        )
+    if (
+        "-" in (config.getoption("llmb_logs") or ())
+        and config.getoption("capture") != "no"
+    ):
+        raise pytest.UsageError(
+            "--llmb-logs=- reads standard input, which pytest takes away from tests: add -s"
+        )
     if is_launching(config) and _is_distributed(config):
-        raise pytest.UsageError("a launch runs in one process: leave out -n, or add -n0 (jobs run side by side anyway)")
-    if 0 < len(list_wanted_ids(config)) < len(config.getoption("file_or_dir", None) or []):
+        raise pytest.UsageError(
+            "a launch runs in one process: leave out -n, or add -n0 (jobs run side by side anyway)"
+        )
+    if (
+        0
+        < len(list_wanted_ids(config))
+        < len(config.getoption("file_or_dir", None) or [])
+    ):
         raise pytest.UsageError(
             f"{list_wanted_ids(config)[0]}: ids of built-in tests and paths cannot run in one session"
         )
     if config.getoption("llmb_record") and config.getoption("numprocesses", None):
-        raise pytest.UsageError("--llmb-record writes from one process: leave out -n, or add -n0")
+        raise pytest.UsageError(
+            "--llmb-record writes from one process: leave out -n, or add -n0"
+        )
 
 
 def _is_distributed(config: pytest.Config) -> bool:
-    return bool(config.getoption("numprocesses", None)) or config.getoption("dist", "no") != "no"
+    return (
+        bool(config.getoption("numprocesses", None))
+        or config.getoption("dist", "no") != "no"
+    )
 
 
 def _read_values(config: pytest.Config) -> OptionValues:
-    """Return the values on the command line, and behind them the ini file's. An empty value is none that was meant."""
-    given = [option for option in TYPED_OPTIONS if config.getoption(option.dest) is not None]
+    """Return the values on the command line, and behind them the ini file's. An empty
+    value is none that was meant."""
+    given = [
+        option for option in TYPED_OPTIONS if config.getoption(option.dest) is not None
+    ]
     typed = {option.dest: config.getoption(option.dest) for option in given}
     refuse_blank(typed)
     ini = {name: _read_ini_value(config, name) for name in INI_KEYS}
-    return OptionValues(typed, ini, _find_origins(config, [option.flag for option in given]))
+    return OptionValues(
+        typed, ini, _find_origins(config, [option.flag for option in given])
+    )
 
 
 def _read_ini_value(config: pytest.Config, name: str) -> Any:
     try:
         return config.getini(name)
-    except (TypeError, ValueError) as error:  # before pytest 9.2 it tells nobody which key it was
+    except (
+        TypeError,
+        ValueError,
+    ) as error:  # before pytest 9.2 it tells nobody which key it was
         raise pytest.UsageError(f"{_file(config)}: {name}: {error}") from None
 
 
 def _find_origins(config: pytest.Config, flags: Sequence[str]) -> Origins:
     """Return where the options that were given, and the ini keys, were written."""
-    typed, file = [str(argument) for argument in config.invocation_params.args], _file(config)
+    typed, file = (
+        [str(argument) for argument in config.invocation_params.args],
+        _file(config),
+    )
     keys = [key for key in _file_keys(config) if key in INI_KEYS]
     arguments = {
         Written.TYPED: typed,
@@ -242,7 +321,8 @@ def _find_origins(config: pytest.Config, flags: Sequence[str]) -> Origins:
 
 
 def _find_shadowed(config: pytest.Config) -> Iterator[Caution]:
-    """Yield the keys of ours that count for nothing, since pytest reads another file of the same folder."""
+    """Yield the keys of ours that count for nothing, since pytest reads another file of
+    the same folder."""
     if config.inipath is None or config.getoption("inifilename", None):
         return
     for name, keys in find_shadowed_keys(config.inipath).items():
@@ -251,11 +331,17 @@ def _find_shadowed(config: pytest.Config) -> Iterator[Caution]:
 
 
 def _refuse_strange_keys(config: pytest.Config) -> None:
-    """Refuse keys of pytest's configuration that were meant for this plugin and do nothing."""
+    """Refuse keys of pytest's configuration that were meant for this plugin and do
+    nothing."""
     # Pytest only warns, and a misspelled tolerance would judge with the default.
-    overrides = [override.partition("=")[0] for override in config.getoption("override_ini") or ()]
+    overrides = [
+        override.partition("=")[0]
+        for override in config.getoption("override_ini") or ()
+    ]
     keys = _file_keys(config)
-    refuse_unknown([key for key in keys if not _is_declared(config, key)], _file(config))
+    refuse_unknown(
+        [key for key in keys if not _is_declared(config, key)], _file(config)
+    )
     refuse_unknown([key for key in overrides if not _is_declared(config, key)], "-o")
     refuse_empty(keys, _file(config))
     if config.inipath is not None and config.inipath.is_file():
@@ -266,18 +352,25 @@ def _is_declared(config: pytest.Config, key: str) -> bool:
     try:
         config.getini(key)
     except (TypeError, ValueError):
-        return key in INI_KEYS  # a value of ours that cannot be used is told where it is resolved
+        return (
+            key in INI_KEYS
+        )  # a value of ours that cannot be used is told where it is resolved
     except pytest.UsageError:
         return True
     return True
 
 
 def _file_keys(config: pytest.Config) -> dict[str, object]:
-    """Return what the configuration file sets that pytest reads; without one nothing."""
+    """Return what the configuration file sets that pytest reads; without one
+    nothing."""
     path = config.inipath
     return read_file_keys(path) if path is not None and path.is_file() else {}
 
 
 def _file(config: pytest.Config) -> str:
     path = config.inipath
-    return "" if path is None else formatting.format_place(path, config.invocation_params.dir)
+    return (
+        ""
+        if path is None
+        else formatting.format_place(path, config.invocation_params.dir)
+    )

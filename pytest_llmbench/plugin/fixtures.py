@@ -1,4 +1,5 @@
-"""The fixtures that tests use: what a configuration is, which run was found, what it measured, the verdict."""
+"""The fixtures that tests use: what a configuration is, which run was found, what it
+measured, the verdict."""
 
 from __future__ import annotations
 
@@ -14,19 +15,24 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def llmb_case(request: pytest.FixtureRequest) -> Case:
-    """The configuration that an item is about; a test that uses it, or any fixture below, has an item for each."""
+    """The configuration that an item is about; a test that uses it, or any fixture
+    below, has an item for each."""
     case: Case = get_case(request)
     return case
 
 
 @pytest.fixture
 def llmb_verdict(llmb_case: Case, request: pytest.FixtureRequest) -> Outcome:
-    """The verdict on the configuration: `failed`, `skipped` and `message` are what the test has to act on."""
+    """The verdict on the configuration: `failed`, `skipped` and `message` are what the
+    test has to act on."""
     from pytest_llmbench.plugin.stash import DESCRIBED, MESSAGE, get_session
     from pytest_llmbench.report.outcome import list_properties
 
     outcome, described = get_session(request.config).get_outcome(llmb_case)
-    request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = described, outcome.message
+    request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = (
+        described,
+        outcome.message,
+    )
     request.node.user_properties.extend(list_properties(described))
     return outcome
 
@@ -39,7 +45,8 @@ def llmb_baseline(llmb_verdict: Outcome) -> Baseline:
 
 @pytest.fixture
 def llmb_measurement(llmb_verdict: Outcome) -> Measurement:
-    """What the judged run measured; without a judged run the test is skipped or fails as its verdict says."""
+    """What the judged run measured; without a judged run the test is skipped or fails
+    as its verdict says."""
     measurement = llmb_verdict.judgement.measurement
     if llmb_verdict.skipped:
         pytest.skip(llmb_verdict.message)
@@ -56,7 +63,8 @@ def llmb_run(llmb_measurement: Measurement) -> Run:
 
 @pytest.fixture
 def llmb_unmatched(request: pytest.FixtureRequest) -> UnmatchedRun:
-    """A run that matches no baseline, or a file or folder that could not be read; `message` says why."""
+    """A run that matches no baseline, or a file or folder that could not be read;
+    `message` says why."""
     from pytest_llmbench.plugin.stash import DESCRIBED, MESSAGE, get_session
 
     run, described = get_session(request.config).describe_unmatched(get_case(request))
@@ -65,7 +73,11 @@ def llmb_unmatched(request: pytest.FixtureRequest) -> UnmatchedRun:
 
 
 def get_case(request: pytest.FixtureRequest) -> Any:
-    """Return what the item of a test is about; the test fails where no run is judged."""
+    """Return what the item of a test is about; the test fails where no run is
+    judged."""
     if request.param is None:
-        pytest.fail("this test judges runs, and there are none: add --llmb-logs=PATH", pytrace=False)
+        pytest.fail(
+            "this test judges runs, and there are none: add --llmb-logs=PATH",
+            pytrace=False,
+        )
     return request.param

@@ -1,4 +1,5 @@
-"""The hooks of a session that judges runs, and the exit code at its end. No other session registers them."""
+"""The hooks of a session that judges runs, and the exit code at its end. No other
+session registers them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ import pytest
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import describe_os_error
 from pytest_llmbench.core.redaction import Redactor
-from pytest_llmbench.plugin.collection import PERFORMANCE, add_checks, is_guard, keep_wanted, make_selection
+from pytest_llmbench.plugin.collection import (
+    PERFORMANCE,
+    add_checks,
+    is_guard,
+    keep_wanted,
+    make_selection,
+)
 from pytest_llmbench.plugin.outputs import (
     flush_terminal,
     list_header,
@@ -60,19 +67,23 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Write now what is left, not when Python ends, which would change the exit code."""
+    """Write now what is left, not when Python ends, which would change the exit
+    code."""
     _print_unshown(config)
     flush_terminal(config)
 
 
 def _print_unshown(config: pytest.Config) -> None:
-    """Print the problems of a session without a summary (`--no-summary`, `-p no:terminal`) to standard error."""
+    """Print the problems of a session without a summary (`--no-summary`, `-p
+    no:terminal`) to standard error."""
     session = get_session(config)
     if is_worker(config) or session.summarised:
         return
     with suppress(OSError):
         for failure in session.failures:
-            sys.stderr.write(f"llmbench: {session.redactor.redact(formatting.escape(failure))}\n")
+            sys.stderr.write(
+                f"llmbench: {session.redactor.redact(formatting.escape(failure))}\n"
+            )
         sys.stderr.flush()
 
 
@@ -83,16 +94,20 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say what decides: the baselines and the tolerance in use, and where the logs are."""
+    """Say what decides: the baselines and the tolerance in use, and where the logs
+    are."""
     return [f"llmbench: {line}" for line in list_header(get_session(config))]
 
 
-# --- items ------------------------------------------------------------------------------------------------
+# --- items ----------------------------------------------------------------------------
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the items whose node ids were given, once every conftest has seen all of them."""
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Keep the items whose node ids were given, once every conftest has seen all of
+    them."""
     keep_wanted(config, items)
 
 
@@ -105,20 +120,32 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     config = session.config
     if config.getoption("collectonly"):
         return None
-    # Before the first item, since what becomes of one depends on the others: if none has a valid run, none is green.
+    # Before the first item, since what becomes of one depends on the others: if none
+    # has a valid run, none is green.
     state = get_session(config)
-    if state.settings.launch is not None and _may_launch(session) and _launch_selected(session):
+    if (
+        state.settings.launch is not None
+        and _may_launch(session)
+        and _launch_selected(session)
+    ):
         return True
     guarded = any(is_guard(item) and will_run(item) for item in session.items)
-    raise_usage_errors(lambda: state.decide_outcomes(list(list_selected_ids(session.items)), guarded=guarded))
+    raise_usage_errors(
+        lambda: state.decide_outcomes(
+            list(list_selected_ids(session.items)), guarded=guarded
+        )
+    )
     if session.items:  # the controller of workers has none
         state.selection = make_selection(session)
     return None
 
 
 def _may_launch(session: pytest.Session) -> bool:
-    """Whether a session does more than to tell something, and could collect everything."""
-    return not session.testsfailed and not any(session.config.getoption(name, None) for name in INFORMATION)
+    """Whether a session does more than to tell something, and could collect
+    everything."""
+    return not session.testsfailed and not any(
+        session.config.getoption(name, None) for name in INFORMATION
+    )
 
 
 def _launch_selected(session: pytest.Session) -> bool:
@@ -131,10 +158,14 @@ def _launch_selected(session: pytest.Session) -> bool:
     tell("")
     try:
         ends: bool = raise_usage_errors(
-            lambda: get_session(config).launch(list(list_selected_ids(session.items)), tell)
+            lambda: get_session(config).launch(
+                list(list_selected_ids(session.items)), tell
+            )
         )
     except Interrupted as error:
-        tell(f"llmbench: {error}")  # commands among it: pytest's own line would add to them
+        tell(
+            f"llmbench: {error}"
+        )  # commands among it: pytest's own line would add to them
         pytest.exit("the launch was stopped", returncode=pytest.ExitCode.INTERRUPTED)
     if not ends:
         add_checks(session)
@@ -147,9 +178,12 @@ def _make_teller(config: pytest.Config) -> Callable[[str], None]:
 
     def tell(line: str) -> None:
         if reporter is not None:
-            with suppress(OSError):  # a terminal that was closed keeps no job from being followed, or cancelled
+            with suppress(
+                OSError
+            ):  # a terminal that was closed keeps no job from being followed, or cancelled
                 reporter.write_line(get_session(config).redactor.redact(line))
-                reporter.flush()  # a CI log is no terminal: lines would stay in the buffer for hours
+                # a CI log is no terminal: lines would stay in the buffer for hours
+                reporter.flush()
 
     return tell
 
@@ -168,8 +202,13 @@ def _refuse_all_failed(session: pytest.Session) -> None:
 
 
 def _advise_failed_checks(failed: Collection[str]) -> str:
-    """Return what to do where items failed that only a launch has; empty without such."""
-    own = (node for node in failed if node.startswith(f"{SUITE_ID}/") and f"/{PERFORMANCE}.py::" not in node)
+    """Return what to do where items failed that only a launch has; empty without
+    such."""
+    own = (
+        node
+        for node in failed
+        if node.startswith(f"{SUITE_ID}/") and f"/{PERFORMANCE}.py::" not in node
+    )
     names = [node.rpartition("::")[2] for node in own]
     if not names:
         return ""
@@ -178,23 +217,32 @@ def _advise_failed_checks(failed: Collection[str]) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: Any
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Put the outcome on the report."""
     report = yield
     if DESCRIBED in item.stash and (call.when == "call" or not report.passed):
         described = item.stash[DESCRIBED]
         redactor = get_session(item.config).redactor
-        shown = described if report.outcome == described.status else _overrule(described, report, redactor)
+        shown = (
+            described
+            if report.outcome == described.status
+            else _overrule(described, report, redactor)
+        )
         report.llmb = shown  # type: ignore[attr-defined]
         _redact_report(report, redactor)
         if shown is described and _begins_with(report, item.stash[MESSAGE]):
             from pytest_llmbench.report.verdicts import make_headline
 
-            # Of a message of ours, which has many lines, pytest's short summary shows this; a user's own text stays.
+            # Of a message of ours, which has many lines, pytest's short summary shows
+            # this; a user's own text stays.
             report.llmb_headline = make_headline(shown)  # type: ignore[attr-defined]
     elif uses_runs(item):
         report.llmb_unjudged = True  # type: ignore[attr-defined]
-    if is_worker(item.config) and (selection := get_session(item.config).hand_over_selection()):
+    if is_worker(item.config) and (
+        selection := get_session(item.config).hand_over_selection()
+    ):
         report.llmb_selection = selection  # type: ignore[attr-defined]
     return report
 
@@ -213,12 +261,17 @@ def _redact_report(report: pytest.TestReport, redactor: Redactor) -> None:
             for entry in getattr(traceback, "reprentries", ()):
                 entry.lines = redactor.redact_lines(entry.lines)
                 if getattr(entry, "reprlocals", None):  # of --showlocals
-                    entry.reprlocals.lines = redactor.redact_lines(entry.reprlocals.lines)
-    report.sections = [(title, redactor.redact(text)) for title, text in report.sections]
+                    entry.reprlocals.lines = redactor.redact_lines(
+                        entry.reprlocals.lines
+                    )
+    report.sections = [
+        (title, redactor.redact(text)) for title, text in report.sections
+    ]
 
 
 def _begins_with(report: pytest.TestReport, message: str) -> bool:
-    """Whether what a test failed with has the first line of our message, whatever an assertion wrote behind it."""
+    """Whether what a test failed with has the first line of our message, whatever an
+    assertion wrote behind it."""
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is None or not message:
         return False
@@ -248,27 +301,45 @@ def pytest_report_from_serializable(data: dict[str, Any]) -> Generator[None, Any
     return report
 
 
-def _overrule(described: OutcomeDocument, report: pytest.TestReport, redactor: Redactor) -> OutcomeDocument:
-    """Make the outcome of a user's own test that ended otherwise than the verdict on its configuration."""
+def _overrule(
+    described: OutcomeDocument, report: pytest.TestReport, redactor: Redactor
+) -> OutcomeDocument:
+    """Make the outcome of a user's own test that ended otherwise than the verdict on
+    its configuration."""
     from msgspec.structs import replace
 
     crash = getattr(report.longrepr, "reprcrash", None)
     error = redactor.redact(
-        formatting.escape(str(crash.message if crash else report.longreprtext).strip().partition("\n")[0])
+        formatting.escape(
+            str(crash.message if crash else report.longreprtext)
+            .strip()
+            .partition("\n")[0]
+        )
     )
     own = described.verdict or described.reason.upper()
-    verdict, text = "NOT_ASSERTED", f"{own}, but the test {report.outcome} without asking for it"
+    verdict, text = (
+        "NOT_ASSERTED",
+        f"{own}, but the test {report.outcome} without asking for it",
+    )
     if report.failed:
         verdict, text = "TEST_FAILED", f"{own}, but the test failed: {error}"
     reason = verdict.lower().replace("_", "-")
-    return replace(described, status=report.outcome, verdict=verdict, reason=reason, text=text, overruled=own)
+    return replace(
+        described,
+        status=report.outcome,
+        verdict=verdict,
+        reason=reason,
+        text=text,
+        overruled=own,
+    )
 
 
-# --- end of a session -------------------------------------------------------------------------------------
+# --- end of a session -----------------------------------------------------------------
 
 
 class Collector:
-    """Collects outcomes where the reports arrive: in the only process, or in the xdist controller."""
+    """Collects outcomes where the reports arrive: in the only process, or in the xdist
+    controller."""
 
     def __init__(self, session: Session) -> None:
         """Take the session that keeps them."""
@@ -276,7 +347,8 @@ class Collector:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtestloop(self) -> Generator[None, object, object]:
-        """From the end of the last item on, a signal is only noted: the reports will say so."""
+        """From the end of the last item on, a signal is only noted: the reports will
+        say so."""
         try:
             with self.session.stop.keep_raised():
                 return (yield)
@@ -289,35 +361,58 @@ class Collector:
         self.session.stop.hold()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep the outcome of a report; an item that crashed its worker has none of its own."""
+        """Keep the outcome of a report; an item that crashed its worker has none of its
+        own."""
         if hasattr(report, "llmb_selection"):
             self.session.selection = restore_selection(report.llmb_selection)
         if report.when == "call" or not report.passed:
             self.session.ran.add(report.nodeid)
         if hasattr(report, "llmb"):
-            if report.outcome in ("passed", "failed", "skipped"):  # a plugin's own outcome is tried again
+            if report.outcome in (
+                "passed",
+                "failed",
+                "skipped",
+            ):  # a plugin's own outcome is tried again
                 self.session.described.append(report.llmb)
         elif hasattr(report, "llmb_unjudged"):
             self.session.used = True
             self.session.unjudged += [report.nodeid] if report.skipped else []
-        elif report.failed and report.when not in ("setup", "call", "teardown"):  # xdist's word of a crash has none
-            self.session.described += self.session.describe_crash(report.nodeid, report.longreprtext)
+        elif report.failed and report.when not in (
+            "setup",
+            "call",
+            "teardown",
+        ):  # xdist's word of a crash has none
+            self.session.described += self.session.describe_crash(
+                report.nodeid, report.longreprtext
+            )
 
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
-        """Tell what pytest could not write, which would end the session with a traceback and without a summary."""
+    def pytest_sessionfinish(
+        self, session: pytest.Session
+    ) -> Generator[None, None, None]:
+        """Tell what pytest could not write, which would end the session with a
+        traceback and without a summary."""
         try:
             yield
         except OSError as error:
-            written = ((flag, session.config.getoption(name, None)) for flag, name in WRITTEN_BY_PYTEST.items())
-            files = " or ".join(f"{flag}={path}" for flag, path in written if path) or "a report of another plugin"
-            self.session.failures.append(f"{files}: not written: {describe_os_error(error)}")
+            written = (
+                (flag, session.config.getoption(name, None))
+                for flag, name in WRITTEN_BY_PYTEST.items()
+            )
+            files = (
+                " or ".join(f"{flag}={path}" for flag, path in written if path)
+                or "a report of another plugin"
+            )
+            self.session.failures.append(
+                f"{files}: not written: {describe_os_error(error)}"
+            )
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the report files. A session that judged nothing, or a report that cannot be written, is red."""
+    """Write the report files. A session that judged nothing, or a report that cannot be
+    written, is red."""
     if is_worker(session.config):
         return
     state = get_session(session.config)
@@ -332,15 +427,23 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def _finish(session: pytest.Session, state: Session) -> None:
     config = session.config
-    expected = state.used or bool(find_judging_option(config)) or is_suite_wanted(config)
+    expected = (
+        state.used or bool(find_judging_option(config)) or is_suite_wanted(config)
+    )
     if state.ended_early:
         session.exitstatus = session.exitstatus or int(state.problems)
         return
     if session.exitstatus == pytest.ExitCode.OK and expected and not state.judged:
-        state.failures.append("nothing was judged: no item with a verdict ran to its end")
+        state.failures.append(
+            "nothing was judged: no item with a verdict ran to its end"
+        )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-    if session.exitstatus == pytest.ExitCode.OK and any(item.status == "failed" for item in state.described):
-        state.failures.append("a red item was reported as passed: a conftest or a plugin has changed its report")
+    if session.exitstatus == pytest.ExitCode.OK and any(
+        item.status == "failed" for item in state.described
+    ):
+        state.failures.append(
+            "a red item was reported as passed: a conftest or a plugin has changed its report"
+        )
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and expected:
         state.failures.append(NOTHING_SELECTED)
@@ -349,15 +452,21 @@ def _finish(session: pytest.Session, state: Session) -> None:
         if not write_reports(state, int(session.exitstatus)):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
     finally:
-        store_outcomes(state)  # last: whatever happens there, verdicts and reports stand, and the other way round
+        store_outcomes(
+            state
+        )  # last: whatever happens there, verdicts and reports stand, and the other way round
         if _note_interruption(session, state):
             write_reports(state, int(session.exitstatus))
         tell_github(state, int(session.exitstatus))
 
 
 def _note_interruption(session: pytest.Session, state: Session) -> bool:
-    """Whether the session was interrupted and nobody has said so yet; then its exit code and reports will."""
-    ran = session.exitstatus not in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR)
+    """Whether the session was interrupted and nobody has said so yet; then its exit
+    code and reports will."""
+    ran = session.exitstatus not in (
+        pytest.ExitCode.INTERNAL_ERROR,
+        pytest.ExitCode.USAGE_ERROR,
+    )
     stopped = session.exitstatus == pytest.ExitCode.INTERRUPTED or state.stop.number
     if state.interrupted or not (stopped and ran):
         return False
@@ -367,30 +476,44 @@ def _note_interruption(session: pytest.Session, state: Session) -> bool:
     text = f"interrupted{by}: what did not run has no verdict"
     state.failures += filter(None, [text, state.describe_recorded()])
     if left := state.describe_unlaunched():
-        state.failures.append(left.partition(":\n")[0])  # without the command, which would be wrapped
+        state.failures.append(
+            left.partition(":\n")[0]
+        )  # without the command, which would be wrapped
         _make_teller(session.config)(f"\nllmbench: {left}")
-    report = pytest.TestReport("llmbench::session", ("llmbench", None, "session"), {}, "failed", text, "setup")
+    report = pytest.TestReport(
+        "llmbench::session", ("llmbench", None, "session"), {}, "failed", text, "setup"
+    )
     for plugin in session.config.pluginmanager.get_plugins():
-        if type(plugin).__module__ == "_pytest.junitxml":  # else --junitxml would be green: it holds only what ran
+        if (
+            type(plugin).__module__ == "_pytest.junitxml"
+        ):  # else --junitxml would be green: it holds only what ran
             plugin.pytest_runtest_logreport(report)
     return True
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print a line for each configuration, what to do next, and the count by verdict."""
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print a line for each configuration, what to do next, and the count by
+    verdict."""
     session = get_session(config)
     session.summarised = True
-    # The sections of the failures and the JUnit report are written by now; the short summary follows, which in a CI and
-    # with -vv is not cut to the width of the terminal.
+    # The sections of the failures and the JUnit report are written by now; the short
+    # summary follows, which in a CI and with -vv is not cut to the width of the
+    # terminal.
     for report in chain.from_iterable(terminalreporter.stats.values()):
         crash = getattr(getattr(report, "longrepr", None), "reprcrash", None)
         if crash is not None and hasattr(report, "llmb_headline"):
-            crash.message = f"{crash.message.partition(': ')[0]}: {report.llmb_headline}"
+            crash.message = (
+                f"{crash.message.partition(': ')[0]}: {report.llmb_headline}"
+            )
     lines = render_terminal(session, config.get_verbosity())
     if lines:
         terminalreporter.section("llmbench")
     for line in lines:
-        terminalreporter.write(line[: line.marked], **({line.colour: True} if line.colour else {}))
+        terminalreporter.write(
+            line[: line.marked], **({line.colour: True} if line.colour else {})
+        )
         terminalreporter.write(f"{line[line.marked :]}\n")
     for command in list_workflow_commands(session):
         terminalreporter.write(f"{command}\n")

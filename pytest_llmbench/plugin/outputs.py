@@ -1,4 +1,5 @@
-"""What a session says on the terminal besides its verdicts, and what it leaves behind: reports, its history."""
+"""What a session says on the terminal besides its verdicts, and what it leaves behind:
+reports, its history."""
 
 from __future__ import annotations
 
@@ -26,13 +27,18 @@ if TYPE_CHECKING:
     from pytest_llmbench.logs.log_excerpt import Excerpt
     from pytest_llmbench.plugin.session import Session
     from pytest_llmbench.report.document import SessionEnding
-    from pytest_llmbench.report.outcome_documents import OutcomeDocument, ReportedExcerpt
+    from pytest_llmbench.report.outcome_documents import (
+        OutcomeDocument,
+        ReportedExcerpt,
+    )
     from pytest_llmbench.report.output_files import FileKind
     from pytest_llmbench.report.terminal import TerminalLine
     from pytest_llmbench.session.settings import Settings
 
 
-NOT_ENDED = "the session has not ended: it runs, or was stopped before it could say more"
+NOT_ENDED = (
+    "the session has not ended: it runs, or was stopped before it could say more"
+)
 """What the reports say from the beginning of a session."""
 
 
@@ -69,7 +75,9 @@ def _list_rules(session: Session) -> Iterator[str]:
     if settings.repeat_window:
         yield f"repeats: runs of one build within {formatting.format_age(settings.repeat_window)} of the newest"
     if settings.acknowledged:
-        count = formatting.count_noun(len(session.catalog.acknowledged), "acknowledged change")
+        count = formatting.count_noun(
+            len(session.catalog.acknowledged), "acknowledged change"
+        )
         yield f"{count}: {formatting.format_place(settings.acknowledged, session.directory)}"
     if settings.timed == TimedBy.DOCUMENT:
         yield "timed as the documents do, to compare with their tables: nothing is recorded, kept or certified"
@@ -80,14 +88,26 @@ def _list_rules(session: Session) -> Iterator[str]:
 
 
 def render_terminal(session: Session, verbosity: int = 0) -> list[TerminalLine]:
-    """Return the lines of the summary, more of them for a higher verbosity (pytest's -q is -1, -v is 1)."""
+    """Return the lines of the summary, more of them for a higher verbosity (pytest's -q
+    is -1, -v is 1)."""
     from pytest_llmbench.report.explain import wrap
     from pytest_llmbench.report.terminal import TerminalLine, render_summary
 
     if not session.described:
-        return [TerminalLine(line, "red") for failure in _list_failures(session) for line in wrap(failure, "  ")]
-    remarks = [*_list_remarks(session), *_describe_skipped(session, verbosity > 0), *session.written]
-    lines = [*(remarks if verbosity >= 0 else _explain_nothing_judged(session)), *session.failures]
+        return [
+            TerminalLine(line, "red")
+            for failure in _list_failures(session)
+            for line in wrap(failure, "  ")
+        ]
+    remarks = [
+        *_list_remarks(session),
+        *_describe_skipped(session, verbosity > 0),
+        *session.written,
+    ]
+    lines = [
+        *(remarks if verbosity >= 0 else _explain_nothing_judged(session)),
+        *session.failures,
+    ]
     shown = [session.redactor.redact(formatting.escape(line)) for line in lines]
     return [*render_summary(session.described, shown, verbosity, session.cautions)]
 
@@ -98,7 +118,8 @@ def _list_failures(session: Session) -> list[str]:
 
 
 def _list_remarks(session: Session) -> list[str]:
-    """Return what the summary adds to the verdicts: runs left out or only listed, files that are no logs."""
+    """Return what the summary adds to the verdicts: runs left out or only listed, files
+    that are no logs."""
     from pytest_llmbench.plugin.session import MOST_UNMATCHED
     from pytest_llmbench.report.gpu_hours import format_cost, sum_session
     from pytest_llmbench.report.verdicts import select_worst
@@ -107,14 +128,23 @@ def _list_remarks(session: Session) -> list[str]:
     remarks = []
     if results.runs_before_since and since:
         left_out = formatting.count_noun(results.runs_before_since, "run")
-        remarks.append(f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)")
+        remarks.append(
+            f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)"
+        )
     remarks += [*_explain_nothing_judged(session), *results.remarks]
     reported = {outcome.id for outcome in session.described if outcome.kind == "stray"}
     untold = [stray for stray in results.unmatched if stray.id not in reported]
-    remarks += [f"{stray.reason.upper()}, not judged: {stray.id}: {stray.summary}" for stray in untold[:5]]
+    remarks += [
+        f"{stray.reason.upper()}, not judged: {stray.id}: {stray.summary}"
+        for stray in untold[:5]
+    ]
     if len(untold) > 5:
         of_fail = f"only {MOST_UNMATCHED:,} have an item, the last for all others; `llmbench summary` lists all"
-        advice = of_fail if session.settings.unmatched == "fail" else "--llmb-unmatched=fail makes an item of each"
+        advice = (
+            of_fail
+            if session.settings.unmatched == "fail"
+            else "--llmb-unmatched=fail makes an item of each"
+        )
         remarks.append(f"{len(untold) - 5:,} more runs were not judged: {advice}")
     if cost := sum_session(select_worst(session.described), results.planned_hours):
         remarks.append(f"GPU-hours: {format_cost(cost)}")
@@ -127,7 +157,9 @@ def _explain_nothing_judged(session: Session) -> Iterator[str]:
         why = formatting.join_sentences(session.context).removesuffix(".")
         from pytest_llmbench.session.absences import advise_nothing_judged
 
-        advice = advise_nothing_judged(session.results, session.settings, session.directory)
+        advice = advise_nothing_judged(
+            session.results, session.settings, session.directory
+        )
         yield why if session.settings.launch else f"{why}. Next: {advice}"
 
 
@@ -151,7 +183,8 @@ def describe_tolerances(settings: Settings) -> Iterator[str]:
 
 
 def outlive_reader(config: pytest.Config) -> None:
-    """Print nowhere once the reader has gone (`| head`, a closed terminal): verdicts and reports stand."""
+    """Print nowhere once the reader has gone (`| head`, a closed terminal): verdicts
+    and reports stand."""
     if config.pluginmanager.has_plugin("terminalreporter"):
         writer = config.get_terminal_writer()
         write, flush = writer.write, writer.flush
@@ -165,7 +198,9 @@ def flush_terminal(config: pytest.Config) -> None:
         config.get_terminal_writer().flush()
 
 
-def _discard_unread(write: Callable[..., None], flush: Callable[[], None]) -> Callable[..., None]:
+def _discard_unread(
+    write: Callable[..., None], flush: Callable[[], None]
+) -> Callable[..., None]:
     def attempt(*arguments: Any, **options: Any) -> None:
         try:
             write(*arguments, **options)
@@ -173,23 +208,28 @@ def _discard_unread(write: Callable[..., None], flush: Callable[[], None]) -> Ca
             if error.errno not in (errno.EPIPE, errno.EIO):
                 raise
             discard_output()
-            flush()  # what is left goes nowhere now: pytest's capture is about to put the old output back
+            # what is left goes nowhere now: pytest's capture is about to put the old
+            # output back
+            flush()
 
     return attempt
 
 
-# --- files ------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------
 
 
 def write_reports(session: Session, exit_code: int) -> bool:
-    """Write the report files that were asked for; False, with the reason kept for the summary, where one failed.
+    """Write the report files that were asked for; False, with the reason kept for the
+    summary, where one failed.
 
     `exit_code` is that of the session as far as it is known.
     """
     from pytest_llmbench.report.document import SessionEnding
 
     def describe_ending() -> SessionEnding:
-        return SessionEnding(exit_code or int(not well), _list_failures(session), session.cautions)
+        return SessionEnding(
+            exit_code or int(not well), _list_failures(session), session.cautions
+        )
 
     def render_junit() -> bytes:
         from pytest_llmbench.report.junit import render
@@ -197,27 +237,51 @@ def write_reports(session: Session, exit_code: int) -> bool:
         return render(session.described, session.now, describe_ending().problems)
 
     well = True
-    complete = _complete_outcomes(session) if session.settings.html or session.settings.json else []
+    complete = (
+        _complete_outcomes(session)
+        if session.settings.html or session.settings.json
+        else []
+    )
     well &= _write(session, "junit", "JUnit report", render_junit)
-    well &= _write(session, "html", "HTML report", lambda: _render_page(session, complete, describe_ending()))
-    # The document holds the exit code, so it comes after those that may still change it.
-    well &= _write(session, "json", "JSON document", lambda: _render_document(session, complete, describe_ending()))
+    well &= _write(
+        session,
+        "html",
+        "HTML report",
+        lambda: _render_page(session, complete, describe_ending()),
+    )
+    # The document holds the exit code, so it comes after those that may still change
+    # it.
+    well &= _write(
+        session,
+        "json",
+        "JSON document",
+        lambda: _render_document(session, complete, describe_ending()),
+    )
     return well
 
 
 def announce_reports(
-    paths: Mapping[str, Path], exit_code: int = pytest.ExitCode.INTERRUPTED, problem: str = NOT_ENDED
+    paths: Mapping[str, Path],
+    exit_code: int = pytest.ExitCode.INTERRUPTED,
+    problem: str = NOT_ENDED,
 ) -> None:
-    """Put in the place of each report, by its flag, one that says that the session has not ended, or another problem.
+    """Put in the place of each report, by its flag, one that says that the session has
+    not ended, or another problem.
 
-    Whatever ends it, also what no program can handle, nobody takes the report of the night before for its own: where
-    there is no room for the new one, the old one is emptied. ReportError if it can be neither emptied nor removed.
+    Whatever ends it, also what no program can handle, nobody takes the report of the
+    night before for its own: where there is no room for the new one, the old one is
+    emptied. ReportError if it can be neither emptied nor removed.
     """
     if not paths:
         return
     from pytest_llmbench.core.userfile import is_stream
     from pytest_llmbench.report import html, junit
-    from pytest_llmbench.report.document import SessionEnding, SessionHead, make_document, render_session
+    from pytest_llmbench.report.document import (
+        SessionEnding,
+        SessionHead,
+        make_document,
+        render_session,
+    )
     from pytest_llmbench.report.output_files import JUNIT, REPORTS, write_whole
 
     ending, now = SessionEnding(int(exit_code), [problem]), datetime.now(UTC)
@@ -233,7 +297,11 @@ def announce_reports(
         if is_stream(path):
             continue
         # pytest writes through a link
-        place, kind = (Path(os.path.realpath(path)), JUNIT) if flag == "--junitxml" else (path, REPORTS[flag])
+        place, kind = (
+            (Path(os.path.realpath(path)), JUNIT)
+            if flag == "--junitxml"
+            else (path, REPORTS[flag])
+        )
         try:
             write_whole(place, contents[flag](), kind)
         except (OSError, ImportError):  # at its end the session says why
@@ -243,7 +311,8 @@ def announce_reports(
 
 
 def _void_report(what: str, path: Path, kind: FileKind) -> str:
-    """Make the report of an earlier session void; return the problem if that is impossible, else ""."""
+    """Make the report of an earlier session void; return the problem if that is
+    impossible, else ""."""
     from pytest_llmbench.report.output_files import make_void
 
     try:
@@ -257,9 +326,10 @@ def _void_report(what: str, path: Path, kind: FileKind) -> str:
 
 
 def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
-    """Add the nights of the history to outcomes, and the lines of their logs around a failure."""
-    # Nothing shows the secrets of launched jobs: there are no lines where those are not known, as in a session that
-    # only collects.
+    """Add the nights of the history to outcomes, and the lines of their logs around a
+    failure."""
+    # Nothing shows the secrets of launched jobs: there are no lines where those are not
+    # known, as in a session that only collects.
     from pytest_llmbench.core.redaction import MASK
     from pytest_llmbench.logs.log_excerpt import read_excerpts
     from pytest_llmbench.report.outcome import redact_texts
@@ -269,7 +339,9 @@ def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
     outcomes = session.described
     if history is not None:
         outcomes = [
-            redact_texts(history.with_nights(outcome), session.redactor) if outcome.kind == "configuration" else outcome
+            redact_texts(history.with_nights(outcome), session.redactor)
+            if outcome.kind == "configuration"
+            else outcome
             for outcome in outcomes
         ]
     located = (outcome.excerpt for outcome in select_configurations(outcomes))
@@ -279,7 +351,9 @@ def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
 
 
 def _add_lines(
-    session: Session, outcome: OutcomeDocument, excerpts: Mapping[tuple[Path, int], Excerpt]
+    session: Session,
+    outcome: OutcomeDocument,
+    excerpts: Mapping[tuple[Path, int], Excerpt],
 ) -> OutcomeDocument:
     from msgspec.structs import replace
 
@@ -290,15 +364,24 @@ def _add_lines(
     read = excerpts.get(_locate_excerpt(session, outcome.excerpt))
     if read is None:
         return replace(outcome, excerpt=None)
-    lines = session.redactor.redact_lines(hide_values(line, session.secrets) for line in read.lines)
-    return replace(outcome, excerpt=replace(outcome.excerpt, first_line=read.first_line, lines=tuple(lines)))
+    lines = session.redactor.redact_lines(
+        hide_values(line, session.secrets) for line in read.lines
+    )
+    return replace(
+        outcome,
+        excerpt=replace(
+            outcome.excerpt, first_line=read.first_line, lines=tuple(lines)
+        ),
+    )
 
 
 def _locate_excerpt(session: Session, excerpt: ReportedExcerpt) -> tuple[Path, int]:
     return session.directory / excerpt.log, excerpt.line
 
 
-def _write(session: Session, name: str, label: str, content: Callable[[], bytes]) -> bool:
+def _write(
+    session: Session, name: str, label: str, content: Callable[[], bytes]
+) -> bool:
     """Write one report, if it was asked for; False where that failed."""
     from pytest_llmbench.report.output_files import REPORTS, write_whole
 
@@ -308,14 +391,18 @@ def _write(session: Session, name: str, label: str, content: Callable[[], bytes]
     try:
         write_whole(path, content(), REPORTS[f"--llmb-{name}"])
     except OSError as error:
-        session.failures.append(f"--llmb-{name}={path}: the report was not written: {error.strerror}")
+        session.failures.append(
+            f"--llmb-{name}={path}: the report was not written: {error.strerror}"
+        )
         return False
     line = f"{label}: {formatting.format_place(path, session.directory)}"
     session.written += [line] if line not in session.written else []
     return True
 
 
-def _render_page(session: Session, outcomes: list[OutcomeDocument], ending: SessionEnding) -> bytes:
+def _render_page(
+    session: Session, outcomes: list[OutcomeDocument], ending: SessionEnding
+) -> bytes:
     from msgspec.structs import replace
 
     from pytest_llmbench.report.html import render
@@ -324,17 +411,31 @@ def _render_page(session: Session, outcomes: list[OutcomeDocument], ending: Sess
     # Those that are only listed are no items, and stand in the table all the same.
     reported = {outcome.id for outcome in outcomes if outcome.kind == "stray"}
     listed = [
-        redact_texts(replace(describe_stray(stray, session.directory), status="skipped"), session.redactor)
+        redact_texts(
+            replace(describe_stray(stray, session.directory), status="skipped"),
+            session.redactor,
+        )
         for stray in session.results.unmatched
         if session.settings.unmatched == "list" and stray.id not in reported
     ]
-    foot = [(label, session.redactor.redact(text)) for label, text in _list_foot(session, ending)]
-    page = render([*outcomes, *listed], session.now, session.cautions, session.results.planned_hours, ending, foot=foot)
+    foot = [
+        (label, session.redactor.redact(text))
+        for label, text in _list_foot(session, ending)
+    ]
+    page = render(
+        [*outcomes, *listed],
+        session.now,
+        session.cautions,
+        session.results.planned_hours,
+        ending,
+        foot=foot,
+    )
     return page.encode("utf-8", "backslashreplace")
 
 
 def _list_foot(session: Session, ending: SessionEnding) -> Iterator[tuple[str, str]]:
-    """Yield what was asked of the session, where it ran, and how it ended: what a page says at its foot."""
+    """Yield what was asked of the session, where it ran, and how it ended: what a page
+    says at its foot."""
     from pytest_llmbench.core import runtime
     from pytest_llmbench.core.redaction import hide_password_of
 
@@ -345,14 +446,23 @@ def _list_foot(session: Session, ending: SessionEnding) -> Iterator[tuple[str, s
     yield "host", formatting.escape(socket.gethostname())
     yield from (
         (label, formatting.escape(text))
-        for label, text in (("commit", runtime.read_commit(os.environ)), ("CI job", runtime.read_job_url(os.environ)))
+        for label, text in (
+            ("commit", runtime.read_commit(os.environ)),
+            ("CI job", runtime.read_job_url(os.environ)),
+        )
         if text
     )
     yield "exit code", f"{ending.exit_code}"
 
 
-def _render_document(session: Session, outcomes: list[OutcomeDocument], ending: SessionEnding) -> bytes:
-    from pytest_llmbench.report.document import SessionHead, make_document, render_session
+def _render_document(
+    session: Session, outcomes: list[OutcomeDocument], ending: SessionEnding
+) -> bytes:
+    from pytest_llmbench.report.document import (
+        SessionHead,
+        make_document,
+        render_session,
+    )
 
     head = SessionHead(
         __version__,
@@ -361,7 +471,11 @@ def _render_document(session: Session, outcomes: list[OutcomeDocument], ending: 
         list(list_header(session)),
         session.settings.timed,
     )
-    return render_session(make_document(outcomes, head, ending, session.now, session.results.planned_hours))
+    return render_session(
+        make_document(
+            outcomes, head, ending, session.now, session.results.planned_hours
+        )
+    )
 
 
 def tell_github(session: Session, exit_code: int) -> None:
@@ -373,22 +487,32 @@ def tell_github(session: Session, exit_code: int) -> None:
     from pytest_llmbench.report.notifications import append_job_summary
 
     try:
-        append_job_summary(path, session.described, SessionEnding(exit_code, _list_failures(session), session.cautions))
+        append_job_summary(
+            path,
+            session.described,
+            SessionEnding(exit_code, _list_failures(session), session.cautions),
+        )
     except OSError as error:
-        session.failures.append(f"GITHUB_STEP_SUMMARY={path}: the job summary was not written: {error.strerror}")
+        session.failures.append(
+            f"GITHUB_STEP_SUMMARY={path}: the job summary was not written: {error.strerror}"
+        )
 
 
 def list_workflow_commands(session: Session) -> list[str]:
-    """Return the workflow commands with which GitHub annotates what is red; none elsewhere."""
+    """Return the workflow commands with which GitHub annotates what is red; none
+    elsewhere."""
     if not session.settings.in_github_job:
         return []
     from pytest_llmbench.report import notifications
 
-    return notifications.list_workflow_commands(session.described, _list_failures(session))
+    return notifications.list_workflow_commands(
+        session.described, _list_failures(session)
+    )
 
 
 def store_outcomes(session: Session) -> None:
-    """Store the outcomes in the history, if there is one; what cannot be stored is told, and changes nothing."""
+    """Store the outcomes in the history, if there is one; what cannot be stored is
+    told, and changes nothing."""
     if session.history is None:
         return
     from pytest_llmbench.report.outcome_documents import make_plain
@@ -401,9 +525,13 @@ def store_outcomes(session: Session) -> None:
         with session.stop.keep_raised(), session.stop.let_through():
             outcomes = with_hashes(worst, session.directory)
     except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time
-        session.failures.append("history: interrupted, so it holds no sha256 of the logs of this session")
+        session.failures.append(
+            "history: interrupted, so it holds no sha256 of the logs of this session"
+        )
     folders = (session.directory, Path(tempfile.gettempdir()))
     command = list(map(session.redactor.redact, session.command))
-    stored, problem = session.history.store(outcomes, session.now, command, os.environ, folders)
+    stored, problem = session.history.store(
+        outcomes, session.now, command, os.environ, folders
+    )
     session.written += filter(None, [stored])
     session.failures += filter(None, [problem])

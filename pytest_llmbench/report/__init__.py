@@ -1,1 +1,2 @@
-"""Outcome dictionaries, and all that is made from them: terminal, JUnit, JSON, GitHub, chat, the page."""
+"""Outcome dictionaries, and all that is made from them: terminal, JUnit, JSON, GitHub,
+chat, the page."""

@@ -20,7 +20,9 @@ SINCE_LAST_GOOD = (
     "find what made it slower since the last good run: {differs}run both in turn on the same nodes (--llmb-ab), or "
     "search the builds between them (--llmb-bisect)"
 )
-KNOWN_CHANGE = "; a change that is known and meant goes into the file of --llmb-acknowledged"
+KNOWN_CHANGE = (
+    "; a change that is known and meant goes into the file of --llmb-acknowledged"
+)
 OTHER_CLUSTER = "; if this cluster is known to differ from the document, record its own baseline with --llmb-record=DIR"
 
 UNKNOWN_NOISE = "; a history of 8 nights or a recorded baseline of several runs makes the noise known"
@@ -30,7 +32,9 @@ EXPIRED = (
     "later day after `expires`"
 )
 
-ONE_STEP = "one step says little of a run: judge its window, without --llmb-timed=document"
+ONE_STEP = (
+    "one step says little of a run: judge its window, without --llmb-timed=document"
+)
 COLLECTED = (
     "collecting starts nothing; what goes on with this session{secrets} makes the runs that are due, and judges "
     "them together with these: `{command}`"
@@ -40,9 +44,7 @@ NOT_ONE_LEVEL = (
     "count, if they are at most 10 % apart, with `accept: levels` in the file of --llmb-acknowledged"
 )
 
-SLOW_NODES = (
-    "leave the nodes out that are slow each time (--llmb-exclude, with the list beside it), and launch it again"
-)
+SLOW_NODES = "leave the nodes out that are slow each time (--llmb-exclude, with the list beside it), and launch it again"
 
 RECORD_OWN = (
     "make each run that no baseline fits a configuration of your own, which --llmb-baselines=own judges from then on: "
@@ -58,7 +60,9 @@ FOUND = (
 SLOW_HERE = frozenset(("slower-than-bound", "cannot-tell", "repeats-disagree"))
 """Reasons for which other work on the machine that ran the jobs may be to blame."""
 
-RAN_HERE = "its runs on this machine took {times} a step: {first}; if it stays so, {then}"
+RAN_HERE = (
+    "its runs on this machine took {times} a step: {first}; if it stays so, {then}"
+)
 BESIDE = "something else may have run beside them; look what (uptime, nvidia-smi), and run it alone"
 ALIKE = "all alike, so look at what runs here all the time (uptime, nvidia-smi), at power limit and clocks"
 
@@ -169,7 +173,9 @@ NO_ANSWER = "its jobs say why: correct that, or wait until their nodes are back,
 ANY_CHECK = "look at the configurations that it is about"
 """For a kind of check of which nothing more is known here."""
 
-NOTHING_TO_DO = frozenset(("checkpoint-load", "within-tolerance", "not-on-cluster", "not-judged", "variant"))
+NOTHING_TO_DO = frozenset(
+    ("checkpoint-load", "within-tolerance", "not-on-cluster", "not-judged", "variant")
+)
 """Reasons that leave nothing to do: a summary does not list them."""
 
 UNFINISHED = ("NOT_ASSERTED", "INCONCLUSIVE", "IMPROVEMENT", "RECORDED")
@@ -196,30 +202,52 @@ def _advise_on_configuration(outcome: ConfigurationOutcome) -> str:
     if outcome.trials and outcome.reason == "nothing-left":
         return NO_ANSWER
     advice = _fill(_choose_advice(outcome), outcome, folders=outcome.baselines)
-    return _advise_on_machine(outcome, advice) if outcome.reason in SLOW_HERE else advice
+    return (
+        _advise_on_machine(outcome, advice) if outcome.reason in SLOW_HERE else advice
+    )
 
 
-def _fill(advice: str, outcome: OutcomeDocument, *, folders: Sequence[str] = (), logs: Sequence[str] = ()) -> str:
-    """Fill in the id, the folders of what was recorded, and the command that records the runs in `logs`."""
-    baselines = " ".join(f"--llmb-baselines={shlex.quote(folder)}" for folder in folders or ("DIR",))
-    return advice.format(id=outcome.id, baselines=baselines, command=make_record_command(logs))
+def _fill(
+    advice: str,
+    outcome: OutcomeDocument,
+    *,
+    folders: Sequence[str] = (),
+    logs: Sequence[str] = (),
+) -> str:
+    """Fill in the id, the folders of what was recorded, and the command that records
+    the runs in `logs`."""
+    baselines = " ".join(
+        f"--llmb-baselines={shlex.quote(folder)}" for folder in folders or ("DIR",)
+    )
+    return advice.format(
+        id=outcome.id, baselines=baselines, command=make_record_command(logs)
+    )
 
 
 def make_record_command(logs: Iterable[str]) -> str:
     """Return what makes configurations of one's own of the runs in these places."""
-    return shlex.join(["pytest", *(f"--llmb-logs={place}" for place in logs), "--llmb-record=own"])
+    return shlex.join(
+        ["pytest", *(f"--llmb-logs={place}" for place in logs), "--llmb-record=own"]
+    )
 
 
 def _advise_on_machine(described: ConfigurationOutcome, advice: str) -> str:
-    """Return advice on what several runs of a launch on this machine took, before the usual one; that one elsewhere."""
-    seconds = [job.step_seconds for job in jobs.list_last_attempts(described) if job.step_seconds]
+    """Return advice on what several runs of a launch on this machine took, before the
+    usual one; that one elsewhere."""
+    seconds = [
+        job.step_seconds
+        for job in jobs.list_last_attempts(described)
+        if job.step_seconds
+    ]
     if len(seconds) < 2 or described.run is None or described.run.launcher != "local":
         return advice
     bound, expected = described.bound_seconds, described.expected_seconds
     apart = described.reason == "repeats-disagree" or max(seconds) / min(seconds) > (
         bound / expected if bound and expected else 1
     )
-    times = " and ".join(", ".join(map(formatting.format_seconds, seconds)).rsplit(", ", 1))
+    times = " and ".join(
+        ", ".join(map(formatting.format_seconds, seconds)).rsplit(", ", 1)
+    )
     return RAN_HERE.format(times=times, first=BESIDE if apart else ALIKE, then=advice)
 
 
@@ -230,38 +258,59 @@ def _advise_resumption(resume: ReportedResumption) -> str:
 
 def _choose_advice(outcome: ConfigurationOutcome) -> str:
     reason = outcome.reason
-    if outcome.timed == "document" and reason in ("slower-than-bound", "faster-than-baseline", "cannot-tell"):
+    if outcome.timed == "document" and reason in (
+        "slower-than-bound",
+        "faster-than-baseline",
+        "cannot-tell",
+    ):
         return ONE_STEP
     if reason == "slower-than-bound":
         if any(note.code == NoteCode.ACKNOWLEDGEMENT_EXPIRED for note in outcome.notes):
             return EXPIRED
-        return _advise_since(outcome.last_good) + _advise_on_baseline(outcome.baseline.kind)
-    is_noise_measured = outcome.estimate is not None and outcome.estimate.run_to_run.measured
+        return _advise_since(outcome.last_good) + _advise_on_baseline(
+            outcome.baseline.kind
+        )
+    is_noise_measured = (
+        outcome.estimate is not None and outcome.estimate.run_to_run.measured
+    )
     more = UNKNOWN_NOISE if reason == "cannot-tell" and not is_noise_measured else ""
     return _choose_by_reason(reason, outcome.verdict) + more
 
 
 def _choose_by_reason(reason: str, verdict: str) -> str:
     # Only a recording refuses repeats that disagree.
-    return NOT_ONE_LEVEL if reason == "repeats-disagree" and verdict == "INVALID" else ADVICE[reason]
+    return (
+        NOT_ONE_LEVEL
+        if reason == "repeats-disagree" and verdict == "INVALID"
+        else ADVICE[reason]
+    )
 
 
 def _advise_on_baseline(kind: str) -> str:
     return KNOWN_CHANGE if kind == "recorded" else OTHER_CLUSTER
 
 
-def advise_on_night(configuration: str, reason: str, verdict: str, baseline: str) -> str:
-    """Advise what to do about a stored verdict, by the kind of its baseline; its nights make the noise known."""
+def advise_on_night(
+    configuration: str, reason: str, verdict: str, baseline: str
+) -> str:
+    """Advise what to do about a stored verdict, by the kind of its baseline; its nights
+    make the noise known."""
     more = _advise_on_baseline(baseline) if reason == "slower-than-bound" else ""
     advice = f"{_choose_by_reason(reason, verdict)}{more}"
-    return advice.format(id=configuration, baselines="--llmb-baselines=DIR", command=make_record_command(()))
+    return advice.format(
+        id=configuration,
+        baselines="--llmb-baselines=DIR",
+        command=make_record_command(()),
+    )
 
 
 def _advise_since(last: ReportedLastGood | None) -> str:
     """Advise how to find what made a run slower than its bound."""
     if last is None:
         return ADVICE["slower-than-bound"]
-    return SINCE_LAST_GOOD.format(differs="look at what differs, else " if _differs(last) else "")
+    return SINCE_LAST_GOOD.format(
+        differs="look at what differs, else " if _differs(last) else ""
+    )
 
 
 def _differs(last: ReportedLastGood) -> bool:
@@ -270,10 +319,16 @@ def _differs(last: ReportedLastGood) -> bool:
 
 
 def count_repeats_needed(outcome: ConfigurationOutcome) -> str:
-    """Count the runs that would decide what is inconclusive, as `3 runs`; "" if that is too many to start."""
+    """Count the runs that would decide what is inconclusive, as `3 runs`; "" if that is
+    too many to start."""
     estimate = outcome.estimate
     needed = estimate.repeats_needed if estimate else None
-    if outcome.verdict != "INCONCLUSIVE" or not estimate or not needed or needed > formatting.MANY:
+    if (
+        outcome.verdict != "INCONCLUSIVE"
+        or not estimate
+        or not needed
+        or needed > formatting.MANY
+    ):
         return ""
     # they would settle how far it is from another value, or tell the same of the nodes
     if outcome.reason == "drifted" or outcome.slow_nodes:
@@ -282,12 +337,17 @@ def count_repeats_needed(outcome: ConfigurationOutcome) -> str:
 
 
 def list_advice(described: Iterable[OutcomeDocument]) -> list[Advice]:
-    """Return what to do about outcomes that stand in the order of their importance: red ones first, those that leave
-    nothing to do left out."""
+    """Return what to do about outcomes that stand in the order of their importance: red
+    ones first, those that leave nothing to do left out."""
     groups: dict[tuple[str, bool], list[OutcomeDocument]] = {}
     # Sorting is stable: within red and not red the order of importance stays.
-    for outcome in sorted(filter(_is_unfinished, described), key=lambda outcome: outcome.status != "failed"):
-        slow_nodes = isinstance(outcome, ConfigurationOutcome) and bool(outcome.slow_nodes)
+    for outcome in sorted(
+        filter(_is_unfinished, described),
+        key=lambda outcome: outcome.status != "failed",
+    ):
+        slow_nodes = isinstance(outcome, ConfigurationOutcome) and bool(
+            outcome.slow_nodes
+        )
         groups.setdefault((outcome.reason, slow_nodes), []).append(outcome)
     return [
         (group, f"{advise(group[0])}{advise_repeats(group[0])}")
@@ -297,13 +357,19 @@ def list_advice(described: Iterable[OutcomeDocument]) -> list[Advice]:
 
 
 def _is_unfinished(outcome: OutcomeDocument) -> bool:
-    """Whether it is red, or a configuration that leaves something to do though it is not."""
-    return outcome.status == "failed" or (isinstance(outcome, ConfigurationOutcome) and outcome.verdict in UNFINISHED)
+    """Whether it is red, or a configuration that leaves something to do though it is
+    not."""
+    return outcome.status == "failed" or (
+        isinstance(outcome, ConfigurationOutcome) and outcome.verdict in UNFINISHED
+    )
 
 
 def advise_repeats(outcome: OutcomeDocument) -> str:
-    """Count the runs that would decide what is inconclusive, as the end of a sentence; "" if no number would."""
-    if not isinstance(outcome, ConfigurationOutcome) or (outcome.resume and outcome.resume.due):
+    """Count the runs that would decide what is inconclusive, as the end of a sentence;
+    "" if no number would."""
+    if not isinstance(outcome, ConfigurationOutcome) or (
+        outcome.resume and outcome.resume.due
+    ):
         return ""
     runs = count_repeats_needed(outcome)
     return f"; about {runs} would settle it" if runs else ""

@@ -1,4 +1,5 @@
-"""A session as one JSON document (`--llmb-json`): what it was asked, how it ended, and each outcome.
+"""A session as one JSON document (`--llmb-json`): what it was asked, how it ended, and
+each outcome.
 
 Its schema is `session.schema.json` beside this file.
 """
@@ -33,18 +34,36 @@ from pytest_llmbench.report.outcome_documents import (
     SessionDocument,
     make_plain,
 )
-from pytest_llmbench.report.verdicts import SessionState, count_verdicts, format_counts, format_findings, select_worst
+from pytest_llmbench.report.verdicts import (
+    SessionState,
+    count_verdicts,
+    format_counts,
+    format_findings,
+    select_worst,
+)
 
 LARGEST_BYTES = 1 << 30
-"""Bytes of a document that is read: 5000 configurations with a year of nights each take a third of that."""
+"""Bytes of a document that is read: 5000 configurations with a year of nights each take
+a third of that."""
 
-KEYS = ("schema", "version", "started", "exit_code", "green", "count", "counts", "failures", "outcomes")
+KEYS = (
+    "schema",
+    "version",
+    "started",
+    "exit_code",
+    "green",
+    "count",
+    "counts",
+    "failures",
+    "outcomes",
+)
 """What has to stand in a document that is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEnding:
-    """How a session ended: the exit code of pytest, what made it red besides its items, and what to know besides."""
+    """How a session ended: the exit code of pytest, what made it red besides its items,
+    and what to know besides."""
 
     exit_code: int
     failures: Sequence[str] = ()
@@ -52,12 +71,19 @@ class SessionEnding:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What made the session red besides its items; never empty where it did not run to its end."""
+        """What made the session red besides its items; never empty where it did not run
+        to its end."""
         unsaid = self.exit_code not in (0, 1) and not self.failures
-        return (*self.failures, *([f"the session ended with exit code {self.exit_code}"] if unsaid else ()))
+        return (
+            *self.failures,
+            *([f"the session ended with exit code {self.exit_code}"] if unsaid else ()),
+        )
 
-    def describe(self, outcomes: Sequence[OutcomeDocument], *, green: bool) -> tuple[SessionState, str]:
-        """Return it in a word, and what stands behind that: the exit code of an error, what is known to be worse.
+    def describe(
+        self, outcomes: Sequence[OutcomeDocument], *, green: bool
+    ) -> tuple[SessionState, str]:
+        """Return it in a word, and what stands behind that: the exit code of an error,
+        what is known to be worse.
 
         It is `green` only where nothing is red and the exit code says so too.
         """
@@ -103,21 +129,27 @@ def make_document(
         count=format_counts(outcomes),
         counts=count_verdicts(outcomes),
         failures=tuple(ending.failures),
-        cautions=tuple(ReportedCaution(code=str(caution.code), text=caution.text) for caution in ending.cautions),
+        cautions=tuple(
+            ReportedCaution(code=str(caution.code), text=caution.text)
+            for caution in ending.cautions
+        ),
         gpu_hours=sum_session(worst, planned),
         outcomes=tuple(map(_shorten, worst)),
     )
 
 
 def _shorten(outcome: OutcomeDocument) -> OutcomeDocument:
-    """Drop the sentences that only the terminal shows alone, and environments equal to that of the night before."""
+    """Drop the sentences that only the terminal shows alone, and environments equal to
+    that of the night before."""
     if not isinstance(outcome, ConfigurationOutcome):
         return outcome
     nights: list[ReportedNight] = []
     last: object = UNSET
     for night in outcome.history:
         # A year of nights of one container repeats the same environment 365 times.
-        nights.append(replace(night, environment=UNSET) if night.environment == last else night)
+        nights.append(
+            replace(night, environment=UNSET) if night.environment == last else night
+        )
         last = night.environment
     return replace(outcome, context_begin=UNSET, remainder=UNSET, history=tuple(nights))
 
@@ -129,13 +161,21 @@ def render_session(session: SessionDocument) -> bytes:
 
 
 def render(plain: Mapping[str, Any]) -> bytes:
-    """Render plain values as UTF-8 text that every JSON reader accepts: a number that is not finite is null."""
-    text = "{\n" + ",\n".join(f" {_dump(name)}: {_dump_by_line(value)}" for name, value in plain.items()) + "\n}\n"
+    """Render plain values as UTF-8 text that every JSON reader accepts: a number that
+    is not finite is null."""
+    text = (
+        "{\n"
+        + ",\n".join(
+            f" {_dump(name)}: {_dump_by_line(value)}" for name, value in plain.items()
+        )
+        + "\n}\n"
+    )
     return text.encode("utf-8", "backslashreplace")
 
 
 def _make_plain(outcome: OutcomeDocument) -> dict[str, Any]:
-    """Convert an outcome; without a run `window_seconds` follows it, as in all documents of this schema."""
+    """Convert an outcome; without a run `window_seconds` follows it, as in all
+    documents of this schema."""
     plain = make_plain(outcome)
     if isinstance(outcome, ConfigurationOutcome):
         plain["others"] = [_move_window_seconds(other) for other in plain["others"]]
@@ -160,13 +200,18 @@ def _dump_by_line(value: Any) -> str:
 
 def _dump(value: Any) -> str:
     try:
-        return json.dumps(value, allow_nan=False, ensure_ascii=False)  # indented it would take ten times as long
+        return json.dumps(
+            value, allow_nan=False, ensure_ascii=False
+        )  # indented it would take ten times as long
     except ValueError:
-        return json.dumps(_replace_non_finite(value), allow_nan=False, ensure_ascii=False)
+        return json.dumps(
+            _replace_non_finite(value), allow_nan=False, ensure_ascii=False
+        )
 
 
 def read(path: Path) -> SessionDocument:
-    """Read the document in a file; ReportError if it is not one that this version understands."""
+    """Read the document in a file; ReportError if it is not one that this version
+    understands."""
     data = read_bytes(path, "file that --llmb-json wrote", LARGEST_BYTES, ReportError)
     if not data.strip():
         raise ReportError(
@@ -177,17 +222,29 @@ def read(path: Path) -> SessionDocument:
         # Python would take NaN, which no other reader of JSON does.
         session = parse_json(data, _refuse)
     except ValueError as error:  # also bytes that are no UTF-8
-        raise ReportError(f"{path}: no JSON ({error}); give the file that --llmb-json wrote") from None
-    missing = [key for key in KEYS if key not in session] if isinstance(session, dict) else list(KEYS)
+        raise ReportError(
+            f"{path}: no JSON ({error}); give the file that --llmb-json wrote"
+        ) from None
+    missing = (
+        [key for key in KEYS if key not in session]
+        if isinstance(session, dict)
+        else list(KEYS)
+    )
     if missing:
-        raise ReportError(f"{path}: no {missing[0]!r} in it: this is no file that --llmb-json wrote")
+        raise ReportError(
+            f"{path}: no {missing[0]!r} in it: this is no file that --llmb-json wrote"
+        )
     schema = session.get("schema")
     if schema != SCHEMA:
-        raise ReportError(f"{path}: schema {schema}, expected {SCHEMA}: another version of llmbench wrote it")
+        raise ReportError(
+            f"{path}: schema {schema}, expected {SCHEMA}: another version of llmbench wrote it"
+        )
     try:
         return msgspec.convert(session, SessionDocument)
     except msgspec.ValidationError as error:
-        raise ReportError(f"{path}: {error}: another version of llmbench wrote it, or another program") from None
+        raise ReportError(
+            f"{path}: {error}: another version of llmbench wrote it, or another program"
+        ) from None
 
 
 def _refuse(constant: str) -> None:

@@ -1,4 +1,5 @@
-"""The text of one item: what a reader of a red test needs to know, on one screen of 80 columns."""
+"""The text of one item: what a reader of a red test needs to know, on one screen of 80
+columns."""
 
 from __future__ import annotations
 
@@ -41,13 +42,15 @@ LONGEST_ENVIRONMENT = 200
 """Letters of the line: three lines of a message."""
 
 GLUE = "\ue001"
-"""Stands for the blank between a number and its unit while a text is wrapped: they stay on one line."""
+"""Stands for the blank between a number and its unit while a text is wrapped: they stay
+on one line."""
 
 COPIED = re.compile(r"`(pytest [^`]+)`")
 """A command in a text."""
 
 COMMAND = re.compile(r"^ ?(?= *::)|(?<=#)(?=#\[)", re.MULTILINE)
-"""Where GitHub Actions, which reads the output, would take what follows for a command: `::error::`, `##[error]`."""
+"""Where GitHub Actions, which reads the output, would take what follows for a command:
+`::error::`, `##[error]`."""
 
 
 def explain(outcome: OutcomeDocument, *, short: bool) -> str:
@@ -57,7 +60,10 @@ def explain(outcome: OutcomeDocument, *, short: bool) -> str:
     rows = outcome.lines if isinstance(outcome, CheckOutcome) and not short else ()
     lines = [*head, *wrap(outcome.text), *rows]
     if short and outcome.context and outcome.reason == "no-run":
-        lines = [*head, *wrap(outcome.context_begin or "")]  # the summary has all of it, once
+        lines = [
+            *head,
+            *wrap(outcome.context_begin or ""),
+        ]  # the summary has all of it, once
     if not short and isinstance(outcome, ConfigurationOutcome):
         lines += _explain_configuration(outcome)
     if outcome.log:
@@ -72,7 +78,9 @@ def _explain_configuration(outcome: ConfigurationOutcome) -> Iterator[str]:
     yield from _tabulate(outcome)
     for label, text in (*list_facts(outcome), *_list_notes(outcome)):
         fact = f"  {label:<10}{text}"
-        yield from [fact] if label == "file" else wrap(fact, " " * 12)  # a file is whole, to be copied
+        yield from (
+            [fact] if label == "file" else wrap(fact, " " * 12)
+        )  # a file is whole, to be copied
 
 
 def _tabulate(outcome: ConfigurationOutcome) -> Iterator[str]:
@@ -87,30 +95,56 @@ def _tabulate(outcome: ConfigurationOutcome) -> Iterator[str]:
 
 
 def compare_metrics(described: ConfigurationOutcome) -> list[tuple[str, str, str, str]]:
-    """Return of each metric its label, what was measured, the baseline's value and the difference, as texts.
+    """Return of each metric its label, what was measured, the baseline's value and the
+    difference, as texts.
 
     Nothing where the step time means nothing: it is not shown beside one that does.
     """
     metrics, expected = described.metrics, described.expected_metrics or {}
-    unjudged = described.verdict in ("NOT_COMPARABLE", "MISSING") or described.reason == "nothing-left"
+    unjudged = (
+        described.verdict in ("NOT_COMPARABLE", "MISSING")
+        or described.reason == "nothing-left"
+    )
     if described.problems or unjudged:
         return []
     rows = []
     for name, definition in list_rows():
-        # A number of the log that no baseline expects stands in JSON: the computed one has the row.
+        # A number of the log that no baseline expects stands in JSON: the computed one
+        # has the row.
         if name in metrics and (definition.printed is None or expected.get(name)):
-            measured, wanted, form = metrics[name].value, expected.get(name), definition.form
-            change = formatting.format_difference(measured / wanted if measured is not None and wanted else None)
-            rows.append((definition.label, form.format(measured), form.format(wanted) if wanted else "-", change))
+            measured, wanted, form = (
+                metrics[name].value,
+                expected.get(name),
+                definition.form,
+            )
+            change = formatting.format_difference(
+                measured / wanted if measured is not None and wanted else None
+            )
+            rows.append(
+                (
+                    definition.label,
+                    form.format(measured),
+                    form.format(wanted) if wanted else "-",
+                    change,
+                )
+            )
     return rows
 
 
 def list_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    """Yield label and text of what the verdict rests on: bound, statistics, baseline, window, run, jobs, attempts."""
+    """Yield label and text of what the verdict rests on: bound, statistics, baseline,
+    window, run, jobs, attempts."""
     if outcome.bound_seconds is not None and outcome.expected_seconds is not None:
-        yield "bound", _format_bound(outcome, outcome.bound_seconds, outcome.expected_seconds)
+        yield (
+            "bound",
+            _format_bound(outcome, outcome.bound_seconds, outcome.expected_seconds),
+        )
         yield from _list_statistics(outcome)
-        yield "baseline", format_baseline(outcome.baseline) + _format_recording(outcome.baseline.recorded)
+        yield (
+            "baseline",
+            format_baseline(outcome.baseline)
+            + _format_recording(outcome.baseline.recorded),
+        )
     step_time = outcome.metrics.get("step_time_seconds")
     if step_time and outcome.window_seconds:
         yield "window", _format_window(outcome, step_time)
@@ -129,14 +163,23 @@ def list_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
 
 def _format_bound(outcome: ConfigurationOutcome, bound: float, expected: float) -> str:
     source = outcome.tolerance_source
-    tolerance = outcome.tolerance + (f", {source}" if source not in ("", "default") else "")
-    seconds, of_baseline = formatting.format_seconds(bound), formatting.format_seconds(expected)
+    tolerance = outcome.tolerance + (
+        f", {source}" if source not in ("", "default") else ""
+    )
+    seconds, of_baseline = (
+        formatting.format_seconds(bound),
+        formatting.format_seconds(expected),
+    )
     return f"{seconds} = {of_baseline} x {bound / expected:.6g} (tolerance {tolerance})"
 
 
 def _format_window(outcome: ConfigurationOutcome, step_time: ReportedMetric) -> str:
     values, steps = len(outcome.window_seconds), sum(outcome.window_mean_of or ())
-    count = f"{formatting.count_noun(values, 'mean')} of {steps} steps found" if steps else f"{values} found"
+    count = (
+        f"{formatting.count_noun(values, 'mean')} of {steps} steps found"
+        if steps
+        else f"{values} found"
+    )
     deviation = step_time.standard_deviation
     spread = "" if deviation is None else f", sd {deviation:.3g} s"
     last = formatting.format_seconds(get_set(outcome.last_step_seconds))
@@ -148,7 +191,8 @@ def _format_window(outcome: ConfigurationOutcome, step_time: ReportedMetric) -> 
 
 
 def _list_past(described: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    """Yield the last good run before a slow one, and the changes of level that stand."""
+    """Yield the last good run before a slow one, and the changes of level that
+    stand."""
     if last := described.last_good:
         yield from list_last_good(last)
     for change in described.changes:
@@ -178,7 +222,10 @@ def format_note(note: ReportedNote) -> str:
 
 def list_others(described: ConfigurationOutcome) -> list[str]:
     """Return the verdicts against the other baselines of the configuration."""
-    return [f"{other.verdict} against the {other.baseline.kind} baseline: {other.text}" for other in described.others]
+    return [
+        f"{other.verdict} against the {other.baseline.kind} baseline: {other.text}"
+        for other in described.others
+    ]
 
 
 def _format_recording(recorded: ReportedRecording | None) -> str:
@@ -189,7 +236,8 @@ def _format_recording(recorded: ReportedRecording | None) -> str:
 
 
 def _list_job_facts(described: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
-    """Yield where the runs were, what that tells of the nodes, each job where there are several, and their files."""
+    """Yield where the runs were, what that tells of the nodes, each job where there are
+    several, and their files."""
     for text in filter(None, (jobs.format_nodes(described), described.nodes)):
         yield "nodes", text
     if cost := sum_configuration(described.jobs):
@@ -213,9 +261,19 @@ def _list_statistics(described: ConfigurationOutcome) -> Iterator[tuple[str, str
     if estimate.threshold_only:
         return
     low, high = map(_format_fraction, (estimate.low, estimate.high))
-    below, above = (f"{(1 - level) * 100:.3g} %" for level in (estimate.regression_level, estimate.level))
-    sure = f"{above} sure of each end" if below == above else f"{below} and {above} sure of its ends"
-    yield "interval", f"{low} to {high} from {formatting.count_noun(estimate.runs, 'run')}, {sure}"
+    below, above = (
+        f"{(1 - level) * 100:.3g} %"
+        for level in (estimate.regression_level, estimate.level)
+    )
+    sure = (
+        f"{above} sure of each end"
+        if below == above
+        else f"{below} and {above} sure of its ends"
+    )
+    yield (
+        "interval",
+        f"{low} to {high} from {formatting.count_noun(estimate.runs, 'run')}, {sure}",
+    )
     noise, within = estimate.run_to_run, estimate.within_run_error
     yield (
         "noise",
@@ -223,7 +281,10 @@ def _list_statistics(described: ConfigurationOutcome) -> Iterator[tuple[str, str
         f"({estimate.effective_sample_size or 0:.0f} independent {'means' if described.window_mean_of else 'steps'})",
     )
     detectable = _format_fraction(estimate.detectable)
-    yield "power", f"such a run shows a slowdown of {detectable} or more{advise_repeats(described)}"
+    yield (
+        "power",
+        f"such a run shows a slowdown of {detectable} or more{advise_repeats(described)}",
+    )
 
 
 def _format_fraction(difference: float | None) -> str:
@@ -240,9 +301,17 @@ def _format_other_statistic(described: ConfigurationOutcome) -> str:
 
 def _list_notes(described: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
     # Each attempt has a line of its own then.
-    listed = (NoteCode.ATTEMPTS, NoteCode.SEGMENTS) if jobs.list_log_attempts(described.tries or ()) else ()
+    listed = (
+        (NoteCode.ATTEMPTS, NoteCode.SEGMENTS)
+        if jobs.list_log_attempts(described.tries or ())
+        else ()
+    )
     text = described.text  # may say it already
-    notes = [note for note in described.notes if note.code not in listed and note.text not in text]
+    notes = [
+        note
+        for note in described.notes
+        if note.code not in listed and note.text not in text
+    ]
     for note in notes[:5]:
         yield "note", format_note(note)
     if len(notes) > 5:
@@ -250,22 +319,32 @@ def _list_notes(described: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
 
 
 def list_last_good(last: ReportedLastGood) -> Iterator[tuple[str, str]]:
-    """Yield label and text: `2026-11-20 02:00, job 71 (folder): 9.480 s, +6.0 % for 1 day`, then what differs since."""
+    """Yield label and text: `2026-11-20 02:00, job 71 (folder): 9.480 s, +6.0 % for 1
+    day`, then what differs since."""
     job = f", job {last.job_id}" if last.job_id else ""
-    source = ", ".join([last.source, *([last.verdict] if last.verdict != "PASS" else [])])
+    source = ", ".join(
+        [last.source, *([last.verdict] if last.verdict != "PASS" else [])]
+    )
     when = f"{last.started[:16].replace('T', ' ')}{job} ({source})"
     seconds, since = formatting.format_seconds(last.step_time_seconds), ""
     if last.difference is not None:
-        size, days = formatting.format_difference(1 + last.difference), formatting.count_noun(last.days, "day")
+        size, days = (
+            formatting.format_difference(1 + last.difference),
+            formatting.count_noun(last.days, "day"),
+        )
         since = f", {size} for {days}"
     yield "last good", f"{when}: {seconds}{since}"
     yield "since", "; ".join(_list_since(last))
 
 
 def _list_since(last: ReportedLastGood) -> Iterator[str]:
-    """Yield what differs between the last good run and a red one, what does not, and what one of them does not say."""
+    """Yield what differs between the last good run and a red one, what does not, and
+    what one of them does not say."""
     nodes, groups = last.nodes, {"software": last.software, "settings": last.settings}
-    changes = [f"{name_label(name)} {_format_change(name, *pair)}" for name, pair in list_differences(last)]
+    changes = [
+        f"{name_label(name)} {_format_change(name, *pair)}"
+        for name, pair in list_differences(last)
+    ]
     same = [name_label(name) for of in groups.values() for name in of.same]
     unknown = [name for name, of in groups.items() if not (of.same or of.differs)]
     if nodes is None:
@@ -274,12 +353,20 @@ def _list_since(last: ReportedLastGood) -> Iterator[str]:
         changes.append(_format_others(others, len(nodes.now)))
     else:
         same.append("nodes (history)")
-    yield f"differs: {formatting.join_first(changes)}" if changes else "nothing known differs"
+    yield (
+        f"differs: {formatting.join_first(changes)}"
+        if changes
+        else "nothing known differs"
+    )
     if same:
         yield f"the same: {formatting.join_first(same)}"
     if last.steps:
         before, now = last.steps
-        yield f"steps then and now: {now}" if before == now else f"steps then: {before}; now: {now}"
+        yield (
+            f"steps then and now: {now}"
+            if before == now
+            else f"steps then: {before}; now: {now}"
+        )
     else:
         unknown.append("the shape of the steps")
     if unknown:
@@ -287,7 +374,8 @@ def _list_since(last: ReportedLastGood) -> Iterator[str]:
 
 
 def list_differences(last: ReportedLastGood) -> list[tuple[str, tuple[str, str]]]:
-    """Return what the last good run and a red one say of software and settings that is not the same."""
+    """Return what the last good run and a red one say of software and settings that is
+    not the same."""
     return [*last.software.differs.items(), *last.settings.differs.items()]
 
 
@@ -303,8 +391,12 @@ def _format_others(others: list[str], number: int) -> str:
 
 
 def format_environment(environment: Mapping[str, str | None]) -> str:
-    """Return `driver 570.133.20, framework nemo2 25.04, NCCL 2.26.6`; empty where nothing is known."""
-    values = (f"{name_label(name)} {formatting.shorten_setting(name, str(text))}" for name, text in environment.items())
+    """Return `driver 570.133.20, framework nemo2 25.04, NCCL 2.26.6`; empty where
+    nothing is known."""
+    values = (
+        f"{name_label(name)} {formatting.shorten_setting(name, str(text))}"
+        for name, text in environment.items()
+    )
     return textwrap.shorten(", ".join(values), LONGEST_ENVIRONMENT, placeholder=" ...")
 
 
@@ -313,12 +405,13 @@ def name_label(name: str) -> str:
     return LABELS.get(name, name.replace("_", " "))
 
 
-# --- text in columns ------------------------------------------------------------------------------------------
+# --- text in columns ------------------------------------------------------------------
 
 
 def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
-    """Return the text in lines of `WIDTH` columns, those after the first indented; words are broken where they must. A
-    command of pytest gets a line of its own, whole, to be copied."""
+    """Return the text in lines of `WIDTH` columns, those after the first indented;
+    words are broken where they must. A command of pytest gets a line of its own, whole,
+    to be copied."""
     before, *others = COPIED.split(text)
     if not others:
         return _wrap_prose(text, indent, first)
@@ -330,14 +423,21 @@ def wrap(text: str, indent: str = "", *, first: str = "") -> list[str]:
 
 def _wrap_prose(text: str, indent: str, first: str) -> list[str]:
     """Return lines of a text without a command."""
-    # `7.3` at the end of a line and `s` at the beginning of the next is read as two things.
+    # `7.3` at the end of a line and `s` at the beginning of the next is read as two
+    # things.
     glued = re.sub(r"(?<=\d) (?=[%s](?!\w))", GLUE, text)
-    if text.isprintable() and "" != text.rstrip() == text and len(first) + count_columns(glued) <= WIDTH:
+    if (
+        text.isprintable()
+        and "" != text.rstrip() == text
+        and len(first) + count_columns(glued) <= WIDTH
+    ):
         return [f"{first}{text}"]  # as most are: textwrap would take them to pieces
-    return [line.replace(GLUE, " ") for line in wrap_text(glued, first=first, rest=indent)]
+    return [
+        line.replace(GLUE, " ") for line in wrap_text(glued, first=first, rest=indent)
+    ]
 
 
 def escape_commands(text: str) -> str:
-    """Return lines with a backslash where what a log says would be a command to the CI server that reads them; it takes
-    the place of a blank where there is one."""
+    """Return lines with a backslash where what a log says would be a command to the CI
+    server that reads them; it takes the place of a blank where there is one."""
     return COMMAND.sub(r"\\", text)

@@ -1,4 +1,5 @@
-"""GPU-hours of a launch in reports: what its jobs used, and what of that was lost by cause."""
+"""GPU-hours of a launch in reports: what its jobs used, and what of that was lost by
+cause."""
 
 from __future__ import annotations
 
@@ -47,16 +48,21 @@ def sum_costs(jobs: Sequence[ReportedJob]) -> JobsCost:
 
 
 def sum_configuration(jobs: Sequence[ReportedJob]) -> ConfigurationCost | None:
-    """Sum the GPU-hours of the jobs of a configuration; None if nothing was launched."""
+    """Sum the GPU-hours of the jobs of a configuration; None if nothing was
+    launched."""
     if not jobs:
         return None
     estimated = jobs[0].gpu_hours.estimated  # of one run
     return ConfigurationCost(estimated=estimated, **asdict(sum_costs(jobs)))
 
 
-def sum_session(outcomes: Sequence[OutcomeDocument], planned: PlannedHours | None) -> SessionCost | None:
+def sum_session(
+    outcomes: Sequence[OutcomeDocument], planned: PlannedHours | None
+) -> SessionCost | None:
     """Sum the GPU-hours of outcomes, each id once; None if nothing was launched."""
-    configurations = (outcome for outcome in outcomes if isinstance(outcome, ConfigurationOutcome))
+    configurations = (
+        outcome for outcome in outcomes if isinstance(outcome, ConfigurationOutcome)
+    )
     jobs = [job for outcome in configurations for job in outcome.jobs]
     if not jobs:
         return None
@@ -71,44 +77,64 @@ def sum_session(outcomes: Sequence[OutcomeDocument], planned: PlannedHours | Non
 def format_cost(cost: ConfigurationCost | SessionCost) -> str:
     """Format a cost as `12.3 used, 1.2 of them lost: 0.9 failed, 0.3 requeued`.
 
-    Names what was estimated and allowed if that is known, and the jobs whose hours are unknown.
+    Names what was estimated and allowed if that is known, and the jobs whose hours are
+    unknown.
     """
     unknown = cost.unknown_jobs
     head = f"{'at least ' if unknown else ''}{formatting.format_hours(cost.used)} used"
-    known = [f"{formatting.format_hours(cost.estimated)} estimated"] if cost.estimated else []
+    known = (
+        [f"{formatting.format_hours(cost.estimated)} estimated"]
+        if cost.estimated
+        else []
+    )
     if isinstance(cost, SessionCost) and cost.limit:
         known.append(f"{cost.limit:,.10g} allowed")
     parts = [f"{head} ({', '.join(known)})" if known else head]
     lost = dict(_list_causes(cost))
     if lost:
-        causes = [f"{formatting.format_hours(hours)} {cause}" for cause, hours in lost.items()]
+        causes = [
+            f"{formatting.format_hours(hours)} {cause}" for cause, hours in lost.items()
+        ]
         why = ", ".join(causes) if len(causes) > 1 else next(iter(lost))
-        parts.append(f"{formatting.format_hours(sum(lost.values()))} of them lost: {why}")
+        parts.append(
+            f"{formatting.format_hours(sum(lost.values()))} of them lost: {why}"
+        )
     if unknown:
-        names = [f"job {job_id}" if job_id else "one that was perhaps submitted" for job_id in unknown]
+        names = [
+            f"job {job_id}" if job_id else "one that was perhaps submitted"
+            for job_id in unknown
+        ]
         parts.append(f"not known: {formatting.join_first(names)}")
     return "; ".join(parts)
 
 
 def list_cost_properties(jobs: Sequence[ReportedJob]) -> dict[str, str]:
-    """List the GPU-hours of a configuration for JUnit reports, without those that are 0 or unknown."""
+    """List the GPU-hours of a configuration for JUnit reports, without those that are 0
+    or unknown."""
     cost = sum_configuration(jobs)
     if cost is None:
         return {}
     numbers = {"used": cost.used, "estimated": cost.estimated}
     numbers |= {f"lost_{cause}": hours for cause, hours in _list_causes(cost)}
-    properties = {f"gpu_hours_{name}": f"{hours:.6g}" for name, hours in numbers.items() if hours}
+    properties = {
+        f"gpu_hours_{name}": f"{hours:.6g}" for name, hours in numbers.items() if hours
+    }
     unknown = ", ".join(job_id or "?" for job_id in cost.unknown_jobs)
     return {**properties, **({"gpu_hours_unknown_jobs": unknown} if unknown else {})}
 
 
 def format_job_cost(job: ReportedJob) -> str:
-    """Format the GPU-hours of a job: `1.2`, `at least 0.4`, `unknown`, `0.7, lost: failed`."""
+    """Format the GPU-hours of a job: `1.2`, `at least 0.4`, `unknown`, `0.7, lost:
+    failed`."""
     hours = job.gpu_hours
     if not hours.used and not hours.exact:
         return "unknown"
     lost = hours.lost and f", lost: {hours.lost}"
-    requeued = f", {formatting.format_hours(hours.requeued)} lost: requeued" if hours.requeued else ""
+    requeued = (
+        f", {formatting.format_hours(hours.requeued)} lost: requeued"
+        if hours.requeued
+        else ""
+    )
     return f"{'' if hours.exact else 'at least '}{formatting.format_hours(hours.used)}{lost}{requeued}"
 
 

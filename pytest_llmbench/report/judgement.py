@@ -1,4 +1,5 @@
-"""A judgement as plain values: what was decided, against what, and its run; and the daily runs before that one."""
+"""A judgement as plain values: what was decided, against what, and its run; and the
+daily runs before that one."""
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ from pytest_llmbench.core.judgement_records import (
     LevelChange,
 )
 from pytest_llmbench.core.metric_definitions import METRICS
-from pytest_llmbench.core.run_records import Measurement, Metric, Note, Problem, StoredRun
+from pytest_llmbench.core.run_records import (
+    Measurement,
+    Metric,
+    Note,
+    Problem,
+    StoredRun,
+)
 from pytest_llmbench.core.tolerance import find_reference
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.job_text import pick
@@ -30,11 +37,13 @@ MOST_DAILY_RUNS = 365
 """So many of a history stand in an outcome."""
 
 NOT_JUDGED = "NOT_JUDGED"
-"""Stands for the verdict of a night whose run lies in the folder: it only tells the noise and the changes."""
+"""Stands for the verdict of a night whose run lies in the folder: it only tells the
+noise and the changes."""
 
 
 def describe(judgement: Judgement, now: datetime, directory: Path) -> dict[str, Any]:
-    """Return a judgement as plain values; paths below `directory` are shown relative to it."""
+    """Return a judgement as plain values; paths below `directory` are shown relative to
+    it."""
     baseline, window = judgement.baseline, judgement.baseline.window
     return {
         "verdict": str(judgement.verdict),
@@ -59,13 +68,27 @@ def describe(judgement: Judgement, now: datetime, directory: Path) -> dict[str, 
 
 
 def _average_metrics(judgement: Judgement) -> dict[str, Any]:
-    """Return the metrics at the mean of repeats, in place of those of the newest run alone."""
+    """Return the metrics at the mean of repeats, in place of those of the newest run
+    alone."""
     newest, difference = judgement.measurement, judgement.log_difference
-    if not judgement.repeats or newest is None or difference is None or not newest.statistic_seconds:
+    if (
+        not judgement.repeats
+        or newest is None
+        or difference is None
+        or not newest.statistic_seconds
+    ):
         return {}
-    # The verdict is on the mean of the repeats, so the numbers beside it are at that mean, too.
-    slower = judgement.baseline.step_seconds * math.exp(difference) / newest.statistic_seconds
-    metrics = {metric.name: {**_describe_metric(metric), **_scale_metric(metric, slower)} for metric in newest.metrics}
+    # The verdict is on the mean of the repeats, so the numbers beside it are at that
+    # mean, too.
+    slower = (
+        judgement.baseline.step_seconds
+        * math.exp(difference)
+        / newest.statistic_seconds
+    )
+    metrics = {
+        metric.name: {**_describe_metric(metric), **_scale_metric(metric, slower)}
+        for metric in newest.metrics
+    }
     return {"metrics": metrics}
 
 
@@ -73,7 +96,11 @@ def _scale_metric(metric: Metric, slower: float) -> dict[str, float]:
     # What does not follow from the step time is that of the newest run.
     if not METRICS[metric.name].of_step_time:
         return {}
-    return {"value": metric.value / slower if metric.larger_is_better else metric.value * slower}
+    return {
+        "value": metric.value / slower
+        if metric.larger_is_better
+        else metric.value * slower
+    }
 
 
 def _describe_metric(metric: Metric) -> dict[str, Any]:
@@ -85,14 +112,27 @@ def _describe_metric(metric: Metric) -> dict[str, Any]:
 
 
 def _describe_estimate(estimate: Estimate | None) -> dict[str, Any] | None:
-    """Return the estimate with differences as fractions of the baseline's step time, slower is positive."""
+    """Return the estimate with differences as fractions of the baseline's step time,
+    slower is positive."""
     if estimate is None:
         return None
     logarithms = pick(estimate, "difference", "low", "high", "margin")
     return {
-        **{name: formatting.compute_bounded_exp(logarithm) - 1 for name, logarithm in logarithms.items()},
-        **pick(estimate, "level", "regression_level", "standard_error", "degrees_of_freedom", "runs"),
-        "run_to_run": pick(estimate.noise, "sigma", "degrees_of_freedom", "source", "measured"),
+        **{
+            name: formatting.compute_bounded_exp(logarithm) - 1
+            for name, logarithm in logarithms.items()
+        },
+        **pick(
+            estimate,
+            "level",
+            "regression_level",
+            "standard_error",
+            "degrees_of_freedom",
+            "runs",
+        ),
+        "run_to_run": pick(
+            estimate.noise, "sigma", "degrees_of_freedom", "source", "measured"
+        ),
         **pick(estimate, "within_run_error", "effective_sample_size"),
         "baseline_rounding": estimate.rounding,
         **pick(estimate, "detectable", "repeats_needed", "p_slower", "threshold_only"),
@@ -108,12 +148,15 @@ def _describe_baseline(baseline: Baseline) -> dict[str, Any]:
         "line": baseline.source.line,
         "published_seconds": baseline.published_seconds,
         "cells": dict(baseline.cells),
-        "recorded": _describe_recording(baseline.recording) if baseline.recording else None,
+        "recorded": _describe_recording(baseline.recording)
+        if baseline.recording
+        else None,
     }
 
 
 def _describe_recording(recording: Recording) -> dict[str, Any]:
-    """Return who recorded a baseline and when, and the value that its drift is counted from."""
+    """Return who recorded a baseline and when, and the value that its drift is counted
+    from."""
     first = find_reference(recording)
     return {
         **pick(recording, "date", "by"),
@@ -126,31 +169,63 @@ def _describe_recording(recording: Recording) -> dict[str, Any]:
 
 
 def _describe_timed_window(measurement: Measurement) -> dict[str, Any]:
-    """Return the mean of the steps that the document is believed to have timed; nothing where nothing says which."""
+    """Return the mean of the steps that the document is believed to have timed; nothing
+    where nothing says which."""
     window = measurement.baseline.timed_window
     if window is None:
         return {}
-    return {"timed_window": {"text": str(window), "seconds": formatting.make_finite(measurement.timed_seconds)}}
-
-
-def _describe_measurement(measurement: Measurement | None, now: datetime, directory: Path) -> dict[str, Any]:
-    if measurement is None:
-        return {"metrics": {}, "problems": [], "log": None, "run": None, "window_seconds": []}
-    if measurement.step_time_only:  # no verdict shows such a run: it would lack its metrics without a word
-        raise ValueError(f"{measurement.run.id} was measured as an older run, of which only the step time is known")
     return {
-        "metrics": {metric.name: _describe_metric(metric) for metric in measurement.metrics},
-        "expected_metrics": {metric.name: formatting.make_finite(metric.value) for metric in measurement.expected},
+        "timed_window": {
+            "text": str(window),
+            "seconds": formatting.make_finite(measurement.timed_seconds),
+        }
+    }
+
+
+def _describe_measurement(
+    measurement: Measurement | None, now: datetime, directory: Path
+) -> dict[str, Any]:
+    if measurement is None:
+        return {
+            "metrics": {},
+            "problems": [],
+            "log": None,
+            "run": None,
+            "window_seconds": [],
+        }
+    if (
+        measurement.step_time_only
+    ):  # no verdict shows such a run: it would lack its metrics without a word
+        raise ValueError(
+            f"{measurement.run.id} was measured as an older run, of which only the step time is known"
+        )
+    return {
+        "metrics": {
+            metric.name: _describe_metric(metric) for metric in measurement.metrics
+        },
+        "expected_metrics": {
+            metric.name: formatting.make_finite(metric.value)
+            for metric in measurement.expected
+        },
         "statistic_seconds": formatting.make_finite(measurement.statistic_seconds),
         "last_step_seconds": formatting.make_finite(measurement.last_step_seconds),
         **_describe_timed_window(measurement),
-        "window_seconds": [formatting.make_finite(value) for value in measurement.window_seconds],
+        "window_seconds": [
+            formatting.make_finite(value) for value in measurement.window_seconds
+        ],
         "window_mean_of": list(measurement.mean_of),
         "problems": [_describe_note(problem) for problem in measurement.problems],
-        "log": formatting.format_place(measurement.log, directory) if measurement.log else None,
-        "line": next((problem.line for problem in measurement.problems if problem.line), 0),
+        "log": formatting.format_place(measurement.log, directory)
+        if measurement.log
+        else None,
+        "line": next(
+            (problem.line for problem in measurement.problems if problem.line), 0
+        ),
         "run": _describe_run(measurement, now),
-        "tries": [jobs.describe_log_attempt(attempt, directory) for attempt in jobs.select_attempts(measurement)],
+        "tries": [
+            jobs.describe_log_attempt(attempt, directory)
+            for attempt in jobs.select_attempts(measurement)
+        ],
     }
 
 
@@ -183,13 +258,17 @@ def _describe_last_good(last: LastGoodRun | None) -> dict[str, Any] | None:
         "difference": last.slower,
         "software": _describe_facts(last.software),
         "settings": _describe_facts(last.settings),
-        "nodes": last.nodes and {"before": list(last.nodes.before), "now": list(last.nodes.now)},
+        "nodes": last.nodes
+        and {"before": list(last.nodes.before), "now": list(last.nodes.now)},
         "steps": last.steps and list(map(phrase_all, last.steps)),
     }
 
 
 def _describe_facts(facts: ComparedFacts) -> dict[str, Any]:
-    return {"same": list(facts.same), "differs": {name: [before, now] for name, before, now in facts.differs}}
+    return {
+        "same": list(facts.same),
+        "differs": {name: [before, now] for name, before, now in facts.differs},
+    }
 
 
 def _describe_note(note: Note | Problem) -> dict[str, Any]:
@@ -197,7 +276,7 @@ def _describe_note(note: Note | Problem) -> dict[str, Any]:
     return {"code": str(code), "text": phrase(note), "line": note.line}
 
 
-# --- daily runs ------------------------------------------------------------------------------------------
+# --- daily runs -----------------------------------------------------------------------
 
 
 def describe_daily_runs(judgement: Judgement) -> dict[str, Any]:
@@ -208,20 +287,35 @@ def describe_daily_runs(judgement: Judgement) -> dict[str, Any]:
     )
 
 
-def join_daily_runs(history: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the last NIGHTS of a history, oldest first, and its changes with their places in it."""
+def join_daily_runs(
+    history: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the last NIGHTS of a history, oldest first, and its changes with their
+    places in it."""
     nights = sorted(history, key=lambda night: str(night["started"]))[-MOST_DAILY_RUNS:]
     # ISO times of one zone sort as text.
     begins = [night["started"] for night in nights]
     return {
         "history": nights,
-        "changes": [{**change, "night": bisect_left(begins, change["started"])} for change in changes],
+        "changes": [
+            {**change, "night": bisect_left(begins, change["started"])}
+            for change in changes
+        ],
     }
 
 
 def describe_stored_run(past: StoredRun) -> dict[str, Any]:
-    """Return a night that the history knows, with what was said of it, as plain values."""
-    names = ("verdict", "reason", "step_time_seconds", "expected_seconds", "log_difference", "job_id", "environment")
+    """Return a night that the history knows, with what was said of it, as plain
+    values."""
+    names = (
+        "verdict",
+        "reason",
+        "step_time_seconds",
+        "expected_seconds",
+        "log_difference",
+        "job_id",
+        "environment",
+    )
     return {"started": past.started.isoformat(), **pick(past, *names)}
 
 
@@ -240,8 +334,11 @@ def _describe_change(change: LevelChange) -> dict[str, Any]:
         "kind": str(change.kind),
         "started": change.started.isoformat(),
         **pick(change, "difference", "low", "high"),
-        "environment": {name: [before, after] for name, before, after in change.environment},
+        "environment": {
+            name: [before, after] for name, before, after in change.environment
+        },
         "stands": change.stands,
-        "acknowledged": accepted and {**pick(accepted, "reason", "by"), "expires": accepted.expires.isoformat()},
+        "acknowledged": accepted
+        and {**pick(accepted, "reason", "by"), "expires": accepted.expires.isoformat()},
         "text": phrase(change),
     }

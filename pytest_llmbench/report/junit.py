@@ -1,4 +1,5 @@
-"""The --llmb-junit report: a suite for each recipe, GPU type and precision, a test case for each configuration."""
+"""The --llmb-junit report: a suite for each recipe, GPU type and precision, a test case
+for each configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ from pytest_llmbench.report.explain import (
     list_last_good,
     list_others,
 )
-from pytest_llmbench.report.outcome import COUNTING, list_properties, list_property_names
+from pytest_llmbench.report.outcome import (
+    COUNTING,
+    list_properties,
+    list_property_names,
+)
 from pytest_llmbench.report.outcome_documents import (
     CheckOutcome,
     ConfigurationOutcome,
@@ -38,15 +43,19 @@ SESSION = "session"
 """The suite of the case that says what is wrong with the session."""
 
 ILLEGAL = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 forbids, the other control characters, and carriage returns, which a reader takes for line feeds."""
+"""What XML 1.0 forbids, the other control characters, and carriage returns, which a
+reader takes for line feeds."""
 
 
-def render(described: Sequence[OutcomeDocument], now: datetime, problems: Sequence[str] = ()) -> bytes:
-    """Return the report as XML in UTF-8: as many failures and skipped cases as ids with that status, whatever the text.
+def render(
+    described: Sequence[OutcomeDocument], now: datetime, problems: Sequence[str] = ()
+) -> bytes:
+    """Return the report as XML in UTF-8: as many failures and skipped cases as ids with
+    that status, whatever the text.
 
-    What made the session red besides them (`problems`) is one error, of a suite of its own: what was interrupted is
-    never a green report. Suites and cases are sorted by name. The text of an outcome that cannot stand in XML is
-    written as `\\x1b`.
+    What made the session red besides them (`problems`) is one error, of a suite of its
+    own: what was interrupted is never a green report. Suites and cases are sorted by
+    name. The text of an outcome that cannot stand in XML is written as `\\x1b`.
     """
     from junit_xml import TestSuite
 
@@ -56,9 +65,14 @@ def render(described: Sequence[OutcomeDocument], now: datetime, problems: Sequen
     if problems:
         cases[SESSION].append(_make_session_case(problems))
     stamp = now.isoformat(timespec="seconds")
-    suites = [TestSuite(name, of_suite, timestamp=stamp).build_xml_doc() for name, of_suite in cases.items()]
+    suites = [
+        TestSuite(name, of_suite, timestamp=stamp).build_xml_doc()
+        for name, of_suite in cases.items()
+    ]
     totals = ("tests", "failures", "errors")
-    sums = {name: str(sum(int(suite.attrib[name]) for suite in suites)) for name in totals}
+    sums = {
+        name: str(sum(int(suite.attrib[name]) for suite in suites)) for name in totals
+    }
     root = ElementTree.Element("testsuites", sums)
     root.extend(suites)
     for element in root.iter():
@@ -79,15 +93,24 @@ def _make_session_case(problems: Sequence[str]) -> TestCase:
 def _make_case(outcome: OutcomeDocument) -> TestCase:
     from junit_xml import TestCase
 
-    # The steps, not the test, which takes milliseconds: a server's graph of durations then follows the step time.
+    # The steps, not the test, which takes milliseconds: a server's graph of durations
+    # then follows the step time.
     seconds = _sum_window(outcome) if isinstance(outcome, ConfigurationOutcome) else 0
-    case = TestCase(outcome.id, _make_classname(outcome), elapsed_sec=seconds, stdout=_make_system_out(outcome))
-    # junit-xml drops a failure without message and output, and the case reads as passed: this is never empty.
+    case = TestCase(
+        outcome.id,
+        _make_classname(outcome),
+        elapsed_sec=seconds,
+        stdout=_make_system_out(outcome),
+    )
+    # junit-xml drops a failure without message and output, and the case reads as
+    # passed: this is never empty.
     message = _join_lines(f"{name_verdict(outcome)}: {outcome.text}")
     if outcome.status not in SEVERITY:
         case.add_failure_info(message, explain(outcome, short=False), outcome.reason)
     elif outcome.status == "skipped":
-        case.add_skipped_info(message, message)  # GitLab shows the text, others the attribute
+        case.add_skipped_info(
+            message, message
+        )  # GitLab shows the text, others the attribute
     return case
 
 
@@ -95,12 +118,18 @@ def _sum_window(outcome: ConfigurationOutcome) -> float:
     """Sum the seconds of the steps in the window."""
     values = outcome.window_seconds
     steps = outcome.window_mean_of or (1,) * len(values)
-    return sum(value * count for value, count in zip(values, steps, strict=True) if value is not None and value > 0)
+    return sum(
+        value * count
+        for value, count in zip(values, steps, strict=True)
+        if value is not None and value > 0
+    )
 
 
 def _make_classname(outcome: OutcomeDocument) -> str:
-    """Make `llmbench.grok1.25_05.gb200.bf16`: CI servers make a tree of its dots, and keep histories by it."""
-    # Nothing of the machine or the day: GitLab and Jenkins keep the history of a case by it.
+    """Make `llmbench.grok1.25_05.gb200.bf16`: CI servers make a tree of its dots, and
+    keep histories by it."""
+    # Nothing of the machine or the day: GitLab and Jenkins keep the history of a case
+    # by it.
     if isinstance(outcome, ConfigurationOutcome):
         key = outcome.configuration
         parts = [key.recipe, key.release, key.gpu, key.dtype]
@@ -110,30 +139,45 @@ def _make_classname(outcome: OutcomeDocument) -> str:
 
 
 def _make_system_out(outcome: OutcomeDocument) -> str:
-    lines = ((name, _join_lines(str(value))) for name, value in _list_values(outcome) if value is not None)
+    lines = (
+        (name, _join_lines(str(value)))
+        for name, value in _list_values(outcome)
+        if value is not None
+    )
     return "\n".join(f"{name}: {value}" for name, value in lines if value)
 
 
 def _join_lines(text: str) -> str:
-    """Return the text without line breaks, so that a log cannot write lines of its own into the report."""
+    """Return the text without line breaks, so that a log cannot write lines of its own
+    into the report."""
     return " ".join(text.split())
 
 
 def _list_values(outcome: OutcomeDocument) -> Iterator[tuple[str, object]]:
-    """Yield names and values; the properties of --junitxml first, since servers cut the output of passed cases."""
+    """Yield names and values; the properties of --junitxml first, since servers cut the
+    output of passed cases."""
     # Jenkins keeps 1,000 signs of the output of a passed case.
     if isinstance(outcome, ConfigurationOutcome):
         yield from list_properties(outcome)
         yield from _list_configuration_values(outcome)
     else:
-        yield from (("timed", outcome.timed), ("verdict", outcome.verdict), ("reason", outcome.reason))
+        yield from (
+            ("timed", outcome.timed),
+            ("verdict", outcome.verdict),
+            ("reason", outcome.reason),
+        )
         yield from (("log", outcome.log), ("text", outcome.text))
 
 
-def _list_configuration_values(outcome: ConfigurationOutcome) -> Iterator[tuple[str, object]]:
+def _list_configuration_values(
+    outcome: ConfigurationOutcome,
+) -> Iterator[tuple[str, object]]:
     yield "tolerance", outcome.tolerance
     if outcome.log_difference is not None and outcome.verdict in JUDGED:
-        yield "difference", formatting.format_difference(math.exp(outcome.log_difference))
+        yield (
+            "difference",
+            formatting.format_difference(math.exp(outcome.log_difference)),
+        )
     yield "text", outcome.text
     yield "context", outcome.context
     if outcome.run:
@@ -142,7 +186,10 @@ def _list_configuration_values(outcome: ConfigurationOutcome) -> Iterator[tuple[
         yield "started", f"{begun[1]} (its job), {begun[0]} old"
     yield "environment", format_environment(outcome.environment)
     if outcome.last_good:
-        yield "last_good", "; ".join(text for _, text in list_last_good(outcome.last_good))
+        yield (
+            "last_good",
+            "; ".join(text for _, text in list_last_good(outcome.last_good)),
+        )
     if outcome.line:
         yield "log_line", outcome.line
     yield "node_finding", outcome.nodes
@@ -170,8 +217,14 @@ def _list_metrics(outcome: ConfigurationOutcome) -> Iterator[tuple[str, object]]
 def _list_run_values(run: ReportedRun) -> Iterator[tuple[str, object]]:
     yield "run", run.id
     yield "job", run.job_id
-    yield "started", f"{run.started or 'at an unknown time'} ({run.started_from}), {run.age} old"
-    yield "restart", f"{run.attempt} (of {formatting.count_noun(run.attempts, 'log file')})"
+    yield (
+        "started",
+        f"{run.started or 'at an unknown time'} ({run.started_from}), {run.age} old",
+    )
+    yield (
+        "restart",
+        f"{run.attempt} (of {formatting.count_noun(run.attempts, 'log file')})",
+    )
     yield "identified", run.identified
 
 
@@ -179,11 +232,15 @@ def _make_valid(element: ElementTree.Element) -> None:
     """Change what junit-xml 1.9 writes and XML or the schema of Jenkins refuses."""
     element.attrib.pop("disabled", None)  # unknown to the schema
     if element.tag == "testsuite":
-        element.set("time", f"{float(element.attrib['time']):.3f}")  # the schema refuses more digits
+        element.set(
+            "time", f"{float(element.attrib['time']):.3f}"
+        )  # the schema refuses more digits
     element.text = _escape_illegal(element.text or "") or None
     for name, value in element.attrib.items():
         element.set(name, _escape_illegal(value))
 
 
 def _escape_illegal(text: str) -> str:
-    return ILLEGAL.sub(lambda match: match.group().encode("unicode_escape").decode("ascii"), text)
+    return ILLEGAL.sub(
+        lambda match: match.group().encode("unicode_escape").decode("ascii"), text
+    )

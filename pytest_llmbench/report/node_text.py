@@ -1,4 +1,5 @@
-"""The document of `llmbench nodes`; and the text of a terminal, which is made from it alone."""
+"""The document of `llmbench nodes`; and the text of a terminal, which is made from it
+alone."""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ from pytest_llmbench.report.explain import wrap
 SCHEMA = 1
 """Raised when a field of the document changes its meaning; fields may be added."""
 
-EXIT_CODES = {NodeAnswer.NAMED: 1, NodeAnswer.EVIDENT: 0, NodeAnswer.NONE: 0, NodeAnswer.NOTHING_TO_TELL: 3}
+EXIT_CODES = {
+    NodeAnswer.NAMED: 1,
+    NodeAnswer.EVIDENT: 0,
+    NodeAnswer.NONE: 0,
+    NodeAnswer.NOTHING_TO_TELL: 3,
+}
 
 DOUBTS = {
     NodeDoubt.NOTHING_FAST_SINCE: "; nothing was fast without it since",
@@ -24,11 +30,13 @@ DOUBTS = {
 }
 
 SHOWN = 8
-"""So many runs of a node, and so many suspects, are listed; the JSON document has all."""
+"""So many runs of a node, and so many suspects, are listed; the JSON document has
+all."""
 
 
 class SuspectRun(Struct, frozen=True, kw_only=True):
-    """A run on a node that may be slow; `number` is that in the history, None for a run of this session."""
+    """A run on a node that may be slow; `number` is that in the history, None for a run
+    of this session."""
 
     number: int | None
     configuration: str
@@ -55,7 +63,8 @@ class ReportedSuspect(Struct, frozen=True, kw_only=True):
 
 
 class NodesDocument(Struct, frozen=True, kw_only=True):
-    """The document of a search for slow nodes; its fields stand in the order of their keys in JSON."""
+    """The document of a search for slow nodes; its fields stand in the order of their
+    keys in JSON."""
 
     schema: int = SCHEMA
     version: str = __version__
@@ -80,7 +89,8 @@ class NodesDocument(Struct, frozen=True, kw_only=True):
 
 
 def describe(search: NodeSearch) -> NodesDocument:
-    """Make the document of a search, which reports are made from; secrets are still in it."""
+    """Make the document of a search, which reports are made from; secrets are still in
+    it."""
     evidence = search.evidence
     nights = sorted({run.started.date() for run in search.runs.values()})
     document = NodesDocument(
@@ -97,7 +107,9 @@ def describe(search: NodeSearch) -> NodesDocument:
         cleared=evidence.cleared,
         log_likelihood_ratio=formatting.make_finite(evidence.log_ratio),
         named=tuple(_describe_suspect(suspect, search) for suspect in evidence.named),
-        suspects=tuple(_describe_suspect(suspect, search) for suspect in evidence.suspects),
+        suspects=tuple(
+            _describe_suspect(suspect, search) for suspect in evidence.suspects
+        ),
         too_few_nights=tuple(search.too_few),
         fewest_nights=search.fewest_nights,
     )
@@ -132,7 +144,7 @@ def _describe_run(name: str, search: NodeSearch) -> SuspectRun:
     )
 
 
-# --- words -------------------------------------------------------------------------------------------------
+# --- words ----------------------------------------------------------------------------
 
 
 def format_text(document: NodesDocument) -> str:
@@ -140,31 +152,49 @@ def format_text(document: NodesDocument) -> str:
     lines = wrap(format_coverage(document), "  ")
     if document.too_few_nights:
         fewer = f"of fewer than {document.fewest_nights} nights, and not looked at"
-        lines += wrap(f"{fewer}: {formatting.join_first(document.too_few_nights)}", "  ")
+        lines += wrap(
+            f"{fewer}: {formatting.join_first(document.too_few_nights)}", "  "
+        )
     for suspect in document.named:
-        lines += ["", *wrap(format_suspect(suspect), "  "), *format_facts(suspect, document)]
+        lines += [
+            "",
+            *wrap(format_suspect(suspect), "  "),
+            *format_facts(suspect, document),
+        ]
     if not document.named:
         lines += ["", *wrap(format_answer(document), "  "), *format_suspects(document)]
     return "\n".join(lines)
 
 
 def format_facts(suspect: ReportedSuspect, document: NodesDocument) -> list[str]:
-    """Return the lines below the name of a node: the runs that show it, and how to leave it out."""
+    """Return the lines below the name of a node: the runs that show it, and how to
+    leave it out."""
     facts = _list_facts(suspect, document)
-    return [line for name, text in facts for line in wrap(text, " " * 12, first=f"  {name:<10}")]
+    return [
+        line
+        for name, text in facts
+        for line in wrap(text, " " * 12, first=f"  {name:<10}")
+    ]
 
 
 def format_suspects(document: NodesDocument) -> list[str]:
     """Return a line for each suspect."""
-    return [line for text in _list_suspects(document) for line in wrap(text, "    ", first="  ")]
+    return [
+        line
+        for text in _list_suspects(document)
+        for line in wrap(text, "    ", first="  ")
+    ]
 
 
 def format_coverage(document: NodesDocument) -> str:
-    """Return what was looked at: `history.db: 60 runs of 30 nights, ...; nodes are known of 58 of 60 runs`."""
+    """Return what was looked at: `history.db: 60 runs of 30 nights, ...; nodes are
+    known of 58 of 60 runs`."""
     counted = f"nodes are known of {document.runs_with_nodes} of {formatting.count_noun(document.runs, 'run')}"
     if not document.runs:
         return f"{document.history}: {counted if document.too_few_nights else 'no run with nodes to look at'}"
-    span = " to ".join(dict.fromkeys(filter(None, (document.first_night, document.last_night))))
+    span = " to ".join(
+        dict.fromkeys(filter(None, (document.first_night, document.last_night)))
+    )
     nights = formatting.count_noun(document.nights, "night")
     nodes = formatting.count_noun(document.node_count, "node")
     return f"{document.history}: {nights}, {span}; {nodes}; {counted}"
@@ -192,13 +222,18 @@ def format_suspect(suspect: ReportedSuspect) -> str:
     """Return `n7 is slow: +9.8 % (+9.1 % to +10.6 %), confidence 99.9 %`."""
     several = len(suspect.nodes) > 1
     nodes = formatting.fold_nodes(suspect.nodes)
-    slow = f"one of {nodes}, always in the same runs, is slow" if several else f"{nodes} is slow"
+    slow = (
+        f"one of {nodes}, always in the same runs, is slow"
+        if several
+        else f"{nodes} is slow"
+    )
     return f"{slow}: {_format_slowness(suspect)}, confidence {_format_probability(suspect)}"
 
 
 def _format_slowness(suspect: ReportedSuspect) -> str:
     slowness, low, high = (
-        formatting.format_difference(1 + value) for value in (suspect.slowness, suspect.low, suspect.high)
+        formatting.format_difference(1 + value)
+        for value in (suspect.slowness, suspect.low, suspect.high)
     )
     return f"{slowness} ({low} to {high})"
 
@@ -208,17 +243,24 @@ def _format_probability(suspect: ReportedSuspect) -> str:
     return f"{math.floor(1000 * min(suspect.probability, 0.999)) / 10:g} %"
 
 
-def _list_facts(suspect: ReportedSuspect, document: NodesDocument) -> Iterator[tuple[str, str]]:
+def _list_facts(
+    suspect: ReportedSuspect, document: NodesDocument
+) -> Iterator[tuple[str, str]]:
     """Yield what is said of a named node: a name and a text each."""
     yield "shown by", _count_slow(suspect)
     for run in _pick_runs(suspect):
         yield "", _format_run(run)
     for run in suspect.fast_runs:
-        if not run.number:  # of this session: it may have been mended, or be slow on some nights only
+        if (
+            not run.number
+        ):  # of this session: it may have been mended, or be slow on some nights only
             yield "but fast", _format_run(run)
     cleared = formatting.count_noun(document.cleared, "node")
     yield "cleared", f"{cleared} of {document.node_count}, by fast runs with them"
-    yield "leave out", f"{suspect.exclude}, of Slurm --exclude={','.join(suspect.nodes)}"
+    yield (
+        "leave out",
+        f"{suspect.exclude}, of Slurm --exclude={','.join(suspect.nodes)}",
+    )
 
 
 def _count_slow(suspect: ReportedSuspect) -> str:
@@ -244,4 +286,11 @@ def _list_suspects(document: NodesDocument) -> list[str]:
         f"{_count_slow(suspect)}{DOUBTS.get(NodeDoubt(suspect.doubt), '') if suspect.doubt else ''}"
         for suspect in suspects[:SHOWN]
     ]
-    return [*texts, *([f"and {len(suspects) - SHOWN} more (--json has all)"] if len(suspects) > SHOWN else [])]
+    return [
+        *texts,
+        *(
+            [f"and {len(suspects) - SHOWN} more (--json has all)"]
+            if len(suspects) > SHOWN
+            else []
+        ),
+    ]

@@ -1,7 +1,8 @@
-"""What is told of a session elsewhere than on its terminal: what GitHub Actions shows, and a message for a chat.
+"""What is told of a session elsewhere than on its terminal: what GitHub Actions shows,
+and a message for a chat.
 
-GitHub has a job summary in Markdown and annotations (workflow commands). The message is made from the document of
-`--llmb-json`.
+GitHub has a job summary in Markdown and annotations (workflow commands). The message is
+made from the document of `--llmb-json`.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ MOST_ANNOTATIONS = 10
 """Of one level GitHub shows so many for a step, and drops the rest without a word."""
 
 LONGEST = 300
-"""Signs of a text in a cell of the table or an annotation: the whole explanation is in the log."""
+"""Signs of a text in a cell of the table or an annotation: the whole explanation is in
+the log."""
 
 ROOM = 6
 """Lines of the message for cautions and red items together."""
@@ -61,40 +63,61 @@ LONGEST_LINE = 160
 HEAD = "| verdict | configuration | step time | difference | MFU % | why | next |\n|---|---|---:|---:|---:|---|---|\n"
 
 MARKUP = re.compile(r"[\\`*_\[\]|~#<>&!$@:]")
-"""Signs that mean something in GitHub's Markdown; as references to characters they are only signs."""
+"""Signs that mean something in GitHub's Markdown; as references to characters they are
+only signs."""
 
 
-# --- GitHub -------------------------------------------------------------------------------------------------
+# --- GitHub ---------------------------------------------------------------------------
 
 
-def render_job_summary(described: Sequence[OutcomeDocument], ending: SessionEnding, room: int = MOST_BYTES) -> str:
-    """Return the Markdown of a session, at most `room` bytes: what is red, what is in doubt, what passed, the count.
+def render_job_summary(
+    described: Sequence[OutcomeDocument], ending: SessionEnding, room: int = MOST_BYTES
+) -> str:
+    """Return the Markdown of a session, at most `room` bytes: what is red, what is in
+    doubt, what passed, the count.
 
     Rows that do not fit are counted. Where not even the head fits the text is empty.
     """
     shown = sort_outcomes(select_worst(described))
     red = [outcome for outcome in shown if outcome.status == "failed"]
     doubtful = [outcome for outcome in shown if _is_doubtful(outcome)]
-    passed = [outcome for outcome in shown if outcome.status == "passed" and not isinstance(outcome, CheckOutcome)]
+    passed = [
+        outcome
+        for outcome in shown
+        if outcome.status == "passed" and not isinstance(outcome, CheckOutcome)
+    ]
     green = [outcome for outcome in passed if not _is_doubtful(outcome)]
     state, details = ending.describe(shown, green=not red and not ending.failures)
-    cautions = "".join(f"- caution: {_escape(text)}\n" for text in list_caution_texts(ending.cautions))
-    texts = filter(None, (*ending.failures, explain_nothing_judged(described), format_counts(described)))
+    cautions = "".join(
+        f"- caution: {_escape(text)}\n" for text in list_caution_texts(ending.cautions)
+    )
+    texts = filter(
+        None,
+        (*ending.failures, explain_nothing_judged(described), format_counts(described)),
+    )
     paragraphs = [f"### llmbench: {state}{details}", cautions, *map(_escape, texts)]
     text = "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
     # GitHub refuses the whole summary of a step that is too large, not only its end.
     if len(text.encode()) > room:
         return ""
     reported = [outcome for outcome in shown if _is_only_reported(outcome)]
-    for title, ones in (("red", red), ("only reported", reported), ("in doubt", doubtful), ("passed", green)):
+    for title, ones in (
+        ("red", red),
+        ("only reported", reported),
+        ("in doubt", doubtful),
+        ("passed", green),
+    ):
         if ones:
             text += _render_section(title, ones, room - len(text.encode()))
     legend = _escape(explain_mfu(shown))
     return text + legend if len((text + legend).encode()) <= room else text
 
 
-def append_job_summary(path: Path, described: Sequence[OutcomeDocument], ending: SessionEnding) -> None:
-    """Add the Markdown of a session to a job summary, where there is room behind what stands there.
+def append_job_summary(
+    path: Path, described: Sequence[OutcomeDocument], ending: SessionEnding
+) -> None:
+    """Add the Markdown of a session to a job summary, where there is room behind what
+    stands there.
 
     Raises OSError where that is impossible.
     """
@@ -105,31 +128,57 @@ def append_job_summary(path: Path, described: Sequence[OutcomeDocument], ending:
         file.write(text)
 
 
-def list_workflow_commands(described: Sequence[OutcomeDocument], failures: Sequence[str]) -> list[str]:
-    """Return the workflow commands of a session: an error for each red item, a warning for each that is in doubt."""
+def list_workflow_commands(
+    described: Sequence[OutcomeDocument], failures: Sequence[str]
+) -> list[str]:
+    """Return the workflow commands of a session: an error for each red item, a warning
+    for each that is in doubt."""
     shown = sort_outcomes(select_worst(described))
-    red = [("llmbench", text) for text in filter(None, (*failures, explain_nothing_judged(described)))]
+    red = [
+        ("llmbench", text)
+        for text in filter(None, (*failures, explain_nothing_judged(described)))
+    ]
     red += [_annotate(outcome) for outcome in shown if outcome.status == "failed"]
-    doubtful = [_annotate(outcome) for outcome in (*filter(_is_only_reported, shown), *filter(_is_doubtful, shown))]
-    return [*_format_commands("error", red, "red"), *_format_commands("warning", doubtful, "in doubt")]
+    doubtful = [
+        _annotate(outcome)
+        for outcome in (*filter(_is_only_reported, shown), *filter(_is_doubtful, shown))
+    ]
+    return [
+        *_format_commands("error", red, "red"),
+        *_format_commands("warning", doubtful, "in doubt"),
+    ]
 
 
 def _is_only_reported(outcome: OutcomeDocument) -> bool:
-    return isinstance(outcome, CheckOutcome) and outcome.status == "passed" and outcome.verdict in SLOWER
+    return (
+        isinstance(outcome, CheckOutcome)
+        and outcome.status == "passed"
+        and outcome.verdict in SLOWER
+    )
 
 
 def _is_doubtful(outcome: OutcomeDocument) -> bool:
     is_configuration = isinstance(outcome, ConfigurationOutcome)
-    return is_configuration and outcome.status == "passed" and outcome.verdict == "INCONCLUSIVE"
+    return (
+        is_configuration
+        and outcome.status == "passed"
+        and outcome.verdict == "INCONCLUSIVE"
+    )
 
 
 def _render_section(title: str, ones: Sequence[OutcomeDocument], room: int) -> str:
-    """Return a table with as many rows as there is room for; that of what passed is folded."""
+    """Return a table with as many rows as there is room for; that of what passed is
+    folded."""
     start, end = f"#### {len(ones)} {title}\n\n{HEAD}", "\n"
     # Folded, so that the few others are seen.
     if title == "passed":
-        start, end = f"<details><summary>{len(ones)} {title}</summary>\n\n{HEAD}", "\n</details>\n\n"
-    left = room - len((start + end).encode()) - 100  # for the count of what does not fit
+        start, end = (
+            f"<details><summary>{len(ones)} {title}</summary>\n\n{HEAD}",
+            "\n</details>\n\n",
+        )
+    left = (
+        room - len((start + end).encode()) - 100
+    )  # for the count of what does not fit
     rows: list[str] = []
     for row in map(_render_row, ones):
         left -= len(row.encode())
@@ -138,7 +187,9 @@ def _render_section(title: str, ones: Sequence[OutcomeDocument], room: int) -> s
         rows.append(row)
     more = len(ones) - len(rows)
     if more:
-        rows.append(f"| | {more} more | | | | there is no room for them here: see the log | |\n")
+        rows.append(
+            f"| | {more} more | | | | there is no room for them here: see the log | |\n"
+        )
     text = f"{start}{''.join(rows)}{end}"
     return text if len(text.encode()) <= room else ""
 
@@ -147,7 +198,11 @@ def _render_row(outcome: OutcomeDocument) -> str:
     numbers = ("", "", "")
     if isinstance(outcome, ConfigurationOutcome):
         numbers = (*format_step_time(outcome), format_mfu(outcome))
-    place = f" ({locate_log(outcome)})" if outcome.status == "failed" and outcome.log else ""
+    place = (
+        f" ({locate_log(outcome)})"
+        if outcome.status == "failed" and outcome.log
+        else ""
+    )
     past = [f"{label}: {text}" for label, text in _list_past(outcome)]
     texts = "; ".join([clip(outcome.text, LONGEST) + place, *past]), advise(outcome)
     cells = (name_verdict(outcome), name_outcome(outcome), *numbers, *texts)
@@ -163,12 +218,23 @@ def _annotate(outcome: OutcomeDocument) -> tuple[str, str]:
 
 def _list_past(outcome: OutcomeDocument) -> list[tuple[str, str]]:
     last = outcome.last_good if isinstance(outcome, ConfigurationOutcome) else None
-    return [(label, clip(text, LONGEST)) for label, text in list_last_good(last)] if last else []
+    return (
+        [(label, clip(text, LONGEST)) for label, text in list_last_good(last)]
+        if last
+        else []
+    )
 
 
-def _format_commands(level: str, messages: Sequence[tuple[str, str]], named: str) -> Iterator[str]:
-    # The last place is kept for the count: GitHub drops what is beyond the tenth without a word.
-    shown = messages if len(messages) <= MOST_ANNOTATIONS else messages[: MOST_ANNOTATIONS - 1]
+def _format_commands(
+    level: str, messages: Sequence[tuple[str, str]], named: str
+) -> Iterator[str]:
+    # The last place is kept for the count: GitHub drops what is beyond the tenth
+    # without a word.
+    shown = (
+        messages
+        if len(messages) <= MOST_ANNOTATIONS
+        else messages[: MOST_ANNOTATIONS - 1]
+    )
     for title, text in shown:
         yield f"::{level} title={_escape_property(title)}::{_escape_data(text)}"
     if len(shown) < len(messages):
@@ -181,25 +247,34 @@ def _escape(text: str) -> str:
 
 
 def _escape_data(text: str) -> str:
-    """Return text as the message of a workflow command (the runner decodes %25, %0D and %0A)."""
+    """Return text as the message of a workflow command (the runner decodes %25, %0D and
+    %0A)."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _escape_property(text: str) -> str:
-    """Return text as a property of a workflow command, in which colons and commas end something."""
+    """Return text as a property of a workflow command, in which colons and commas end
+    something."""
     return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-# --- a message --------------------------------------------------------------------------------------------
+# --- a message ------------------------------------------------------------------------
 
 
 def make_message(session: SessionDocument, link: str = "") -> str:
-    """Return at most ten lines: how the session ended, the counts, what is red, and where all of it is (`link`)."""
-    state, details = SessionEnding(session.exit_code).describe(session.outcomes, green=session.green)
+    """Return at most ten lines: how the session ended, the counts, what is red, and
+    where all of it is (`link`)."""
+    state, details = SessionEnding(session.exit_code).describe(
+        session.outcomes, green=session.green
+    )
     started = session.started[:16].replace("T", " ")
     failed = [outcome for outcome in session.outcomes if outcome.status == "failed"]
     red = list(map(_format_item, sort_outcomes(failed)))
-    cautions = [f"caution: {caution.text}" for caution in session.cautions if caution.code not in FINDINGS]
+    cautions = [
+        f"caution: {caution.text}"
+        for caution in session.cautions
+        if caution.code not in FINDINGS
+    ]
     # What is red is worth more lines than what is to be known beside it.
     cautions = _limit(cautions, MOST_CAUTIONS if red else ROOM, " cautions")
     failures = session.failures
@@ -216,15 +291,18 @@ def make_message(session: SessionDocument, link: str = "") -> str:
 
 
 def convert_to_slack(text: str) -> str:
-    """Return the JSON that incoming webhooks of Slack, Mattermost and others take, in which no text calls anybody."""
-    # Slack takes `<!channel>` for a call to everybody: a log must not ring their phones.
+    """Return the JSON that incoming webhooks of Slack, Mattermost and others take, in
+    which no text calls anybody."""
+    # Slack takes `<!channel>` for a call to everybody: a log must not ring their
+    # phones.
     for sign, reference in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(sign, reference)
     return json.dumps({"text": text})
 
 
 def _limit(lines: Sequence[str], most: int, noun: str = "") -> list[str]:
-    """Return at most so many lines, the last of which counts the others where there are more."""
+    """Return at most so many lines, the last of which counts the others where there are
+    more."""
     if len(lines) <= most:
         return list(lines)
     return [*lines[: most - 1], f"and {len(lines) - most + 1} more{noun}"]

@@ -1,4 +1,5 @@
-"""The document of an outcome, made from it: the only thing that reports are made from."""
+"""The document of an outcome, made from it: the only thing that reports are made
+from."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.log_records import Steps
-from pytest_llmbench.core.outcome_records import Check, ComparedConfiguration, Outcome, Status, UnmatchedRun
+from pytest_llmbench.core.outcome_records import (
+    Check,
+    ComparedConfiguration,
+    Outcome,
+    Status,
+    UnmatchedRun,
+)
 from pytest_llmbench.core.redaction import IDENTIFYING, Redactor
 from pytest_llmbench.core.robust import find_stragglers
 from pytest_llmbench.core.run_records import Measurement
@@ -58,12 +65,18 @@ UNTRAINED = (Reason.DIVERGED, Reason.DID_NOT_TRAIN)
 
 
 def describe(
-    outcome: Outcome, now: datetime, directory: Path, commit: str = "", *, own: bool | UnsetType = UNSET
+    outcome: Outcome,
+    now: datetime,
+    directory: Path,
+    commit: str = "",
+    *,
+    own: bool | UnsetType = UNSET,
 ) -> ConfigurationOutcome:
-    """Make the document of a configuration's outcome; paths in `directory` become relative to it.
+    """Make the document of a configuration's outcome; paths in `directory` become
+    relative to it.
 
-    `commit` is the one that the session tests, or ""; a run that the history knows has its own. `own`: a baseline file
-    of the user contains the configuration.
+    `commit` is the one that the session tests, or ""; a run that the history knows has
+    its own. `own`: a baseline file of the user contains the configuration.
     """
     judgement = outcome.judgement
     key = judgement.baseline.key
@@ -80,7 +93,9 @@ def describe(
         context_begin=next(iter(outcome.context), ""),
         remainder=phrase_all(judgement.statements[1:]),
         environment=_describe_environment(judgement.measurement, commit),
-        others=tuple(_describe_judgement(other, now, directory) for other in outcome.others),
+        others=tuple(
+            _describe_judgement(other, now, directory) for other in outcome.others
+        ),
         jobs=launched,
         gpu_hours=sum_configuration(launched),
         nodes=outcome.nodes,
@@ -93,7 +108,9 @@ def describe(
     )
 
 
-def _describe_judgement(judgement: Judgement, now: datetime, directory: Path) -> ReportedJudgement:
+def _describe_judgement(
+    judgement: Judgement, now: datetime, directory: Path
+) -> ReportedJudgement:
     return convert(of_judgement.describe(judgement, now, directory), ReportedJudgement)
 
 
@@ -118,23 +135,40 @@ def _describe_trials(outcome: Outcome) -> ReportedTrials | None:
 
 
 def _locate_excerpt(outcome: Outcome, directory: Path) -> ReportedExcerpt | None:
-    """Find the most telling line in the log of a failure; its text is read only for the reports that show it."""
+    """Find the most telling line in the log of a failure; its text is read only for the
+    reports that show it."""
     measurement = outcome.judgement.measurement
-    if measurement is None or outcome.status is not Status.FAILED or not measurement.log:
+    if (
+        measurement is None
+        or outcome.status is not Status.FAILED
+        or not measurement.log
+    ):
         return None
     line, what = _find_telling_line(measurement, outcome)
     if not line:
         return None
-    return ReportedExcerpt(log=formatting.format_place(measurement.log, directory), line=line, what=what)
+    return ReportedExcerpt(
+        log=formatting.format_place(measurement.log, directory), line=line, what=what
+    )
 
 
 def _find_telling_line(measurement: Measurement, outcome: Outcome) -> tuple[int, str]:
-    """Return a line, and what it is where its own text does not say so: that of a problem, the last one of a log that
-    ended too early, or a step of a run that is only slow; 0 where there is none."""
+    """Return a line, and what it is where its own text does not say so: that of a
+    problem, the last one of a log that ended too early, or a step of a run that is only
+    slow; 0 where there is none."""
     if measurement.problems:
         attempts = measurement.run.attempts
-        last = max((attempt.log.lines for attempt in attempts if attempt.files.log == measurement.log), default=0)
-        return next((problem.line for problem in measurement.problems if problem.line), last), ""
+        last = max(
+            (
+                attempt.log.lines
+                for attempt in attempts
+                if attempt.files.log == measurement.log
+            ),
+            default=0,
+        )
+        return next(
+            (problem.line for problem in measurement.problems if problem.line), last
+        ), ""
     judgement = outcome.judgement
     # Over budget is a checkpoint, and none of its steps.
     slow = judgement.verdict in SLOW and judgement.reason is not Reason.OVER_BUDGET
@@ -142,7 +176,8 @@ def _find_telling_line(measurement: Measurement, outcome: Outcome) -> tuple[int,
 
 
 def _describe_recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
-    """Make the fields that replace the verdict in a session that records: what was recorded, where it is, no bound."""
+    """Make the fields that replace the verdict in a session that records: what was
+    recorded, where it is, no bound."""
     seconds = outcome.recorded_seconds
     if seconds is None:
         return {}
@@ -150,17 +185,28 @@ def _describe_recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
         "verdict": "RECORDED",
         "reason": "recorded",
         "text": outcome.recorded,
-        "metrics": {"step_time_seconds": ReportedMetric(value=seconds, standard_deviation=None, unit="s")},
-        "log_difference": formatting.make_finite(math.log(seconds / outcome.judgement.baseline.step_seconds)),
+        "metrics": {
+            "step_time_seconds": ReportedMetric(
+                value=seconds, standard_deviation=None, unit="s"
+            )
+        },
+        "log_difference": formatting.make_finite(
+            math.log(seconds / outcome.judgement.baseline.step_seconds)
+        ),
         "bound_seconds": None,
         "estimate": None,
         "problems": (),
-        "baselines": tuple(formatting.format_place(path, directory) for path in outcome.baselines),
+        "baselines": tuple(
+            formatting.format_place(path, directory) for path in outcome.baselines
+        ),
     }
 
 
-def describe_stray(stray: UnmatchedRun, directory: Path, logs: Sequence[Path] = ()) -> UnmatchedOutcome:
-    """Make the document of a run that matches no baseline, or of an entry that could not be read.
+def describe_stray(
+    stray: UnmatchedRun, directory: Path, logs: Sequence[Path] = ()
+) -> UnmatchedOutcome:
+    """Make the document of a run that matches no baseline, or of an entry that could
+    not be read.
 
     `logs` are the paths that were searched for runs.
     """
@@ -218,8 +264,11 @@ _Outcome = TypeVar("_Outcome", ConfigurationOutcome, UnmatchedOutcome, CheckOutc
 
 
 def redact(outcome: _Outcome, redactor: Redactor) -> _Outcome:
-    """Make the texts of an outcome printable and hide secrets in them; notes if a path is not shown as it is."""
-    shown: dict[str, Any] = redactor.redact_values(make_plain(outcome), IDENTIFYING, printable=True)
+    """Make the texts of an outcome printable and hide secrets in them; notes if a path
+    is not shown as it is."""
+    shown: dict[str, Any] = redactor.redact_values(
+        make_plain(outcome), IDENTIFYING, printable=True
+    )
     if not isinstance(outcome, UnmatchedOutcome):
         shown["id"] = formatting.escape(outcome.id)
     redacted: _Outcome = convert(shown, type(outcome))
@@ -233,7 +282,9 @@ def redact(outcome: _Outcome, redactor: Redactor) -> _Outcome:
 
 def redact_texts(outcome: _Outcome, redactor: Redactor) -> _Outcome:
     """Hide secrets in the texts that were added to an outcome."""
-    return convert(redactor.redact_values(make_plain(outcome), IDENTIFYING | {"id"}), type(outcome))
+    return convert(
+        redactor.redact_values(make_plain(outcome), IDENTIFYING | {"id"}), type(outcome)
+    )
 
 
 def _list_paths(outcome: OutcomeDocument) -> list[str | None]:
@@ -245,7 +296,8 @@ def _list_paths(outcome: OutcomeDocument) -> list[str | None]:
 
 
 def list_property_names() -> tuple[str, ...]:
-    """Return the properties of a test case in --junitxml, in their order; those that a run does not have are left out.
+    """Return the properties of a test case in --junitxml, in their order; those that a
+    run does not have are left out.
 
     What was launched has those of `jobs` besides.
     """
@@ -255,7 +307,16 @@ def list_property_names() -> tuple[str, ...]:
         "expected_seconds",
         "bound_seconds",
         *metrics[1:],
-        *("last_step_seconds", "window", "timed", "verdict", "reason", "log", "launcher", "log_attempts"),
+        *(
+            "last_step_seconds",
+            "window",
+            "timed",
+            "verdict",
+            "reason",
+            "log",
+            "launcher",
+            "log_attempts",
+        ),
     )
 
 
@@ -277,7 +338,8 @@ def list_properties(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
         values["last_step_seconds"] = get_set(outcome.last_step_seconds)
     texts = [(name, values.get(name)) for name in list_property_names()]
     properties_of_run = [
-        # `repr` keeps all digits: a rounded step time could not be held against the bound again.
+        # `repr` keeps all digits: a rounded step time could not be held against the
+        # bound again.
         (name, repr(value) if isinstance(value, float) else str(value))
         for name, value in texts
         if value is not None
@@ -285,37 +347,59 @@ def list_properties(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
     return [*properties_of_run, *jobs.list_properties(outcome).items()]
 
 
-def _describe_environment(measurement: Measurement | None, commit: str) -> dict[str, str | None]:
+def _describe_environment(
+    measurement: Measurement | None, commit: str
+) -> dict[str, str | None]:
     if measurement is None:
         return {}
-    return dict(sorted({**({"commit": commit} if commit else {}), **measurement.environment}.items()))
+    return dict(
+        sorted(
+            {
+                **({"commit": commit} if commit else {}),
+                **measurement.environment,
+            }.items()
+        )
+    )
 
 
-# --- steps, for a report that draws them -------------------------------------------------------------------
+# --- steps, for a report that draws them ----------------------------------------------
 
 
 def _describe_steps(measurement: Measurement | None) -> ReportedSteps | None:
-    """Make the record of the steps of the attempt that was measured, including those outside of the window.
+    """Make the record of the steps of the attempt that was measured, including those
+    outside of the window.
 
-    `slow` are the positions of the stragglers of the window. A time that no step can have is None. None if the attempt
-    has no step, or is not there any more.
+    `slow` are the positions of the stragglers of the window. A time that no step can
+    have is None. None if the attempt has no step, or is not there any more.
     """
     if measurement is None:
         return None
-    of_log = [attempt.log.segments for attempt in measurement.run.attempts if attempt.files.log == measurement.log]
+    of_log = [
+        attempt.log.segments
+        for attempt in measurement.run.attempts
+        if attempt.files.log == measurement.log
+    ]
     parts = of_log[-1] if of_log else ()
     if not 0 < measurement.segment <= len(parts):
         return None
     segment = parts[measurement.segment - 1]
     # A hiccup that was forgiven is drawn as it was counted.
-    counted = dict(zip(measurement.window_steps, measurement.window_seconds, strict=False))
+    counted = dict(
+        zip(measurement.window_steps, measurement.window_seconds, strict=False)
+    )
     slow = np.isin(segment.steps.index, _find_slow_steps(measurement))
     # At most MOST_STEPS are told, the slow ones first of all.
     room = max(MOST_STEPS - int(np.count_nonzero(slow)), 1)
     regular = np.arange(len(slow)) % -(-len(slow) // room) == 0
     positions = np.flatnonzero(slow | regular)[:MOST_STEPS]
-    numbers, printed = segment.steps.index[positions].tolist(), segment.steps.seconds[positions].tolist()
-    values = [counted.get(number, value) for number, value in zip(numbers, printed, strict=True)]
+    numbers, printed = (
+        segment.steps.index[positions].tolist(),
+        segment.steps.seconds[positions].tolist(),
+    )
+    values = [
+        counted.get(number, value)
+        for number, value in zip(numbers, printed, strict=True)
+    ]
     seconds = [formatting.make_finite(value) if value > 0 else None for value in values]
     loss, no_loss = None, None
     if any(problem.reason in UNTRAINED for problem in measurement.problems):
@@ -329,23 +413,35 @@ def _describe_steps(measurement: Measurement | None) -> ReportedSteps | None:
     )
 
 
-def _describe_loss(steps: Steps, positions: Integers) -> tuple[tuple[float | None, ...] | None, tuple[int, ...] | None]:
-    """List the loss of the steps at `positions`, and the positions of those that are not finite.
+def _describe_loss(
+    steps: Steps, positions: Integers
+) -> tuple[tuple[float | None, ...] | None, tuple[int, ...] | None]:
+    """List the loss of the steps at `positions`, and the positions of those that are
+    not finite.
 
-    A loss is None if it was not printed or is not finite; both lists are None for a log without any.
+    A loss is None if it was not printed or is not finite; both lists are None for a log
+    without any.
     """
     printed, values = steps.has_loss[positions], steps.loss[positions]
     if not printed.any():
         return None, None
     finite = printed & np.isfinite(values)
-    losses = (value if is_finite else None for value, is_finite in zip(values.tolist(), finite.tolist(), strict=True))
+    losses = (
+        value if is_finite else None
+        for value, is_finite in zip(values.tolist(), finite.tolist(), strict=True)
+    )
     return tuple(losses), tuple(np.flatnonzero(printed & ~finite).tolist())
 
 
 def _find_slow_line(measurement: Measurement) -> tuple[int, str]:
-    """Return the log line of the step that tells most of a slow run, and what it is: the slowest straggler of the
-    window, without one its first step; 0 where no line is known."""
-    lines, numbers, seconds = measurement.window_lines, measurement.window_steps, measurement.window_seconds
+    """Return the log line of the step that tells most of a slow run, and what it is:
+    the slowest straggler of the window, without one its first step; 0 where no line is
+    known."""
+    lines, numbers, seconds = (
+        measurement.window_lines,
+        measurement.window_steps,
+        measurement.window_seconds,
+    )
     if not lines:
         return 0, ""
     if not _find_slow_steps(measurement):
@@ -359,5 +455,13 @@ def _find_slow_steps(measurement: Measurement) -> list[int]:
     """Return the numbers of the steps of the window that stand out of it."""
     if not measurement.window_seconds:
         return []
-    is_slow = find_stragglers(np.array(measurement.window_seconds), measurement.resolution_seconds)
-    return [number for number, slow in zip(measurement.window_steps, is_slow.tolist(), strict=False) if slow]
+    is_slow = find_stragglers(
+        np.array(measurement.window_seconds), measurement.resolution_seconds
+    )
+    return [
+        number
+        for number, slow in zip(
+            measurement.window_steps, is_slow.tolist(), strict=False
+        )
+        if slow
+    ]

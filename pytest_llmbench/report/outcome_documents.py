@@ -1,8 +1,10 @@
-"""The document of a session and of its outcomes as records: what each report is made from, and --llmb-json writes.
+"""The document of a session and of its outcomes as records: what each report is made
+from, and --llmb-json writes.
 
-The fields stand in the order of their keys in JSON. `scripts/json_schema` writes `session.schema.json` from these
-records; the text below a field is its description there. A field with a default is absent from JSON if it has that
-value. msgspec converts and checks the records.
+The fields stand in the order of their keys in JSON. `scripts/json_schema` writes
+`session.schema.json` from these records; the text below a field is its description
+there. A field with a default is absent from JSON if it has that value. msgspec converts
+and checks the records.
 """
 
 from collections.abc import Iterable
@@ -16,26 +18,39 @@ SCHEMA = 1
 
 Number: TypeAlias = int | float
 
-Status: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": ["passed", "failed", "skipped"]})]
+Status: TypeAlias = Annotated[
+    str, Meta(extra_json_schema={"enum": ["passed", "failed", "skipped"]})
+]
 
-Timed: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": ["window", "document"]})]
+Timed: TypeAlias = Annotated[
+    str, Meta(extra_json_schema={"enum": ["window", "document"]})
+]
 
 VERDICTS = (
-    *("PASS", "REGRESSION", "IMPROVEMENT", "INCONCLUSIVE", "INVALID", "NOT_COMPARABLE", "MISSING"),
+    *(
+        "PASS",
+        "REGRESSION",
+        "IMPROVEMENT",
+        "INCONCLUSIVE",
+        "INVALID",
+        "NOT_COMPARABLE",
+        "MISSING",
+    ),
     *("RECORDED", "TEST_FAILED", "NOT_ASSERTED"),
 )
 
 Verdict: TypeAlias = Annotated[str, Meta(extra_json_schema={"enum": VERDICTS})]
 
 Environment: TypeAlias = dict[str, str | None]
-"""Versions of the software of a run, such as driver, nccl, pytorch, container, commit."""
+"""Versions of the software of a run, such as driver, nccl, pytorch, container,
+commit."""
 
 
 class Document(Struct, frozen=True, omit_defaults=True):
     """A record of the document."""
 
 
-# --- a judgement ------------------------------------------------------------------------------------------
+# --- a judgement ----------------------------------------------------------------------
 
 
 class ReportedNote(Document, frozen=True, kw_only=True):
@@ -69,7 +84,8 @@ class ReportedEstimate(Document, frozen=True, kw_only=True):
     """How well the difference is known."""
 
     difference: Number
-    """Fraction of the baseline's step time, slower is positive; so are low, high and margin."""
+    """Fraction of the baseline's step time, slower is positive; so are low, high and
+    margin."""
     low: Number | None
     high: Number | None
     margin: Number | None
@@ -111,7 +127,8 @@ class FirstRecorded(Document, frozen=True, kw_only=True):
 
 
 class ReportedRecording(Document, frozen=True, kw_only=True):
-    """Who recorded a baseline and when, and the value that its drift is counted from."""
+    """Who recorded a baseline and when, and the value that its drift is counted
+    from."""
 
     date: str
     by: str
@@ -145,7 +162,8 @@ class ReportedBaseline(Document, frozen=True, kw_only=True):
 
 
 class ComparedFactsOfRuns(Document, frozen=True, kw_only=True):
-    """What two runs state: the names of what is the same, and both values of what differs, the earlier one first."""
+    """What two runs state: the names of what is the same, and both values of what
+    differs, the earlier one first."""
 
     same: tuple[str, ...]
     differs: dict[str, tuple[str, str]]
@@ -170,11 +188,13 @@ class ReportedLastGood(Document, frozen=True, kw_only=True):
     """What knows it."""
     step_time_seconds: Number
     difference: Number | None
-    """Of the judged run, a fraction; slower is positive. null if it has no step time that counts."""
+    """Of the judged run, a fraction; slower is positive. null if it has no step time
+    that counts."""
     software: ComparedFactsOfRuns
     settings: ComparedFactsOfRuns
     nodes: ComparedNodes | None
-    """As the history and the launch know them; null if they are unknown for one of the two runs."""
+    """As the history and the launch know them; null if they are unknown for one of the
+    two runs."""
     steps: tuple[str, str] | None
     """The shape of its steps and of those of the judged run, in words."""
 
@@ -186,7 +206,15 @@ class TimedWindow(Document, frozen=True, kw_only=True):
     seconds: Number | None
 
 
-ORDER_SOURCES = ("metadata", "folder-name", "log", "folder-above", "file-time", "mixed", "unknown")
+ORDER_SOURCES = (
+    "metadata",
+    "folder-name",
+    "log",
+    "folder-above",
+    "file-time",
+    "mixed",
+    "unknown",
+)
 
 
 class ReportedRun(Document, frozen=True, kw_only=True):
@@ -199,7 +227,8 @@ class ReportedRun(Document, frozen=True, kw_only=True):
     started: str | None
     started_from: str
     order_source: Annotated[str, Meta(extra_json_schema={"enum": ORDER_SOURCES})]
-    """The clock by which the runs of the configuration are ordered, so that this is the newest."""
+    """The clock by which the runs of the configuration are ordered, so that this is the
+    newest."""
     age: str
     attempt: int
     attempts: int
@@ -243,7 +272,8 @@ class ReportedJudgement(Document, frozen=True, kw_only=True):
     """Whether measured <= bound."""
     window: ReportedWindow
     timed: Timed
-    """What decided: the window of the baseline, or what its document timed (--llmb-timed=document)."""
+    """What decided: the window of the baseline, or what its document timed
+    (--llmb-timed=document)."""
     baseline: ReportedBaseline
     notes: tuple[ReportedNote, ...]
     last_good: ReportedLastGood | None
@@ -266,7 +296,8 @@ class ReportedJudgement(Document, frozen=True, kw_only=True):
     """Of the log, if a line is to blame; else 0."""
     run: ReportedRun | None
     tries: tuple[LogAttempt, ...] | UnsetType = UNSET
-    """The attempts in the logs; of more than 1,000 the last ones, the judged one and the first of each file."""
+    """The attempts in the logs; of more than 1,000 the last ones, the judged one and
+    the first of each file."""
 
     def get_metric(self, name: str) -> Number | None:
         """Return the value of a metric, None if it is unknown."""
@@ -274,7 +305,7 @@ class ReportedJudgement(Document, frozen=True, kw_only=True):
         return metric.value if metric else None
 
 
-# --- what a launch adds -----------------------------------------------------------------------------------
+# --- what a launch adds ---------------------------------------------------------------
 
 
 class JobHours(Document, frozen=True, kw_only=True):
@@ -336,7 +367,8 @@ class JobsCost(Document, frozen=True, kw_only=True):
     """At least so many, if there are unknown_jobs."""
     lost: LostHours
     unknown_jobs: tuple[str, ...]
-    """Ids of jobs whose hours are unknown, all or in part; empty for a job that was perhaps submitted."""
+    """Ids of jobs whose hours are unknown, all or in part; empty for a job that was
+    perhaps submitted."""
 
 
 class ConfigurationCost(JobsCost, frozen=True):
@@ -350,7 +382,8 @@ class SessionCost(JobsCost, frozen=True):
     """GPU-hours of all that was launched."""
 
     estimated: Number | None
-    """For the steps, before the first submission; null, as most and limit, under --llmb-collect."""
+    """For the steps, before the first submission; null, as most and limit, under
+    --llmb-collect."""
     most: Number | None
     """With all repeats and new starts that the settings allow."""
     limit: Number | None
@@ -368,18 +401,20 @@ class ReportedResumption(Document, frozen=True, kw_only=True):
     """The names of the variables that it needs."""
 
 
-# --- an A/B or a search over builds -----------------------------------------------------------------------
+# --- an A/B or a search over builds ---------------------------------------------------
 
 
 class TrialNoise(Document, frozen=True, kw_only=True):
-    """How much the logarithm of a run's step time varies on the same nodes; null if it is unknown."""
+    """How much the logarithm of a run's step time varies on the same nodes; null if it
+    is unknown."""
 
     run_to_run: Number | None
     degrees_of_freedom: Number | None
 
 
 class TrialEstimate(Document, frozen=True, kw_only=True):
-    """The difference as a fraction of the step time, its interval at `confidence`, and its noise."""
+    """The difference as a fraction of the step time, its interval at `confidence`, and
+    its noise."""
 
     difference: Number | None
     low: Number | None
@@ -433,7 +468,8 @@ class ReportedSearch(Document, frozen=True, kw_only=True):
     """The answer of a search over builds."""
 
     answer: str
-    """found, range, no-change-between-ends, good-does-not-run, bad-does-not-run, lost"""
+    """found, range, no-change-between-ends, good-does-not-run, bad-does-not-run,
+    lost"""
     runs: int
     ends: TrialEstimate | None
     do_not_run: tuple[str, ...]
@@ -447,7 +483,8 @@ class ReportedTrials(Document, frozen=True, kw_only=True):
     variants: tuple[str, ...]
     nodes: tuple[str, ...]
     allocations: int
-    """How many held the nodes of all runs, one after another; 0: each run was a job of its own."""
+    """How many held the nodes of all runs, one after another; 0: each run was a job of
+    its own."""
     separate_because: str | None
     """Why there was none, or none any more."""
     cluster: str
@@ -460,7 +497,7 @@ class ReportedTrials(Document, frozen=True, kw_only=True):
     search: ReportedSearch | UnsetType = UNSET
 
 
-# --- daily runs, steps and lines of a log -----------------------------------------------------------------
+# --- daily runs, steps and lines of a log ---------------------------------------------
 
 
 class ReportedNight(Document, frozen=True, kw_only=True):
@@ -507,12 +544,15 @@ class ReportedChange(Document, frozen=True, kw_only=True):
 
 
 MOST_STEPS = 2000
-"""Steps that a report is given; of more, the slow ones and as many of the others, evenly apart."""
+"""Steps that a report is given; of more, the slow ones and as many of the others,
+evenly apart."""
 
 MOST_DAILY_RUNS = 365
 """Daily runs that an outcome contains."""
 
-StepSeconds: TypeAlias = Annotated[tuple[Number | None, ...], Meta(extra_json_schema={"maxItems": MOST_STEPS})]
+StepSeconds: TypeAlias = Annotated[
+    tuple[Number | None, ...], Meta(extra_json_schema={"maxItems": MOST_STEPS})
+]
 
 
 class ReportedSteps(Document, frozen=True, kw_only=True):
@@ -529,7 +569,8 @@ class ReportedSteps(Document, frozen=True, kw_only=True):
 
 
 class DailyRuns(Document, frozen=True, kw_only=True):
-    """The daily runs before the judged one, oldest first, and the changes of their step time."""
+    """The daily runs before the judged one, oldest first, and the changes of their step
+    time."""
 
     history: tuple[ReportedNight, ...]
     changes: tuple[ReportedChange, ...]
@@ -547,7 +588,7 @@ class ReportedExcerpt(Document, frozen=True, kw_only=True):
     lines: tuple[str, ...] | UnsetType = UNSET
 
 
-# --- outcomes ---------------------------------------------------------------------------------------------
+# --- outcomes -------------------------------------------------------------------------
 
 
 class ReportedKey(Document, frozen=True, kw_only=True):
@@ -576,13 +617,16 @@ class _ConfigurationHead(ReportedJudgement, frozen=True, kw_only=False):
     remainder: str | UnsetType = UNSET
 
 
-class ConfigurationOutcome(_ConfigurationHead, frozen=True, kw_only=True, tag_field="kind", tag="configuration"):
+class ConfigurationOutcome(
+    _ConfigurationHead, frozen=True, kw_only=True, tag_field="kind", tag="configuration"
+):
     """What became of the item of a configuration."""
 
     kind: ClassVar[Literal["configuration"]] = "configuration"
 
     environment: Environment
-    """Versions of the software of the run, such as driver, nccl, pytorch, container, commit."""
+    """Versions of the software of the run, such as driver, nccl, pytorch, container,
+    commit."""
     baselines: tuple[str, ...] = ()
     """Of what was recorded, the folders with which later sessions judge against it."""
     others: tuple[ReportedJudgement, ...]
@@ -599,17 +643,22 @@ class ConfigurationOutcome(_ConfigurationHead, frozen=True, kw_only=True, tag_fi
     trials: ReportedTrials | None = None
     steps: ReportedSteps | None = None
     excerpt: ReportedExcerpt | None = None
-    history: Annotated[tuple[ReportedNight, ...], Meta(extra_json_schema={"maxItems": MOST_DAILY_RUNS})]
+    history: Annotated[
+        tuple[ReportedNight, ...], Meta(extra_json_schema={"maxItems": MOST_DAILY_RUNS})
+    ]
     """Earlier nights, oldest first."""
     changes: tuple[ReportedChange, ...]
     """When the step time changed, and what changed with it."""
     own: bool | UnsetType = UNSET
     """Whether a baseline file of the user holds the configuration."""
     overruled: str = ""
-    """The verdict, if a test of the user ended otherwise; `verdict` is TEST_FAILED or NOT_ASSERTED then."""
+    """The verdict, if a test of the user ended otherwise; `verdict` is TEST_FAILED or
+    NOT_ASSERTED then."""
 
 
-class UnmatchedOutcome(Document, frozen=True, kw_only=True, tag_field="kind", tag="stray"):
+class UnmatchedOutcome(
+    Document, frozen=True, kw_only=True, tag_field="kind", tag="stray"
+):
     """A run that matches no baseline, or cannot be read."""
 
     kind: ClassVar[Literal["stray"]] = "stray"
@@ -650,7 +699,8 @@ class CheckOutcome(Document, frozen=True, kw_only=True, tag_field="kind", tag="c
     context_begin: ClassVar[str] = ""
 
     check: str
-    """weak-scaling, fp8-speedup, cluster-change, trend, slow-node, selftest, something-was-judged."""
+    """weak-scaling, fp8-speedup, cluster-change, trend, slow-node, selftest,
+    something-was-judged."""
     decides: bool
     id: str
     suite: str
@@ -673,9 +723,13 @@ OutcomeDocument: TypeAlias = ConfigurationOutcome | UnmatchedOutcome | CheckOutc
 """What became of an item."""
 
 
-def select_configurations(outcomes: Iterable[OutcomeDocument]) -> list[ConfigurationOutcome]:
+def select_configurations(
+    outcomes: Iterable[OutcomeDocument],
+) -> list[ConfigurationOutcome]:
     """Select the outcomes of configurations."""
-    return [outcome for outcome in outcomes if isinstance(outcome, ConfigurationOutcome)]
+    return [
+        outcome for outcome in outcomes if isinstance(outcome, ConfigurationOutcome)
+    ]
 
 
 def select_unmatched(outcomes: Iterable[OutcomeDocument]) -> list[UnmatchedOutcome]:
@@ -688,11 +742,12 @@ def select_checks(outcomes: Iterable[OutcomeDocument]) -> list[CheckOutcome]:
     return [outcome for outcome in outcomes if isinstance(outcome, CheckOutcome)]
 
 
-# --- a session --------------------------------------------------------------------------------------------
+# --- a session ------------------------------------------------------------------------
 
 
 class VerdictCounts(Document, frozen=True, kw_only=True):
-    """Numbers of items by what became of them and by verdict; for an item without one, its reason in capitals."""
+    """Numbers of items by what became of them and by verdict; for an item without one,
+    its reason in capitals."""
 
     green: dict[str, int]
     red: dict[str, int]
@@ -738,7 +793,7 @@ class SessionDocument(Struct, frozen=True, kw_only=True):
     """Each id once, its worst outcome."""
 
 
-# --- plain values -----------------------------------------------------------------------------------------
+# --- plain values ---------------------------------------------------------------------
 
 
 _Value = TypeVar("_Value")
@@ -755,6 +810,7 @@ def make_plain(outcome: OutcomeDocument) -> dict[str, Any]:
 
 
 def restore_outcome(plain: dict[str, Any]) -> OutcomeDocument:
-    """Convert plain values into an outcome. Ignores unknown keys; msgspec.ValidationError if a key is missing."""
+    """Convert plain values into an outcome. Ignores unknown keys;
+    msgspec.ValidationError if a key is missing."""
     restored: OutcomeDocument = msgspec.convert(plain, OutcomeDocument)
     return restored

@@ -1,4 +1,5 @@
-"""The files that users name for reports: what may stand there, and how one is put in the place of an older one."""
+"""The files that users name for reports: what may stand there, and how one is put in
+the place of an older one."""
 
 from __future__ import annotations
 
@@ -15,25 +16,35 @@ from typing import IO, NamedTuple
 from pytest_llmbench.core.userfile import find_descriptor, is_stream, is_there
 
 LOOKED_AT = 1 << 18
-"""Bytes at either end of a file that tell what it is: Parquet names its columns at the end."""
+"""Bytes at either end of a file that tell what it is: Parquet names its columns at the
+end."""
 
 
 class FileKind(NamedTuple):
-    """What a command or an option writes: a file of the same kind may be replaced, and no other."""
+    """What a command or an option writes: a file of the same kind may be replaced, and
+    no other."""
 
     name: str
     pattern: re.Pattern[bytes]
-    """Found at both ends of each such file, also of those that earlier versions wrote."""
+    """Found at both ends of each such file, also of those that earlier versions
+    wrote."""
 
 
 JUNIT = FileKind(
     "JUnit report",
-    re.compile(rb"\A\s*+(?:<\?xml[^>]*\?>\s*+)?(?:<!--(?:(?!-->).)*-->\s*+)*<testsuites?[\s>/]", re.DOTALL),
+    re.compile(
+        rb"\A\s*+(?:<\?xml[^>]*\?>\s*+)?(?:<!--(?:(?!-->).)*-->\s*+)*<testsuites?[\s>/]",
+        re.DOTALL,
+    ),
 )
 HTML = FileKind(
-    "HTML report of llmbench", re.compile(rb"\A\s*<!DOCTYPE html>.*?<title>[^<]* - llmbench</title>", re.DOTALL)
+    "HTML report of llmbench",
+    re.compile(rb"\A\s*<!DOCTYPE html>.*?<title>[^<]* - llmbench</title>", re.DOTALL),
 )
-JSON = FileKind("JSON document of llmbench", re.compile(rb'\A\s*\{\s*"schema"\s*:\s*\d+,\s*"version"\s*:'))
+JSON = FileKind(
+    "JSON document of llmbench",
+    re.compile(rb'\A\s*\{\s*"schema"\s*:\s*\d+,\s*"version"\s*:'),
+)
 EXPORT = FileKind(
     "export of a history",
     re.compile(
@@ -50,10 +61,11 @@ REPORTS = {"--llmb-junit": JUNIT, "--llmb-json": JSON, "--llmb-html": HTML}
 
 
 def find_obstacle(path: Path, kind: FileKind) -> str:
-    """Return why a file may not be written there, as it would replace something of the user's; empty where it may.
+    """Return why a file may not be written there, as it would replace something of the
+    user's; empty where it may.
 
-    An empty file may be replaced (`mktemp` makes one), a device or pipe is written to. OSError for what cannot be
-    looked at.
+    An empty file may be replaced (`mktemp` makes one), a device or pipe is written to.
+    OSError for what cannot be looked at.
     """
     if not is_there(path) or is_stream(path) or not path.is_file():
         return ""
@@ -69,31 +81,40 @@ def find_obstacle(path: Path, kind: FileKind) -> str:
 
 
 def make_void(path: Path, kind: FileKind) -> None:
-    """Empty the report of an earlier session in its place, or remove it; neither needs room on the disk.
+    """Empty the report of an earlier session in its place, or remove it; neither needs
+    room on the disk.
 
-    A file of another kind is left alone. OSError if the report can be neither emptied nor removed.
+    A file of another kind is left alone. OSError if the report can be neither emptied
+    nor removed.
     """
     if not path.is_file() or is_stream(path) or find_obstacle(path, kind):
         return
     try:
         os.truncate(path, 0)
-    except OSError:  # not our file to write, or a file system that writes anew what it changes
+    except (
+        OSError
+    ):  # not our file to write, or a file system that writes anew what it changes
         path.unlink()
 
 
-def write_whole(path: Path, content: bytes, kind: FileKind, *, make_folders: bool = True) -> None:
+def write_whole(
+    path: Path, content: bytes, kind: FileKind, *, make_folders: bool = True
+) -> None:
     """Write a file beside its place and move it there.
 
-    Raises OSError where that is impossible, or where something of the user's would be replaced; what stood at `path` is
-    then still there.
+    Raises OSError where that is impossible, or where something of the user's would be
+    replaced; what stood at `path` is then still there.
     """
     with open_whole(path, kind, make_folders=make_folders) as file:
         file.write(content)
 
 
 @contextmanager
-def open_whole(path: Path, kind: FileKind, *, make_folders: bool = True) -> Iterator[IO[bytes]]:
-    """Like `write_whole`, for content in parts: open a file beside its place, and move it there at the end."""
+def open_whole(
+    path: Path, kind: FileKind, *, make_folders: bool = True
+) -> Iterator[IO[bytes]]:
+    """Like `write_whole`, for content in parts: open a file beside its place, and move
+    it there at the end."""
     if obstacle := find_obstacle(path, kind):
         raise FileExistsError(errno.EEXIST, obstacle, str(path))
     if make_folders:
@@ -106,16 +127,22 @@ def open_whole(path: Path, kind: FileKind, *, make_folders: bool = True) -> Iter
             yield file
         return
     if is_stream(path):
-        with path.open("wb") as file:  # /dev/null or a pipe: must not be replaced by a file
+        with path.open(
+            "wb"
+        ) as file:  # /dev/null or a pipe: must not be replaced by a file
             yield file
         return
-    target = Path(os.path.realpath(path))  # a link to nothing stays one; Path.resolve raises for one to itself
+    target = Path(
+        os.path.realpath(path)
+    )  # a link to nothing stays one; Path.resolve raises for one to itself
     temporary = target.with_name(f".llmb-{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("wb") as file:
             yield file
         temporary.replace(target)
     except BaseException:
-        with suppress(OSError):  # it stays, where the disk is gone; what failed before is told
+        with suppress(
+            OSError
+        ):  # it stays, where the disk is gone; what failed before is told
             temporary.unlink(missing_ok=True)
         raise

@@ -1,4 +1,5 @@
-"""The summary at the end of a session: a line for each configuration, made from their documents."""
+"""The summary at the end of a session: a line for each configuration, made from their
+documents."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ from pytest_llmbench.report.verdicts import (
 )
 
 QUIET = ("PASS", "MISSING")
-"""The verdicts of checks that need no line of their own; a self-test tells what each run would have shown."""
+"""The verdicts of checks that need no line of their own; a self-test tells what each
+run would have shown."""
 
 
 DOUBTFUL = ("few-steps-decide", "warming-up", "repeats-disagree", "implausibly-fast")
@@ -58,7 +60,8 @@ MOST_STRAYS = 20
 """Runs of no known configuration that are listed, each on a line; reports list all."""
 
 MOST_ADVICE = 2
-"""Groups of items of which the summary tells; the message of each red one has its own step."""
+"""Groups of items of which the summary tells; the message of each red one has its own
+step."""
 
 NOTEWORTHY = (
     NoteCode.NOT_COMPARABLE,
@@ -89,7 +92,8 @@ NOTEWORTHY = (
     NoteCode.ACKNOWLEDGEMENT_IDLE,
     NoteCode.ACKNOWLEDGEMENT_EXPIRED,
 )
-"""Notes that stand under a green line too: what was judged is not all that there was."""
+"""Notes that stand under a green line too: what was judged is not all that there
+was."""
 
 OF_RECORDED = (
     NoteCode.RECORDED_REPLACED,
@@ -101,13 +105,16 @@ OF_RECORDED = (
 
 
 class TerminalLine(str):
-    """A line of the terminal. Its first `marked` signs have the colour: red, yellow, green, or none."""
+    """A line of the terminal. Its first `marked` signs have the colour: red, yellow,
+    green, or none."""
 
     __slots__ = ("colour", "marked")
     colour: str
     marked: int
 
-    def __new__(cls, text: str, colour: str = "", marked: int | None = None) -> TerminalLine:
+    def __new__(
+        cls, text: str, colour: str = "", marked: int | None = None
+    ) -> TerminalLine:
         """Return the line; without `marked` all of it has the colour."""
         line = super().__new__(cls, escape_commands(text))
         line.colour = colour
@@ -121,42 +128,62 @@ def render_summary(
     verbosity: int = 0,
     cautions: Sequence[Caution] = (),
 ) -> Iterator[TerminalLine]:
-    """Yield the lines of the summary: verdicts, remarks, what to do next, cautions, and the count by verdict last.
+    """Yield the lines of the summary: verdicts, remarks, what to do next, cautions, and
+    the count by verdict last.
 
-    They are 80 columns wide, but for the names of files, which are whole, to be copied. A `verbosity` below 0 shows
-    what is red and the remarks, above 0 the id of everything without a run.
+    They are 80 columns wide, but for the names of files, which are whole, to be copied.
+    A `verbosity` below 0 shows what is red and the remarks, above 0 the id of
+    everything without a run.
     """
     described = sort_outcomes(select_worst(described))
-    shown = described if verbosity >= 0 else [outcome for outcome in described if outcome.status == "failed"]
+    shown = (
+        described
+        if verbosity >= 0
+        else [outcome for outcome in described if outcome.status == "failed"]
+    )
     yield from _tabulate(select_configurations(shown), verbosity)
     yield from _list_strays(select_unmatched(shown), verbosity)
-    yield from _list_checks([check for check in select_checks(shown) if not is_guard(check)])
+    yield from _list_checks(
+        [check for check in select_checks(shown) if not is_guard(check)]
+    )
     for remark in remarks:
         yield from map(TerminalLine, wrap(remark, "  "))
     if verbosity >= 0:
         yield from list_next_steps(described)
     for text in list_all_texts(described, cautions):
         yield from _mark(wrap(f"caution: {text}", "  "), "caution:", "yellow")
-    yield from (TerminalLine(line, choose_colour(described)) for line in wrap(format_counts(described), "  "))
+    yield from (
+        TerminalLine(line, choose_colour(described))
+        for line in wrap(format_counts(described), "  ")
+    )
 
 
-def _list_strays(strays: Sequence[UnmatchedOutcome], verbosity: int) -> Iterator[TerminalLine]:
-    """Yield a line for each run of no known configuration, of many for the first ones and one for the others."""
+def _list_strays(
+    strays: Sequence[UnmatchedOutcome], verbosity: int
+) -> Iterator[TerminalLine]:
+    """Yield a line for each run of no known configuration, of many for the first ones
+    and one for the others."""
     most = len(strays) if verbosity > 0 or len(strays) <= MOST_STRAYS else MOST_STRAYS
     for outcome in strays[:most]:
         yield from _format_row(outcome, outcome.reason.upper())
     if left := strays[most:]:
         reasons = Counter(outcome.reason.upper() for outcome in left)
-        counts = ", ".join(f"{number:,} {reason}" for reason, number in reasons.most_common())
+        counts = ", ".join(
+            f"{number:,} {reason}" for reason, number in reasons.most_common()
+        )
         text = f"{'...':<14} {counts} more, not listed; -v or --llmb-json lists all"
         yield from map(TerminalLine, wrap(text, " " * 15))
 
 
-def _tabulate(configurations: Sequence[ConfigurationOutcome], verbosity: int) -> Iterator[TerminalLine]:
-    """Yield the table of configurations; those of which nothing was seen have a line for each reason."""
+def _tabulate(
+    configurations: Sequence[ConfigurationOutcome], verbosity: int
+) -> Iterator[TerminalLine]:
+    """Yield the table of configurations; those of which nothing was seen have a line
+    for each reason."""
     if verbosity >= 0:
         yield TerminalLine(
-            f"{'verdict':<14} {'configuration':<34} {'step time':>9} {'MFU %':>5} {'diff':>7} {'age':>5}", ""
+            f"{'verdict':<14} {'configuration':<34} {'step time':>9} {'MFU %':>5} {'diff':>7} {'age':>5}",
+            "",
         )
     for outcome in configurations:
         if not is_absent(outcome):
@@ -171,14 +198,28 @@ def _tabulate(configurations: Sequence[ConfigurationOutcome], verbosity: int) ->
         lines = wrap(f"{'MISSING':<14} {len(ids)} {why}: {named}", " " * 15)
         yield from _mark(lines, "MISSING", "red" if status == "failed" else "yellow")
     if together:
-        listed = f": {', '.join(outcome.id for outcome in together)}" if verbosity > 0 else ""
-        yield from _mark(wrap(f"{'MISSING':<14} {count_documented(together)}{listed}", " " * 15), "MISSING", "yellow")
+        listed = (
+            f": {', '.join(outcome.id for outcome in together)}"
+            if verbosity > 0
+            else ""
+        )
+        yield from _mark(
+            wrap(f"{'MISSING':<14} {count_documented(together)}{listed}", " " * 15),
+            "MISSING",
+            "yellow",
+        )
 
 
-def _group_absent(configurations: Sequence[ConfigurationOutcome]) -> dict[tuple[str, str], list[str]]:
-    """Return the ids of what has neither a run nor a job, by the reason in words and the status, red first."""
+def _group_absent(
+    configurations: Sequence[ConfigurationOutcome],
+) -> dict[tuple[str, str], list[str]]:
+    """Return the ids of what has neither a run nor a job, by the reason in words and
+    the status, red first."""
     ids: dict[tuple[str, str], list[str]] = {}
-    for outcome in sorted(filter(is_absent, configurations), key=lambda outcome: outcome.status != "failed"):
+    for outcome in sorted(
+        filter(is_absent, configurations),
+        key=lambda outcome: outcome.status != "failed",
+    ):
         reason = f"{ABSENT.get(outcome.reason, outcome.reason)} ({outcome.text})"
         why = "without a run" if outcome.reason == "no-run" else reason
         ids.setdefault((why, outcome.status), []).append(outcome.id)
@@ -186,27 +227,44 @@ def _group_absent(configurations: Sequence[ConfigurationOutcome]) -> dict[tuple[
 
 
 def _list_checks(described: Sequence[CheckOutcome]) -> Iterator[TerminalLine]:
-    """Yield a line for each kind of check, and the texts of those that found something."""
+    """Yield a line for each kind of check, and the texts of those that found
+    something."""
     for kind in dict.fromkeys(outcome.check for outcome in described):
         of_kind = [outcome for outcome in described if outcome.check == kind]
         verdicts = Counter(outcome.verdict for outcome in of_kind)
         numbers = join_counts(sorted(verdicts.items(), key=rank_count))
         label = f"{kind}{' [as documented]' if of_kind[0].timed == 'document' else ''}"
-        yield TerminalLine(f"{label}: {numbers}", choose_colour(of_kind), len(label) + 1)
+        yield TerminalLine(
+            f"{label}: {numbers}", choose_colour(of_kind), len(label) + 1
+        )
         for outcome in of_kind:
             if outcome.verdict not in QUIET:
-                yield from map(TerminalLine, wrap(f"{name_outcome(outcome)}: {outcome.text}", " " * 6, first="  "))
+                yield from map(
+                    TerminalLine,
+                    wrap(
+                        f"{name_outcome(outcome)}: {outcome.text}", " " * 6, first="  "
+                    ),
+                )
 
 
-def _format_configuration(outcome: ConfigurationOutcome, verbosity: int) -> Iterator[TerminalLine]:
+def _format_configuration(
+    outcome: ConfigurationOutcome, verbosity: int
+) -> Iterator[TerminalLine]:
     step_time, change = format_step_time(outcome)
     age, _ = jobs.find_age(outcome)
-    yield from _format_row(outcome, outcome.verdict, f"{step_time:>9} {format_mfu(outcome):>5} {change:>7} {age:>5}")
+    yield from _format_row(
+        outcome,
+        outcome.verdict,
+        f"{step_time:>9} {format_mfu(outcome):>5} {change:>7} {age:>5}",
+    )
     remarks = [note.text for note in outcome.notes if note.code in NOTEWORTHY]
     if outcome.reason in DOUBTFUL:
         # The comparison before it stands in the numbers of the line already.
         remarks.insert(0, outcome.remainder or "")
-    if outcome.reason in ("over-budget", "drifted"):  # its step time may be near what was recorded
+    if outcome.reason in (
+        "over-budget",
+        "drifted",
+    ):  # its step time may be near what was recorded
         remarks.insert(0, outcome.text)
     if outcome.reason == "recorded":
         remarks = [note.text for note in outcome.notes if note.code in OF_RECORDED]
@@ -222,12 +280,19 @@ def _format_configuration(outcome: ConfigurationOutcome, verbosity: int) -> Iter
         yield TerminalLine(f"{INDENT}{file}")
 
 
-def _format_row(outcome: OutcomeDocument, verdict: str, numbers: str = "") -> Iterator[TerminalLine]:
-    """Yield a verdict with its id and, at the right, its numbers: on a line of their own behind a long id."""
+def _format_row(
+    outcome: OutcomeDocument, verdict: str, numbers: str = ""
+) -> Iterator[TerminalLine]:
+    """Yield a verdict with its id and, at the right, its numbers: on a line of their
+    own behind a long id."""
     head = f"{verdict:<14} {name_outcome(outcome)}"
     # An id of more than 34 signs would push the numbers out of their columns.
     if numbers and count_columns(head) + len(numbers) < WIDTH:
-        yield from _mark([f"{head}{numbers:>{WIDTH - 1 - count_columns(head)}}"], verdict, choose_colour([outcome]))
+        yield from _mark(
+            [f"{head}{numbers:>{WIDTH - 1 - count_columns(head)}}"],
+            verdict,
+            choose_colour([outcome]),
+        )
         return
     yield from _mark(wrap(head, " " * 15), verdict, choose_colour([outcome]))
     if numbers:
@@ -240,25 +305,42 @@ def _mark(lines: Sequence[str], verdict: str, shade: str) -> Iterator[TerminalLi
 
 
 def list_next_steps(described: Sequence[OutcomeDocument]) -> Iterator[TerminalLine]:
-    """Yield the lines of what to do about outcomes that stand in the order of their importance.
+    """Yield the lines of what to do about outcomes that stand in the order of their
+    importance.
 
-    Nothing is yielded about items of a session that judged nothing: their context says what to do.
+    Nothing is yielded about items of a session that judged nothing: their context says
+    what to do.
     """
-    judged = [outcome for outcome in described if not outcome.context and not is_guard(outcome)]
+    judged = [
+        outcome
+        for outcome in described
+        if not outcome.context and not is_guard(outcome)
+    ]
     # Where nothing was judged the context of the items says what to do, once.
     advised = list_advice(judged)
     for group, text in advised[:MOST_ADVICE]:
         yield from _format_advice(f"{_name_group(group)}: {text}")
         if group[0].status == "failed" and group[0].log:
-            yield TerminalLine(f"{ADVICE_INDENT}log: {locate_log(group[0])}")  # whole, to be copied
+            yield TerminalLine(
+                f"{ADVICE_INDENT}log: {locate_log(group[0])}"
+            )  # whole, to be copied
     red = [outcome for outcome in judged if outcome.status == "failed"]
     configurations = select_configurations(described)
     launched = any(outcome.jobs for outcome in configurations)
-    collected = any(outcome.resume for outcome in configurations)  # its session is judged again by its name alone
-    if any(not (launched and isinstance(outcome, CheckOutcome)) for outcome in red) and not collected:
+    collected = any(
+        outcome.resume for outcome in configurations
+    )  # its session is judged again by its name alone
+    if (
+        any(not (launched and isinstance(outcome, CheckOutcome)) for outcome in red)
+        and not collected
+    ):
         yield from _format_advice("only what is red again: the same command with --lf")
     counted = {outcome.id for outcome in list_documented_absent(judged)}
-    absent = [outcome for outcome in judged if outcome.reason == "no-run" and outcome.id not in counted]
+    absent = [
+        outcome
+        for outcome in judged
+        if outcome.reason == "no-run" and outcome.id not in counted
+    ]
     if absent and not advised:
         launch = f"pytest -k {absent[0].id} --llmb-launch launches it, --llmb-dry-run says what that takes"
         yield from _format_advice(f"{_name_group(absent)} without a run: {launch}")

@@ -27,11 +27,15 @@ ANSWERS = {
     PairedOutcome.CANNOT_TELL: "cannot be told from {reference}",
     PairedOutcome.DOES_NOT_RUN: "does not run, and is not compared with {reference}",
     PairedOutcome.REFERENCE_DOES_NOT_RUN: ("is not compared: {reference} does not run"),
-    PairedOutcome.LOST: ("is not compared with {reference}: two starts in a row were lost"),
+    PairedOutcome.LOST: (
+        "is not compared with {reference}: two starts in a row were lost"
+    ),
 }
 
 ENDS = {
-    BisectOutcome.NO_CHANGE_BETWEEN_ENDS: ("no change is shown between {good} and {bad}: nothing to search"),
+    BisectOutcome.NO_CHANGE_BETWEEN_ENDS: (
+        "no change is shown between {good} and {bad}: nothing to search"
+    ),
     BisectOutcome.GOOD_DOES_NOT_RUN: "nothing is searched: {good} does not run",
     BisectOutcome.BAD_DOES_NOT_RUN: "nothing is searched: {bad} does not run",
     BisectOutcome.LOST: "two starts in a row were lost",
@@ -43,7 +47,9 @@ MOST_SURE = 99.9
 """The highest probability that is printed, in percent: no change is certain."""
 
 
-def describe_answers(answers: Sequence[PairedAnswer], names: Sequence[str], earlier: Noise | None) -> str:
+def describe_answers(
+    answers: Sequence[PairedAnswer], names: Sequence[str], earlier: Noise | None
+) -> str:
     """Describe the answers of an A/B, and the noise of earlier ones behind them."""
     texts = [describe_answer(answer, names) for answer in answers]
     return "; ".join([*texts, *_describe_noise(earlier)])
@@ -66,8 +72,11 @@ def describe_answer(answer: PairedAnswer, names: Sequence[str]) -> str:
     return f"{text}; {100 * estimate.smallest:.2g} % would be shown in 4 of 5 A/Bs"
 
 
-def describe_search(answer: BisectAnswer, names: Sequence[str], earlier: Noise | None = None) -> str:
-    """Describe the end of a search: `first slow: c7 (+2.1 %, ...), 99 % sure; 13 runs`."""
+def describe_search(
+    answer: BisectAnswer, names: Sequence[str], earlier: Noise | None = None
+) -> str:
+    """Describe the end of a search: `first slow: c7 (+2.1 %, ...), 99 % sure; 13
+    runs`."""
     texts = [*_describe_changes(answer, names)]
     texts.append(formatting.count_noun(answer.runs, "run"))
     if answer.outcome in ENDS:
@@ -96,7 +105,9 @@ def _describe_changes(answer: BisectAnswer, names: Sequence[str]) -> Iterator[st
         if isinstance(result, FoundChange):
             yield from _describe_change(result, which, f"{sure:g} % sure")
         else:
-            yield (f"the first slow build is {which}, {sure:g} % sure; the most runs were made")
+            yield (
+                f"the first slow build is {which}, {sure:g} % sure; the most runs were made"
+            )
 
 
 def _describe_change(change: FoundChange, which: str, sure: str) -> Iterator[str]:

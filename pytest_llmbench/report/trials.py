@@ -1,4 +1,5 @@
-"""What an A/B or a search over builds found, as plain values: differences are fractions of the step time."""
+"""What an A/B or a search over builds found, as plain values: differences are fractions
+of the step time."""
 
 from __future__ import annotations
 
@@ -7,12 +8,20 @@ from typing import Any
 
 from pytest_llmbench.core.formatting import make_finite
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.core.trial_records import BisectAnswer, PairedAnswer, PairedEstimate, TrialReport
+from pytest_llmbench.core.trial_records import (
+    BisectAnswer,
+    PairedAnswer,
+    PairedEstimate,
+    TrialReport,
+)
 
 
 def describe(report: TrialReport) -> dict[str, Any]:
-    """Return the answers of an A/B, or that of a search, with the names of the variants and the nodes of all runs."""
-    answers = {"answers": [_describe_answer(answer, report) for answer in report.answers]}
+    """Return the answers of an A/B, or that of a search, with the names of the variants
+    and the nodes of all runs."""
+    answers = {
+        "answers": [_describe_answer(answer, report) for answer in report.answers]
+    }
     search = report.search
     return {
         "variants": list(report.names),
@@ -29,7 +38,10 @@ def describe(report: TrialReport) -> dict[str, Any]:
 def _describe_noise(noise: Noise | None) -> dict[str, Any] | None:
     if noise is None:
         return None
-    return {"run_to_run": make_finite(noise.sigma), "degrees_of_freedom": make_finite(noise.degrees_of_freedom)}
+    return {
+        "run_to_run": make_finite(noise.sigma),
+        "degrees_of_freedom": make_finite(noise.degrees_of_freedom),
+    }
 
 
 def _describe_answer(answer: PairedAnswer, report: TrialReport) -> dict[str, Any]:
@@ -79,7 +91,11 @@ def _describe_search(search: BisectAnswer, report: TrialReport) -> dict[str, Any
             for change in search.changes
         ],
         "ranges": [
-            {"first": names[each.first], "last": names[each.last], "probability": each.probability}
+            {
+                "first": names[each.first],
+                "last": names[each.last],
+                "probability": each.probability,
+            }
             for each in search.ranges
         ],
     }

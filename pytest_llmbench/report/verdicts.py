@@ -1,5 +1,5 @@
-"""The outcomes of a session together: their order, which of them count, how many there are, and what stands beside a
-green light."""
+"""The outcomes of a session together: their order, which of them count, how many there
+are, and what stands beside a green light."""
 
 from __future__ import annotations
 
@@ -43,35 +43,50 @@ TIMED = (*JUDGED, "TEST_FAILED", "NOT_ASSERTED")
 """Those with a step time that means something."""
 
 UNSURE = ("INCONCLUSIVE", "REGRESSION", "SLOWER")
-"""Verdicts of outcomes that are not green where they passed: they cannot tell, or nobody asked them to fail."""
+"""Verdicts of outcomes that are not green where they passed: they cannot tell, or
+nobody asked them to fail."""
 
 SLOWER = ("SLOWER", "REGRESSION")
-"""Verdicts of checks that know of something slower: where their item passed, nobody asked it to fail."""
+"""Verdicts of checks that know of something slower: where their item passed, nobody
+asked it to fail."""
 
-RED = (*SLOWER, "INVALID", "INCONCLUSIVE", "UNMATCHED", "AMBIGUOUS", "UNREADABLE", "SURVIVED")
+RED = (
+    *SLOWER,
+    "INVALID",
+    "INCONCLUSIVE",
+    "UNMATCHED",
+    "AMBIGUOUS",
+    "UNREADABLE",
+    "SURVIVED",
+)
 """Verdicts of which a test that did not fail says nothing."""
 
 SEVERITY = {"passed": 0, "skipped": 1}
 """The least severe first; a status that is not listed is a failure."""
 
-BY_DOCUMENT = "timed as the documents do, to compare with their tables: no verdict of the gate"
+BY_DOCUMENT = (
+    "timed as the documents do, to compare with their tables: no verdict of the gate"
+)
 """What stands behind the count of a session with --llmb-timed=document."""
 
 LEAST = 0.01
-"""A smaller change to slower, as a fraction, fails nothing where a change is to fail."""
+"""A smaller change to slower, as a fraction, fails nothing where a change is to
+fail."""
 
 MFU_LOGGED = "* FLOPs as its framework counts them"
 """What the mark behind an MFU means."""
 
 FINDINGS = (CautionCode.REPORTED_ONLY, CautionCode.NOT_ASSERTED)
-"""Cautions that the headline of a report names: what is known of these runs, and not how they were judged."""
+"""Cautions that the headline of a report names: what is known of these runs, and not
+how they were judged."""
 
 
-# --- one outcome ------------------------------------------------------------------------------------------
+# --- one outcome ----------------------------------------------------------------------
 
 
 def name_outcome(described: OutcomeDocument) -> str:
-    """Return the id of an outcome, and behind it that its time is what a document timed, where that is so."""
+    """Return the id of an outcome, and behind it that its time is what a document
+    timed, where that is so."""
     if described.timed != "document":
         return described.id
     window = described.window if isinstance(described, ConfigurationOutcome) else None
@@ -80,7 +95,8 @@ def name_outcome(described: OutcomeDocument) -> str:
 
 
 def name_verdict(described: OutcomeDocument) -> str:
-    """Return the verdict of an outcome; a run without a configuration has none, its reason stands for it."""
+    """Return the verdict of an outcome; a run without a configuration has none, its
+    reason stands for it."""
     return described.verdict or described.reason.upper()
 
 
@@ -89,11 +105,16 @@ def make_headline(described: OutcomeDocument) -> str:
     headline = f"{name_verdict(described)}  {name_outcome(described)}"
     if isinstance(described, CheckOutcome) and not is_guard(described):
         return f"{described.check.upper()} {headline}"
-    return f"{headline} ({described.reason})" if described.kind == "configuration" else headline
+    return (
+        f"{headline} ({described.reason})"
+        if described.kind == "configuration"
+        else headline
+    )
 
 
 def is_guard(outcome: OutcomeDocument) -> bool:
-    """Whether it says that nothing was judged, as the context of the configurations does."""
+    """Whether it says that nothing was judged, as the context of the configurations
+    does."""
     return outcome.verdict == Finding.NOTHING_JUDGED
 
 
@@ -108,15 +129,21 @@ def is_absent(outcome: ConfigurationOutcome) -> bool:
     return outcome.verdict == "MISSING" and not outcome.run and not outcome.jobs
 
 
-def list_documented_absent(outcomes: Iterable[OutcomeDocument]) -> list[ConfigurationOutcome]:
-    """Return the documented configurations without a run, which reports give one line if the user has own baselines."""
+def list_documented_absent(
+    outcomes: Iterable[OutcomeDocument],
+) -> list[ConfigurationOutcome]:
+    """Return the documented configurations without a run, which reports give one line
+    if the user has own baselines."""
     configurations = select_configurations(outcomes)
     if not any(outcome.own for outcome in configurations):
         return []
     return [
         outcome
         for outcome in configurations
-        if is_absent(outcome) and outcome.reason == "no-run" and outcome.status == "skipped" and not outcome.own
+        if is_absent(outcome)
+        and outcome.reason == "no-run"
+        and outcome.status == "skipped"
+        and not outcome.own
     ]
 
 
@@ -127,8 +154,8 @@ def count_documented(absent: Sequence[ConfigurationOutcome]) -> str:
 
 
 def get_step_time(outcome: ConfigurationOutcome) -> tuple[float | None, float | None]:
-    """Return the step time of a configuration, and the logarithm of its ratio to the baseline's, None where they mean
-    nothing."""
+    """Return the step time of a configuration, and the logarithm of its ratio to the
+    baseline's, None where they mean nothing."""
     # A number that means nothing is not shown beside one that does.
     if outcome.verdict not in TIMED or outcome.problems:
         return None, None
@@ -143,8 +170,8 @@ def format_step_time(outcome: ConfigurationOutcome) -> tuple[str, str]:
 
 
 def get_mfu(outcome: ConfigurationOutcome) -> tuple[float | None, bool]:
-    """Return the MFU of a configuration as a fraction, None where it means nothing, and whether its framework has
-    counted the FLOPs."""
+    """Return the MFU of a configuration as a fraction, None where it means nothing, and
+    whether its framework has counted the FLOPs."""
     if get_step_time(outcome)[0] is None:
         return None, False
     own, logged = outcome.get_metric("mfu"), outcome.get_metric("mfu_logged")
@@ -152,22 +179,25 @@ def get_mfu(outcome: ConfigurationOutcome) -> tuple[float | None, bool]:
 
 
 def format_mfu(outcome: ConfigurationOutcome) -> str:
-    """Return what `get_mfu` returns in percent: `41.5`, `41.5*` where the framework has counted, `-` for None."""
+    """Return what `get_mfu` returns in percent: `41.5`, `41.5*` where the framework has
+    counted, `-` for None."""
     mfu, logged = get_mfu(outcome)
     return "-" if mfu is None else f"{mfu * 100:.1f}{'*' * logged}"
 
 
 def explain_mfu(outcomes: Iterable[OutcomeDocument]) -> str:
-    """Return what the mark of `format_mfu` means, where one of the configurations has it."""
+    """Return what the mark of `format_mfu` means, where one of the configurations has
+    it."""
     marked = any(get_mfu(outcome)[1] for outcome in select_configurations(outcomes))
     return MFU_LOGGED if marked else ""
 
 
-# --- all of them ------------------------------------------------------------------------------------------
+# --- all of them ----------------------------------------------------------------------
 
 
 def select_worst(described: Sequence[OutcomeDocument]) -> list[OutcomeDocument]:
-    """Return one outcome for each suite and id, the worst: several tests of a user may be about one configuration."""
+    """Return one outcome for each suite and id, the worst: several tests of a user may
+    be about one configuration."""
     worst: dict[tuple[str, str], OutcomeDocument] = {}
     for outcome in described:
         before = worst.setdefault((outcome.suite, outcome.id), outcome)
@@ -181,8 +211,8 @@ def _rate_severity(outcome: OutcomeDocument) -> int:
 
 
 def sort_outcomes(described: Sequence[OutcomeDocument]) -> list[OutcomeDocument]:
-    """Return the outcomes as a reader wants them: configurations by verdict, those of which nothing was seen last, then
-    runs without one, then checks."""
+    """Return the outcomes as a reader wants them: configurations by verdict, those of
+    which nothing was seen last, then runs without one, then checks."""
     return sorted(described, key=_rank_outcome)
 
 
@@ -194,12 +224,16 @@ def _rank_outcome(outcome: OutcomeDocument) -> tuple[int, int, bool, str]:
 
 
 def choose_colour(described: Sequence[OutcomeDocument]) -> str:
-    """Return the colour of outcomes together: red where one is, green where all of those that are not skipped pass
-    without a doubt, yellow otherwise."""
+    """Return the colour of outcomes together: red where one is, green where all of
+    those that are not skipped pass without a doubt, yellow otherwise."""
     if any(outcome.status == "failed" for outcome in described):
         return "red"
     judged = [outcome for outcome in described if outcome.status != "skipped"]
-    return "green" if judged and all(outcome.verdict not in UNSURE for outcome in judged) else "yellow"
+    return (
+        "green"
+        if judged and all(outcome.verdict not in UNSURE for outcome in judged)
+        else "yellow"
+    )
 
 
 def explain_nothing_judged(described: Sequence[OutcomeDocument]) -> str:
@@ -209,11 +243,16 @@ def explain_nothing_judged(described: Sequence[OutcomeDocument]) -> str:
 
 def select_counted(described: Sequence[OutcomeDocument]) -> list[OutcomeDocument]:
     """Return the outcomes that are counted: a check that passed is none of them."""
-    return [outcome for outcome in described if outcome.kind != "check" or outcome.status == "failed"]
+    return [
+        outcome
+        for outcome in described
+        if outcome.kind != "check" or outcome.status == "failed"
+    ]
 
 
 def count_verdicts(described: Sequence[OutcomeDocument]) -> VerdictCounts:
-    """Count the verdicts by what became of their items, each id with its worst outcome, without checks that passed."""
+    """Count the verdicts by what became of their items, each id with its worst outcome,
+    without checks that passed."""
     chosen = select_counted(select_worst(described))
     return VerdictCounts(
         green=_count_verdicts(chosen, "passed"),
@@ -223,7 +262,9 @@ def count_verdicts(described: Sequence[OutcomeDocument]) -> VerdictCounts:
 
 
 def _count_verdicts(outcomes: Sequence[OutcomeDocument], status: str) -> dict[str, int]:
-    names = Counter(_name_count(outcome) for outcome in outcomes if outcome.status == status)
+    names = Counter(
+        _name_count(outcome) for outcome in outcomes if outcome.status == status
+    )
     return dict(sorted(names.items(), key=rank_count))
 
 
@@ -235,20 +276,31 @@ def _name_count(outcome: OutcomeDocument) -> str:
 
 def rank_count(item: tuple[str, int]) -> tuple[int, str]:
     """Return by what verdicts and their numbers are ordered."""
-    return (ORDER.index(item[0]) if item[0] in ORDER else len(ORDER) + (item[0] == Finding.NOTHING_JUDGED)), item[0]
+    return (
+        ORDER.index(item[0])
+        if item[0] in ORDER
+        else len(ORDER) + (item[0] == Finding.NOTHING_JUDGED)
+    ), item[0]
 
 
 def format_counts(described: Sequence[OutcomeDocument]) -> str:
-    """Return `82 green: 74 PASS, 8 INCONCLUSIVE; 3 red: 2 REGRESSION, 1 UNMATCHED; 4 skipped: 4 MISSING`."""
+    """Return `82 green: 74 PASS, 8 INCONCLUSIVE; 3 red: 2 REGRESSION, 1 UNMATCHED; 4
+    skipped: 4 MISSING`."""
     parts = []
     for label, names in asdict(count_verdicts(described)).items():
         if names:
             parts.append(f"{sum(names.values())} {label}: {join_counts(names.items())}")
-    checks = sum(outcome.kind == "check" and outcome.status == "passed" for outcome in described)
+    checks = sum(
+        outcome.kind == "check" and outcome.status == "passed" for outcome in described
+    )
     # Who reads only the last line must not take it for the gate's verdict.
     if parts and any(outcome.timed == "document" for outcome in described):
         parts.append(BY_DOCUMENT)
-    return "; ".join(parts) or (f"{formatting.count_noun(checks, 'check')} passed" if checks else "nothing judged")
+    return "; ".join(parts) or (
+        f"{formatting.count_noun(checks, 'check')} passed"
+        if checks
+        else "nothing judged"
+    )
 
 
 def join_counts(numbers: Iterable[tuple[str, int]]) -> str:
@@ -256,11 +308,12 @@ def join_counts(numbers: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{number} {name}" for name, number in numbers)
 
 
-# --- what fails nothing -----------------------------------------------------------------------------------
+# --- what fails nothing ---------------------------------------------------------------
 
 
 def list_findings(outcomes: Sequence[OutcomeDocument]) -> Iterator[Caution]:
-    """Yield what is known to be worse and fails nothing: `trend: 6 SLOWER`, `not asserted: 1 REGRESSION`.
+    """Yield what is known to be worse and fails nothing: `trend: 6 SLOWER`, `not
+    asserted: 1 REGRESSION`.
 
     `outcomes` are those of a session, each id once.
     """
@@ -273,22 +326,42 @@ def list_findings(outcomes: Sequence[OutcomeDocument]) -> Iterator[Caution]:
     for _ in _find_trends_without_item(outcomes):
         verdicts.setdefault("trend", Counter())["SLOWER"] += 1
     for kind, of_kind in verdicts.items():
-        yield Caution(CautionCode.REPORTED_ONLY, f"{kind}: {join_counts(sorted(of_kind.items()))}")
-    overruled = Counter(outcome.overruled for outcome in passed if outcome.overruled in RED)
+        yield Caution(
+            CautionCode.REPORTED_ONLY, f"{kind}: {join_counts(sorted(of_kind.items()))}"
+        )
+    overruled = Counter(
+        outcome.overruled for outcome in passed if outcome.overruled in RED
+    )
     if overruled:
-        yield Caution(CautionCode.NOT_ASSERTED, f"not asserted: {join_counts(sorted(overruled.items()))}")
+        yield Caution(
+            CautionCode.NOT_ASSERTED,
+            f"not asserted: {join_counts(sorted(overruled.items()))}",
+        )
 
 
 def _find_trends_without_item(outcomes: Sequence[OutcomeDocument]) -> set[str]:
-    """Return the configurations that did not fail though they became slower for good, and whose nights have no item: a
-    user's own tests need none, and a selection may leave it out."""
-    items = {outcome.id for outcome in select_checks(outcomes) if outcome.check == "trend"}
-    passed = (outcome for outcome in select_configurations(outcomes) if outcome.status != "failed")
-    return {outcome.configuration.id for outcome in passed if _has_become_slower(outcome)} - items
+    """Return the configurations that did not fail though they became slower for good,
+    and whose nights have no item: a user's own tests need none, and a selection may
+    leave it out."""
+    items = {
+        outcome.id for outcome in select_checks(outcomes) if outcome.check == "trend"
+    }
+    passed = (
+        outcome
+        for outcome in select_configurations(outcomes)
+        if outcome.status != "failed"
+    )
+    return {
+        outcome.configuration.id for outcome in passed if _has_become_slower(outcome)
+    } - items
 
 
 def _has_become_slower(outcome: ConfigurationOutcome) -> bool:
-    standing = [change for change in outcome.changes if change.stands and change.acknowledged is None]
+    standing = [
+        change
+        for change in outcome.changes
+        if change.stands and change.acknowledged is None
+    ]
     # A change to faster does not make up for one to slower.
     slower = [float(change.difference) for change in standing if change.difference > 0]
     # Several small changes to slower add up to one that nobody would accept.
@@ -305,7 +378,8 @@ class SessionState(StrEnum):
 
 
 def format_findings(state: SessionState, outcomes: Sequence[OutcomeDocument]) -> str:
-    """Return what is known to be worse, to stand behind how a session ended: `, but trend: 6 SLOWER`."""
+    """Return what is known to be worse, to stand behind how a session ended: `, but
+    trend: 6 SLOWER`."""
     texts = [finding.text for finding in list_findings(outcomes)]
     joined = ", but " if state is SessionState.GREEN else ", "
     return f"{joined}{', '.join(texts)}" if texts else ""
@@ -316,6 +390,12 @@ def list_caution_texts(cautions: Sequence[Caution]) -> list[str]:
     return [caution.text for caution in cautions if caution.code not in FINDINGS]
 
 
-def list_all_texts(outcomes: Sequence[OutcomeDocument], cautions: Sequence[Caution]) -> list[str]:
-    """Return the texts of what a headline names and of all other cautions, in the order in which they are read."""
-    return [*(finding.text for finding in list_findings(outcomes)), *list_caution_texts(cautions)]
+def list_all_texts(
+    outcomes: Sequence[OutcomeDocument], cautions: Sequence[Caution]
+) -> list[str]:
+    """Return the texts of what a headline names and of all other cautions, in the order
+    in which they are read."""
+    return [
+        *(finding.text for finding in list_findings(outcomes)),
+        *list_caution_texts(cautions),
+    ]

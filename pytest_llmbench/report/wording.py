@@ -41,7 +41,10 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pytest_llmbench.core.baseline_records import Budget, Key
-    from pytest_llmbench.core.configuration_comparisons import ComparisonRow, ConfigurationComparison
+    from pytest_llmbench.core.configuration_comparisons import (
+        ComparisonRow,
+        ConfigurationComparison,
+    )
     from pytest_llmbench.core.judgement_records import Estimate
     from pytest_llmbench.core.run_records import VerdictStatement
     from pytest_llmbench.core.statements import RunOnNodes
@@ -81,17 +84,25 @@ def _(problem: Problem) -> str:
 REMARKS = {
     Remark.RUNS_APART: "the runs differ too much to be of one state",
     Remark.REPEAT_BUILD_UNKNOWN: "nothing says which build it is of, so it has no repeats",
-    Remark.BEYOND_ACCEPTED_LEVEL: ("faster than the acknowledged level by more than the tolerance"),
+    Remark.BEYOND_ACCEPTED_LEVEL: (
+        "faster than the acknowledged level by more than the tolerance"
+    ),
     Remark.FASTER_AS_TIMED: "by what its document timed, which is never recorded",
-    Remark.REFRESH_BASELINE: ("refresh the baseline, or it will hide the next regression"),
+    Remark.REFRESH_BASELINE: (
+        "refresh the baseline, or it will hide the next regression"
+    ),
     Remark.UNIFORM_SHIFT: "uniform shift",
     Remark.TOO_FEW_STEPS: "too few steps to show a shape",
-    Remark.COMPARED_WITHOUT_ERROR: ("too few steps and no history: compared with the bound as it is"),
+    Remark.COMPARED_WITHOUT_ERROR: (
+        "too few steps and no history: compared with the bound as it is"
+    ),
     Remark.ERROR_UNKNOWN: "nothing is known of the error",
     Remark.NEWEST_BY_FILE_TIME: (
         "that it is the newest run, only the times of the files say, which copying may change"
     ),
-    Remark.NEWEST_BY_MIXED_CLOCKS: ("that it is the newest run, only clocks say that cannot be compared"),
+    Remark.NEWEST_BY_MIXED_CLOCKS: (
+        "that it is the newest run, only clocks say that cannot be compared"
+    ),
 }
 
 
@@ -105,13 +116,21 @@ FIGURES: dict[Figure, Callable[[Any], str]] = {
     Figure.UNCONFIRMED_RUNS: lambda runs: (
         f"{count_noun(runs, 'run')} beyond it: a slow node or slow software, no telling"
     ),
-    Figure.FEW_TIMES: lambda times: f"{count_noun(times, 'time')} cannot tell a slow run from a slow step",
+    Figure.FEW_TIMES: lambda times: (
+        f"{count_noun(times, 'time')} cannot tell a slow run from a slow step"
+    ),
     Figure.BASELINE_ROUNDING: lambda fraction: (
         f"the baseline's rounding ({fraction:.1%}) is more than a tenth of the margin"
     ),
-    Figure.OLDER_RUNS: lambda runs: f"{count_noun(runs, 'older run')} of this configuration",
-    Figure.DRIFTING_STEPS: lambda change: f"drift: {format_difference(1 + change)} from the first to the last step",
-    Figure.ACCEPTED_IN_ALL: lambda logarithm: f"of {_format_change(logarithm)} in all +10.0 % count",
+    Figure.OLDER_RUNS: lambda runs: (
+        f"{count_noun(runs, 'older run')} of this configuration"
+    ),
+    Figure.DRIFTING_STEPS: lambda change: (
+        f"drift: {format_difference(1 + change)} from the first to the last step"
+    ),
+    Figure.ACCEPTED_IN_ALL: lambda logarithm: (
+        f"of {_format_change(logarithm)} in all +10.0 % count"
+    ),
 }
 
 
@@ -120,7 +139,7 @@ def _(figure: states.FigureStatement) -> str:
     return FIGURES[figure.of](figure.value)
 
 
-# --- the comparison with the baseline --------------------------------------------------
+# --- the comparison with the baseline -------------------------------------------------
 
 
 @phrase.register(states.StepTimeComparison)
@@ -240,13 +259,17 @@ def _(few: states.FewRecorded) -> str:
     if not few.grouped and few.runs > 1:
         text = f"nothing says on how many nights or nodes the {runs} of the baseline were: they count as one"
     elif few.runs > few.groups:
-        text = f"the {runs} of the baseline count {counted}: they share nights and nodes"
+        text = (
+            f"the {runs} of the baseline count {counted}: they share nights and nodes"
+        )
     else:
         text = f"the baseline is of {runs}"
-    return f"{text}; {few.recommended} on as many nights or sets of nodes are recommended"
+    return (
+        f"{text}; {few.recommended} on as many nights or sets of nodes are recommended"
+    )
 
 
-# --- runs that were not compared -------------------------------------------------------
+# --- runs that were not compared ------------------------------------------------------
 
 
 @phrase.register(states.LastValidRun)
@@ -384,7 +407,7 @@ def _format_written(written: datetime | None) -> str:
     return f"on {_format_time(written)}" if written else "at an unknown time"
 
 
-# --- the shape of a window -------------------------------------------------------------
+# --- the shape of a window ------------------------------------------------------------
 
 
 def format_steps(steps: states.StepList) -> str:
@@ -502,7 +525,7 @@ def _(means: states.MovingMeans) -> str:
     return f"the log prints means of {means.steps} steps: {values}, about {means.independent} of them independent"
 
 
-# --- what was accepted, recorded and budgeted ------------------------------------------
+# --- what was accepted, recorded and budgeted -----------------------------------------
 
 
 @phrase.register(Acknowledgement)
@@ -637,7 +660,7 @@ def _(found: states.BaselineContradiction) -> str:
     )
 
 
-# --- what a session adds to a verdict --------------------------------------------------
+# --- what a session adds to a verdict -------------------------------------------------
 
 
 @phrase.register(states.NotCertified)
@@ -682,7 +705,7 @@ def _(report: states.SlowRankReport) -> str:
     return f"{report.log or 'the log'} reports a slow rank: {quoted}"
 
 
-# --- several configurations, and the nodes of their runs -------------------------------
+# --- several configurations, and the nodes of their runs ------------------------------
 
 CAUSES = "driver, image, fabric, power, file system"
 CHANGES = {
@@ -694,7 +717,9 @@ CHANGES = {
 @phrase.register(states.SharedShift)
 def _(shared: states.SharedShift) -> str:
     moved, sign = len(shared.configurations), math.copysign(100, shared.shift)
-    shift, low, high = (sign * bound for bound in (shared.shift, shared.low, shared.high))
+    shift, low, high = (
+        sign * bound for bound in (shared.shift, shared.low, shared.high)
+    )
     together = "" if moved == shared.of else f"; all {shared.of} together"
     workloads = ", not a change of one workload" if shared.several_workloads else ""
     return (
@@ -712,7 +737,9 @@ def _(found: NodeFinding) -> str:
             return ""
         case NodeCause.ALWAYS_SLOW:
             where = "; ".join(map(_describe_run_on_nodes, found.slow))
-            return f"slow on different nodes ({where}): the software, or the whole cluster"
+            return (
+                f"slow on different nodes ({where}): the software, or the whole cluster"
+            )
         case NodeCause.SHARED_NODES:
             nodes = set.intersection(*(set(nodes) for _, _, nodes in found.slow))
             return f"slow each time, each time with {fold_nodes(nodes)}: the software, or these nodes"
@@ -767,7 +794,9 @@ def _describe_change(change: LevelChange) -> Iterator[str]:
     drifted = "" if change.kind is ChangeKind.STEP else "drifted "
     yield f"{size} {drifted}since {change.started:%Y-%m-%d}"
     if change.environment:
-        yield join_first([_describe_setting(*setting) for setting in change.environment])
+        yield join_first(
+            [_describe_setting(*setting) for setting in change.environment]
+        )
     elif change.kind is ChangeKind.STEP:
         yield "nothing known differs"
     if change.acknowledged:
@@ -801,7 +830,9 @@ def _describe_scaling(comparison: ConfigurationComparison) -> Iterator[str]:
     yield _describe_row(kind, worst)
     yield _describe_work(comparison)
     if worst.verdict is Verdict.PASS and worst.measured < worst.bound:
-        yield ("not slower than its own baseline, so no loss: its reference is faster than documented")
+        yield (
+            "not slower than its own baseline, so no loss: its reference is faster than documented"
+        )
     if comparison.regressed is not None:
         name = _name_member(kind, comparison.regressed)
         yield f"{name} is a regression itself, which flatters what is compared with it"

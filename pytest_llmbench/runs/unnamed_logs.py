@@ -1,7 +1,9 @@
-"""Files that are not called logs: which of them are looked into, and which hold steps of a training.
+"""Files that are not called logs: which of them are looked into, and which hold steps
+of a training.
 
-A folder may hold a hundred thousand files of data. What is called as the output of a job is looked into, of other names
-that differ in numbers alone a few, and of each file its beginning, middle and end.
+A folder may hold a hundred thousand files of data. What is called as the output of a
+job is looked into, of other names that differ in numbers alone a few, and of each file
+its beginning, middle and end.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from pytest_llmbench.logs.sources.stores import Stores
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.group import NOT_READ
 
-# With fewer steps such a file is an excerpt, or of a run that died at once: it is listed.
+# With fewer steps such a file is an excerpt, or of a run that died at once: it is
+# listed.
 FEWEST_STEPS = 10
 
 NO_STEP = "not called as a log, and no step in its beginning, middle and end; give the file itself to read it as a log"
@@ -27,7 +30,8 @@ NO_STEP = "not called as a log, and no step in its beginning, middle and end; gi
 # Files of these names are listed whatever they hold.
 LISTED = (".txt", ".err")
 
-# Of more files whose names differ in numbers alone so many are looked into, and the rest if one of them holds steps.
+# Of more files whose names differ in numbers alone so many are looked into, and the
+# rest if one of them holds steps.
 MANY, FEW = 64, 8
 
 # Files of a folder that are looked into in vain.
@@ -48,26 +52,42 @@ class Looker:
     """Looks into files for what the records of steps begin with."""
 
     def __init__(self, definitions: Iterable[RegexDialect], stores: Stores) -> None:
-        """Look for the markers of all dialects, also of those that baseline files define."""
+        """Look for the markers of all dialects, also of those that baseline files
+        define."""
         self._stores = stores
-        markers = {marker for dialect in DIALECTS.values() for marker in dialect.markers}
+        markers = {
+            marker for dialect in DIALECTS.values() for marker in dialect.markers
+        }
         markers |= {definition.find.encode() for definition in definitions}
         self._markers = tuple(sorted(markers))
 
     def choose(
-        self, files: UnnamedFiles, *, own: Collection[str] = (), has_log: bool = False, has_log_near: bool = False
+        self,
+        files: UnnamedFiles,
+        *,
+        own: Collection[str] = (),
+        has_log: bool = False,
+        has_log_near: bool = False,
     ) -> UnnamedChoice:
         """Choose the files of a folder that are logs.
 
-        `own` are at the place of a baseline, and logs whatever they hold. `has_log`: a log in the folder holds steps;
-        `has_log_near`: also above or below it.
+        `own` are at the place of a baseline, and logs whatever they hold. `has_log`: a
+        log in the folder holds steps; `has_log_near`: also above or below it.
         """
         at_own = frozenset(own)
         others = [name for name in files.names if name not in at_own]
-        listed = [name for name in others if names.is_like_log(name) and not name.lower().endswith(LISTED)]
+        listed = [
+            name
+            for name in others
+            if names.is_like_log(name) and not name.lower().endswith(LISTED)
+        ]
         if has_log:
             return UnnamedChoice(tuple(own), tuple((name, NOT_READ) for name in listed))
-        wanted = [name for name in others if names.is_job_output(name)] if has_log_near else others
+        wanted = (
+            [name for name in others if names.is_job_output(name)]
+            if has_log_near
+            else others
+        )
         looked: dict[str, bool] = {}
 
         def holds_steps(name: str) -> bool:
@@ -79,19 +99,30 @@ class Looker:
         not_looked: dict[str, str] = {}
         kinds = _list_kinds(wanted)
         for place, kind in enumerate(kinds):
-            if len(looked) - len(found) >= MOST_LOOKS and not names.is_job_output(kind[0]):
+            if len(looked) - len(found) >= MOST_LOOKS and not names.is_job_output(
+                kind[0]
+            ):
                 more = sum(map(len, kinds[place:])) - 1
-                not_looked[kind[0]] = f"not looked into, nor {more} more: {MOST_LOOKS} files beside it hold no step"
+                not_looked[kind[0]] = (
+                    f"not looked into, nor {more} more: {MOST_LOOKS} files beside it hold no step"
+                )
                 break
             found += _search_kind(kind, holds_steps)
         logs, ranks = _leave_out_ranks(_choose_outputs(found, files.names))
         streams = {names.name_other_stream(name, "stderr") for name in logs}
         taken = {*logs, *streams}
-        left = {name: NO_STEP if name in looked else NOT_READ for name in listed if name not in taken}
-        return UnnamedChoice((*own, *logs), tuple({**left, **ranks, **not_looked}.items()))
+        left = {
+            name: NO_STEP if name in looked else NOT_READ
+            for name in listed
+            if name not in taken
+        }
+        return UnnamedChoice(
+            (*own, *logs), tuple({**left, **ranks, **not_looked}.items())
+        )
 
     def holds_steps(self, files: UnnamedFiles, name: str) -> bool:
-        """True if a sample of a text holds what the records of steps begin with; False if it cannot be read."""
+        """True if a sample of a text holds what the records of steps begin with; False
+        if it cannot be read."""
         try:
             samples = self._stores.read_samples(files.folder / name)
         except LogError:
@@ -102,14 +133,20 @@ class Looker:
 
 
 def _list_kinds(wanted: Sequence[str]) -> list[list[str]]:
-    """Return names that differ in numbers alone together, those of jobs' outputs and of few files first."""
+    """Return names that differ in numbers alone together, those of jobs' outputs and of
+    few files first."""
     kinds: dict[str, list[str]] = defaultdict(list)
     for name in wanted:
         kinds[_NUMBER.sub("#", name.lower())].append(name)
-    return sorted(kinds.values(), key=lambda kind: (not names.is_job_output(kind[0]), len(kind), kind[0]))
+    return sorted(
+        kinds.values(),
+        key=lambda kind: (not names.is_job_output(kind[0]), len(kind), kind[0]),
+    )
 
 
-def _search_kind(kind: Sequence[str], holds_steps: Callable[[str], bool]) -> Iterator[str]:
+def _search_kind(
+    kind: Sequence[str], holds_steps: Callable[[str], bool]
+) -> Iterator[str]:
     """Yield the names of one kind whose files hold steps."""
     few = kind[:: max(1, len(kind) // FEW)]
     if names.is_job_output(kind[0]) or len(kind) <= MANY or any(map(holds_steps, few)):
@@ -117,14 +154,20 @@ def _search_kind(kind: Sequence[str], holds_steps: Callable[[str], bool]) -> Ite
 
 
 def _choose_outputs(found: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Return standard output in the place of the standard error of its job: reading both shows which is the log."""
+    """Return standard output in the place of the standard error of its job: reading
+    both shows which is the log."""
     files = set(there)
     outputs = {name: names.name_other_stream(name, "stdout") for name in found}
-    return list(dict.fromkeys(output if output in files else name for name, output in outputs.items()))
+    return list(
+        dict.fromkeys(
+            output if output in files else name for name, output in outputs.items()
+        )
+    )
 
 
 def _leave_out_ranks(found: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the files without those of further processes of a run, and these with the reason."""
+    """Return the files without those of further processes of a run, and these with the
+    reason."""
     first: dict[str, tuple[int, str]] = {}
     ranks = {name: rank for name in found if (rank := names.read_rank(name))}
     for name, (shared, number) in ranks.items():

@@ -1,1 +1,2 @@
-"""What every judging session does: settings, runs, judgements, outcomes, checks, history."""
+"""What every judging session does: settings, runs, judgements, outcomes, checks,
+history."""

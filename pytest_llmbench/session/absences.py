@@ -24,49 +24,82 @@ NIGHT = timedelta(hours=12)
 """Runs that start within it before the judged one belong to the same night."""
 
 
-def list_absence_cautions(results: SessionResults, selected: Sequence[ConfigurationResult]) -> Iterator[Caution]:
-    """Yield which runs of the selected configurations are missing, kept out or were made again until one was good."""
+def list_absence_cautions(
+    results: SessionResults, selected: Sequence[ConfigurationResult]
+) -> Iterator[Caution]:
+    """Yield which runs of the selected configurations are missing, kept out or were
+    made again until one was good."""
     yield from _list_silences(results, selected)
     yield from _list_hidden(results, selected)
     yield from _list_retried(results, selected)
 
 
-def name_without_verdict(outcomes: Sequence[ConfigurationOutcome], absences: Mapping[str, str]) -> Iterator[Caution]:
-    """Yield the configurations of the user's own files that have no verdict; `absences` are those by id."""
+def name_without_verdict(
+    outcomes: Sequence[ConfigurationOutcome], absences: Mapping[str, str]
+) -> Iterator[Caution]:
+    """Yield the configurations of the user's own files that have no verdict; `absences`
+    are those by id."""
     own = [outcome.id for outcome in outcomes if outcome.own]
     named = [f"{name} ({absences[name]})" for name in own if name in absences]
     if named:
         text = f"no verdict on {formatting.join_first(named, NAMED)}"
-        yield Caution(CautionCode.WITHOUT_VERDICT, f"{text}, {len(named)} of your {len(own)} configurations")
+        yield Caution(
+            CautionCode.WITHOUT_VERDICT,
+            f"{text}, {len(named)} of your {len(own)} configurations",
+        )
 
 
-def _list_silences(results: SessionResults, selected: Sequence[ConfigurationResult]) -> Iterator[Caution]:
-    judged = {result.case.key for result in selected if result.judgement.measurement is not None}
+def _list_silences(
+    results: SessionResults, selected: Sequence[ConfigurationResult]
+) -> Iterator[Caution]:
+    judged = {
+        result.case.key
+        for result in selected
+        if result.judgement.measurement is not None
+    }
     silent = [silence for silence in results.silences if silence.key in judged]
     if silent:
-        named = [f"{silence.key.id} (last {silence.last:%Y-%m-%d})" for silence in silent]
+        named = [
+            f"{silence.key.id} (last {silence.last:%Y-%m-%d})" for silence in silent
+        ]
         others = max(silence.others for silence in silent)
         text = f"no run of {formatting.join_first(named, NAMED)}, though others ran on {others:%Y-%m-%d}"
         yield Caution(CautionCode.SILENT, text)
 
 
-def _list_hidden(results: SessionResults, selected: Sequence[ConfigurationResult]) -> Iterator[Caution]:
+def _list_hidden(
+    results: SessionResults, selected: Sequence[ConfigurationResult]
+) -> Iterator[Caution]:
     by_mark: dict[str, list[str]] = {}
     for result in selected:
         for run in _list_newer(result, results):
             # any job may write a mark, and name the job of a night in it
-            if run.excluded is not None and run.excluded.reason is Reason.VARIANT and not run.run.found.launch:
+            if (
+                run.excluded is not None
+                and run.excluded.reason is Reason.VARIANT
+                and not run.run.found.launch
+            ):
                 by_mark.setdefault(run.excluded.text, []).append(run.run.id)
     for text, names in by_mark.items():
         named = formatting.join_first(names, NAMED)
-        yield Caution(CautionCode.NEWER_RUN, formatting.escape(f"not judged, and newer: {named}: {text}"))
+        yield Caution(
+            CautionCode.NEWER_RUN,
+            formatting.escape(f"not judged, and newer: {named}: {text}"),
+        )
     if results.hidden:
-        named = formatting.join_first([f"{file.name} ({file.reason})" for file in results.hidden], NAMED)
-        yield Caution(CautionCode.NEWER_RUN, formatting.escape(f"unread, perhaps newer: {named}"))
+        named = formatting.join_first(
+            [f"{file.name} ({file.reason})" for file in results.hidden], NAMED
+        )
+        yield Caution(
+            CautionCode.NEWER_RUN, formatting.escape(f"unread, perhaps newer: {named}")
+        )
 
 
-def _list_newer(result: ConfigurationResult, results: SessionResults) -> Iterator[Measurement]:
-    """Yield the runs of a configuration that are newer than the judged one; all if none is judged."""
+def _list_newer(
+    result: ConfigurationResult, results: SessionResults
+) -> Iterator[Measurement]:
+    """Yield the runs of a configuration that are newer than the judged one; all if none
+    is judged."""
     judged = result.judgement.measurement
     for run in results.measurements.get(result.case.key, ()):
         if judged is not None and run.run is judged.run and judged.excluded is None:
@@ -74,22 +107,49 @@ def _list_newer(result: ConfigurationResult, results: SessionResults) -> Iterato
         yield run
 
 
-def _list_retried(results: SessionResults, selected: Sequence[ConfigurationResult]) -> Iterator[Caution]:
+def _list_retried(
+    results: SessionResults, selected: Sequence[ConfigurationResult]
+) -> Iterator[Caution]:
     for result in selected:
         judged = result.judgement.measurement
         good = result.judgement.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
-        if good and judged is not None and judged.started is not None and not judged.run.found.launch:
-            night = [judged, *_list_night(judged, judged.started, results.measurements.get(result.case.key, ()))]
-            bad = [run.run.id for run in night if _is_bad(run, result.judgement.bound_seconds)]
+        if (
+            good
+            and judged is not None
+            and judged.started is not None
+            and not judged.run.found.launch
+        ):
+            night = [
+                judged,
+                *_list_night(
+                    judged,
+                    judged.started,
+                    results.measurements.get(result.case.key, ()),
+                ),
+            ]
+            bad = [
+                run.run.id
+                for run in night
+                if _is_bad(run, result.judgement.bound_seconds)
+            ]
             if len(bad) > len(night) / 2:
                 text = f"{result.case.id}: {len(bad)} of {len(night)} runs of a night are not good, and the last is"
-                yield Caution(CautionCode.RETRIED, formatting.escape(f"{text}: {formatting.join_first(bad, NAMED)}"))
+                yield Caution(
+                    CautionCode.RETRIED,
+                    formatting.escape(f"{text}: {formatting.join_first(bad, NAMED)}"),
+                )
 
 
-def _list_night(judged: Measurement, started: datetime, runs: Collection[Measurement]) -> Iterator[Measurement]:
+def _list_night(
+    judged: Measurement, started: datetime, runs: Collection[Measurement]
+) -> Iterator[Measurement]:
     for run in runs:
         comparable = run.run is not judged.run and run.excluded is None
-        if comparable and run.started is not None and timedelta(0) <= started - run.started < NIGHT:
+        if (
+            comparable
+            and run.started is not None
+            and timedelta(0) <= started - run.started < NIGHT
+        ):
             yield run
 
 
@@ -100,15 +160,25 @@ def _is_bad(run: Measurement, bound: float) -> bool:
     return find_unusable(run) is not None or (run.statistic_seconds or 0.0) > bound
 
 
-def advise_nothing_judged(results: SessionResults, settings: Settings, directory: Path) -> str:
+def advise_nothing_judged(
+    results: SessionResults, settings: Settings, directory: Path
+) -> str:
     """Return the next step for a session without any judged run."""
-    from pytest_llmbench.report.advice import FOUND, LOST, RECORD_OWN, make_record_command
+    from pytest_llmbench.report.advice import (
+        FOUND,
+        LOST,
+        RECORD_OWN,
+        make_record_command,
+    )
 
     logs, own = (
-        [formatting.format_place(path, directory) for path in paths] for paths in (settings.logs, settings.baselines)
+        [formatting.format_place(path, directory) for path in paths]
+        for paths in (settings.logs, settings.baselines)
     )
     if not results.runs_found:
         return LOST
-    if results.runs_found == sum(run.reason is Reason.UNMATCHED for run in results.unmatched):
+    if results.runs_found == sum(
+        run.reason is Reason.UNMATCHED for run in results.unmatched
+    ):
         return RECORD_OWN.format(command=make_record_command(logs))
     return FOUND.format(baselines="".join(f" --baselines {place}" for place in own))

@@ -1,7 +1,9 @@
-"""What a reader of a session should know before a green light is believed: the one place where cautions are made.
+"""What a reader of a session should know before a green light is believed: the one
+place where cautions are made.
 
-What weakens the gate is told wherever it was written; what was not typed for this session is told too where it only
-differs, because nobody who reads the verdicts has seen it.
+What weakens the gate is told wherever it was written; what was not typed for this
+session is told too where it only differs, because nobody who reads the verdicts has
+seen it.
 """
 
 from __future__ import annotations
@@ -17,24 +19,52 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Tolerance, ToleranceSource
+from pytest_llmbench.core.baseline_records import (
+    Baseline,
+    BaselineKind,
+    Tolerance,
+    ToleranceSource,
+)
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import Origin, Written, find_origin
-from pytest_llmbench.core.outcome_records import Caution, CautionCode, Check, UnmatchedRun
+from pytest_llmbench.core.outcome_records import (
+    Caution,
+    CautionCode,
+    Check,
+    UnmatchedRun,
+)
 from pytest_llmbench.core.run_records import Acknowledgement
-from pytest_llmbench.core.tolerance import DRIFT_BUDGET, find_reference, find_starting_value, is_beyond
+from pytest_llmbench.core.tolerance import (
+    DRIFT_BUDGET,
+    find_reference,
+    find_starting_value,
+    is_beyond,
+)
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.absences import list_absence_cautions, name_without_verdict
 from pytest_llmbench.session.catalog import Catalog, select_drift_budget
-from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults, find_red_results
-from pytest_llmbench.session.settings import ASSUMED_CV, CERTIFIED, DEFAULT_TOLERANCE, Settings
+from pytest_llmbench.session.outcomes import (
+    ConfigurationResult,
+    SessionResults,
+    find_red_results,
+)
+from pytest_llmbench.session.settings import (
+    ASSUMED_CV,
+    CERTIFIED,
+    DEFAULT_TOLERANCE,
+    Settings,
+)
 
 if TYPE_CHECKING:
-    from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, OutcomeDocument
+    from pytest_llmbench.report.outcome_documents import (
+        ConfigurationOutcome,
+        OutcomeDocument,
+    )
 
-# A recorded baseline that is slower than the published one by more lets pass what the default tolerance would not.
+# A recorded baseline that is slower than the published one by more lets pass what the
+# default tolerance would not.
 FAR = 0.05
 
 NO_VERDICT = (Verdict.MISSING, Verdict.NOT_COMPARABLE)
@@ -46,8 +76,13 @@ Subject = tuple[str, str]
 TEST = "test_performance"
 """The built-in test of the configurations."""
 
-LOST_TIME = (NoteCode.WALL_CLOCK, NoteCode.SLOW_OUTSIDE_UNCOMPARED, NoteCode.SLOW_WARM_UP)
-"""The notes of time outside the step time that would be red beside a recording, or is more than recorded runs lost."""
+LOST_TIME = (
+    NoteCode.WALL_CLOCK,
+    NoteCode.SLOW_OUTSIDE_UNCOMPARED,
+    NoteCode.SLOW_WARM_UP,
+)
+"""The notes of time outside the step time that would be red beside a recording, or is
+more than recorded runs lost."""
 
 NAMED = 3
 """Red items that a line names."""
@@ -55,8 +90,9 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What became of everything that has an item. `kept` holds the subjects of each selected item by its node id;
-    `left_out` is what pytest's own selection knows no better, `deselected` what somebody took out on purpose."""
+    """What became of everything that has an item. `kept` holds the subjects of each
+    selected item by its node id; `left_out` is what pytest's own selection knows no
+    better, `deselected` what somebody took out on purpose."""
 
     kept: Mapping[str, tuple[Subject, ...]]
     left_out: tuple[Subject, ...] = ()
@@ -64,9 +100,15 @@ class Selection:
 
     def list_without(self, nodes: Collection[str]) -> tuple[Subject, ...]:
         """Return what was selected and is about none of these items (node ids)."""
-        done = set(chain.from_iterable(subjects for node, subjects in self.kept.items() if node in nodes))
+        done = set(
+            chain.from_iterable(
+                subjects for node, subjects in self.kept.items() if node in nodes
+            )
+        )
         return tuple(
-            subject for subject in dict.fromkeys(chain.from_iterable(self.kept.values())) if subject not in done
+            subject
+            for subject in dict.fromkeys(chain.from_iterable(self.kept.values()))
+            if subject not in done
         )
 
 
@@ -106,18 +148,30 @@ class JudgedVerdicts:
     def recorded(self) -> list[Baseline]:
         """The recorded baselines that decided, as they stand in their files."""
         deciding = (
-            judgement.baseline for judgement in self.judgements if judgement.baseline.kind is BaselineKind.RECORDED
+            judgement.baseline
+            for judgement in self.judgements
+            if judgement.baseline.kind is BaselineKind.RECORDED
         )
-        of_key = [(self.catalog.baselines.get(baseline.key, ()), baseline) for baseline in deciding]
+        of_key = [
+            (self.catalog.baselines.get(baseline.key, ()), baseline)
+            for baseline in deciding
+        ]
         return [
-            next((baseline for baseline in there if baseline.kind is BaselineKind.RECORDED), moved)
+            next(
+                (
+                    baseline
+                    for baseline in there
+                    if baseline.kind is BaselineKind.RECORDED
+                ),
+                moved,
+            )
             for there, moved in of_key
         ]
 
 
 def find_cautions(session: JudgedSession) -> Iterator[Caution]:
-    """Yield the cautions of a session: what it found and did not fail for, what hooks noticed, what weakens the gate,
-    and what has no verdict."""
+    """Yield the cautions of a session: what it found and did not fail for, what hooks
+    noticed, what weakens the gate, and what has no verdict."""
     from pytest_llmbench.report.outcome_documents import select_configurations
     from pytest_llmbench.report.verdicts import list_findings, select_worst
 
@@ -128,9 +182,14 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
         return
     results = session.results.configurations
     configurations = select_configurations(outcomes)
-    selected = [results[outcome.id] for outcome in configurations if outcome.id in results]
+    selected = [
+        results[outcome.id] for outcome in configurations if outcome.id in results
+    ]
     judged = JudgedVerdicts(
-        session.settings, session.catalog, list(_list_judgements(selected)), len(session.results.unmatched)
+        session.settings,
+        session.catalog,
+        list(_list_judgements(selected)),
+        len(session.results.unmatched),
     )
     if judged.judgements:
         yield from _list_tolerance_cautions(judged)
@@ -146,52 +205,80 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
 def _list_judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgement]:
     """Yield the judgements that rest on a run, those against further baselines too."""
     for result in results:
-        yield from (judgement for judgement in (result.judgement, *result.others) if judgement.verdict in JUDGED)
+        yield from (
+            judgement
+            for judgement in (result.judgement, *result.others)
+            if judgement.verdict in JUDGED
+        )
 
 
-# --- how it was judged ------------------------------------------------------------------------------------
+# --- how it was judged ----------------------------------------------------------------
 
 
 def _list_tolerance_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
-    """Yield the tolerances that are not the default, but for a stricter one that was typed."""
+    """Yield the tolerances that are not the default, but for a stricter one that was
+    typed."""
     expected = CERTIFIED if judged.settings.certify else DEFAULT_TOLERANCE
     of_tolerance: dict[tuple[Tolerance, str], int] = {}
     for judgement in judged.judgements:
         tolerance = judgement.tolerance
-        if math.isclose(tolerance.factor, expected.factor) or _is_typed_and_stricter(tolerance, expected, judged):
+        if math.isclose(tolerance.factor, expected.factor) or _is_typed_and_stricter(
+            tolerance, expected, judged
+        ):
             continue
         file = Path(judgement.baseline.source.file).name
         named = tolerance, str(_find_tolerance_origin(tolerance, judged) or file)
         of_tolerance[named] = of_tolerance.get(named, 0) + 1
     for (tolerance, origin), number in of_tolerance.items():
-        of_some = "" if number == len(judged.judgements) else f", of {number} of {len(judged.judgements)} verdicts"
-        yield Caution(CautionCode.TOLERANCE, f"tolerance {tolerance}, not {expected} ({origin}){of_some}")
+        of_some = (
+            ""
+            if number == len(judged.judgements)
+            else f", of {number} of {len(judged.judgements)} verdicts"
+        )
+        yield Caution(
+            CautionCode.TOLERANCE,
+            f"tolerance {tolerance}, not {expected} ({origin}){of_some}",
+        )
 
 
-def _is_typed_and_stricter(tolerance: Tolerance, expected: Tolerance, judged: JudgedVerdicts) -> bool:
+def _is_typed_and_stricter(
+    tolerance: Tolerance, expected: Tolerance, judged: JudgedVerdicts
+) -> bool:
     origin = _find_tolerance_origin(tolerance, judged)
     return origin is not None and origin.typed and tolerance.factor < expected.factor
 
 
-def _find_tolerance_origin(tolerance: Tolerance, judged: JudgedVerdicts) -> Origin | None:
+def _find_tolerance_origin(
+    tolerance: Tolerance, judged: JudgedVerdicts
+) -> Origin | None:
     """Return where a tolerance was written; None for one of a baseline file."""
     return judged.settings.origins.get(
-        "llmb_tolerance" if tolerance.source == ToleranceSource.INI else tolerance.source
+        "llmb_tolerance"
+        if tolerance.source == ToleranceSource.INI
+        else tolerance.source
     )
 
 
-def _list_acknowledgement_cautions(judged: JudgedVerdicts, session: JudgedSession) -> Iterator[Caution]:
-    """Yield how many accepted changes moved the level of a run, and the largest level."""
+def _list_acknowledgement_cautions(
+    judged: JudgedVerdicts, session: JudgedSession
+) -> Iterator[Caution]:
+    """Yield how many accepted changes moved the level of a run, and the largest
+    level."""
     from pytest_llmbench.judge.acknowledged import LARGEST
 
     levels = {
-        judgement.baseline.key: _select_in_force(judgement, judged.catalog, session) for judgement in judged.judgements
+        judgement.baseline.key: _select_in_force(judgement, judged.catalog, session)
+        for judgement in judged.judgements
     }
     yield from _list_accepted_reasons(judged)
     entries = {entry.place for entries in levels.values() for entry in entries}
     if not entries:
         return
-    largest = max(math.prod(1 + entry.fraction for entry in those) for those in levels.values() if those)
+    largest = max(
+        math.prod(1 + entry.fraction for entry in those)
+        for those in levels.values()
+        if those
+    )
     changes = formatting.count_noun(len(entries), "acknowledged change")
     text = f"{changes} in force, up to {formatting.format_difference(min(largest, 1 + LARGEST))}"
     yield Caution(CautionCode.ACKNOWLEDGED, text)
@@ -202,15 +289,22 @@ def _list_accepted_reasons(judged: JudgedVerdicts) -> Iterator[Caution]:
     accepted: dict[str, list[str]] = {}
     for judgement in judged.judgements:
         for note in judgement.notes:
-            if note.code is NoteCode.ACKNOWLEDGED and note.acknowledgement and note.acknowledgement.accepts:
-                accepted.setdefault(note.acknowledgement.accepts, []).append(judgement.baseline.key.id)
+            if (
+                note.code is NoteCode.ACKNOWLEDGED
+                and note.acknowledgement
+                and note.acknowledgement.accepts
+            ):
+                accepted.setdefault(note.acknowledgement.accepts, []).append(
+                    judgement.baseline.key.id
+                )
     for reason, names in accepted.items():
         text = f"{reason} is accepted for {formatting.join_first(list(dict.fromkeys(names)))}"
         yield Caution(CautionCode.ACKNOWLEDGED, text)
 
 
 def _list_changed_settings(judged: JudgedVerdicts) -> Iterator[Caution]:
-    """Yield what runs state otherwise than the recorded ones without being of another configuration."""
+    """Yield what runs state otherwise than the recorded ones without being of another
+    configuration."""
     changed: dict[str, list[str]] = {}
     for judgement in judged.judgements:
         for note in judgement.notes:
@@ -218,12 +312,14 @@ def _list_changed_settings(judged: JudgedVerdicts) -> Iterator[Caution]:
                 changed.setdefault(phrase(note), []).append(judgement.baseline.key.id)
     for text, names in changed.items():
         yield Caution(
-            CautionCode.SETTING_CHANGED, f"{formatting.join_first(list(dict.fromkeys(names)), NAMED)}: {text}"
+            CautionCode.SETTING_CHANGED,
+            f"{formatting.join_first(list(dict.fromkeys(names)), NAMED)}: {text}",
         )
 
 
 def _list_lost_time(judged: JudgedVerdicts) -> Iterator[Caution]:
-    """Yield the runs that lost time outside their step time without being red for it."""
+    """Yield the runs that lost time outside their step time without being red for
+    it."""
     texts = dict.fromkeys(
         f"{judgement.baseline.key.id}: {phrase(note)}"
         for judgement in judged.judgements
@@ -238,7 +334,9 @@ def _list_lost_time(judged: JudgedVerdicts) -> Iterator[Caution]:
         yield Caution(CautionCode.TIME_LOST, text)
 
 
-def _select_in_force(judgement: Judgement, catalog: Catalog, session: JudgedSession) -> list[Acknowledgement]:
+def _select_in_force(
+    judgement: Judgement, catalog: Catalog, session: JudgedSession
+) -> list[Acknowledgement]:
     from pytest_llmbench.judge.acknowledged import select_covering
 
     if not any(note.code is NoteCode.ACKNOWLEDGED for note in judgement.notes):
@@ -248,7 +346,8 @@ def _select_in_force(judgement: Judgement, catalog: Catalog, session: JudgedSess
 
 
 def _list_baseline_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
-    """Yield how far recorded baselines are above the published ones, and how far they may drift."""
+    """Yield how far recorded baselines are above the published ones, and how far they
+    may drift."""
     ratios = {
         baseline.key.id: baseline.step_seconds / baseline.published_seconds
         for baseline in judged.recorded
@@ -259,47 +358,80 @@ def _list_baseline_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
         slowest = max(far, key=lambda name: far[name])
         more = f" and {len(far) - 1} more" if len(far) > 1 else ""
         slower = f"{(far[slowest] - 1) * 100:.0f} % slower than published"
-        text = f"recorded baselines are up to {slower}: {slowest}{more}" if more else f"recorded {slower}: {slowest}"
+        text = (
+            f"recorded baselines are up to {slower}: {slowest}{more}"
+            if more
+            else f"recorded {slower}: {slowest}"
+        )
         yield Caution(CautionCode.RECORDED_SLOWER, text)
     yield from _list_moved_baselines(judged)
-    budgets = {select_drift_budget(judged.settings, baseline) for baseline in judged.recorded}
+    budgets = {
+        select_drift_budget(judged.settings, baseline) for baseline in judged.recorded
+    }
     if budgets and max(budgets) > DRIFT_BUDGET:
         has_option = judged.settings.drift_budget is not None
-        origin = judged.get_origin("--llmb-drift-budget") if has_option else "baseline file"
+        origin = (
+            judged.get_origin("--llmb-drift-budget") if has_option else "baseline file"
+        )
         usual = f"not {_format_percent(DRIFT_BUDGET)}"
-        yield Caution(CautionCode.DRIFT_BUDGET, f"drift budget {_format_percent(max(budgets))}, {usual} ({origin})")
+        yield Caution(
+            CautionCode.DRIFT_BUDGET,
+            f"drift budget {_format_percent(max(budgets))}, {usual} ({origin})",
+        )
 
 
 def _list_moved_baselines(judged: JudgedVerdicts) -> Iterator[Caution]:
-    """Yield how far accepted values of recorded baselines lie above the first ones, if by more than the budget."""
+    """Yield how far accepted values of recorded baselines lie above the first ones, if
+    by more than the budget."""
     moved = {
         baseline.key.id: recording.trimmed_mean_seconds / origin.seconds
         for baseline in judged.recorded
         if (recording := baseline.recording) is not None
         and (origin := find_starting_value(recording)) != find_reference(recording)
-        and is_beyond(recording.trimmed_mean_seconds, origin, select_drift_budget(judged.settings, baseline))
+        and is_beyond(
+            recording.trimmed_mean_seconds,
+            origin,
+            select_drift_budget(judged.settings, baseline),
+        )
     }
     if moved:
         furthest = max(moved, key=lambda name: moved[name])
         more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
         change = formatting.format_difference(moved[furthest])
-        yield Caution(CautionCode.RECORDED_MOVED, f"recorded values moved {change} since the first: {furthest}{more}")
+        yield Caution(
+            CautionCode.RECORDED_MOVED,
+            f"recorded values moved {change} since the first: {furthest}{more}",
+        )
 
 
 def _list_settings_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
-    """Yield the options that let pass what the defaults would not, and those that nobody typed for this session."""
+    """Yield the options that let pass what the defaults would not, and those that
+    nobody typed for this session."""
     for code, text in _describe_options(judged.settings, judged).items():
         if text:
             yield Caution(code, f"{text} ({judged.get_origin(f'--llmb-{code}')})")
     for flag in judged.settings.overridden:
-        key = judged.settings.origins.get(name_destination(flag), name_destination(flag))
-        yield Caution(CautionCode.OVERRIDDEN, f"{key} is replaced by {judged.get_origin(flag)}")
+        key = judged.settings.origins.get(
+            name_destination(flag), name_destination(flag)
+        )
+        yield Caution(
+            CautionCode.OVERRIDDEN, f"{key} is replaced by {judged.get_origin(flag)}"
+        )
 
 
-def _describe_options(settings: Settings, judged: JudgedVerdicts) -> dict[CautionCode, str]:
-    """Return what is said of each option, whose name is the code; empty where there is nothing to say."""
-    release, since, window = settings.baseline_release, settings.since, settings.repeat_window
-    passes = settings.improvement == "pass" and judged.is_given("--llmb-improvement")  # the default is not so lenient
+def _describe_options(
+    settings: Settings, judged: JudgedVerdicts
+) -> dict[CautionCode, str]:
+    """Return what is said of each option, whose name is the code; empty where there is
+    nothing to say."""
+    release, since, window = (
+        settings.baseline_release,
+        settings.since,
+        settings.repeat_window,
+    )
+    passes = settings.improvement == "pass" and judged.is_given(
+        "--llmb-improvement"
+    )  # the default is not so lenient
     varies = settings.assumed_cv != ASSUMED_CV
     listed = (
         f"unmatched runs fail nothing, {judged.unmatched} of them"
@@ -308,15 +440,25 @@ def _describe_options(settings: Settings, judged: JudgedVerdicts) -> dict[Cautio
     )
     return {
         CautionCode.UNMATCHED: listed if settings.unmatched == "list" else "",
-        CautionCode.INCONCLUSIVE: "INCONCLUSIVE is skipped" if settings.inconclusive == "skip" else "",
+        CautionCode.INCONCLUSIVE: "INCONCLUSIVE is skipped"
+        if settings.inconclusive == "skip"
+        else "",
         CautionCode.IMPROVEMENT: "improvements pass, however large" if passes else "",
-        CautionCode.BASELINE_RELEASE: f"judged against release {release}" if release else "",
-        CautionCode.ASSUMED_CV: f"assumed variation {_format_percent(settings.assumed_cv)}, not 1 %" if varies else "",
+        CautionCode.BASELINE_RELEASE: f"judged against release {release}"
+        if release
+        else "",
+        CautionCode.ASSUMED_CV: f"assumed variation {_format_percent(settings.assumed_cv)}, not 1 %"
+        if varies
+        else "",
         **_drop_typed(
             judged,
             {
-                CautionCode.AGAINST: "recorded baselines are not looked at" if _ignores_recorded(judged) else "",
-                CautionCode.SINCE: f"runs before {since:%Y-%m-%d} left out" if since else "",
+                CautionCode.AGAINST: "recorded baselines are not looked at"
+                if _ignores_recorded(judged)
+                else "",
+                CautionCode.SINCE: f"runs before {since:%Y-%m-%d} left out"
+                if since
+                else "",
                 CautionCode.REPEAT_WINDOW: f"runs within {formatting.format_age(window)} are averaged"
                 if window
                 else "",
@@ -325,62 +467,101 @@ def _describe_options(settings: Settings, judged: JudgedVerdicts) -> dict[Cautio
     }
 
 
-def _drop_typed(judged: JudgedVerdicts, texts: dict[CautionCode, str]) -> dict[CautionCode, str]:
+def _drop_typed(
+    judged: JudgedVerdicts, texts: dict[CautionCode, str]
+) -> dict[CautionCode, str]:
     """Return what is said of options only where nobody typed them."""
-    return {code: text for code, text in texts.items() if not judged.get_origin(f"--llmb-{code}").typed}
+    return {
+        code: text
+        for code, text in texts.items()
+        if not judged.get_origin(f"--llmb-{code}").typed
+    }
 
 
 def _ignores_recorded(judged: JudgedVerdicts) -> bool:
-    there = any(recipe.kind is BaselineKind.RECORDED for recipe in judged.catalog.recipes)
-    return there and not judged.settings.certify and judged.settings.against == "published"
+    there = any(
+        recipe.kind is BaselineKind.RECORDED for recipe in judged.catalog.recipes
+    )
+    return (
+        there and not judged.settings.certify and judged.settings.against == "published"
+    )
 
 
 def _format_percent(fraction: float) -> str:
     return f"{fraction * 100:.4g} %"
 
 
-# --- what was not judged ----------------------------------------------------------------------------------
+# --- what was not judged --------------------------------------------------------------
 
 
-def _list_outcome_cautions(configurations: Sequence[ConfigurationOutcome], session: JudgedSession) -> Iterator[Caution]:
+def _list_outcome_cautions(
+    configurations: Sequence[ConfigurationOutcome], session: JudgedSession
+) -> Iterator[Caution]:
     """Yield what was selected and has no verdict."""
     stale = sum(outcome.reason == Reason.TOO_OLD for outcome in configurations)
-    origin, limit = find_origin(session.settings.origins, "--llmb-max-age"), session.settings.max_age
+    origin, limit = (
+        find_origin(session.settings.origins, "--llmb-max-age"),
+        session.settings.max_age,
+    )
     if stale and limit and origin and not origin.typed:
-        yield Caution(CautionCode.MAX_AGE, f"{stale} stale, older than {formatting.format_age(limit)} ({origin})")
-    if session.unjudged and not any(caution.code is CautionCode.SKIPPED_ITEMS for caution in session.noticed):
-        names = sorted(formatting.get_item_id(nodeid) or nodeid for nodeid in session.unjudged)
+        yield Caution(
+            CautionCode.MAX_AGE,
+            f"{stale} stale, older than {formatting.format_age(limit)} ({origin})",
+        )
+    if session.unjudged and not any(
+        caution.code is CautionCode.SKIPPED_ITEMS for caution in session.noticed
+    ):
+        names = sorted(
+            formatting.get_item_id(nodeid) or nodeid for nodeid in session.unjudged
+        )
         items = formatting.count_noun(len(names), "item")
-        yield Caution(CautionCode.SKIPPED_ITEMS, f"{items} skipped before a verdict: {formatting.join_first(names, 1)}")
+        yield Caution(
+            CautionCode.SKIPPED_ITEMS,
+            f"{items} skipped before a verdict: {formatting.join_first(names, 1)}",
+        )
     yield from _list_without_verdict(configurations)
 
 
-def _list_without_verdict(configurations: Sequence[ConfigurationOutcome]) -> Iterator[Caution]:
-    """Yield the configurations without a verdict: the user's own by name, the documented ones without a run together,
-    the others counted."""
+def _list_without_verdict(
+    configurations: Sequence[ConfigurationOutcome],
+) -> Iterator[Caution]:
+    """Yield the configurations without a verdict: the user's own by name, the
+    documented ones without a run together, the others counted."""
     from pytest_llmbench.report.verdicts import count_documented, list_documented_absent
 
-    absences = {outcome.id: absence for outcome in configurations if (absence := _describe_absence(outcome))}
+    absences = {
+        outcome.id: absence
+        for outcome in configurations
+        if (absence := _describe_absence(outcome))
+    }
     yield from name_without_verdict(configurations, absences)
     together = list_documented_absent(configurations)
     if together:
         yield Caution(CautionCode.WITHOUT_VERDICT, count_documented(together))
-    named = {outcome.id for outcome in (*together, *filter(attrgetter("own"), configurations))}
+    named = {
+        outcome.id
+        for outcome in (*together, *filter(attrgetter("own"), configurations))
+    }
     others = Counter(absence for name, absence in absences.items() if name not in named)
     if others:
-        counts = ", ".join(f"{number} {name}" for name, number in sorted(others.items()))
+        counts = ", ".join(
+            f"{number} {name}" for name, number in sorted(others.items())
+        )
         text = f"{others.total()} of {len(configurations)} selected have no verdict: {counts}"
         yield Caution(CautionCode.WITHOUT_VERDICT, text)
 
 
 def _describe_absence(outcome: ConfigurationOutcome) -> str:
-    """Return what a configuration has in the place of a verdict; empty where it is judged, red, or not to be judged."""
-    unknown = outcome.status == "passed" and outcome.overruled in NO_VERDICT  # a test that did not ask
+    """Return what a configuration has in the place of a verdict; empty where it is
+    judged, red, or not to be judged."""
+    unknown = (
+        outcome.status == "passed" and outcome.overruled in NO_VERDICT
+    )  # a test that did not ask
     skipped = outcome.status == "skipped" and outcome.reason != Reason.PURPOSE_DONE
     return outcome.overruled or outcome.verdict if unknown or skipped else ""
 
 
-# --- what was not looked at: left out by the selection, deselected by somebody's word, or not come to ------
+# --- what was not looked at: left out by the selection, deselected by somebody's word,
 
 
 def restore_selection(plain: Mapping[str, Any]) -> Selection:
@@ -388,17 +569,36 @@ def restore_selection(plain: Mapping[str, Any]) -> Selection:
     return Selection(**plain)
 
 
-def list_subjects(results: SessionResults, settings: Settings, failing: Collection[UnmatchedRun]) -> dict[Subject, str]:
-    """Return everything of which something was found, whether it was selected or not: what is red with its verdict and
-    id, all else with an empty text. A recording has nothing red."""
-    with_run = (result for result in results.configurations.values() if result.judgement.measurement is not None)
+def list_subjects(
+    results: SessionResults, settings: Settings, failing: Collection[UnmatchedRun]
+) -> dict[Subject, str]:
+    """Return everything of which something was found, whether it was selected or not:
+    what is red with its verdict and id, all else with an empty text. A recording has
+    nothing red."""
+    with_run = (
+        result
+        for result in results.configurations.values()
+        if result.judgement.measurement is not None
+    )
     labels = {(TEST, result.case.id): "" for result in with_run}
-    labels |= {_make_subject(check): f"{check.kind} {check.id}" if check.failed else "" for check in results.checks}
+    labels |= {
+        _make_subject(check): f"{check.kind} {check.id}" if check.failed else ""
+        for check in results.checks
+    }
     if settings.record is not None:
         return labels
-    red = {result.case.id: str(result.judgement.verdict) for result in find_red_results(results, settings)}
-    labels |= {(TEST, identifier): f"{verdict} {identifier}" for identifier, verdict in red.items()}
-    return labels | {("test_unmatched_run", stray.id): f"{stray.reason.upper()} {stray.id}" for stray in failing}
+    red = {
+        result.case.id: str(result.judgement.verdict)
+        for result in find_red_results(results, settings)
+    }
+    labels |= {
+        (TEST, identifier): f"{verdict} {identifier}"
+        for identifier, verdict in red.items()
+    }
+    return labels | {
+        ("test_unmatched_run", stray.id): f"{stray.reason.upper()} {stray.id}"
+        for stray in failing
+    }
 
 
 def _make_subject(check: Check) -> Subject:
@@ -406,41 +606,84 @@ def _make_subject(check: Check) -> Subject:
 
 
 def tell_left_out(
-    selection: Selection, ran: Collection[str], skipped: Collection[str], seen: Mapping[Subject, str], by: str
+    selection: Selection,
+    ran: Collection[str],
+    skipped: Collection[str],
+    seen: Mapping[Subject, str],
+    by: str,
 ) -> Iterator[Caution]:
     """Yield what a session did not look at, of what was `seen`.
 
-    `ran` and `skipped` are node ids, the last of items that ended before there was a verdict. `by` names the options
-    that select, empty where they chose what to launch or to record, and only what is red needs a word.
+    `ran` and `skipped` are node ids, the last of items that ended before there was a
+    verdict. `by` names the options that select, empty where they chose what to launch
+    or to record, and only what is red needs a word.
     """
     not_run = selection.list_without(ran)
-    unjudged = set(selection.list_without([node for node in ran if node not in skipped])).difference(not_run)
+    unjudged = set(
+        selection.list_without([node for node in ran if node not in skipped])
+    ).difference(not_run)
     parts = (
         (CautionCode.NOT_RUN, "did not run", not_run, False),
         (CautionCode.SKIPPED_ITEMS, "skipped before a verdict", unjudged, True),
-        (CautionCode.DESELECTED, "deselected by --deselect, a conftest or a plugin", selection.deselected, False),
-        (CautionCode.LEFT_OUT, f"left out by {by or 'the selection'}", selection.left_out, not by),
+        (
+            CautionCode.DESELECTED,
+            "deselected by --deselect, a conftest or a plugin",
+            selection.deselected,
+            False,
+        ),
+        (
+            CautionCode.LEFT_OUT,
+            f"left out by {by or 'the selection'}",
+            selection.left_out,
+            not by,
+        ),
     )
     for code, what, subjects, only_red in parts:
         labels = [seen[subject] for subject in sorted(subjects) if subject in seen]
         red = list(filter(None, labels))
         if red or (labels and not only_red):
-            named = f"{len(red)} red: {formatting.join_first(red, NAMED)}" if red else "none red"
-            yield Caution(code, formatting.escape(f"{what}: {formatting.count_noun(len(labels), 'item')}, {named}"))
+            named = (
+                f"{len(red)} red: {formatting.join_first(red, NAMED)}"
+                if red
+                else "none red"
+            )
+            yield Caution(
+                code,
+                formatting.escape(
+                    f"{what}: {formatting.count_noun(len(labels), 'item')}, {named}"
+                ),
+            )
 
 
-def tell_newer(results: SessionResults, selection: Selection, untold: Iterable[UnmatchedRun]) -> Iterator[Caution]:
-    """Yield the runs that have no item, and that may be newer runs of what is selected."""
-    names = (name for test, name in chain.from_iterable(selection.kept.values()) if test == TEST)
+def tell_newer(
+    results: SessionResults, selection: Selection, untold: Iterable[UnmatchedRun]
+) -> Iterator[Caution]:
+    """Yield the runs that have no item, and that may be newer runs of what is
+    selected."""
+    names = (
+        name
+        for test, name in chain.from_iterable(selection.kept.values())
+        if test == TEST
+    )
     measured = {
-        results.configurations[name].case.key: results.configurations[name].judgement.measurement for name in names
+        results.configurations[name].case.key: results.configurations[
+            name
+        ].judgement.measurement
+        for name in names
     }
-    judged = {key: measurement.run.started if measurement else None for key, measurement in measured.items()}
+    judged = {
+        key: measurement.run.started if measurement else None
+        for key, measurement in measured.items()
+    }
 
     def may_be_newer(stray: UnmatchedRun) -> bool:
-        return any(key in judged and _is_newer(stray, judged[key]) for key in stray.about)
+        return any(
+            key in judged and _is_newer(stray, judged[key]) for key in stray.about
+        )
 
-    newer = [f"{stray.reason.upper()} {stray.id}" for stray in untold if may_be_newer(stray)]
+    newer = [
+        f"{stray.reason.upper()} {stray.id}" for stray in untold if may_be_newer(stray)
+    ]
     if newer:
         text = f"not judged, and perhaps newer than what was: {formatting.join_first(newer, NAMED)}"
         yield Caution(CautionCode.NEWER_RUN, formatting.escape(text))

@@ -1,4 +1,5 @@
-"""What is known of a run that matches no baseline: each value with what says it, and what is said in two ways."""
+"""What is known of a run that matches no baseline: each value with what says it, and
+what is said in two ways."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ from dataclasses import dataclass, fields
 from pytest_llmbench.core.baseline_records import Parallelism
 from pytest_llmbench.core.log_records import StatedField
 from pytest_llmbench.core.run_records import Run
-from pytest_llmbench.runs.discover.run_facts import BATCH_OF_STEPS, RunFact, collect_facts
+from pytest_llmbench.runs.discover.run_facts import (
+    BATCH_OF_STEPS,
+    RunFact,
+    collect_facts,
+)
 
 UNKNOWN = "unknown"
 UNSIZED = "unsized"
@@ -28,11 +33,31 @@ STATED = {
 NEEDED = ("gpu", "dtype", "gpus", "global_batch_size", "sequence_length")
 """What decides how fast a run is, and should be said by something."""
 
-_PRECISIONS = {"bfloat16": "bf16", "bf16": "bf16", "float16": "fp16", "fp16": "fp16", "float32": "fp32"}
-_RECIPES = {"fp8_recipe: tensorwise": "cs", "fp8_recipe: mxfp8": "mx", "fp8_recipe: blockwise": "sc"}
-_SIZE = re.compile(r"(?:^|[_/ -])(\d+(?:\.\d+)?[bmt](?:[_-]a\d+(?:\.\d+)?b)?|\d+x\d+(?:\.\d+)?b)(?=$|[_/ .-])")
-_GROUPS = {"tensor": "tp", "pipeline": "pp", "context": "cp", "expert": "ep", "data": "dp"}
-_GROUP = re.compile(r"(tensor|pipeline|context|expert|data)[-_ ](?:model[-_ ])?parallel[-_ ]size: (\d{1,7})")
+_PRECISIONS = {
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "float16": "fp16",
+    "fp16": "fp16",
+    "float32": "fp32",
+}
+_RECIPES = {
+    "fp8_recipe: tensorwise": "cs",
+    "fp8_recipe: mxfp8": "mx",
+    "fp8_recipe: blockwise": "sc",
+}
+_SIZE = re.compile(
+    r"(?:^|[_/ -])(\d+(?:\.\d+)?[bmt](?:[_-]a\d+(?:\.\d+)?b)?|\d+x\d+(?:\.\d+)?b)(?=$|[_/ .-])"
+)
+_GROUPS = {
+    "tensor": "tp",
+    "pipeline": "pp",
+    "context": "cp",
+    "expert": "ep",
+    "data": "dp",
+}
+_GROUP = re.compile(
+    r"(tensor|pipeline|context|expert|data)[-_ ](?:model[-_ ])?parallel[-_ ]size: (\d{1,7})"
+)
 _AXIS = re.compile(r"(?<![a-z_])(pp|cp|tp|ep|etp|dp_replicate|dp_shard)=(\d{1,7})")
 _GENERIC = re.compile(
     r"(?:logs?|outs?|outputs?|results?|runs?|train(?:ing)?|trainer|experiments?|slurm|stdout|stderr|jobs?|main|test|nemo"
@@ -47,7 +72,8 @@ _OPEN = re.compile(r"[#*](?:[tz:.-]*[#*])*z?(?![a-z])|[#*]")
 
 @dataclass(frozen=True, slots=True)
 class StatedNames:
-    """The names that the user states for runs of no known configuration; "" if not stated."""
+    """The names that the user states for runs of no known configuration; "" if not
+    stated."""
 
     model: str = ""
     size: str = ""
@@ -60,7 +86,8 @@ NO_NAMES = StatedNames()
 
 @dataclass(frozen=True, slots=True)
 class DescribedRun:
-    """The values of a run by field, where they were taken from, and what its sources contradict each other about."""
+    """The values of a run by field, where they were taken from, and what its sources
+    contradict each other about."""
 
     values: Mapping[str, str]
     taken: tuple[str, ...]
@@ -73,7 +100,8 @@ class DescribedRun:
         return self.values.get(field, default)
 
     def get_number(self, field: str) -> int | None:
-        """Return a whole number above 0, None for what nothing says and for what is none."""
+        """Return a whole number above 0, None for what nothing says and for what is
+        none."""
         text = self.values.get(field, "").replace(",", "").removesuffix(".0")
         return int(text) or None if text.isdecimal() and len(text) < 10 else None
 
@@ -82,30 +110,58 @@ class DescribedRun:
         return [field.replace("_", " ") for field in NEEDED if field not in self.values]
 
     def summarise(self) -> str:
-        """Return sizes in few letters, to tell two configurations of one model apart: `gbs96-mbs3-seq2048-tp2`."""
-        shown = {"global_batch_size": "gbs", "micro_batch_size": "mbs", "sequence_length": "seq"}
+        """Return sizes in few letters, to tell two configurations of one model apart:
+        `gbs96-mbs3-seq2048-tp2`."""
+        shown = {
+            "global_batch_size": "gbs",
+            "micro_batch_size": "mbs",
+            "sequence_length": "seq",
+        }
         sizes = [(short, self.get_number(field)) for field, short in shown.items()]
-        groups = [(field.name, getattr(self.parallelism, field.name)) for field in fields(Parallelism)]
-        return "-".join(f"{name}{size}" for name, size in (*sizes, *groups) if size and (size > 1 or name == "gbs"))
+        groups = [
+            (field.name, getattr(self.parallelism, field.name))
+            for field in fields(Parallelism)
+        ]
+        return "-".join(
+            f"{name}{size}"
+            for name, size in (*sizes, *groups)
+            if size and (size > 1 or name == "gbs")
+        )
 
 
-def describe_run(run: Run, gpu: str = "", stated: StatedNames = NO_NAMES) -> DescribedRun:
-    """Describe a run by its log, metadata, names, and what the user states, in this order of trust.
+def describe_run(
+    run: Run, gpu: str = "", stated: StatedNames = NO_NAMES
+) -> DescribedRun:
+    """Describe a run by its log, metadata, names, and what the user states, in this
+    order of trust.
 
     `gpu` is the value of --llmb-gpu.
     """
-    facts = {fact.name: fact for fact in collect_facts(run.found, [attempt.log for attempt in run.attempts])}
+    facts = {
+        fact.name: fact
+        for fact in collect_facts(run.found, [attempt.log for attempt in run.attempts])
+    }
     said: dict[str, list[tuple[str, str]]] = {}
-    for field, value, source in (*_read_log(facts), *_read_hints(run), *_read_stated(gpu, stated)):
+    for field, value, source in (
+        *_read_log(facts),
+        *_read_hints(run),
+        *_read_stated(gpu, stated),
+    ):
         said.setdefault(field, []).append((value, source))
     values = {field: pairs[0][0] for field, pairs in said.items()}
     conflicts = [
         f"{field.replace('_', ' ')}: {' but '.join(f'{value} ({source})' for value, source in pairs)}"
         for field, pairs in said.items()
-        if len({value.casefold() for value, _ in pairs}) > 1 and field not in ("recipe", "model", "task")
+        if len({value.casefold() for value, _ in pairs}) > 1
+        and field not in ("recipe", "model", "task")
     ]
-    taken = [f"{field.replace('_', ' ')} {pairs[0][0]} ({pairs[0][1]})" for field, pairs in said.items()]
-    models = [value for field in ("model", "recipe") for value, _ in said.get(field, ())]
+    taken = [
+        f"{field.replace('_', ' ')} {pairs[0][0]} ({pairs[0][1]})"
+        for field, pairs in said.items()
+    ]
+    models = [
+        value for field in ("model", "recipe") for value, _ in said.get(field, ())
+    ]
     return DescribedRun(
         {field: value for field, value in values.items() if field != "model"},
         tuple(taken),
@@ -120,19 +176,34 @@ def _read_log(facts: Mapping[str, RunFact]) -> Iterator[tuple[str, str, str]]:
         fact = next((facts[str(name)] for name in names if str(name) in facts), None)
         if fact is not None:
             yield field, fact.last, fact.source
-    quantized, numbers = (facts.get(str(field)) for field in (StatedField.QUANTIZATION, StatedField.NUMBERS))
-    if quantized and len(quantized.values) == 1 and quantized.last not in ("none", "not fp8"):
-        recipes = [_RECIPES[value] for value in numbers.values if value in _RECIPES] if numbers else []
+    quantized, numbers = (
+        facts.get(str(field))
+        for field in (StatedField.QUANTIZATION, StatedField.NUMBERS)
+    )
+    if (
+        quantized
+        and len(quantized.values) == 1
+        and quantized.last not in ("none", "not fp8")
+    ):
+        recipes = (
+            [_RECIPES[value] for value in numbers.values if value in _RECIPES]
+            if numbers
+            else []
+        )
         yield "dtype", "_".join((quantized.last, *recipes[:1])), quantized.source
     elif numbers and not (quantized and len(quantized.values) > 1):
-        floats = {_PRECISIONS[value] for value in numbers.values if value in _PRECISIONS}
+        floats = {
+            _PRECISIONS[value] for value in numbers.values if value in _PRECISIONS
+        }
         if len(floats) == 1:
             yield "dtype", floats.pop(), numbers.source
     models = facts.get(str(StatedField.MODEL))
     for value in (models.last, *reversed(models.values)) if models else ():
         name = value.rstrip("/").rpartition("/")[2]
         # Optimizers and schedules have names, too; a single one is the model's.
-        if _SIZE.search(name.lower()) or (len(models.values) == 1 and not _is_generic(name) if models else False):
+        if _SIZE.search(name.lower()) or (
+            len(models.values) == 1 and not _is_generic(name) if models else False
+        ):
             yield "model", name, models.source if models else ""
 
 
@@ -149,24 +220,35 @@ def _read_stated(gpu: str, stated: StatedNames) -> Iterator[tuple[str, str, str]
         yield "gpu", gpu, "--llmb-gpu"
 
 
-def _read_layout(facts: Mapping[str, RunFact], values: Mapping[str, str]) -> Parallelism:
+def _read_layout(
+    facts: Mapping[str, RunFact], values: Mapping[str, str]
+) -> Parallelism:
     named = {field.name: values.get(field.name, "") for field in fields(Parallelism)}
-    sizes = {name: int(text) for name, text in named.items() if text.isdecimal() and len(text) < 8}
+    sizes = {
+        name: int(text)
+        for name, text in named.items()
+        if text.isdecimal() and len(text) < 8
+    }
     layout = facts.get(str(StatedField.LAYOUT))
     text = "; ".join(layout.values) if layout else ""
     sizes |= {_GROUPS[name]: int(size) for name, size in _GROUP.findall(text)}
     axes = {name: int(size) for name, size in _AXIS.findall(text)}
     if axes:
         sizes["dp"] = axes.pop("dp_replicate", 1) * axes.pop("dp_shard", 1)
-    return Parallelism(**{name: size for name, size in (sizes | axes).items() if size > 0})
+    return Parallelism(
+        **{name: size for name, size in (sizes | axes).items() if size > 0}
+    )
 
 
 def name_model(described: DescribedRun, path: str, dialect: str) -> tuple[str, str]:
-    """Return a name for the model of a run and its size: from what is said of it, else from its folders or its log."""
+    """Return a name for the model of a run and its size: from what is said of it, else
+    from its folders or its log."""
     size = described.values.get("size", "")
     for text in (*described.models, *_list_names(path)):
         found = _SIZE.search(text.lower())
-        name = _make_slug(text.lower()[: found.start()] if found and found.start() else text)
+        name = _make_slug(
+            text.lower()[: found.start()] if found and found.start() else text
+        )
         size = size or (_make_slug(found[1]) if found else "")
         if name:
             return name, size or UNSIZED
@@ -174,7 +256,8 @@ def name_model(described: DescribedRun, path: str, dialect: str) -> tuple[str, s
 
 
 def _list_names(path: str) -> Sequence[str]:
-    """Return the names of a pattern that may say what is trained: the innermost folder first, the log's own last."""
+    """Return the names of a pattern that may say what is trained: the innermost folder
+    first, the log's own last."""
     *folders, log = path.split("/")
     names = (*reversed(folders), log.partition(".")[0])
     return [name for name in names if not _is_generic(name)]
@@ -186,6 +269,7 @@ def _is_generic(name: str) -> bool:
 
 
 def _make_slug(text: str) -> str:
-    """Return a text as the name of a recipe or size may be written; empty where nothing is left of it."""
+    """Return a text as the name of a recipe or size may be written; empty where nothing
+    is left of it."""
     left = _OPEN.sub("_", text.lower())
     return re.sub(r"[^a-z0-9.+]+", "_", left)[:60].strip("_.+-")

@@ -1,7 +1,9 @@
-"""Baselines for runs that match none: one for each configuration that logs, names and metadata tell apart.
+"""Baselines for runs that match none: one for each configuration that logs, names and
+metadata tell apart.
 
-Runs are of one configuration where they lie at one place and say the same of themselves. A draft matches exactly these
-again: at another place, or saying anything else, a run is of no baseline, and not judged by a wrong one.
+Runs are of one configuration where they lie at one place and say the same of
+themselves. A draft matches exactly these again: at another place, or saying anything
+else, a run is of no baseline, and not judged by a wrong one.
 """
 
 from __future__ import annotations
@@ -39,7 +41,14 @@ from pytest_llmbench.runs.measure.attempts import Choice, choose_segment
 from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, count_own_steps
 from pytest_llmbench.runs.measure.window import choose_window
 from pytest_llmbench.session.catalog import Catalog
-from pytest_llmbench.session.described_run import NO_NAMES, UNKNOWN, DescribedRun, StatedNames, describe_run, name_model
+from pytest_llmbench.session.described_run import (
+    NO_NAMES,
+    UNKNOWN,
+    DescribedRun,
+    StatedNames,
+    describe_run,
+    name_model,
+)
 from pytest_llmbench.session.settings import Settings
 
 OWN = "own"
@@ -48,7 +57,8 @@ OWN = "own"
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A baseline without a value yet, the runs that it is of, and what is said of it."""
+    """A baseline without a value yet, the runs that it is of, and what is said of
+    it."""
 
     recipe: Recipe
     runs: tuple[Run, ...]
@@ -62,7 +72,8 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """The drafts of a session, and the runs that none was made for, each with the reason."""
+    """The drafts of a session, and the runs that none was made for, each with the
+    reason."""
 
     drafts: tuple[Draft, ...]
     refused: tuple[str, ...]
@@ -87,21 +98,34 @@ class Drafts:
     def add_to(self, catalog: Catalog) -> Catalog:
         """Return a catalog with the drafts."""
         own = {draft.baseline.key: (draft.baseline,) for draft in self.drafts}
-        return replace(catalog, recipes=(*catalog.recipes, *self.recipes), baselines={**catalog.baselines, **own})
+        return replace(
+            catalog,
+            recipes=(*catalog.recipes, *self.recipes),
+            baselines={**catalog.baselines, **own},
+        )
 
     def identify(self, runs: Iterable[Run]) -> tuple[Run, ...]:
         """Return runs, those of a draft as runs of its configuration."""
-        keys = {id(run): draft.baseline.key for draft in self.drafts for run in draft.runs}
+        keys = {
+            id(run): draft.baseline.key for draft in self.drafts for run in draft.runs
+        }
         because = "a baseline was drafted from it"
         return tuple(
-            replace(run, identity=Identity(keys[id(run)], because)) if id(run) in keys else run for run in runs
+            replace(run, identity=Identity(keys[id(run)], because))
+            if id(run) in keys
+            else run
+            for run in runs
         )
 
 
 def draft_baselines(
-    runs: Sequence[Run], settings: Settings, catalog: Catalog, stated: StatedNames = NO_NAMES
+    runs: Sequence[Run],
+    settings: Settings,
+    catalog: Catalog,
+    stated: StatedNames = NO_NAMES,
 ) -> Drafts:
-    """Return baselines for the runs that match none; a run that may be of one that there is gets no other."""
+    """Return baselines for the runs that match none; a run that may be of one that
+    there is gets no other."""
     groups: dict[tuple[str, RunMatch], list[Run]] = defaultdict(list)
     refused = []
     for run in runs:
@@ -117,7 +141,9 @@ def draft_baselines(
     drafts = []
     for (dialect, match), of_group in groups.items():
         described = describe_run(of_group[0], settings.gpu, stated)
-        baseline = _make_baseline(of_group, dialect, match, described, _list_peaks(catalog))
+        baseline = _make_baseline(
+            of_group, dialect, match, described, _list_peaks(catalog)
+        )
         baseline = _name_apart(baseline, described, taken)
         taken[baseline.key] = baseline
         drafts.append(_make_draft(baseline, of_group, described))
@@ -125,11 +151,13 @@ def draft_baselines(
 
 
 def add_recorded(catalog: Catalog, directory: Path) -> Catalog:
-    """Return a catalog with what was drafted and recorded in a folder before: its runs are recorded under their names,
-    and no name is given twice."""
+    """Return a catalog with what was drafted and recorded in a folder before: its runs
+    are recorded under their names, and no name is given twice."""
     try:
         recipes = read_recipes([directory]) if directory.is_dir() else ()
-    except BaselineError:  # the folder is empty; or writing there will say what is wrong
+    except (
+        BaselineError
+    ):  # the folder is empty; or writing there will say what is wrong
         return catalog
     own = {
         baseline.key: (baseline,)
@@ -137,17 +165,28 @@ def add_recorded(catalog: Catalog, directory: Path) -> Catalog:
         for baseline in recipe.baselines
         if baseline.match and baseline.key not in catalog.baselines
     }
-    added = tuple(recipe for recipe in recipes if any(baseline.key in own for baseline in recipe.baselines))
-    return replace(catalog, recipes=(*catalog.recipes, *added), baselines={**catalog.baselines, **own})
+    added = tuple(
+        recipe
+        for recipe in recipes
+        if any(baseline.key in own for baseline in recipe.baselines)
+    )
+    return replace(
+        catalog,
+        recipes=(*catalog.recipes, *added),
+        baselines={**catalog.baselines, **own},
+    )
 
 
 def _list_alike(drafts: Sequence[Draft]) -> Iterator[str]:
-    """Yield drafts that only a number in their place tells apart: nobody knows whether that is one of a run."""
+    """Yield drafts that only a number in their place tells apart: nobody knows whether
+    that is one of a run."""
     alike: dict[tuple[object, ...], list[str]] = defaultdict(list)
     for draft in drafts:
         match = draft.baseline.match
         if match is not None:
-            alike[re.sub(r"\d+", "#", match.path), match.says].append(draft.baseline.key.id)
+            alike[re.sub(r"\d+", "#", match.path), match.says].append(
+                draft.baseline.key.id
+            )
     for (path, _), ids in alike.items():
         if len(ids) > 1:
             yield f"{join_first(ids)} differ in a number of their place only: for runs of one write `path: {path}`"
@@ -155,7 +194,8 @@ def _list_alike(drafts: Sequence[Draft]) -> Iterator[str]:
 
 def _explain_refusal(run: Run) -> str:
     """Return why no baseline is drafted from a run; empty where one is."""
-    # Of the rows of a table a run is own where nobody says which one it is of: the gate need not wait for that.
+    # Of the rows of a table a run is own where nobody says which one it is of: the gate
+    # need not wait for that.
     others = [key for key in run.identity.candidates if key.recipe != MEGATRON_BRIDGE]
     if others and not run.identity.fits_none:
         return run.identity.because
@@ -170,15 +210,25 @@ def _explain_refusal(run: Run) -> str:
 
 
 def _find_dialect(logs: Sequence[ParsedLog]) -> str:
-    return next((log.dialect for log in reversed(logs) if log.dialect and log.segments), "")
+    return next(
+        (log.dialect for log in reversed(logs) if log.dialect and log.segments), ""
+    )
 
 
 def _make_match(run: Run, logs: Sequence[ParsedLog], settings: Settings) -> RunMatch:
     """Return the place of a run below the given paths, and what it says of itself."""
     parts = list_parts(run.found)
     folder = run.found.attempts[0].log.parent
-    above = max((len(given.parts) for given in settings.logs if given == folder or given in folder.parents), default=0)
-    # A name alone, such as train.log, says too little: the folder that holds it belongs to the place.
+    above = max(
+        (
+            len(given.parts)
+            for given in settings.logs
+            if given == folder or given in folder.parents
+        ),
+        default=0,
+    )
+    # A name alone, such as train.log, says too little: the folder that holds it belongs
+    # to the place.
     below = parts[above:] if len(parts) - above > 1 else parts[-2:]
     facts = collect_facts(run.found, logs)
     path = make_pattern(below, run.found.job_id)
@@ -187,7 +237,9 @@ def _make_match(run: Run, logs: Sequence[ParsedLog], settings: Settings) -> RunM
 
 def _list_peaks(catalog: Catalog) -> dict[tuple[str, str], float]:
     """Return the peaks that the baseline files state, by GPU type and precision."""
-    stated = ((key, baselines[0].peak_tflops) for key, baselines in catalog.baselines.items())
+    stated = (
+        (key, baselines[0].peak_tflops) for key, baselines in catalog.baselines.items()
+    )
     return {(key.gpu, key.dtype): peak for key, peak in stated if not math.isnan(peak)}
 
 
@@ -201,10 +253,22 @@ def _make_baseline(
     choice = _choose_segment(runs)
     recipe, size = name_model(described, match.path, dialect)
     gpu, dtype = described.get_text("gpu"), described.get_text("dtype")
-    key = Key(recipe, size, OWN, gpu, dtype, described.get_number("gpus") or 0, task=described.get_text("task", ""))
+    key = Key(
+        recipe,
+        size,
+        OWN,
+        gpu,
+        dtype,
+        described.get_number("gpus") or 0,
+        task=described.get_text("task", ""),
+    )
     configuration = Configuration(
         key,
-        Architecture("none", described.get_number("sequence_length") or 0, described.get_number("layers") or 0),
+        Architecture(
+            "none",
+            described.get_number("sequence_length") or 0,
+            described.get_number("layers") or 0,
+        ),
         described.parallelism,
         described.get_number("global_batch_size") or 0,
         described.get_number("micro_batch_size"),
@@ -225,14 +289,23 @@ def _make_baseline(
 
 
 def _choose_segment(runs: Sequence[Run]) -> Choice:
-    """Return the part that would be judged of the newest run that did not die, else of the newest run."""
+    """Return the part that would be judged of the newest run that did not die, else of
+    the newest run."""
     chosen = (choose_segment(run.attempts, USUAL_WINDOW, UNKNOWN_STEPS) for run in runs)
-    choices = [choice for choice in chosen if choice is not None and len(choice.segment.steps)]
-    return next((choice for choice in choices if count_own_steps(choice) != UNKNOWN_STEPS), choices[0])
+    choices = [
+        choice for choice in chosen if choice is not None and len(choice.segment.steps)
+    ]
+    return next(
+        (choice for choice in choices if count_own_steps(choice) != UNKNOWN_STEPS),
+        choices[0],
+    )
 
 
-def _name_apart(baseline: Baseline, described: DescribedRun, taken: Mapping[Key, Baseline]) -> Baseline:
-    """Return a baseline whose name no other one has, and whose file measures in one way."""
+def _name_apart(
+    baseline: Baseline, described: DescribedRun, taken: Mapping[Key, Baseline]
+) -> Baseline:
+    """Return a baseline whose name no other one has, and whose file measures in one
+    way."""
     key, head = baseline.key, _get_head(baseline)
     releases = (OWN, *(f"{OWN}-{number}" for number in range(2, len(taken) + 3)))
     of_recipe = [other for other in taken.values() if other.key.recipe == key.recipe]
@@ -240,11 +313,23 @@ def _name_apart(baseline: Baseline, described: DescribedRun, taken: Mapping[Key,
     release = next(
         release
         for release in releases
-        if all(_get_head(other) == head for other in of_recipe if other.key.release == release)
+        if all(
+            _get_head(other) == head
+            for other in of_recipe
+            if other.key.release == release
+        )
     )
     key = replace(key, release=release)
-    variants = ("", described.summarise(), *(f"v{number}" for number in range(2, len(taken) + 3)))
-    key = next(named for variant in variants if (named := replace(key, variant=variant)) not in taken)
+    variants = (
+        "",
+        described.summarise(),
+        *(f"v{number}" for number in range(2, len(taken) + 3)),
+    )
+    key = next(
+        named
+        for variant in variants
+        if (named := replace(key, variant=variant)) not in taken
+    )
     return replace(baseline, configuration=replace(baseline.configuration, key=key))
 
 
@@ -252,7 +337,9 @@ def _get_head(baseline: Baseline) -> tuple[object, ...]:
     return baseline.dialect, baseline.steps, baseline.window[:2]
 
 
-def _make_draft(baseline: Baseline, runs: Sequence[Run], described: DescribedRun) -> Draft:
+def _make_draft(
+    baseline: Baseline, runs: Sequence[Run], described: DescribedRun
+) -> Draft:
     key = baseline.key
     recipe = Recipe(
         name=key.recipe,
@@ -269,12 +356,18 @@ def _make_draft(baseline: Baseline, runs: Sequence[Run], described: DescribedRun
         path=Path(key.recipe, f"{key.release}.yaml"),
     )
     match = baseline.match
-    lines = [f"{key.id}: {count_noun(len(runs), 'run')} at {match.path if match else ''}"]
+    lines = [
+        f"{key.id}: {count_noun(len(runs), 'run')} at {match.path if match else ''}"
+    ]
     lines += [f"  took {join_first(described.taken, 99)}"] if described.taken else []
-    lines += [f"  two things are said of {conflict}" for conflict in described.conflicts]
+    lines += [
+        f"  two things are said of {conflict}" for conflict in described.conflicts
+    ]
     unknown = described.list_unknown()
     if unknown:
-        lines.append(f"  nothing says {', '.join(unknown)}: a run with another one there is not told apart")
+        lines.append(
+            f"  nothing says {', '.join(unknown)}: a run with another one there is not told apart"
+        )
     return Draft(recipe, tuple(runs), tuple(lines))
 
 

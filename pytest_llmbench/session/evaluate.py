@@ -1,4 +1,5 @@
-"""The order of the stages: ingest (discover, parse, identify), measure, judge; and what follows for the items."""
+"""The order of the stages: ingest (discover, parse, identify), measure, judge; and what
+follows for the items."""
 
 from __future__ import annotations
 
@@ -12,7 +13,12 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.baseline_records import Baseline, Key
 from pytest_llmbench.core.judgement_records import Evidence
 from pytest_llmbench.core.outcome_records import Case, Check, Silence
-from pytest_llmbench.core.run_records import Measurement, Run, StoredRun, exclude_same_runs
+from pytest_llmbench.core.run_records import (
+    Measurement,
+    Run,
+    StoredRun,
+    exclude_same_runs,
+)
 from pytest_llmbench.core.runtime import pause_garbage_collection
 from pytest_llmbench.judge.acknowledged import accept_reasons, apply_acknowledgements
 from pytest_llmbench.judge.estimate import estimate_prior
@@ -43,7 +49,12 @@ from pytest_llmbench.session.fleet import (
     with_warnings,
 )
 from pytest_llmbench.session.last_good_runs import with_last_good
-from pytest_llmbench.session.outcomes import JudgedConfigurations, SessionResults, apply_requirements, judge_case
+from pytest_llmbench.session.outcomes import (
+    JudgedConfigurations,
+    SessionResults,
+    apply_requirements,
+    judge_case,
+)
 from pytest_llmbench.session.session_checks import check_anything_judged, make_checks
 from pytest_llmbench.session.settings import DEFAULT_TOLERANCE, Settings
 from pytest_llmbench.session.slow_rank_notes import with_slow_ranks
@@ -70,19 +81,27 @@ def gather(
     tell: Callable[[ReadCounts], None] | None = None,
     history: SessionHistory | None = None,
 ) -> SessionResults:
-    """Discover, read and judge everything under the given paths; `tell` is called with how far reading is.
+    """Discover, read and judge everything under the given paths; `tell` is called with
+    how far reading is.
 
-    The past of a `history` only tells the noise; that of tables is read where they were.
+    The past of a `history` only tells the noise; that of tables is read where they
+    were.
     """
-    # What is made of thousands of runs is kept, and has no cycles: the collector would look at all of it in vain.
+    # What is made of thousands of runs is kept, and has no cycles: the collector would
+    # look at all of it in vain.
     with pause_garbage_collection():
         if settings.record is not None:
             return _evaluate_recorded(settings.record, settings, catalog, now, tell)
         ingested = ingest(settings, catalog, now, tell)
         if ingested.tables and history is not None:
-            keys = {run.identity.key for run in ingested.runs} - {None, *catalog.baselines}
+            keys = {run.identity.key for run in ingested.runs} - {
+                None,
+                *catalog.baselines,
+            }
             history.read(key for key in keys if key is not None)
-        return evaluate_runs(ingested, settings, catalog, now, history.past if history else NO_PAST)
+        return evaluate_runs(
+            ingested, settings, catalog, now, history.past if history else NO_PAST
+        )
 
 
 def _evaluate_recorded(
@@ -92,7 +111,8 @@ def _evaluate_recorded(
     now: datetime,
     tell: Callable[[ReadCounts], None] | None,
 ) -> SessionResults:
-    """Measure runs that are to be recorded, also those that match no baseline: each gets one of its own."""
+    """Measure runs that are to be recorded, also those that match no baseline: each
+    gets one of its own."""
     from pytest_llmbench.session.draft_baselines import add_recorded, draft_baselines
 
     catalog = add_recorded(catalog, directory)
@@ -104,16 +124,22 @@ def _evaluate_recorded(
 
 
 def evaluate_runs(
-    ingested: IngestedRuns, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
+    ingested: IngestedRuns,
+    settings: Settings,
+    catalog: Catalog,
+    now: datetime,
+    past: Past = NO_PAST,
 ) -> SessionResults:
-    """Measure and judge runs that were read; those before `settings.since` only tell the noise.
+    """Measure and judge runs that were read; those before `settings.since` only tell
+    the noise.
 
-    The order of the stages: each configuration is measured and judged by itself, then against what a suite file asks
-    for, then beside all others.
+    The order of the stages: each configuration is measured and judged by itself, then
+    against what a suite file asks for, then beside all others.
     """
     keys = (run.identity.key for run in ingested.runs)
     catalog = add_tables(catalog, ingested.tables, settings).select(keys, settings)
-    # The history knows the original of a copy that lies alone in the folder of this session.
+    # The history knows the original of a copy that lies alone in the folder of this
+    # session.
     runs = mark_past_copies(ingested.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
     # A recording keeps what each of its runs shows besides its step time.
@@ -128,10 +154,15 @@ def evaluate_runs(
         runs_found=len(ingested.runs),
         runs_before_since=len(ingested.runs) - len(current),
         ignored=ingested.ignored,
-        measurements={key: _select_current(per_baseline[0], settings) for key, per_baseline in measured.items()},
+        measurements={
+            key: _select_current(per_baseline[0], settings)
+            for key, per_baseline in measured.items()
+        },
         checks=checks,
         required=frozenset(catalog.required_runs),
-        remarks=tuple(_list_remarks(judged, settings, catalog)) if settings.record is None else (),
+        remarks=tuple(_list_remarks(judged, settings, catalog))
+        if settings.record is None
+        else (),
         tables=ingested.tables,
         on_demand=catalog.on_demand,
         own=catalog.own,
@@ -141,24 +172,37 @@ def evaluate_runs(
 
 
 def _find_silences(judged: JudgedConfigurations, now: datetime) -> tuple[Silence, ...]:
-    return find_silences({key: list_starts(evidence) for key, (_, evidence) in judged.newest.items()}, now)
+    return find_silences(
+        {key: list_starts(evidence) for key, (_, evidence) in judged.newest.items()},
+        now,
+    )
 
 
-def _list_remarks(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[str]:
+def _list_remarks(
+    judged: JudgedConfigurations, settings: Settings, catalog: Catalog
+) -> Iterator[str]:
     yield from find_unneeded(judged, catalog.acknowledged)
     if not settings.asked:  # who selects by name is told of what was selected
         yield from filter(None, [catalog.describe_unasked()])
 
 
 def add_fleet_findings(
-    judged: JudgedConfigurations, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
+    judged: JudgedConfigurations,
+    settings: Settings,
+    catalog: Catalog,
+    now: datetime,
+    past: Past = NO_PAST,
 ) -> tuple[JudgedConfigurations, tuple[Check, ...]]:
-    """Return the results with what only all of them, and their daily runs, show; and the items that are about that."""
+    """Return the results with what only all of them, and their daily runs, show; and
+    the items that are about that."""
     previous = find_previous_runs(judged)
     judged = with_warnings(with_shift(judged, find_fleet_shift(judged, previous)))
-    # A recording and a certificate accept no change: the one is the new level, the other rests on the published one.
+    # A recording and a certificate accept no change: the one is the new level, the
+    # other rests on the published one.
     accepts = settings.record is None and not settings.certify
-    judged = with_changes(judged, previous, catalog.acknowledged if accepts else (), now)
+    judged = with_changes(
+        judged, previous, catalog.acknowledged if accepts else (), now
+    )
     if settings.record is None:
         judged = with_slow_ranks(with_last_good(judged, settings, past), settings)
     checks = make_checks if settings.record is None else check_anything_judged
@@ -166,94 +210,155 @@ def add_fleet_findings(
 
 
 def _is_before(run: Run, settings: Settings) -> bool:
-    return settings.since is not None and run.started is not None and run.started < settings.since
+    return (
+        settings.since is not None
+        and run.started is not None
+        and run.started < settings.since
+    )
 
 
-def _select_current(measurements: Sequence[Measurement], settings: Settings) -> tuple[Measurement, ...]:
-    return tuple(measurement for measurement in measurements if not _is_before(measurement.run, settings))
+def _select_current(
+    measurements: Sequence[Measurement], settings: Settings
+) -> tuple[Measurement, ...]:
+    return tuple(
+        measurement
+        for measurement in measurements
+        if not _is_before(measurement.run, settings)
+    )
 
 
 def measure_runs(
-    runs: Sequence[Run], catalog: Catalog, now: datetime, judged: str = "newest", settings: Settings | None = None
+    runs: Sequence[Run],
+    catalog: Catalog,
+    now: datetime,
+    judged: str = "newest",
+    settings: Settings | None = None,
 ) -> Measured:
-    """Return what runs, newest first, measured against the baselines of their configurations.
+    """Return what runs, newest first, measured against the baselines of their
+    configurations.
 
-    Of the older ones it is the step time only, unless `judged` says that each is judged in an item of its own. The
-    tolerance of a baseline is that of `settings`, if they are given.
+    Of the older ones it is the step time only, unless `judged` says that each is judged
+    in an item of its own. The tolerance of a baseline is that of `settings`, if they
+    are given.
     """
     by_key: dict[Key, list[Run]] = defaultdict(list)
     for run in runs:
         if run.identity.key is not None:
             by_key[run.identity.key].append(run)
     measured = {
-        key: tuple(tuple(_measure_each(by_key[key], baseline, now, judged, settings)) for baseline in baselines)
+        key: tuple(
+            tuple(_measure_each(by_key[key], baseline, now, judged, settings))
+            for baseline in baselines
+        )
         for key, baselines in catalog.baselines.items()
     }
     return _with_scaling(measured, catalog)
 
 
 def _measure_each(
-    runs: Sequence[Run], baseline: Baseline, now: datetime, judged: str, settings: Settings | None
+    runs: Sequence[Run],
+    baseline: Baseline,
+    now: datetime,
+    judged: str,
+    settings: Settings | None,
 ) -> Iterator[Measurement]:
-    tolerance = DEFAULT_TOLERANCE.fraction if settings is None else select_tolerance(settings, baseline).factor - 1
+    tolerance = (
+        DEFAULT_TOLERANCE.fraction
+        if settings is None
+        else select_tolerance(settings, baseline).factor - 1
+    )
     newest = True  # no comparable run was met: it may be this one that is judged
     for run in runs:
-        measurement = measure(run, baseline, now, step_time_only=not newest, tolerance=tolerance)
+        measurement = measure(
+            run, baseline, now, step_time_only=not newest, tolerance=tolerance
+        )
         newest = newest and (judged != "newest" or measurement.excluded is not None)
         yield measurement
 
 
 def _with_scaling(measured: Measured, catalog: Catalog) -> Measured:
-    """Add the weak-scaling efficiency to the newest valid run of each member of a family."""
-    newest = {key: next((run for run in runs[0] if run.valid), None) for key, runs in measured.items()}
+    """Add the weak-scaling efficiency to the newest valid run of each member of a
+    family."""
+    newest = {
+        key: next((run for run in runs[0] if run.valid), None)
+        for key, runs in measured.items()
+    }
     valid = {key: run for key, run in newest.items() if run is not None}
     scaled = dict(measured)
     for key, efficiency in compute_efficiencies(valid, catalog.configurations):
-        first = tuple(with_metric(run, efficiency) if run is newest[key] else run for run in measured[key][0])
+        first = tuple(
+            with_metric(run, efficiency) if run is newest[key] else run
+            for run in measured[key][0]
+        )
         scaled[key] = (first, *measured[key][1:])
     return scaled
 
 
 def judge_measured(
-    measured: Measured, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
+    measured: Measured,
+    settings: Settings,
+    catalog: Catalog,
+    now: datetime,
+    past: Past = NO_PAST,
 ) -> JudgedConfigurations:
-    """Return by item id the verdict, with what those against each of its baselines were reached from."""
+    """Return by item id the verdict, with what those against each of its baselines were
+    reached from."""
     by_id = {}
-    for key, collected in collect_evidence(measured, settings, catalog, now, past).items():
+    for key, collected in collect_evidence(
+        measured, settings, catalog, now, past
+    ).items():
         for case, of_case in _list_cases(key, collected, settings.runs):
             evidence = apply_acknowledged_levels(of_case, settings, catalog)
-            # The evidence stays beside the result: what all of them show is added to it later.
+            # The evidence stays beside the result: what all of them show is added to it
+            # later.
             by_id[case.id] = (judge_case(case, evidence, settings), evidence)
     return JudgedConfigurations(by_id)
 
 
 def collect_evidence(
-    measured: Measured, settings: Settings, catalog: Catalog, now: datetime, past: Past = NO_PAST
+    measured: Measured,
+    settings: Settings,
+    catalog: Catalog,
+    now: datetime,
+    past: Past = NO_PAST,
 ) -> dict[Key, tuple[Evidence, ...]]:
-    """Return for each key the evidence against each of its baselines; what is known of the noise uses all of them."""
+    """Return for each key the evidence against each of its baselines; what is known of
+    the noise uses all of them."""
     evidence = {}
     for key, per_baseline in measured.items():
         runs, stored = _with_past(per_baseline, past.get(key, ()))
         pairs = zip(catalog.baselines[key], runs, strict=True)
         evidence[key] = tuple(
-            _compare_with(baseline, of_baseline, stored, settings, now) for baseline, of_baseline in pairs
+            _compare_with(baseline, of_baseline, stored, settings, now)
+            for baseline, of_baseline in pairs
         )
         if any(runs):
             evidence[key] = tuple(
-                dataclasses.replace(of_baseline, contradiction=find_contradiction(of_baseline.baseline, catalog))
+                dataclasses.replace(
+                    of_baseline,
+                    contradiction=find_contradiction(of_baseline.baseline, catalog),
+                )
                 for of_baseline in evidence[key]
             )
         if any(runs) and not is_any_improvement(key, settings, catalog):
             relatives = find_relatives(key, catalog)
             evidence[key] = tuple(
-                dataclasses.replace(of_baseline, plausible=PLAUSIBLE, relatives=relatives)
+                dataclasses.replace(
+                    of_baseline, plausible=PLAUSIBLE, relatives=relatives
+                )
                 for of_baseline in evidence[key]
             )
-    # What is known of the noise uses all configurations: one alone has too few runs to tell its own.
-    previous = ((first.baseline, list_before_newest(first)) for first, *_ in evidence.values())
+    # What is known of the noise uses all configurations: one alone has too few runs to
+    # tell its own.
+    previous = (
+        (first.baseline, list_before_newest(first)) for first, *_ in evidence.values()
+    )
     noise = estimate_prior(previous, settings.assumed_cv)
     return {
-        key: tuple(dataclasses.replace(of_baseline, prior=noise) for of_baseline in per_baseline)
+        key: tuple(
+            dataclasses.replace(of_baseline, prior=noise)
+            for of_baseline in per_baseline
+        )
         for key, per_baseline in evidence.items()
     }
 
@@ -261,11 +366,17 @@ def collect_evidence(
 def apply_acknowledged_levels(
     per_baseline: Sequence[Evidence], settings: Settings, catalog: Catalog
 ) -> tuple[Evidence, ...]:
-    """Return the evidence against each baseline, at the level that was acknowledged and without accepted problems; a
-    recording acknowledges nothing."""
+    """Return the evidence against each baseline, at the level that was acknowledged and
+    without accepted problems; a recording acknowledges nothing."""
     entries = catalog.acknowledged if settings.record is None else ()
-    usable = (accept_reasons(of_baseline, entries, certify=settings.certify) for of_baseline in per_baseline)
-    return tuple(apply_acknowledgements(of_baseline, entries, certify=settings.certify) for of_baseline in usable)
+    usable = (
+        accept_reasons(of_baseline, entries, certify=settings.certify)
+        for of_baseline in per_baseline
+    )
+    return tuple(
+        apply_acknowledgements(of_baseline, entries, certify=settings.certify)
+        for of_baseline in usable
+    )
 
 
 def _compare_with(
@@ -275,7 +386,8 @@ def _compare_with(
     settings: Settings,
     now: datetime,
 ) -> Evidence:
-    """Return what is known of a configuration against a baseline, but for what others say of the noise."""
+    """Return what is known of a configuration against a baseline, but for what others
+    say of the noise."""
     return Evidence(
         baseline=baseline,
         measurements=_select_current(measurements, settings),
@@ -283,7 +395,11 @@ def _compare_with(
         now=now,
         prior=assume_noise(settings.assumed_cv),
         max_age=settings.max_age,
-        excluded_by_since=tuple(measurement for measurement in measurements if _is_before(measurement.run, settings)),
+        excluded_by_since=tuple(
+            measurement
+            for measurement in measurements
+            if _is_before(measurement.run, settings)
+        ),
         repeat_window=settings.repeat_window,
         assumed_cv=settings.assumed_cv,
         drift_budget=select_drift_budget(settings, baseline),
@@ -294,9 +410,13 @@ def _compare_with(
 def _with_past(
     per_baseline: tuple[tuple[Measurement, ...], ...], past: Sequence[StoredRun]
 ) -> tuple[tuple[tuple[Measurement, ...], ...], list[StoredRun]]:
-    """Return the runs with the commit of the first session that judged each, which no log has and the history knows;
-    and the valid runs that only the history knows."""
-    marks = frozenset(mark for measurement in per_baseline[0] for mark in measurement.run.same_run_keys)
+    """Return the runs with the commit of the first session that judged each, which no
+    log has and the history knows; and the valid runs that only the history knows."""
+    marks = frozenset(
+        mark
+        for measurement in per_baseline[0]
+        for mark in measurement.run.same_run_keys
+    )
     jobs = {job_id for job_id, _ in marks}
     commits: dict[tuple[str, str | datetime], str] = {
         mark: stored.environment["commit"]
@@ -306,31 +426,45 @@ def _with_past(
         if mark in marks
     }
     if commits:
-        per_baseline = tuple(tuple(_with_commit(run, commits) for run in runs) for runs in per_baseline)
-    return per_baseline, exclude_same_runs([stored for stored in past if stored.valid], marks)
+        per_baseline = tuple(
+            tuple(_with_commit(run, commits) for run in runs) for runs in per_baseline
+        )
+    return per_baseline, exclude_same_runs(
+        [stored for stored in past if stored.valid], marks
+    )
 
 
-def _with_commit(measurement: Measurement, commits: Mapping[tuple[str, str | datetime], str]) -> Measurement:
+def _with_commit(
+    measurement: Measurement, commits: Mapping[tuple[str, str | datetime], str]
+) -> Measurement:
     run = measurement.run
     commit = next((commits[mark] for mark in run.same_run_keys if mark in commits), "")
     if not commit:
         return measurement
-    files = dataclasses.replace(run.found, environment=(*run.found.environment, ("commit", commit)))
+    files = dataclasses.replace(
+        run.found, environment=(*run.found.environment, ("commit", commit))
+    )
     return dataclasses.replace(measurement, run=dataclasses.replace(run, found=files))
 
 
-def _list_cases(key: Key, per_baseline: tuple[Evidence, ...], runs: str) -> Iterator[tuple[Case, tuple[Evidence, ...]]]:
-    """Yield one item a configuration, or one a run, for which the older ones are history."""
+def _list_cases(
+    key: Key, per_baseline: tuple[Evidence, ...], runs: str
+) -> Iterator[tuple[Case, tuple[Evidence, ...]]]:
+    """Yield one item a configuration, or one a run, for which the older ones are
+    history."""
     measurements = per_baseline[0].measurements
     if runs == "newest" or not measurements:
         yield Case(key.id, key), per_baseline
         return
     labels = [measurement.run.found.job_id or "run" for measurement in measurements]
     for position, label in enumerate(labels):
-        # A job may leave several runs, and a run without a job has no name of its own: ids must differ.
+        # A job may leave several runs, and a run without a job has no name of its own:
+        # ids must differ.
         unique = label if labels.count(label) == 1 else f"{label}-{position + 1}"
         of_case = tuple(
-            dataclasses.replace(of_baseline, measurements=of_baseline.measurements[position:])
+            dataclasses.replace(
+                of_baseline, measurements=of_baseline.measurements[position:]
+            )
             for of_baseline in per_baseline
         )
         yield Case(f"{key.id}-{unique}", key, measurements[position].run.id), of_case

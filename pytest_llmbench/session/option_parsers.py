@@ -6,7 +6,12 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from pytest_llmbench.core.errors import did_you_mean
-from pytest_llmbench.core.job_records import NEVER_IGNORED, NODE_LIST, NODE_LIST_EXPECTED, PreflightCheck
+from pytest_llmbench.core.job_records import (
+    NEVER_IGNORED,
+    NODE_LIST,
+    NODE_LIST_EXPECTED,
+    PreflightCheck,
+)
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.stall_limits import StallLimits
 from pytest_llmbench.core.tolerance import parse_fraction
@@ -22,7 +27,9 @@ def parse_age(text: str) -> timedelta:
     """Read `90m`, `36h`, `1.5d` or `2w`; ValueError otherwise."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mhdw])", text)
     if not match or float(match[1]) == 0:
-        raise ValueError("expected a number above 0 with m, h, d or w (m: minutes), such as 36h")
+        raise ValueError(
+            "expected a number above 0 with m, h, d or w (m: minutes), such as 36h"
+        )
     return timedelta(minutes=float(match[1]) * MINUTES[match[2]])
 
 
@@ -42,11 +49,14 @@ def parse_window(text: str) -> timedelta | None:
 
 
 def parse_moment(text: str) -> datetime:
-    """Read an ISO date or time; without a zone it is local time. ValueError otherwise."""
+    """Read an ISO date or time; without a zone it is local time. ValueError
+    otherwise."""
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        raise ValueError("expected a date such as 2025-11-20 or a time such as 2025-11-20T06:00") from None
+        raise ValueError(
+            "expected a date such as 2025-11-20 or a time such as 2025-11-20T06:00"
+        ) from None
 
 
 def parse_percentage(text: str) -> float:
@@ -83,7 +93,9 @@ def parse_retries(text: str) -> int:
 
 def parse_hours(text: str) -> float:
     """Read a number of GPU-hours; ValueError otherwise."""
-    number = float(text) if text.replace(".", "", 1).isdecimal() and text.isascii() else 0.0
+    number = (
+        float(text) if text.replace(".", "", 1).isdecimal() and text.isascii() else 0.0
+    )
     if not 0 < number < 1e9:
         raise ValueError("expected a number of GPU-hours above 0, such as 200")
     return number
@@ -97,13 +109,17 @@ def parse_nodes(text: str) -> str:
 
 
 def parse_checks(text: str) -> tuple[PreflightCheck, ...]:
-    """Read names of checks with commas between, such as `python-version,image`; ValueError for one that there is not,
-    and for one that nobody may overrule."""
+    """Read names of checks with commas between, such as `python-version,image`;
+    ValueError for one that there is not, and for one that nobody may overrule."""
     names = [name.strip() for name in text.split(",")]
     allowed = [check.value for check in PreflightCheck if check not in NEVER_IGNORED]
     for name in names:
         if name in NEVER_IGNORED:
-            raise ValueError(f"{name} cannot be overruled: {NEVER_IGNORED[PreflightCheck(name)]}")
+            raise ValueError(
+                f"{name} cannot be overruled: {NEVER_IGNORED[PreflightCheck(name)]}"
+            )
         if name not in allowed:
-            raise ValueError(f"no check {name!r}{did_you_mean(name, allowed)}: expected some of {', '.join(allowed)}")
+            raise ValueError(
+                f"no check {name!r}{did_you_mean(name, allowed)}: expected some of {', '.join(allowed)}"
+            )
     return tuple(PreflightCheck(name) for name in dict.fromkeys(names))

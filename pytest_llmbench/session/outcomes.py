@@ -12,7 +12,16 @@ from pytest_llmbench.core.baseline_records import Key, Recipe
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.job_records import LaunchedJob, PlannedHours, Resumption
 from pytest_llmbench.core.judgement_records import Evidence, Judgement, RequiredRuns
-from pytest_llmbench.core.outcome_records import Case, Check, CheckKind, Finding, Outcome, Silence, Status, UnmatchedRun
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    Check,
+    CheckKind,
+    Finding,
+    Outcome,
+    Silence,
+    Status,
+    UnmatchedRun,
+)
 from pytest_llmbench.core.run_records import IgnoredFile, Measurement, Note
 from pytest_llmbench.core.statements import (
     FewerRuns,
@@ -33,7 +42,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationResult:
-    """The verdict that decides an item, those against further baselines, and the jobs that it was launched as."""
+    """The verdict that decides an item, those against further baselines, and the jobs
+    that it was launched as."""
 
     case: Case
     judgement: Judgement
@@ -44,21 +54,28 @@ class ConfigurationResult:
     slow_nodes: tuple[str, ...] = ()
     """Those that were slow each time, and no other node was."""
     done: str = ""
-    """What a job did that was not to be judged, such as a profile; empty for all others."""
+    """What a job did that was not to be judged, such as a profile; empty for all
+    others."""
     trials: TrialReport | None = None
     resumption: Resumption | None = None
     """How to go on with its session, where that only collected."""
 
     def pick_deciding(self, evidence: Sequence[Evidence]) -> Evidence:
-        """Return which evidence, of that against each baseline, the verdict that decides was reached from."""
-        return next(of_baseline for of_baseline in evidence if of_baseline.baseline is self.judgement.baseline)
+        """Return which evidence, of that against each baseline, the verdict that
+        decides was reached from."""
+        return next(
+            of_baseline
+            for of_baseline in evidence
+            if of_baseline.baseline is self.judgement.baseline
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedConfigurations:
     """The results of a session, each with the evidence against each of its baselines.
 
-    The passes that look at all configurations together return a changed copy (`map`, `map_newest`).
+    The passes that look at all configurations together return a changed copy (`map`,
+    `map_newest`).
     """
 
     by_id: Mapping[str, tuple[ConfigurationResult, tuple[Evidence, ...]]]
@@ -73,7 +90,8 @@ class JudgedConfigurations:
 
     @property
     def newest(self) -> dict[Key, tuple[ConfigurationResult, Evidence]]:
-        """For each key the result of its newest run, and the evidence that its deciding verdict was reached from."""
+        """For each key the result of its newest run, and the evidence that its deciding
+        verdict was reached from."""
         newest: dict[Key, tuple[ConfigurationResult, Evidence]] = {}
         for result, evidence in self.by_id.values():
             if result.case.key not in newest:
@@ -83,24 +101,42 @@ class JudgedConfigurations:
     @property
     def judgements(self) -> dict[Key, tuple[Judgement, ...]]:
         """For each key the judgements of its newest run, that which decides first."""
-        return {key: (result.judgement, *result.others) for key, (result, _) in self.newest.items()}
+        return {
+            key: (result.judgement, *result.others)
+            for key, (result, _) in self.newest.items()
+        }
 
     def map(
-        self, change: Callable[[ConfigurationResult, tuple[Evidence, ...]], ConfigurationResult]
+        self,
+        change: Callable[
+            [ConfigurationResult, tuple[Evidence, ...]], ConfigurationResult
+        ],
     ) -> JudgedConfigurations:
         """Return these configurations with each result changed; the evidence stays."""
         return replace(
-            self, by_id={name: (change(result, evidence), evidence) for name, (result, evidence) in self.by_id.items()}
+            self,
+            by_id={
+                name: (change(result, evidence), evidence)
+                for name, (result, evidence) in self.by_id.items()
+            },
         )
 
-    def map_newest(self, change: Callable[[Judgement, Evidence], Judgement]) -> JudgedConfigurations:
-        """Return these configurations with the deciding judgement of each one's newest run changed."""
+    def map_newest(
+        self, change: Callable[[Judgement, Evidence], Judgement]
+    ) -> JudgedConfigurations:
+        """Return these configurations with the deciding judgement of each one's newest
+        run changed."""
         newest = {result.case.id for result, _ in self.newest.values()}
 
-        def change_newest(result: ConfigurationResult, evidence: tuple[Evidence, ...]) -> ConfigurationResult:
+        def change_newest(
+            result: ConfigurationResult, evidence: tuple[Evidence, ...]
+        ) -> ConfigurationResult:
             if result.case.id not in newest:
                 return result
-            return replace(result, judgement=change(result.judgement, result.pick_deciding(evidence)))
+            return replace(
+                result,
+                judgement=change(result.judgement, result.pick_deciding(evidence)),
+            )
 
         return self.map(change_newest)
 
@@ -115,14 +151,15 @@ class SessionResults:
     runs_before_since: int
     ignored: tuple[IgnoredFile, ...]
     measurements: Mapping[Key, tuple[Measurement, ...]]
-    """Newest first, every run of a configuration against the baseline that decides. They stay with the process that
-    read the logs: a worker gets none."""
+    """Newest first, every run of a configuration against the baseline that decides.
+    They stay with the process that read the logs: a worker gets none."""
     checks: tuple[Check, ...] = ()
     """What is said of several configurations together, or of the gate itself."""
     remarks: tuple[str, ...] = ()
     """Lines for the summary."""
     drafted: tuple[Recipe, ...] = ()
-    """In a session that records, the baselines that it made for runs that matched none."""
+    """In a session that records, the baselines that it made for runs that matched
+    none."""
     tables: tuple[Recipe, ...] = ()
     """The shipped tables that were read since a run may be of them."""
     on_demand: frozenset[Key] = frozenset()
@@ -130,28 +167,39 @@ class SessionResults:
     required: frozenset[Key] = frozenset()
     """The configurations that a suite file asks for."""
     own: frozenset[Key] = frozenset()
-    """The configurations that files of the user hold, not only those that are shipped."""
+    """The configurations that files of the user hold, not only those that are
+    shipped."""
     silences: tuple[Silence, ...] = ()
     """The configurations that missed their turn."""
     hidden: tuple[IgnoredFile, ...] = ()
     """Files that are not read, and newer than the runs around them."""
     planned_hours: PlannedHours | None = None
-    """The GPU-hours that were known before a launch; None without one, and for one that is only collected."""
+    """The GPU-hours that were known before a launch; None without one, and for one that
+    is only collected."""
 
 
-# --- what becomes of an item --------------------------------------------------------------------------------
+# --- what becomes of an item ----------------------------------------------------------
 
 
 def decide_outcomes(
-    results: SessionResults, selected: Collection[str], settings: Settings, *, guarded: bool = False
+    results: SessionResults,
+    selected: Collection[str],
+    settings: Settings,
+    *,
+    guarded: bool = False,
 ) -> tuple[Outcome, ...]:
-    """Return what becomes of each selected item id; if none of them has a valid run, none of them is green.
+    """Return what becomes of each selected item id; if none of them has a valid run,
+    none of them is green.
 
-    All of them fail then; where an item of its own says it (`guarded`), see `decide_guard`, only what is red by itself.
+    All of them fail then; where an item of its own says it (`guarded`), see
+    `decide_guard`, only what is red by itself.
     """
     chosen_results = [results.configurations[identifier] for identifier in selected]
     judged = _list_judged_keys(chosen_results)
-    chosen = [invalidate_if_newer_unmatched(result, results.unmatched, settings) for result in chosen_results]
+    chosen = [
+        invalidate_if_newer_unmatched(result, results.unmatched, settings)
+        for result in chosen_results
+    ]
     done = judged or any(result.done for result in chosen_results)
     nothing = () if done else _explain_nothing_judged(results, len(chosen), settings)
     outcomes = []
@@ -175,14 +223,23 @@ def decide_outcomes(
     return tuple(outcomes)
 
 
-def decide_guard(checks: Sequence[Check], outcomes: Sequence[Outcome]) -> tuple[Check, ...]:
-    """Return checks with what that one says which is about nothing else than whether anything was judged: red where
-    nothing was, unless runs are red themselves."""
+def decide_guard(
+    checks: Sequence[Check], outcomes: Sequence[Outcome]
+) -> tuple[Check, ...]:
+    """Return checks with what that one says which is about nothing else than whether
+    anything was judged: red where nothing was, unless runs are red themselves."""
     context = next((outcome.context for outcome in outcomes if outcome.context), ())
     if not context and outcomes:
         return tuple(checks)
-    text = formatting.join_sentences(context) or "nothing was judged: no configuration is selected"
-    invalid = [outcome for outcome in outcomes if outcome.failed and outcome.judgement.verdict is Verdict.INVALID]
+    text = (
+        formatting.join_sentences(context)
+        or "nothing was judged: no configuration is selected"
+    )
+    invalid = [
+        outcome
+        for outcome in outcomes
+        if outcome.failed and outcome.judgement.verdict is Verdict.INVALID
+    ]
     status = Status.SKIPPED if invalid else Status.FAILED
     return tuple(
         replace(check, status=status, verdict=Finding.NOTHING_JUDGED, text=text)
@@ -192,8 +249,11 @@ def decide_guard(checks: Sequence[Check], outcomes: Sequence[Outcome]) -> tuple[
     )
 
 
-def find_red_results(results: SessionResults, settings: Settings) -> Iterator[ConfigurationResult]:
-    """Yield the results that are red by themselves, whether their items are selected or not."""
+def find_red_results(
+    results: SessionResults, settings: Settings
+) -> Iterator[ConfigurationResult]:
+    """Yield the results that are red by themselves, whether their items are selected or
+    not."""
     judged = _list_judged_keys(results.configurations.values())
     for result in results.configurations.values():
         shown = invalidate_if_newer_unmatched(result, results.unmatched, settings)
@@ -206,31 +266,48 @@ def _list_judged_keys(results: Iterable[ConfigurationResult]) -> set[Key]:
 
 
 def _decide_status(
-    result: ConfigurationResult, judged: Collection[Key], results: SessionResults, settings: Settings
+    result: ConfigurationResult,
+    judged: Collection[Key],
+    results: SessionResults,
+    settings: Settings,
 ) -> Status:
-    """Return what becomes of an item, where `judged` are the configurations of which there is a verdict."""
+    """Return what becomes of an item, where `judged` are the configurations of which
+    there is a verdict."""
     key = result.case.key
     in_doubt = key not in judged or result.judgement.verdict is Verdict.INCONCLUSIVE
     absent = key in results.on_demand and result.judgement.measurement is None
-    patterns = [pattern for pattern in settings.require if pattern != "all" or not absent]
+    patterns = [
+        pattern for pattern in settings.require if pattern != "all" or not absent
+    ]
     required = (key in results.required or is_required(key, patterns)) and in_doubt
     return decide_item_status(result.judgement, required=required, settings=settings)
 
 
-def judge_case(case: Case, evidence: Sequence[Evidence], settings: Settings) -> ConfigurationResult:
-    """Return the verdict on a case, the worst of those against each of its baselines."""
+def judge_case(
+    case: Case, evidence: Sequence[Evidence], settings: Settings
+) -> ConfigurationResult:
+    """Return the verdict on a case, the worst of those against each of its
+    baselines."""
     from pytest_llmbench.judge.decide import pick_worst
 
     def get_status(judgement: Judgement) -> Status:
         return decide_item_status(judgement, required=False, settings=settings)
 
     return ConfigurationResult(
-        case, *pick_worst([judge_evidence(each, settings, alone=bool(case.run_id)) for each in evidence], get_status)
+        case,
+        *pick_worst(
+            [
+                judge_evidence(each, settings, alone=bool(case.run_id))
+                for each in evidence
+            ],
+            get_status,
+        ),
     )
 
 
 def judge_evidence(evidence: Evidence, settings: Settings, *, alone: bool) -> Judgement:
-    """Return the verdict under these settings; a certificate rests on nothing that is not certain."""
+    """Return the verdict under these settings; a certificate rests on nothing that is
+    not certain."""
     from pytest_llmbench.judge.contradiction import with_contradiction
     from pytest_llmbench.judge.decide import judge, judge_alone
     from pytest_llmbench.judge.order import with_order_doubt
@@ -239,10 +316,15 @@ def judge_evidence(evidence: Evidence, settings: Settings, *, alone: bool) -> Ju
         return _certify(judge_alone(certified) if alone else judge(certified), settings)
 
     def is_red(judgement: Judgement) -> bool:
-        return decide_item_status(judgement, required=False, settings=settings) is Status.FAILED
+        return (
+            decide_item_status(judgement, required=False, settings=settings)
+            is Status.FAILED
+        )
 
     judgement = judge_certified(evidence)
-    if settings.record is not None:  # it takes the mean of all runs, in whatever order they ran, and is no verdict
+    if (
+        settings.record is not None
+    ):  # it takes the mean of all runs, in whatever order they ran, and is no verdict
         return judgement
     if not alone:
         judgement = with_order_doubt(judgement, evidence, judge_certified, is_red)
@@ -250,16 +332,23 @@ def judge_evidence(evidence: Evidence, settings: Settings, *, alone: bool) -> Ju
 
 
 def _certify(judgement: Judgement, settings: Settings) -> Judgement:
-    """Return a verdict, INCONCLUSIVE if it is green in a session that certifies and something is uncertain."""
+    """Return a verdict, INCONCLUSIVE if it is green in a session that certifies and
+    something is uncertain."""
     doubt = _find_doubt(judgement, settings) if settings.certify else None
     if doubt is None:
         return judgement
     statements = (*judgement.statements, NotCertified(doubt))
-    return replace(judgement, verdict=Verdict.INCONCLUSIVE, reason=Reason.CANNOT_TELL, statements=statements)
+    return replace(
+        judgement,
+        verdict=Verdict.INCONCLUSIVE,
+        reason=Reason.CANNOT_TELL,
+        statements=statements,
+    )
 
 
 def _find_doubt(judgement: Judgement, settings: Settings) -> VerdictStatement | None:
-    """Return why a green verdict certifies nothing; None if it does, or is not green."""
+    """Return why a green verdict certifies nothing; None if it does, or is not
+    green."""
     if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
         return None
     if settings.against not in ("both", judgement.baseline.kind):
@@ -270,38 +359,67 @@ def _find_doubt(judgement: Judgement, settings: Settings) -> VerdictStatement | 
     return next((note for note in judgement.notes if note.code in lost), None)
 
 
-def decide_item_status(judgement: Judgement, *, required: bool, settings: Settings) -> Status:
+def decide_item_status(
+    judgement: Judgement, *, required: bool, settings: Settings
+) -> Status:
     """Return what becomes of an item under these settings."""
     from pytest_llmbench.judge.decide import decide_status
 
     return decide_status(
-        judgement, required=required, inconclusive=settings.inconclusive, improvement=settings.improvement
+        judgement,
+        required=required,
+        inconclusive=settings.inconclusive,
+        improvement=settings.improvement,
     )
 
 
-def _explain_nothing_judged(results: SessionResults, selected: int, settings: Settings) -> tuple[str, ...]:
-    """Say that nothing is green, and why: which runs were found, and what would match them."""
+def _explain_nothing_judged(
+    results: SessionResults, selected: int, settings: Settings
+) -> tuple[str, ...]:
+    """Say that nothing is green, and why: which runs were found, and what would match
+    them."""
     begin = f"nothing was judged: no valid run of the {formatting.count_noun(selected, 'selected configuration')}"
     if settings.launch is not None:
         return (f"{begin}.",)
     if results.runs_found and results.runs_found == results.runs_before_since:
-        return begin, f"All of the {formatting.count_noun(results.runs_found, 'run')} started before --llmb-since."
+        return (
+            begin,
+            f"All of the {formatting.count_noun(results.runs_found, 'run')} started before --llmb-since.",
+        )
     if not results.runs_found:
-        others = f", only {formatting.count_noun(len(results.ignored), 'other file')}" if results.ignored else ""
-        return begin, f"There is no log (.out or .log) with a training step under the given paths{others}."
-    return begin, f"{formatting.count_noun(results.runs_found, 'run')} found: {_describe_runs(results)}."
+        others = (
+            f", only {formatting.count_noun(len(results.ignored), 'other file')}"
+            if results.ignored
+            else ""
+        )
+        return (
+            begin,
+            f"There is no log (.out or .log) with a training step under the given paths{others}.",
+        )
+    return (
+        begin,
+        f"{formatting.count_noun(results.runs_found, 'run')} found: {_describe_runs(results)}.",
+    )
 
 
 def _describe_runs(results: SessionResults) -> str:
-    """Return the runs with what keeps each from being judged, those of which the same is to be said together."""
+    """Return the runs with what keeps each from being judged, those of which the same
+    is to be said together."""
     ids: dict[str, list[str]] = {}
     for stray in results.unmatched:
         near = f"nearest {stray.nearest[0].id}" if stray.nearest else ""
-        ids.setdefault("; ".join(filter(None, (stray.summary, near, stray.advice))), []).append(stray.id)
+        ids.setdefault(
+            "; ".join(filter(None, (stray.summary, near, stray.advice))), []
+        ).append(stray.id)
     for judgement in (result.judgement for result in results.configurations.values()):
         if judgement.measurement:
-            ids.setdefault(f"{judgement.baseline.key.id}: {judgement.verdict}", []).append(judgement.measurement.run.id)
-    shown = [f"{formatting.join_first(named)} ({why})" for why, named in list(ids.items())[:5]]
+            ids.setdefault(
+                f"{judgement.baseline.key.id}: {judgement.verdict}", []
+            ).append(judgement.measurement.run.id)
+    shown = [
+        f"{formatting.join_first(named)} ({why})"
+        for why, named in list(ids.items())[:5]
+    ]
     rest = sum(len(named) for named in list(ids.values())[5:])
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
@@ -309,7 +427,8 @@ def _describe_runs(results: SessionResults) -> str:
 def invalidate_if_newer_unmatched(
     result: ConfigurationResult, unmatched: Sequence[UnmatchedRun], settings: Settings
 ) -> ConfigurationResult:
-    """Return a result, INVALID where a newer run may be of its configuration: an older one must not stand for it."""
+    """Return a result, INVALID where a newer run may be of its configuration: an older
+    one must not stand for it."""
     measurement = result.judgement.measurement
     if measurement is None or result.case.run_id or settings.unmatched == "list":
         return result
@@ -319,45 +438,70 @@ def invalidate_if_newer_unmatched(
         if newer and result.case.key in stray.candidates:
             statements = (NewerUnmatched(stray.id, stray.text),)
             verdict, reason = Verdict.INVALID, Reason.AMBIGUOUS
-            invalid = replace(result.judgement, verdict=verdict, reason=reason, statements=statements)
+            invalid = replace(
+                result.judgement, verdict=verdict, reason=reason, statements=statements
+            )
             return replace(result, judgement=invalid)
     return result
 
 
-# --- how many runs a suite file asks for ------------------------------------------------------------------
+# --- how many runs a suite file asks for ----------------------------------------------
 
 
 def apply_requirements(
-    judged: JudgedConfigurations, required: Mapping[Key, RequiredRuns], fewer: int | None = None
+    judged: JudgedConfigurations,
+    required: Mapping[Key, RequiredRuns],
+    fewer: int | None = None,
 ) -> JudgedConfigurations:
-    """Return the results; one with fewer valid runs than a suite asks for is MISSING, unless it is red anyway.
+    """Return the results; one with fewer valid runs than a suite asks for is MISSING,
+    unless it is red anyway.
 
-    The runs of its evidence count that are not older than `max_age` allows. Where a launch was told to make `fewer`,
-    and so many are there, the verdict stands, with a note of what is missing.
+    The runs of its evidence count that are not older than `max_age` allows. Where a
+    launch was told to make `fewer`, and so many are there, the verdict stands, with a
+    note of what is missing.
     """
     return judged.map(
-        lambda result, evidence: _check_run_count(result, required.get(result.case.key), evidence[0], fewer)
+        lambda result, evidence: _check_run_count(
+            result, required.get(result.case.key), evidence[0], fewer
+        )
     )
 
 
 def _check_run_count(
-    result: ConfigurationResult, asked: RequiredRuns | None, evidence: Evidence, fewer: int | None
+    result: ConfigurationResult,
+    asked: RequiredRuns | None,
+    evidence: Evidence,
+    fewer: int | None,
 ) -> ConfigurationResult:
     judgement = result.judgement
-    if asked is None or judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE):
+    if asked is None or judgement.verdict not in (
+        Verdict.PASS,
+        Verdict.IMPROVEMENT,
+        Verdict.INCONCLUSIVE,
+    ):
         return result
     valid = sum(
-        measurement.valid and not _is_old(measurement.run.started, evidence) for measurement in evidence.measurements
+        measurement.valid and not _is_old(measurement.run.started, evidence)
+        for measurement in evidence.measurements
     )
     if valid >= asked.runs:
         return result
     if fewer is not None and valid >= fewer:
         note = Note(NoteCode.FEWER_RUNS, FewerRuns(valid, asked, fewer))
-        return replace(result, judgement=replace(judgement, notes=(*judgement.notes, note)))
+        return replace(
+            result, judgement=replace(judgement, notes=(*judgement.notes, note))
+        )
     statements = (TooFewRuns(valid, asked, judgement.statements),)
-    short = replace(judgement, verdict=Verdict.MISSING, reason=Reason.TOO_FEW_RUNS, statements=statements)
+    short = replace(
+        judgement,
+        verdict=Verdict.MISSING,
+        reason=Reason.TOO_FEW_RUNS,
+        statements=statements,
+    )
     return replace(result, judgement=short)
 
 
 def _is_old(started: datetime | None, evidence: Evidence) -> bool:
-    return evidence.max_age is not None and (started is None or evidence.now - started > evidence.max_age)
+    return evidence.max_age is not None and (
+        started is None or evidence.now - started > evidence.max_age
+    )

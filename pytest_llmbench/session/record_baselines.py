@@ -1,4 +1,5 @@
-"""Baselines of one's own: from the valid runs of a session to recorded baseline files."""
+"""Baselines of one's own: from the valid runs of a session to recorded baseline
+files."""
 
 from __future__ import annotations
 
@@ -13,13 +14,24 @@ import numpy as np
 
 from pytest_llmbench.baseline.write import find_recorded, lock_folder, write_recorded
 from pytest_llmbench.core import formatting, tolerance
-from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Key, Recipe, Recording
+from pytest_llmbench.core.baseline_records import (
+    Baseline,
+    BaselineKind,
+    Key,
+    Recipe,
+    Recording,
+)
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import ChangeKind, Judgement, LevelChange
 from pytest_llmbench.core.outcome_records import Outcome, Status
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.robust import compute_mean
-from pytest_llmbench.core.run_records import AcceptedRecording, Measurement, Note, RecordingRule
+from pytest_llmbench.core.run_records import (
+    AcceptedRecording,
+    Measurement,
+    Note,
+    RecordingRule,
+)
 from pytest_llmbench.core.tolerance import TIME, get_slot
 from pytest_llmbench.judge.agreement import (
     ENOUGH_GROUPS,
@@ -33,7 +45,11 @@ from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.report.wording import phrase, phrase_all
 from pytest_llmbench.runs.measure.run_metrics import with_logged_work
 from pytest_llmbench.session.catalog import select_drift_budget, select_tolerance
-from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults, invalidate_if_newer_unmatched
+from pytest_llmbench.session.outcomes import (
+    ConfigurationResult,
+    SessionResults,
+    invalidate_if_newer_unmatched,
+)
 from pytest_llmbench.session.recordings import make_recording, trim_windows
 from pytest_llmbench.session.session_checks import FAILS
 from pytest_llmbench.session.settings import Settings
@@ -41,20 +57,17 @@ from pytest_llmbench.session.settings import Settings
 if TYPE_CHECKING:
     from pytest_llmbench.core.commands import Runner
 
-# Runs further apart than this, or than what the baseline's file tolerates if that is more, are not of one state.
+# Runs further apart than this, or than what the baseline's file tolerates if that is
+# more, are not of one state.
 LARGEST_SPREAD = 0.1
 
-CONTRADICTORY = (
-    "not recorded: its runs differ by more than {:.3g} % ({}); record those of one state (--llmb-since, --llmb-max-age)"
-)
+CONTRADICTORY = "not recorded: its runs differ by more than {:.3g} % ({}); record those of one state (--llmb-since, --llmb-max-age)"
 
 ACCEPT = "`accept: levels` in the file of --llmb-acknowledged records their mean"
 
 CHANGED = "its runs are of several levels, {} since {}; --llmb-since={} takes the last one ({}), {}"
 
-TWO_LEVELS = (
-    "its runs are of two levels, {} at {} and {} at {} ({}; {}); record those of one (--llmb-since, --llmb-max-age), {}"
-)
+TWO_LEVELS = "its runs are of two levels, {} at {} and {} at {} ({}; {}); record those of one (--llmb-since, --llmb-max-age), {}"
 
 STALLED = "not recorded: a few slow steps take more than a fifth of a run's time; look at its log, record another run"
 
@@ -63,19 +76,27 @@ UNSETTLED = "not recorded: the steps of {} have no level: {}; record runs whose 
 OF_SHAPES = (NoteCode.WARM_UP, NoteCode.DRIFT, NoteCode.TWO_LEVELS)
 """What judging notes of the steps, and recording too."""
 
-BESIDE = (NoteCode.WALL_CLOCK, NoteCode.SLOW_OUTSIDE_WINDOW, NoteCode.SLOW_OUTSIDE_UNCOMPARED)
-"""The same of what the recorded step time does not contain: later runs may lose as much."""
+BESIDE = (
+    NoteCode.WALL_CLOCK,
+    NoteCode.SLOW_OUTSIDE_WINDOW,
+    NoteCode.SLOW_OUTSIDE_UNCOMPARED,
+)
+"""The same of what the recorded step time does not contain: later runs may lose as
+much."""
 
 GIT_SECONDS = 5  # git answers at once, or its folder hangs
 
 Recorded = Mapping[Key, tuple[Baseline, Recording]]
-"""What is written for each configuration: the baseline that it is measured like, and what was measured."""
+"""What is written for each configuration: the baseline that it is measured like, and
+what was measured."""
 
 Written = tuple[tuple[Path, Mapping[Key, str]], ...]
-"""The files that were written, each with a line for every configuration that it replaced."""
+"""The files that were written, each with a line for every configuration that it
+replaced."""
 
 Refusal = tuple[Verdict, Reason, str]
-"""What is said of a configuration whose valid runs are not recorded, in place of what judging them would say."""
+"""What is said of a configuration whose valid runs are not recorded, in place of what
+judging them would say."""
 
 
 def record(
@@ -89,43 +110,78 @@ def record(
     accepted: Sequence[AcceptedRecording] = (),
     guarded: bool = False,
 ) -> tuple[tuple[Outcome, ...], tuple[Path, ...]]:
-    """Write a recorded baseline for each selected item with valid runs to `settings.record`; judge nothing.
+    """Write a recorded baseline for each selected item with valid runs to
+    `settings.record`; judge nothing.
 
-    Returns the outcomes and the files that were written. Items with a valid run are skipped, one whose newest run is
-    invalid fails, and so does one that would move beyond the drift budget without a reason; without any valid run all
-    fail, unless an item of its own says it (`guarded`). Raises RecordError where the files cannot be
-    written. `author` is who records, `accepted` are the rules that the user waived, `recipes` the baseline
-    files that the session read: a value that was recorded elsewhere is the beginning of drift, too, and a file keeps
-    what its recipe is called.
+    Returns the outcomes and the files that were written. Items with a valid run are
+    skipped, one whose newest run is invalid fails, and so does one that would move
+    beyond the drift budget without a reason; without any valid run all fail, unless an
+    item of its own says it (`guarded`). Raises RecordError where the files cannot be
+    written. `author` is who records, `accepted` are the rules that the user waived,
+    `recipes` the baseline files that the session read: a value that was recorded
+    elsewhere is the beginning of drift, too, and a file keeps what its recipe is
+    called.
     """
     if settings.record is None:
         raise ValueError("settings.record is not set")
     chosen = [
-        invalidate_if_newer_unmatched(results.configurations[identifier], results.unmatched, settings)
+        invalidate_if_newer_unmatched(
+            results.configurations[identifier], results.unmatched, settings
+        )
         for identifier in selected
     ]
     sound = [result for result in chosen if not _is_invalid(result)]
-    valid = {result.case.key: _select_recordable(results, chosen, result.case.key, settings, now) for result in sound}
-    changes = {result.case.key: result.judgement.changes for result in sound if result.judgement.changes}
-    levels = {key: _describe_levels(runs, changes.get(key, ()), settings) for key, runs in valid.items() if runs}
+    valid = {
+        result.case.key: _select_recordable(
+            results, chosen, result.case.key, settings, now
+        )
+        for result in sound
+    }
+    changes = {
+        result.case.key: result.judgement.changes
+        for result in sound
+        if result.judgement.changes
+    }
+    levels = {
+        key: _describe_levels(runs, changes.get(key, ()), settings)
+        for key, runs in valid.items()
+        if runs
+    }
     waived = [entry for entry in accepted if now.date() <= entry.expires]
     reasons = {key: _find_reason(key, RecordingRule.LEVELS, waived) for key in levels}
     refused = {
-        key: why for key, of in levels.items() if (why := _refuse(valid[key], "" if reasons[key] else of, settings))
+        key: why
+        for key, of in levels.items()
+        if (why := _refuse(valid[key], "" if reasons[key] else of, settings))
     }
-    nodes = {job.job_id: frozenset(job.nodes) for result in sound for job in result.jobs if job.job_id}
+    nodes = {
+        job.job_id: frozenset(job.nodes)
+        for result in sound
+        for job in result.jobs
+        if job.job_id
+    }
     measured = {
         key: (
             with_logged_work(runs[0]),
-            make_recording(runs, now, author, nodes, reasons[key] if levels[key] else ""),
+            make_recording(
+                runs, now, author, nodes, reasons[key] if levels[key] else ""
+            ),
         )
         for key, runs in valid.items()
         if runs and key not in refused
     }
-    recorded, drifted, written = _write_recorded(measured, settings.record, settings, recipes, waived)
+    recorded, drifted, written = _write_recorded(
+        measured, settings.record, settings, recipes, waived
+    )
     refused |= drifted
-    replaced = {key: change for _, changes_of_file in written for key, change in changes_of_file.items()}
-    nothing = () if recorded or refused else ("nothing was recorded: no valid run was found",)
+    replaced = {
+        key: change
+        for _, changes_of_file in written
+        for key, change in changes_of_file.items()
+    }
+    nothing = (
+        () if recorded or refused else ("nothing was recorded: no valid run was found",)
+    )
     outcomes = []
     for result in chosen:
         refusal, pair = refused.get(result.case.key), recorded.get(result.case.key)
@@ -133,9 +189,15 @@ def record(
         failed = bool(refusal or (nothing and not guarded)) or _is_invalid(result)
         status = Status.FAILED if failed else Status.SKIPPED
         context = () if refusal else nothing
-        outcome = Outcome(result.case, status, judgement, context=context, jobs=result.jobs)
+        outcome = Outcome(
+            result.case, status, judgement, context=context, jobs=result.jobs
+        )
         shapes = _note_shapes(valid.get(result.case.key, ()))
-        outcomes.append(outcome if failed or pair is None else _record(outcome, pair, replaced, settings, shapes))
+        outcomes.append(
+            outcome
+            if failed or pair is None
+            else _record(outcome, pair, replaced, settings, shapes)
+        )
     return tuple(outcomes), tuple(path for path, _ in written)
 
 
@@ -146,13 +208,24 @@ def _record(
     settings: Settings,
     shapes: Sequence[Note],
 ) -> Outcome:
-    """Return the outcome of a configuration that was recorded, with where it has to be looked for from now on."""
+    """Return the outcome of a configuration that was recorded, with where it has to be
+    looked for from now on."""
     baseline, recording = pair
-    remarks = (*_list_remarks(baseline, recording, replaced.get(baseline.key, "")), *shapes)
-    places = (*settings.baselines, settings.record) if settings.record else settings.baselines
+    remarks = (
+        *_list_remarks(baseline, recording, replaced.get(baseline.key, "")),
+        *shapes,
+    )
+    places = (
+        (*settings.baselines, settings.record)
+        if settings.record
+        else settings.baselines
+    )
     return replace(
         outcome,
-        judgement=replace(outcome.judgement, notes=tuple(dict.fromkeys((*outcome.judgement.notes, *remarks)))),
+        judgement=replace(
+            outcome.judgement,
+            notes=tuple(dict.fromkeys((*outcome.judgement.notes, *remarks))),
+        ),
         recorded=_describe(recording, remarks),
         recorded_seconds=recording.trimmed_mean_seconds,
         baselines=tuple(dict.fromkeys(places)),
@@ -166,14 +239,19 @@ def _write_recorded(
     recipes: Collection[Recipe],
     waived: Sequence[AcceptedRecording],
 ) -> tuple[Recorded, dict[Key, Refusal], Written]:
-    """Return what was recorded, why the rest may not be, and the files with what they replaced."""
+    """Return what was recorded, why the rest may not be, and the files with what they
+    replaced."""
     if not measured:
         return {}, {}, ()
     with lock_folder(directory):
         baselines = [baseline for recipe in recipes for baseline in recipe.baselines]
         before = find_recorded(directory, measured, baselines)
         recorded, refused = _accept(measured, before, settings, waived)
-        return recorded, refused, write_recorded(directory, list(recorded.values()), recipes)
+        return (
+            recorded,
+            refused,
+            write_recorded(directory, list(recorded.values()), recipes),
+        )
 
 
 def _accept(
@@ -182,7 +260,8 @@ def _accept(
     settings: Settings,
     waived: Sequence[AcceptedRecording],
 ) -> tuple[Recorded, dict[Key, Refusal]]:
-    """Return what may be recorded, with the values that it replaces, and why the rest may not."""
+    """Return what may be recorded, with the values that it replaces, and why the rest
+    may not."""
     accepted: dict[Key, tuple[Baseline, Recording]] = {}
     refused: dict[Key, Refusal] = {}
     for key, (baseline, recording) in measured.items():
@@ -199,9 +278,16 @@ def _accept(
     return accepted, refused
 
 
-def _find_reason(key: Key, rule: RecordingRule, waived: Sequence[AcceptedRecording]) -> str:
-    """Return the reason of the first entry that waives a rule for a configuration, or ""."""
-    reasons = (entry.reason for entry in waived if entry.accepts is rule and fnmatchcase(key.id, entry.configuration))
+def _find_reason(
+    key: Key, rule: RecordingRule, waived: Sequence[AcceptedRecording]
+) -> str:
+    """Return the reason of the first entry that waives a rule for a configuration, or
+    ""."""
+    reasons = (
+        entry.reason
+        for entry in waived
+        if entry.accepts is rule and fnmatchcase(key.id, entry.configuration)
+    )
     return next(reasons, "")
 
 
@@ -218,17 +304,29 @@ def _is_invalid(result: ConfigurationResult) -> bool:
     """Whether the newest run is."""
     # Without a baseline to compare it with it may be as good as any.
     judgement = result.judgement
-    return judgement.verdict is Verdict.INVALID and judgement.reason is not Reason.NO_BASELINE
+    return (
+        judgement.verdict is Verdict.INVALID
+        and judgement.reason is not Reason.NO_BASELINE
+    )
 
 
-def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Refusal | None:
-    """Return why runs are the baseline of nothing; None if they are that of something. `levels` describes levels that
-    the user did not accept."""
+def _refuse(
+    runs: Sequence[Measurement], levels: str, settings: Settings
+) -> Refusal | None:
+    """Return why runs are the baseline of nothing; None if they are that of something.
+    `levels` describes levels that the user did not accept."""
     trimmed, spread = trim_windows(runs), _find_largest_spread(runs)
     if max(trimmed) > min(trimmed) * (1 + spread):
-        return Verdict.INVALID, Reason.REPEATS_DISAGREE, CONTRADICTORY.format(spread * 100, _format_range(trimmed))
+        return (
+            Verdict.INVALID,
+            Reason.REPEATS_DISAGREE,
+            CONTRADICTORY.format(spread * 100, _format_range(trimmed)),
+        )
     means = [compute_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
-    if any(whole > trimmed_seconds * STALLS for whole, trimmed_seconds in zip(means, trimmed, strict=True)):
+    if any(
+        whole > trimmed_seconds * STALLS
+        for whole, trimmed_seconds in zip(means, trimmed, strict=True)
+    ):
         return Verdict.INVALID, Reason.FEW_STEPS_DECIDE, STALLED
     if unsettled := _find_unsettled(runs, settings):
         return unsettled
@@ -238,20 +336,37 @@ def _refuse(runs: Sequence[Measurement], levels: str, settings: Settings) -> Ref
 
 
 def _find_unsettled(runs: Sequence[Measurement], settings: Settings) -> Refusal | None:
-    """Return why runs have no level, if half of them warm up or drift in their window by more than the tolerance."""
+    """Return why runs have no level, if half of them warm up or drift in their window
+    by more than the tolerance."""
     # Such a run would be judged INCONCLUSIVE, or its mean is that of none of its steps.
     limit = select_tolerance(settings, runs[0].baseline).factor - 1
-    # Steps that are slow by turns are so in each third of the window, more or less of them.
+    # Steps that are slow by turns are so in each third of the window, more or less of
+    # them.
     found = ((run, find_shape(run)) for run in runs)
-    shapes = [(run, shape) for run, shape in found if shape.kind is not ShapeKind.PERIODIC]
-    warming = [(run, (shape.warming_up,)) for run, shape in shapes if shape.warming_up and shape.warm_up > limit]
-    drifting = [
-        (run, shape.statements) for run, shape in shapes if shape.drift is not None and abs(shape.drift) > limit
+    shapes = [
+        (run, shape) for run, shape in found if shape.kind is not ShapeKind.PERIODIC
     ]
-    for reason, unsettled in ((Reason.WARMING_UP, warming), (Reason.CANNOT_TELL, drifting)):
+    warming = [
+        (run, (shape.warming_up,))
+        for run, shape in shapes
+        if shape.warming_up and shape.warm_up > limit
+    ]
+    drifting = [
+        (run, shape.statements)
+        for run, shape in shapes
+        if shape.drift is not None and abs(shape.drift) > limit
+    ]
+    for reason, unsettled in (
+        (Reason.WARMING_UP, warming),
+        (Reason.CANNOT_TELL, drifting),
+    ):
         if unsettled and 2 * len(unsettled) >= len(runs):
             run, statements = unsettled[0]
-            return Verdict.INVALID, reason, UNSETTLED.format(run.run.id, phrase_all(statements))
+            return (
+                Verdict.INVALID,
+                reason,
+                UNSETTLED.format(run.run.id, phrase_all(statements)),
+            )
     return None
 
 
@@ -268,32 +383,62 @@ def _note_shapes(runs: Sequence[Measurement]) -> tuple[Note, ...]:
     return tuple(notes.values())
 
 
-def _describe_levels(runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings) -> str:
-    """Return that runs are of several levels, with what they spread over; empty where they may as well be of one."""
-    # Their mean would hide a regression of as much as lies between it and the better level.
+def _describe_levels(
+    runs: Sequence[Measurement], changes: Sequence[LevelChange], settings: Settings
+) -> str:
+    """Return that runs are of several levels, with what they spread over; empty where
+    they may as well be of one."""
+    # Their mean would hide a regression of as much as lies between it and the better
+    # level.
     trimmed = trim_windows(runs)
     steps = [
         level
         for level in changes
-        if level.kind is ChangeKind.STEP and abs(level.difference) >= FAILS and _is_between(level, runs)
+        if level.kind is ChangeKind.STEP
+        and abs(level.difference) >= FAILS
+        and _is_between(level, runs)
     ]
     if steps:
-        day, change = steps[-1].started.date(), formatting.format_difference(1 + steps[-1].difference)
+        day, change = (
+            steps[-1].started.date(),
+            formatting.format_difference(1 + steps[-1].difference),
+        )
         return CHANGED.format(change, day, day, _format_range(trimmed), ACCEPT)
-    noise = expect_noise(runs, settings.assumed_cv * _find_largest_spread(runs) / LARGEST_SPREAD)
-    begun = [(run.started, seconds) for run, seconds in zip(runs, trimmed, strict=True) if run.started is not None]
+    noise = expect_noise(
+        runs, settings.assumed_cv * _find_largest_spread(runs) / LARGEST_SPREAD
+    )
+    begun = [
+        (run.started, seconds)
+        for run, seconds in zip(runs, trimmed, strict=True)
+        if run.started is not None
+    ]
     in_time = [seconds for _, seconds in sorted(begun)]
     ordered = len(begun) == len(runs)
     levels = find_run_levels(in_time if ordered else trimmed, noise, ordered=ordered)
     if levels is None:
         return ""
-    fast, slow = formatting.format_seconds(levels.fast_seconds), formatting.format_seconds(levels.slow_seconds)
+    fast, slow = (
+        formatting.format_seconds(levels.fast_seconds),
+        formatting.format_seconds(levels.slow_seconds),
+    )
     change = formatting.format_difference(levels.slow_seconds / levels.fast_seconds)
-    return TWO_LEVELS.format(levels.fast_runs, fast, levels.slow_runs, slow, change, _format_range(trimmed), ACCEPT)
+    return TWO_LEVELS.format(
+        levels.fast_runs,
+        fast,
+        levels.slow_runs,
+        slow,
+        change,
+        _format_range(trimmed),
+        ACCEPT,
+    )
 
 
 def _find_largest_spread(runs: Sequence[Measurement]) -> float:
-    tolerated = (tolerance.fraction for tolerance in runs[0].baseline.tolerances if get_slot(tolerance) == TIME)
+    tolerated = (
+        tolerance.fraction
+        for tolerance in runs[0].baseline.tolerances
+        if get_slot(tolerance) == TIME
+    )
     return max((LARGEST_SPREAD, *tolerated))
 
 
@@ -304,13 +449,21 @@ def _format_range(seconds: Sequence[float]) -> str:
 def _is_between(change: LevelChange, runs: Sequence[Measurement]) -> bool:
     """Whether runs lie on both sides of a change."""
     # Their mean is the level of none of them.
-    return len({run.started >= change.started for run in runs if run.started is not None}) > 1
+    return (
+        len({run.started >= change.started for run in runs if run.started is not None})
+        > 1
+    )
 
 
 def _select_recordable(
-    results: SessionResults, chosen: Sequence[ConfigurationResult], key: Key, settings: Settings, now: datetime
+    results: SessionResults,
+    chosen: Sequence[ConfigurationResult],
+    key: Key,
+    settings: Settings,
+    now: datetime,
 ) -> list[Measurement]:
-    """Return the valid runs of a configuration that were selected and are not too old; of a launch what it launched."""
+    """Return the valid runs of a configuration that were selected and are not too old;
+    of a launch what it launched."""
     selected = {result.case.run_id for result in chosen if result.case.key == key}
     runs = results.measurements.get(key, ())
     youngest = settings.max_age
@@ -319,7 +472,10 @@ def _select_recordable(
         for run in [run for run in runs if run.run.found.launch] or runs
         if run.valid
         and ("" in selected or run.run.id in selected)
-        and (youngest is None or (run.run.started is not None and now - run.run.started <= youngest))
+        and (
+            youngest is None
+            or (run.run.started is not None and now - run.run.started <= youngest)
+        )
     ]
 
 
@@ -336,26 +492,40 @@ def _describe(recording: Recording, remarks: Sequence[Note]) -> str:
     return phrase_all((line, *remarks))
 
 
-def _list_remarks(baseline: Baseline, recording: Recording, replaced: str) -> Iterator[Note]:
-    """Yield what the recorded value replaced, how far it is from its document, and what is doubtful about it."""
+def _list_remarks(
+    baseline: Baseline, recording: Recording, replaced: str
+) -> Iterator[Note]:
+    """Yield what the recorded value replaced, how far it is from its document, and what
+    is doubtful about it."""
     if replaced:
-        yield Note(NoteCode.RECORDED_REPLACED, f"replaced {replaced}{_describe_since_first(recording)}")
-    published = baseline.step_seconds if baseline.kind is BaselineKind.PUBLISHED else baseline.published_seconds
+        yield Note(
+            NoteCode.RECORDED_REPLACED,
+            f"replaced {replaced}{_describe_since_first(recording)}",
+        )
+    published = (
+        baseline.step_seconds
+        if baseline.kind is BaselineKind.PUBLISHED
+        else baseline.published_seconds
+    )
     if published:
-        change = formatting.format_difference(recording.trimmed_mean_seconds / published)
+        change = formatting.format_difference(
+            recording.trimmed_mean_seconds / published
+        )
         yield Note(
             NoteCode.RECORDED_AGAINST_PUBLISHED,
             f"{change} against the published {_describe_prints(baseline, published)} s",
         )
     if recording.levels:
         yield Note(
-            NoteCode.RECORDED_LEVELS, f"of several levels ({_format_range(recording.run_seconds)}): {recording.levels}"
+            NoteCode.RECORDED_LEVELS,
+            f"of several levels ({_format_range(recording.run_seconds)}): {recording.levels}",
         )
     yield from _note_independence(recording)
 
 
 def _describe_prints(baseline: Baseline, published: float) -> str:
-    """Return a published step time with the digits of its document, where this is the document's own baseline."""
+    """Return a published step time with the digits of its document, where this is the
+    document's own baseline."""
     return dict(baseline.cells).get("step_time") or f"{published:.10g}"
 
 
@@ -365,7 +535,9 @@ def _note_independence(recording: Recording) -> Iterator[Note]:
 
     groups = recording.groups or 1
     summary = f"k0 = {groups}: " + (
-        f"{groups} nights or sets of nodes" if groups > 1 else "one night on one set of nodes"
+        f"{groups} nights or sets of nodes"
+        if groups > 1
+        else "one night on one set of nodes"
     )
     if groups >= FEWEST_GROUPS:
         yield Note(NoteCode.RECORDED_GROUPS, summary)
@@ -378,14 +550,24 @@ def _describe_since_first(recording: Recording) -> str:
     """Return how far a value is from the first one, and why it may be."""
     if not recording.earlier:
         return ""
-    first, why = recording.earlier[0], f"; accepted: {recording.reason}" if recording.reason else ""
-    change = formatting.format_difference(recording.trimmed_mean_seconds / first.seconds)
+    first, why = (
+        recording.earlier[0],
+        f"; accepted: {recording.reason}" if recording.reason else "",
+    )
+    change = formatting.format_difference(
+        recording.trimmed_mean_seconds / first.seconds
+    )
     return f"; {change} since {formatting.format_seconds(first.seconds)} of {first.date}{why}"
 
 
-def find_author(directory: Path, environment: Mapping[str, str], host: str, run: Runner) -> str:
-    """Return `alice@example.com on login1`: the e-mail address that git knows in this folder, else the user's name."""
-    answer = run(["git", "-C", str(directory), "config", "user.email"], timeout=GIT_SECONDS)
+def find_author(
+    directory: Path, environment: Mapping[str, str], host: str, run: Runner
+) -> str:
+    """Return `alice@example.com on login1`: the e-mail address that git knows in this
+    folder, else the user's name."""
+    answer = run(
+        ["git", "-C", str(directory), "config", "user.email"], timeout=GIT_SECONDS
+    )
     stated = answer.out.strip() if answer.code == 0 else ""
     names = (stated, environment.get("USER", ""), environment.get("LOGNAME", ""))
     who = next((name.strip() for name in names if name.strip()), "somebody")

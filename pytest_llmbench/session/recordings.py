@@ -1,4 +1,5 @@
-"""What is written of valid runs of a configuration: means over runs, spread, hashes of their logs, environment."""
+"""What is written of valid runs of a configuration: means over runs, spread, hashes of
+their logs, environment."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Recording
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.redaction import make_redactor
-from pytest_llmbench.core.robust import compute_mean, compute_median, compute_trimmed_mean
+from pytest_llmbench.core.robust import (
+    compute_mean,
+    compute_median,
+    compute_trimmed_mean,
+)
 from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.judge.agreement import Occasion, count_groups
 from pytest_llmbench.logs.sources import files
@@ -30,10 +35,11 @@ def make_recording(
     nodes: Mapping[str, frozenset[str]] = _NOWHERE,
     levels: str = "",
 ) -> Recording:
-    """Return what valid runs of one configuration measured: means over runs, and the spread within a run, pooled.
+    """Return what valid runs of one configuration measured: means over runs, and the
+    spread within a run, pooled.
 
-    `nodes` are those of each job, by its id; of other runs nothing says where they ran. `levels` is why the mean of
-    several may stand.
+    `nodes` are those of each job, by its id; of other runs nothing says where they ran.
+    `levels` is why the mean of several may stand.
     """
     windows = [np.array(run.window_seconds) for run in runs]
     steps = [run.mean_of for run in runs]
@@ -41,17 +47,30 @@ def make_recording(
     return Recording(
         date=now.date().isoformat(),
         runs=len(runs),
-        mean_seconds=float(np.mean([compute_mean(*window) for window in zip(windows, steps, strict=True)])),
+        mean_seconds=float(
+            np.mean(
+                [compute_mean(*window) for window in zip(windows, steps, strict=True)]
+            )
+        ),
         trimmed_mean_seconds=float(np.mean(trimmed)),
         standard_deviation_seconds=float(
-            np.sqrt(np.mean([np.var(window, ddof=min(1, len(window) - 1)) for window in windows]))
+            np.sqrt(
+                np.mean(
+                    [np.var(window, ddof=min(1, len(window) - 1)) for window in windows]
+                )
+            )
         ),
         run_seconds=tuple(trimmed),
-        log_sha256=tuple(hash_ for run in runs if run.log and (hash_ := _hash(run.log))),
+        log_sha256=tuple(
+            hash_ for run in runs if run.log and (hash_ := _hash(run.log))
+        ),
         newest_run=_find_newest_day(runs),
         by=author,
         environment=_list_environment(runs),
-        groups=count_groups(Occasion(run.started, nodes.get(run.run.found.job_id, frozenset())) for run in runs),
+        groups=count_groups(
+            Occasion(run.started, nodes.get(run.run.found.job_id, frozenset()))
+            for run in runs
+        ),
         levels=levels,
         observed=_average_observed(runs),
     )
@@ -61,29 +80,43 @@ def _average_observed(runs: Sequence[Measurement]) -> tuple[tuple[str, float], .
     """Return the median of each observed value that all runs have, by name."""
     all_values = [dict(run.observed) for run in runs]
     shared = sorted(set(all_values[0]).intersection(*all_values))
-    return tuple((name, compute_median(np.array([values[name] for values in all_values]))) for name in shared)
+    return tuple(
+        (name, compute_median(np.array([values[name] for values in all_values])))
+        for name in shared
+    )
 
 
 def _find_newest_day(runs: Sequence[Measurement]) -> str:
     """Return the day on which the newest run started, empty where that is not known."""
-    started = [run.run.started.date().isoformat() if run.run.started else "" for run in runs]
-    return max(started) if all(started) else ""  # one that does not say when it started may be the newest
+    started = [
+        run.run.started.date().isoformat() if run.run.started else "" for run in runs
+    ]
+    return (
+        max(started) if all(started) else ""
+    )  # one that does not say when it started may be the newest
 
 
 def _list_environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...]:
-    """Return names and values of what all the runs ran in; what they differ in, or do not all say, is left out."""
+    """Return names and values of what all the runs ran in; what they differ in, or do
+    not all say, is left out."""
     redactor = make_redactor()
     first, *others = (
-        {name: redactor.redact_named(name, formatting.escape(text)) for name, text in run.environment.items()}
+        {
+            name: redactor.redact_named(name, formatting.escape(text))
+            for name, text in run.environment.items()
+        }
         for run in runs
     )
     return tuple(
-        (name, value) for name, value in first.items() if all(environment.get(name) == value for environment in others)
+        (name, value)
+        for name, value in first.items()
+        if all(environment.get(name) == value for environment in others)
     )
 
 
 def _hash(log: Path) -> str:
-    """Return the hash of a log's text, empty where the log is no file of this machine any more, or in an archive."""
+    """Return the hash of a log's text, empty where the log is no file of this machine
+    any more, or in an archive."""
     digest = hashlib.sha256()
     try:
         for block in Stream(files.read_blocks(log), log):
@@ -95,4 +128,6 @@ def _hash(log: Path) -> str:
 
 def trim_windows(runs: Sequence[Measurement]) -> list[float]:
     """Return the trimmed mean of each run over its window, in seconds."""
-    return [compute_trimmed_mean(np.array(run.window_seconds), run.mean_of) for run in runs]
+    return [
+        compute_trimmed_mean(np.array(run.window_seconds), run.mean_of) for run in runs
+    ]

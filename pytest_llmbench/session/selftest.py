@@ -1,4 +1,5 @@
-"""The gate's self-test: runs that passed are damaged on purpose, and the verdict on each has to change."""
+"""The gate's self-test: runs that passed are damaged on purpose, and the verdict on
+each has to change."""
 
 from __future__ import annotations
 
@@ -14,7 +15,11 @@ from pytest_llmbench.core.log_records import Segment, StatedField, Steps
 from pytest_llmbench.core.outcome_records import Check, CheckKind, Finding, Status
 from pytest_llmbench.core.run_records import Attempt, Measurement, Run
 from pytest_llmbench.runs.measure.measurement import measure
-from pytest_llmbench.session.outcomes import JudgedConfigurations, decide_item_status, judge_evidence
+from pytest_llmbench.session.outcomes import (
+    JudgedConfigurations,
+    decide_item_status,
+    judge_evidence,
+)
 from pytest_llmbench.session.settings import Settings
 
 Damage = Callable[[Segment, Measurement], Segment | None]
@@ -41,7 +46,8 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """The mutants of one item, and the smallest slowdown that its run shows, as a fraction of the baseline."""
+    """The mutants of one item, and the smallest slowdown that its run shows, as a
+    fraction of the baseline."""
 
     id: str
     detectable: float
@@ -60,21 +66,31 @@ def run_selftests(judged: JudgedConfigurations, settings: Settings) -> Iterator[
 
         def decide(item: Evidence, alone: bool = alone) -> tuple[Judgement, Status]:
             judgement = judge_evidence(item, settings, alone=alone)
-            return judgement, decide_item_status(judgement, required=False, settings=settings)
+            return judgement, decide_item_status(
+                judgement, required=False, settings=settings
+            )
 
-        if decide_item_status(result.judgement, required=False, settings=settings) is Status.PASSED:
-            tested = run_selftest(name, result.pick_deciding(evidence), result.judgement, decide)
+        if (
+            decide_item_status(result.judgement, required=False, settings=settings)
+            is Status.PASSED
+        ):
+            tested = run_selftest(
+                name, result.pick_deciding(evidence), result.judgement, decide
+            )
             if tested is not None:
                 yield _check(tested)
 
 
 def _check(tested: SelfTest) -> Check:
-    """Return the item of a self-test: it fails if a damaged copy of the run would have passed."""
+    """Return the item of a self-test: it fails if a damaged copy of the run would have
+    passed."""
     survivors = tested.survivors
     caught = [mutant for mutant in tested.mutants if mutant.caught]
     untestable = [mutant.name for mutant in tested.mutants if mutant.caught is None]
     shows = formatting.format_difference(1 + tested.detectable)
-    text = f"caught {len(caught)} of {len(caught) + len(survivors)}; shows {shows} or more"
+    text = (
+        f"caught {len(caught)} of {len(caught) + len(survivors)}; shows {shows} or more"
+    )
     if survivors:
         text += f"; survived: {formatting.join_first([mutant.name for mutant in survivors])}"
     if untestable:
@@ -96,18 +112,30 @@ def _list_lines(mutants: tuple[Mutant, ...]) -> Iterator[str]:
         yield f"  {mutant.name:<36} {word:<13} {mutant.told}"
 
 
-def run_selftest(identifier: str, evidence: Evidence, judgement: Judgement, decide: Decide) -> SelfTest | None:
-    """Judge damaged copies of a run whose item passed: each has to fail. None where nothing was compared."""
+def run_selftest(
+    identifier: str, evidence: Evidence, judgement: Judgement, decide: Decide
+) -> SelfTest | None:
+    """Judge damaged copies of a run whose item passed: each has to fail. None where
+    nothing was compared."""
     newest, estimate = judgement.measurement, judgement.estimate
     if newest is None or estimate is None:
         return None
-    factor = (1 + estimate.detectable) * JUST_BEYOND / float(np.exp(estimate.difference))
+    factor = (
+        (1 + estimate.detectable) * JUST_BEYOND / float(np.exp(estimate.difference))
+    )
     slower = f"slowed to {formatting.format_difference(1 + estimate.detectable)}"
     mutants = [_judge(slower, judgement.runs, slow_down(factor), evidence, decide)]
     if evidence.plausible is not None:
         fast = (1 - evidence.plausible) * float(np.exp(-estimate.high)) * WELL_BELOW
-        mutants.append(_judge("too fast to be true", judgement.runs, slow_down(fast), evidence, decide))
-    mutants += [_judge(name, (newest,), change, evidence, decide) for name, change in CHANGES.items()]
+        mutants.append(
+            _judge(
+                "too fast to be true", judgement.runs, slow_down(fast), evidence, decide
+            )
+        )
+    mutants += [
+        _judge(name, (newest,), change, evidence, decide)
+        for name, change in CHANGES.items()
+    ]
     return SelfTest(identifier, estimate.detectable, tuple(mutants))
 
 
@@ -118,11 +146,15 @@ def _judge(
     evidence: Evidence,
     decide: Decide,
 ) -> Mutant:
-    damaged = {id(measurement): _apply_damage(measurement, change) for measurement in runs}
+    damaged = {
+        id(measurement): _apply_damage(measurement, change) for measurement in runs
+    }
     if None in damaged.values():
         return Mutant(name, None, "the log cannot express it")
     again = tuple(
-        measure(run, measurement.baseline, evidence.now) if (run := damaged.get(id(measurement))) else measurement
+        measure(run, measurement.baseline, evidence.now)
+        if (run := damaged.get(id(measurement)))
+        else measurement
         for measurement in evidence.measurements
     )
     after, status = decide(replace(evidence, measurements=again))
@@ -132,19 +164,24 @@ def _judge(
 def _apply_damage(measurement: Measurement, change: Damage) -> Run | None:
     """Return the run with only the part of its log that was judged, changed."""
     run = measurement.run
-    attempt = next(one for one in run.attempts if one.files.number == measurement.attempt)
+    attempt = next(
+        one for one in run.attempts if one.files.number == measurement.attempt
+    )
     segment = change(attempt.log.segments[measurement.segment - 1], measurement)
     if segment is None:
         return None
-    log = replace(attempt.log, segments=(segment,), nccl_line=0, nccl_last_line=0)  # other segments may be traced
+    log = replace(
+        attempt.log, segments=(segment,), nccl_line=0, nccl_last_line=0
+    )  # other segments may be traced
     return replace(run, attempts=(Attempt(attempt.files, log),))
 
 
-# --- damage -----------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------
 
 
 def slow_down(factor: float) -> Damage:
-    """Return the change that multiplies all step times; what the log derives from them follows."""
+    """Return the change that multiplies all step times; what the log derives from them
+    follows."""
 
     def change(segment: Segment, _: Measurement) -> Segment:
         steps = segment.steps
@@ -184,13 +221,23 @@ def read_as_milliseconds(segment: Segment, measurement: Measurement) -> Segment 
 def remove_window(segment: Segment, measurement: Measurement) -> Segment:
     """The steps of the window are lost, those around it are there."""
     window, index = measurement.baseline.window, segment.steps.index
-    return replace(segment, steps=_keep_steps(segment.steps, (index < window.first) | (index > window.last)))
+    return replace(
+        segment,
+        steps=_keep_steps(
+            segment.steps, (index < window.first) | (index > window.last)
+        ),
+    )
 
 
 def double_batch(segment: Segment, _: Measurement) -> Segment | None:
-    """The run trained with twice the batch: all that the log derives from the batch doubles."""
+    """The run trained with twice the batch: all that the log derives from the batch
+    doubles."""
     steps = segment.steps
-    columns = (steps.global_batch_size, steps.tokens_per_second_per_gpu, steps.tflops_per_gpu)
+    columns = (
+        steps.global_batch_size,
+        steps.tokens_per_second_per_gpu,
+        steps.tflops_per_gpu,
+    )
     if not any(np.isfinite(column).any() for column in columns):
         return None
     return _with(
@@ -202,13 +249,18 @@ def double_batch(segment: Segment, _: Measurement) -> Segment | None:
 
 
 def freeze_weights(segment: Segment, _: Measurement) -> Segment | None:
-    """No step moved the weights, by what the log prints of it: the learning rate, the gradient, or else the loss."""
+    """No step moved the weights, by what the log prints of it: the learning rate, the
+    gradient, or else the loss."""
     steps, fields = segment.steps, {claim.field for claim in segment.stated}
     if np.isfinite(steps.learning_rate).any():
         return _with(segment, learning_rate=steps.learning_rate * 0)
     if steps.has_grad_norm.any() and StatedField.ENGINE not in fields:
         return _with(segment, grad_norm=steps.grad_norm * 0)
-    if segment.rewards or StatedField.OBJECTIVE in fields or not (steps.loss[steps.has_loss] > 0).any():
+    if (
+        segment.rewards
+        or StatedField.OBJECTIVE in fields
+        or not (steps.loss[steps.has_loss] > 0).any()
+    ):
         return None
     return _with(segment, loss=-steps.loss)
 
@@ -218,7 +270,9 @@ def double_world_size(segment: Segment, _: Measurement) -> Segment | None:
     if not any(claim.field == StatedField.GPUS for claim in segment.stated):
         return None
     stated = (
-        replace(claim, value=str(2 * int(claim.value))) if claim.field == StatedField.GPUS else claim
+        replace(claim, value=str(2 * int(claim.value)))
+        if claim.field == StatedField.GPUS
+        else claim
         for claim in segment.stated
     )
     return replace(segment, stated=tuple(stated))

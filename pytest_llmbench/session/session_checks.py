@@ -1,10 +1,12 @@
-"""The checks over several configurations, and of the gate itself: a row each, and the function that makes its items.
+"""The checks over several configurations, and of the gate itself: a row each, and the
+function that makes its items.
 
-A kind (`CheckKind`), a row and a file in `suite/` are all that a check needs: its fixture, its place among the items
-and its mark follow.
+A kind (`CheckKind`), a row and a file in `suite/` are all that a check needs: its
+fixture, its place among the items and its mark follow.
 """
 
-# Every session that asks for a fixture of a check imports this, so what needs numpy is imported where it is used.
+# Every session that asks for a fixture of a check imports this, so what needs numpy is
+# imported where it is used.
 from __future__ import annotations
 
 import math
@@ -18,30 +20,51 @@ from pytest_llmbench.core.codes import JUDGED, Verdict
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.judgement_records import Judgement, LevelChange
 from pytest_llmbench.core.node_records import NodeAnswer, NodeSearch
-from pytest_llmbench.core.outcome_records import Check, CheckKind, ComparedConfiguration, Finding, Status
+from pytest_llmbench.core.outcome_records import (
+    Check,
+    CheckKind,
+    ComparedConfiguration,
+    Finding,
+    Status,
+)
 from pytest_llmbench.core.run_records import Acknowledgement
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.configuration_comparisons import ComparisonRow, ConfigurationComparison
+    from pytest_llmbench.core.configuration_comparisons import (
+        ComparisonRow,
+        ConfigurationComparison,
+    )
     from pytest_llmbench.session.catalog import Catalog
-    from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations
+    from pytest_llmbench.session.outcomes import (
+        ConfigurationResult,
+        JudgedConfigurations,
+    )
     from pytest_llmbench.session.settings import Settings
 
 FAILS = 0.01
-"""A smaller change to slower, as a fraction, is told and fails nothing; several that come to it together do."""
+"""A smaller change to slower, as a fraction, is told and fails nothing; several that
+come to it together do."""
 
 
-def make_checks(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[Check]:
+def make_checks(
+    judged: JudgedConfigurations, settings: Settings, catalog: Catalog
+) -> Iterator[Check]:
     """Yield the items of all checks, in the order of the table."""
     for make, _ in CHECKS.values():
-        yield from (replace(check, timed=settings.timed) for check in make(judged, settings, catalog))
+        yield from (
+            replace(check, timed=settings.timed)
+            for check in make(judged, settings, catalog)
+        )
 
 
-# --- what most or several configurations share ------------------------------------------------------------
+# --- what most or several configurations share ----------------------------------------
 
 
-def check_cluster(judged: JudgedConfigurations, settings: Settings, _: Catalog) -> Iterator[Check]:
-    """Yield the shift that most configurations share; each regressed one fails on its own."""
+def check_cluster(
+    judged: JudgedConfigurations, settings: Settings, _: Catalog
+) -> Iterator[Check]:
+    """Yield the shift that most configurations share; each regressed one fails on its
+    own."""
     shift = judged.shift
     if shift is None:
         return
@@ -51,7 +74,9 @@ def check_cluster(judged: JudgedConfigurations, settings: Settings, _: Catalog) 
     yield Check(
         kind=CheckKind.CLUSTER_CHANGE,
         id="slower" if slower else "faster",
-        status=Status.FAILED if slower and settings.scaling == "fail" else Status.PASSED,
+        status=Status.FAILED
+        if slower and settings.scaling == "fail"
+        else Status.PASSED,
         verdict=Finding.SLOWER if slower else Finding.FASTER,
         text=phrase(shift),
         lines=(f"  {formatting.join_first([key.id for key in shift.configurations])}",),
@@ -60,25 +85,37 @@ def check_cluster(judged: JudgedConfigurations, settings: Settings, _: Catalog) 
     )
 
 
-def check_weak_scaling(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[Check]:
-    """Yield the efficiency of each family of which two members were judged; it only reports unless told to fail."""
+def check_weak_scaling(
+    judged: JudgedConfigurations, settings: Settings, catalog: Catalog
+) -> Iterator[Check]:
+    """Yield the efficiency of each family of which two members were judged; it only
+    reports unless told to fail."""
     from pytest_llmbench.judge.configuration_pairs import compare_weak_scaling
     from pytest_llmbench.runs.measure.run_metrics import group_families
 
     families = group_families(catalog.configurations)
-    yield from _make_comparison_checks(compare_weak_scaling(families, judged.judgements), settings)
+    yield from _make_comparison_checks(
+        compare_weak_scaling(families, judged.judgements), settings
+    )
 
 
-def check_speed_up(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[Check]:
-    """Yield the speed-up of each pair of which both were judged; it only reports unless told to fail."""
+def check_speed_up(
+    judged: JudgedConfigurations, settings: Settings, catalog: Catalog
+) -> Iterator[Check]:
+    """Yield the speed-up of each pair of which both were judged; it only reports unless
+    told to fail."""
     from pytest_llmbench.judge.configuration_pairs import compare_speed_ups
     from pytest_llmbench.runs.measure.run_metrics import find_pairs
 
     pairs = find_pairs(catalog.configurations)
-    yield from _make_comparison_checks(compare_speed_ups(pairs, judged.judgements), settings)
+    yield from _make_comparison_checks(
+        compare_speed_ups(pairs, judged.judgements), settings
+    )
 
 
-def _make_comparison_checks(comparisons: Iterable[ConfigurationComparison], settings: Settings) -> Iterator[Check]:
+def _make_comparison_checks(
+    comparisons: Iterable[ConfigurationComparison], settings: Settings
+) -> Iterator[Check]:
     from pytest_llmbench.report.wording import phrase_scaling
 
     decides = settings.scaling == "fail"
@@ -88,7 +125,9 @@ def _make_comparison_checks(comparisons: Iterable[ConfigurationComparison], sett
         yield Check(
             kind=comparison.kind,
             id=comparison.id,
-            status=Status.FAILED if decides and comparison.verdict is Verdict.REGRESSION else Status.PASSED,
+            status=Status.FAILED
+            if decides and comparison.verdict is Verdict.REGRESSION
+            else Status.PASSED,
             verdict=comparison.verdict,
             text=phrase_scaling(comparison),
             lines=tuple(map(_format_row, comparison.rows)),
@@ -96,7 +135,14 @@ def _make_comparison_checks(comparisons: Iterable[ConfigurationComparison], sett
             members=comparison.members,
             about=comparison.members,
             compared=tuple(
-                ComparedConfiguration(row.key, row.reference, row.baseline, row.measured, row.documented, row.verdict)
+                ComparedConfiguration(
+                    row.key,
+                    row.reference,
+                    row.baseline,
+                    row.measured,
+                    row.documented,
+                    row.verdict,
+                )
                 for row in comparison.rows
             ),
         )
@@ -110,14 +156,18 @@ def _format_row(row: ComparisonRow) -> str:
     return f"  {name:<18} {row.measured:6.3f}, {row.baseline} {row.documented:6.3f}: {interval:<27} {row.verdict}"
 
 
-# --- changes over the daily runs --------------------------------------------------------------------------
+# --- changes over the daily runs ------------------------------------------------------
 
 
-def check_trends(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[Check]:
-    """Yield an item for each configuration whose level stands changed, or that sits on its bound.
+def check_trends(
+    judged: JudgedConfigurations, settings: Settings, catalog: Catalog
+) -> Iterator[Check]:
+    """Yield an item for each configuration whose level stands changed, or that sits on
+    its bound.
 
-    It fails only if `settings.trend` is "fail", for a change to slower of 1 % or more, or several that come to it
-    together, that nobody acknowledged, or whose acknowledgement expired.
+    It fails only if `settings.trend` is "fail", for a change to slower of 1 % or more,
+    or several that come to it together, that nobody acknowledged, or whose
+    acknowledgement expired.
     """
     for result, _ in judged.newest.values():
         standing = [change for change in result.judgement.changes if change.stands]
@@ -125,11 +175,18 @@ def check_trends(judged: JudgedConfigurations, settings: Settings, catalog: Cata
             yield _make_trend_check(result, standing, settings, catalog.acknowledged)
         elif result.judgement.on_bound:
             text = _describe_flips(result.judgement)
-            yield Check(CheckKind.TREND, result.case.key.id, Status.PASSED, verdict=Finding.ON_BOUND, text=text)
+            yield Check(
+                CheckKind.TREND,
+                result.case.key.id,
+                Status.PASSED,
+                verdict=Finding.ON_BOUND,
+                text=text,
+            )
 
 
 def _describe_flips(judgement: Judgement) -> str:
-    """Return `sits on its bound (7.691 s): 5 of the last 10 nights passed`; empty for one that does not."""
+    """Return `sits on its bound (7.691 s): 5 of the last 10 nights passed`; empty for
+    one that does not."""
     flips = judgement.on_bound
     if flips is None:
         return ""
@@ -156,7 +213,15 @@ def _make_trend_check(
         id=result.case.key.id,
         status=Status.FAILED if bad and asked else Status.PASSED,
         verdict=Finding.SLOWER if bad else Finding.ACKNOWLEDGED if good else way,
-        text="; ".join(filter(None, (bad or phrase((good or standing)[-1]), _describe_flips(result.judgement)))),
+        text="; ".join(
+            filter(
+                None,
+                (
+                    bad or phrase((good or standing)[-1]),
+                    _describe_flips(result.judgement),
+                ),
+            )
+        ),
         lines=(*several, *entry),
         # Old runs alone make no session green.
         decides=asked and result.judgement.verdict in JUDGED,
@@ -164,10 +229,13 @@ def _make_trend_check(
     )
 
 
-def _list_entry(key: Key, changes: Sequence[LevelChange], acknowledged: Sequence[Acknowledgement]) -> tuple[str, ...]:
-    """Return the lines of a file that accept what is left of the last standing change, but for what a person has to
-    say, or which entry to change: the one that has expired, one so near that the file could not hold both, or one whose
-    change was taken back. Nothing of several changes, where one entry would not do."""
+def _list_entry(
+    key: Key, changes: Sequence[LevelChange], acknowledged: Sequence[Acknowledgement]
+) -> tuple[str, ...]:
+    """Return the lines of a file that accept what is left of the last standing change,
+    but for what a person has to say, or which entry to change: the one that has
+    expired, one so near that the file could not hold both, or one whose change was
+    taken back. Nothing of several changes, where one entry would not do."""
     from pytest_llmbench.judge.acknowledged import LARGEST, select_covering
     from pytest_llmbench.session.acknowledgements import INSTEAD, SAME
 
@@ -175,13 +243,16 @@ def _list_entry(key: Key, changes: Sequence[LevelChange], acknowledged: Sequence
     if len(slower) != 1:
         return ()
     if slower[0].expired is not None:
-        return (f"to accept it for longer, give a later day in `expires`: {slower[0].expired.place}",)
+        return (
+            f"to accept it for longer, give a later day in `expires`: {slower[0].expired.place}",
+        )
     since = slower[0].started.date()
     for acknowledgement in select_covering(key.id, acknowledged):
         if abs(acknowledgement.since - since) <= SAME:
             reason = "it begins within a week of this, and a second one is refused"
             return f"to accept it, change the entry of {acknowledgement.place}:", reason
-    # The gate knows what was taken back before this day from the runs before it; of a later entry it cannot.
+    # The gate knows what was taken back before this day from the runs before it; of a
+    # later entry it cannot.
     gone = {change.acknowledged for change in changes if change.partly_taken_back}
     later = [
         acknowledgement.place
@@ -190,11 +261,16 @@ def _list_entry(key: Key, changes: Sequence[LevelChange], acknowledged: Sequence
     ]
     if later:
         reason = "what it accepts was taken back since, in part or as a whole: it has to go, or to be smaller, first"
-        return f"to accept it, change the entry of {formatting.join_first(later)}:", reason
+        return (
+            f"to accept it, change the entry of {formatting.join_first(later)}:",
+            reason,
+        )
     percent = math.ceil(slower[0].lasting * 1000) / 10
     if percent > LARGEST * 100:
         # An entry that says more is refused when the file is read.
-        return (f"it is more than the {LARGEST * 100:g} % that an entry may accept; {INSTEAD}",)
+        return (
+            f"it is more than the {LARGEST * 100:g} % that an entry may accept; {INSTEAD}",
+        )
     return (
         "to accept it, below `acknowledged:` in the file:",
         f"  - configuration: {key.id}",
@@ -208,11 +284,16 @@ def _list_entry(key: Key, changes: Sequence[LevelChange], acknowledged: Sequence
 
 def _select_unaccepted(standing: Sequence[LevelChange]) -> list[LevelChange]:
     """Return the changes to slower that nobody accepted."""
-    return [change for change in standing if change.difference > 0 and change.acknowledged is None]
+    return [
+        change
+        for change in standing
+        if change.difference > 0 and change.acknowledged is None
+    ]
 
 
 def _find_unaccepted(standing: Sequence[LevelChange]) -> str:
-    """Return what is said of standing changes to slower that nobody accepted; empty where they are too small."""
+    """Return what is said of standing changes to slower that nobody accepted; empty
+    where they are too small."""
     from pytest_llmbench.report.wording import phrase
 
     slower = _select_unaccepted(standing)
@@ -225,35 +306,53 @@ def _find_unaccepted(standing: Sequence[LevelChange]) -> str:
     return f"{formatting.format_difference(together)} in {len(slower)} changes, the last: {phrase(slower[-1])}"
 
 
-# --- slow nodes -------------------------------------------------------------------------------------------
+# --- slow nodes -----------------------------------------------------------------------
 
 
-def check_slow_nodes(judged: JudgedConfigurations, settings: Settings, catalog: Catalog) -> Iterator[Check]:
-    """Yield what the history and the runs of this session say of nodes; nothing without a history.
+def check_slow_nodes(
+    judged: JudgedConfigurations, settings: Settings, catalog: Catalog
+) -> Iterator[Check]:
+    """Yield what the history and the runs of this session say of nodes; nothing without
+    a history.
 
-    It fails where a node is named: that some node is slow, and which one cannot be told yet, is only told.
+    It fails where a node is named: that some node is slow, and which one cannot be told
+    yet, is only told.
     """
     if settings.history is None:
         return
     from pytest_llmbench.history.details import has_nodes
     from pytest_llmbench.session.node_history import list_current_runs, search_history
 
-    problem = "no run of the history says its nodes, as those do that --llmb-launch started"
+    problem = (
+        "no run of the history says its nodes, as those do that --llmb-launch started"
+    )
     try:
         if has_nodes(settings.history):
             current = list_current_runs(judged.results.values())
-            yield _make_node_check(search_history(settings.history, catalog.last_repair, current), catalog)
+            yield _make_node_check(
+                search_history(settings.history, catalog.last_repair, current), catalog
+            )
             return
     except HistoryError as error:  # all is judged by now, perhaps after hours of jobs
         problem = str(error)
-    yield Check(CheckKind.SLOW_NODE, "nodes", Status.SKIPPED, Finding.NOTHING_TO_TELL, problem)
+    yield Check(
+        CheckKind.SLOW_NODE, "nodes", Status.SKIPPED, Finding.NOTHING_TO_TELL, problem
+    )
 
 
 def _make_node_check(search: NodeSearch, catalog: Catalog) -> Check:
-    from pytest_llmbench.report.node_text import describe, format_answer, format_coverage, format_facts, format_suspects
+    from pytest_llmbench.report.node_text import (
+        describe,
+        format_answer,
+        format_coverage,
+        format_facts,
+        format_suspects,
+    )
 
     described = describe(search)
-    facts = [line for suspect in described.named for line in format_facts(suspect, described)]
+    facts = [
+        line for suspect in described.named for line in format_facts(suspect, described)
+    ]
     configurations = {run.configuration for run in search.runs.values()}
     finding = FINDINGS[search.answer]
     return Check(
@@ -262,7 +361,10 @@ def _make_node_check(search: NodeSearch, catalog: Catalog) -> Check:
         status=STATUSES.get(finding, Status.PASSED),
         verdict=finding,
         text=format_answer(described),
-        lines=(*(facts or format_suspects(described)), f"  {format_coverage(described)}"),
+        lines=(
+            *(facts or format_suspects(described)),
+            f"  {format_coverage(described)}",
+        ),
         about=tuple(key for key in catalog.baselines if key.id in configurations),
     )
 
@@ -277,37 +379,66 @@ FINDINGS = {
 STATUSES = {Finding.SLOW_NODE: Status.FAILED, Finding.NOTHING_TO_TELL: Status.SKIPPED}
 
 
-# --- the gate itself --------------------------------------------------------------------------------------
+# --- the gate itself ------------------------------------------------------------------
 
 
-def check_gate(judged: JudgedConfigurations, settings: Settings, _: Catalog) -> Iterator[Check]:
-    """Yield what became of damaged copies of each run that passed, where that was asked for."""
+def check_gate(
+    judged: JudgedConfigurations, settings: Settings, _: Catalog
+) -> Iterator[Check]:
+    """Yield what became of damaged copies of each run that passed, where that was asked
+    for."""
     if settings.selftest:
         from pytest_llmbench.session.selftest import run_selftests
 
         yield from run_selftests(judged, settings)
 
 
-def check_anything_judged(_: JudgedConfigurations, settings: Settings, __: Catalog) -> Iterator[Check]:
-    """Yield the item that fails where nothing was judged, or recorded; `decide_guard` says whether, once items are
-    selected."""
+def check_anything_judged(
+    _: JudgedConfigurations, settings: Settings, __: Catalog
+) -> Iterator[Check]:
+    """Yield the item that fails where nothing was judged, or recorded; `decide_guard`
+    says whether, once items are selected."""
     done = "judged" if settings.record is None else "recorded"
-    yield Check(CheckKind.SOMETHING_JUDGED, "session", Status.PASSED, Verdict.PASS, f"a configuration was {done}")
+    yield Check(
+        CheckKind.SOMETHING_JUDGED,
+        "session",
+        Status.PASSED,
+        Verdict.PASS,
+        f"a configuration was {done}",
+    )
 
 
-CHECKS: dict[CheckKind, tuple[Callable[[JudgedConfigurations, Settings, Catalog], Iterator[Check]], str]] = {
-    CheckKind.CLUSTER_CHANGE: (check_cluster, "A shift that most configurations share."),
+CHECKS: dict[
+    CheckKind,
+    tuple[Callable[[JudgedConfigurations, Settings, Catalog], Iterator[Check]], str],
+] = {
+    CheckKind.CLUSTER_CHANGE: (
+        check_cluster,
+        "A shift that most configurations share.",
+    ),
     CheckKind.WEAK_SCALING: (
         check_weak_scaling,
         "The weak-scaling efficiency of a family of configurations, against the documented one.",
     ),
-    CheckKind.FP8_SPEEDUP: (check_speed_up, "How much faster FP8 is than BF16, against the documented speed-up."),
+    CheckKind.FP8_SPEEDUP: (
+        check_speed_up,
+        "How much faster FP8 is than BF16, against the documented speed-up.",
+    ),
     CheckKind.TREND: (
         check_trends,
         "How the level of a configuration has changed over its nights, and who acknowledged it.",
     ),
-    CheckKind.SLOW_NODE: (check_slow_nodes, "Whether a node makes jobs slow, by the runs of the history."),
-    CheckKind.SELFTEST: (check_gate, "What became of damaged copies of a run that passed (--llmb-selftest)."),
-    CheckKind.SOMETHING_JUDGED: (check_anything_judged, "Whether any of the selected configurations was judged."),
+    CheckKind.SLOW_NODE: (
+        check_slow_nodes,
+        "Whether a node makes jobs slow, by the runs of the history.",
+    ),
+    CheckKind.SELFTEST: (
+        check_gate,
+        "What became of damaged copies of a run that passed (--llmb-selftest).",
+    ),
+    CheckKind.SOMETHING_JUDGED: (
+        check_anything_judged,
+        "Whether any of the selected configurations was judged.",
+    ),
 }
 """By kind the function that yields the items, and what the fixture says of itself."""

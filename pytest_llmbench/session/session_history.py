@@ -1,4 +1,5 @@
-"""The history in one session: what it knew at the start, and what is added at the end."""
+"""The history in one session: what it knew at the start, and what is added at the
+end."""
 
 from __future__ import annotations
 
@@ -24,7 +25,12 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key, Window
 from pytest_llmbench.core.errors import HistoryError, LogError
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.core.run_records import StoredRun, exclude_same_runs, join_fingerprints, make_run_keys
+from pytest_llmbench.core.run_records import (
+    StoredRun,
+    exclude_same_runs,
+    join_fingerprints,
+    make_run_keys,
+)
 from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.compressed import Stream
@@ -32,7 +38,10 @@ from pytest_llmbench.logs.sources.packed import find_archive, read_unlisted
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
-    from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, OutcomeDocument
+    from pytest_llmbench.report.outcome_documents import (
+        ConfigurationOutcome,
+        OutcomeDocument,
+    )
     from pytest_llmbench.session.outcomes import SessionResults
 
 PAUSES = (0.5, 2.0)  # SQLite has waited already
@@ -40,14 +49,18 @@ PAUSES = (0.5, 2.0)  # SQLite has waited already
 
 
 class SessionHistory:
-    """What a store knows of the configurations in use; HistoryError where it cannot be read or could not be written."""
+    """What a store knows of the configurations in use; HistoryError where it cannot be
+    read or could not be written."""
 
     def __init__(self, place: StoreLocation, keys: Iterable[Key]) -> None:
-        """Open the store, which is made or brought to the newest version, and read the past."""
+        """Open the store, which is made or brought to the newest version, and read the
+        past."""
         from pytest_llmbench.history.store import check_meanwhile
 
         self.place = place
-        with check_meanwhile(place) as is_sound:  # importing SQLAlchemy takes as long as a year of history is read
+        with (
+            check_meanwhile(place) as is_sound
+        ):  # importing SQLAlchemy takes as long as a year of history is read
             from pytest_llmbench.history.queries import read_stored_runs
             from pytest_llmbench.history.record import prepare
 
@@ -61,14 +74,20 @@ class SessionHistory:
         """Read the past of further configurations."""
         by_id = {key.id: key for key in keys}
         stored = self._read(self.place, by_id.keys())
-        self.past = {**self.past, **{by_id[name]: runs for name, runs in stored.items()}}
+        self.past = {
+            **self.past,
+            **{by_id[name]: runs for name, runs in stored.items()},
+        }
         self._by_id = {**self._by_id, **stored}
 
     def describe(self) -> str:
-        """Return where the store is and how much of it is in use: `history.db: 738 runs of 82 configurations`."""
+        """Return where the store is and how much of it is in use: `history.db: 738 runs
+        of 82 configurations`."""
         runs = sum(map(len, self._by_id.values()))
         size = f"{formatting.count_noun(runs, 'run')} of {formatting.count_noun(len(self._by_id), 'configuration')}"
-        return f"{formatting.escape(self.place.shown)}: {size if runs else 'nothing yet'}"
+        return (
+            f"{formatting.escape(self.place.shown)}: {size if runs else 'nothing yet'}"
+        )
 
     def with_nights(self, outcome: ConfigurationOutcome) -> ConfigurationOutcome:
         """Add the daily runs before its run to an outcome, oldest first.
@@ -77,31 +96,53 @@ class SessionHistory:
         """
         from msgspec import convert, structs, to_builtins
 
-        from pytest_llmbench.report.judgement import describe_stored_run, join_daily_runs
+        from pytest_llmbench.report.judgement import (
+            describe_stored_run,
+            join_daily_runs,
+        )
         from pytest_llmbench.report.outcome_documents import DailyRuns
 
-        from_outcome = {night.started[:10]: to_builtins(night) for night in outcome.history}
-        from_store = {day: describe_stored_run(stored) for day, stored in self._list_nights(outcome).items()}
+        from_outcome = {
+            night.started[:10]: to_builtins(night) for night in outcome.history
+        }
+        from_store = {
+            day: describe_stored_run(stored)
+            for day, stored in self._list_nights(outcome).items()
+        }
         nights = list((from_outcome | from_store).values())
-        daily = convert(join_daily_runs(nights, to_builtins(outcome.changes)), DailyRuns)
+        daily = convert(
+            join_daily_runs(nights, to_builtins(outcome.changes)), DailyRuns
+        )
         return structs.replace(outcome, history=daily.history, changes=daily.changes)
 
     def _list_nights(self, outcome: ConfigurationOutcome) -> dict[str, StoredRun]:
-        """List the stored runs before the run of an outcome by their day: of each day a valid one, if there is."""
+        """List the stored runs before the run of an outcome by their day: of each day a
+        valid one, if there is."""
         past = self._by_id.get(outcome.configuration.id, ())
         window, run = outcome.window, outcome.run
         wanted = Window(window.first, window.last, window.statistic)
         started = datetime.fromisoformat(run.started) if run and run.started else None
-        own = make_run_keys(run.job_id, join_fingerprints(run.log_fingerprint), started) if run else frozenset()
+        own = (
+            make_run_keys(run.job_id, join_fingerprints(run.log_fingerprint), started)
+            if run
+            else frozenset()
+        )
         nights: dict[str, StoredRun] = {}
         for stored in exclude_same_runs(past, own):
-            if stored.window == wanted and (started is None or stored.started <= started):
+            if stored.window == wanted and (
+                started is None or stored.started <= started
+            ):
                 day = str(stored.started.date())
-                nights[day] = max(stored, nights.get(day, stored), key=attrgetter("valid"))
+                nights[day] = max(
+                    stored, nights.get(day, stored), key=attrgetter("valid")
+                )
         return nights
 
-    def read_noise(self, cluster: str, configurations: Collection[str]) -> dict[str, Noise]:
-        """Return by configuration (ids) what its earlier A/Bs on a cluster say of the noise from run to run."""
+    def read_noise(
+        self, cluster: str, configurations: Collection[str]
+    ) -> dict[str, Noise]:
+        """Return by configuration (ids) what its earlier A/Bs on a cluster say of the
+        noise from run to run."""
         from pytest_llmbench.history.paired_noise import read_noises
         from pytest_llmbench.judge.noise import pool
 
@@ -114,7 +155,8 @@ class SessionHistory:
         return noises
 
     def with_details(self, results: SessionResults) -> SessionResults:
-        """Return results, those with a last good run with what the store holds of it: nodes, launcher, step times."""
+        """Return results, those with a last good run with what the store holds of it:
+        nodes, launcher, step times."""
         from pytest_llmbench.history.details import read_details
         from pytest_llmbench.session.last_good_runs import add_details, list_places
 
@@ -123,7 +165,9 @@ class SessionHistory:
             details = read_details(self.place, set(places.values())) if places else {}
         except HistoryError:  # all is judged by now, perhaps after hours of jobs: what is not known is said so
             return results
-        by_id = {name: details[place] for name, place in places.items() if place in details}
+        by_id = {
+            name: details[place] for name, place in places.items() if place in details
+        }
         return add_details(results, by_id)
 
     def store(
@@ -134,7 +178,8 @@ class SessionHistory:
         environment: Mapping[str, str],
         folders: Sequence[Path],
     ) -> tuple[str, str]:
-        """Store the outcomes of the session, and return the line for the summary, and the line for a failure or doubt.
+        """Store the outcomes of the session, and return the line for the summary, and
+        the line for a failure or doubt.
 
         What cannot be stored is kept in a file in the first of `folders` that takes it.
         """
@@ -143,7 +188,12 @@ class SessionHistory:
 
         name = f"{now:%Y%m%d-%H%M}-{uuid.uuid4().hex[:12]}"
         session = record.describe_session(
-            name, now, host=socket.gethostname(), program=__version__, options=command, environment=environment
+            name,
+            now,
+            host=socket.gethostname(),
+            program=__version__,
+            options=command,
+            environment=environment,
         )
         document = record.make_document(session, described)
         shown = formatting.escape(self.place.shown)
@@ -152,16 +202,26 @@ class SessionHistory:
         verdicts = formatting.count_noun(len(document["verdicts"]), "verdict")
         try:
             self._write(document)
-        # Whatever it is, it must not take the night with it: a package that fails in its own way, or who presses Ctrl-C
-        # in the 20 s of a lock. All is decided by now, and the session ends as it would.
+        # Whatever it is, it must not take the night with it: a package that fails in
+        # its own way, or who presses Ctrl-C in the 20 s of a lock. All is decided by
+        # now, and the session ends as it would.
         except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001
-            why = str(error) if isinstance(error, HistoryError) else " ".join(repr(error).split())
+            why = (
+                str(error)
+                if isinstance(error, HistoryError)
+                else " ".join(repr(error).split())
+            )
             problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.escape(why)}"
             return "", f"{problem}; {_keep(document, folders, shown)}"
         doubt = ""
-        with suppress(HistoryError):  # a later session, or a command, reports a store that cannot be read
+        with suppress(
+            HistoryError
+        ):  # a later session, or a command, reports a store that cannot be read
             doubt = describe_clock(self.place, name, now)
-        return f"history: {verdicts} stored in {shown}", f"history: {formatting.escape(doubt)}" if doubt else ""
+        return (
+            f"history: {verdicts} stored in {shown}",
+            f"history: {formatting.escape(doubt)}" if doubt else "",
+        )
 
     def _write(self, document: dict[str, Any]) -> None:
         from pytest_llmbench.history.record import write
@@ -187,43 +247,57 @@ def _keep(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
     return f"they are kept: llmbench history add {place} --history {shown}"
 
 
-# --- the sha256 of the logs behind verdicts -------------------------------------------------------------------------
+# --- the sha256 of the logs behind verdicts -------------------------------------------
 
-# A fingerprint tells runs apart, a hash proves which bytes. A log is read once more for it, and its fingerprint is
-# taken of the very bytes that are hashed: where it is not the one of the log that was judged, there is no hash.
+# A fingerprint tells runs apart, a hash proves which bytes. A log is read once more for
+# it, and its fingerprint is taken of the very bytes that are hashed: where it is not
+# the one of the log that was judged, there is no hash.
 
 JudgedLog = tuple[Path, str]
 """A log as it was judged: where it lay, and its fingerprint."""
 
 
-def with_hashes(outcomes: Sequence[OutcomeDocument], directory: Path) -> list[dict[str, Any]]:
-    """Convert outcomes into plain values, those of a run with `log_sha256`: in the order of its logs the hash of each.
+def with_hashes(
+    outcomes: Sequence[OutcomeDocument], directory: Path
+) -> list[dict[str, Any]]:
+    """Convert outcomes into plain values, those of a run with `log_sha256`: in the
+    order of its logs the hash of each.
 
-    The hash is of the file or member as it lies there, None if it is gone, changed since, or of another machine. Paths
-    in the outcomes are relative to `directory`. What cannot be read is no error; an interrupt is one.
+    The hash is of the file or member as it lies there, None if it is gone, changed
+    since, or of another machine. Paths in the outcomes are relative to `directory`.
+    What cannot be read is no error; an interrupt is one.
     """
     logs = [_list_logs(outcome, directory) for outcome in outcomes]
     from pytest_llmbench.report.outcome_documents import make_plain
 
     hashes = _hash_logs({log for of_one in logs for log in of_one})
     return [
-        {**make_plain(outcome), **({"log_sha256": [hashes.get(log) for log in of_one]} if of_one else {})}
+        {
+            **make_plain(outcome),
+            **({"log_sha256": [hashes.get(log) for log in of_one]} if of_one else {}),
+        }
         for outcome, of_one in zip(outcomes, logs, strict=True)
     ]
 
 
 def _list_logs(outcome: OutcomeDocument, directory: Path) -> list[JudgedLog]:
-    """List the logs of the run that was judged; none if the outcome does not distinguish them."""
+    """List the logs of the run that was judged; none if the outcome does not
+    distinguish them."""
     if outcome.kind != "configuration" or outcome.run is None:
         return []
     fingerprints = outcome.run.log_fingerprint
     places = dict.fromkeys(attempt.log for attempt in outcome.tries or ())
-    both = zip(places, fingerprints, strict=True) if len(places) == len(fingerprints) else ()
+    both = (
+        zip(places, fingerprints, strict=True)
+        if len(places) == len(fingerprints)
+        else ()
+    )
     return [(directory / place, fingerprint) for place, fingerprint in both]
 
 
 def _hash_logs(logs: Collection[JudgedLog]) -> dict[JudgedLog, str]:
-    """Return the hashes of those that can be read and are unchanged; files side by side, an archive in one pass."""
+    """Return the hashes of those that can be read and are unchanged; files side by
+    side, an archive in one pass."""
     here = [log for log in logs if os.path.isfile(log[0])]
     of_archive: dict[Path, set[JudgedLog]] = defaultdict(set)
     for log in set(logs).difference(here):
@@ -242,7 +316,11 @@ def _hash_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
 
     def hash_file(log: JudgedLog) -> str:
         path, fingerprint = log
-        return _hash(takewhile(lambda _: not stopped.is_set(), files.read_blocks(path)), path, fingerprint)
+        return _hash(
+            takewhile(lambda _: not stopped.is_set(), files.read_blocks(path)),
+            path,
+            fingerprint,
+        )
 
     with ThreadPoolExecutor(count_processors()) as pool:
         try:
@@ -253,11 +331,14 @@ def _hash_files(logs: Sequence[JudgedLog]) -> dict[JudgedLog, str]:
 
 
 def _hash_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLog, str]:
-    """Return the hashes of members, of several that have one name the last; what was whole before a cut counts."""
+    """Return the hashes of members, of several that have one name the last; what was
+    whole before a cut counts."""
     fingerprints = dict(wanted)
     hashes: dict[JudgedLog, str] = {}
     try:
-        for path, data in read_unlisted(archive, Stream(files.read_blocks(archive), archive), fingerprints):
+        for path, data in read_unlisted(
+            archive, Stream(files.read_blocks(archive), archive), fingerprints
+        ):
             hashes[path, fingerprints[path]] = _hash(data, path, fingerprints[path])
     except LogError:
         pass  # it was told when it was read
@@ -265,7 +346,8 @@ def _hash_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLo
 
 
 def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
-    """Return the hash of the bytes of a file; empty where they cannot be read, or their text is another one now."""
+    """Return the hash of the bytes of a file; empty where they cannot be read, or their
+    text is another one now."""
     from pytest_llmbench.logs.log_reader import Fingerprint, take_sample
 
     digest, found, size = hashlib.sha256(), Fingerprint(), 0

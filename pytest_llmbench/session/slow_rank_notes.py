@@ -1,4 +1,5 @@
-"""The reports of a slow rank that the logs of slow runs contain themselves, quoted in their red items."""
+"""The reports of a slow rank that the logs of slow runs contain themselves, quoted in
+their red items."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.core.statements import SlowRankReport
-from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations, decide_item_status
+from pytest_llmbench.session.outcomes import (
+    ConfigurationResult,
+    JudgedConfigurations,
+    decide_item_status,
+)
 from pytest_llmbench.session.settings import Settings
 
 if TYPE_CHECKING:
@@ -30,12 +35,20 @@ Bounds = tuple[int, float]
 """The last line before what counts of a file, and the first line after it."""
 
 
-def with_slow_ranks(judged: JudgedConfigurations, settings: Settings) -> JudgedConfigurations:
-    """Return the results, those of slow runs with what their own log reports of a slow rank."""
+def with_slow_ranks(
+    judged: JudgedConfigurations, settings: Settings
+) -> JudgedConfigurations:
+    """Return the results, those of slow runs with what their own log reports of a slow
+    rank."""
 
-    def quote(result: ConfigurationResult, _: tuple[Evidence, ...]) -> ConfigurationResult:
+    def quote(
+        result: ConfigurationResult, _: tuple[Evidence, ...]
+    ) -> ConfigurationResult:
         judgement = result.judgement
-        red = decide_item_status(judgement, required=True, settings=settings) is Status.FAILED
+        red = (
+            decide_item_status(judgement, required=True, settings=settings)
+            is Status.FAILED
+        )
         if not red or judgement.verdict not in SLOW or judgement.measurement is None:
             return result
         return replace(result, judgement=_add_quotes(judgement, judgement.measurement))
@@ -47,11 +60,16 @@ def _add_quotes(judgement: Judgement, measurement: Measurement) -> Judgement:
     note = find_slow_rank(measurement)
     if note is None:
         return judgement
-    return replace(judgement, statements=(*judgement.statements, note), notes=(note, *judgement.notes))
+    return replace(
+        judgement,
+        statements=(*judgement.statements, note),
+        notes=(note, *judgement.notes),
+    )
 
 
 def find_slow_rank(measurement: Measurement) -> Note | None:
-    """Return the note that quotes what the measured part of a log, or its standard error, reports of a slow rank.
+    """Return the note that quotes what the measured part of a log, or its standard
+    error, reports of a slow rank.
 
     None if neither reports one.
     """
@@ -62,18 +80,31 @@ def find_slow_rank(measurement: Measurement) -> Note | None:
         reports = _read_reports(log, bounds)
         if reports:
             own = log == measurement.log
-            lines = tuple((redactor.redact(report.text), report.line) for report in reports)
+            lines = tuple(
+                (redactor.redact(report.text), report.line) for report in reports
+            )
             quoted = SlowRankReport("" if own else log.name, lines)
             return Note(NoteCode.SLOW_RANK, quoted, reports[0].line if own else 0)
     return None
 
 
 def _list_places(measurement: Measurement, log: Path) -> Iterator[tuple[Path, Bounds]]:
-    """Yield the log and its standard error, each with the last line before and the first line after what counts."""
-    attempt = next((attempt for attempt in measurement.run.attempts if attempt.files.log == log), None)
+    """Yield the log and its standard error, each with the last line before and the
+    first line after what counts."""
+    attempt = next(
+        (attempt for attempt in measurement.run.attempts if attempt.files.log == log),
+        None,
+    )
     yield log, _find_bounds(measurement)
-    if attempt is not None and attempt.files.err is not None and len(attempt.log.segments) == 1:
-        yield attempt.files.err, (0, math.inf)  # where several parts begin in it is unknown
+    if (
+        attempt is not None
+        and attempt.files.err is not None
+        and len(attempt.log.segments) == 1
+    ):
+        yield (
+            attempt.files.err,
+            (0, math.inf),
+        )  # where several parts begin in it is unknown
 
 
 def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
@@ -87,18 +118,27 @@ def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
     found: tuple[SlowRankLine, ...] = ()
     try:
         if archive is None:
-            return find_slow_ranks(_read_within(Stream(files.read_blocks(log), log)), *bounds)
+            return find_slow_ranks(
+                _read_within(Stream(files.read_blocks(log), log)), *bounds
+            )
         blocks = _read_within(Stream(files.read_blocks(archive), archive))
         for _, data in read_unlisted(archive, blocks, [log]):
             found = find_slow_ranks(_read_within(Stream(data, log)), *bounds)
     except LogError:
-        return found  # it was there when it was judged, or its archive is larger than what is searched
+        # it was there when it was judged, or its archive is larger than what is
+        # searched
+        return found
     return found
 
 
 def _find_bounds(measurement: Measurement) -> Bounds:
-    """Return the last line before the measured part of a log, and the first line after it."""
-    logs = (attempt.log for attempt in measurement.run.attempts if attempt.files.log == measurement.log)
+    """Return the last line before the measured part of a log, and the first line after
+    it."""
+    logs = (
+        attempt.log
+        for attempt in measurement.run.attempts
+        if attempt.files.log == measurement.log
+    )
     parts = next((log.segments for log in logs), ())
     number = measurement.segment - 1
     begin = parts[number - 1].last_line if 0 < number <= len(parts) else 0

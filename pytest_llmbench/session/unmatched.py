@@ -19,17 +19,33 @@ JOINED = "other-unmatched-runs"
 """The id of the item of all unmatched runs without an item of their own."""
 
 
-def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> Iterator[UnmatchedRun]:
+def find_unmatched(
+    runs: Sequence[Run], settings: Settings, now: datetime
+) -> Iterator[UnmatchedRun]:
     """Yield the runs that no baseline fits, but for those too old to matter."""
-    identified = {mark for run in runs if run.identity.key for mark in _list_fingerprints(run)}
+    identified = {
+        mark for run in runs if run.identity.key for mark in _list_fingerprints(run)
+    }
     for run in runs:
         identity = run.identity
-        old = settings.max_age is not None and run.started is not None and now - run.started > settings.max_age
+        old = (
+            settings.max_age is not None
+            and run.started is not None
+            and now - run.started > settings.max_age
+        )
         if identity.key is None and not old:
             reason, texts = explain_unmatched(run)
-            path: Path = run.attempts[-1].files.log if run.attempts else run.found.folder
-            copied = bool(_list_fingerprints(run)) and _list_fingerprints(run) <= identified
-            serious = run.found.excluded is None and not copied and _is_nearly_identified(identity)
+            path: Path = (
+                run.attempts[-1].files.log if run.attempts else run.found.folder
+            )
+            copied = (
+                bool(_list_fingerprints(run)) and _list_fingerprints(run) <= identified
+            )
+            serious = (
+                run.found.excluded is None
+                and not copied
+                and _is_nearly_identified(identity)
+            )
             yield UnmatchedRun(
                 run.id,
                 reason,
@@ -39,13 +55,16 @@ def find_unmatched(runs: Sequence[Run], settings: Settings, now: datetime) -> It
                 identity.nearest,
                 run.started,
                 about=identity.may_be,
-                summary=texts[0].partition("; ")[0] if reason is Reason.UNREADABLE else identity.summary,
+                summary=texts[0].partition("; ")[0]
+                if reason is Reason.UNREADABLE
+                else identity.summary,
                 advice="" if reason is Reason.UNREADABLE else identity.advice,
             )
 
 
 def join_unmatched(runs: Sequence[UnmatchedRun]) -> UnmatchedRun:
-    """Join unmatched runs into one, whose item fails wherever an item of any of them would."""
+    """Join unmatched runs into one, whose item fails wherever an item of any of them
+    would."""
     first = runs[0]
     return replace(
         first,
@@ -64,18 +83,25 @@ def _join_keys(keys: Iterable[tuple[Key, ...]]) -> tuple[Key, ...]:
 
 
 def explain_unmatched(run: Run) -> tuple[Reason, list[str]]:
-    """Return why no baseline fits a run, the cause of the rest first: of a run whose logs cannot be read nothing more
-    may be known than its names."""
+    """Return why no baseline fits a run, the cause of the rest first: of a run whose
+    logs cannot be read nothing more may be known than its names."""
     identity, unreadable = run.identity, _list_unreadable(run)[:1]
     if unreadable and not any(attempt.log.segments for attempt in run.attempts):
         return Reason.UNREADABLE, [*unreadable, identity.because]
-    return Reason.AMBIGUOUS if identity.candidates else Reason.UNMATCHED, [identity.because, *unreadable]
+    return Reason.AMBIGUOUS if identity.candidates else Reason.UNMATCHED, [
+        identity.because,
+        *unreadable,
+    ]
 
 
 def _list_unreadable(run: Run) -> list[str]:
     """Return why logs of a run could not be read."""
     endings = (attempt.log.ending for attempt in run.attempts)
-    return [ending.problem for ending in endings if ending and ending.code is EndingCode.UNREADABLE]
+    return [
+        ending.problem
+        for ending in endings
+        if ending and ending.code is EndingCode.UNREADABLE
+    ]
 
 
 def _list_fingerprints(run: Run) -> set[str]:
@@ -85,9 +111,13 @@ def _list_fingerprints(run: Run) -> set[str]:
 
 
 def _is_nearly_identified(identity: Identity) -> bool:
-    """Whether a run is so nearly of one configuration that an older run must not stand for it."""
-    # Its candidates differ in GPU type and release, which an option decides, or in what its sources contradict each
-    # other about. A log that could be almost anything puts nothing in doubt.
+    """Whether a run is so nearly of one configuration that an older run must not stand
+    for it."""
+    # Its candidates differ in GPU type and release, which an option decides, or in what
+    # its sources contradict each other about. A log that could be almost anything puts
+    # nothing in doubt.
     decided = {"gpu", "release", *identity.contradicted}
     names = (field.name for field in fields(Key) if field.name not in decided)
-    return all(len({getattr(key, name) for key in identity.candidates}) == 1 for name in names)
+    return all(
+        len({getattr(key, name) for key in identity.candidates}) == 1 for name in names
+    )

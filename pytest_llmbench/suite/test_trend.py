@@ -4,7 +4,8 @@ import pytest
 
 
 def test_trend(llmb_trend):
-    """A change of level over the nights is named; one to slower fails where --llmb-trend=fail asks for it."""
+    """A change of level over the nights is named; one to slower fails where
+    --llmb-trend=fail asks for it."""
     if llmb_trend.skipped:
         pytest.skip(llmb_trend.message)
     if llmb_trend.failed:

@@ -4,5 +4,6 @@ import pytest
 
 
 def test_unmatched_run(llmb_unmatched):
-    """A run that no baseline fits is not passed over in silence (--llmb-unmatched=list does only list it)."""
+    """A run that no baseline fits is not passed over in silence (--llmb-unmatched=list
+    does only list it)."""
     pytest.fail(llmb_unmatched.message, pytrace=False)

@@ -1,4 +1,5 @@
-"""What the commands share: printing without secrets, exit codes, and the options of those that read runs."""
+"""What the commands share: printing without secrets, exit codes, and the options of
+those that read runs."""
 
 from __future__ import annotations
 
@@ -29,14 +30,16 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 class Output(NamedTuple):
-    """What a subcommand prints, also to standard error (`aside`), and its exit code: 1 where something is wrong."""
+    """What a subcommand prints, also to standard error (`aside`), and its exit code: 1
+    where something is wrong."""
 
     text: str
     code: int = 0
     aside: str = ""
     redacted: bool = False
-    """Whether the text was made of values without secrets (`redact_values`), as JSON and tables are: hidden in the text
-    itself, a password with a quote or a comma would take the next value with it."""
+    """Whether the text was made of values without secrets (`redact_values`), as JSON
+    and tables are: hidden in the text itself, a password with a quote or a comma would
+    take the next value with it."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,15 +51,21 @@ class Parser(argparse.ArgumentParser):
 
 
 def redact_values(values: Any, kept: Collection[str] = ()) -> Any:
-    """Return nested dictionaries and lists without secrets, but for what stands under the `kept` keys."""
+    """Return nested dictionaries and lists without secrets, but for what stands under
+    the `kept` keys."""
     return make_redactor().redact_values(values, kept)
 
 
 def tell(text: str, *, redacted: bool = False) -> None:
-    """Print a text without secrets, and be quiet when the reader (`| head`) has gone."""
+    """Print a text without secrets, and be quiet when the reader (`| head`) has
+    gone."""
     shown = text if redacted else redact_text(text)
     try:
-        print(shown.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(sys.stdout.encoding or "utf-8"))
+        print(
+            shown.encode(sys.stdout.encoding or "utf-8", "backslashreplace").decode(
+                sys.stdout.encoding or "utf-8"
+            )
+        )
         sys.stdout.flush()
     except BrokenPipeError:
         discard_output()
@@ -70,7 +79,7 @@ def tell_aside(text: str) -> None:
         discard_output(STANDARD_ERROR)
 
 
-# --- the file of acknowledged changes --------------------------------------------------------------------
+# --- the file of acknowledged changes -------------------------------------------------
 
 
 def add_acknowledged(parser: argparse.ArgumentParser, what: str) -> None:
@@ -85,7 +94,8 @@ def add_acknowledged(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def find_acknowledged(typed: Path | None) -> Path | None:
-    """Return the file that was typed, or that pytest's configuration names; None for none."""
+    """Return the file that was typed, or that pytest's configuration names; None for
+    none."""
     from pytest_llmbench.core.ini_file import find_file_value
 
     written = None if typed else find_file_value(ACKNOWLEDGED, Path.cwd())
@@ -93,30 +103,44 @@ def find_acknowledged(typed: Path | None) -> Path | None:
 
 
 def read_recipes_in(directories: Sequence[Path]) -> tuple[Recipe, ...]:
-    """Return the shipped recipes, those of the tables too, and those of a user's directories."""
+    """Return the shipped recipes, those of the tables too, and those of a user's
+    directories."""
     from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 
     return read_recipes([find_shipped_baselines(), *directories])
 
 
-# --- the options of subcommands that read runs -----------------------------------------------------------
+# --- the options of subcommands that read runs ----------------------------------------
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
     """Declare which runs are read."""
-    parser.add_argument("logs", metavar="LOGS", nargs="+", help="Files or folders with runs.")
-    for flag, metavar in (("--baselines", "DIR"), ("--release", "RELEASE"), ("--gpu", "TYPE")):
-        parser.add_argument(flag, metavar=metavar, help=f"As pytest's --llmb-{flag[2:]} (default: none).")
+    parser.add_argument(
+        "logs", metavar="LOGS", nargs="+", help="Files or folders with runs."
+    )
+    for flag, metavar in (
+        ("--baselines", "DIR"),
+        ("--release", "RELEASE"),
+        ("--gpu", "TYPE"),
+    ):
+        parser.add_argument(
+            flag,
+            metavar=metavar,
+            help=f"As pytest's --llmb-{flag[2:]} (default: none).",
+        )
 
 
 def resolve_settings(arguments: argparse.Namespace, **others: object) -> Settings:
-    """Return the settings that say which runs are read, and others by the name of pytest's option."""
+    """Return the settings that say which runs are read, and others by the name of
+    pytest's option."""
     from pytest_llmbench.core.option_values import refuse_blank
     from pytest_llmbench.session.settings import resolve
 
     values = {
         "llmb_logs": arguments.logs,
-        "llmb_baselines": [arguments.baselines] if arguments.baselines is not None else None,
+        "llmb_baselines": [arguments.baselines]
+        if arguments.baselines is not None
+        else None,
         "llmb_release": arguments.release,
         "llmb_gpu": arguments.gpu,
     }
@@ -130,6 +154,10 @@ def rename_flags() -> Iterator[None]:
     try:
         yield
     except SettingsError as error:
-        text = str(error).replace("--llmb-logs=", "LOGS ").replace("--llmb-logs", "LOGS")
-        text = re.sub(r"\bllmb_(\w+)(?==)", lambda key: "--" + key[1].replace("_", "-"), text)
+        text = (
+            str(error).replace("--llmb-logs=", "LOGS ").replace("--llmb-logs", "LOGS")
+        )
+        text = re.sub(
+            r"\bllmb_(\w+)(?==)", lambda key: "--" + key[1].replace("_", "-"), text
+        )
         raise SettingsError(text.replace("--llmb-", "--")) from None

@@ -30,25 +30,36 @@ def add_history(parser: argparse.ArgumentParser) -> None:
     """Declare which history is read."""
     metavar = get_option("--llmb-history").metavar
     default = f"default: the variable {VARIABLE}, else {KEY} in the configuration file that pytest reads here"
-    parser.add_argument("--history", metavar=metavar, help=f"As pytest's --llmb-history ({default}).")
+    parser.add_argument(
+        "--history", metavar=metavar, help=f"As pytest's --llmb-history ({default})."
+    )
 
 
 def open_history(
-    typed: str | None, *, writes: bool = False, creates: bool = False, reports_future: bool = True
+    typed: str | None,
+    *,
+    writes: bool = False,
+    creates: bool = False,
+    reports_future: bool = True,
 ) -> StoreLocation:
-    """Return the history that was typed, or that the environment or pytest's configuration names; HistoryError for none
-    that can be used. Nothing is written to it here; `creates`: it need not be there yet."""
+    """Return the history that was typed, or that the environment or pytest's
+    configuration names; HistoryError for none that can be used. Nothing is written to
+    it here; `creates`: it need not be there yet."""
     from pytest_llmbench.history.store import locate_store, refuse_damaged
 
     stated = find_stated(typed, Path.cwd())
     if stated is None:
-        raise HistoryError(f"no history is known: give --history, set {VARIABLE}, or {KEY} in pytest's configuration")
+        raise HistoryError(
+            f"no history is known: give --history, set {VARIABLE}, or {KEY} in pytest's configuration"
+        )
     text, source = stated
     place = locate_store(text, Path.cwd(), writes=writes)
     if source:  # nobody typed it: what is read, or removed, is said
         tell_aside(f"history: {formatting.escape(place.shown)} ({source})")
     if writes and not creates:
-        locate_store(text, Path.cwd(), writes=False)  # a mistyped name is no empty store
+        locate_store(
+            text, Path.cwd(), writes=False
+        )  # a mistyped name is no empty store
     refuse_damaged(place)
     place = place.until(datetime.now(UTC))
     if reports_future:
@@ -65,7 +76,8 @@ def tell_future(place: StoreLocation) -> None:
 
 
 def find_stated(typed: str | None, directory: Path) -> tuple[str, str] | None:
-    """Return where the history is, and what says so where it was not typed; None where nothing names one."""
+    """Return where the history is, and what says so where it was not typed; None where
+    nothing names one."""
     from pytest_llmbench.core.ini_file import find_file_value
 
     if typed is not None:
@@ -79,5 +91,7 @@ def find_stated(typed: str | None, directory: Path) -> tuple[str, str] | None:
 def parse_count(text: str) -> int:
     """Read a number from 1 on; ArgumentTypeError otherwise."""
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number from 1 to {MOST:,}")
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected a number from 1 to {MOST:,}"
+        )
     return int(text)

@@ -8,21 +8,70 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_recipe
+from pytest_llmbench.baseline.read import (
+    find_baseline_files,
+    list_shipped_baselines,
+    read_recipe,
+)
 from pytest_llmbench.core.baseline_records import Recipe
 from pytest_llmbench.core.errors import BaselineError
 
-SMALLEST = min(find_baseline_files(list_shipped_baselines()), key=lambda path: path.stat().st_size)
+SMALLEST = min(
+    find_baseline_files(list_shipped_baselines()), key=lambda path: path.stat().st_size
+)
 LINES = SMALLEST.read_text(encoding="utf-8").splitlines()[:120]
-ANY = settings(max_examples=80, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY = settings(
+    max_examples=80,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 STRANGE = (
-    *("", "~", "[]", "{}", "[1]", "{a: 1}", "-1", "0", "1e999", ".nan", ".inf", "0x1F", "1_000", "12:30:45", "yes"),
-    *("2026-05-04", "&a 1", "*a", "!!python/name:os.system", "!!binary aGk=", "|", ">", "'", '"', "? x", "9" * 400),
+    *(
+        "",
+        "~",
+        "[]",
+        "{}",
+        "[1]",
+        "{a: 1}",
+        "-1",
+        "0",
+        "1e999",
+        ".nan",
+        ".inf",
+        "0x1F",
+        "1_000",
+        "12:30:45",
+        "yes",
+    ),
+    *(
+        "2026-05-04",
+        "&a 1",
+        "*a",
+        "!!python/name:os.system",
+        "!!binary aGk=",
+        "|",
+        ">",
+        "'",
+        '"',
+        "? x",
+        "9" * 400,
+    ),
     *("<<: *a", "\ufeff"),
 )
 VALUES = st.one_of(st.text(max_size=6), st.sampled_from(STRANGE))
 NO_BASELINES = (
-    *("", "a", "- a", "\x00", "[" * 5000, "{a: " * 5000, "schema: 1\n" * 3, "&a [*a]", "\t", "%YAML 9.9\n---\na"),
+    *(
+        "",
+        "a",
+        "- a",
+        "\x00",
+        "[" * 5000,
+        "{a: " * 5000,
+        "schema: 1\n" * 3,
+        "&a [*a]",
+        "\t",
+        "%YAML 9.9\n---\na",
+    ),
     "a: !!python/object:os.system x",
 )
 
@@ -49,10 +98,17 @@ def test_the_file_that_is_changed_is_a_good_one(tmp_path: Path) -> None:
     value=VALUES,
     kind=st.sampled_from(["value", "line", "lost", "twice", "deeper"]),
 )
-def test_a_changed_line_is_read_or_refused(tmp_path: Path, number: int, value: str, kind: str) -> None:
+def test_a_changed_line_is_read_or_refused(
+    tmp_path: Path, number: int, value: str, kind: str
+) -> None:
     lines = list(LINES)
     key = lines[number].partition(":")[0]
-    changed = {"value": [f"{key}: {value}"], "line": [value], "lost": [], "twice": [lines[number]] * 2}
+    changed = {
+        "value": [f"{key}: {value}"],
+        "line": [value],
+        "lost": [],
+        "twice": [lines[number]] * 2,
+    }
     lines[number : number + 1] = changed.get(kind, [f"  {lines[number]}"])
     read(tmp_path / "any.yaml", "\n".join(lines).encode("utf-8", "surrogatepass"))
 
@@ -60,7 +116,9 @@ def test_a_changed_line_is_read_or_refused(tmp_path: Path, number: int, value: s
 @pytest.mark.slow
 @ANY
 @given(data=st.binary(max_size=60), place=st.integers(0, 3000))
-def test_bytes_written_into_a_file_are_read_or_refused(tmp_path: Path, data: bytes, place: int) -> None:
+def test_bytes_written_into_a_file_are_read_or_refused(
+    tmp_path: Path, data: bytes, place: int
+) -> None:
     text = "\n".join(LINES).encode()
     read(tmp_path / "any.yaml", text[:place] + data + text[place:])
 

@@ -1,4 +1,5 @@
-"""A file may say how its framework writes a step; what is wrong in that is named before any log is opened."""
+"""A file may say how its framework writes a step; what is wrong in that is named before
+any log is opened."""
 
 from __future__ import annotations
 
@@ -25,44 +26,93 @@ def own(valid: str) -> str:
     return valid.replace("dialect: nemo2\n", LOG)
 
 
-def test_a_definition_becomes_a_dialect_of_its_recipe_and_release(valid_file: Path, own: str) -> None:
+def test_a_definition_becomes_a_dialect_of_its_recipe_and_release(
+    valid_file: Path, own: str
+) -> None:
     valid_file.write_text(own)
     recipe = read_recipe(valid_file)
     assert recipe.log == RegexDialect("regex:mine-25.05", " ms", PATTERN)
-    assert {baseline.dialect for baseline in recipe.baselines} == {recipe.dialect} == {"regex:mine-25.05"}
+    assert (
+        {baseline.dialect for baseline in recipe.baselines}
+        == {recipe.dialect}
+        == {"regex:mine-25.05"}
+    )
     assert all(baseline.log == recipe.log for baseline in recipe.baselines)
 
 
-def test_everything_that_a_definition_can_say_is_read(valid_file: Path, own: str) -> None:
+def test_everything_that_a_definition_can_say_is_read(
+    valid_file: Path, own: str
+) -> None:
     more = '  unit: 1/s\n  first_step: 1\n  averages: interval\n  start: "Starting"\n  end: "Done: "\n'
     valid_file.write_text(own.replace(LOG, LOG + more))
-    expected = RegexDialect("regex:mine-25.05", " ms", PATTERN, "1/s", 1, TimesOf.INTERVAL, "Starting", "Done: ")
+    expected = RegexDialect(
+        "regex:mine-25.05",
+        " ms",
+        PATTERN,
+        "1/s",
+        1,
+        TimesOf.INTERVAL,
+        "Starting",
+        "Done: ",
+    )
     assert read_recipe(valid_file).log == expected
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (LOG, "dialect: regex\n", "FILE:7: found dialect: regex and no 'log', expected that key"),
+        (
+            LOG,
+            "dialect: regex\n",
+            "FILE:7: found dialect: regex and no 'log', expected that key",
+        ),
         (
             "dialect: regex",
             "dialect: nemo2",
             "FILE:8: found the definition of a dialect beside dialect: nemo2, expected",
         ),
-        ("dialect: regex", "dialect: regexp", "FILE:7: found 'regexp', expected nemo1 or nemo2"),
-        (LOG, LOG + "  averages: 10\n", "FILE:11: found 10, expected single or interval"),
+        (
+            "dialect: regex",
+            "dialect: regexp",
+            "FILE:7: found 'regexp', expected nemo1 or nemo2",
+        ),
+        (
+            LOG,
+            LOG + "  averages: 10\n",
+            "FILE:11: found 10, expected single or interval",
+        ),
         (
             LOG,
             LOG + '  first_step: "1"\n',
             "FILE:11: found '1' in quotes, expected a whole number from 0 to 1000000000 w",
         ),
-        (f"'{PATTERN}'", f'"{PATTERN}"', "expected YAML; in single quotes a backslash stands for itself"),
-        ("find: ' ms'", "find: ''", "FILE:9: found '', expected at least three characters of one line"),
-        ("find: ' ms'", "find: 'ms'", "FILE:9: found 'ms', expected at least three characters of one line"),
-        ("find: ' ms'", 'find: " ms\\n"', "FILE:9: found ' ms\\n', expected at least three characters of one line"),
+        (
+            f"'{PATTERN}'",
+            f'"{PATTERN}"',
+            "expected YAML; in single quotes a backslash stands for itself",
+        ),
+        (
+            "find: ' ms'",
+            "find: ''",
+            "FILE:9: found '', expected at least three characters of one line",
+        ),
+        (
+            "find: ' ms'",
+            "find: 'ms'",
+            "FILE:9: found 'ms', expected at least three characters of one line",
+        ),
+        (
+            "find: ' ms'",
+            'find: " ms\\n"',
+            "FILE:9: found ' ms\\n', expected at least three characters of one line",
+        ),
         ("  find: ' ms'\n", "", "FILE:9: found no 'find', expected that key"),
         ("find:", "fnd:", "FILE:9: found the unknown key 'fnd', expected"),
-        ("(?P<step>", "(?P<step>(", "FILE:10: found a pattern that cannot be read (missing )"),
+        (
+            "(?P<step>",
+            "(?P<step>(",
+            "FILE:10: found a pattern that cannot be read (missing )",
+        ),
         ("step (", r"(s)\1tep (", "which has no backreferences and no lookaround"),
         ("(?P<seconds>", "(", "FILE:10: found a pattern without the group seconds"),
         (
@@ -71,12 +121,22 @@ def test_everything_that_a_definition_can_say_is_read(valid_file: Path, own: str
             "found the group los in the pattern, expected",
         ),
         (PATTERN, f"(?P<los>.){PATTERN}", "(did you mean 'loss'?)"),
-        (PATTERN, f"{PATTERN}|(?P<step>x)", "found the group step 2 times in the pattern, expected it once"),
-        (PATTERN, f"({PATTERN})?", "FILE:10: found a pattern that matches the empty text, expected one that matches"),
+        (
+            PATTERN,
+            f"{PATTERN}|(?P<step>x)",
+            "found the group step 2 times in the pattern, expected it once",
+        ),
+        (
+            PATTERN,
+            f"({PATTERN})?",
+            "FILE:10: found a pattern that matches the empty text, expected one that matches",
+        ),
         (f"'{PATTERN}'", "''", "FILE:10: found '', expected text"),
     ],
 )
-def test_what_cannot_work_is_named(valid_file: Path, own: str, old: str, new: str, message: str) -> None:
+def test_what_cannot_work_is_named(
+    valid_file: Path, own: str, old: str, new: str, message: str
+) -> None:
     assert old in own
     valid_file.write_text(own.replace(old, new))
     with pytest.raises(BaselineError) as caught:
@@ -84,15 +144,23 @@ def test_what_cannot_work_is_named(valid_file: Path, own: str, old: str, new: st
     assert message in str(caught.value).replace(str(valid_file), "FILE")
 
 
-def test_a_window_is_checked_against_the_first_step_of_the_definition(valid_file: Path, own: str) -> None:
+def test_a_window_is_checked_against_the_first_step_of_the_definition(
+    valid_file: Path, own: str
+) -> None:
     text = own.replace("first: 11, last: 44", "first: 1, last: 50")
     valid_file.write_text(text.replace(LOG, f"{LOG}  first_step: 1\n"))
     assert read_recipe(valid_file).baselines[0].window.last == 50
-    valid_file.write_text(text.replace(LOG, f"{LOG}  first_step: 1\n").replace("first: 1,", "first: 0,"))
-    with pytest.raises(BaselineError, match="from step 0 to 50, expected it within 1 to 50"):
+    valid_file.write_text(
+        text.replace(LOG, f"{LOG}  first_step: 1\n").replace("first: 1,", "first: 0,")
+    )
+    with pytest.raises(
+        BaselineError, match="from step 0 to 50, expected it within 1 to 50"
+    ):
         read_recipe(valid_file)
     valid_file.write_text(text)
-    with pytest.raises(BaselineError, match="from step 1 to 50, expected it within 0 to 49"):
+    with pytest.raises(
+        BaselineError, match="from step 1 to 50, expected it within 0 to 49"
+    ):
         read_recipe(valid_file)
 
 
@@ -102,12 +170,19 @@ def test_without_the_package_the_message_names_the_extra(
     monkeypatch.setitem(sys.modules, "re2", None)
     assert read_recipe(valid_file).dialect == "nemo2"
     valid_file.write_text(own)
-    with pytest.raises(BaselineError, match=r"mine.yaml:10: .* not installed: pip install 'pytest-llmbench\[regex\]'"):
+    with pytest.raises(
+        BaselineError,
+        match=r"mine.yaml:10: .* not installed: pip install 'pytest-llmbench\[regex\]'",
+    ):
         read_recipe(valid_file)
 
 
-def test_a_recorded_file_keeps_the_definition(valid_file: Path, own: str, tmp_path: Path) -> None:
-    valid_file.write_text(own.replace(LOG, f"{LOG}  first_step: 1\n  end: 'It''s done: \"x\"'\n"))
+def test_a_recorded_file_keeps_the_definition(
+    valid_file: Path, own: str, tmp_path: Path
+) -> None:
+    valid_file.write_text(
+        own.replace(LOG, f"{LOG}  first_step: 1\n  end: 'It''s done: \"x\"'\n")
+    )
     published = read_recipe(valid_file)
     ((path, _),) = write_recorded(tmp_path, [(published.baselines[0], RECORDING)])
     recorded = read_recipe(path)
@@ -117,17 +192,33 @@ def test_a_recorded_file_keeps_the_definition(valid_file: Path, own: str, tmp_pa
     assert len(read_recipe(path).baselines) == 2
 
 
-def test_two_definitions_of_one_recipe_and_release_are_refused(valid_file: Path, own: str, tmp_path: Path) -> None:
+def test_two_definitions_of_one_recipe_and_release_are_refused(
+    valid_file: Path, own: str, tmp_path: Path
+) -> None:
     valid_file.write_text(own)
     baseline = read_recipe(valid_file).baselines[0]
     log: Any = baseline.log
     other = replace(baseline, log=replace(log, unit="ms"))
     ((path, _),) = write_recorded(tmp_path, [(other, RECORDING)])
     with pytest.raises(
-        BaselineError, match=r"found another 'log' of mine 25.05 than in .*mine.yaml, expected the same"
+        BaselineError,
+        match=r"found another 'log' of mine 25.05 than in .*mine.yaml, expected the same",
     ):
         read_recipes([valid_file, path])
-    with pytest.raises(RecordError, match=r"found log .* expected one for the whole file"):
+    with pytest.raises(
+        RecordError, match=r"found log .* expected one for the whole file"
+    ):
         write_recorded(
-            tmp_path, [(replace(baseline, configuration=read_recipe(valid_file).baselines[1].configuration), RECORDING)]
+            tmp_path,
+            [
+                (
+                    replace(
+                        baseline,
+                        configuration=read_recipe(valid_file)
+                        .baselines[1]
+                        .configuration,
+                    ),
+                    RECORDING,
+                )
+            ],
         )

@@ -1,4 +1,5 @@
-"""The page about the file format is true: its example is read and lints clean, and no key is left out."""
+"""The page about the file format is true: its example is read and lints clean, and no
+key is left out."""
 
 from __future__ import annotations
 
@@ -42,18 +43,30 @@ def test_the_launch_example_is_read(tmp_path: Path) -> None:
     assert dict(read_file(path).recipe.launch)["kind"] == "script"
 
 
-def test_the_example_of_a_dialect_reads_the_line_that_it_is_made_for(tmp_path: Path) -> None:
+def test_the_example_of_a_dialect_reads_the_line_that_it_is_made_for(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "example.yaml"
-    path.write_text(examples()["schema"].replace("dialect: nemo2 ", f"{examples()['dialect']}#"))
+    path.write_text(
+        examples()["schema"].replace("dialect: nemo2 ", f"{examples()['dialect']}#")
+    )
     definition = read_file(path).recipe.log
     assert definition
-    log = parse_blocks([b"[rank3]: step    9/50 | loss 2.5 | 7,325.5 ms |\n"], [definition])
-    assert (log.segments[0].steps.index[0], log.segments[0].steps.seconds[0]) == (9, 7.3255)
+    log = parse_blocks(
+        [b"[rank3]: step    9/50 | loss 2.5 | 7,325.5 ms |\n"], [definition]
+    )
+    assert (log.segments[0].steps.index[0], log.segments[0].steps.seconds[0]) == (
+        9,
+        7.3255,
+    )
 
 
 def examples() -> dict[str, str]:
     """The examples of the page by their first key."""
-    return {text.partition(":")[0]: text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)}
+    return {
+        text.partition(":")[0]: text
+        for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    }
 
 
 def table_of(definitions: Sequence[KeyDefinition], title: str) -> str:
@@ -61,7 +74,9 @@ def table_of(definitions: Sequence[KeyDefinition], title: str) -> str:
     lines = [f"| {title} | needed | what it is |", "|---|---|---|"]
     for name, group in groupby(definitions, lambda key: key.name):
         keys = list(group)
-        needed = [kind for kind in KINDS if any(kind in key.required_in for key in keys)]
+        needed = [
+            kind for kind in KINDS if any(kind in key.required_in for key in keys)
+        ]
         where = "yes" if needed == list(KINDS) else " and ".join(needed)
         lines.append(f"| `{name}` | {where} | {keys[0].meaning} |")
     return "\n".join(lines)
@@ -81,5 +96,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize(("title", "definitions"), TABLES.items(), ids=TABLES)
-def test_the_tables_of_keys_are_those_of_the_schema(title: str, definitions: Sequence[KeyDefinition]) -> None:
+def test_the_tables_of_keys_are_those_of_the_schema(
+    title: str, definitions: Sequence[KeyDefinition]
+) -> None:
     assert table_of(definitions, title) in PAGE

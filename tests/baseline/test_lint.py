@@ -1,4 +1,5 @@
-"""Lint passes on the shipped files, and fails for every way in which one could be wrong."""
+"""Lint passes on the shipped files, and fails for every way in which one could be
+wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.baseline.lint import LintReport, find_contradiction, lint_file, recompute_cell, round_as_printed
+from pytest_llmbench.baseline.lint import (
+    LintReport,
+    find_contradiction,
+    lint_file,
+    recompute_cell,
+    round_as_printed,
+)
 from pytest_llmbench.baseline.read import (
     find_baseline_files,
     find_shipped_baselines,
@@ -19,7 +26,13 @@ from pytest_llmbench.baseline.read import (
     read_recipes,
 )
 from pytest_llmbench.baseline.write import write_recorded
-from pytest_llmbench.core.baseline_records import AcceptedValue, Baseline, Contradiction, Erratum, Recording
+from pytest_llmbench.core.baseline_records import (
+    AcceptedValue,
+    Baseline,
+    Contradiction,
+    Erratum,
+    Recording,
+)
 
 Edit = Callable[[str, str, str], LintReport]
 
@@ -39,7 +52,10 @@ def edited(tmp_path: Path) -> Edit:
 
 
 def test_the_shipped_files_pass_and_the_counts_are_those_of_the_documents() -> None:
-    reports = [lint_file(read_file(path)) for path in find_baseline_files(list_shipped_baselines())]
+    reports = [
+        lint_file(read_file(path))
+        for path in find_baseline_files(list_shipped_baselines())
+    ]
     assert [finding for report in reports for finding in report.findings] == []
     assert sum(report.configurations for report in reports) == 82
     assert sum(report.cells for report in reports) == 313
@@ -47,7 +63,12 @@ def test_the_shipped_files_pass_and_the_counts_are_those_of_the_documents() -> N
     assert sum(report.derived for report in reports) == 213
     assert sum(report.reproduced for report in reports) == 183
     assert (
-        sum(erratum.cell in ("tokens_per_second", "mfu", "days_to_1t") for r in reports for erratum in r.errata) == 30
+        sum(
+            erratum.cell in ("tokens_per_second", "mfu", "days_to_1t")
+            for r in reports
+            for erratum in r.errata
+        )
+        == 30
     )
 
 
@@ -175,20 +196,42 @@ def test_lint_finds(edited: Edit, name: str, old: str, new: str, finding: str) -
     assert any(finding in text for text in findings), findings
 
 
-def test_lint_finds_a_recorded_value_that_crept_up_without_a_reason(tmp_path: Path) -> None:
+def test_lint_finds_a_recorded_value_that_crept_up_without_a_reason(
+    tmp_path: Path,
+) -> None:
     """Recording refuses it, so somebody edited the file."""
-    (baseline, *_) = read_file(find_shipped_baselines() / "grok1/25.05.yaml").recipe.baselines
-    crept = Recording("2025-11-20", 1, 7.8, 7.8, 0.0, (7.8,), (), earlier=(AcceptedValue("2025-01-20", 7.3),))
+    (baseline, *_) = read_file(
+        find_shipped_baselines() / "grok1/25.05.yaml"
+    ).recipe.baselines
+    crept = Recording(
+        "2025-11-20",
+        1,
+        7.8,
+        7.8,
+        0.0,
+        (7.8,),
+        (),
+        earlier=(AcceptedValue("2025-01-20", 7.3),),
+    )
     findings = []
     for reason in ("", "driver 570"):
-        ((path, _),) = write_recorded(tmp_path, [(baseline, replace(crept, reason=reason))])
+        ((path, _),) = write_recorded(
+            tmp_path, [(baseline, replace(crept, reason=reason))]
+        )
         findings.append(lint_file(read_file(path)).findings)
     assert findings[1] == ()
-    assert "7.800 s is +6.8 % from 7.300 s, accepted on 2025-01-20, expected at most 5 %, or a reason" in findings[0][0]
+    assert (
+        "7.800 s is +6.8 % from 7.300 s, accepted on 2025-01-20, expected at most 5 %, or a reason"
+        in findings[0][0]
+    )
 
 
-def test_lint_finds_a_reason_whose_earlier_values_were_taken_out(tmp_path: Path) -> None:
-    (baseline, *_) = read_file(find_shipped_baselines() / "grok1/25.05.yaml").recipe.baselines
+def test_lint_finds_a_reason_whose_earlier_values_were_taken_out(
+    tmp_path: Path,
+) -> None:
+    (baseline, *_) = read_file(
+        find_shipped_baselines() / "grok1/25.05.yaml"
+    ).recipe.baselines
     moved = Recording("2025-11-20", 1, 7.8, 7.8, 0.0, (7.8,), (), reason="driver 570")
     ((path, _),) = write_recorded(tmp_path, [(baseline, moved)])
     (finding,) = lint_file(read_file(path)).findings
@@ -199,7 +242,9 @@ def test_a_finding_names_file_and_line(edited: Edit) -> None:
     report = edited("grok1/25.05", 'mfu: "47.59%"', 'mfu: "47.95%"')
     text = report.path.read_text()
     line = text[: text.index('mfu: "47.95%"')].count("\n") + 1 - 2
-    assert [finding.partition(": ")[0] for finding in report.findings] == [f"{report.path}:{line}"]
+    assert [finding.partition(": ")[0] for finding in report.findings] == [
+        f"{report.path}:{line}"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -213,24 +258,35 @@ def test_a_finding_names_file_and_line(edited: Edit) -> None:
         (1145358.82, "572679", "1145359"),
     ],
 )
-def test_rounding_is_half_up_at_the_printed_digits(value: float, printed: str, expected: str) -> None:
+def test_rounding_is_half_up_at_the_printed_digits(
+    value: float, printed: str, expected: str
+) -> None:
     assert round_as_printed(value, printed) == expected
 
 
-# --- the reasons of the errata --------------------------------------------------------------------------
+# --- the reasons of the errata --------------------------------------------------------
 
 
 def half_the_batch(baseline: Baseline) -> Baseline:
-    configuration = replace(baseline.configuration, global_batch_size=baseline.configuration.global_batch_size // 2)
+    configuration = replace(
+        baseline.configuration,
+        global_batch_size=baseline.configuration.global_batch_size // 2,
+    )
     return replace(baseline, configuration=configuration)
 
 
 def before_rounding(baseline: Baseline) -> Baseline:
-    return architecture(baseline, formula=baseline.configuration.architecture.formula.partition(":")[0])
+    return architecture(
+        baseline, formula=baseline.configuration.architecture.formula.partition(":")[0]
+    )
 
 
 def half_of_the_fp8_peak(baseline: Baseline) -> Baseline:
-    return replace(baseline, peak_tflops=989.5) if baseline.key.dtype == "bf16" else baseline
+    return (
+        replace(baseline, peak_tflops=989.5)
+        if baseline.key.dtype == "bf16"
+        else baseline
+    )
 
 
 def sixteen_groups(baseline: Baseline) -> Baseline:
@@ -239,7 +295,9 @@ def sixteen_groups(baseline: Baseline) -> Baseline:
 
 def architecture(baseline: Baseline, **sizes: int | str) -> Baseline:
     changed = replace(baseline.configuration.architecture, **sizes)  # type: ignore[arg-type]
-    return replace(baseline, configuration=replace(baseline.configuration, architecture=changed))
+    return replace(
+        baseline, configuration=replace(baseline.configuration, architecture=changed)
+    )
 
 
 REASONS = {
@@ -255,8 +313,15 @@ REASONS = {
 def test_what_the_reason_says_gives_the_printed_cell(reason: str) -> None:
     change, expected = REASONS[reason]
     recipes = read_recipes(list_shipped_baselines())
-    baselines = {baseline.key.id: baseline for recipe in recipes for baseline in recipe.baselines}
-    errata = [erratum for recipe in recipes for erratum in recipe.errata if reason in erratum.reason and erratum.cell]
+    baselines = {
+        baseline.key.id: baseline for recipe in recipes for baseline in recipe.baselines
+    }
+    errata = [
+        erratum
+        for recipe in recipes
+        for erratum in recipe.errata
+        if reason in erratum.reason and erratum.cell
+    ]
     for erratum in errata:
         value = recompute_cell(change(baselines[erratum.configuration]), erratum.cell)
         assert value is not None
@@ -265,10 +330,18 @@ def test_what_the_reason_says_gives_the_printed_cell(reason: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_wrong_cell_but_the_one_that_was_cut_off_has_a_reason_that_is_tested() -> None:
+def test_every_wrong_cell_but_the_one_that_was_cut_off_has_a_reason_that_is_tested() -> (
+    None
+):
     tested = sum(expected for _, expected in REASONS.values())
-    errata = [e for name in ("grok1/24.11", "grok1/25.05", "llama3.1/25.04") for e in shipped_errata(name)]
-    assert tested + 1 == sum(erratum.cell in ("tokens_per_second", "mfu", "days_to_1t") for erratum in errata)
+    errata = [
+        e
+        for name in ("grok1/24.11", "grok1/25.05", "llama3.1/25.04")
+        for e in shipped_errata(name)
+    ]
+    assert tested + 1 == sum(
+        erratum.cell in ("tokens_per_second", "mfu", "days_to_1t") for erratum in errata
+    )
 
 
 def shipped_errata(name: str) -> tuple[Erratum, ...]:
@@ -277,22 +350,31 @@ def shipped_errata(name: str) -> tuple[Erratum, ...]:
 
 @pytest.mark.slow
 def test_what_is_recorded_of_every_shipped_configuration_passes(tmp_path: Path) -> None:
-    """A document's wrong cells stay in its file, with their errata: a recording states what ran."""
+    """A document's wrong cells stay in its file, with their errata: a recording states
+    what ran."""
     recipes = read_recipes(list_shipped_baselines())
     published = [baseline for recipe in recipes for baseline in recipe.baselines]
     recording = Recording("2025-11-20", 1, 7.8, 7.8, 0.0, (7.8,), ())
     write_recorded(tmp_path, [(baseline, recording) for baseline in published], recipes)
     paths = sorted(tmp_path.rglob("*.yaml"))
     assert len(paths) == 5
-    assert [finding for path in paths for finding in lint_file(read_file(path)).findings] == []
-    (grok,) = (base for base in read_file(paths[0]).recipe.baselines if base.key.id == "grok1_314b-24.11-h100-bf16-8")
+    assert [
+        finding for path in paths for finding in lint_file(read_file(path)).findings
+    ] == []
+    (grok,) = (
+        base
+        for base in read_file(paths[0]).recipe.baselines
+        if base.key.id == "grok1_314b-24.11-h100-bf16-8"
+    )
     assert grok.configuration.gradient_accumulation == 512
 
 
-# --- what a session makes of a contradiction ------------------------------------------------------------------
+# --- what a session makes of a contradiction ------------------------------------------
 
 
-def contradicted(text: str, edits: dict[str, str], tmp_path: Path) -> Contradiction | None:
+def contradicted(
+    text: str, edits: dict[str, str], tmp_path: Path
+) -> Contradiction | None:
     for old, new in edits.items():
         assert old in text, old
         text = text.replace(old, new)
@@ -346,11 +428,30 @@ errata:
             2.07,
             id="batch of a longer time",
         ),
-        pytest.param({"gbs: 256": "gbs: 226", ', days_to_1t: "22.08"': ""}, "tokens_per_second", 1.766, id="batch"),
-        pytest.param({"524288": "424288"}, "tokens_per_second", 2.471, id="longer by tokens"),
-        pytest.param({"524288": "424288", "22.08": "20.28"}, "days_to_1t", 1.837, id="a shorter one counts"),
-        pytest.param({'"2.000"': '"2"', "524288": "524000", "22.08": "22.1"}, None, 0, id="digits"),
-        pytest.param({"524288": "624288", "models:": f"{ERRATUM}models:"}, None, 0, id="erratum"),
+        pytest.param(
+            {"gbs: 256": "gbs: 226", ', days_to_1t: "22.08"': ""},
+            "tokens_per_second",
+            1.766,
+            id="batch",
+        ),
+        pytest.param(
+            {"524288": "424288"}, "tokens_per_second", 2.471, id="longer by tokens"
+        ),
+        pytest.param(
+            {"524288": "424288", "22.08": "20.28"},
+            "days_to_1t",
+            1.837,
+            id="a shorter one counts",
+        ),
+        pytest.param(
+            {'"2.000"': '"2"', "524288": "524000", "22.08": "22.1"},
+            None,
+            0,
+            id="digits",
+        ),
+        pytest.param(
+            {"524288": "624288", "models:": f"{ERRATUM}models:"}, None, 0, id="erratum"
+        ),
     ],
 )
 def test_contradiction_is_another_step_time(
@@ -358,13 +459,23 @@ def test_contradiction_is_another_step_time(
 ) -> None:
     contradiction = contradicted(OWN, edits, tmp_path)
     assert (contradiction.cell if contradiction else None) == cell
-    assert contradiction is None or contradiction.seconds == pytest.approx(seconds, rel=1e-3)
+    assert contradiction is None or contradiction.seconds == pytest.approx(
+        seconds, rel=1e-3
+    )
 
 
 def test_shipped_files_contradict_themselves_only_in_errata() -> None:
     recipes = read_recipes([*list_shipped_baselines(), find_shipped_tables()])
-    of_recipe = [(baseline, recipe.errata) for recipe in recipes for baseline in recipe.baselines]
-    assert [base.key.id for base, errata in of_recipe if find_contradiction(base, errata)] == []
+    of_recipe = [
+        (baseline, recipe.errata) for recipe in recipes for baseline in recipe.baselines
+    ]
+    assert [
+        base.key.id for base, errata in of_recipe if find_contradiction(base, errata)
+    ] == []
     unlisted = [(base, find_contradiction(base, ())) for base, _ in of_recipe]
-    apart = [base.step_seconds / found.seconds - 1 for base, found in unlisted if found is not None]
+    apart = [
+        base.step_seconds / found.seconds - 1
+        for base, found in unlisted
+        if found is not None
+    ]
     assert 0 < max(apart) < 0.01 < -min(apart)  # half of the batch

@@ -1,4 +1,5 @@
-"""A good file becomes records; every bad one is named with its line, what was found and what was expected."""
+"""A good file becomes records; every bad one is named with its line, what was found and
+what was expected."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from pytest_llmbench.core.flops import FORMULAS
 
 
 def refused(path: Path, text: str | bytes) -> str:
-    """Write a file and return the message with which it is refused, without the path."""
+    """Write a file and return the message with which it is refused, without the
+    path."""
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(BaselineError) as caught:
         read_recipe(path)
@@ -35,10 +37,21 @@ def refused(path: Path, text: str | bytes) -> str:
 def test_a_good_file_becomes_records(valid_file: Path) -> None:
     recipe = read_recipe(valid_file)
     first, second = recipe.baselines
-    assert (recipe.name, recipe.release, recipe.kind, recipe.names) == ("mine", "25.05", "published", ("mine",))
+    assert (recipe.name, recipe.release, recipe.kind, recipe.names) == (
+        "mine",
+        "25.05",
+        "published",
+        ("mine",),
+    )
     assert first.key.id == "mine_8b-25.05-h100-bf16-8"
-    assert first.cells == (("step_time", "12.27"), ("tokens_per_second", "85459"), ("mfu", "62.55%"))
-    assert second.cells == (("step_time", "12.30"),), "the digits are kept as they are printed"
+    assert first.cells == (
+        ("step_time", "12.27"),
+        ("tokens_per_second", "85459"),
+        ("mfu", "62.55%"),
+    )
+    assert second.cells == (("step_time", "12.30"),), (
+        "the digits are kept as they are printed"
+    )
     assert second.step_seconds == 12.3
     assert first.window == Window(11, 44, "mean")
     assert first.peak_tflops == 989
@@ -55,15 +68,27 @@ FILE = "baseline file"
     [
         ("5%", (Tolerance(0.05, source=FILE),)),
         ("0.025", (Tolerance(0.025, source=FILE),)),
-        ('"perf:5%"', (Tolerance(0.05, "performance", larger_is_better=True, source=FILE),)),
-        ("5%, mfu:3%", (Tolerance(0.05, source=FILE), Tolerance(0.03, "mfu", larger_is_better=True, source=FILE))),
+        (
+            '"perf:5%"',
+            (Tolerance(0.05, "performance", larger_is_better=True, source=FILE),),
+        ),
+        (
+            "5%, mfu:3%",
+            (
+                Tolerance(0.05, source=FILE),
+                Tolerance(0.03, "mfu", larger_is_better=True, source=FILE),
+            ),
+        ),
     ],
 )
 def test_a_tolerance_reads_as_on_the_command_line(
     valid_file: Path, valid: str, text: str, tolerances: tuple[Tolerance, ...]
 ) -> None:
     valid_file.write_text(valid.replace("steps: 50", f"steps: 50\ntolerance: {text}"))
-    assert [baseline.tolerances for baseline in read_recipe(valid_file).baselines] == [tolerances, tolerances]
+    assert [baseline.tolerances for baseline in read_recipe(valid_file).baselines] == [
+        tolerances,
+        tolerances,
+    ]
     assert read_file(valid_file).tolerances == tolerances
 
 
@@ -73,7 +98,10 @@ def test_a_tolerance_reads_as_on_the_command_line(
         ("3%", ["3 %", "2 % of mfu (+2.04 % time)"]),
         ("perf:8%", ["8 % of performance (+8.7 % time)", "2 % of mfu (+2.04 % time)"]),
         ("mfu:4%", ["5 %", "4 % of mfu (+4.17 % time)"]),
-        ("days_to_1t_tokens:4%", ["5 %", "4 % of days_to_1t_tokens", "2 % of mfu (+2.04 % time)"]),
+        (
+            "days_to_1t_tokens:4%",
+            ["5 %", "4 % of days_to_1t_tokens", "2 % of mfu (+2.04 % time)"],
+        ),
     ],
 )
 def test_the_tolerance_of_a_configuration_beats_that_of_its_file_metric_by_metric(
@@ -86,17 +114,26 @@ def test_the_tolerance_of_a_configuration_beats_that_of_its_file_metric_by_metri
     assert list(map(str, second.tolerances)) == ["5 %", "2 % of mfu (+2.04 % time)"]
 
 
-def test_the_budget_of_a_configuration_beats_that_of_its_file_metric_by_metric(valid_file: Path, valid: str) -> None:
+def test_the_budget_of_a_configuration_beats_that_of_its_file_metric_by_metric(
+    valid_file: Path, valid: str
+) -> None:
     """`place` names the line of the key that counts: grep -n checkpoint_ mine.yaml."""
-    budgets = "budgets:\n  checkpoint_save_seconds: 60\n  checkpoint_load_seconds: 120\n"
+    budgets = (
+        "budgets:\n  checkpoint_save_seconds: 60\n  checkpoint_load_seconds: 120\n"
+    )
     text = valid.replace("steps: 50\n", f"steps: 50\n{budgets}")
-    valid_file.write_text(text.replace("gpus: 8, ", "gpus: 8, budgets: {checkpoint_save_seconds: 7.5}, "))
+    valid_file.write_text(
+        text.replace("gpus: 8, ", "gpus: 8, budgets: {checkpoint_save_seconds: 7.5}, ")
+    )
     first, second = read_recipe(valid_file).baselines
     assert [(one.metric, one.largest, one.place) for one in first.budgets] == [
         ("checkpoint_load_seconds", 120, "mine.yaml:15"),
         ("checkpoint_save_seconds", 7.5, "mine.yaml:22"),
     ]
-    assert [(one.largest, one.place) for one in second.budgets] == [(120, "mine.yaml:15"), (60, "mine.yaml:14")]
+    assert [(one.largest, one.place) for one in second.budgets] == [
+        (120, "mine.yaml:15"),
+        (60, "mine.yaml:14"),
+    ]
     assert read_file(valid_file).budgets == second.budgets
 
 
@@ -110,25 +147,47 @@ def test_without_a_tolerance_a_baseline_has_none(valid_file: Path) -> None:
 
 @pytest.mark.parametrize(
     ("first", "second", "unit"),
-    [("12.27", "12.30", 0.01), ("12.3", "12.275", 0.001), ("12", "13", 1.0), ("12", "12.3", 0.1)],
+    [
+        ("12.27", "12.30", 0.01),
+        ("12.3", "12.275", 0.001),
+        ("12", "13", 1.0),
+        ("12", "12.3", 0.1),
+    ],
 )
 def test_the_cell_with_the_most_decimals_tells_the_resolution_of_its_table(
     valid_file: Path, valid: str, first: str, second: str, unit: float
 ) -> None:
-    valid_file.write_text(valid.replace('"12.27"', f'"{first}"').replace('"12.30"', f'"{second}"'))
-    assert [baseline.resolution_seconds for baseline in read_recipe(valid_file).baselines] == [unit, unit]
+    valid_file.write_text(
+        valid.replace('"12.27"', f'"{first}"').replace('"12.30"', f'"{second}"')
+    )
+    assert [
+        baseline.resolution_seconds for baseline in read_recipe(valid_file).baselines
+    ] == [unit, unit]
 
 
 def test_each_table_has_a_resolution_of_its_own(valid_file: Path, valid: str) -> None:
-    valid_file.write_text(valid.replace("gpus: 16, ", "gpus: 16, table: Other, ").replace('"12.30"', '"12.3"'))
-    assert [baseline.resolution_seconds for baseline in read_recipe(valid_file).baselines] == [0.01, 0.1]
+    valid_file.write_text(
+        valid.replace("gpus: 16, ", "gpus: 16, table: Other, ").replace(
+            '"12.30"', '"12.3"'
+        )
+    )
+    assert [
+        baseline.resolution_seconds for baseline in read_recipe(valid_file).baselines
+    ] == [0.01, 0.1]
 
 
-def test_a_proxy_is_computed_with_the_formula_and_not_with_the_rounded_constant(valid_file: Path, valid: str) -> None:
-    text = valid.replace("formula: llama", "formula: llama:3").replace("gpus: 8, ", "gpus: 8, proxy: true, ")
+def test_a_proxy_is_computed_with_the_formula_and_not_with_the_rounded_constant(
+    valid_file: Path, valid: str
+) -> None:
+    text = valid.replace("formula: llama", "formula: llama:3").replace(
+        "gpus: 8, ", "gpus: 8, proxy: true, "
+    )
     valid_file.write_text(text)
     proxy, full = read_recipe(valid_file).baselines
-    assert (proxy.configuration.architecture.formula, full.configuration.architecture.formula) == ("llama", "llama:3")
+    assert (
+        proxy.configuration.architecture.formula,
+        full.configuration.architecture.formula,
+    ) == ("llama", "llama:3")
 
 
 FIRST_ROW = "gpu: h100, dtype: bf16, gpus: 8, "
@@ -140,9 +199,24 @@ BAD_VALUES = {
         "13: found the unknown key 'tolerence'",
         "did you mean 'tolerance'?",
     ),
-    "unknown key of a configuration": ("gpus: 8, ", "gpus: 8, gsb: 128, ", "19: found the unknown key 'gsb'", "'gbs'"),
-    "unknown key of a cell": ("mfu:", "mfuu:", "20: found the unknown key 'mfuu'", "'mfu'"),
-    "merge key": ("steps: 50", "steps: 50\n<<: {steps: 5}", "13: found the unknown key", ""),
+    "unknown key of a configuration": (
+        "gpus: 8, ",
+        "gpus: 8, gsb: 128, ",
+        "19: found the unknown key 'gsb'",
+        "'gbs'",
+    ),
+    "unknown key of a cell": (
+        "mfu:",
+        "mfuu:",
+        "20: found the unknown key 'mfuu'",
+        "'mfu'",
+    ),
+    "merge key": (
+        "steps: 50",
+        "steps: 50\n<<: {steps: 5}",
+        "13: found the unknown key",
+        "",
+    ),
     "key twice": (
         "steps: 50",
         "steps: 50\nsteps: 500",
@@ -162,39 +236,114 @@ BAD_VALUES = {
         "20: found 12.27 without quotes",
         'write "12.27" in quotes, its digits are information',
     ),
-    "release without quotes": ('"25.05"', "25.10", "4: found 25.10 without quotes", 'write "25.10" in quotes'),
-    "a truth value for a name": ("title: My model", "title: no", "5: found no without quotes", 'write "no" in quotes'),
-    "step time that is no number": ('"12.27"', '"12.27 s"', "20: found '12.27 s'", "expected a printed step time"),
+    "release without quotes": (
+        '"25.05"',
+        "25.10",
+        "4: found 25.10 without quotes",
+        'write "25.10" in quotes',
+    ),
+    "a truth value for a name": (
+        "title: My model",
+        "title: no",
+        "5: found no without quotes",
+        'write "no" in quotes',
+    ),
+    "step time that is no number": (
+        '"12.27"',
+        '"12.27 s"',
+        "20: found '12.27 s'",
+        "expected a printed step time",
+    ),
     "step time of zero": ('"12.27"', '"0.00"', "20: found '0.00'", "printed step time"),
-    "negative step time": ('"12.27"', '"-12.27"', "20: found '-12.27'", "printed step time"),
+    "negative step time": (
+        '"12.27"',
+        '"-12.27"',
+        "20: found '-12.27'",
+        "printed step time",
+    ),
     "step time NA": ('"12.27"', "NA", "20: found 'NA'", "printed step time"),
-    "step time of years": ('"12.27"', '"99999999"', "20: found '99999999'", "at most a day"),
+    "step time of years": (
+        '"12.27"',
+        '"99999999"',
+        "20: found '99999999'",
+        "at most a day",
+    ),
     "step time NaN": ('"12.27"', ".nan", "20: found .nan without quotes", ""),
     "step time in Arabic digits": ('"12.27"', '"١٢"', "20: found", "printed step time"),
     "MFU above 100 %": ('"62.55%"', '"162.55%"', "20: found '162.55%'", "at most 100%"),
     "MFU without percent": ('"62.55%"', '"62.55"', "20: found '62.55'", "47.59%"),
-    "text for a number": ("gpus: 8, ", 'gpus: "8", ', "19: found '8'", "expected a whole number from 0 to 10000000"),
-    "zero GPUs": ("gpus: 8, ", "gpus: 0, ", "19: found 0 GPUs", "expected their number"),
+    "text for a number": (
+        "gpus: 8, ",
+        'gpus: "8", ',
+        "19: found '8'",
+        "expected a whole number from 0 to 10000000",
+    ),
+    "zero GPUs": (
+        "gpus: 8, ",
+        "gpus: 0, ",
+        "19: found 0 GPUs",
+        "expected their number",
+    ),
     "negative GPUs": ("gpus: 8, ", "gpus: -8, ", "19: found -8", "from 0"),
     "half a GPU": ("gpus: 8, ", "gpus: 8.5, ", "19: found 8.5", "a whole number"),
-    "absurdly many GPUs": ("gpus: 8, ", f"gpus: {'9' * 400}, ", "19: found 999", "to 10000000"),
+    "absurdly many GPUs": (
+        "gpus: 8, ",
+        f"gpus: {'9' * 400}, ",
+        "19: found 999",
+        "to 10000000",
+    ),
     "octal": ("gpus: 8, ", "gpus: 010, ", "19: found 010", "a whole number"),
-    "a list for a number": ("gpus: 8, ", "gpus: [8], ", "19: found a list", "a whole number"),
-    "a number for a list": ("names: [mine]", "names: mine", "8: found 'mine'", "expected a list"),
-    "an empty list": ("names: [mine]", "names: []", "8: found a list", "expected a list with an entry"),
+    "a list for a number": (
+        "gpus: 8, ",
+        "gpus: [8], ",
+        "19: found a list",
+        "a whole number",
+    ),
+    "a number for a list": (
+        "names: [mine]",
+        "names: mine",
+        "8: found 'mine'",
+        "expected a list",
+    ),
+    "an empty list": (
+        "names: [mine]",
+        "names: []",
+        "8: found a list",
+        "expected a list with an entry",
+    ),
     "nothing": ("title: My model", "title:", "5: found nothing", "expected text"),
-    "a text for a mapping": ('{bf16: "989"}', "bf16", "14: found 'bf16'", "expected a mapping"),
+    "a text for a mapping": (
+        '{bf16: "989"}',
+        "bf16",
+        "14: found 'bf16'",
+        "expected a mapping",
+    ),
     "infinite peak": ('"989"', '"inf"', "14: found 'inf'", "a peak in TFLOP/s"),
     "zero peak": ('"989"', '"0"', "14: found '0'", "a peak in TFLOP/s"),
-    "the peak of PCIe cards": ('"989"', '"756"', "14: found a peak of 756 of h100", "expected 989: 756 is h100pcie's"),
-    "negative factor": ("steps: 50", "steps: 50\nlogged_tflops_factor: -1", "13: found -1", "a number from 0.5 to 2"),
+    "the peak of PCIe cards": (
+        '"989"',
+        '"756"',
+        "14: found a peak of 756 of h100",
+        "expected 989: 756 is h100pcie's",
+    ),
+    "negative factor": (
+        "steps: 50",
+        "steps: 50\nlogged_tflops_factor: -1",
+        "13: found -1",
+        "a number from 0.5 to 2",
+    ),
     "infinite factor": (
         "steps: 50",
         "steps: 50\nlogged_tflops_factor: .inf",
         "13: found .inf",
         "a number from 0.5 to 2",
     ),
-    "another truth value": ("gpus: 8, ", "gpus: 8, proxy: yes, ", "19: found yes", "expected true or false"),
+    "another truth value": (
+        "gpus: 8, ",
+        "gpus: 8, proxy: yes, ",
+        "19: found yes",
+        "expected true or false",
+    ),
     "tolerance of 500 %": (
         "steps: 50",
         "steps: 50\ntolerance: 5",
@@ -231,10 +380,30 @@ BAD_VALUES = {
         "13: found '60 s'",
         "expected a number from 0.001",
     ),
-    "budgets without metrics": ("steps: 50", "steps: 50\nbudgets: 60", "13: found 60", "expected a mapping of keys"),
-    "tolerance of 51 %": ("steps: 50", "steps: 50\ntolerance: 51%", "13: found '51%'", "at most 50 %"),
-    "tolerance below zero": ("steps: 50", "steps: 50\ntolerance: -5%", "13: found '-5%'", "expected a tolerance"),
-    "tolerance as a list": ("steps: 50", "steps: 50\ntolerance: [5%]", "13: found a list", "expected a single value"),
+    "budgets without metrics": (
+        "steps: 50",
+        "steps: 50\nbudgets: 60",
+        "13: found 60",
+        "expected a mapping of keys",
+    ),
+    "tolerance of 51 %": (
+        "steps: 50",
+        "steps: 50\ntolerance: 51%",
+        "13: found '51%'",
+        "at most 50 %",
+    ),
+    "tolerance below zero": (
+        "steps: 50",
+        "steps: 50\ntolerance: -5%",
+        "13: found '-5%'",
+        "expected a tolerance",
+    ),
+    "tolerance as a list": (
+        "steps: 50",
+        "steps: 50\ntolerance: [5%]",
+        "13: found a list",
+        "expected a single value",
+    ),
     "tolerance of an unknown metric": (
         "steps: 50",
         "steps: 50\ntolerance: mfuu:5%",
@@ -260,17 +429,42 @@ BAD_VALUES = {
         "expected each metric once",
     ),
     "unknown dialect": ("nemo2", "nemo3", "7: found 'nemo3'", "did you mean 'nemo2'?"),
-    "unknown kind": ("kind: published", "kind: publshed", "2: found 'publshed'", "did you mean 'published'?"),
-    "unknown statistic": ("statistic: mean", "statistic: median", "11: found 'median'", "expected mean"),
-    "unknown formula": ("formula: llama", "formula: lama", "16: found 'lama'", "grok or llama or nemotron"),
+    "unknown kind": (
+        "kind: published",
+        "kind: publshed",
+        "2: found 'publshed'",
+        "did you mean 'published'?",
+    ),
+    "unknown statistic": (
+        "statistic: mean",
+        "statistic: median",
+        "11: found 'median'",
+        "expected mean",
+    ),
+    "unknown formula": (
+        "formula: llama",
+        "formula: lama",
+        "16: found 'lama'",
+        "grok or llama or nemotron",
+    ),
     "window backwards": (
         "first: 11, last: 44",
         "first: 44, last: 11",
         "11: found a window from step 44 to 11",
         "first <= last",
     ),
-    "window beyond the run": ("last: 44", "last: 50", "11: found a window from step 11 to 50", "within 0 to 49"),
-    "negative window": ("first: 11", "first: -1", "11: found -1", "a whole number from 0"),
+    "window beyond the run": (
+        "last: 44",
+        "last: 50",
+        "11: found a window from step 11 to 50",
+        "within 0 to 49",
+    ),
+    "negative window": (
+        "first: 11",
+        "first: -1",
+        "11: found -1",
+        "a whole number from 0",
+    ),
     "size without model": (
         f"size: 8b, {FIRST_ROW}",
         f"size: 80b, {FIRST_ROW}",
@@ -301,8 +495,18 @@ BAD_VALUES = {
         "19: found 'H100'",
         "lower-case",
     ),
-    "a path for a name": ("recipe: mine", "recipe: ../mine", "3: found '../mine'", "a name of lower-case letters"),
-    "formula without its size": (", ffn_size: 14336", "", "16: found no 'ffn_size' of 8b", "formula llama"),
+    "a path for a name": (
+        "recipe: mine",
+        "recipe: ../mine",
+        "3: found '../mine'",
+        "a name of lower-case letters",
+    ),
+    "formula without its size": (
+        ", ffn_size: 14336",
+        "",
+        "16: found no 'ffn_size' of 8b",
+        "formula llama",
+    ),
     "configuration twice": (
         "gpus: 16, ",
         "gpus: 8, ",
@@ -310,11 +514,36 @@ BAD_VALUES = {
         "expected it once",
     ),
     "tab": ("\n  h100:", "\n\th100:", "14: found a tab", "expected spaces"),
-    "syntax error": ("{statistic: mean,", "{statistic: mean", "11: found a syntax error", "expected YAML"),
-    "unclosed": ('cells: {step_time: "12.30"}}', 'cells: {step_time: "12.30"', "found a syntax error", "expected YAML"),
-    "anchor": ("steps: 50", "steps: &n 50", "12: found the anchor &n", "expected no anchors or aliases"),
-    "alias": ("steps: 50", "steps: *n", "12: found the alias *n", "expected no anchors or aliases"),
-    "tag": ("steps: 50", "steps: !!python/name:os.system 50", "12: found the tag", "expected no tags"),
+    "syntax error": (
+        "{statistic: mean,",
+        "{statistic: mean",
+        "11: found a syntax error",
+        "expected YAML",
+    ),
+    "unclosed": (
+        'cells: {step_time: "12.30"}}',
+        'cells: {step_time: "12.30"',
+        "found a syntax error",
+        "expected YAML",
+    ),
+    "anchor": (
+        "steps: 50",
+        "steps: &n 50",
+        "12: found the anchor &n",
+        "expected no anchors or aliases",
+    ),
+    "alias": (
+        "steps: 50",
+        "steps: *n",
+        "12: found the alias *n",
+        "expected no anchors or aliases",
+    ),
+    "tag": (
+        "steps: 50",
+        "steps: !!python/name:os.system 50",
+        "12: found the tag",
+        "expected no tags",
+    ),
     "two documents": (
         "schema: 1",
         "---\nschema: 1\n---\nschema: 1",
@@ -328,12 +557,19 @@ BAD_VALUES = {
         "expected schema: 1, which is all this release reads",
     ),
     "no schema": ("schema: 1\n", "", "1: found no 'schema'", "expected schema: 1"),
-    "a list in place of a key": ("steps: 50", "? [steps]\n: 50", "12: found the unknown key a list", ""),
+    "a list in place of a key": (
+        "steps: 50",
+        "? [steps]\n: 50",
+        "12: found the unknown key a list",
+        "",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BAD_VALUES)
-def test_a_bad_value_is_named_with_its_line(valid_file: Path, valid: str, name: str) -> None:
+def test_a_bad_value_is_named_with_its_line(
+    valid_file: Path, valid: str, name: str
+) -> None:
     old, new, *parts = BAD_VALUES[name]
     assert old in valid
     message = refused(valid_file, valid.replace(old, new, 1))
@@ -348,34 +584,79 @@ OF_FIRST = f"{{where: x, reason: y, cell: mfu, cells: {{mine_8b-25.05-h100-bf16-
 @pytest.mark.parametrize(
     ("errata", "message"),
     [
-        ("- {where: x, reason: y}", "found none of them, expected either cell and cells, or printed and corrected"),
+        (
+            "- {where: x, reason: y}",
+            "found none of them, expected either cell and cells, or printed and corrected",
+        ),
         ("- {where: x, reason: y, printed: a}", "found printed, expected either"),
-        ("- {where: x, reason: y, printed: a, corrected: b, cell: mfu}", "found cell and corrected and printed"),
-        (f"- {OF_FIRST.replace('16-8', '16-9')}", "did you mean 'mine_8b-25.05-h100-bf16-"),
-        ("- {where: x, reason: y, cell: muf, cells: {}}", "found 'muf', expected tokens_per_second or mfu"),
-        (f"- {OF_FIRST}\n  - {OF_FIRST}", "found mfu of mine_8b-25.05-h100-bf16-8 again, expected one erratum"),
+        (
+            "- {where: x, reason: y, printed: a, corrected: b, cell: mfu}",
+            "found cell and corrected and printed",
+        ),
+        (
+            f"- {OF_FIRST.replace('16-8', '16-9')}",
+            "did you mean 'mine_8b-25.05-h100-bf16-",
+        ),
+        (
+            "- {where: x, reason: y, cell: muf, cells: {}}",
+            "found 'muf', expected tokens_per_second or mfu",
+        ),
+        (
+            f"- {OF_FIRST}\n  - {OF_FIRST}",
+            "found mfu of mine_8b-25.05-h100-bf16-8 again, expected one erratum",
+        ),
     ],
 )
-def test_a_bad_erratum_is_named(valid_file: Path, valid: str, errata: str, message: str) -> None:
+def test_a_bad_erratum_is_named(
+    valid_file: Path, valid: str, errata: str, message: str
+) -> None:
     assert message in refused(valid_file, f"{valid}errata:\n  {errata}\n")
 
 
 @pytest.mark.parametrize(
     ("kind", "command", "message"),
     [
-        ("script", "{command: x}", "found kind 'script', expected one that commands states: sbatch"),
-        ("sbach", "{command: x}", "found kind 'sbach', expected one that commands states: sbatch (did you mean"),
-        ("sbatch", "{command: x, via: slurm}", "found 'slurm', expected sbatch or script or llmb-run or local"),
-        ("sbatch", "{command: x, job_id: 'job ([0-9]+)'}", "expected a regular expression with the group job"),
-        ("sbatch", "{command: x, job_id: '(?P<job>'}", "expected a regular expression with the group job"),
+        (
+            "script",
+            "{command: x}",
+            "found kind 'script', expected one that commands states: sbatch",
+        ),
+        (
+            "sbach",
+            "{command: x}",
+            "found kind 'sbach', expected one that commands states: sbatch (did you mean",
+        ),
+        (
+            "sbatch",
+            "{command: x, via: slurm}",
+            "found 'slurm', expected sbatch or script or llmb-run or local",
+        ),
+        (
+            "sbatch",
+            "{command: x, job_id: 'job ([0-9]+)'}",
+            "expected a regular expression with the group job",
+        ),
+        (
+            "sbatch",
+            "{command: x, job_id: '(?P<job>'}",
+            "expected a regular expression with the group job",
+        ),
         ("sbatch", '{command: "sbatch -N {node}"}', "placeholders are among {account}"),
         ("sbatch", '{command: "sbatch {"}', "placeholders are among {account}"),
         ("sbatch", "{comand: x}", "did you mean 'command'?"),
-        ("sbatch", "{command: x, fixed: {1A: x}}", "expected the name of an environment variable"),
+        (
+            "sbatch",
+            "{command: x, fixed: {1A: x}}",
+            "expected the name of an environment variable",
+        ),
     ],
 )
-def test_a_bad_launch_block_is_named(valid_file: Path, valid: str, kind: str, command: str, message: str) -> None:
-    launch = f"{{kind: {kind}, commands: {{sbatch: {command}}}, gpus_per_node: {{h100: 8}}}}"
+def test_a_bad_launch_block_is_named(
+    valid_file: Path, valid: str, kind: str, command: str, message: str
+) -> None:
+    launch = (
+        f"{{kind: {kind}, commands: {{sbatch: {command}}}, gpus_per_node: {{h100: 8}}}}"
+    )
     assert message in refused(valid_file, f"{valid}launch: {launch}\n")
 
 
@@ -385,25 +666,53 @@ LAUNCH = "kind: sbatch, commands: {sbatch: {command: x}}, gpus_per_node: {h100: 
 @pytest.mark.parametrize(
     ("launch", "message"),
     [
-        ("kind: mine, commands: {mine: {command: x}}, gpus_per_node: {}", "found no 'via' of the command 'mine'"),
-        (f"{LAUNCH}, profiling: {{ENABLE_PROFILE: 'true'}}", "the unknown key 'ENABLE_PROFILE', expected"),
-        (f"{LAUNCH}, profiling: {{enable: {{A: b}}, strat: X}}", "did you mean 'start'?"),
-        (f"{LAUNCH}, profiling: {{enable: {{A: b}}, start: a-b}}", "expected the name of an environment variable"),
+        (
+            "kind: mine, commands: {mine: {command: x}}, gpus_per_node: {}",
+            "found no 'via' of the command 'mine'",
+        ),
+        (
+            f"{LAUNCH}, profiling: {{ENABLE_PROFILE: 'true'}}",
+            "the unknown key 'ENABLE_PROFILE', expected",
+        ),
+        (
+            f"{LAUNCH}, profiling: {{enable: {{A: b}}, strat: X}}",
+            "did you mean 'start'?",
+        ),
+        (
+            f"{LAUNCH}, profiling: {{enable: {{A: b}}, start: a-b}}",
+            "expected the name of an environment variable",
+        ),
         (
             f"{LAUNCH}, profiling: {{enable: {{A: b}}, default_start: 25, default_stop: 20}}",
             "found default steps 25 to 20, expected the first before the last",
         ),
-        (f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, disk_gb: {{8b: ~105 GB}}}}", "expected a whole number"),
-        (f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, disk_gb: {{80b: 105}}}}", "(did you mean '8b'?)"),
-        (f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, save_gpus: {{8b: [8, 4]}}}}", "the smallest number first"),
-        (f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, save_gpus: {{8b: [1, 2, 3]}}}}", "at most 2 entries"),
+        (
+            f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, disk_gb: {{8b: ~105 GB}}}}",
+            "expected a whole number",
+        ),
+        (
+            f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, disk_gb: {{80b: 105}}}}",
+            "(did you mean '8b'?)",
+        ),
+        (
+            f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, save_gpus: {{8b: [8, 4]}}}}",
+            "the smallest number first",
+        ),
+        (
+            f"{LAUNCH}, checkpoint: {{save: {{}}, load: {{}}, save_gpus: {{8b: [1, 2, 3]}}}}",
+            "at most 2 entries",
+        ),
     ],
 )
-def test_launch_facts_that_do_not_fit_are_named(valid_file: Path, valid: str, launch: str, message: str) -> None:
+def test_launch_facts_that_do_not_fit_are_named(
+    valid_file: Path, valid: str, launch: str, message: str
+) -> None:
     assert message in refused(valid_file, f"{valid}launch: {{{launch}}}\n")
 
 
-def test_a_command_of_another_name_says_how_it_is_launched(valid_file: Path, valid: str) -> None:
+def test_a_command_of_another_name_says_how_it_is_launched(
+    valid_file: Path, valid: str
+) -> None:
     launch = r"{kind: mine, commands: {mine: {command: x, via: script, job_id: 'id=(?P<job>\d+)'}}, gpus_per_node: {}}"
     valid_file.write_text(f"{valid}launch: {launch}\n")
     commands: Any = dict(read_recipe(valid_file).launch)["commands"]
@@ -413,7 +722,10 @@ def test_a_command_of_another_name_says_how_it_is_launched(valid_file: Path, val
 UNTIMED = [
     ("kind: published", "kind: recipe"),
     ("timed: last_step", "timed: mean"),
-    (',\n     cells: {step_time: "12.27", tokens_per_second: "85459", mfu: "62.55%"}', ""),
+    (
+        ',\n     cells: {step_time: "12.27", tokens_per_second: "85459", mfu: "62.55%"}',
+        "",
+    ),
     (',\n     cells: {step_time: "12.30"}', ""),
 ]
 
@@ -426,21 +738,33 @@ def untimed(valid: str) -> str:
     return valid
 
 
-def test_a_recipe_without_numbers_has_configurations_and_no_step_time(valid_file: Path, untimed: str) -> None:
+def test_a_recipe_without_numbers_has_configurations_and_no_step_time(
+    valid_file: Path, untimed: str
+) -> None:
     valid_file.write_text(untimed)
     first = read_recipe(valid_file).baselines[0]
     assert (first.kind, first.cells, first.resolution_seconds) == ("recipe", (), 0.0)
     assert math.isnan(first.step_seconds)
 
 
-def test_a_recipe_without_numbers_has_the_usual_window_unless_it_says_another(valid_file: Path, untimed: str) -> None:
-    for line in ("timed: mean\n", "window: {statistic: mean, first: 11, last: 44}\n", "steps: 50\n"):
+def test_a_recipe_without_numbers_has_the_usual_window_unless_it_says_another(
+    valid_file: Path, untimed: str
+) -> None:
+    for line in (
+        "timed: mean\n",
+        "window: {statistic: mean, first: 11, last: 44}\n",
+        "steps: 50\n",
+    ):
         untimed = untimed.replace(line, "")
     valid_file.write_text(untimed)
     usual = read_recipe(valid_file).baselines[0]
     assert (usual.window, usual.steps, usual.timed) == (Window(11, 44), 50, "mean")
-    assert "found a window from step 11 to 44, expected it within 0 to 19" in refused(valid_file, f"{untimed}steps: 20")
-    valid_file.write_text(f"{untimed}steps: 20\nwindow: {{statistic: mean, first: 5, last: 18}}\n")
+    assert "found a window from step 11 to 44, expected it within 0 to 19" in refused(
+        valid_file, f"{untimed}steps: 20"
+    )
+    valid_file.write_text(
+        f"{untimed}steps: 20\nwindow: {{statistic: mean, first: 5, last: 18}}\n"
+    )
     assert read_recipe(valid_file).baselines[0].window == Window(5, 18)
 
 
@@ -449,21 +773,35 @@ def test_a_recipe_without_numbers_prints_no_cells(valid_file: Path, valid: str) 
     assert "found the unknown key 'cells', expected" in refused(valid_file, text)
 
 
-def test_a_peak_that_nothing_states_is_not_a_number(valid_file: Path, valid: str) -> None:
+def test_a_peak_that_nothing_states_is_not_a_number(
+    valid_file: Path, valid: str
+) -> None:
     valid_file.write_text(valid.replace('bf16: "989"', 'bf16: "NA"'))
     assert math.isnan(read_recipe(valid_file).baselines[0].peak_tflops)
-    assert 'expected a peak in TFLOP/s, or "NA"' in refused(valid_file, valid.replace('"989"', '"none"'))
+    assert 'expected a peak in TFLOP/s, or "NA"' in refused(
+        valid_file, valid.replace('"989"', '"none"')
+    )
 
 
-def test_all_problems_of_a_file_are_listed_in_their_order(valid_file: Path, valid: str) -> None:
-    text = valid.replace("steps: 50", "steps: no").replace("nemo2", "nemo9").replace("gpus: 16", "gpus: x")
+def test_all_problems_of_a_file_are_listed_in_their_order(
+    valid_file: Path, valid: str
+) -> None:
+    text = (
+        valid.replace("steps: 50", "steps: no")
+        .replace("nemo2", "nemo9")
+        .replace("gpus: 16", "gpus: x")
+    )
     lines = refused(valid_file, text).splitlines()
     assert [line.split(":")[1] for line in lines] == ["7", "12", "21"]
 
 
-def test_a_long_list_of_problems_is_cut_and_counted(valid_file: Path, valid: str) -> None:
+def test_a_long_list_of_problems_is_cut_and_counted(
+    valid_file: Path, valid: str
+) -> None:
     unknown = "".join(f"key{number}: 1\n" for number in range(14))
-    assert refused(valid_file, valid + unknown).splitlines()[10:] == ["and 4 more problems in this file"]
+    assert refused(valid_file, valid + unknown).splitlines()[10:] == [
+        "and 4 more problems in this file"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -477,8 +815,14 @@ def test_a_long_list_of_problems_is_cut_and_counted(valid_file: Path, valid: str
         (b"schema: 1\nkind: \x00\n", "FILE: found"),
         (b"a: " * 50_000, "found a syntax error"),
         (b"schema: " + b"[" * 100, "FILE:1: found more than 8 levels of nesting"),
-        (b"schema: " + b"[" * 100_000, "nesting"),  # by PyYAML 6.0.4 itself, which counts a thousand before we see one
-        (b"".join(b" " * n + b"a:\n" for n in range(300)), "FILE:9: found more than 8 levels"),
+        (
+            b"schema: " + b"[" * 100_000,
+            "nesting",
+        ),  # by PyYAML 6.0.4 itself, which counts a thousand before we see one
+        (
+            b"".join(b" " * n + b"a:\n" for n in range(300)),
+            "FILE:9: found more than 8 levels",
+        ),
         (b"x" * (5 << 20), "FILE: found more than 4 MiB"),
     ],
     ids=[
@@ -495,7 +839,9 @@ def test_a_long_list_of_problems_is_cut_and_counted(valid_file: Path, valid: str
         "huge",
     ],
 )
-def test_what_is_no_baseline_file_is_refused(valid_file: Path, content: bytes, message: str) -> None:
+def test_what_is_no_baseline_file_is_refused(
+    valid_file: Path, content: bytes, message: str
+) -> None:
     assert message in refused(valid_file, content)
 
 
@@ -507,26 +853,33 @@ def test_a_billion_laughs_are_refused_before_they_grow(valid_file: Path) -> None
 
 
 @pytest.mark.slow
-def test_without_libyaml_the_same_file_reads_the_same(valid_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_libyaml_the_same_file_reads_the_same(
+    valid_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     expected = read_recipe(valid_file)
     monkeypatch.delattr("yaml.CSafeLoader")
     assert read_recipe(valid_file) == expected
     assert "found more than 8 levels" in refused(valid_file, "schema: " + "[" * 3000)
 
 
-def test_a_byte_order_mark_and_windows_line_ends_are_read(valid_file: Path, valid: str) -> None:
+def test_a_byte_order_mark_and_windows_line_ends_are_read(
+    valid_file: Path, valid: str
+) -> None:
     valid_file.write_bytes(b"\xef\xbb\xbf" + valid.replace("\n", "\r\n").encode())
     assert len(read_recipe(valid_file).baselines) == 2
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        BaselineError, match=r"none\.yaml: No such file or directory, expected a readable baseline file"
+        BaselineError,
+        match=r"none\.yaml: No such file or directory, expected a readable baseline file",
     ):
         read_recipe(tmp_path / "none.yaml")
 
 
-def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(
+    tmp_path: Path,
+) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     with pytest.raises(BaselineError, match="found something that is no regular file"):
         read_recipes([tmp_path])
@@ -534,7 +887,10 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path)
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()
-    with pytest.raises(BaselineError, match="found something that is no regular file, expected a baseline file"):
+    with pytest.raises(
+        BaselineError,
+        match="found something that is no regular file, expected a baseline file",
+    ):
         read_recipe(tmp_path / "folder.yaml")
 
 
@@ -545,20 +901,26 @@ def test_an_unreadable_file_is_refused(valid_file: Path) -> None:
         read_recipe(valid_file)
 
 
-# --- folders --------------------------------------------------------------------------------------------
+# --- folders --------------------------------------------------------------------------
 
 
-def test_every_yaml_and_yml_below_a_folder_is_read_in_order(tmp_path: Path, valid: str) -> None:
+def test_every_yaml_and_yml_below_a_folder_is_read_in_order(
+    tmp_path: Path, valid: str
+) -> None:
     for name in ("b/c.yml", "a.yaml", "b/.hidden.yaml"):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
-        path.write_text(valid.replace("recipe: mine", f"recipe: {path.stem.strip('.')}"))
+        path.write_text(
+            valid.replace("recipe: mine", f"recipe: {path.stem.strip('.')}")
+        )
     (tmp_path / "notes.txt").write_text("no baseline")
     assert [recipe.name for recipe in read_recipes([tmp_path])] == ["a", "hidden", "c"]
 
 
 def test_a_folder_given_twice_or_linked_is_read_once(valid_file: Path) -> None:
-    (valid_file.parent / "again").symlink_to(valid_file.parent, target_is_directory=True)
+    (valid_file.parent / "again").symlink_to(
+        valid_file.parent, target_is_directory=True
+    )
     assert len(read_recipes([valid_file.parent, valid_file.parent])) == 1
 
 
@@ -572,7 +934,9 @@ def test_a_link_to_a_folder_above_is_not_followed(valid_file: Path) -> None:
 
 def test_a_linked_folder_is_not_passed_over(tmp_path: Path, valid_file: Path) -> None:
     (tmp_path / "entry").mkdir()
-    (tmp_path / "entry" / "link").symlink_to(valid_file.parent, target_is_directory=True)
+    (tmp_path / "entry" / "link").symlink_to(
+        valid_file.parent, target_is_directory=True
+    )
     assert len(read_recipes([tmp_path / "entry"])) == 1
 
 
@@ -588,7 +952,10 @@ def test_a_key_in_two_files_of_one_kind_names_both_places(valid_file: Path) -> N
     other.write_text(valid_file.read_text())
     with pytest.raises(BaselineError) as caught:
         read_recipes([valid_file.parent])
-    assert f"{other}:19: found a second published baseline of mine_8b-25.05-h100-bf16-8" in str(caught.value)
+    assert (
+        f"{other}:19: found a second published baseline of mine_8b-25.05-h100-bf16-8"
+        in str(caught.value)
+    )
     assert f"first at {valid_file}:19" in str(caught.value)
 
 

@@ -1,4 +1,5 @@
-"""The shipped files hold what the five documents print, cell for cell, and are found wherever the package stands."""
+"""The shipped files hold what the five documents print, cell for cell, and are found
+wherever the package stands."""
 
 from __future__ import annotations
 
@@ -29,7 +30,13 @@ ROWS = {
     "Model flops utilization": "mfu",
     "Time to train 1T": "days_to_1t",
 }
-COLUMNS = {"SeqLen": "sequence_length", "Layers": "layers", "MBS": "mbs", "GBS": "gbs", "GA": "ga"}
+COLUMNS = {
+    "SeqLen": "sequence_length",
+    "Layers": "layers",
+    "MBS": "mbs",
+    "GBS": "gbs",
+    "GA": "ga",
+}
 
 
 def split(line: str) -> list[str]:
@@ -46,12 +53,17 @@ def tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
                 if "|" not in row:
                     break
                 rows.append(split(row))
-            titles = [index for index, row in enumerate(rows) if set(row[0]) <= {"-", ":"}]
+            titles = [
+                index for index, row in enumerate(rows) if set(row[0]) <= {"-", ":"}
+            ]
             yield split(lines[number - 1]), rows[: titles[0] - 1] if titles else rows
 
 
-def printed_cells(text: str) -> Iterator[tuple[tuple[str, str, str, int], tuple[tuple[str, str], ...]]]:
-    """Yield (size, GPU, precision, GPUs) and the cells of every column of every performance table."""
+def printed_cells(
+    text: str,
+) -> Iterator[tuple[tuple[str, str, str, int], tuple[tuple[str, str], ...]]]:
+    """Yield (size, GPU, precision, GPUs) and the cells of every column of every
+    performance table."""
     for heading, rows in tables(text):
         if rows and rows[0][0].startswith("Training step time"):
             size = re.search(r"\b(\d+b)\b", heading[0])
@@ -61,8 +73,16 @@ def printed_cells(text: str) -> Iterator[tuple[tuple[str, str, str, int], tuple[
                 assert size, heading
                 assert precision, heading
                 assert where, title
-                cells = [(key, row[column]) for row in rows for start, key in ROWS.items() if row[0].startswith(start)]
-                yield (size[1], where[2].lower(), precision[0].lower(), int(where[1])), tuple(cells)
+                cells = [
+                    (key, row[column])
+                    for row in rows
+                    for start, key in ROWS.items()
+                    if row[0].startswith(start)
+                ]
+                yield (
+                    (size[1], where[2].lower(), precision[0].lower(), int(where[1])),
+                    tuple(cells),
+                )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +96,8 @@ def printed_cells(text: str) -> Iterator[tuple[tuple[str, str, str, int], tuple[
     ],
 )
 def test_every_cell_is_verbatim(name: str, configurations: int, cells: int) -> None:
-    """The cells of every performance table, read from the document once more, in the order of its rows."""
+    """The cells of every performance table, read from the document once more, in the
+    order of its rows."""
     expected = dict(printed_cells(text_of(name)))
     found = {
         (key.size, key.gpu, key.dtype, key.gpus): baseline.cells
@@ -89,8 +110,15 @@ def test_every_cell_is_verbatim(name: str, configurations: int, cells: int) -> N
 
 @pytest.mark.slow
 def test_there_are_82_configurations_with_313_cells() -> None:
-    baselines = [baseline for recipe in read_recipes(list_shipped_baselines()) for baseline in recipe.baselines]
-    assert (len(baselines), sum(len(baseline.cells) for baseline in baselines)) == (82, 313)
+    baselines = [
+        baseline
+        for recipe in read_recipes(list_shipped_baselines())
+        for baseline in recipe.baselines
+    ]
+    assert (len(baselines), sum(len(baseline.cells) for baseline in baselines)) == (
+        82,
+        313,
+    )
     assert len({baseline.key.id for baseline in baselines}) == 82
 
 
@@ -108,7 +136,8 @@ def column(baseline: Baseline, name: str) -> int | None:
 
 
 def configuration_rows(text: str) -> Iterator[tuple[dict[str, str], str]]:
-    """Yield the rows of the configuration tables, with the GPU that heads the table (Grok 1, 25.05)."""
+    """Yield the rows of the configuration tables, with the GPU that heads the table
+    (Grok 1, 25.05)."""
     gpu = "h100"
     for heading, rows in tables(text):
         if "SeqLen" in heading:
@@ -118,9 +147,12 @@ def configuration_rows(text: str) -> Iterator[tuple[dict[str, str], str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "rows"), [("grok1/24.11", 9), ("grok1/25.05", 4), ("llama3.1/25.04", 23)])
+@pytest.mark.parametrize(
+    ("name", "rows"), [("grok1/24.11", 9), ("grok1/25.05", 4), ("llama3.1/25.04", 23)]
+)
 def test_the_configuration_tables_are_verbatim(name: str, rows: int) -> None:
-    """Sequence length, layers, every group, MBS, GBS and GA; NA is None; the same for both precisions."""
+    """Sequence length, layers, every group, MBS, GBS and GA; NA is None; the same for
+    both precisions."""
     compared = 0
     for row, gpu in configuration_rows(text_of(name)):
         precisions = row.get("Precision", "BF16/FP8").lower().split("/")
@@ -128,15 +160,26 @@ def test_the_configuration_tables_are_verbatim(name: str, rows: int) -> None:
         matching = [
             baseline
             for baseline in recipe(name).baselines
-            if (baseline.key.size, baseline.key.gpu, baseline.key.gpus) == (size, gpu, int(row["GPUs"]))
+            if (baseline.key.size, baseline.key.gpu, baseline.key.gpus)
+            == (size, gpu, int(row["GPUs"]))
             and baseline.key.dtype in precisions
         ]
         assert len(matching) == len(precisions)
         for baseline in matching:
-            names = [title for title in row if title not in ("Size", "Precision", "GPUs")]
-            expected = {title: None if row[title] == "NA" else int(row[title]) for title in names}
-            assert {title: column(baseline, COLUMNS.get(title, title.lower())) for title in names} == expected
-            assert baseline.configuration.proxy == (bool(proxy) or (name == "grok1/24.11" and baseline.key.gpus < 512))
+            names = [
+                title for title in row if title not in ("Size", "Precision", "GPUs")
+            ]
+            expected = {
+                title: None if row[title] == "NA" else int(row[title])
+                for title in names
+            }
+            assert {
+                title: column(baseline, COLUMNS.get(title, title.lower()))
+                for title in names
+            } == expected
+            assert baseline.configuration.proxy == (
+                bool(proxy) or (name == "grok1/24.11" and baseline.key.gpus < 512)
+            )
         compared += 1
     assert compared == rows
 
@@ -147,8 +190,14 @@ def test_the_titles_of_the_maxtext_tables_are_verbatim() -> None:
         if not rows[0][0].startswith("Training"):
             continue
         for title in heading[1:]:
-            gpus, fsdp, batch = (int(number) for number in re.findall(r"(\d+)(?:x H100| |\))", title))
-            matching = [base for base in recipe("maxtext_llama2/24.11").baselines if base.key.gpus == gpus]
+            gpus, fsdp, batch = (
+                int(number) for number in re.findall(r"(\d+)(?:x H100| |\))", title)
+            )
+            matching = [
+                base
+                for base in recipe("maxtext_llama2/24.11").baselines
+                if base.key.gpus == gpus
+            ]
             assert [column(base, "fsdp") for base in matching] == [fsdp, fsdp]
             assert [column(base, "gbs") for base in matching] == [batch, batch]
             assert [column(base, "mbs") for base in matching] == [2, 2]
@@ -158,8 +207,17 @@ def test_the_titles_of_the_nemotron_tables_are_verbatim() -> None:
     for baseline in recipe("nemotron4/25.01").baselines:
         title = "TP=8, PP=8, MBS=1, GA=16, VP=12"
         assert title in baseline.source.table
-        assert [column(baseline, name) for name in ("tp", "pp", "mbs", "ga", "vp")] == [8, 8, 1, 16, 12]
-        assert f"{baseline.key.gpus}x H100 GPUs (GBS={column(baseline, 'gbs')})" in text_of("nemotron4/25.01")
+        assert [column(baseline, name) for name in ("tp", "pp", "mbs", "ga", "vp")] == [
+            8,
+            8,
+            1,
+            16,
+            12,
+        ]
+        assert (
+            f"{baseline.key.gpus}x H100 GPUs (GBS={column(baseline, 'gbs')})"
+            in text_of("nemotron4/25.01")
+        )
 
 
 @pytest.mark.parametrize(
@@ -172,27 +230,53 @@ def test_the_titles_of_the_nemotron_tables_are_verbatim() -> None:
         ("llama3.1/25.04", "nemo2", "experiments", "last_step"),
     ],
 )
-def test_what_is_timed_and_where(name: str, dialect: str, layout: str, timed: str) -> None:
+def test_what_is_timed_and_where(
+    name: str, dialect: str, layout: str, timed: str
+) -> None:
     found = recipe(name)
-    assert (found.dialect, found.layout, f"{found.name}/{found.release}") == (dialect, layout, name)
+    assert (found.dialect, found.layout, f"{found.name}/{found.release}") == (
+        dialect,
+        layout,
+        name,
+    )
     for baseline in found.baselines:
-        assert (baseline.timed, baseline.window, baseline.steps) == (timed, Window(11, 44, "mean"), 50)
+        assert (baseline.timed, baseline.window, baseline.steps) == (
+            timed,
+            Window(11, 44, "mean"),
+            50,
+        )
         assert baseline.peak_tflops == PEAKS[baseline.key.gpu, baseline.key.dtype]
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        *[(name, "we are using the last training step timing to obtain throughput value") for name in DOCUMENTS],
-        ("grok1/25.05", "to analyze iterations 11-44 and calculate mean and standard deviation"),
+        *[
+            (
+                name,
+                "we are using the last training step timing to obtain throughput value",
+            )
+            for name in DOCUMENTS
+        ],
+        (
+            "grok1/25.05",
+            "to analyze iterations 11-44 and calculate mean and standard deviation",
+        ),
     ],
 )
 def test_what_is_timed_is_what_the_document_says(name: str, words: str) -> None:
     timed = {baseline.timed for baseline in recipe(name).baselines}
-    assert (words in text_of(name)) is (timed == {"last_step" if "last" in words else "mean"})
+    assert (words in text_of(name)) is (
+        timed == {"last_step" if "last" in words else "mean"}
+    )
 
 
-PEAKS = {("h100", "bf16"): 989, ("h100", "fp8"): 1979, ("gb200", "bf16"): 2450, ("gb200", "fp8"): 4900}
+PEAKS = {
+    ("h100", "bf16"): 989,
+    ("h100", "fp8"): 1979,
+    ("gb200", "bf16"): 2450,
+    ("gb200", "fp8"): 4900,
+}
 
 
 @pytest.mark.parametrize(
@@ -213,7 +297,9 @@ def test_the_factor_of_logged_tflops_is_that_of_the_documents_example(
 
 @pytest.mark.parametrize("name", ["grok1/24.11", "nemotron4/25.01", "llama3.1/25.04"])
 def test_no_factor_where_no_tflops_are_logged(name: str) -> None:
-    assert {baseline.logged_tflops_factor for baseline in recipe(name).baselines} == {None}
+    assert {baseline.logged_tflops_factor for baseline in recipe(name).baselines} == {
+        None
+    }
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -221,7 +307,9 @@ def test_stated_constants_and_worked_examples_are_verbatim(name: str) -> None:
     text = text_of(name)
     for size, model in read_file(find_shipped_baselines() / f"{name}.yaml").models:
         if size == "70b" and name == "llama3.1/25.04":
-            assert model.printed_flops not in text, "it is stated in the documents of earlier releases only"
+            assert model.printed_flops not in text, (
+                "it is stated in the documents of earlier releases only"
+            )
         else:
             assert model.printed_flops in text
         for what, printed in model.worked:
@@ -234,30 +322,60 @@ def test_every_word_of_a_printed_erratum_is_in_the_document(name: str) -> None:
     text = text_of(name)
     for erratum in recipe(name).errata:
         words = re.findall(r"[\w.$%{}+-]+", erratum.printed)
-        assert [word for word in words if word.rstrip(".").lower() not in text.lower()] == []
+        assert [
+            word for word in words if word.rstrip(".").lower() not in text.lower()
+        ] == []
 
 
 @pytest.mark.parametrize(
     ("name", "kind", "command"),
     [
-        ("grok1/24.11", "sbatch", "DTYPE=fp8 sbatch -A {account} -p {partition} -N 32 ./launch.sh"),
-        ("maxtext_llama2/24.11", "sbatch", "DTYPE=fp8 sbatch -A {account} -p {partition} -N 32 $STAGE_PATH/launch.sh"),
+        (
+            "grok1/24.11",
+            "sbatch",
+            "DTYPE=fp8 sbatch -A {account} -p {partition} -N 32 ./launch.sh",
+        ),
+        (
+            "maxtext_llama2/24.11",
+            "sbatch",
+            "DTYPE=fp8 sbatch -A {account} -p {partition} -N 32 $STAGE_PATH/launch.sh",
+        ),
         (
             "nemotron4/25.01",
             "sbatch",
             "DTYPE=fp8 MODEL_SIZE=340b sbatch -A {account} -p {partition} -N 32 $STAGE_PATH/launch.sh",
         ),
-        ("grok1/25.05", "llmb-run", "llmb-run single -w pretrain_grok1 -s 314b --dtype fp8 --scale 256"),
-        ("grok1/25.05", "script", "JOB_TOTAL_GPUS=256 DTYPE=fp8 MODEL_SIZE=314b GPU_TYPE=gb200 ./launch.sh"),
-        ("llama3.1/25.04", "script", "DTYPE=fp8 MODEL_SIZE=70b JOB_TOTAL_GPUS=256 GPUS_PER_NODE=8 ./launch.sh"),
+        (
+            "grok1/25.05",
+            "llmb-run",
+            "llmb-run single -w pretrain_grok1 -s 314b --dtype fp8 --scale 256",
+        ),
+        (
+            "grok1/25.05",
+            "script",
+            "JOB_TOTAL_GPUS=256 DTYPE=fp8 MODEL_SIZE=314b GPU_TYPE=gb200 ./launch.sh",
+        ),
+        (
+            "llama3.1/25.04",
+            "script",
+            "DTYPE=fp8 MODEL_SIZE=70b JOB_TOTAL_GPUS=256 GPUS_PER_NODE=8 ./launch.sh",
+        ),
     ],
 )
-def test_launch_commands_are_those_of_the_documents(name: str, kind: str, command: str) -> None:
+def test_launch_commands_are_those_of_the_documents(
+    name: str, kind: str, command: str
+) -> None:
     found = recipe(name)
     launch: dict[str, Any] = dict(found.launch)
     wanted: dict[str, Any] = dict(dict(launch["commands"])[kind])
-    template = "".join(f"{key}={value} " for key, value in wanted.get("fixed", ())) + wanted["command"]
-    size, gpu = found.baselines[-1].key.size if found.name != "llama3.1" else "70b", found.baselines[0].key.gpu
+    template = (
+        "".join(f"{key}={value} " for key, value in wanted.get("fixed", ()))
+        + wanted["command"]
+    )
+    size, gpu = (
+        found.baselines[-1].key.size if found.name != "llama3.1" else "70b",
+        found.baselines[0].key.gpu,
+    )
     values = {"size": size, "gpu": gpu, "dtype": "fp8", "gpus": 256, "nodes": 32}
     per_node = dict(launch["gpus_per_node"])[gpu]
     kept = {"account": "{account}", "partition": "{partition}"}
@@ -266,7 +384,9 @@ def test_launch_commands_are_those_of_the_documents(name: str, kind: str, comman
 
 def test_the_files_stand_where_their_keys_say() -> None:
     root = find_shipped_baselines()
-    paths = {path.relative_to(root).with_suffix("") for path in list_shipped_baselines()}
+    paths = {
+        path.relative_to(root).with_suffix("") for path in list_shipped_baselines()
+    }
     assert paths == {Path(name) for name in DOCUMENTS}
 
 
@@ -280,8 +400,11 @@ def test_the_files_stand_where_their_keys_say() -> None:
         ("nemotron4/25.01", {"4.7", "4.61"}, 0.01),
     ],
 )
-def test_a_step_time_is_known_to_the_last_place_of_its_table(name: str, printed: set[str], unit: float) -> None:
-    """The tables drop trailing zeros: 10 s and 21 s are as exact as their neighbours."""
+def test_a_step_time_is_known_to_the_last_place_of_its_table(
+    name: str, printed: set[str], unit: float
+) -> None:
+    """The tables drop trailing zeros: 10 s and 21 s are as exact as their
+    neighbours."""
     baselines = recipe(name).baselines
     assert printed <= {dict(baseline.cells)["step_time"] for baseline in baselines}
     assert {baseline.resolution_seconds for baseline in baselines} == {unit}
@@ -319,7 +442,9 @@ def test_an_installation_that_has_only_the_tables_left_judges_nothing(
         list_shipped_baselines()
 
 
-def test_a_folder_of_that_name_in_site_packages_is_somebody_elses(tmp_path: Path) -> None:
+def test_a_folder_of_that_name_in_site_packages_is_somebody_elses(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "baselines").mkdir()
     with pytest.raises(BaselineError, match="expected the shipped baseline files"):
         find_shipped_baselines(package(tmp_path))

@@ -1,4 +1,5 @@
-"""A recorded baseline reads back to the numbers that were measured, and never costs a file that was there."""
+"""A recorded baseline reads back to the numbers that were measured, and never costs a
+file that was there."""
 
 from __future__ import annotations
 
@@ -26,13 +27,24 @@ from pytest_llmbench.baseline.read import (
     read_recipe,
     read_recipes,
 )
-from pytest_llmbench.core.baseline_records import AcceptedValue, Baseline, BaselineKind, Budget, Recording, Tolerance
+from pytest_llmbench.core.baseline_records import (
+    AcceptedValue,
+    Baseline,
+    BaselineKind,
+    Budget,
+    Recording,
+    Tolerance,
+)
 from pytest_llmbench.core.errors import BaselineError, RecordError
 from pytest_llmbench.core.tolerance import NAMES, get_slot, parse_tolerances
 from pytest_llmbench.session.recordings import make_recording
 
 SHIPPED = tuple(shipped().values())
-GROK = tuple(baseline for baseline in SHIPPED if baseline.key.id.startswith("grok1_314b-25.05-gb200"))
+GROK = tuple(
+    baseline
+    for baseline in SHIPPED
+    if baseline.key.id.startswith("grok1_314b-25.05-gb200")
+)
 
 
 def recording(seconds: float = 7.402, runs: int = 2) -> Recording:
@@ -54,7 +66,14 @@ def tolerance(text: str) -> Tolerance:
 
 seconds = st.floats(1e-3, 80_000)
 texts = st.sampled_from(
-    ["", "alice@example.com on login1", "driver 570: slower, # and stays", "'7.3'", "null", "ü 1.5"]
+    [
+        "",
+        "alice@example.com on login1",
+        "driver 570: slower, # and stays",
+        "'7.3'",
+        "null",
+        "ü 1.5",
+    ]
 )
 dates = st.dates(date(2024, 1, 1)).map(date.isoformat)
 
@@ -74,12 +93,24 @@ def recordings(draw: st.DrawFn) -> Recording:
         trimmed_mean_seconds=middle,
         standard_deviation_seconds=deviation,
         run_seconds=tuple(runs),
-        log_sha256=tuple(draw(st.lists(st.text("0123456789abcdef", min_size=64, max_size=64), max_size=len(runs)))),
+        log_sha256=tuple(
+            draw(
+                st.lists(
+                    st.text("0123456789abcdef", min_size=64, max_size=64),
+                    max_size=len(runs),
+                )
+            )
+        ),
         newest_run=draw(st.sampled_from(["", newest])),
         by=draw(texts),
         reason=draw(texts),
-        environment=draw(st.sampled_from([(), (("build", "nemo 25.04 abc"), ("commit", "0123"))])),
-        earlier=tuple(AcceptedValue(one, draw(seconds), draw(texts), draw(texts)) for one in before),
+        environment=draw(
+            st.sampled_from([(), (("build", "nemo 25.04 abc"), ("commit", "0123"))])
+        ),
+        earlier=tuple(
+            AcceptedValue(one, draw(seconds), draw(texts), draw(texts))
+            for one in before
+        ),
         groups=draw(st.one_of(st.none(), st.integers(1, len(runs)))),
         levels=draw(texts),
     )
@@ -87,7 +118,11 @@ def recordings(draw: st.DrawFn) -> Recording:
 
 fractions = st.sampled_from([0.05, 0.025, 3.3 / 100, 0.1 + 0.2, 1e-4])
 tolerances = st.lists(
-    st.builds(lambda name, fraction: tolerance(f"{name}:{fraction:.20f}"), st.sampled_from(NAMES), fractions),
+    st.builds(
+        lambda name, fraction: tolerance(f"{name}:{fraction:.20f}"),
+        st.sampled_from(NAMES),
+        fractions,
+    ),
     max_size=4,
     unique_by=get_slot,
 )
@@ -97,13 +132,28 @@ tolerances = st.lists(
 @settings(max_examples=25)
 @given(data=st.data())
 def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject) -> None:
-    chosen = data.draw(st.lists(st.sampled_from(SHIPPED), min_size=1, max_size=5, unique_by=lambda base: base.key))
+    chosen = data.draw(
+        st.lists(
+            st.sampled_from(SHIPPED),
+            min_size=1,
+            max_size=5,
+            unique_by=lambda base: base.key,
+        )
+    )
     pairs = [
-        (replace(baseline, tolerances=tuple(data.draw(tolerances))), data.draw(recordings())) for baseline in chosen
+        (
+            replace(baseline, tolerances=tuple(data.draw(tolerances))),
+            data.draw(recordings()),
+        )
+        for baseline in chosen
     ]
     with tempfile.TemporaryDirectory() as directory:
         written = write.write_recorded(Path(directory), pairs)
-        found = {baseline.key: baseline for path, _ in written for baseline in read_recipe(path).baselines}
+        found = {
+            baseline.key: baseline
+            for path, _ in written
+            for baseline in read_recipe(path).baselines
+        }
     assert len(found) == len(pairs)
     for published, measured in pairs:
         baseline = found[published.key]
@@ -113,12 +163,18 @@ def test_what_is_written_reads_back_to_the_same_numbers(data: st.DataObject) -> 
         assert baseline.resolution_seconds == 0
         assert str(baseline.window) == "trimmed mean of steps 11 to 44"
         assert set(baseline.tolerances) == set(published.tolerances)
-        assert replace(baseline, source=published.source) == write.make_recorded_baseline(published, measured)
+        assert replace(
+            baseline, source=published.source
+        ) == write.make_recorded_baseline(published, measured)
 
 
 @pytest.mark.slow
-def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseline(tmp_path: Path) -> None:
-    written = write.write_recorded(tmp_path, [(baseline, recording()) for baseline in SHIPPED])
+def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseline(
+    tmp_path: Path,
+) -> None:
+    written = write.write_recorded(
+        tmp_path, [(baseline, recording()) for baseline in SHIPPED]
+    )
     names = [f"{path.parent.name}/{path.name}" for path, _ in written]
     assert names == [
         "grok1/24.11.yaml",
@@ -131,16 +187,26 @@ def test_every_shipped_configuration_can_be_recorded_beside_its_published_baseli
     assert len(read_recipes([*list_shipped_baselines(), tmp_path])) == 10
 
 
-def test_other_configurations_are_kept_and_replaced_ones_are_told(tmp_path: Path) -> None:
-    write.write_recorded(tmp_path, [(GROK[0], recording(7.331)), (GROK[1], recording(7.5))])
-    ((path, replaced),) = write.write_recorded(tmp_path, [(GROK[0], recording(7.402)), (GROK[2], recording(8.0))])
+def test_other_configurations_are_kept_and_replaced_ones_are_told(
+    tmp_path: Path,
+) -> None:
+    write.write_recorded(
+        tmp_path, [(GROK[0], recording(7.331)), (GROK[1], recording(7.5))]
+    )
+    ((path, replaced),) = write.write_recorded(
+        tmp_path, [(GROK[0], recording(7.402)), (GROK[2], recording(8.0))]
+    )
     assert replaced == {GROK[0].key: "7.331 s -> 7.402 s (+1.0 %)"}
-    found = {baseline.key.gpus: baseline.step_seconds for baseline in read_recipe(path).baselines}
+    found = {
+        baseline.key.gpus: baseline.step_seconds
+        for baseline in read_recipe(path).baselines
+    }
     assert found == pytest.approx({128: 7.402, 256: 7.5, 512: 8.0})
 
 
 def test_what_its_owner_wrote_into_a_file_stays_to_the_letter(tmp_path: Path) -> None:
-    """Without its names, the runs that are called so would match no baseline any more."""
+    """Without its names, the runs that are called so would match no baseline any
+    more."""
     own = """names: [grok1, "0815"]   # what we call it
 title: Grok on our cluster
 errata:
@@ -161,33 +227,59 @@ launch:
         write.write_recorded(tmp_path, [(GROK[1], recording())])
         assert path.read_text().endswith(own)
     recipe = read_recipe(path)
-    assert (recipe.names, recipe.title, len(recipe.baselines)) == (("grok1", "0815"), "Grok on our cluster", 2)
+    assert (recipe.names, recipe.title, len(recipe.baselines)) == (
+        ("grok1", "0815"),
+        "Grok on our cluster",
+        2,
+    )
 
 
-def test_a_full_model_joins_a_file_of_proxies_and_keeps_its_rounded_flops(tmp_path: Path) -> None:
-    grok = {base.key.gpus: base for base in SHIPPED if base.key.id.startswith("grok1_314b-24.11-h100-bf16")}
+def test_a_full_model_joins_a_file_of_proxies_and_keeps_its_rounded_flops(
+    tmp_path: Path,
+) -> None:
+    grok = {
+        base.key.gpus: base
+        for base in SHIPPED
+        if base.key.id.startswith("grok1_314b-24.11-h100-bf16")
+    }
     write.write_recorded(tmp_path, [(grok[8], recording())])
     ((path, _),) = write.write_recorded(tmp_path, [(grok[512], recording())])
-    found = {base.key.gpus: base.configuration.architecture.formula for base in read_recipe(path).baselines}
+    found = {
+        base.key.gpus: base.configuration.architecture.formula
+        for base in read_recipe(path).baselines
+    }
     assert found == {8: "grok", 512: "grok:3"}
 
 
-def test_a_file_keeps_its_drift_budget_and_gets_that_of_the_published_one(tmp_path: Path) -> None:
-    ((path, _),) = write.write_recorded(tmp_path, [(replace(GROK[0], drift_budget=0.03), recording())])
+def test_a_file_keeps_its_drift_budget_and_gets_that_of_the_published_one(
+    tmp_path: Path,
+) -> None:
+    ((path, _),) = write.write_recorded(
+        tmp_path, [(replace(GROK[0], drift_budget=0.03), recording())]
+    )
     write.write_recorded(tmp_path, [(replace(GROK[1], drift_budget=0.2), recording())])
     assert {baseline.drift_budget for baseline in read_recipe(path).baselines} == {0.03}
 
 
-def test_what_was_recorded_before_is_that_of_the_file_else_that_of_the_session(tmp_path: Path) -> None:
+def test_what_was_recorded_before_is_that_of_the_file_else_that_of_the_session(
+    tmp_path: Path,
+) -> None:
     write.write_recorded(tmp_path, [(GROK[0], recording(7.331))])
     own = [write.make_recorded_baseline(one, recording(8.0)) for one in GROK[:2]]
-    found = write.find_recorded(tmp_path, {one.key for one in GROK[:3]}, [*GROK[:3], *own])
-    assert {key.gpus: baseline.step_seconds for key, baseline in found.items()} == {128: 7.331, 256: 8.0}
+    found = write.find_recorded(
+        tmp_path, {one.key for one in GROK[:3]}, [*GROK[:3], *own]
+    )
+    assert {key.gpus: baseline.step_seconds for key, baseline in found.items()} == {
+        128: 7.331,
+        256: 8.0,
+    }
 
 
 def test_the_same_configuration_twice_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="found two recordings of it"):
-        write.write_recorded(tmp_path, [(GROK[0], recording()), (GROK[0], recording(8.0))])
+        write.write_recorded(
+            tmp_path, [(GROK[0], recording()), (GROK[0], recording(8.0))]
+        )
 
 
 def changed(baseline: Baseline, change: str) -> Baseline:
@@ -196,12 +288,18 @@ def changed(baseline: Baseline, change: str) -> Baseline:
     if change == "peak TFLOP/s":
         return replace(baseline, peak_tflops=2500.0)
     architecture = replace(baseline.configuration.architecture, hidden_size=6145)
-    return replace(baseline, configuration=replace(baseline.configuration, architecture=architecture))
+    return replace(
+        baseline,
+        configuration=replace(baseline.configuration, architecture=architecture),
+    )
 
 
 @pytest.mark.parametrize("change", ["window", "peak TFLOP/s", "model"])
-def test_what_was_measured_another_way_is_not_merged(tmp_path: Path, change: str) -> None:
-    """Another window must not slip in under the configurations that are there already."""
+def test_what_was_measured_another_way_is_not_merged(
+    tmp_path: Path, change: str
+) -> None:
+    """Another window must not slip in under the configurations that are there
+    already."""
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
     before = path.read_bytes()
     with pytest.raises(RecordError, match=f"found {change} .*expected one"):
@@ -210,36 +308,74 @@ def test_what_was_measured_another_way_is_not_merged(tmp_path: Path, change: str
 
 
 def told(path: Path) -> dict[int, list[str]]:
-    return {base.key.gpus: [str(one) for one in base.tolerances] for base in read_recipe(path).baselines}
+    return {
+        base.key.gpus: [str(one) for one in base.tolerances]
+        for base in read_recipe(path).baselines
+    }
 
 
 def budgets_in(path: Path) -> dict[int, list[tuple[str, float]]]:
-    return {base.key.gpus: [(one.metric, one.largest) for one in base.budgets] for base in read_recipe(path).baselines}
+    return {
+        base.key.gpus: [(one.metric, one.largest) for one in base.budgets]
+        for base in read_recipe(path).baselines
+    }
 
 
-def test_recorded_files_keep_their_budgets_and_give_them_to_what_is_added(tmp_path: Path) -> None:
-    own = replace(GROK[0], budgets=(Budget("checkpoint_save_seconds", 30.0, "published.yaml:7"),))
-    ((path, _),) = write.write_recorded(tmp_path, [(own, recording()), (GROK[1], recording())])
+def test_recorded_files_keep_their_budgets_and_give_them_to_what_is_added(
+    tmp_path: Path,
+) -> None:
+    own = replace(
+        GROK[0], budgets=(Budget("checkpoint_save_seconds", 30.0, "published.yaml:7"),)
+    )
+    ((path, _),) = write.write_recorded(
+        tmp_path, [(own, recording()), (GROK[1], recording())]
+    )
     assert budgets_in(path) == {128: [("checkpoint_save_seconds", 30)], 256: []}
-    path.write_text(path.read_text().replace("steps: 50", "steps: 50\nbudgets: {checkpoint_load_seconds: 90}"))
+    path.write_text(
+        path.read_text().replace(
+            "steps: 50", "steps: 50\nbudgets: {checkpoint_load_seconds: 90}"
+        )
+    )
     wide = replace(GROK[0], budgets=(Budget("checkpoint_save_seconds", 99.0),))
     write.write_recorded(tmp_path, [(wide, recording(7.5)), (GROK[2], recording())])
     load = ("checkpoint_load_seconds", 90)
-    assert budgets_in(path) == {128: [load, ("checkpoint_save_seconds", 30)], 256: [load], 512: [load]}
-    assert [one.metric for one in read_file(path).budgets] == ["checkpoint_load_seconds"]
+    assert budgets_in(path) == {
+        128: [load, ("checkpoint_save_seconds", 30)],
+        256: [load],
+        512: [load],
+    }
+    assert [one.metric for one in read_file(path).budgets] == [
+        "checkpoint_load_seconds"
+    ]
     assert path.read_text().count("checkpoint_load_seconds") == 1
 
 
 def test_each_configuration_keeps_its_own_tolerance(tmp_path: Path) -> None:
     """A wider one must not slip in under the configurations that are there already."""
-    pairs = [(replace(GROK[0], tolerances=(tolerance("3%"), tolerance("mfu:2%"))), recording()), (GROK[1], recording())]
+    pairs = [
+        (
+            replace(GROK[0], tolerances=(tolerance("3%"), tolerance("mfu:2%"))),
+            recording(),
+        ),
+        (GROK[1], recording()),
+    ]
     ((path, _),) = write.write_recorded(tmp_path, pairs)
-    write.write_recorded(tmp_path, [(replace(GROK[2], tolerances=(tolerance("20%"),)), recording())])
-    assert told(path) == {128: ["3 %", "2 % of mfu (+2.04 % time)"], 256: [], 512: ["20 %"]}
+    write.write_recorded(
+        tmp_path, [(replace(GROK[2], tolerances=(tolerance("20%"),)), recording())]
+    )
+    assert told(path) == {
+        128: ["3 %", "2 % of mfu (+2.04 % time)"],
+        256: [],
+        512: ["20 %"],
+    }
 
 
-def test_what_a_user_wrote_into_a_recorded_file_is_kept_and_holds_for_what_is_added(tmp_path: Path) -> None:
-    ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording()), (GROK[1], recording())])
+def test_what_a_user_wrote_into_a_recorded_file_is_kept_and_holds_for_what_is_added(
+    tmp_path: Path,
+) -> None:
+    ((path, _),) = write.write_recorded(
+        tmp_path, [(GROK[0], recording()), (GROK[1], recording())]
+    )
     text = path.read_text().replace("steps: 50", "steps: 50\ntolerance: 3%, mfu:2%")
     path.write_text(text.replace("gpus: 256\n", "gpus: 256\n  tolerance: perf:1%\n"))
     before = told(path)
@@ -248,7 +384,10 @@ def test_what_a_user_wrote_into_a_recorded_file_is_kept_and_holds_for_what_is_ad
         256: ["1 % of performance (+1.01 % time)", "2 % of mfu (+2.04 % time)"],
     }
     wide = (tolerance("20%"), tolerance("days_to_1t_tokens:9%"))
-    write.write_recorded(tmp_path, [(GROK[1], recording()), (replace(GROK[2], tolerances=wide), recording())])
+    write.write_recorded(
+        tmp_path,
+        [(GROK[1], recording()), (replace(GROK[2], tolerances=wide), recording())],
+    )
     assert read_file(path).tolerances == (tolerance("3%"), tolerance("mfu:2%"))
     assert told(path) == {
         **before,
@@ -259,7 +398,9 @@ def test_what_a_user_wrote_into_a_recorded_file_is_kept_and_holds_for_what_is_ad
 def judged_by_the_mean(path: Path) -> None:
     """Make a file of a recorded one as it was written when the mean decided."""
     path.write_text(
-        path.read_text().replace("timed: trimmed_mean", "timed: mean").replace("statistic: trimmed_", "statistic: ")
+        path.read_text()
+        .replace("timed: trimmed_mean", "timed: mean")
+        .replace("statistic: trimmed_", "statistic: ")
     )
 
 
@@ -267,11 +408,18 @@ def test_a_file_that_was_recorded_by_the_mean_is_judged_by_it(tmp_path: Path) ->
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording(7.4))])
     judged_by_the_mean(path)
     (baseline,) = read_recipe(path).baselines
-    assert (baseline.window.statistic, baseline.step_seconds) == ("mean", recording(7.4).mean_seconds)
+    assert (baseline.window.statistic, baseline.step_seconds) == (
+        "mean",
+        recording(7.4).mean_seconds,
+    )
 
 
-@pytest.mark.parametrize("again", [GROK[0], GROK[1]], ids=["the same configuration", "another configuration"])
-def test_a_file_that_was_recorded_by_the_mean_is_not_added_to(tmp_path: Path, again: Baseline) -> None:
+@pytest.mark.parametrize(
+    "again", [GROK[0], GROK[1]], ids=["the same configuration", "another configuration"]
+)
+def test_a_file_that_was_recorded_by_the_mean_is_not_added_to(
+    tmp_path: Path, again: Baseline
+) -> None:
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
     judged_by_the_mean(path)
     before = path.read_bytes()
@@ -287,7 +435,8 @@ def test_a_published_file_is_never_written_over(tmp_path: Path) -> None:
     path.write_bytes((find_shipped_baselines() / "grok1" / "25.05.yaml").read_bytes())
     before = path.read_bytes()
     with pytest.raises(
-        RecordError, match=r"25\.05\.yaml: found a published baseline file, expected to record elsewhere"
+        RecordError,
+        match=r"25\.05\.yaml: found a published baseline file, expected to record elsewhere",
     ):
         write.write_recorded(tmp_path, [(GROK[0], recording())])
     assert path.read_bytes() == before
@@ -297,19 +446,25 @@ def test_an_unreadable_file_is_not_written_over(tmp_path: Path) -> None:
     path = tmp_path / "grok1" / "25.05.yaml"
     path.parent.mkdir()
     path.write_text("schema: 1\nkind: recorded\n")
-    with pytest.raises(RecordError, match=r"cannot be added to, move it away(.|\n)*found no 'recipe'"):
+    with pytest.raises(
+        RecordError, match=r"cannot be added to, move it away(.|\n)*found no 'recipe'"
+    ):
         write.write_recorded(tmp_path, [(GROK[0], recording())])
     assert path.read_text() == "schema: 1\nkind: recorded\n"
 
 
 def test_a_link_to_a_file_is_not_replaced_by_one(tmp_path: Path) -> None:
-    """The file may be shared, and the link would be gone; links among the folders are followed."""
+    """The file may be shared, and the link would be gone; links among the folders are
+    followed."""
     ((real, _),) = write.write_recorded(tmp_path / "shared", [(GROK[0], recording())])
     before = real.read_bytes()
     link = tmp_path / "own" / "grok1" / real.name
     link.parent.mkdir(parents=True)
     link.symlink_to(real)
-    with pytest.raises(RecordError, match=r"25\.05\.yaml: a link to the file .*: record into the folder of that file"):
+    with pytest.raises(
+        RecordError,
+        match=r"25\.05\.yaml: a link to the file .*: record into the folder of that file",
+    ):
         write.write_recorded(tmp_path / "own", [(GROK[1], recording())])
     assert link.is_symlink()
     assert real.read_bytes() == before
@@ -330,19 +485,27 @@ def test_a_link_to_a_file_is_not_replaced_by_one(tmp_path: Path) -> None:
     ],
     ids=["nan", "inf", "zero", "runs", "date", "hash"],
 )
-def test_numbers_that_would_not_read_back_are_refused_and_leave_nothing(tmp_path: Path, broken: Recording) -> None:
+def test_numbers_that_would_not_read_back_are_refused_and_leave_nothing(
+    tmp_path: Path, broken: Recording
+) -> None:
     with pytest.raises(RecordError, match="was not written, it would not read back"):
         write.write_recorded(tmp_path, [(GROK[0], broken)])
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_place_that_cannot_be_written_is_an_error_with_its_path(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_an_error_with_its_path(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "grok1").write_text("a file in the way")
-    with pytest.raises(RecordError, match=r"25\.05\.yaml: .*expected a place that can be written"):
+    with pytest.raises(
+        RecordError, match=r"25\.05\.yaml: .*expected a place that can be written"
+    ):
         write.write_recorded(tmp_path, [(GROK[0], recording())])
 
 
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
     before = path.read_bytes()
 
@@ -356,8 +519,11 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkey
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_file_that_cannot_be_looked_at_is_not_taken_for_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A share that fails once would lose every configuration that was recorded before."""
+def test_a_file_that_cannot_be_looked_at_is_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share that fails once would lose every configuration that was recorded
+    before."""
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
     before = path.read_bytes()
     look = os.stat
@@ -376,12 +542,18 @@ def test_a_file_that_cannot_be_looked_at_is_not_taken_for_none(tmp_path: Path, m
     assert len(read_recipe(path).baselines) == 2
 
 
-def test_nothing_is_written_when_one_of_the_files_cannot_be_merged_with(tmp_path: Path) -> None:
+def test_nothing_is_written_when_one_of_the_files_cannot_be_merged_with(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "nemotron4").mkdir()
     (tmp_path / "nemotron4" / "25.01.yaml").write_text("schema: 2\n")
-    nemotron = next(baseline for baseline in SHIPPED if baseline.key.recipe == "nemotron4")
+    nemotron = next(
+        baseline for baseline in SHIPPED if baseline.key.recipe == "nemotron4"
+    )
     with pytest.raises(RecordError):
-        write.write_recorded(tmp_path, [(GROK[0], recording()), (nemotron, recording())])
+        write.write_recorded(
+            tmp_path, [(GROK[0], recording()), (nemotron, recording())]
+        )
     assert not (tmp_path / "grok1").exists()
 
 
@@ -398,14 +570,17 @@ def test_numpy_numbers_are_written_as_numbers(tmp_path: Path) -> None:
     import numpy as np
 
     measured = replace(
-        recording(7.15), trimmed_mean_seconds=np.float64(7.15), run_seconds=(np.float64(7.1), np.float64(7.2))
+        recording(7.15),
+        trimmed_mean_seconds=np.float64(7.15),
+        run_seconds=(np.float64(7.1), np.float64(7.2)),
     )
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], measured)])
     assert read_recipe(path).baselines[0].recording == measured
 
 
 def test_a_peak_that_nothing_states_is_recorded_as_such(tmp_path: Path) -> None:
-    """No NaN equals another, so one made anew (as after a copy between processes) must not look like a bad file."""
+    """No NaN equals another, so one made anew (as after a copy between processes) must
+    not look like a bad file."""
     without_peak = replace(GROK[0], peak_tflops=float("nan"))
     ((path, _),) = write.write_recorded(tmp_path, [(without_peak, recording())])
     assert "bf16: NA" in path.read_text()
@@ -413,33 +588,66 @@ def test_a_peak_that_nothing_states_is_recorded_as_such(tmp_path: Path) -> None:
 
 
 def test_what_nothing_has_timed_yet_can_be_recorded(tmp_path: Path) -> None:
-    untimed = replace(GROK[0], kind=BaselineKind.RECIPE, step_seconds=float("nan"), cells=(), resolution_seconds=0.0)
+    untimed = replace(
+        GROK[0],
+        kind=BaselineKind.RECIPE,
+        step_seconds=float("nan"),
+        cells=(),
+        resolution_seconds=0.0,
+    )
     ((path, _),) = write.write_recorded(tmp_path, [(untimed, recording(7.5))])
     found = read_recipe(path).baselines[0]
     assert (found.kind, found.step_seconds, found.window.first) == ("recorded", 7.5, 11)
 
 
 CONTRADICTIONS = [
-    ("trimmed_mean_seconds: 7.402", "trimmed_mean_seconds: 8.1", "found trimmed_mean_seconds 8.1 beside run_seconds"),
-    ("run_seconds: [7.402, 7.402]", "run_seconds: [7.402, 7.202]", "whose mean is 7.302"),
+    (
+        "trimmed_mean_seconds: 7.402",
+        "trimmed_mean_seconds: 8.1",
+        "found trimmed_mean_seconds 8.1 beside run_seconds",
+    ),
+    (
+        "run_seconds: [7.402, 7.402]",
+        "run_seconds: [7.402, 7.202]",
+        "whose mean is 7.302",
+    ),
     ("runs: 2", "runs: 3", "found 3 runs and 2 run_seconds"),
     ("runs: 2", "groups: 3\n    runs: 2", "found 3 groups of 2 runs"),
-    ("mean_seconds: 7.412", "mean_seconds: 9.1", "found mean_seconds 9.1 beside trimmed_mean_seconds 7.402"),
+    (
+        "mean_seconds: 7.412",
+        "mean_seconds: 9.1",
+        "found mean_seconds 9.1 beside trimmed_mean_seconds 7.402",
+    ),
     (
         "standard_deviation_seconds: 0.04",
         "standard_deviation_seconds: 0.0001",
         "a standard deviation of 0.0001 s allows",
     ),
-    ("date: '2025-11-20'", "date: '2025-11-20'\n    newest_run: '2025-12-01'", "found a newest run of 2025-12-01"),
-    ("date: '2025-03-20'", "date: '2025-12-24'", "expected the values that were replaced oldest first"),
+    (
+        "date: '2025-11-20'",
+        "date: '2025-11-20'\n    newest_run: '2025-12-01'",
+        "found a newest run of 2025-12-01",
+    ),
+    (
+        "date: '2025-03-20'",
+        "date: '2025-12-24'",
+        "expected the values that were replaced oldest first",
+    ),
     ("date: '2025-11-20'", "date: '2025-01-02'", "found 2025-09-20 before 2025-01-02"),
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "told"), CONTRADICTIONS, ids=[new for _, new, _ in CONTRADICTIONS])
-def test_a_recorded_entry_that_contradicts_itself_is_not_read(tmp_path: Path, old: str, new: str, told: str) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "told"), CONTRADICTIONS, ids=[new for _, new, _ in CONTRADICTIONS]
+)
+def test_a_recorded_entry_that_contradicts_itself_is_not_read(
+    tmp_path: Path, old: str, new: str, told: str
+) -> None:
     """Whoever edits the expected value by hand moves the gate and nothing else."""
-    measured = replace(recording(), earlier=(AcceptedValue("2025-03-20", 7.3), AcceptedValue("2025-09-20", 7.4)))
+    measured = replace(
+        recording(),
+        earlier=(AcceptedValue("2025-03-20", 7.3), AcceptedValue("2025-09-20", 7.4)),
+    )
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], measured)])
     text = path.read_text(encoding="utf-8")
     assert text.count(old) >= 1
@@ -464,41 +672,67 @@ def test_what_somebody_rounded_and_a_clock_of_another_zone_contradict_nothing(
     tmp_path: Path, old: str, new: str
 ) -> None:
     ((path, _),) = write.write_recorded(tmp_path, [(GROK[0], recording())])
-    path.write_text(path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8").replace(old, new, 1), encoding="utf-8"
+    )
     assert read_recipe(path).baselines
 
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
-    steps=st.lists(st.tuples(st.floats(0.1, 50), st.integers(1, 60)), min_size=1, max_size=40),
+    steps=st.lists(
+        st.tuples(st.floats(0.1, 50), st.integers(1, 60)), min_size=1, max_size=40
+    ),
     weighted=st.booleans(),
     runs=st.integers(1, 3),
 )
 def test_whatever_honest_runs_measured_can_be_written(
     steps: list[tuple[float, int]], weighted: bool, runs: int
 ) -> None:
-    """Slow steps, few steps, means over different numbers of steps: none of them contradicts itself."""
-    window, mean_of = tuple(value for value, _ in steps), tuple(count for _, count in steps)
-    made = [measurement(1.0, window_seconds=window, mean_of=mean_of if weighted else ()) for _ in range(runs)]
+    """Slow steps, few steps, means over different numbers of steps: none of them
+    contradicts itself."""
+    window, mean_of = (
+        tuple(value for value, _ in steps),
+        tuple(count for _, count in steps),
+    )
+    made = [
+        measurement(1.0, window_seconds=window, mean_of=mean_of if weighted else ())
+        for _ in range(runs)
+    ]
     with tempfile.TemporaryDirectory() as directory:
-        assert write.write_recorded(Path(directory), [(GROK[0], make_recording(made, NOW))])
+        assert write.write_recorded(
+            Path(directory), [(GROK[0], make_recording(made, NOW))]
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "names", [("grok1",), ("grok1", "1.0", "null"), tuple(f"a-name-of-it-{one}" for one in range(30))]
+    "names",
+    [
+        ("grok1",),
+        ("grok1", "1.0", "null"),
+        tuple(f"a-name-of-it-{one}" for one in range(30)),
+    ],
 )
-@pytest.mark.parametrize("title", ["Grok", "a: b # c", "null", "word " * 60, "two\nlines", "ü '\"", "- x", "{a: b}"])
+@pytest.mark.parametrize(
+    "title",
+    ["Grok", "a: b # c", "null", "word " * 60, "two\nlines", "ü '\"", "- x", "{a: b}"],
+)
 def test_what_a_recipe_is_called_reads_back_however_it_is_spelled(
     tmp_path: Path, title: str, names: tuple[str, ...]
 ) -> None:
     title = title.strip()
     recipe = replace(
-        read_recipe(find_shipped_baselines() / "grok1/25.05.yaml"), title=title, framework=title, names=names
+        read_recipe(find_shipped_baselines() / "grok1/25.05.yaml"),
+        title=title,
+        framework=title,
+        names=names,
     )
     for baseline in GROK[:2]:  # the second finds what the first left
-        ((path, _),) = write.write_recorded(tmp_path, [(baseline, recording())], [recipe])
+        ((path, _),) = write.write_recorded(
+            tmp_path, [(baseline, recording())], [recipe]
+        )
         found = read_recipe(path)
         assert (found.title, found.framework, found.names) == (title, title, names)
     assert path.read_text(encoding="utf-8").count("\ntitle:") == 1

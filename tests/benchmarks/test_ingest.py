@@ -1,5 +1,5 @@
-"""What benchmarks/speed/ingest.py compares does the same work: the same numbers come out of it, and what fails is
-told."""
+"""What benchmarks/speed/ingest.py compares does the same work: the same numbers come
+out of it, and what fails is told."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def written(script: str, *arguments: Path) -> list[list[str]]:
     """Return the words of each line that a script of today writes."""
-    text = subprocess.run(["bash", "-c", script, "bash", *arguments], check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(
+        ["bash", "-c", script, "bash", *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
     return [line.split() for line in text.splitlines()]
 
 
@@ -52,9 +57,12 @@ def test_the_process_that_reads_says_what_it_read(logs: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "needle", "steps"), [("large", ingest_today.NEEDLE, 50), ("trace", "train_step_timing", 5)]
+    ("kind", "needle", "steps"),
+    [("large", ingest_today.NEEDLE, 50), ("trace", "train_step_timing", 5)],
 )
-def test_large_logs_hold_their_steps_in_about_their_size(kind: str, needle: str, steps: int, tmp_path: Path) -> None:
+def test_large_logs_hold_their_steps_in_about_their_size(
+    kind: str, needle: str, steps: int, tmp_path: Path
+) -> None:
     path = tmp_path / "log"
     ingest_logs.KINDS[kind](path, 3_000_000)
     assert path.stat().st_size == pytest.approx(3_000_000, rel=0.02)
@@ -63,7 +71,9 @@ def test_large_logs_hold_their_steps_in_about_their_size(kind: str, needle: str,
 
 
 @pytest.mark.slow
-def test_logs_of_many_jobs_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_logs_of_many_jobs_differ(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(ingest_logs, "MANY_SIZE", 200_000)
     ingest_logs.many(tmp_path, 3)
     logs = [read_log(path) for path in tmp_path.rglob("log-*.out")]
@@ -73,8 +83,12 @@ def test_logs_of_many_jobs_differ(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_a_trace_is_counted_by_type(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     ingest_logs.trace(path, 300_000)
-    lines = [line.split() for line in path.read_text().splitlines() if " opCount " in line]
-    counted = {name: int(count) for name, count, _ in written(ingest_today.COUNTING, path)}
+    lines = [
+        line.split() for line in path.read_text().splitlines() if " opCount " in line
+    ]
+    counted = {
+        name: int(count) for name, count, _ in written(ingest_today.COUNTING, path)
+    }
     assert counted == Counter(line[4] for line in lines)
 
 

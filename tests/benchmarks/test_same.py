@@ -1,5 +1,5 @@
-"""The short form of benchmarks/equivalence/same.py: what differs between two ways of reading is found, and nothing
-else."""
+"""The short form of benchmarks/equivalence/same.py: what differs between two ways of
+reading is found, and nothing else."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ Change = tuple[str, str, str]
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return [path for path in examples(tmp_path_factory.mktemp("examples")) if path.suffix == ".out"][:15]
+    return [
+        path
+        for path in examples(tmp_path_factory.mktemp("examples"))
+        if path.suffix == ".out"
+    ][:15]
 
 
 @pytest.fixture(scope="module")
 def read_here(logs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the file with what this tree reads from the logs, next to the list of their paths."""
+    """Return the file with what this tree reads from the logs, next to the list of
+    their paths."""
     folder = tmp_path_factory.mktemp("here")
     (folder / "paths").write_text("".join(f"{path}\n" for path in logs))
     assert start(ROOT, folder / "paths", folder / "one").wait() == 0
@@ -37,7 +42,9 @@ def read_here(logs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 def test_equal_values_are_equal_to_the_bit_and_no_others_are() -> None:
     def same(one: Any, other: Any) -> bool:
-        return json.dumps(plain(one), default=repr) == json.dumps(plain(other), default=repr)
+        return json.dumps(plain(one), default=repr) == json.dumps(
+            plain(other), default=repr
+        )
 
     nan = np.array([math.nan, 0.1])
     assert same(nan, nan.copy())
@@ -46,7 +53,10 @@ def test_equal_values_are_equal_to_the_bit_and_no_others_are() -> None:
     assert not same(np.array([1]), np.array([1.0]))
     assert not same(np.array([1]), np.array([1], dtype=np.int32))
     assert not same(Ending("a", "b", 1), Ending("a", "b", np.int64(1)))  # type: ignore[arg-type]
-    assert not same((DroppedRecords(DropReason.TORN, 1, 1, "x"),), (DroppedRecords(DropReason.TORN, 1, 1, "y"),))
+    assert not same(
+        (DroppedRecords(DropReason.TORN, 1, 1, "x"),),
+        (DroppedRecords(DropReason.TORN, 1, 1, "y"),),
+    )
 
 
 def test_a_difference_is_told_with_its_place() -> None:
@@ -81,17 +91,30 @@ def test_a_planted_difference_is_found(
     """The package reads other files than a copy of it with one text altered."""
     name, old, new = change
     other = tmp_path / "tree" / "pytest_llmbench"
-    shutil.copytree(Path(pytest_llmbench.__file__).parent, other, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(pytest_llmbench.__file__).parent,
+        other,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     source = (other / name).read_text()
     assert old in source
     (other / name).write_text(source.replace(old, new))
-    assert start(other.parent, read_here.with_name("paths"), tmp_path / "other").wait() == 0
-    found = compare(dict.fromkeys(logs, ""), said(ROOT, read_here), said(other.parent, tmp_path / "other"))
+    assert (
+        start(other.parent, read_here.with_name("paths"), tmp_path / "other").wait()
+        == 0
+    )
+    found = compare(
+        dict.fromkeys(logs, ""),
+        said(ROOT, read_here),
+        said(other.parent, tmp_path / "other"),
+    )
     assert bool(found) is differs
 
 
 @pytest.mark.slow
-def test_the_package_of_another_tree_is_not_taken_for_this_one(logs: list[Path], tmp_path: Path) -> None:
+def test_the_package_of_another_tree_is_not_taken_for_this_one(
+    logs: list[Path], tmp_path: Path
+) -> None:
     (tmp_path / "paths").write_text(f"{logs[0]}\n")
     assert start(ROOT, tmp_path / "paths", tmp_path / "out").wait() == 0
     with pytest.raises(RuntimeError, match="was imported instead of the package of"):

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 from speed import gate
 from speed.counting import Count
-from speed.gate import Slowdown, Values, compare, lower_values, read_values, write_values
+from speed.gate import (
+    Slowdown,
+    Values,
+    compare,
+    lower_values,
+    read_values,
+    write_values,
+)
 from speed.jobs import JOBS
 
 VALUES = Path(__file__).parents[2] / "benchmarks" / "speed" / "values.yaml"
@@ -30,13 +37,19 @@ def test_job_passes_up_to_three_percent_above_its_value() -> None:
 
 def test_job_fails_above_three_percent_and_is_named() -> None:
     (fault,) = compare(values(), {"read": Count(1_030_001, DONE)}).faults
-    assert fault.startswith("read: 3.00 % more instructions than its value; 3 % are allowed, and 0 % are accepted.")
+    assert fault.startswith(
+        "read: 3.00 % more instructions than its value; 3 % are allowed, and 0 % are accepted."
+    )
 
 
 def test_accepted_slowdown_moves_the_limit_of_its_job_only() -> None:
     slower = {"read": Count(1_050_000, DONE)}
     assert compare(values(accept(2)), slower).faults == []
-    recorded = Values({}, {"read": Count(1_000_000, DONE), "site": Count(1, DONE)}, [accept(2, "site")])
+    recorded = Values(
+        {},
+        {"read": Count(1_000_000, DONE), "site": Count(1, DONE)},
+        [accept(2, "site")],
+    )
     assert len(compare(recorded, slower).faults) == 1
 
 
@@ -70,8 +83,14 @@ def test_faster_job_may_lower_its_value() -> None:
 
 
 def test_lowering_never_raises_a_value_and_ends_accepted_slowdowns() -> None:
-    recorded = Values({}, {"read": Count(100, DONE), "site": Count(100, DONE)}, [accept(3), accept(1, "site")])
-    lowered = lower_values(recorded, {"read": Count(90, DONE), "site": Count(110, DONE)})
+    recorded = Values(
+        {},
+        {"read": Count(100, DONE), "site": Count(100, DONE)},
+        [accept(3), accept(1, "site")],
+    )
+    lowered = lower_values(
+        recorded, {"read": Count(90, DONE), "site": Count(110, DONE)}
+    )
     assert lowered.jobs == {"read": Count(90, DONE), "site": Count(100, DONE)}
     assert lowered.accepted == [accept(1, "site")]
 
@@ -81,21 +100,33 @@ def test_values_are_read_back_as_written(tmp_path: Path) -> None:
     path.write_text("# a comment\n")
     write_values(path, values(accept(2)))
     assert path.read_text().startswith("# a comment\nenvironment:\n")
-    assert read_values(path) == Values({"python": "3.11.7"}, {"read": Count(1_000_000, DONE)}, [accept(2)])
+    assert read_values(path) == Values(
+        {"python": "3.11.7"}, {"read": Count(1_000_000, DONE)}, [accept(2)]
+    )
 
 
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
         ("{job: site, percent: 1, why: a, until: b}", "no job is named 'site'"),
-        ("{job: read, percent: 1, why: '', until: b}", "read needs a percent above 0, `why` and `until`"),
-        ("{job: read, percent: 0, why: a, until: b}", "read needs a percent above 0, `why` and `until`"),
+        (
+            "{job: read, percent: 1, why: '', until: b}",
+            "read needs a percent above 0, `why` and `until`",
+        ),
+        (
+            "{job: read, percent: 0, why: a, until: b}",
+            "read needs a percent above 0, `why` and `until`",
+        ),
         ("{job: read, percent: 1, why: a}", "until"),
     ],
 )
-def test_unusable_accepted_slowdown_is_refused(tmp_path: Path, entry: str, message: str) -> None:
+def test_unusable_accepted_slowdown_is_refused(
+    tmp_path: Path, entry: str, message: str
+) -> None:
     path = tmp_path / "values.yaml"
-    path.write_text(f"environment: {{}}\njobs: {{read: {{instructions: 1, done: a}}}}\naccepted: [{entry}]\n")
+    path.write_text(
+        f"environment: {{}}\njobs: {{read: {{instructions: 1, done: a}}}}\naccepted: [{entry}]\n"
+    )
     with pytest.raises(gate.ValuesError, match=message):
         read_values(path)
 

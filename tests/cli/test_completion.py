@@ -14,7 +14,8 @@ PROGRAM = "from pytest_llmbench.cli.main import main; import sys; sys.exit(main(
 
 
 def complete(folder: Path, line: str, program: str = PROGRAM) -> list[str]:
-    """Return what may stand at the end of a line, as argcomplete tells it the shells."""
+    """Return what may stand at the end of a line, as argcomplete tells it the
+    shells."""
     answer = folder / "answer"
     environment = {
         **os.environ,
@@ -26,29 +27,47 @@ def complete(folder: Path, line: str, program: str = PROGRAM) -> list[str]:
         "COMP_POINT": str(len(line)),
     }
     done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, cwd=folder, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    return [each.split("\t")[0].strip() for each in answer.read_text().splitlines()] if answer.exists() else []
+    return (
+        [each.split("\t")[0].strip() for each in answer.read_text().splitlines()]
+        if answer.exists()
+        else []
+    )
 
 
 @pytest.mark.slow
 def test_commands_options_and_formats_are_completed(tmp_path: Path) -> None:
     pytest.importorskip("argcomplete")
     assert complete(tmp_path, "llmbench hi") == ["history"]
-    assert {"list", "show", "export", "prune", "add"} <= set(complete(tmp_path, "llmbench history "))
+    assert {"list", "show", "export", "prune", "add"} <= set(
+        complete(tmp_path, "llmbench history ")
+    )
     assert complete(tmp_path, "llmbench history export --form") == ["--format"]
-    assert set(complete(tmp_path, "llmbench history export --format ")) == {"csv", "parquet", "json", "jsonl"}
+    assert set(complete(tmp_path, "llmbench history export --format ")) == {
+        "csv",
+        "parquet",
+        "json",
+        "jsonl",
+    }
 
 
 @pytest.mark.slow
-def test_without_the_extra_nothing_is_completed_and_nothing_done(tmp_path: Path) -> None:
+def test_without_the_extra_nothing_is_completed_and_nothing_done(
+    tmp_path: Path,
+) -> None:
     """The shell must see neither a traceback nor the output of a command."""
     hidden = f"import sys; sys.modules['argcomplete'] = None; {PROGRAM}"
     assert complete(tmp_path, "llmbench history list", hidden) == []
 
 
-# --- the shells themselves ----------------------------------------------------------------------------------
+# --- the shells themselves ------------------------------------------------------------
 
 FISH = """\
 register-python-argcomplete --shell fish llmbench | source
@@ -66,7 +85,8 @@ zpty -w -n z $'llmbench history export --form\t'
 zpty -r -m z answer '*--format*'
 print -r -- "$answer"
 """
-"""A line that is typed into a zsh in a terminal of its own, up to the Tab key; the file stands behind compinit."""
+"""A line that is typed into a zsh in a terminal of its own, up to the Tab key; the file
+stands behind compinit."""
 
 BASH = """\
 eval "$(register-python-argcomplete llmbench)"
@@ -77,16 +97,24 @@ echo "${COMPREPLY[@]}"
 
 
 def type_into(shell: str, folder: Path, script: str) -> str:
-    """Return what a script of a shell prints, with the commands of this environment; skipped where it is missing."""
+    """Return what a script of a shell prints, with the commands of this environment;
+    skipped where it is missing."""
     pytest.importorskip("argcomplete")
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"needs {shell}, which is not installed")
     commands = Path(sys.executable).parent
-    if not (commands / "llmbench").exists() or not (commands / "register-python-argcomplete").exists():
+    if (
+        not (commands / "llmbench").exists()
+        or not (commands / "register-python-argcomplete").exists()
+    ):
         pytest.skip(f"needs llmbench and register-python-argcomplete in {commands}")
     (folder / "script").write_text(script)
-    environment = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "HOME": str(folder)}
+    environment = {
+        **os.environ,
+        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(folder),
+    }
     plain = {"zsh": ["-f"], "bash": ["--norc"], "fish": ["--no-config"]}[shell]
     done = subprocess.run(
         [program, *plain, "script"],
@@ -103,7 +131,9 @@ def type_into(shell: str, folder: Path, script: str) -> str:
 
 @pytest.mark.slow
 def test_fish_completes_as_the_documents_say(tmp_path: Path) -> None:
-    lines = [line.split("\t")[0] for line in type_into("fish", tmp_path, FISH).splitlines()]
+    lines = [
+        line.split("\t")[0] for line in type_into("fish", tmp_path, FISH).splitlines()
+    ]
     assert lines[:2] == ["history", "--format"]
     assert set(lines[2:]) == {"csv", "parquet", "json", "jsonl"}
 

@@ -1,4 +1,5 @@
-"""What every command does where somebody stops it, or who reads its output goes away."""
+"""What every command does where somebody stops it, or who reads its output goes
+away."""
 
 from __future__ import annotations
 
@@ -36,17 +37,21 @@ EXPERIMENTS = Path(__file__).resolve().parents[2] / "examples" / "experiments"
         ("nccl nothing.out", 2),
     ],
 )
-def test_a_reader_that_has_gone_changes_no_exit_code(programs: Programs, tmp_path: Path, words: str, code: int) -> None:
+def test_a_reader_that_has_gone_changes_no_exit_code(
+    programs: Programs, tmp_path: Path, words: str, code: int
+) -> None:
     (tmp_path / "trace.out").write_text("".join(trace()))
     write(StoreLocation("h.db", tmp_path / "h.db"), document(*nights([7.4, 7.5])))
     errors = tmp_path / "errors"
     assert programs.run("llmbench", words.split(), tmp_path, UNREAD, errors) == code
     assert "Error" not in errors.read_text()
     assert "Exception ignored" not in errors.read_text()
-    assert programs.run("llmbench", words.split(), tmp_path, UNREAD, UNREAD) == code  # 2>&1 | head
+    assert (
+        programs.run("llmbench", words.split(), tmp_path, UNREAD, UNREAD) == code
+    )  # 2>&1 | head
 
 
-# --- signals ------------------------------------------------------------------------------------------------
+# --- signals --------------------------------------------------------------------------
 
 TABLE = """## Oak 8b
 
@@ -79,7 +84,9 @@ def test_a_fault_of_this_program_is_no_answer(
     assert "says nothing of any run" in told
 
 
-def test_a_standard_output_that_is_closed_changes_no_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_standard_output_that_is_closed_changes_no_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     write(StoreLocation("h.db", tmp_path / "h.db"), document(outcome(7.4)))
     assert main(["history", "list", f"--history={tmp_path / 'h.db'}"]) == 0
@@ -87,8 +94,13 @@ def test_a_standard_output_that_is_closed_changes_no_exit_code(tmp_path: Path, m
 
 
 @pytest.fixture
-def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Go to a folder with a history, a document and a trace. No cache knows a log already: it would not be read."""
+def folder(
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """Go to a folder with a history, a document and a trace. No cache knows a log
+    already: it would not be read."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
     write(StoreLocation("h.db", tmp_path / "h.db"), document(*nights([7.4, 7.5])))
@@ -114,18 +126,28 @@ def interrupt(moment: Moment, number: int, words: str, calls: int = 1) -> int:
     ],
 )
 def test_an_interrupted_command_says_so_in_one_line(
-    folder: Path, capsys: pytest.CaptureFixture[str], words: str, moment: Moment, number: signal.Signals
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: str,
+    moment: Moment,
+    number: signal.Signals,
 ) -> None:
     assert interrupt(moment, number, words) == 128 + number
     assert capsys.readouterr() == ("", "llmbench: interrupted\n")
-    assert not [path.name for path in folder.rglob("*") if path.is_file() and path.name.startswith(".")]
+    assert not [
+        path.name
+        for path in folder.rglob("*")
+        if path.is_file() and path.name.startswith(".")
+    ]
     assert not (folder / "new.json").exists()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", WRITTEN)
-def test_interrupted_command_leaves_the_old_file(folder: Path, capsys: pytest.CaptureFixture[str], words: str) -> None:
+def test_interrupted_command_leaves_the_old_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: str
+) -> None:
     path = folder / WRITTEN[words]
     assert main(words.split()) == 0
     before, names = path.read_bytes(), sorted(path.parent.iterdir())
@@ -141,12 +163,20 @@ def test_interrupted_command_leaves_the_old_file(folder: Path, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_an_interrupted_addition_stores_whole_sessions_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_addition_stores_whole_sessions_only(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = write_unsaved(document(outcome(7.6, 5)), [folder])
     second = write_unsaved(document(outcome(7.7, 6)), [folder])
     words = f"history add {first.name} {second.name} --history h.db"
     assert interrupt((record, "drop_digests"), signal.SIGTERM, words, calls=2) == 143
-    assert capsys.readouterr() == (f"{first.name}: 1 verdict stored\n", "llmbench: interrupted\n")
+    assert capsys.readouterr() == (
+        f"{first.name}: 1 verdict stored\n",
+        "llmbench: interrupted\n",
+    )
     assert main(words.split()) == 0
     out = capsys.readouterr().out
-    assert f"{first.name}: stored before\n{second.name}: 1 verdict stored\n1 verdict added" in out
+    assert (
+        f"{first.name}: stored before\n{second.name}: 1 verdict stored\n1 verdict added"
+        in out
+    )

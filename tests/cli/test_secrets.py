@@ -1,4 +1,5 @@
-"""No command of `llmbench` prints or writes a secret, whatever its input holds and whatever was typed."""
+"""No command of `llmbench` prints or writes a secret, whatever its input holds and
+whatever was typed."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ TOKEN = "hf_53cr3t-of-m1ne"
 FOREIGN = "hf_" + "aB3" * 11
 """One that no variable holds: its form tells."""
 
-BASELINES = {baseline.key.id: baseline for recipe in read_recipes_in(()) for baseline in recipe.baselines}
+BASELINES = {
+    baseline.key.id: baseline
+    for recipe in read_recipes_in(())
+    for baseline in recipe.baselines
+}
 GROK = "grok1_314b-25.05-gb200-bf16-128"
 
 TEXT = f'password="a,b" of {TOKEN}, and https://u:12/p4ss@h.org with {FOREIGN}'
@@ -35,8 +40,8 @@ HIDDEN = 'password="***" of ***, and https://u:***@h.org with ***'
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the command, in which HF_TOKEN is a secret; that what identifies something equals one changes
-    nothing."""
+    """The folder of the command, in which HF_TOKEN is a secret; that what identifies
+    something equals one changes nothing."""
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setenv("OTHER_TOKEN", ID)
     monkeypatch.chdir(tmp_path)
@@ -47,8 +52,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def history(folder: Path) -> StoreLocation:
     """A history that an older version stored, secrets and all."""
     place = StoreLocation("history.db", folder / "history.db")
-    told = {**outcome(8.0), "text": TEXT, "tolerance": TOKEN, "environment": {"driver": TEXT}}
-    write(place, document(told, options=[f"--llmb-html={TOKEN}"], environment={"CI_JOB_URL": f"https://ci/{TOKEN}"}))
+    told = {
+        **outcome(8.0),
+        "text": TEXT,
+        "tolerance": TOKEN,
+        "environment": {"driver": TEXT},
+    }
+    write(
+        place,
+        document(
+            told,
+            options=[f"--llmb-html={TOKEN}"],
+            environment={"CI_JOB_URL": f"https://ci/{TOKEN}"},
+        ),
+    )
     return place
 
 
@@ -64,7 +81,9 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) 
 
 
 @pytest.mark.slow
-def test_the_history_is_shown_without(capsys: pytest.CaptureFixture[str], history: StoreLocation) -> None:
+def test_the_history_is_shown_without(
+    capsys: pytest.CaptureFixture[str], history: StoreLocation
+) -> None:
     where = ("--history", history.shown)
     assert "***" in call(capsys, "history", "show", "1", *where)
     call(capsys, "history", "list", *where)
@@ -73,16 +92,24 @@ def test_the_history_is_shown_without(capsys: pytest.CaptureFixture[str], histor
 
 
 @pytest.mark.slow
-def test_a_history_is_exported_without(capsys: pytest.CaptureFixture[str], history: StoreLocation) -> None:
+def test_a_history_is_exported_without(
+    capsys: pytest.CaptureFixture[str], history: StoreLocation
+) -> None:
     where = ("--history", history.shown)
     (row,) = json.loads(call(capsys, "history", "export", "--format=json", *where))
-    assert (row["text"], row["environment"], row["tolerance"]) == (HIDDEN, {"driver": HIDDEN}, "***")
+    assert (row["text"], row["environment"], row["tolerance"]) == (
+        HIDDEN,
+        {"driver": HIDDEN},
+        "***",
+    )
     assert row["configuration"] == ID
     assert (row["step_time_seconds"], row["number"]) == (8.0, 1)
     call(capsys, "history", "export", *where)
     for name in ("a.csv", "a.parquet", "a.json"):
         call(capsys, "history", "export", "-o", name, *where)
-        assert not [secret for secret in SECRETS if secret.encode() in Path(name).read_bytes()]
+        assert not [
+            secret for secret in SECRETS if secret.encode() in Path(name).read_bytes()
+        ]
     assert pd.read_csv("a.csv")["text"].item() == HIDDEN
     assert pd.read_parquet("a.parquet")["text"].item() == HIDDEN
 
@@ -92,23 +119,31 @@ def test_what_is_added_to_a_history_is_stored_without(
 ) -> None:
     path = write_unsaved(document({**outcome(7.5), "text": TEXT}), [folder])
     Path("history.db").unlink()
-    assert "1 verdict added" in call(capsys, "history", "add", path, "--history", history.shown)
+    assert "1 verdict added" in call(
+        capsys, "history", "add", path, "--history", history.shown
+    )
     stored = Path("history.db").read_bytes()
     assert not [secret for secret in SECRETS if secret.encode() in stored]
     assert ID.encode() in stored
 
 
-def test_a_trace_is_told_and_saved_without(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_a_trace_is_told_and_saved_without(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
     (folder / "log.out").write_text("".join(run()) + record(TOKEN) + record(FOREIGN))
     assert "***" in call(capsys, "nccl", "log.out", "--save=a.json")
     assert TOKEN not in Path("a.json").read_text()
-    assert "***" in str(json.loads(call(capsys, "nccl", "log.out", "--format=json"))["rows"])
+    assert "***" in str(
+        json.loads(call(capsys, "nccl", "log.out", "--format=json"))["rows"]
+    )
     (folder / "other.out").write_text("".join(run()))
     assert "***" in call(capsys, "nccl", "other.out", "--against=a.json", code=1)
 
 
 @pytest.mark.slow
-def test_runs_are_listed_and_judged_without(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_runs_are_listed_and_judged_without(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
     runs = folder / f"of-{TOKEN}"
     runs.mkdir()
     write_run(runs, BASELINES[GROK])
@@ -119,54 +154,97 @@ def test_runs_are_listed_and_judged_without(capsys: pytest.CaptureFixture[str], 
     assert "of-***" in call(capsys, "replay", runs / "none", "--tolerance=9%", code=2)
 
 
-def test_a_message_of_a_session_is_told_without(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_a_message_of_a_session_is_told_without(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
     (folder / "a.json").write_bytes(render_session(make_session(failures=(TEXT,))))
     assert HIDDEN in call(capsys, "chat", "a.json")
-    assert HIDDEN in json.loads(call(capsys, "chat", "a.json", f"--link=https://ci/{TOKEN}", "--format=slack"))["text"]
+    assert (
+        HIDDEN
+        in json.loads(
+            call(
+                capsys, "chat", "a.json", f"--link=https://ci/{TOKEN}", "--format=slack"
+            )
+        )["text"]
+    )
 
 
 @pytest.mark.slow
-def test_drafts_and_differences_are_told_without(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+def test_drafts_and_differences_are_told_without(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
     (folder / "README.md").write_text(
         f"# {TEXT}\n\n| {TOKEN} | GPUs | step time (s) |\n|---|---|---|\n| x | 8 | 1.0 |\n"
     )
-    assert "'***': no such row" in call(capsys, "baselines", "import", "README.md", "--release=25.05", code=2)
+    assert "'***': no such row" in call(
+        capsys, "baselines", "import", "README.md", "--release=25.05", code=2
+    )
     call(capsys, "baselines", "diff", TOKEN, "25.05", code=2)
-    assert json.loads(call(capsys, "baselines", "diff", "25.05", "25.05", "--format=json"))
+    assert json.loads(
+        call(capsys, "baselines", "diff", "25.05", "25.05", "--format=json")
+    )
 
 
-def list_commands(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+def list_commands(
+    parser: argparse.ArgumentParser, words: tuple[str, ...] = ()
+) -> list[tuple[str, ...]]:
     """Return every command, with the words that call it."""
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    groups = [
+        action
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+    ]
     below = [
-        found for group in groups for name, of in group.choices.items() for found in list_commands(of, (*words, name))
+        found
+        for group in groups
+        for name, of in group.choices.items()
+        for found in list_commands(of, (*words, name))
     ]
     return below or [words]
 
 
 @pytest.mark.parametrize("words", list_commands(_make_parser()), ids=" ".join)
-def test_no_usage_error_quotes_one(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+def test_no_usage_error_quotes_one(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
     for strange in (f"--strange={TOKEN}", "--strange=postgresql://u:p4ss@h/d"):
         ends = ("--good=f", "--bad=g") if words == ("probe",) else ()
-        words_after = ("a", "b", "--history=c", "--release=d", "--keep=9d", "-oe", *ends, strange)
+        words_after = (
+            "a",
+            "b",
+            "--history=c",
+            "--release=d",
+            "--keep=9d",
+            "-oe",
+            *ends,
+            strange,
+        )
         assert "***" in call(capsys, *words, *words_after, code=129 if ends else 2)
 
 
 def test_a_strange_value_is_not_quoted(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["history", "prune", f"--keep={TOKEN}"], ["summary", "a", f"--format={TOKEN}"], [TOKEN]):
+    for arguments in (
+        ["history", "prune", f"--keep={TOKEN}"],
+        ["summary", "a", f"--format={TOKEN}"],
+        [TOKEN],
+    ):
         assert "***" in call(capsys, *arguments, code=2)
 
 
 @pytest.mark.slow
 def test_without_a_secret_everything_is_printed_as_it_is(
-    capsys: pytest.CaptureFixture[str], history: StoreLocation, monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str],
+    history: StoreLocation,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("HF_TOKEN", "OTHER_TOKEN"):
         monkeypatch.delenv(name)
     Path("history.db").unlink()
     text = "at https://host:8080/path@v2, 7.5 s of /data/a@b:/c, hf_model and user@host"
     write(history, document({**outcome(7.5), "text": text}))
-    rows = json.loads(call(capsys, "history", "export", "--format=json", "--history", history.shown))
+    rows = json.loads(
+        call(capsys, "history", "export", "--format=json", "--history", history.shown)
+    )
     assert rows[0]["text"] == text
     assert "***" not in call(capsys, "history", "show", "1", "--history", history.shown)
     assert os.environ.get("HF_TOKEN") is None

@@ -20,7 +20,9 @@ def test_what_needs_a_reader_comes_first_in_the_page_and_the_text() -> None:
     words = re.findall(r"</span> ([\w %]+)</span></td>", text)
     assert words == ["B is slower", "alike within 1 %", "B is faster"]
     lines = format_text(describe(result(0.9, 1.0, 1.1), NOW, strict=False)).splitlines()
-    assert [line.split()[0] for line in lines if re.match(r"(slower|alike|faster) ", line)] == [
+    assert [
+        line.split()[0] for line in lines if re.match(r"(slower|alike|faster) ", line)
+    ] == [
         "slower",
         "alike",
         "faster",
@@ -40,18 +42,28 @@ def test_what_is_no_data_and_what_was_not_compared_is_listed() -> None:
     assert "y: only in A: B has no run of it" in text
     assert "B/r99 (x): diverged: the loss is" in text
     assert "container is the only thing known that differs" in text
-    assert "<title>1 configuration compared: 1 slower; 1 not compared; 1 run without data - llmbench</title>" in text
+    assert (
+        "<title>1 configuration compared: 1 slower; 1 not compared; 1 run without data - llmbench</title>"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
-    ("factors", "strict", "code"), [((1.1,), True, 1), ((1.0,), True, 4), ((1.0,), False, 0), ((), True, 3)]
+    ("factors", "strict", "code"),
+    [((1.1,), True, 1), ((1.0,), True, 4), ((1.0,), False, 0), ((), True, 3)],
 )
-def test_the_exit_code_follows_the_worst(factors: tuple[float, ...], strict: bool, code: int) -> None:
+def test_the_exit_code_follows_the_worst(
+    factors: tuple[float, ...], strict: bool, code: int
+) -> None:
     assert describe(result(*factors), NOW, strict=strict)["exit_code"] == code
 
 
 def test_a_long_name_and_long_values_fit_a_terminal() -> None:
-    described = describe(result(1.1, container="registry.example.com/" + "very-long/" * 20), NOW, strict=False)
+    described = describe(
+        result(1.1, container="registry.example.com/" + "very-long/" * 20),
+        NOW,
+        strict=False,
+    )
     described["comparisons"][0]["configuration"] = f"{'model_' * 20}-25.05-h100-bf16-8"
     lines = format_text(described).splitlines()
     assert max(map(len, lines)) < 80

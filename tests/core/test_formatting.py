@@ -27,7 +27,10 @@ def test_ages(elapsed: timedelta, text: str) -> None:
 
 
 def test_numbers() -> None:
-    assert [formatting.format_seconds(value) for value in (7.325, 10.0, 0.42719, 12345.67, None, math.nan)] == [
+    assert [
+        formatting.format_seconds(value)
+        for value in (7.325, 10.0, 0.42719, 12345.67, None, math.nan)
+    ] == [
         "7.325 s",
         "10.00 s",
         "0.4272 s",
@@ -35,13 +38,19 @@ def test_numbers() -> None:
         "-",
         "nan",
     ]
-    assert [formatting.format_difference(value) for value in (1.062, 0.93, 0.9999, None)] == [
+    assert [
+        formatting.format_difference(value) for value in (1.062, 0.93, 0.9999, None)
+    ] == [
         "+6.2 %",
         "-7.0 %",
         "0.0 %",
         "-",
     ]
-    assert [formatting.count_noun(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert [formatting.count_noun(number, "run") for number in (0, 1, 2)] == [
+        "0 runs",
+        "1 run",
+        "2 runs",
+    ]
 
 
 def test_lists_show_five_and_a_count() -> None:

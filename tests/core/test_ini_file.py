@@ -12,7 +12,9 @@ from pytest_llmbench.core.ini_file import read_tables
 def test_tables_of_any_depth_are_read(tmp_path: Path) -> None:
     deep = ".".join(["a"] * 2000)
     file = tmp_path / "pyproject.toml"
-    file.write_text(f"[{deep}]\nx = 1\n[tool.pytest.ini_options]\ny = 2\n[tool.other]\nz = 3\n")
+    file.write_text(
+        f"[{deep}]\nx = 1\n[tool.pytest.ini_options]\ny = 2\n[tool.other]\nz = 3\n"
+    )
     tables = read_tables(file)
     assert tables[deep] == {"x": 1}
     assert tables["tool.pytest.ini_options"] == {"y": 2}

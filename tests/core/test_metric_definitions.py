@@ -1,4 +1,5 @@
-"""What follows from a step time, against the documents' own examples; every constant of their notes on FLOPs."""
+"""What follows from a step time, against the documents' own examples; every constant of
+their notes on FLOPs."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmbench.core import metric_definitions as metrics
-from pytest_llmbench.core.baseline_records import Architecture, Configuration, Key, Parallelism
+from pytest_llmbench.core.baseline_records import (
+    Architecture,
+    Configuration,
+    Key,
+    Parallelism,
+)
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
 
@@ -18,7 +24,16 @@ from pytest_llmbench.core.flops import count_flops_per_token, count_model_flops
 def llama(gpus: int, batch: int, *, proxy: bool = False) -> Configuration:
     return Configuration(
         Key("llama3.1", "8b", "25.04", "h100", "fp8", gpus),
-        Architecture("llama:3", 8192, 32, 4096, 128256, ffn_size=14336, attention_heads=32, query_groups=8),
+        Architecture(
+            "llama:3",
+            8192,
+            32,
+            4096,
+            128256,
+            ffn_size=14336,
+            attention_heads=32,
+            query_groups=8,
+        ),
         Parallelism(),
         batch,
         proxy=proxy,
@@ -32,11 +47,16 @@ def test_the_example_of_the_llama_document() -> None:
     assert f"{metrics.compute_tokens_per_second(configuration, 12.39):.0f}" == "84631"
     assert days is not None
     assert f"{days:.2f}" == "136.76"
-    assert f"{metrics.compute_model_flops_utilization(configuration, 12.39, 1979):.2%}" == "30.93%"
+    assert (
+        f"{metrics.compute_model_flops_utilization(configuration, 12.39, 1979):.2%}"
+        == "30.93%"
+    )
 
 
 def test_tflops_are_of_one_gpu() -> None:
-    assert metrics.compute_tflops_per_gpu(llama(8, 128), 12.39) == pytest.approx(128 * 474 / 12.39 / 8)
+    assert metrics.compute_tflops_per_gpu(llama(8, 128), 12.39) == pytest.approx(
+        128 * 474 / 12.39 / 8
+    )
 
 
 def test_a_proxy_has_no_days_to_train() -> None:
@@ -50,8 +70,8 @@ def test_a_proxy_has_no_days_to_train() -> None:
     gpus=st.sampled_from([8, 64, 2048]),
 )
 def test_units_cancel(seconds: float, factor: int, gpus: int) -> None:
-    """Twice the GPUs with twice the batch: twice the throughput, the same utilization. Twice the time: half of
-    both."""
+    """Twice the GPUs with twice the batch: twice the throughput, the same utilization.
+    Twice the time: half of both."""
     small, large = llama(gpus, 128), llama(gpus * factor, 128 * factor)
 
     def same(one: float, other: float) -> bool:
@@ -71,9 +91,23 @@ def test_units_cancel(seconds: float, factor: int, gpus: int) -> None:
     )
 
 
-GROK = Architecture("grok", 8192, 64, 6144, 128256, ffn_size=32768, attention_heads=48, query_groups=8, top_k=2)
-LLAMA_8B = Architecture("llama", 8192, 32, 4096, 128256, ffn_size=14336, attention_heads=32, query_groups=8)
-LLAMA_70B = Architecture("llama", 8192, 80, 8192, 128256, ffn_size=28672, attention_heads=64, query_groups=8)
+GROK = Architecture(
+    "grok",
+    8192,
+    64,
+    6144,
+    128256,
+    ffn_size=32768,
+    attention_heads=48,
+    query_groups=8,
+    top_k=2,
+)
+LLAMA_8B = Architecture(
+    "llama", 8192, 32, 4096, 128256, ffn_size=14336, attention_heads=32, query_groups=8
+)
+LLAMA_70B = Architecture(
+    "llama", 8192, 80, 8192, 128256, ffn_size=28672, attention_heads=64, query_groups=8
+)
 LLAMA2_70B = replace(LLAMA_70B, sequence_length=4096, vocabulary_size=32000)
 NEMOTRON = Architecture("nemotron", 4096, 96, 18432, 256000)
 
@@ -81,14 +115,32 @@ NEMOTRON = Architecture("nemotron", 4096, 96, 18432, 256000)
 @pytest.mark.parametrize(
     ("architecture", "expected"),
     [
-        pytest.param(GROK, (53_150_220_288, 463_856_467_968, 4_728_029_184), id="grok1"),
-        pytest.param(LLAMA_8B, (20_937_965_568, 33_822_867_456, 3_152_019_456), id="llama3.1-8b"),
-        pytest.param(LLAMA_70B, (136_902_082_560, 338_228_674_560, 6_304_038_912), id="llama3.1-70b"),
-        pytest.param(LLAMA2_70B, (104_689_827_840, 338_228_674_560, 1_572_864_000), id="maxtext-llama2-70b"),
-        pytest.param(NEMOTRON, (869_730_877_440, 1_565_515_579_392, 28_311_552_000), id="nemotron4"),
+        pytest.param(
+            GROK, (53_150_220_288, 463_856_467_968, 4_728_029_184), id="grok1"
+        ),
+        pytest.param(
+            LLAMA_8B, (20_937_965_568, 33_822_867_456, 3_152_019_456), id="llama3.1-8b"
+        ),
+        pytest.param(
+            LLAMA_70B,
+            (136_902_082_560, 338_228_674_560, 6_304_038_912),
+            id="llama3.1-70b",
+        ),
+        pytest.param(
+            LLAMA2_70B,
+            (104_689_827_840, 338_228_674_560, 1_572_864_000),
+            id="maxtext-llama2-70b",
+        ),
+        pytest.param(
+            NEMOTRON,
+            (869_730_877_440, 1_565_515_579_392, 28_311_552_000),
+            id="nemotron4",
+        ),
     ],
 )
-def test_the_intermediate_sums_are_those_of_the_notes(architecture: Architecture, expected: tuple[int, ...]) -> None:
+def test_the_intermediate_sums_are_those_of_the_notes(
+    architecture: Architecture, expected: tuple[int, ...]
+) -> None:
     assert tuple(count_flops_per_token(architecture)) == expected
 
 
@@ -103,7 +155,9 @@ def test_the_intermediate_sums_are_those_of_the_notes(architecture: Architecture
     ],
     ids=lambda value: value if isinstance(value, str) else value.formula,
 )
-def test_the_stated_constant_is_the_formula_to_three_digits(architecture: Architecture, stated: str) -> None:
+def test_the_stated_constant_is_the_formula_to_three_digits(
+    architecture: Architecture, stated: str
+) -> None:
     rounded = replace(architecture, formula=f"{architecture.formula}:3")
     assert count_model_flops(rounded) == float(stated)
     assert count_model_flops(architecture) == pytest.approx(float(stated), rel=5e-3)
@@ -116,8 +170,28 @@ def test_a_proxy_follows_from_the_formula_with_its_own_layers_and_sequence() -> 
     assert f"{1024 * count_model_flops(proxy) / 24.03 / 8 / 989e12:.1%}" == "45.4%"
 
 
-QWEN = Architecture("moe", 4096, 48, 2048, 151936, attention_heads=32, query_groups=4, head_size=128, top_k=8)
-GPT_OSS = Architecture("moe", 4096, 36, 2880, 201088, attention_heads=64, query_groups=8, head_size=64, top_k=4)
+QWEN = Architecture(
+    "moe",
+    4096,
+    48,
+    2048,
+    151936,
+    attention_heads=32,
+    query_groups=4,
+    head_size=128,
+    top_k=8,
+)
+GPT_OSS = Architecture(
+    "moe",
+    4096,
+    36,
+    2880,
+    201088,
+    attention_heads=64,
+    query_groups=8,
+    head_size=64,
+    top_k=4,
+)
 DEEPSEEK = Architecture(
     *("mla", 4096, 61, 7168, 129280, 18432, 128),
     top_k=8,
@@ -151,21 +225,36 @@ NANO = Architecture(
         (replace(LLAMA_8B, formula="dense"), 51.470),
         (replace(LLAMA_70B, formula="dense", sequence_length=4096), 433.12),
         (replace(QWEN, expert_ffn_size=768), 23.006),
-        (replace(GPT_OSS, expert_ffn_size=2880, mlp_matrices=2, sequence_length=8192), 30.788),
+        (
+            replace(
+                GPT_OSS, expert_ffn_size=2880, mlp_matrices=2, sequence_length=8192
+            ),
+            30.788,
+        ),
         (DEEPSEEK, 249.81),
         (replace(DEEPSEEK, mtp_layers=1), 259.99),
-        (replace(DEEPSEEK, attention_heads=64, dense_layers=1, vocabulary_size=163840), 204.477),
+        (
+            replace(
+                DEEPSEEK, attention_heads=64, dense_layers=1, vocabulary_size=163840
+            ),
+            204.477,
+        ),
         (NANO, 22.3),
     ],
 )
-def test_the_flops_of_a_token_are_those_of_the_tables(architecture: Architecture, gflop: float) -> None:
-    """GFLOP a token as TFLOP/s x step time x GPUs / tokens of a step in the tables of Megatron-Bridge."""
+def test_the_flops_of_a_token_are_those_of_the_tables(
+    architecture: Architecture, gflop: float
+) -> None:
+    """GFLOP a token as TFLOP/s x step time x GPUs / tokens of a step in the tables of
+    Megatron-Bridge."""
     decimals = len(str(gflop).partition(".")[2])
     assert round(sum(count_flops_per_token(architecture)) / 1e9, decimals) == gflop
 
 
 def test_experts_may_work_on_smaller_states() -> None:
-    fewer = sum(count_flops_per_token(NANO)) - sum(count_flops_per_token(replace(NANO, expert_latent_size=1024)))
+    fewer = sum(count_flops_per_token(NANO)) - sum(
+        count_flops_per_token(replace(NANO, expert_latent_size=1024))
+    )
     assert fewer == 23 * 12 * ((2688 - 1024) * 1856 * 6 - 2688 * 1024)
 
 
@@ -175,11 +264,15 @@ def test_a_hybrid_has_no_more_layers_than_it_has() -> None:
 
 
 def test_an_unknown_formula_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(BaselineError, match=r"found 'lama', expected .*did you mean 'llama'"):
+    with pytest.raises(
+        BaselineError, match=r"found 'lama', expected .*did you mean 'llama'"
+    ):
         count_model_flops(replace(LLAMA_8B, formula="lama"))
 
 
-@pytest.mark.parametrize("name", ["ffn_size", "attention_heads", "query_groups", "top_k"])
+@pytest.mark.parametrize(
+    "name", ["ffn_size", "attention_heads", "query_groups", "top_k"]
+)
 def test_a_missing_size_is_refused_by_name(name: str) -> None:
     with pytest.raises(BaselineError, match=f"needs {name}"):
         count_model_flops(Architecture(**{**asdict(GROK), name: None}))

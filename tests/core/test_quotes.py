@@ -1,4 +1,5 @@
-"""What is quoted from a log is told apart from what is said of it by its type, and can be changed as one."""
+"""What is quoted from a log is told apart from what is said of it by its type, and can
+be changed as one."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from pytest_llmbench.core.log_records import (
 )
 
 ENDING = Ending(
-    EndingCode.NCCL_TIMEOUT, Quote("said 1"), 7, beside=Ending(EndingCode.TRACEBACK, Quote("said 2"), 9, rank="rank 3")
+    EndingCode.NCCL_TIMEOUT,
+    Quote("said 1"),
+    7,
+    beside=Ending(EndingCode.TRACEBACK, Quote("said 2"), 9, rank="rank 3"),
 )
 LOG = ParsedLog(
     dialect=None,
@@ -27,7 +31,10 @@ LOG = ParsedLog(
         DroppedRecords(DropReason.REPEATED, 1, 4, "step 3 again: 2 s"),
     ),
     ending=ENDING,
-    unread=(Unread("regex:mine-1", "ms", 1, 5, Quote("said 4")), Unread("regex:mine-1", "ms")),
+    unread=(
+        Unread("regex:mine-1", "ms", 1, 5, Quote("said 4")),
+        Unread("regex:mine-1", "ms"),
+    ),
 )
 
 
@@ -40,13 +47,27 @@ def test_each_quote_is_changed_and_nothing_else() -> None:
         quote=Quote("hidden"),
         beside=replace(ENDING.beside, quote=Quote("hidden")) if ENDING.beside else None,
     )
-    assert [dropped.shown for dropped in changed.dropped] == ["hidden", "step 3 again: 2 s"]
-    assert [unread.quote for unread in changed.readings[0].unread] == ["hidden", NO_QUOTE]
+    assert [dropped.shown for dropped in changed.dropped] == [
+        "hidden",
+        "step 3 again: 2 s",
+    ]
+    assert [unread.quote for unread in changed.readings[0].unread] == [
+        "hidden",
+        NO_QUOTE,
+    ]
     assert replace(whole, readings=()).with_quotes(lambda quote: quote) == LOG
 
 
 def test_these_records_hold_quotes() -> None:
     """A record that gets one has to be changed in `with_quotes`, too."""
-    records = [kind for kind in vars(logs).values() if isinstance(kind, type) and is_dataclass(kind)]
-    holding = {kind.__name__ for kind in records if any(field.type == "Quote" for field in fields(kind))}
+    records = [
+        kind
+        for kind in vars(logs).values()
+        if isinstance(kind, type) and is_dataclass(kind)
+    ]
+    holding = {
+        kind.__name__
+        for kind in records
+        if any(field.type == "Quote" for field in fields(kind))
+    }
     assert holding == {"Ending", "DroppedRecords", "Unread"}

@@ -13,7 +13,12 @@ HICCUP = Hiccup((STEP,), mean=7.5, usual=7.3)
 
 
 def test_record_has_its_fields_and_defaults() -> None:
-    assert (HICCUP.steps, HICCUP.mean, HICCUP.usual, HICCUP.runs) == ((STEP,), 7.5, 7.3, 0)
+    assert (HICCUP.steps, HICCUP.mean, HICCUP.usual, HICCUP.runs) == (
+        (STEP,),
+        7.5,
+        7.3,
+        0,
+    )
     assert repr(STEP) == "SlowStep(number=20, line=120, ratio=2.5)"
 
 

@@ -1,4 +1,5 @@
-"""What is hidden, and what is not: tokens and passwords are, words, numbers, paths and names are not."""
+"""What is hidden, and what is not: tokens and passwords are, words, numbers, paths and
+names are not."""
 
 from __future__ import annotations
 
@@ -21,7 +22,17 @@ HF = "hf_" + "aB3" * 11
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N"
 
 
-@pytest.mark.parametrize("name", ["MAX_TOKENS", "TOTAL_TOKENS", "TOKENIZERS_PARALLELISM", "SECRETARY", "PWD", "KEYS"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MAX_TOKENS",
+        "TOTAL_TOKENS",
+        "TOKENIZERS_PARALLELISM",
+        "SECRETARY",
+        "PWD",
+        "KEYS",
+    ],
+)
 def test_a_name_that_holds_no_whole_word_of_a_secret_is_none(name: str) -> None:
     assert find_secret_names({name: "x"}) == ()
 
@@ -43,7 +54,9 @@ def test_a_number_a_path_a_word_and_what_is_short_is_no_secret(value: str) -> No
     assert list_secret_values({"MY_TOKEN": value}) == ()
 
 
-@pytest.mark.parametrize("value", ["s3cr3t-0f", "correcthorse1", "aB/cD+eF12==", "p@ss word", "hf_mine-of"])
+@pytest.mark.parametrize(
+    "value", ["s3cr3t-0f", "correcthorse1", "aB/cD+eF12==", "p@ss word", "hf_mine-of"]
+)
 def test_another_value_of_such_a_variable_is_hidden(value: str) -> None:
     assert list_secret_values({"MY_TOKEN": value, "MODEL": "llama3.1-405b"}) == (value,)
     assert Redactor([value]).redact(f"a {value} b") == "a *** b"
@@ -115,7 +128,10 @@ def test_what_only_looks_like_a_secret_stays(text: str) -> None:
         ("HF_TOKEN='hf_m1ne+a/b==' srun", "HF_TOKEN='***' srun"),
         ("postgresql:u:pw@h/d", "postgresql:u:***@h/d"),
         ("zip://a::https://u:p@h/x.zip", "zip://a::https://u:***@h/x.zip"),
-        ("https://b/x?sv=1&sig=aB%2F&access_token=q", "https://b/x?sv=1&sig=***&access_token=***"),
+        (
+            "https://b/x?sv=1&sig=aB%2F&access_token=q",
+            "https://b/x?sv=1&sig=***&access_token=***",
+        ),
         ("host=h password=pw dbname=d", "host=h password=*** dbname=d"),
         ("host=h password='p w'", "host=h password='***'"),
         ("Authorization: Bearer abcdefgh12345678xyz", "Authorization: Bearer ***"),
@@ -127,14 +143,23 @@ def test_a_password_is_hidden_wherever_it_stands(text: str, shown: str) -> None:
 
 
 def test_a_url_may_have_a_password_with_spaces() -> None:
-    assert hide_password_of("--llmb-history=postgresql://u:pa ssX@h/d") == "--llmb-history=postgresql://u:***@h/d"
-    assert hide_password_of("--llmb-history=postgresql://u:12/pa ssX@h/d") == "--llmb-history=postgresql://u:***@h/d"
+    assert (
+        hide_password_of("--llmb-history=postgresql://u:pa ssX@h/d")
+        == "--llmb-history=postgresql://u:***@h/d"
+    )
+    assert (
+        hide_password_of("--llmb-history=postgresql://u:12/pa ssX@h/d")
+        == "--llmb-history=postgresql://u:***@h/d"
+    )
     assert hide_tokens("at https://a:1 and me@h") == "at https://a:1 and me@h"
 
 
 def test_what_was_cut_within_a_secret_does_not_begin_it() -> None:
     redactor = Redactor(["s3cr3t-0f-mine"])
-    assert redactor.redact("the last line: s3cr3t-0… (log.out:3)") == "the last line: ***… (log.out:3)"
+    assert (
+        redactor.redact("the last line: s3cr3t-0… (log.out:3)")
+        == "the last line: ***… (log.out:3)"
+    )
     assert redactor.redact("key s3cr3t...") == "key ***..."
     assert redactor.redact("and so on…") == "and so on…"
     assert redactor.redact(f"token {HF[:20]}… (log:3)") == "token ***… (log:3)"
@@ -142,13 +167,22 @@ def test_what_was_cut_within_a_secret_does_not_begin_it() -> None:
 
 def test_keys_numbers_and_identifiers_stay() -> None:
     redactor = Redactor(["node0001-a", "s3cr3t-0f-mine"])
-    values = {"s3cr3t-0f-mine": 1, "nodes": ["node0001-a"], "text": "on node0001-a", "seconds": [1.5, None], "of": True}
+    values = {
+        "s3cr3t-0f-mine": 1,
+        "nodes": ["node0001-a"],
+        "text": "on node0001-a",
+        "seconds": [1.5, None],
+        "of": True,
+    }
     expected = {**values, "text": "on ***"}
     assert redactor.redact_values(values, {"nodes"}) == expected
 
 
 @pytest.mark.slow
-@given(value=st.text(string.printable, min_size=8, max_size=40).filter(is_secret), around=st.text(max_size=20))
+@given(
+    value=st.text(string.printable, min_size=8, max_size=40).filter(is_secret),
+    around=st.text(max_size=20),
+)
 def test_no_secret_is_left_of_any_text(value: str, around: str) -> None:
     shown = Redactor([value]).redact_values({"a": [f"{around}{value}{around}"]})["a"][0]
     assert value not in shown.replace("***", "\0") or value in around

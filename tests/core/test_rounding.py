@@ -8,7 +8,15 @@ from pytest_llmbench.core.rounding import find_last_unit, refine_units
 
 
 @pytest.mark.parametrize(
-    ("value", "unit"), [(3.25, 0.01), (7000, 1000), (6990.0, 10), (1.99 * 1000, 10), (-0.5, 0.1), (1e-5, 1e-5)]
+    ("value", "unit"),
+    [
+        (3.25, 0.01),
+        (7000, 1000),
+        (6990.0, 10),
+        (1.99 * 1000, 10),
+        (-0.5, 0.1),
+        (1e-5, 1e-5),
+    ],
 )
 def test_last_unit_is_that_of_the_digits(value: float, unit: float) -> None:
     assert find_last_unit(value) == pytest.approx(unit)
@@ -18,12 +26,20 @@ def test_last_unit_is_that_of_the_digits(value: float, unit: float) -> None:
     ("numbers", "units"),
     [
         pytest.param({2000: 1000, 1990: 10, 2010: 10}, [10, 10, 10], id="three digits"),
-        pytest.param({999: 1, 1010: 10, 1000: 1000}, [1, 10, 10], id="three digits over a power of ten"),
-        pytest.param({2.0: 0.1, 12.34: 0.01, 123.45: 0.01}, [0.01, 0.01, 0.01], id="two decimals"),
+        pytest.param(
+            {999: 1, 1010: 10, 1000: 1000},
+            [1, 10, 10],
+            id="three digits over a power of ten",
+        ),
+        pytest.param(
+            {2.0: 0.1, 12.34: 0.01, 123.45: 0.01}, [0.01, 0.01, 0.01], id="two decimals"
+        ),
         pytest.param({7: 1, 12: 1, 105: 1, 30: 1}, [1, 1, 1, 1], id="whole numbers"),
         pytest.param({2000: 1000, 3000: 1000}, [1000, 1000], id="nothing finer"),
         pytest.param({}, [], id="none"),
     ],
 )
-def test_unit_is_the_finest_that_the_others_show(numbers: dict[float, float], units: list[float]) -> None:
+def test_unit_is_the_finest_that_the_others_show(
+    numbers: dict[float, float], units: list[float]
+) -> None:
     assert refine_units(list(numbers), list(numbers.values())) == pytest.approx(units)

@@ -1,4 +1,5 @@
-"""Secrets are hidden in every notation and form, and nothing else (secret_texts, harmless_texts of tests/support)."""
+"""Secrets are hidden in every notation and form, and nothing else (secret_texts,
+harmless_texts of tests/support)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 from support.harmless_texts import HARMLESS, SECOND_HARMLESS
-from support.secret_texts import draw_key, list_assigned, list_basic, list_blocks, list_second, list_tokens
+from support.secret_texts import (
+    draw_key,
+    list_assigned,
+    list_basic,
+    list_blocks,
+    list_second,
+    list_tokens,
+)
 
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 from pytest_llmbench.core.redaction import Redactor, list_secret_values
@@ -17,7 +25,8 @@ from pytest_llmbench.core.secret_values import is_path, is_random
 from pytest_llmbench.core.token_rules import TOKEN_RULES
 
 SHOWN = ("OmegaConf", "mc alias", "smbclient")
-"""The texts of which SECURITY.md says that they are shown: nothing tells of the secret in them."""
+"""The texts of which SECURITY.md says that they are shown: nothing tells of the secret
+in them."""
 
 
 def find_leaks(texts: list[tuple[str, str]]) -> Iterator[str]:
@@ -63,23 +72,41 @@ def test_harmless_texts_stay() -> None:
 @pytest.mark.slow
 def test_ids_of_configurations_stay() -> None:
     baselines = [
-        baseline.key.id for recipe in read_recipes([find_shipped_baselines()]) for baseline in recipe.baselines
+        baseline.key.id
+        for recipe in read_recipes([find_shipped_baselines()])
+        for baseline in recipe.baselines
     ]
     assert len(baselines) > 300
-    notations = ("{}", "MODEL_KEY={}", "sort_key: {}", "--key {}", "runs/{}/log.out", '{{"key": "{}"}}', "token {} of")
+    notations = (
+        "{}",
+        "MODEL_KEY={}",
+        "sort_key: {}",
+        "--key {}",
+        "runs/{}/log.out",
+        '{{"key": "{}"}}',
+        "token {} of",
+    )
     texts = [notation.format(name) for name in baselines for notation in notations]
     assert [text for text in texts if hide_tokens(text) != text] == []
 
 
 def test_known_values_are_hidden_whatever_they_begin_with() -> None:
     value = "/" + draw_key(39)
-    environment = {"AWS_SECRET_ACCESS_KEY": value, "DB_PASSWORD": "/anything", "HF_TOKEN_PATH": "/root/.cache/hf/token"}
+    environment = {
+        "AWS_SECRET_ACCESS_KEY": value,
+        "DB_PASSWORD": "/anything",
+        "HF_TOKEN_PATH": "/root/.cache/hf/token",
+    }
     assert set(list_secret_values(environment)) == {value, "/anything"}
     assert Redactor([value]).redact(f"signed with {value}?") == "signed with ***?"
 
 
 def test_names_in_weak_variables_are_no_secrets() -> None:
-    environment = {"MODEL_KEY": "grok1_314b-25.05-h100", "CACHE_KEY": "pip-linux-3.11", "SORT_KEY": "step_time"}
+    environment = {
+        "MODEL_KEY": "grok1_314b-25.05-h100",
+        "CACHE_KEY": "pip-linux-3.11",
+        "SORT_KEY": "step_time",
+    }
     assert list_secret_values(environment) == ()
     assert list_secret_values({"X_KEY": draw_key(32)}) != ()
 
@@ -87,18 +114,30 @@ def test_names_in_weak_variables_are_no_secrets() -> None:
 def test_component_of_a_known_id_is_no_secret() -> None:
     values = ["grok1_314b-25.05-h100", "admin-h100-2024", "314b-25.05-h100x"]
     redactor = Redactor(values).without(["grok1_314b-25.05-h100-fp8-512"])
-    shown = redactor.redact("on grok1_314b-25.05-h100-fp8-512 by admin-h100-2024, 314b-25.05-h100x")
+    shown = redactor.redact(
+        "on grok1_314b-25.05-h100-fp8-512 by admin-h100-2024, 314b-25.05-h100x"
+    )
     assert shown == "on grok1_314b-25.05-h100-fp8-512 by ***, ***"
 
 
 def test_value_of_a_key_that_tells_is_hidden() -> None:
-    values = {"wandb_api_key": draw_key(32), "pad_token": "pad_token_128004", "text": f"alone: {draw_key(32)}"}
+    values = {
+        "wandb_api_key": draw_key(32),
+        "pad_token": "pad_token_128004",
+        "text": f"alone: {draw_key(32)}",
+    }
     assert Redactor().redact_values([values]) == [{**values, "wandb_api_key": "***"}]
 
 
 def test_lines_of_one_text_are_redacted_together() -> None:
     body = [draw_key(64) for _ in range(3)]
-    lines = ["before", "-----BEGIN PRIVATE KEY-----", *body, "-----END PRIVATE KEY-----", "after"]
+    lines = [
+        "before",
+        "-----BEGIN PRIVATE KEY-----",
+        *body,
+        "-----END PRIVATE KEY-----",
+        "after",
+    ]
     shown = Redactor().redact_lines(lines)
     assert len(shown) == len(lines)
     assert shown[0] == "before"
@@ -110,23 +149,39 @@ def test_lines_of_one_text_are_redacted_together() -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("{'PATH': '/bin', 'WANDB_API_KEY': 'KEY'}", "{'PATH': '/bin', 'WANDB_API_KEY': '***'}"),
+        (
+            "{'PATH': '/bin', 'WANDB_API_KEY': 'KEY'}",
+            "{'PATH': '/bin', 'WANDB_API_KEY': '***'}",
+        ),
         ('"api_key": "KEY", "rank": 3', '"api_key": "***", "rank": 3'),
         ("saw HF_TOKEN=KEY, rank 3", "saw HF_TOKEN=***, rank 3"),
         ("DB_PASSWORD=a;b&c'd,e\nHOME=/root", "DB_PASSWORD=***\nHOME=/root"),
         ("Namespace(hf_token='KEY', lr=0.1)", "Namespace(hf_token='***', lr=0.1)"),
-        ("srun --export=ALL,HF_TOKEN=KEY,NCCL_DEBUG=INFO x", "srun --export=ALL,HF_TOKEN=***,NCCL_DEBUG=INFO x"),
-        ("AccountName=x;AccountKey=KEY;EndpointSuffix=y", "AccountName=x;AccountKey=***;EndpointSuffix=y"),
+        (
+            "srun --export=ALL,HF_TOKEN=KEY,NCCL_DEBUG=INFO x",
+            "srun --export=ALL,HF_TOKEN=***,NCCL_DEBUG=INFO x",
+        ),
+        (
+            "AccountName=x;AccountKey=KEY;EndpointSuffix=y",
+            "AccountName=x;AccountKey=***;EndpointSuffix=y",
+        ),
         ("train.py --hf-token KEY --lr 1", "train.py --hf-token *** --lr 1"),
         ("https://KEY@github.com/a/b", "https://***@github.com/a/b"),
         ("curl -u bot:KEY https://h", "curl -u bot:*** https://h"),
-        ("\x1b[33mHF_TOKEN\x1b[0m=\x1b[32mKEY\x1b[0m", "\x1b[33mHF_TOKEN\x1b[0m=\x1b[32m***\x1b[0m"),
+        (
+            "\x1b[33mHF_TOKEN\x1b[0m=\x1b[32mKEY\x1b[0m",
+            "\x1b[33mHF_TOKEN\x1b[0m=\x1b[32m***\x1b[0m",
+        ),
     ],
 )
 def test_only_the_value_is_hidden(text: str, shown: str) -> None:
     key = draw_key(32).replace("/", "x").replace("+", "y")
     assert (
-        hide_tokens(text.replace("KEY", key).replace(f"API_{key}", "API_KEY").replace(f"Account{key}", "AccountKey"))
+        hide_tokens(
+            text.replace("KEY", key)
+            .replace(f"API_{key}", "API_KEY")
+            .replace(f"Account{key}", "AccountKey")
+        )
         == shown
     )
 
@@ -147,7 +202,12 @@ def test_every_rule_has_texts_in_lower_case_and_compiles() -> None:
 
 @pytest.mark.parametrize("quantifier", [r"\S*@", r"\S+@", r"[^\s]*", r".*="])
 def test_no_rule_of_ours_repeats_without_bound(quantifier: str) -> None:
-    bound = {text for finder in RULES for text in getattr(finder[1], "args", ()) if isinstance(text, str)}
+    bound = {
+        text
+        for finder in RULES
+        for text in getattr(finder[1], "args", ())
+        if isinstance(text, str)
+    }
     assert len(bound) > 15
     assert not [pattern for pattern in bound if quantifier in pattern]
 
@@ -168,7 +228,16 @@ def test_values_drawn_at_random_are_told_from_names_and_paths() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "unit", ["token=", "a:", "password: ", '"key": ', "://a:", "-----BEGIN PRIVATE KEY-----", "aB3x" * 500 + " "]
+    "unit",
+    [
+        "token=",
+        "a:",
+        "password: ",
+        '"key": ',
+        "://a:",
+        "-----BEGIN PRIVATE KEY-----",
+        "aB3x" * 500 + " ",
+    ],
 )
 def test_work_grows_with_the_length_of_a_text(unit: str) -> None:
     def count_calls(size: int) -> int:

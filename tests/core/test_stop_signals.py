@@ -1,4 +1,5 @@
-"""A signal stops what runs once, is only noted while reports are written, and belongs to whoever took it before us."""
+"""A signal stops what runs once, is only noted while reports are written, and belongs
+to whoever took it before us."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_llmbench.core.stop_signals import AT_ONCE_SECONDS, ENDING_SECONDS, StopSignals
+from pytest_llmbench.core.stop_signals import (
+    AT_ONCE_SECONDS,
+    ENDING_SECONDS,
+    StopSignals,
+)
 
 ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -38,14 +43,18 @@ def stop(clock: Clock) -> Iterator[StopSignals]:
 
 
 @pytest.mark.parametrize("number", ALL)
-def test_a_signal_raises_as_ctrl_c_does_and_its_name_is_known(stop: StopSignals, number: signal.Signals) -> None:
+def test_a_signal_raises_as_ctrl_c_does_and_its_name_is_known(
+    stop: StopSignals, number: signal.Signals
+) -> None:
     assert (stop.number, stop.name) == (0, "")
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(number)
     assert stop.name == number.name
 
 
-def test_what_follows_at_once_is_the_same_and_what_comes_later_raises_again(stop: StopSignals, clock: Clock) -> None:
+def test_what_follows_at_once_is_the_same_and_what_comes_later_raises_again(
+    stop: StopSignals, clock: Clock
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGTERM)
     signal.raise_signal(signal.SIGTERM)
@@ -55,7 +64,9 @@ def test_what_follows_at_once_is_the_same_and_what_comes_later_raises_again(stop
     assert stop.name == "SIGTERM"
 
 
-def test_what_python_makes_of_it_in_an_import_is_an_interruption(stop: StopSignals) -> None:
+def test_what_python_makes_of_it_in_an_import_is_an_interruption(
+    stop: StopSignals,
+) -> None:
     class Part:
         def __set_name__(self, _owner: type, _name: str) -> None:
             signal.raise_signal(signal.SIGTERM)
@@ -75,7 +86,9 @@ def test_an_error_without_a_signal_is_one(stop: StopSignals) -> None:
         raise RuntimeError("of our own")
 
 
-def test_what_is_held_back_is_noted_and_raises_when_it_is_let_go(stop: StopSignals, clock: Clock) -> None:
+def test_what_is_held_back_is_noted_and_raises_when_it_is_let_go(
+    stop: StopSignals, clock: Clock
+) -> None:
     stop.hold()
     for _ in range(3):
         clock.seconds += 10
@@ -87,7 +100,9 @@ def test_what_is_held_back_is_noted_and_raises_when_it_is_let_go(stop: StopSigna
         pytest.fail("what was noted before raises before anything long begins")
 
 
-def test_a_part_may_be_interrupted_and_the_rest_is_held_again(stop: StopSignals, clock: Clock) -> None:
+def test_a_part_may_be_interrupted_and_the_rest_is_held_again(
+    stop: StopSignals, clock: Clock
+) -> None:
     stop.hold()
     with pytest.raises(KeyboardInterrupt), stop.let_through():
         signal.raise_signal(signal.SIGTERM)
@@ -137,4 +152,7 @@ sys.exit(3)
 
 
 def test_while_python_takes_itself_apart_a_signal_changes_no_exit_code() -> None:
-    assert subprocess.run([sys.executable, "-c", AT_THE_VERY_END], check=False).returncode == 3
+    assert (
+        subprocess.run([sys.executable, "-c", AT_THE_VERY_END], check=False).returncode
+        == 3
+    )

@@ -7,7 +7,9 @@ import pytest
 from pytest_llmbench.core.text import count_columns, wrap
 
 
-@pytest.mark.parametrize(("text", "columns"), [("grok1", 5), ("日志", 4), ("e\u0301", 1)])
+@pytest.mark.parametrize(
+    ("text", "columns"), [("grok1", 5), ("日志", 4), ("e\u0301", 1)]
+)
 def test_text_has_its_columns(text: str, columns: int) -> None:
     assert count_columns(text) == columns
 

@@ -1,6 +1,8 @@
-"""Every way to write a tolerance, every way to write it wrong, and which of several counts.
+"""Every way to write a tolerance, every way to write it wrong, and which of several
+counts.
 
-Recording again and again moves a baseline no further than the drift budget, unless somebody says why.
+Recording again and again moves a baseline no further than the drift budget, unless
+somebody says why.
 """
 
 from __future__ import annotations
@@ -64,7 +66,10 @@ def test_several_stand_in_one_text_and_keep_where_they_come_from() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("5", r"found '5', that is 500 %, expected above 0 and at most 50 %; write 5% for 5 percent"),
+        (
+            "5",
+            r"found '5', that is 500 %, expected above 0 and at most 50 %; write 5% for 5 percent",
+        ),
         ("51%", "that is 51 %"),
         ("0", "that is 0 %, expected above 0"),
         ("-5%", "expected a tolerance such as 5%"),
@@ -77,11 +82,17 @@ def test_several_stand_in_one_text_and_keep_where_they_come_from() -> None:
         ("5%,", "expected a tolerance"),
         ("2,5%", r"found '2,5%' with a comma, expected a decimal point: 2\.5%"),
         ("perf:2,5 %", r"expected a decimal point: perf:2\.5 %"),
-        ("pref:5%", r"found 'pref' before the colon, expected one of time, perf, .*\(did you mean 'perf'\?\)"),
+        (
+            "pref:5%",
+            r"found 'pref' before the colon, expected one of time, perf, .*\(did you mean 'perf'\?\)",
+        ),
         (":5%", "before the colon"),
         ("mfu:perf:5%", "found 'mfu:perf' before the colon"),
         ("5%, 3%", "found 5 % and 3 %, expected each metric once"),
-        ("5%, perf:8%", r"expected each metric once \(time, perf and step_time_seconds are one\)"),
+        (
+            "5%, perf:8%",
+            r"expected each metric once \(time, perf and step_time_seconds are one\)",
+        ),
         ("mfu:3%, 5%, mfu:4%", "of mfu .*, expected each metric once$"),
     ],
 )
@@ -91,10 +102,14 @@ def test_refuses(text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", METRICS)
-def test_every_metric_of_the_step_time_takes_a_tolerance_and_no_other_does(name: str) -> None:
+def test_every_metric_of_the_step_time_takes_a_tolerance_and_no_other_does(
+    name: str,
+) -> None:
     if METRICS[name].of_step_time:
         (tolerance,) = parse_tolerances(f"{name}:5%", "")
-        assert tolerance.larger_is_better is METRICS[name].larger_is_better, "it has a direction"
+        assert tolerance.larger_is_better is METRICS[name].larger_is_better, (
+            "it has a direction"
+        )
     else:
         told = f"found {name} before the colon: it does not follow from the step time, .* expected one of time, perf,"
         with pytest.raises(ValueError, match=told):
@@ -103,7 +118,9 @@ def test_every_metric_of_the_step_time_takes_a_tolerance_and_no_other_does(name:
 
 LOGGED = replace(
     BASELINE,
-    configuration=replace(BASELINE.configuration, architecture=Architecture("none"), logged_tflop=3600.0),
+    configuration=replace(
+        BASELINE.configuration, architecture=Architecture("none"), logged_tflop=3600.0
+    ),
 )
 
 
@@ -120,31 +137,50 @@ def compute_value(name: str, seconds: float) -> float:
 
 @pytest.mark.slow
 @given(st.sampled_from(NAMES), st.integers(1, 5000))
-def test_at_the_bound_a_metric_is_worse_by_exactly_its_tolerance(name: str, hundredths: int) -> None:
+def test_at_the_bound_a_metric_is_worse_by_exactly_its_tolerance(
+    name: str, hundredths: int
+) -> None:
     (tolerance,) = parse_tolerances(f"{name}:{hundredths / 100}%", "")
-    expected, at_bound = compute_value(name, 7.325), compute_value(name, 7.325 * tolerance.factor)
-    worse = 1 - at_bound / expected if tolerance.larger_is_better else at_bound / expected - 1
+    expected, at_bound = (
+        compute_value(name, 7.325),
+        compute_value(name, 7.325 * tolerance.factor),
+    )
+    worse = (
+        1 - at_bound / expected
+        if tolerance.larger_is_better
+        else at_bound / expected - 1
+    )
     assert worse == pytest.approx(hundredths / 1e4, rel=1e-9)
     assert tolerance.factor > 1
 
 
 def test_five_percent_less_performance_is_more_than_five_percent_more_time() -> None:
-    (performance,), (time,) = parse_tolerances("perf:5%", ""), parse_tolerances("5%", "")
+    (performance,), (time,) = (
+        parse_tolerances("perf:5%", ""),
+        parse_tolerances("5%", ""),
+    )
     assert (performance.factor, time.factor) == pytest.approx((1 / 0.95, 1.05))
     assert str(performance) == "5 % of performance (+5.26 % time)"
 
 
-# --- which one counts -------------------------------------------------------------------------------------
+# --- which one counts -----------------------------------------------------------------
 
 
 def applied(flag: str = "", ini: str = "", file: str = "") -> Tolerance:
-    """Return what applies where these stand on the command line, in the ini file and in the baseline file."""
+    """Return what applies where these stand on the command line, in the ini file and in
+    the baseline file."""
 
     def parsed(text: str, source: str) -> tuple[Tolerance, ...]:
         return parse_tolerances(text, source) if text else ()
 
-    settings = Settings(tolerances=merge_tolerances(parsed(ini, "ini"), parsed(flag, "--llmb-tolerance")))
-    return select_tolerance(settings, at(BASELINE, tolerances=parsed(file, "baseline file")))
+    settings = Settings(
+        tolerances=merge_tolerances(
+            parsed(ini, "ini"), parsed(flag, "--llmb-tolerance")
+        )
+    )
+    return select_tolerance(
+        settings, at(BASELINE, tolerances=parsed(file, "baseline file"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,11 +190,20 @@ def applied(flag: str = "", ini: str = "", file: str = "") -> Tolerance:
         ({"file": "7%"}, ("7 %", "baseline file")),
         ({"file": "7%", "ini": "6%"}, ("6 %", "ini")),
         ({"file": "7%", "ini": "6%", "flag": "8%"}, ("8 %", "--llmb-tolerance")),
-        ({"ini": "5%", "flag": "perf:8%"}, ("8 % of performance (+8.7 % time)", "--llmb-tolerance")),
+        (
+            {"ini": "5%", "flag": "perf:8%"},
+            ("8 % of performance (+8.7 % time)", "--llmb-tolerance"),
+        ),
         ({"flag": "mfu:8%"}, ("5 %", "default")),
         ({"flag": "mfu:2%"}, ("2 % of mfu (+2.04 % time)", "--llmb-tolerance")),
-        ({"file": "mfu:2%", "flag": "8%"}, ("2 % of mfu (+2.04 % time)", "baseline file")),
-        ({"file": "mfu:2%", "ini": "mfu:6%", "flag": "8%"}, ("6 % of mfu (+6.38 % time)", "ini")),
+        (
+            {"file": "mfu:2%", "flag": "8%"},
+            ("2 % of mfu (+2.04 % time)", "baseline file"),
+        ),
+        (
+            {"file": "mfu:2%", "ini": "mfu:6%", "flag": "8%"},
+            ("6 % of mfu (+6.38 % time)", "ini"),
+        ),
     ],
 )
 def test_flag_beats_ini_beats_file_beats_default_and_the_tightest_metric_decides(
@@ -169,7 +214,9 @@ def test_flag_beats_ini_beats_file_beats_default_and_the_tightest_metric_decides
 
 
 texts = st.lists(
-    st.tuples(st.sampled_from(NAMES), st.integers(1, 5000)).map(lambda one: f"{one[0]}:{one[1] / 100}%"),
+    st.tuples(st.sampled_from(NAMES), st.integers(1, 5000)).map(
+        lambda one: f"{one[0]}:{one[1] / 100}%"
+    ),
     max_size=4,
     unique_by=lambda text: get_slot(parse_tolerances(text, "")[0]),
 )
@@ -177,32 +224,55 @@ texts = st.lists(
 
 @pytest.mark.slow
 @given(texts, texts, texts)
-def test_no_metric_is_let_be_worse_than_what_stands_for_it(flag: list[str], ini: list[str], file: list[str]) -> None:
-    """Law: the bound is the smallest of those that count, whatever stands beside it and in whatever order."""
-    layers = [parse_tolerances(",".join(layer), "") if layer else () for layer in (file, ini, flag)]
+def test_no_metric_is_let_be_worse_than_what_stands_for_it(
+    flag: list[str], ini: list[str], file: list[str]
+) -> None:
+    """Law: the bound is the smallest of those that count, whatever stands beside it and
+    in whatever order."""
+    layers = [
+        parse_tolerances(",".join(layer), "") if layer else ()
+        for layer in (file, ini, flag)
+    ]
     strongest = {get_slot(one): one.factor for layer in layers for one in layer}
-    bound = min(strongest.setdefault("time", DEFAULT_TOLERANCE.factor), *strongest.values())
+    bound = min(
+        strongest.setdefault("time", DEFAULT_TOLERANCE.factor), *strongest.values()
+    )
     assert applied(", ".join(flag), ", ".join(ini), ", ".join(file)).factor == bound
-    assert applied(", ".join(reversed(flag)), ", ".join(reversed(ini)), ", ".join(reversed(file))).factor == bound
+    assert (
+        applied(
+            ", ".join(reversed(flag)),
+            ", ".join(reversed(ini)),
+            ", ".join(reversed(file)),
+        ).factor
+        == bound
+    )
 
 
-def test_a_certificate_asks_for_95_percent_of_performance_whatever_a_baseline_file_says() -> None:
+def test_a_certificate_asks_for_95_percent_of_performance_whatever_a_baseline_file_says() -> (
+    None
+):
     settings = Settings(tolerances=(CERTIFIED,))
     for file in ("", "3%", "40%", "perf:3%"):
-        baseline = at(BASELINE, tolerances=parse_tolerances(file, "baseline file") if file else ())
+        baseline = at(
+            BASELINE, tolerances=parse_tolerances(file, "baseline file") if file else ()
+        )
         assert select_tolerance(settings, baseline) == CERTIFIED
     assert math.isclose(CERTIFIED.factor, 1 / 0.95)
     tighter = at(BASELINE, tolerances=parse_tolerances("mfu:1%", "baseline file"))
-    assert select_tolerance(settings, tighter).of == "mfu", "another metric's is a bound of its own"
+    assert select_tolerance(settings, tighter).of == "mfu", (
+        "another metric's is a bound of its own"
+    )
 
 
-# --- recorded values --------------------------------------------------------------------------------------
+# --- recorded values ------------------------------------------------------------------
 
 BUDGET = 0.05
 
 
 def recorded(seconds: float, date: str = "2025-11-20") -> Recording:
-    return Recording(date, 1, seconds, seconds, 0.0, (seconds,), ("0" * 64,), by="alice on login1")
+    return Recording(
+        date, 1, seconds, seconds, 0.0, (seconds,), ("0" * 64,), by="alice on login1"
+    )
 
 
 def again(previous: Recording, seconds: float, reason: str = "") -> Recording | None:
@@ -217,14 +287,19 @@ def again(previous: Recording, seconds: float, reason: str = "") -> Recording | 
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0.95, 1.05), max_size=60))
-def test_steps_within_the_tolerance_never_add_up_to_more_than_the_budget(factors: list[float]) -> None:
-    """Each step alone looks harmless; what is in the file is never slower than the first value by more than 5 %."""
+def test_steps_within_the_tolerance_never_add_up_to_more_than_the_budget(
+    factors: list[float],
+) -> None:
+    """Each step alone looks harmless; what is in the file is never slower than the
+    first value by more than 5 %."""
     standing = recorded(7.3)
     for factor in factors:
         after = again(standing, standing.trimmed_mean_seconds * factor)
         standing = after or standing
         assert standing.trimmed_mean_seconds <= 7.3 * (1 + BUDGET) * (1 + 1e-8)
-        assert standing.trimmed_mean_seconds <= find_reference(standing).seconds * (1 + BUDGET) * (1 + 1e-8)
+        assert standing.trimmed_mean_seconds <= find_reference(standing).seconds * (
+            1 + BUDGET
+        ) * (1 + 1e-8)
         assert list_accepted(standing)[0].seconds == 7.3
 
 
@@ -251,13 +326,16 @@ def test_a_reason_is_kept_and_its_value_counts_from_then_on() -> None:
 
 
 def test_a_reason_is_not_kept_where_none_was_needed() -> None:
-    """Or one session with a reason would begin the count anew for every configuration."""
+    """Or one session with a reason would begin the count anew for every
+    configuration."""
     within = again(recorded(7.3), 7.4, "driver 570")
     assert within
     assert (within.reason, find_reference(within).seconds) == ("", 7.3)
 
 
-def test_a_much_faster_value_counts_without_a_word_and_nothing_goes_back_up_unseen() -> None:
+def test_a_much_faster_value_counts_without_a_word_and_nothing_goes_back_up_unseen() -> (
+    None
+):
     faster = again(recorded(7.3), 6.5)
     assert faster
     assert (faster.reason, find_reference(faster).seconds) == (FASTER, 6.5)
@@ -268,7 +346,9 @@ def test_the_same_runs_recorded_once_more_replace_nothing() -> None:
     standing = again(recorded(7.3), 8.0, "driver 570")
     assert standing
     new = replace(standing, date="2026-01-01", reason="", earlier=())
-    assert follow_recording(new, standing, BUDGET, "another reason") == replace(standing, date="2026-01-01")
+    assert follow_recording(new, standing, BUDGET, "another reason") == replace(
+        standing, date="2026-01-01"
+    )
 
 
 def test_the_history_is_bounded_and_keeps_the_first_value_and_every_reason() -> None:
@@ -282,6 +362,8 @@ def test_the_history_is_bounded_and_keeps_the_first_value_and_every_reason() -> 
     assert find_reference(standing).reason == "driver 570"
 
 
-@pytest.mark.parametrize(("seconds", "beyond"), [(7.665, False), (7.6651, True), (7.0, False)])
+@pytest.mark.parametrize(
+    ("seconds", "beyond"), [(7.665, False), (7.6651, True), (7.0, False)]
+)
 def test_the_budget_itself_is_allowed(seconds: float, beyond: bool) -> None:
     assert is_beyond(seconds, list_accepted(recorded(7.3))[0], BUDGET) is beyond

@@ -29,7 +29,15 @@ def nest(depth: int) -> bytes:
         (b"\xff", "codec"),
         (b'{"a": ' + b"9" * 5000 + b"}", "digits"),
     ],
-    ids=["one level more", "lists", "objects", "endless", "truncated", "not UTF-8", "long number"],
+    ids=[
+        "one level more",
+        "lists",
+        "objects",
+        "endless",
+        "truncated",
+        "not UTF-8",
+        "long number",
+    ],
 )
 def test_json_that_is_too_deep_or_damaged_is_refused(data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
@@ -52,11 +60,17 @@ def test_walk_is_that_of_the_standard_library(tmp_path: Path) -> None:
     (tmp_path / "a" / "up").symlink_to(tmp_path)
 
     def list_sorted(walk: Iterable[Listed]) -> list[Listed]:
-        return sorted((folder, sorted(folders), sorted(names)) for folder, folders, names in walk)
+        return sorted(
+            (folder, sorted(folders), sorted(names)) for folder, folders, names in walk
+        )
 
     expected = list_sorted(os.walk(tmp_path))
-    assert [name for name, _, _ in expected] == [str(tmp_path / name) for name in (".", "a", "a/b", "c")]
-    walked = [(folder, [*folders], names) for folder, folders, names in walk_folders(tmp_path)]
+    assert [name for name, _, _ in expected] == [
+        str(tmp_path / name) for name in (".", "a", "a/b", "c")
+    ]
+    walked = [
+        (folder, [*folders], names) for folder, folders, names in walk_folders(tmp_path)
+    ]
     assert list_sorted(walked) == expected
 
 

@@ -1,7 +1,7 @@
 """The files of examples/ci: their commands run, and do what the files say they do.
 
-In the place of what installs the plugin `.venv` holds the plugin under test; the installation is tried with a wheel of
-its name, without an index.
+In the place of what installs the plugin `.venv` holds the plugin under test; the
+installation is tried with a wheel of its name, without an index.
 """
 
 from __future__ import annotations
@@ -41,9 +41,24 @@ RECORDED = "grok1_314b-25.05-gb200-bf16-128"
 def baselines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Baselines that were recorded as docs/ci.md says."""
     folder = tmp_path_factory.mktemp("cluster")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--rootdir={folder}", LOGS, "-k", RECORDED]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        f"--rootdir={folder}",
+        LOGS,
+        "-k",
+        RECORDED,
+    ]
     done = subprocess.run(
-        [*command, "--llmb-record=baselines"], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        [*command, "--llmb-record=baselines"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "baselines"
@@ -51,10 +66,14 @@ def baselines(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(tmp_path: Path, baselines: Path) -> Path:
-    """A folder with a `.venv` that holds the plugin under test, and with baselines of the cluster."""
+    """A folder with a `.venv` that holds the plugin under test, and with baselines of
+    the cluster."""
     programs = tmp_path / "home" / ".venv" / "bin"
     programs.mkdir(parents=True)
-    for name, module in (("pytest", "pytest"), ("llmbench", "pytest_llmbench.cli.main")):
+    for name, module in (
+        ("pytest", "pytest"),
+        ("llmbench", "pytest_llmbench.cli.main"),
+    ):
         program = programs / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
         program.chmod(0o755)
@@ -69,7 +88,9 @@ def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
 
     class Hook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            received.append(
+                json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            )
             self.send_response(200)
             self.end_headers()
 
@@ -85,14 +106,26 @@ def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     server.server_close()
 
 
-def shell(home: Path, command: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
+def shell(
+    home: Path, command: list[str], **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command in the folder as CI does."""
-    path = {"PYTHONPATH": os.pathsep.join(sys.path), "LLMB_LOGS": str(EXAMPLES / "experiments"), "LLMB_HOME": str(home)}
+    path = {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "LLMB_LOGS": str(EXAMPLES / "experiments"),
+        "LLMB_HOME": str(home),
+    }
     path["LLMB_HISTORY"] = str(home / "history.db")
     path["LLMB_REQUIRE"] = "nightly.txt"
     path["LLMB_BASELINES"] = str(home / "baselines")
-    (home / "nightly.txt").write_text("llama3.1_8b-*-fp8-64\ngrok1_314b-25.05-gb200-fp8-512\n")
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("GITHUB_", "CI_", "CHAT_"))}
+    (home / "nightly.txt").write_text(
+        "llama3.1_8b-*-fp8-64\ngrok1_314b-25.05-gb200-fp8-512\n"
+    )
+    plain = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("GITHUB_", "CI_", "CHAT_"))
+    }
     return subprocess.run(
         command,
         cwd=home,
@@ -104,7 +137,7 @@ def shell(home: Path, command: list[str], **environment: str) -> subprocess.Comp
     )
 
 
-# --- GitHub -----------------------------------------------------------------------------------------------
+# --- GitHub ---------------------------------------------------------------------------
 
 
 def github() -> dict[Any, Any]:
@@ -112,21 +145,31 @@ def github() -> dict[Any, Any]:
 
 
 def step(name: str) -> dict[str, Any]:
-    (found,) = (one for one in github()["jobs"]["judge"]["steps"] if one.get("name") == name)
+    (found,) = (
+        one for one in github()["jobs"]["judge"]["steps"] if one.get("name") == name
+    )
     return dict(found)
 
 
 def test_github_tells_and_keeps_a_red_night() -> None:
     steps = github()["jobs"]["judge"]["steps"]
-    after = [step.get("name") or step["uses"] for step in steps if step.get("if") == "always()"]
+    after = [
+        step.get("name") or step["uses"]
+        for step in steps
+        if step.get("if") == "always()"
+    ]
     assert after == ["Tell the chat", "actions/upload-artifact@v4"]
     for step in steps:
-        assert "${{" not in step.get("run", ""), "an expression in a script runs what it holds"
+        assert "${{" not in step.get("run", ""), (
+            "an expression in a script runs what it holds"
+        )
 
 
 @pytest.mark.slow
 @CURL
-def test_the_steps_of_github_judge_and_tell(home: Path, hook: tuple[str, list[dict[str, Any]]]) -> None:
+def test_the_steps_of_github_judge_and_tell(
+    home: Path, hook: tuple[str, list[dict[str, Any]]]
+) -> None:
     address, received = hook
     summary = home / "summary.md"
     job = {
@@ -143,14 +186,19 @@ def test_the_steps_of_github_judge_and_tell(home: Path, hook: tuple[str, list[di
     assert "::error title=MISSING grok1_314b-25.05-gb200-fp8-512" in done.stdout
     assert summary.read_text().startswith("### llmbench: red")
     assert (home / "reports" / "junit.xml").exists()
-    done = shell(home, ["bash", "-e", "-c", step("Tell the chat")["run"]], CHAT_WEBHOOK=address, **job)
+    done = shell(
+        home,
+        ["bash", "-e", "-c", step("Tell the chat")["run"]],
+        CHAT_WEBHOOK=address,
+        **job,
+    )
     assert done.returncode == 0, done.stderr
     (sent,) = received
     assert sent["text"].startswith("llmbench RED, ")
     assert sent["text"].endswith("\nhttps://github.com/a/b/actions/runs/7")
 
 
-# --- GitHub and GitLab ------------------------------------------------------------------------------------
+# --- GitHub and GitLab ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml"])
@@ -160,10 +208,14 @@ def test_the_run_of_last_night_never_stands_for_one_of_tonight(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["github-actions.yml", "gitlab-ci.yml", "cron.sh"])
-def test_each_judges_against_the_clusters_own_baselines_and_fails_for_a_trend(name: str) -> None:
+def test_each_judges_against_the_clusters_own_baselines_and_fails_for_a_trend(
+    name: str,
+) -> None:
     text = (CI / name).read_text()
     assert text.count("--llmb-trend=fail") == 1
-    assert re.search(r'--llmb-baselines=("\$LLMB_BASELINES"|baselines) --llmb-against=recorded', text)
+    assert re.search(
+        r'--llmb-baselines=("\$LLMB_BASELINES"|baselines) --llmb-against=recorded', text
+    )
 
 
 @pytest.mark.slow
@@ -178,8 +230,15 @@ def test_a_folder_without_baselines_opens_no_gate(home: Path) -> None:
 def installation(name: str) -> str:
     """Return the commands with which a file installs the plugin."""
     if name == "cron.sh":
-        lines = re.findall(r"^#   (python3 -m venv .*|\.venv/bin/pip .*)$", (CI / name).read_text(), re.MULTILINE)
-        return "\n".join(lines).replace("file:///lustre/llmb/pytest_llmbench-0.1.0-py3-none-any.whl", "$LLMB_PACKAGE")
+        lines = re.findall(
+            r"^#   (python3 -m venv .*|\.venv/bin/pip .*)$",
+            (CI / name).read_text(),
+            re.MULTILINE,
+        )
+        return "\n".join(lines).replace(
+            "file:///lustre/llmb/pytest_llmbench-0.1.0-py3-none-any.whl",
+            "$LLMB_PACKAGE",
+        )
     if name == "github-actions.yml":
         return str(step("Install")["run"])
     ((_, job),) = yaml.safe_load((CI / name).read_text()).items()
@@ -197,16 +256,24 @@ def test_each_installs_with_the_same_commands() -> None:
 def test_the_installation_asks_no_index_for_the_package(tmp_path: Path) -> None:
     """Whoever registers the name there would decide what the gate runs."""
     wheel = tmp_path / "pytest_llmbench-0.1.0-py3-none-any.whl"
-    told = (
-        "Metadata-Version: 2.1\nName: pytest-llmbench\nVersion: 0.1.0\nProvides-Extra: history\nProvides-Extra: html\n"
-    )
+    told = "Metadata-Version: 2.1\nName: pytest-llmbench\nVersion: 0.1.0\nProvides-Extra: history\nProvides-Extra: html\n"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("pytest_llmbench/__init__.py", "")
         archive.writestr("pytest_llmbench-0.1.0.dist-info/METADATA", told)
-        archive.writestr("pytest_llmbench-0.1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(
+            "pytest_llmbench-0.1.0.dist-info/WHEEL",
+            "Wheel-Version: 1.0\nTag: py3-none-any\n",
+        )
         archive.writestr("pytest_llmbench-0.1.0.dist-info/RECORD", "")
-    environment = {**os.environ, "LLMB_PACKAGE": wheel.as_uri(), "PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": os.devnull}
-    environment["PATH"] = f"{Path(sys.base_prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    environment = {
+        **os.environ,
+        "LLMB_PACKAGE": wheel.as_uri(),
+        "PIP_NO_INDEX": "1",
+        "PIP_CONFIG_FILE": os.devnull,
+    }
+    environment["PATH"] = (
+        f"{Path(sys.base_prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    )
     done = subprocess.run(
         ["bash", "-e", "-c", installation("github-actions.yml")],
         cwd=tmp_path,
@@ -220,18 +287,31 @@ def test_the_installation_asks_no_index_for_the_package(tmp_path: Path) -> None:
     assert list((tmp_path / ".venv").rglob("site-packages/pytest_llmbench/__init__.py"))
 
 
-# --- GitLab -----------------------------------------------------------------------------------------------
+# --- GitLab ---------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @CURL
-def test_the_job_of_gitlab_judges_and_tells(home: Path, hook: tuple[str, list[dict[str, Any]]]) -> None:
+def test_the_job_of_gitlab_judges_and_tells(
+    home: Path, hook: tuple[str, list[dict[str, Any]]]
+) -> None:
     address, received = hook
     ((name, job),) = yaml.safe_load((CI / "gitlab-ci.yml").read_text()).items()
     assert name == "llm-benchmarks"
-    assert set(job) <= {"stage", "tags", "rules", "variables", "before_script", "script", "after_script", "artifacts"}
+    assert set(job) <= {
+        "stage",
+        "tags",
+        "rules",
+        "variables",
+        "before_script",
+        "script",
+        "after_script",
+        "artifacts",
+    }
     assert job["artifacts"]["when"] == "always"
-    done = shell(home, ["bash", "-e", "-c", "\n".join(job["script"])], LLMB_MAX_AGE="9000d")
+    done = shell(
+        home, ["bash", "-e", "-c", "\n".join(job["script"])], LLMB_MAX_AGE="9000d"
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert (home / job["artifacts"]["reports"]["junit"]).exists()
     assert (home / "reports" / "llmb.html").exists()
@@ -242,7 +322,7 @@ def test_the_job_of_gitlab_judges_and_tells(home: Path, hook: tuple[str, list[di
     assert received[0]["text"].endswith("\nhttps://gitlab/a/-/jobs/7")
 
 
-# --- cron -------------------------------------------------------------------------------------------------
+# --- cron -----------------------------------------------------------------------------
 
 
 def reports(home: Path) -> Path:
@@ -260,7 +340,13 @@ def test_a_red_night_keeps_its_reports_tells_and_ends_with_one(
     assert done.returncode == 1, done.stderr
     kept = reports(home)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d{6}", kept.name)
-    assert {path.name for path in kept.iterdir()} == {"junit.xml", "llmb.json", "llmb.html", "output.txt", "chat.json"}
+    assert {path.name for path in kept.iterdir()} == {
+        "junit.xml",
+        "llmb.json",
+        "llmb.html",
+        "output.txt",
+        "chat.json",
+    }
     first, *_, last = done.stdout.splitlines()
     assert first.startswith("llmbench RED, ")
     assert last == f"{kept}/output.txt"
@@ -271,16 +357,22 @@ def test_a_red_night_keeps_its_reports_tells_and_ends_with_one(
 @pytest.mark.slow
 @CURL
 def test_green_night_ends_with_nought_although_the_chat_is_down(home: Path) -> None:
-    done = shell(home, [CRON, LOGS, "-k", RECORDED], CHAT_WEBHOOK="http://127.0.0.1:9/secret")
+    done = shell(
+        home, [CRON, LOGS, "-k", RECORDED], CHAT_WEBHOOK="http://127.0.0.1:9/secret"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("llmbench GREEN, ")
     assert "the chat was not told" in done.stderr
-    assert {"junit.xml", "llmb.json", "llmb.html", "output.txt"} <= {path.name for path in reports(home).iterdir()}
+    assert {"junit.xml", "llmb.json", "llmb.html", "output.txt"} <= {
+        path.name for path in reports(home).iterdir()
+    }
 
 
 @pytest.mark.slow
 @CURL
-def test_a_night_that_does_not_begin_is_told_too(home: Path, hook: tuple[str, list[dict[str, Any]]]) -> None:
+def test_a_night_that_does_not_begin_is_told_too(
+    home: Path, hook: tuple[str, list[dict[str, Any]]]
+) -> None:
     address, received = hook
     done = shell(home, [CRON, LOGS, "--llmb-tolerance=much"], CHAT_WEBHOOK=address)
     assert done.returncode == 4
@@ -298,11 +390,18 @@ def test_two_nights_never_run_at_once(home: Path) -> None:
     assert not (home / "reports").exists()
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.skipif(
+    shutil.which("shellcheck") is None, reason="shellcheck is not installed"
+)
 @pytest.mark.parametrize("script", ["cron.sh", "Install", "Judge", "Tell the chat"])
 def test_shellcheck_finds_nothing(script: str) -> None:
     text = Path(CRON).read_text() if script.endswith(".sh") else step(script)["run"]
     done = subprocess.run(
-        ["shellcheck", "--shell=bash", "-"], input=text, capture_output=True, text=True, timeout=60, check=False
+        ["shellcheck", "--shell=bash", "-"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stdout

@@ -1,4 +1,5 @@
-"""The lowest versions of what is needed, and those that users may pin, are what pyproject.toml admits."""
+"""The lowest versions of what is needed, and those that users may pin, are what
+pyproject.toml admits."""
 
 from __future__ import annotations
 
@@ -42,20 +43,30 @@ def read_script() -> dict[str, Any]:
 
 def test_the_lowest_versions_are_the_bounds_of_the_project() -> None:
     lowest = dict(line.split("==") for line in read_script()["list_lowest"]())
-    assert set(lowest) == {requirement.name for requirement in (*NEEDED, *EXTRAS, *TESTS)}
+    assert set(lowest) == {
+        requirement.name for requirement in (*NEEDED, *EXTRAS, *TESTS)
+    }
     for requirement in (*NEEDED, *EXTRAS, *TESTS):
         assert f">={lowest[requirement.name]}" in str(requirement.specifier)
 
 
-def test_the_constraints_for_users_name_a_version_of_everything_that_is_admitted() -> None:
+def test_the_constraints_for_users_name_a_version_of_everything_that_is_admitted() -> (
+    None
+):
     """`scripts/constraints renew` writes them anew."""
     pins = [
         Requirement(line)
-        for line in (CHECKOUT / "docs" / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        for line in (CHECKOUT / "docs" / "constraints.txt")
+        .read_text(encoding="utf-8")
+        .splitlines()
         if not line.startswith("#")
     ]
     for minor in range(11, 15):
-        python = {"python_version": f"3.{minor}", "python_full_version": f"3.{minor}.0", "sys_platform": "linux"}
+        python = {
+            "python_version": f"3.{minor}",
+            "python_full_version": f"3.{minor}.0",
+            "sys_platform": "linux",
+        }
         pinned = {
             canonicalize_name(pin.name): str(pin.specifier).removeprefix("==")
             for pin in pins
@@ -63,16 +74,32 @@ def test_the_constraints_for_users_name_a_version_of_everything_that_is_admitted
         }
         for requirement in (*NEEDED, *EXTRAS, *TESTS):
             if requirement.marker is None or requirement.marker.evaluate(python):
-                assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), requirement.name
+                assert requirement.specifier.contains(
+                    pinned[canonicalize_name(requirement.name)]
+                ), requirement.name
 
 
 @pytest.mark.slow
 def test_everything_that_is_imported_is_required_by_name() -> None:
-    declared = {canonicalize_name(requirement.name) for requirement in (*NEEDED, *EXTRAS)}
+    declared = {
+        canonicalize_name(requirement.name) for requirement in (*NEEDED, *EXTRAS)
+    }
     for path in Path(pytest_llmbench.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            for name in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"pytest_llmbench"}:
+            names = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else []
+            )
+            names += (
+                [node.module]
+                if isinstance(node, ast.ImportFrom) and node.module
+                else []
+            )
+            for name in (
+                {name.partition(".")[0] for name in names}
+                - sys.stdlib_module_names
+                - {"pytest_llmbench"}
+            ):
                 package = BROUGHT.get(name, MODULES.get(name, name))
                 assert canonicalize_name(package) in declared, f"{path}: {name}"

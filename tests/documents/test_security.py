@@ -10,11 +10,14 @@ import pytest
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGE = (CHECKOUT / "SECURITY.md").read_text(encoding="utf-8")
 PROMISES = re.findall(
-    r"(?m)^\| (?!promise|---)(.*) \| (.*) \|$", PAGE.partition("## What is promised")[2].partition("\n## ")[0]
+    r"(?m)^\| (?!promise|---)(.*) \| (.*) \|$",
+    PAGE.partition("## What is promised")[2].partition("\n## ")[0],
 )
 
 
-@pytest.mark.parametrize(("promise", "held_by"), PROMISES, ids=[promise[:40] for promise, _ in PROMISES])
+@pytest.mark.parametrize(
+    ("promise", "held_by"), PROMISES, ids=[promise[:40] for promise, _ in PROMISES]
+)
 def test_a_promise_names_tests_that_are_there(promise: str, held_by: str) -> None:
     tests = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", held_by)
     assert promise.startswith("**")

@@ -1,4 +1,5 @@
-"""The committed examples are what the generator writes, and their table says what they are."""
+"""The committed examples are what the generator writes, and their table says what they
+are."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
 
 
 def test_readme_holds_the_table(documented: dict[str, Baseline]) -> None:
@@ -28,17 +33,30 @@ def test_readme_holds_the_table(documented: dict[str, Baseline]) -> None:
 
 
 def test_verdicts_of_configurations() -> None:
-    """The newest comparable run decides; a profiled run does not stand in; an unmatched run is of no configuration."""
+    """The newest comparable run decides; a profiled run does not stand in; an unmatched
+    run is of no configuration."""
     found = verdicts()
-    assert found["llama3.1_70b-25.04-h100-bf16-64"] == (Verdict.PASS, Reason.WITHIN_TOLERANCE)
-    assert found["llama3.1_70b-25.04-h100-fp8-64"] == (Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE)
-    assert found["grok1_314b-25.05-gb200-fp8-128"] == (Verdict.PASS, Reason.WITHIN_TOLERANCE)
+    assert found["llama3.1_70b-25.04-h100-bf16-64"] == (
+        Verdict.PASS,
+        Reason.WITHIN_TOLERANCE,
+    )
+    assert found["llama3.1_70b-25.04-h100-fp8-64"] == (
+        Verdict.MISSING,
+        Reason.ONLY_NOT_COMPARABLE,
+    )
+    assert found["grok1_314b-25.05-gb200-fp8-128"] == (
+        Verdict.PASS,
+        Reason.WITHIN_TOLERANCE,
+    )
     assert len(found) == len({experiment.configuration for experiment in EXPERIMENTS})
 
 
 @pytest.mark.slow
-def test_command_writes_the_committed_examples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Byte for byte. Write them anew with: cd examples && python -m generator experiments"""
+def test_command_writes_the_committed_examples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Byte for byte. Write them anew with: cd examples && python -m generator
+    experiments"""
     assert main([str(tmp_path / "new")]) == 0
     written, committed = tree(tmp_path / "new"), tree(EXAMPLES / "experiments")
     assert sorted(written) == sorted(committed)
@@ -51,9 +69,17 @@ def test_command_writes_the_committed_examples(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_command_writes_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_writes_one_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of any documented configuration; a second one needs a name of its own."""
-    asked = ["--configuration", "grok1_314b-25.05-gb200-bf16-128", "--factor", "1.08", str(tmp_path)]
+    asked = [
+        "--configuration",
+        "grok1_314b-25.05-gb200-bf16-128",
+        "--factor",
+        "1.08",
+        str(tmp_path),
+    ]
     assert main(asked) == 0
     log = Path(capsys.readouterr().out.strip())
     assert "train_step_timing in s: 7.9" in log.read_text(encoding="utf-8")
@@ -64,9 +90,13 @@ def test_command_writes_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.slow
-def test_command_names_the_nearest_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_names_the_nearest_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A typo is a message with a way out, and nothing is written."""
-    assert main(["--configuration", "grok1_314b-25.05-gb20-bf16-128", str(tmp_path)]) == 2
+    assert (
+        main(["--configuration", "grok1_314b-25.05-gb20-bf16-128", str(tmp_path)]) == 2
+    )
     assert "did you mean 'grok1_314b-25.05-gb200-bf16-128'?" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

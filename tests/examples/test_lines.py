@@ -1,4 +1,5 @@
-"""The lines match the documents' own to the letter: formatting a document's values gives the document's line."""
+"""The lines match the documents' own to the letter: formatting a document's values
+gives the document's line."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ NCCL = (
 )
 
 
-def bar_values(loss: float, step: float, samples: float, seconds: float) -> dict[str, float]:
+def bar_values(
+    loss: float, step: float, samples: float, seconds: float
+) -> dict[str, float]:
     return {
         "reduced_train_loss": loss,
         "global_step": step,
@@ -50,17 +53,36 @@ def bar_values(loss: float, step: float, samples: float, seconds: float) -> dict
 
 WRITTEN = {
     "000_e0e04c4c085ed8d6.txt": [
-        (GROK_24_11, lines.nemo1_bar(50, 50, 1402.4, 0.0, bar_values(0.18612, 49.0, 51200.0, 24.03))),
+        (
+            GROK_24_11,
+            lines.nemo1_bar(
+                50, 50, 1402.4, 0.0, bar_values(0.18612, 49.0, 51200.0, 24.03)
+            ),
+        ),
     ],
     "001_74aabd83c4a30565.txt": [
         (
             MAXTEXT_24_11,
-            lines.maxtext_line(49, 7.90757, tflops=460.48, tokens_per_second=1035.97, total_weights=524288, loss=0.0),
+            lines.maxtext_line(
+                49,
+                7.90757,
+                tflops=460.48,
+                tokens_per_second=1035.97,
+                total_weights=524288,
+                loss=0.0,
+            ),
         ),
     ],
-    "002_e4d1b25d7aef7166.txt": [(NCCL, lines.nccl_collective(7, "AllReduce", 2, 1, 128))],
+    "002_e4d1b25d7aef7166.txt": [
+        (NCCL, lines.nccl_collective(7, "AllReduce", 2, 1, 128))
+    ],
     "003_6c8318a40332ad32.txt": [
-        (NEMOTRON_25_01, lines.nemo1_bar(100, 100, 477.9, 0.0, bar_values(7.3099, 99.0, 25600.0, 3.5912))),
+        (
+            NEMOTRON_25_01,
+            lines.nemo1_bar(
+                100, 100, 477.9, 0.0, bar_values(7.3099, 99.0, 25600.0, 3.5912)
+            ),
+        ),
     ],
     "004_a73f50c75f1f041c.txt": [
         (
@@ -80,13 +102,30 @@ WRITTEN = {
                 },
             ),
         ),
-        (SAVE, lines.checkpoint_save(datetime(2025, 4, 11, 14, 48, 45), 50, 1744408121.151, 4.389)),  # noqa: DTZ001
-        (LOAD, lines.checkpoint_load(datetime(2025, 4, 11, 14, 46, 18), 1744407969.27, 9.712)),  # noqa: DTZ001
+        (
+            SAVE,
+            lines.checkpoint_save(
+                datetime(2025, 4, 11, 14, 48, 45),  # noqa: DTZ001
+                50,
+                1744408121.151,
+                4.389,
+            ),
+        ),
+        (
+            LOAD,
+            lines.checkpoint_load(
+                datetime(2025, 4, 11, 14, 46, 18),  # noqa: DTZ001
+                1744407969.27,
+                9.712,
+            ),
+        ),
     ],
 }
 
 
-@pytest.mark.parametrize(("printed", "written"), [pair for pairs in WRITTEN.values() for pair in pairs])
+@pytest.mark.parametrize(
+    ("printed", "written"), [pair for pairs in WRITTEN.values() for pair in pairs]
+)
 def test_documents_lines(printed: str, written: str) -> None:
     """A document's values give the document's line."""
     assert written == printed

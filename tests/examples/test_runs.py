@@ -17,8 +17,12 @@ GROK = "grok1_314b-25.05-gb200-bf16-128"
 NAMED = {"job_id": "1407993", "started": datetime(2025, 6, 2, 3, tzinfo=UTC)}
 
 
-def test_requested_step_times_are_printed(documented: dict[str, Baseline], tmp_path: Path) -> None:
-    log = write_run(tmp_path, documented[LLAMA], seconds=(20.0, 12.5, 12.25)).read_text(encoding="utf-8")
+def test_requested_step_times_are_printed(
+    documented: dict[str, Baseline], tmp_path: Path
+) -> None:
+    log = write_run(tmp_path, documented[LLAMA], seconds=(20.0, 12.5, 12.25)).read_text(
+        encoding="utf-8"
+    )
     assert re.findall(r"train_step_timing in s: (\S+)", log) == ["20", "12.5", "12.25"]
     assert "iteration 2/2 |" in log
 
@@ -49,21 +53,32 @@ LLAMA_FOLDER = f"experiments/{LLAMA_TASK}/{LLAMA_TASK}_1748833200"
     ],
 )
 def test_layout_decides_the_path_of_the_log(
-    documented: dict[str, Baseline], tmp_path: Path, configuration: str, options: dict[str, Any], path: str
+    documented: dict[str, Baseline],
+    tmp_path: Path,
+    configuration: str,
+    options: dict[str, Any],
+    path: str,
 ) -> None:
     """The committed examples show the other layouts."""
-    assert write_run(tmp_path, documented[configuration], **NAMED | options) == tmp_path / path
+    assert (
+        write_run(tmp_path, documented[configuration], **NAMED | options)
+        == tmp_path / path
+    )
     assert (tmp_path / path).is_file()
 
 
-def test_run_is_never_overwritten(documented: dict[str, Baseline], tmp_path: Path) -> None:
+def test_run_is_never_overwritten(
+    documented: dict[str, Baseline], tmp_path: Path
+) -> None:
     """A second run needs another job id or start."""
     write_run(tmp_path, documented[GROK])
     with pytest.raises(FileExistsError):
         write_run(tmp_path, documented[GROK])
 
 
-def test_files_have_the_time_of_the_run(documented: dict[str, Baseline], tmp_path: Path) -> None:
+def test_files_have_the_time_of_the_run(
+    documented: dict[str, Baseline], tmp_path: Path
+) -> None:
     """A run that ended long ago must not look as if it was written minutes ago."""
     started = datetime(2025, 5, 6, 7, 8, tzinfo=UTC)
     log = write_run(tmp_path, documented[GROK], started=started)

@@ -1,4 +1,5 @@
-"""The target of `llmbench compare`: two sides of hostile logs, and what is made of them."""
+"""The target of `llmbench compare`: two sides of hostile logs, and what is made of
+them."""
 
 from __future__ import annotations
 
@@ -36,7 +37,11 @@ LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 SCHEMA = Draft202012Validator(
-    json.loads(resources.files("pytest_llmbench.report").joinpath("comparison.schema.json").read_text("utf-8")),
+    json.loads(
+        resources.files("pytest_llmbench.report")
+        .joinpath("comparison.schema.json")
+        .read_text("utf-8")
+    ),
     format_checker=FormatChecker(),
 )
 
@@ -50,26 +55,45 @@ def _write_side(folder: Path, factors: Sequence[float], first: int) -> bytes:
     """Return the files of a run a night, as a launcher leaves them."""
     baseline = shipped()[LLAMA]
     for night, factor in enumerate(factors, first):
-        write_run(folder, baseline, factor=factor, job_id=f"{1000 + night}", started=NOW - timedelta(days=99 - night))
+        write_run(
+            folder,
+            baseline,
+            factor=factor,
+            job_id=f"{1000 + night}",
+            started=NOW - timedelta(days=99 - night),
+        )
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return b"".join(PARTED + f"{path.relative_to(folder.parent)}\n".encode() + path.read_bytes() for path in files)
+    return b"".join(
+        PARTED + f"{path.relative_to(folder.parent)}\n".encode() + path.read_bytes()
+        for path in files
+    )
 
 
 @cache
 def compare_seeds() -> list[bytes]:
-    """Return sides of one run and of several, of other steps, of none, and of logs of any framework."""
+    """Return sides of one run and of several, of other steps, of none, and of logs of
+    any framework."""
     seeds = []
     for a, b in (((1.0,), (1.1,)), ((1.0, 1.002), (1.05, 1.051)), ((1.0,), ())):
         with empty_folder() as folder:
-            seeds.append(_write_side(folder / "A", a, 0) + _write_side(folder / "B", b, 10))
+            seeds.append(
+                _write_side(folder / "A", a, 0) + _write_side(folder / "B", b, 10)
+            )
     some = logs()
     pairs = zip(some[::4], some[1::4], strict=False)
-    return [*seeds, *(PARTED + b"A/x/log_1.out\n" + a + PARTED + b"B/x/log_2.out\n" + b for a, b in pairs)]
+    return [
+        *seeds,
+        *(
+            PARTED + b"A/x/log_1.out\n" + a + PARTED + b"B/x/log_2.out\n" + b
+            for a, b in pairs
+        ),
+    ]
 
 
 def check_compare(data: bytes) -> None:
-    """Whatever lies on two sides, it is compared or it is said why not, in words that print; the document is what its
-    schema says, and no markup or sign of a log comes into the page."""
+    """Whatever lies on two sides, it is compared or it is said why not, in words that
+    print; the document is what its schema says, and no markup or sign of a log comes
+    into the page."""
     with empty_folder() as folder:
         for label in "AB":
             (folder / label).mkdir()
@@ -78,7 +102,9 @@ def check_compare(data: bytes) -> None:
             if name.startswith((b"A/", b"B/")) and (path := make_path(folder, name)):
                 path.write_bytes(content)
         compared = _compare(folder)
-    described = redact_values(describe(compared, NOW, strict=bool(len(data) % 2)), IDENTIFYING)
+    described = redact_values(
+        describe(compared, NOW, strict=bool(len(data) % 2)), IDENTIFYING
+    )
     SCHEMA.validate(json.loads(document.render(described)))
     require_printable(format_text(described), "a comparison")
     page = render_sides(described, NOW)

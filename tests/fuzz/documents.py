@@ -1,4 +1,5 @@
-"""Targets of what people write: reports and traces that are read back, YAML files, tables, options and their files."""
+"""Targets of what people write: reports and traces that are read back, YAML files,
+tables, options and their files."""
 
 from __future__ import annotations
 
@@ -8,24 +9,53 @@ from contextlib import suppress
 from datetime import date
 from functools import cache
 
-from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types, written
+from fuzz.laws import (
+    call,
+    empty_folder,
+    refusals,
+    require,
+    require_printable,
+    require_types,
+    written,
+)
 from support import builders, nccl_traces
 from support.imported_tables import draft
 from support.outcomes import killed, make_session, missing, slow, stray, told
 
 from pytest_llmbench.baseline.lint import format_lint_page, lint_file
-from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_file, read_recipe
+from pytest_llmbench.baseline.read import (
+    find_baseline_files,
+    list_shipped_baselines,
+    read_file,
+    read_recipe,
+)
 from pytest_llmbench.baseline.write import write_recorded
 from pytest_llmbench.core.baseline_records import Baseline, Recipe, Recording
-from pytest_llmbench.core.errors import BaselineError, LaunchError, LogError, RecordError, ReportError, SettingsError
-from pytest_llmbench.core.ini_file import find_shadowed_keys, read_file_keys, refuse_misplaced, refuse_unknown
+from pytest_llmbench.core.errors import (
+    BaselineError,
+    LaunchError,
+    LogError,
+    RecordError,
+    ReportError,
+    SettingsError,
+)
+from pytest_llmbench.core.ini_file import (
+    find_shadowed_keys,
+    read_file_keys,
+    refuse_misplaced,
+    refuse_unknown,
+)
 from pytest_llmbench.core.job_records import Cluster
 from pytest_llmbench.core.option_values import OptionValues
 from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.trial_records import Variant
 from pytest_llmbench.launch.launch_settings import LaunchSettings, resolve_launch
-from pytest_llmbench.launch.plan.cluster_file import fill_references, read_cluster, read_llmb_run
+from pytest_llmbench.launch.plan.cluster_file import (
+    fill_references,
+    read_cluster,
+    read_llmb_run,
+)
 from pytest_llmbench.launch.plan.variants import MOST_ARMS, read_variants
 from pytest_llmbench.report.document import read, render_session
 from pytest_llmbench.report.notifications import convert_to_slack
@@ -41,20 +71,26 @@ from pytest_llmbench.tools.nccl.nccl_trace import Trace, read_saved
 TODAY = date(2025, 11, 20)
 
 
-# --- reports and traces ---------------------------------------------------------------------------------------
+# --- reports and traces ---------------------------------------------------------------
 
 
 def session_seeds() -> list[bytes]:
     """Return what `--llmb-json` writes of a green and of a red session."""
-    red = make_session(told(), stray(), killed(), slow(), missing(), failures=("history: no",))
-    return [render_session(session) for session in (red, make_session(told(), exit_code=0))]
+    red = make_session(
+        told(), stray(), killed(), slow(), missing(), failures=("history: no",)
+    )
+    return [
+        render_session(session) for session in (red, make_session(told(), exit_code=0))
+    ]
 
 
 def check_session(data: bytes) -> None:
     """A document becomes a message of few lines, or is refused by its name."""
     with written("session.json", data) as path:
         text = call("chat", path, "--link=https://ci/7", naming="session.json")
-        require(len(text.splitlines()) <= 11, "a message that is longer than a chat bears")
+        require(
+            len(text.splitlines()) <= 11, "a message that is longer than a chat bears"
+        )
         if text:
             require(json.loads(convert_to_slack(text)), "a message that is no JSON")
             with suppress(ReportError):
@@ -66,12 +102,15 @@ def trace_seeds() -> list[bytes]:
     lines = "".join(nccl_traces.run()).encode()
     with empty_folder() as folder:
         (folder / "nccl.log").write_bytes(lines)
-        saved = json.dumps(build_document(read_saved([folder / "nccl.log"])), indent=1).encode()
+        saved = json.dumps(
+            build_document(read_saved([folder / "nccl.log"])), indent=1
+        ).encode()
     return [saved, lines, lines.replace(b"comm", b"\xff")]
 
 
 def check_trace(data: bytes) -> None:
-    """A trace, saved or not, is told and compared, and saved again it is the same; all else is refused by its name."""
+    """A trace, saved or not, is told and compared, and saved again it is the same; all
+    else is refused by its name."""
     with written("trace.json", data) as path, refusals(LogError, naming="trace.json"):
         trace = read_saved([path])
         require_types(trace, Trace)
@@ -80,7 +119,9 @@ def check_trace(data: bytes) -> None:
         require(read_saved([again]) == trace, "a trace that is not kept")
         require(not compare(trace, trace).changes, "a trace that changed since itself")
         for style in ("--format=text", "--format=json"):
-            require_printable(call("nccl", path, style, "--against", again, naming="trace"), "a page")
+            require_printable(
+                call("nccl", path, style, "--against", again, naming="trace"), "a page"
+            )
 
 
 def report_seeds() -> list[bytes]:
@@ -105,10 +146,12 @@ def check_report(data: bytes) -> None:
         for kind in (*REPORTS.values(), EXPORT, TRACE):
             obstacle = find_obstacle(path, kind)
             require_printable(obstacle, "an obstacle")
-            require(not obstacle or data.strip(), "an empty file that may not be replaced")
+            require(
+                not obstacle or data.strip(), "an empty file that may not be replaced"
+            )
 
 
-# --- YAML -----------------------------------------------------------------------------------------------------
+# --- YAML -----------------------------------------------------------------------------
 
 CLUSTER = """\
 schema: 1
@@ -156,7 +199,8 @@ CLUSTERS = (CLUSTER, LLMB_RUN)
 
 
 def check_cluster(data: bytes) -> None:
-    """A file of a cluster is read, or refused by its name; what is read holds what its types say."""
+    """A file of a cluster is read, or refused by its name; what is read holds what its
+    types say."""
     with written("cluster.yaml", data) as path:
         for read_file_of in (read_cluster, read_llmb_run):
             with refusals(LaunchError, naming="cluster.yaml"):
@@ -164,7 +208,9 @@ def check_cluster(data: bytes) -> None:
                 require_types(cluster, Cluster)
                 for name, value in cluster.environment:
                     with suppress(LaunchError):
-                        require_types(fill_references(value, {"HF_TOKEN": "x"}, name), str)
+                        require_types(
+                            fill_references(value, {"HF_TOKEN": "x"}, name), str
+                        )
 
 
 ACKNOWLEDGED = """\
@@ -197,22 +243,39 @@ variants:
 
 
 def check_variants(data: bytes) -> None:
-    """A file of variants is read, or refused by its name; no two of them have one name."""
-    with written("variants.yaml", data) as path, refusals(LaunchError, naming="variants.yaml"):
+    """A file of variants is read, or refused by its name; no two of them have one
+    name."""
+    with (
+        written("variants.yaml", data) as path,
+        refusals(LaunchError, naming="variants.yaml"),
+    ):
         variants = read_variants(path).variants
         require_types(variants, tuple[Variant, ...])
         require(2 <= len(variants) <= MOST_ARMS, "any number of variants")
-        require(len({variant.name for variant in variants}) == len(variants), "one name twice")
+        require(
+            len({variant.name for variant in variants}) == len(variants),
+            "one name twice",
+        )
 
 
 def check_acknowledged(data: bytes) -> None:
-    """A file of acknowledged changes is read, or refused by its name; no change is wider or longer than is allowed."""
-    with written("acknowledged.yaml", data) as path, refusals(SettingsError, naming="acknowledged.yaml"):
+    """A file of acknowledged changes is read, or refused by its name; no change is
+    wider or longer than is allowed."""
+    with (
+        written("acknowledged.yaml", data) as path,
+        refusals(SettingsError, naming="acknowledged.yaml"),
+    ):
         for entry in read_acknowledged(path, [builders.KEY.id], TODAY):
             require_types(entry, Acknowledgement)
             require(-1 < entry.fraction < 1, "a change of any size")
-            require(entry.since <= entry.expires and (entry.expires - TODAY).days <= 366, "a change of any time")
-        require((read_last_repair(path, TODAY) or TODAY) <= TODAY, "a repair of days to come")
+            require(
+                entry.since <= entry.expires and (entry.expires - TODAY).days <= 366,
+                "a change of any time",
+            )
+        require(
+            (read_last_repair(path, TODAY) or TODAY) <= TODAY,
+            "a repair of days to come",
+        )
 
 
 SUITE = """\
@@ -236,25 +299,42 @@ def read_shipped() -> tuple[Recipe, ...]:
 
 
 def check_suite(data: bytes) -> None:
-    """A suite file asks for configurations that there are, or is refused by its name."""
+    """A suite file asks for configurations that there are, or is refused by its
+    name."""
     known = {baseline.key for recipe in read_shipped() for baseline in recipe.baselines}
-    with written("suite.yaml", data) as path, refusals(SettingsError, naming="suite.yaml"):
+    with (
+        written("suite.yaml", data) as path,
+        refusals(SettingsError, naming="suite.yaml"),
+    ):
         asked = read_suite(path, read_shipped(), Settings(suites=(path,), gpu="h100"))
-        require(asked.keys() <= known and asked, "a suite of what is not known, or of nothing")
-        require(all(1 <= runs.runs <= 1000 for runs in asked.values()), "a number of runs that is none")
+        require(
+            asked.keys() <= known and asked,
+            "a suite of what is not known, or of nothing",
+        )
+        require(
+            all(1 <= runs.runs <= 1000 for runs in asked.values()),
+            "a number of runs that is none",
+        )
 
 
 BASELINE_BYTES = 4000
 
 
 def baseline_seeds() -> list[bytes]:
-    """Return the beginnings of the documented baselines, cut after a whole block, and a whole small file."""
-    texts = [path.read_bytes() for path in find_baseline_files(list_shipped_baselines())]
-    return [min(texts, key=len), *(text[: text.find(b"\n", BASELINE_BYTES) + 1] for text in texts)]
+    """Return the beginnings of the documented baselines, cut after a whole block, and a
+    whole small file."""
+    texts = [
+        path.read_bytes() for path in find_baseline_files(list_shipped_baselines())
+    ]
+    return [
+        min(texts, key=len),
+        *(text[: text.find(b"\n", BASELINE_BYTES) + 1] for text in texts),
+    ]
 
 
 def check_baseline(data: bytes) -> None:
-    """A baseline file is read and linted, or a BaselineError says where it stands and what is wrong."""
+    """A baseline file is read and linted, or a BaselineError says where it stands and
+    what is wrong."""
     with written("any.yaml", data) as path, refusals(BaselineError, naming="any.yaml"):
         require_types(read_recipe(path), Recipe)
         require_printable(format_lint_page([lint_file(read_file(path))], 79), "a page")
@@ -264,7 +344,11 @@ def check_baseline(data: bytes) -> None:
 def read_grok() -> tuple[Baseline, ...]:
     """Return some configurations of one file."""
     every = (baseline for recipe in read_shipped() for baseline in recipe.baselines)
-    return tuple(baseline for baseline in every if baseline.key.id.startswith("grok1_314b-25.05-gb200"))
+    return tuple(
+        baseline
+        for baseline in every
+        if baseline.key.id.startswith("grok1_314b-25.05-gb200")
+    )
 
 
 RECORDING = Recording(
@@ -284,20 +368,26 @@ def recorded_seeds() -> list[bytes]:
     texts = []
     for recorded in ([first], [first, second]):
         with empty_folder() as folder:
-            (written,) = write_recorded(folder, [(baseline, RECORDING) for baseline in recorded])
+            (written,) = write_recorded(
+                folder, [(baseline, RECORDING) for baseline in recorded]
+            )
             texts.append(written[0].read_bytes())
     return texts
 
 
 def check_recorded(data: bytes) -> None:
-    """To a file of recorded baselines one is added and no other is lost, or it is refused and stays as it is."""
+    """To a file of recorded baselines one is added and no other is lost, or it is
+    refused and stays as it is."""
     added = read_grok()[2]
     with empty_folder() as folder:
         path = folder / added.key.recipe / f"{added.key.release}.yaml"
         path.parent.mkdir()
         path.write_bytes(data)
         try:
-            before = {baseline.key: baseline.step_seconds for baseline in read_recipe(path).baselines}
+            before = {
+                baseline.key: baseline.step_seconds
+                for baseline in read_recipe(path).baselines
+            }
         except BaselineError:
             before = {}
         try:
@@ -306,11 +396,17 @@ def check_recorded(data: bytes) -> None:
             require(path.name in str(error), "a refusal without the file")
             require(path.read_bytes() == data, "a file that is refused and changed")
             return
-        after = {baseline.key: baseline.step_seconds for baseline in read_recipe(path).baselines}
-        require(after == before | {added.key: RECORDING.trimmed_mean_seconds}, "a recorded baseline that is lost")
+        after = {
+            baseline.key: baseline.step_seconds
+            for baseline in read_recipe(path).baselines
+        }
+        require(
+            after == before | {added.key: RECORDING.trimmed_mean_seconds},
+            "a recorded baseline that is lost",
+        )
 
 
-# --- tables -----------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------
 
 TABLES = """\
 # Llama 3.1 8b on H100
@@ -334,36 +430,56 @@ TURNED = """\
 |---|---|---|
 | Step time (s) | 9.33 | 9.36 |
 """
-HTML = (
-    "# Grok1 314b H100\n<table><tr><th>GPUs</th><th>Step time (s)</th></tr>\n<tr><td>8</td><td>9.3</td></tr></table>\n"
-)
+HTML = "# Grok1 314b H100\n<table><tr><th>GPUs</th><th>Step time (s)</th></tr>\n<tr><td>8</td><td>9.3</td></tr></table>\n"
 
 
 DOCUMENTS = (TABLES, TURNED, HTML)
 
 
 def check_document(data: bytes) -> None:
-    """Of a document drafts are made and told, or it is refused by its name; a draft is a baseline file, or says what
-    is missing in it."""
+    """Of a document drafts are made and told, or it is refused by its name; a draft is
+    a baseline file, or says what is missing in it."""
     with written("README.md", data) as path:
         call("baselines", "import", path, "--release=25.04", naming="README.md")
         with refusals(BaselineError, naming=""):
-            imported = draft(data.decode("utf-8", "replace"), "25.04", size="8b", gpu="h100", dtype="bf16")
+            imported = draft(
+                data.decode("utf-8", "replace"),
+                "25.04",
+                size="8b",
+                gpu="h100",
+                dtype="bf16",
+            )
             drafts = path.with_name("drafts")
             files = write_drafts(imported, drafts, force=False)
             require_printable("\n".join(format_report(imported, files)), "a report")
-            require({file.path for file in files} == set(drafts.glob("*/*.yaml")), "a draft elsewhere")
+            require(
+                {file.path for file in files} == set(drafts.glob("*/*.yaml")),
+                "a draft elsewhere",
+            )
             for made, file in zip(imported.drafts, files, strict=True):
                 try:
                     require_types(read_recipe(file.path), Recipe)
                 except BaselineError as error:
-                    require(made.fill_in, f"a draft without a gap that cannot be read: {error}")
+                    require(
+                        made.fill_in,
+                        f"a draft without a gap that cannot be read: {error}",
+                    )
 
 
-# --- options ----------------------------------------------------------------------------------------------------
+# --- options --------------------------------------------------------------------------
 
 VALUES = (
-    *("2%", "step_time_seconds=3%,mfu=2%", "2025-11-20", "36h", "5d", "all", "grok1*", "required.txt", "suite.yaml"),
+    *(
+        "2%",
+        "step_time_seconds=3%,mfu=2%",
+        "2025-11-20",
+        "36h",
+        "5d",
+        "all",
+        "grok1*",
+        "required.txt",
+        "suite.yaml",
+    ),
     *(
         "fail",
         "warn",
@@ -379,21 +495,38 @@ VALUES = (
         "3",
         "0.5",
     ),
-    *("sqlite:///h.db", "postgresql://u:p@h/d", "grok1=recipes", "n[1-3]", "1", "0", "-1", "nsys:ranks=0,steps=20-25"),
+    *(
+        "sqlite:///h.db",
+        "postgresql://u:p@h/d",
+        "grok1=recipes",
+        "n[1-3]",
+        "1",
+        "0",
+        "-1",
+        "nsys:ranks=0,steps=20-25",
+    ),
 )
 INI = re.compile(r"llmb_[a-z_]+")
 
 
 def option_seeds() -> list[bytes]:
-    """Return options with values, one a line, those of the ini file behind their key."""
-    lines = [f"{option.flag}={value}" for option in TYPED_OPTIONS for value in (option.default or "1", VALUES[0])]
+    """Return options with values, one a line, those of the ini file behind their
+    key."""
+    lines = [
+        f"{option.flag}={value}"
+        for option in TYPED_OPTIONS
+        for value in (option.default or "1", VALUES[0])
+    ]
     groups = [lines[begin : begin + 3] for begin in range(0, len(lines), 3)]
-    ini = [f"{option.dest} = {option.default or '1'}" for option in OPTIONS if option.ini]
+    ini = [
+        f"{option.dest} = {option.default or '1'}" for option in OPTIONS if option.ini
+    ]
     return ["\n".join(group).encode() for group in [*groups, *([line] for line in ini)]]
 
 
 def check_option(data: bytes) -> None:
-    """Values of options become settings, or the option that is wrong is named; a file that one names is any file."""
+    """Values of options become settings, or the option that is wrong is named; a file
+    that one names is any file."""
     typed: dict[str, object] = {}
     ini: dict[str, object] = {}
     by_name = {option.flag: option for option in TYPED_OPTIONS} | {
@@ -405,7 +538,9 @@ def check_option(data: bytes) -> None:
         option = by_name.get(name.strip())
         if option is not None and "\0" not in value:
             layer = ini if INI.fullmatch(name.strip()) else typed
-            whole: object = [*layer.get(option.dest, []), value] if option.repeats else value  # type: ignore[misc]
+            whole: object = (
+                [*layer.get(option.dest, []), value] if option.repeats else value  # type: ignore[misc]
+            )
             layer[option.dest] = True if option.is_flag else whole
     with empty_folder() as folder:
         (folder / "logs").mkdir()
@@ -415,9 +550,16 @@ def check_option(data: bytes) -> None:
             values = OptionValues(typed, ini)
             launch = resolve_launch(values, folder)
             require_types(launch, LaunchSettings | None)
-            settings = resolve(values, folder, LaunchRequest(launch.launcher, launch.cluster) if launch else None)
+            settings = resolve(
+                values,
+                folder,
+                LaunchRequest(launch.launcher, launch.cluster) if launch else None,
+            )
             require_types(settings, Settings)
-            require(all(0 < limit.factor < 10 for limit in settings.tolerances), "a tolerance of any size")
+            require(
+                all(0 < limit.factor < 10 for limit in settings.tolerances),
+                "a tolerance of any size",
+            )
             require_types(settings.require, tuple[str, ...])
 
 

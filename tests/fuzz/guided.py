@@ -1,4 +1,5 @@
-"""The driver that is guided by coverage: libFuzzer, by way of atheris, each target in a process of its own."""
+"""The driver that is guided by coverage: libFuzzer, by way of atheris, each target in a
+process of its own."""
 
 from __future__ import annotations
 
@@ -17,13 +18,20 @@ GRACE_SECONDS = 120
 
 
 def dictionary(words: Sequence[bytes]) -> str:
-    """Return words in the form that libFuzzer reads: one in quotes on each line, strange bytes as hexadecimal."""
+    """Return words in the form that libFuzzer reads: one in quotes on each line,
+    strange bytes as hexadecimal."""
     plain = set(range(32, 127)) - set(b'"\\')
-    texts = ("".join(chr(sign) if sign in plain else f"\\x{sign:02x}" for sign in word) for word in words if word)
+    texts = (
+        "".join(chr(sign) if sign in plain else f"\\x{sign:02x}" for sign in word)
+        for word in words
+        if word
+    )
     return "".join(f'"{text}"\n' for text in texts)
 
 
-def list_options(work: Path, keep: Path, corpus: Path, seconds: int, longest: int) -> list[str]:
+def list_options(
+    work: Path, keep: Path, corpus: Path, seconds: int, longest: int
+) -> list[str]:
     """Return the options of libFuzzer for one run."""
     return [
         f"-max_total_time={seconds}",
@@ -41,13 +49,17 @@ def list_options(work: Path, keep: Path, corpus: Path, seconds: int, longest: in
 def summary(target: str, output: str, kept: Sequence[Path]) -> str:
     """Return what a run came to in one line."""
     stats = dict(re.findall(r"stat::(\w+):\s+(\d+)", output))
-    tried, peak = stats.get("number_of_executed_units", "?"), stats.get("peak_rss_mb", "?")
+    tried, peak = (
+        stats.get("number_of_executed_units", "?"),
+        stats.get("peak_rss_mb", "?"),
+    )
     found = ", ".join(str(path) for path in kept) or "none"
     return f"{target}: {tried} inputs tried, peak memory {peak} MiB, {len(kept)} findings: {found}"
 
 
 def run_outside(name: str, seconds: int, keep: Path, corpus: Path | None) -> int:
-    """Fuzz a target in a process of its own, which a finding ends, and say what it came to; 1 with findings."""
+    """Fuzz a target in a process of its own, which a finding ends, and say what it came
+    to; 1 with findings."""
     from fuzz.targets import TARGETS
 
     target, before = TARGETS[name], set(keep.iterdir())
@@ -59,9 +71,17 @@ def run_outside(name: str, seconds: int, keep: Path, corpus: Path | None) -> int
         (work / "words.txt").write_text(dictionary(target.words), encoding="ascii")
         learned = corpus / name if corpus else work / "corpus"
         learned.mkdir(parents=True, exist_ok=True)
-        options = list_options(work, keep, learned, seconds, max(map(len, target.seeds)))
+        options = list_options(
+            work, keep, learned, seconds, max(map(len, target.seeds))
+        )
         done = subprocess.run(
-            [sys.executable, str(Path(__file__).with_name("run.py")), name, "--inside", *options],
+            [
+                sys.executable,
+                str(Path(__file__).with_name("run.py")),
+                name,
+                "--inside",
+                *options,
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

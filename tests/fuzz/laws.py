@@ -1,4 +1,5 @@
-"""What every target holds to: errors of this project alone, that say where; records that are what their types say."""
+"""What every target holds to: errors of this project alone, that say where; records
+that are what their types say."""
 
 from __future__ import annotations
 
@@ -37,22 +38,32 @@ def refusals(*errors: type[LlmbenchError], naming: str) -> Iterator[None]:
         yield
     except errors as error:
         require(naming in str(error), "a message that does not name the file")
-        if not isinstance(error, SettingsError | LaunchError):  # those are made printable where they are told
+        if not isinstance(
+            error, SettingsError | LaunchError
+        ):  # those are made printable where they are told
             require_printable(str(error), "a message")
 
 
 def require_printable(text: str, what: str) -> None:
-    """Raise Finding for a text that moves the cursor of a terminal, or cannot be written at all."""
-    require(all(line.isprintable() for line in text.split("\n")), f"{what} that cannot be printed")
+    """Raise Finding for a text that moves the cursor of a terminal, or cannot be
+    written at all."""
+    require(
+        all(line.isprintable() for line in text.split("\n")),
+        f"{what} that cannot be printed",
+    )
 
 
 def call(*arguments: object, naming: str) -> str:
-    """Run `llmbench` and return what it printed, empty where it refused its input in words that name the file."""
+    """Run `llmbench` and return what it printed, empty where it refused its input in
+    words that name the file."""
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main([str(argument) for argument in arguments])
     if code == 2:
-        require(err.getvalue().startswith("llmbench: ") and naming in err.getvalue(), "a refusal without the file")
+        require(
+            err.getvalue().startswith("llmbench: ") and naming in err.getvalue(),
+            "a refusal without the file",
+        )
         require_printable(err.getvalue(), "a refusal")
         return ""
     require(code in (0, 1), f"exit code {code}")
@@ -60,7 +71,7 @@ def call(*arguments: object, naming: str) -> str:
     return out.getvalue()
 
 
-# --- files -------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------
 
 
 MEMORY = "/dev/shm"  # noqa: S108 (folders of unknown names)
@@ -68,7 +79,8 @@ MEMORY = "/dev/shm"  # noqa: S108 (folders of unknown names)
 
 @cache
 def find_home() -> Path:
-    """Return a folder of this process, in memory where there is one: a database waits for a disk again and again."""
+    """Return a folder of this process, in memory where there is one: a database waits
+    for a disk again and again."""
     here = tempfile.tempdir or (MEMORY if os.access(MEMORY, os.W_OK) else None)
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=here))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -77,7 +89,8 @@ def find_home() -> Path:
 
 @contextmanager
 def empty_folder() -> Iterator[Path]:
-    """Give a folder, always the same and always empty: what is kept by path is made once."""
+    """Give a folder, always the same and always empty: what is kept by path is made
+    once."""
     folder = find_home() / "any"
     folder.mkdir()
     try:
@@ -96,8 +109,13 @@ def written(name: str, data: bytes) -> Iterator[Path]:
 
 
 def make_path(folder: Path, name: bytes) -> Path | None:
-    """Make the folder that a path of any bytes names; None if it leads elsewhere or cannot exist."""
-    parts = [part for part in name.split(b"/") if part not in (b"", b".", b"..") and b"\0" not in part][:12]
+    """Make the folder that a path of any bytes names; None if it leads elsewhere or
+    cannot exist."""
+    parts = [
+        part
+        for part in name.split(b"/")
+        if part not in (b"", b".", b"..") and b"\0" not in part
+    ][:12]
     if not parts or any(len(part) > 255 for part in parts):
         return None
     path = folder.joinpath(*(part.decode("utf-8", "surrogateescape") for part in parts))
@@ -109,7 +127,7 @@ def make_path(folder: Path, name: bytes) -> Path | None:
     return None if path.is_dir() else path
 
 
-# --- types -------------------------------------------------------------------------------------------------
+# --- types ----------------------------------------------------------------------------
 
 
 def require_types(value: object, hint: Any) -> None:
@@ -119,24 +137,41 @@ def require_types(value: object, hint: Any) -> None:
 
 
 def find_misfit(value: object, hint: Any, place: str = "") -> str:
-    """Return where a value is not what a type says, and of which type it is; empty where all of it is."""
+    """Return where a value is not what a type says, and of which type it is; empty
+    where all of it is."""
     hint = getattr(hint, "__supertype__", hint)
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return "" if not all(find_misfit(value, part, place) for part in parts) else _tell(value, place)
+        return (
+            ""
+            if not all(find_misfit(value, part, place) for part in parts)
+            else _tell(value, place)
+        )
     if origin is Literal:
         return "" if value in parts else _tell(value, place)
     if hint in _PLAIN:
         return "" if type(value) in _PLAIN[hint] else _tell(value, place)
     kind = origin or hint
     if not isinstance(kind, type) or issubclass(kind, Enum) or kind is Callable:  # type: ignore[comparison-overlap]
-        return "" if not isinstance(kind, type) or isinstance(value, kind) else _tell(value, place)
+        return (
+            ""
+            if not isinstance(kind, type) or isinstance(value, kind)
+            else _tell(value, place)
+        )
     if not isinstance(value, kind):
         return _tell(value, place)
-    return next((problem for problem in _find_inside(value, parts, place) if problem), "")
+    return next(
+        (problem for problem in _find_inside(value, parts, place) if problem), ""
+    )
 
 
-_PLAIN: dict[Any, tuple[type, ...]] = {int: (int,), float: (float, int), str: (str,), bool: (bool,), None: (NoneType,)}
+_PLAIN: dict[Any, tuple[type, ...]] = {
+    int: (int,),
+    float: (float, int),
+    str: (str,),
+    bool: (bool,),
+    None: (NoneType,),
+}
 
 
 def _tell(value: object, place: str) -> str:
@@ -147,27 +182,38 @@ def _find_inside(value: object, parts: tuple[Any, ...], place: str) -> Iterator[
     if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
         kind: Any = type(value)
         for name, hint in _list_fields(kind).items():
-            yield find_misfit(getattr(value, name), hint, f"{type(value).__name__}.{name}")
+            yield find_misfit(
+                getattr(value, name), hint, f"{type(value).__name__}.{name}"
+            )
     elif isinstance(value, tuple) and parts:
         same = len(parts) == 2 and parts[1] is ...
         if not same and len(parts) != len(value):
             yield f"{place} has {len(value)} parts"
         hints = [parts[0]] * len(value) if same else parts
-        yield from (find_misfit(part, hint, place) for part, hint in zip(value, hints, strict=False))
+        yield from (
+            find_misfit(part, hint, place)
+            for part, hint in zip(value, hints, strict=False)
+        )
     elif isinstance(value, Mapping) and len(parts) == 2:
         yield from (
-            find_misfit(name, parts[0], place) or find_misfit(part, parts[1], place) for name, part in value.items()
+            find_misfit(name, parts[0], place) or find_misfit(part, parts[1], place)
+            for name, part in value.items()
         )
-    elif isinstance(value, Collection) and len(parts) == 1 and not isinstance(value, str):
+    elif (
+        isinstance(value, Collection) and len(parts) == 1 and not isinstance(value, str)
+    ):
         yield from (find_misfit(part, parts[0], place) for part in value)
 
 
 @cache
 def _list_fields(kind: Any) -> Mapping[str, Any]:
-    """Return the types of the fields of a record; none where some are only known to type checkers."""
+    """Return the types of the fields of a record; none where some are only known to
+    type checkers."""
     try:
         hints = get_type_hints(kind)
     except NameError:
         return {}
-    names = getattr(kind, "_fields", None) or [field.name for field in dataclasses.fields(kind)]
+    names = getattr(kind, "_fields", None) or [
+        field.name for field in dataclasses.fields(kind)
+    ]
     return {name: hints[name] for name in names}

@@ -1,4 +1,5 @@
-"""What fuzzing of logs starts from: small ones that our own generator writes, and the words that readers look for."""
+"""What fuzzing of logs starts from: small ones that our own generator writes, and the
+words that readers look for."""
 
 from __future__ import annotations
 
@@ -12,7 +13,11 @@ from generator.plan import Plan
 from generator.runs import own_job
 from support.log_strategies import FRAMEWORKS, write
 
-from pytest_llmbench.baseline.read import find_baseline_files, list_shipped_baselines, read_recipe
+from pytest_llmbench.baseline.read import (
+    find_baseline_files,
+    list_shipped_baselines,
+    read_recipe,
+)
 from pytest_llmbench.logs.collect import STEP_MARKERS
 from pytest_llmbench.logs.dialect_table import DIALECTS
 from pytest_llmbench.logs.endings import MARKERS as ENDING_MARKERS
@@ -36,8 +41,12 @@ SHIPPED_LINES = (
 
 @cache
 def logs() -> list[bytes]:
-    """Return a log of each framework, one of two ranks and restarts, and one with all that stands around steps."""
-    simple = [write(how, first=1, lengths=(4,), prefixes=("",), starts=False, seed=3) for how in FRAMEWORKS.values()]
+    """Return a log of each framework, one of two ranks and restarts, and one with all
+    that stands around steps."""
+    simple = [
+        write(how, first=1, lengths=(4,), prefixes=("",), starts=False, seed=3)
+        for how in FRAMEWORKS.values()
+    ]
     ranks = [write(how, first=1, lengths=(4, 5), prefixes=how.prefixes[-1], starts=True, seed=4)
              for how in FRAMEWORKS.values()]  # fmt: skip
     around = [
@@ -51,24 +60,50 @@ def logs() -> list[bytes]:
         "0: Traceback (most recent call last):\n0:   File 'a.py', line 1\n0: ValueError: no",
     ]
     shipped = "\n".join([*SHIPPED_LINES, lines.trainer_record(3, 4, 30.0, 2.5), ""])
-    return [*(each.data for each in simple + ranks), "\n".join([*around, ""]).encode(), shipped.encode()]
+    return [
+        *(each.data for each in simple + ranks),
+        "\n".join([*around, ""]).encode(),
+        shipped.encode(),
+    ]
 
 
 @cache
 def records() -> list[bytes]:
     """Return metadata as launchers write it."""
-    recipes = [read_recipe(path) for path in find_baseline_files(list_shipped_baselines())]
-    plans = (Plan(recipe.baselines[0], **own_job(recipe.baselines[0])) for recipe in recipes)
-    return [metadata_text(plan).encode() for plan in plans if plan.layout_name in LAUNCHERS]
+    recipes = [
+        read_recipe(path) for path in find_baseline_files(list_shipped_baselines())
+    ]
+    plans = (
+        Plan(recipe.baselines[0], **own_job(recipe.baselines[0])) for recipe in recipes
+    )
+    return [
+        metadata_text(plan).encode() for plan in plans if plan.layout_name in LAUNCHERS
+    ]
 
 
 def list_words() -> list[bytes]:
     """Return what the readers of logs look for."""
-    marks = [mark for dialect in DIALECTS.values() for mark in (*dialect.starts, *dialect.ends)]
-    return list(dict.fromkeys([*STEP_MARKERS, *marks, *ENDING_MARKERS, *TRACE.markers, *_list_fields()]))
+    marks = [
+        mark
+        for dialect in DIALECTS.values()
+        for mark in (*dialect.starts, *dialect.ends)
+    ]
+    return list(
+        dict.fromkeys(
+            [*STEP_MARKERS, *marks, *ENDING_MARKERS, *TRACE.markers, *_list_fields()]
+        )
+    )
 
 
 def _list_fields() -> list[bytes]:
-    """Return the names of fields and the signs around them, from the logs themselves."""
+    """Return the names of fields and the signs around them, from the logs
+    themselves."""
     text = b"".join(logs())
-    return sorted({match[0] for match in re.finditer(rb"[A-Za-z_][A-Za-z_/ ]{2,30} ?[:=] ?| \| |\]|\r|e\+", text)})
+    return sorted(
+        {
+            match[0]
+            for match in re.finditer(
+                rb"[A-Za-z_][A-Za-z_/ ]{2,30} ?[:=] ?| \| |\]|\r|e\+", text
+            )
+        }
+    )

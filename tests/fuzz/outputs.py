@@ -1,4 +1,5 @@
-"""Targets of what other programs say: Slurm's commands, what submits jobs, and this machine's GPUs."""
+"""Targets of what other programs say: Slurm's commands, what submits jobs, and this
+machine's GPUs."""
 
 from __future__ import annotations
 
@@ -6,7 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from fuzz.laws import empty_folder, refusals, require, require_printable, require_types, written
+from fuzz.laws import (
+    empty_folder,
+    refusals,
+    require,
+    require_printable,
+    require_types,
+    written,
+)
 from support import job_specs
 from support.planned import planned
 
@@ -15,7 +23,10 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, JobStatus
 from pytest_llmbench.launch.jobs import journal_file as database
 from pytest_llmbench.launch.jobs import process
-from pytest_llmbench.launch.plan.cluster_file import describe_machine, format_cluster_file
+from pytest_llmbench.launch.plan.cluster_file import (
+    describe_machine,
+    format_cluster_file,
+)
 from pytest_llmbench.launch.schedulers import submission
 from pytest_llmbench.launch.schedulers.slurm import launcher_output, slurm_checks
 from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
@@ -29,7 +40,16 @@ from pytest_llmbench.launch.schedulers.slurm.statuses import (
     parse_duration,
 )
 
-PROGRAMS = ("sacct", "squeue", "sinfo", "scontrol", "sacctmgr", "scancel", "id", "nvidia-smi")
+PROGRAMS = (
+    "sacct",
+    "squeue",
+    "sinfo",
+    "scontrol",
+    "sacctmgr",
+    "scancel",
+    "id",
+    "nvidia-smi",
+)
 SUBMITTED = datetime(2026, 11, 21, 5, 54, 27, tzinfo=UTC)
 JOBS = dict.fromkeys(map(str, range(1, 20)), SUBMITTED)
 PARTED = b"\n--- "
@@ -59,7 +79,9 @@ SCONTROL = "Configuration data as of 2026\nAccountingStorageEnforce = associatio
 
 
 def _join(outputs: Mapping[str, tuple[int, str]]) -> bytes:
-    parts = (f"{name} {code}\n{text}".encode() for name, (code, text) in outputs.items())
+    parts = (
+        f"{name} {code}\n{text}".encode() for name, (code, text) in outputs.items()
+    )
     return PARTED + PARTED.join(parts)
 
 
@@ -70,26 +92,53 @@ def _part(data: bytes) -> dict[str, CommandOutput]:
         match = re.match(rb"([a-z-]+) (\d{1,3})\n", part)
         if match and match[1].decode() in PROGRAMS:
             text = part[match.end() :].decode("utf-8", "replace")
-            outputs[match[1].decode()] = CommandOutput(int(match[2]), text, "" if match[2] == b"0" else text)
+            outputs[match[1].decode()] = CommandOutput(
+                int(match[2]), text, "" if match[2] == b"0" else text
+            )
     return outputs
 
 
 def slurm_seeds() -> list[bytes]:
-    """Return what the commands of a cluster say, of one that is away, and of one without accounting."""
-    good = {"sacct": (0, SACCT), "squeue": (0, SQUEUE), "sinfo": (0, SINFO), "scontrol": (0, SCONTROL)}
-    good |= {"sacctmgr": (0, "coreai\n"), "id": (0, "me\n"), "scancel": (0, ""), "nvidia-smi": (0, "NVIDIA H100\n" * 8)}
-    away = dict.fromkeys(good, (1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n"))
+    """Return what the commands of a cluster say, of one that is away, and of one
+    without accounting."""
+    good = {
+        "sacct": (0, SACCT),
+        "squeue": (0, SQUEUE),
+        "sinfo": (0, SINFO),
+        "scontrol": (0, SCONTROL),
+    }
+    good |= {
+        "sacctmgr": (0, "coreai\n"),
+        "id": (0, "me\n"),
+        "scancel": (0, ""),
+        "nvidia-smi": (0, "NVIDIA H100\n" * 8),
+    }
+    away = dict.fromkeys(
+        good,
+        (
+            1,
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
+        ),
+    )
     alone = {**good, "sacct": (1, "Slurm accounting storage is disabled\n")}
     return [_join(outputs) for outputs in (good, away, alone)]
 
 
 def check_slurm(data: bytes) -> None:
-    """Whatever the commands say, a job's status is one that can be told and kept, or Slurm does not answer."""
+    """Whatever the commands say, a job's status is one that can be told and kept, or
+    Slurm does not answer."""
     outputs = _part(data)
 
-    def run(arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None) -> CommandOutput:
+    def run(
+        arguments: Sequence[str],
+        *,
+        timeout: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> CommandOutput:
         require(timeout > 0, "a command without a limit")
-        return outputs.get(arguments[0], CommandOutput(127, "", f"{arguments[0]}: No such file"))
+        return outputs.get(
+            arguments[0], CommandOutput(127, "", f"{arguments[0]}: No such file")
+        )
 
     slurm = Slurm(run, {})
     with refusals(LaunchError, naming=""):
@@ -111,16 +160,30 @@ def check_slurm(data: bytes) -> None:
 
 def _check_status(status: JobStatus) -> None:
     require_types(status, JobStatus)
-    require(database.decode_status(database.encode_status(status)) == status, "a status that is not kept")
-    for text in (explain_end(status).text, explain_stuck(status), explain_unavailable(status)):
+    require(
+        database.decode_status(database.encode_status(status)) == status,
+        "a status that is not kept",
+    )
+    for text in (
+        explain_end(status).text,
+        explain_stuck(status),
+        explain_unavailable(status),
+    ):
         require_types(text, str)
 
 
-HOSTS = ("n[1-2,007-012],m3", "gpu:h100:8(S:0-1),nvme:1,gpu:2", "7-00:00:00", "rack[1-3]node[01-16]", "(null)")
+HOSTS = (
+    "n[1-2,007-012],m3",
+    "gpu:h100:8(S:0-1),nvme:1,gpu:2",
+    "7-00:00:00",
+    "rack[1-3]node[01-16]",
+    "(null)",
+)
 
 
 def check_hosts(data: bytes) -> None:
-    """Slurm's short forms are taken apart, or stay as they are; no list grows beyond what a cluster has."""
+    """Slurm's short forms are taken apart, or stay as they are; no list grows beyond
+    what a cluster has."""
     text = data.decode("utf-8", "replace")
     require_types(expand_hosts(text), tuple[str, ...])
     require_types(list_gpus(text), list[tuple[str, int]])
@@ -170,7 +233,8 @@ SUBMISSIONS = (
 
 
 def check_submission(data: bytes) -> None:
-    """Of what a submission prints one number is followed, or it is told why none is, in words that print."""
+    """Of what a submission prints one number is followed, or it is told why none is, in
+    words that print."""
     text = data.decode("utf-8", "replace")
     readers = (*launcher_output.READERS.values(), launcher_output.read_answers)
     with written("submit.out", data) as output:
@@ -178,12 +242,26 @@ def check_submission(data: bytes) -> None:
         for read in readers:
             with refusals(LaunchError, naming=""):
                 chosen = launcher_output.require_single(read(text), job, output)
-                require(chosen is None or chosen.job_id.encode().isdigit(), "an id that is none")
+                require(
+                    chosen is None or chosen.job_id.encode().isdigit(),
+                    "an id that is none",
+                )
                 require_types(chosen, submission.Submission | None)
         require_printable(
-            submission.describe_refusal(job, 1, text, output, launcher_output.find_remedy(text)), "a refusal"
+            submission.describe_refusal(
+                job, 1, text, output, launcher_output.find_remedy(text)
+            ),
+            "a refusal",
         )
-        require_printable(submission.describe_doubt(job, output, "squeue", text=text), "a doubt")
+        require_printable(
+            submission.describe_doubt(job, output, "squeue", text=text), "a doubt"
+        )
         code = process.read_exit_code(output)
-        require(code in (None, process.NEVER_RAN) or 0 <= code <= 999, "an exit code that is none")
-        require(not re.search(r"\x1b\[[0-9;]*m", submission.remove_colours(text)), "a colour that stays")
+        require(
+            code in (None, process.NEVER_RAN) or 0 <= code <= 999,
+            "an exit code that is none",
+        )
+        require(
+            not re.search(r"\x1b\[[0-9;]*m", submission.remove_colours(text)),
+            "a colour that stays",
+        )

@@ -1,4 +1,5 @@
-"""The driver that needs nothing: inputs by number, so that each is made again, in processes that may hang or die."""
+"""The driver that needs nothing: inputs by number, so that each is made again, in
+processes that may hang or die."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from fuzz.targets import ROOT, TARGETS, Target
 LONGEST_SECONDS = 10.0
 MEMORY_KIB = 2 << 20
 STUCK_SECONDS = 120.0
-"""An input that takes so long without using the processor waits for something that never comes."""
+"""An input that takes so long without using the processor waits for something that
+never comes."""
 
 POLL_SECONDS = 0.2
 LEAST_SECONDS = 2.0
@@ -107,19 +109,28 @@ def make_input(target: Target, seed: int, number: int) -> bytes:
     """Return the input of a number; the seeds themselves are the first ones."""
     if number < len(target.seeds):
         return target.seeds[number]
-    return mutate(target.seeds, target.words, target.shape, Random(f"{seed}:{target.name}:{number}"))
+    return mutate(
+        target.seeds,
+        target.words,
+        target.shape,
+        Random(f"{seed}:{target.name}:{number}"),
+    )
 
 
-# --- one process ---------------------------------------------------------------------------------------------------
+# --- one process ----------------------------------------------------------------------
 
 
-def work(share: Share, seed: int, deadline: float, keep: Path, memory: mmap.mmap) -> None:
+def work(
+    share: Share, seed: int, deadline: float, keep: Path, memory: mmap.mmap
+) -> None:
     """Try the inputs of a share, until a deadline of the monotonic clock."""
     target = share.target
     quiet = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(quiet, descriptor)
-    resource.setrlimit(resource.RLIMIT_DATA, (2 * MEMORY_KIB << 10, 2 * MEMORY_KIB << 10))
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (2 * MEMORY_KIB << 10, 2 * MEMORY_KIB << 10)
+    )
     board = Board(first_kib=_measure_peak())
     started = time.monotonic()
     for number in range(share.begin, share.end):
@@ -141,7 +152,9 @@ def work(share: Share, seed: int, deadline: float, keep: Path, memory: mmap.mmap
         board.seconds = time.monotonic() - started
         board.write(memory)
         if board.peak_kib > MEMORY_KIB:
-            keep_finding(keep, target.name, data, Finding("more memory than is allowed"))
+            keep_finding(
+                keep, target.name, data, Finding("more memory than is allowed")
+            )
             break
 
 
@@ -151,17 +164,29 @@ def _measure_peak() -> int:
 
 def keep_finding(keep: Path, name: str, data: bytes, error: BaseException) -> None:
     """Keep the smallest input for each place that raises, with what it says."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if str(ROOT) in frame.filename]
-    where = f"{Path(frames[-1].filename).stem}-{frames[-1].lineno}" if frames else "driver"
-    key = hashlib.sha256(str(error).encode("utf-8", "replace")).hexdigest()[:4] if isinstance(error, Finding) else ""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if str(ROOT) in frame.filename
+    ]
+    where = (
+        f"{Path(frames[-1].filename).stem}-{frames[-1].lineno}" if frames else "driver"
+    )
+    key = (
+        hashlib.sha256(str(error).encode("utf-8", "replace")).hexdigest()[:4]
+        if isinstance(error, Finding)
+        else ""
+    )
     path = keep / f"{name}-{type(error).__name__}-{where}{key and f'-{key}'}.bin"
     if path.exists() and path.stat().st_size <= len(data):
         return
     path.write_bytes(data)
-    path.with_suffix(".txt").write_text("".join(traceback.format_exception(error)), "utf-8", "backslashreplace")
+    path.with_suffix(".txt").write_text(
+        "".join(traceback.format_exception(error)), "utf-8", "backslashreplace"
+    )
 
 
-# --- all of them -----------------------------------------------------------------------------------------------------
+# --- all of them ----------------------------------------------------------------------
 
 
 class Runner:
@@ -174,13 +199,19 @@ class Runner:
         self._next = dict.fromkeys(self.tallies, 0)
 
     def run(self, inputs: int, seconds: float | None) -> None:
-        """Try so many inputs of all targets together, in at most this time; fast ones take over from slow ones."""
+        """Try so many inputs of all targets together, in at most this time; fast ones
+        take over from slow ones."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        while (left := inputs - sum(tally.tried for tally in self.tallies.values())) > 0:
+        while (
+            left := inputs - sum(tally.tried for tally in self.tallies.values())
+        ) > 0:
             room = float("inf") if deadline is None else deadline - time.monotonic()
             if room < LEAST_SECONDS:
                 break
-            each, time_of_each = -(-left // len(self.targets)), room * self.jobs / len(self.targets)
+            each, time_of_each = (
+                -(-left // len(self.targets)),
+                room * self.jobs / len(self.targets),
+            )
             shares = [Share(target, self._next[target.name], self._next[target.name] + each, time_of_each)
                       for target in self.targets]  # fmt: skip
             self._run_shares(shares)
@@ -195,12 +226,19 @@ class Runner:
             running = [each for each in running if next(each, self) is not self]
 
     def _follow(self, share: Share) -> Iterator[None]:
-        """Start processes until the share is tried; yield while one works, and end one that hangs."""
+        """Start processes until the share is tried; yield while one works, and end one
+        that hangs."""
         name, deadline = share.target.name, time.monotonic() + share.seconds
         begin, tally = share.begin, self.tallies[share.target.name]
         while begin < share.end and time.monotonic() < deadline:
             memory = mmap.mmap(-1, _BOARD.size)
-            arguments = (replace(share, begin=begin), self.seed, deadline, self.keep, memory)
+            arguments = (
+                replace(share, begin=begin),
+                self.seed,
+                deadline,
+                self.keep,
+                memory,
+            )
             worker = get_context("fork").Process(target=work, args=arguments)
             worker.start()
             while worker.is_alive():
@@ -209,16 +247,24 @@ class Runner:
             worker.join()
             board = Board.read(memory)
             if board.number < begin:
-                raise RuntimeError(f"a process for {name} ended with {worker.exitcode} before its first input")
+                raise RuntimeError(
+                    f"a process for {name} ended with {worker.exitcode} before its first input"
+                )
             if board.began and worker.exitcode not in (0, -9):
                 data = make_input(share.target, self.seed, board.number)
-                keep_finding(self.keep, name, data, Finding(f"the process ended with {worker.exitcode}"))
+                keep_finding(
+                    self.keep,
+                    name,
+                    data,
+                    Finding(f"the process ended with {worker.exitcode}"),
+                )
             tally.add(board)
             begin = self._next[name] = board.number + 1
         tally.kept |= {path.name for path in self.keep.glob(f"{name}-*.bin")}
 
     def _end_hanging(self, worker: BaseProcess, board: Board, target: Target) -> None:
-        """End a process whose input takes too long: of the processor, since a machine may be busy, or at all."""
+        """End a process whose input takes too long: of the processor, since a machine
+        may be busy, or at all."""
         if not board.began or time.monotonic() - board.began < LONGEST_SECONDS:
             return
         if (
@@ -227,11 +273,17 @@ class Runner:
         ):
             worker.kill()
             data = make_input(target, self.seed, board.number)
-            keep_finding(self.keep, target.name, data, Finding(f"more than {LONGEST_SECONDS:g} s"))
+            keep_finding(
+                self.keep,
+                target.name,
+                data,
+                Finding(f"more than {LONGEST_SECONDS:g} s"),
+            )
 
 
 def _measure_processor(pid: int | None) -> float:
-    """Return the seconds of the processor that a process has used, 0 for one that has ended."""
+    """Return the seconds of the processor that a process has used, 0 for one that has
+    ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
     except OSError:
@@ -239,14 +291,29 @@ def _measure_processor(pid: int | None) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def fuzz(names: list[str], inputs: int, seconds: float | None, *, jobs: int, seed: int, keep: Path) -> dict[str, Tally]:
+def fuzz(
+    names: list[str],
+    inputs: int,
+    seconds: float | None,
+    *,
+    jobs: int,
+    seed: int,
+    keep: Path,
+) -> dict[str, Tally]:
     """Try inputs of targets, and return what came of each; its folders are removed."""
     targets = [TARGETS[name] for name in names]
     for target in targets:
-        make_input(target, seed, len(target.seeds))  # seeds and words are made before processes part,
-        with suppress(Exception):  # and what a check imports; its findings are found there
+        make_input(
+            target, seed, len(target.seeds)
+        )  # seeds and words are made before processes part,
+        with suppress(
+            Exception
+        ):  # and what a check imports; its findings are found there
             target.check(target.seeds[1])
-    before, folder = tempfile.tempdir, tempfile.mkdtemp(prefix="fuzz-run-", dir=find_home())
+    before, folder = (
+        tempfile.tempdir,
+        tempfile.mkdtemp(prefix="fuzz-run-", dir=find_home()),
+    )
     tempfile.tempdir = folder
     find_home.cache_clear()  # each process makes its own below it
     try:

@@ -1,4 +1,5 @@
-"""Targets of what lies below --llmb-logs: logs, records of launchers, archives, names of files, text with secrets."""
+"""Targets of what lies below --llmb-logs: logs, records of launchers, archives, names
+of files, text with secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +13,16 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from fuzz.laws import Finding, empty_folder, make_path, refusals, require, require_printable, require_types, written
+from fuzz.laws import (
+    Finding,
+    empty_folder,
+    make_path,
+    refusals,
+    require,
+    require_printable,
+    require_types,
+    written,
+)
 from fuzz.log_seeds import logs, records
 from generator.bridge import COMMAND_TEXT, SCRIPT_TEXT, BridgeRun, make_configuration
 from support import event_files
@@ -44,7 +54,8 @@ def check_log(data: bytes, definitions: tuple[RegexDialect, ...] = ()) -> None:
     """No log is an error, its blocks do not matter, and what is found is consistent."""
     whole = parse_blocks([data], definitions)
     require(
-        bits(parse_blocks(cut_blocks(data), definitions)) == bits(whole), "the blocks of the log change what is read"
+        bits(parse_blocks(cut_blocks(data), definitions)) == bits(whole),
+        "the blocks of the log change what is read",
     )
     require_types(whole, ParsedLog)
     for problem in find_problems(whole):
@@ -62,11 +73,23 @@ def cut_blocks(data: bytes) -> list[bytes]:
 
 
 def check_metrics(data: bytes) -> None:
-    """A file of metrics is a LogError or a log, in whatever blocks it comes; so are its bytes as one whole record."""
+    """A file of metrics is a LogError or a log, in whatever blocks it comes; so are its
+    bytes as one whole record."""
     record = event_files.VERSION + event_files.frame(data)
-    for name, content in (("events", data), ("events", record), ("a.csv", data), ("a.jsonl", data)):
-        whole, cut = read_metrics(name, [content]), read_metrics(name, cut_blocks(content))
-        require(whole == cut, "the blocks that a file of metrics comes in change what is read")
+    for name, content in (
+        ("events", data),
+        ("events", record),
+        ("a.csv", data),
+        ("a.jsonl", data),
+    ):
+        whole, cut = (
+            read_metrics(name, [content]),
+            read_metrics(name, cut_blocks(content)),
+        )
+        require(
+            whole == cut,
+            "the blocks that a file of metrics comes in change what is read",
+        )
 
 
 def read_metrics(name: str, blocks: list[bytes]) -> object:
@@ -80,8 +103,16 @@ def metric_seeds() -> list[bytes]:
     """Return a file of each kind, and the inside of an event."""
     table = b"step,train_step_timing in s,reduced_train_loss\n0,9.5,12.0\n1,0.5,11.0\n"
     objects = b'{"step": 3, "perf/step_time_seconds": 0.5}\n{"step": 4, "perf/step_time_seconds": 0.25}\n'
-    values = event_files.scalar("iteration-time", 0.5), event_files.argument("train_iters", "5")
-    return [event_files.run([0.5, 0.25], total=3), event_files.event(3, *values)[12:-4], table, objects]
+    values = (
+        event_files.scalar("iteration-time", 0.5),
+        event_files.argument("train_iters", "5"),
+    )
+    return [
+        event_files.run([0.5, 0.25], total=3),
+        event_files.event(3, *values)[12:-4],
+        table,
+        objects,
+    ]
 
 
 def check_growing(data: bytes) -> None:
@@ -93,8 +124,14 @@ def check_growing(data: bytes) -> None:
             path.write_bytes(data[:end])
             signs, step = growing.find_signs(), growing.find_last_step()
             require_types(signs, type(signs))
-            require(step is None or (step.done > 0 and step.seconds >= 0), "a step that is none")
-        require(bits(growing.read()) == bits(parse_blocks([data])), "a growing log that says something else")
+            require(
+                step is None or (step.done > 0 and step.seconds >= 0),
+                "a step that is none",
+            )
+        require(
+            bits(growing.read()) == bits(parse_blocks([data])),
+            "a growing log that says something else",
+        )
 
 
 def check_metadata(data: bytes) -> None:
@@ -104,12 +141,20 @@ def check_metadata(data: bytes) -> None:
 
 
 def check_companions(data: bytes) -> None:
-    """What stands beside a log of Megatron-Bridge, script and configuration, says something short or nothing."""
+    """What stands beside a log of Megatron-Bridge, script and configuration, says
+    something short or nothing."""
     script, _, configuration = data.decode("utf-8", "replace").partition("\0")
     folder = Path("/runs/pretrain_llama3_70b_fp8_mx_gpus64_gb300")
-    run = RunFiles(folder.name, folder, (AttemptFiles(0, folder / "log-a_1_0.out"),), ())
-    for hint in collect_hints(run, (), Companions(script, configuration), {"26.04", "26.04.01"}):
-        require(0 < len(hint.value) <= 50 and hint.value.isprintable(), f"a {hint.field} that is none")
+    run = RunFiles(
+        folder.name, folder, (AttemptFiles(0, folder / "log-a_1_0.out"),), ()
+    )
+    for hint in collect_hints(
+        run, (), Companions(script, configuration), {"26.04", "26.04.01"}
+    ):
+        require(
+            0 < len(hint.value) <= 50 and hint.value.isprintable(),
+            f"a {hint.field} that is none",
+        )
 
 
 def companion_seeds() -> list[bytes]:
@@ -117,21 +162,52 @@ def companion_seeds() -> list[bytes]:
     tables = read_recipes([find_shipped_tables()])
     runs = [BridgeRun(recipe.baselines[0]) for recipe in (tables[0], tables[-1])]
     script = f"{SCRIPT_TEXT}\n{COMMAND_TEXT}"
-    texts = ((script.format(**run.values, experiment=run.experiment), make_configuration(run.values)) for run in runs)
+    texts = (
+        (
+            script.format(**run.values, experiment=run.experiment),
+            make_configuration(run.values),
+        )
+        for run in runs
+    )
     return ["\0".join(pair).encode() for pair in texts]
 
 
-# --- archives and compressed logs -------------------------------------------------------------------------------
+# --- archives and compressed logs -----------------------------------------------------
 
 SUFFIXES = (
-    *(".tar", ".tar.gz", ".tar.zst", ".out.gz", ".out.zst", ".out", ".out.xz", ".out.bz2", ".tar.xz", ".tar.bz2"),
-    *(".tgz", ".tzst", ".txz", ".tbz", ".tbz2", ".err", ".err.gz", ".err.zst", ".err.xz", ".err.bz2", ".log", ".txt"),
+    *(
+        ".tar",
+        ".tar.gz",
+        ".tar.zst",
+        ".out.gz",
+        ".out.zst",
+        ".out",
+        ".out.xz",
+        ".out.bz2",
+        ".tar.xz",
+        ".tar.bz2",
+    ),
+    *(
+        ".tgz",
+        ".tzst",
+        ".txz",
+        ".tbz",
+        ".tbz2",
+        ".err",
+        ".err.gz",
+        ".err.zst",
+        ".err.xz",
+        ".err.bz2",
+        ".log",
+        ".txt",
+    ),
 )
 
 
 @cache
 def archive_seeds() -> list[bytes]:
-    """Return a log in every form that `check_archive` chooses by the first byte, and streams of several parts."""
+    """Return a log in every form that `check_archive` chooses by the first byte, and
+    streams of several parts."""
     log = logs()[2]
     packed = _make_tar(log)
     pack: dict[str, Callable[[bytes], bytes]] = {
@@ -161,7 +237,10 @@ def archive_seeds() -> list[bytes]:
 def _make_tar(log: bytes) -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as file:
-        for name in ("llmb-archive-1/x/log-x_1_0.out", "llmb-archive-1/x/llmb-config_1.yaml"):
+        for name in (
+            "llmb-archive-1/x/log-x_1_0.out",
+            "llmb-archive-1/x/llmb-config_1.yaml",
+        ):
             member = tarfile.TarInfo(name)
             member.size = len(log)
             file.addfile(member, io.BytesIO(log))
@@ -169,7 +248,8 @@ def _make_tar(log: bytes) -> bytes:
 
 
 def check_archive(data: bytes) -> None:
-    """Archives and compressed logs, by the suffix that the first byte chooses, are read or noted."""
+    """Archives and compressed logs, by the suffix that the first byte chooses, are read
+    or noted."""
     if data:
         with written(f"log-x_1{SUFFIXES[data[0] % len(SUFFIXES)]}", data[1:]) as path:
             _check_folder(path.parent)
@@ -182,7 +262,7 @@ def _check_folder(folder: Path) -> None:
         require("\n" not in run.found.id, "a run whose id has lines")
 
 
-# --- names ------------------------------------------------------------------------------------------------------
+# --- names ----------------------------------------------------------------------------
 
 RUN = "experiments/pretrain_grok1_314b_bf16_gpus128/pretrain_grok1_314b_bf16_gpus128_1795213837/grok1"
 NAMES = (
@@ -203,12 +283,18 @@ def check_names(data: bytes) -> None:
         _check_folder(folder)
 
 
-# --- text with secrets --------------------------------------------------------------------------------------------
+# --- text with secrets ----------------------------------------------------------------
 
 SECRET = "s3cret-Value+1"
 TEXTS = (
     f"export HF_TOKEN={SECRET}; curl https://user:{SECRET}@host/x?token=abc&sig=def",
-    "hf_" + "a1B2" * 9 + " ghp_" + "x9Y8" * 9 + " AKIA" + "A1B2" * 4 + " bearer abcdefgh12345678ijkl",
+    "hf_"
+    + "a1B2" * 9
+    + " ghp_"
+    + "x9Y8" * 9
+    + " AKIA"
+    + "A1B2" * 4
+    + " bearer abcdefgh12345678ijkl",
     "postgresql://u:p@h/d postgresql:/u:p@h zip://a::https://u:p@h host=h password='a b' s3://key:x@h",
     f"s3cret%2DValue%2B1 's3cret-Value+1' {SECRET[:9]}… s3cret-Va...",
 )

@@ -1,4 +1,5 @@
-"""Targets of what this program keeps and reads back: the history, the journal, what is left unsaved, and the cache."""
+"""Targets of what this program keeps and reads back: the history, the journal, what is
+left unsaved, and the cache."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from fuzz.laws import call, empty_folder, refusals, require, require_printable, require_types, written
+from fuzz.laws import (
+    call,
+    empty_folder,
+    refusals,
+    require,
+    require_printable,
+    require_types,
+    written,
+)
 from fuzz.log_seeds import logs
 from support import builders, job_specs
 from support.log_laws import find_problems
@@ -33,7 +42,13 @@ from pytest_llmbench.launch.jobs.process import Process
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.named_nodes import NamedNodes, restore_named
 from pytest_llmbench.logs.log_reader import parse_blocks, read_ending
-from pytest_llmbench.logs.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
+from pytest_llmbench.logs.reading.codec import (
+    FileReading,
+    FileToRead,
+    ReadResult,
+    pack,
+    unpack,
+)
 from pytest_llmbench.logs.reading.consistency import is_consistent
 from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.files import FileState
@@ -46,7 +61,8 @@ NIGHTS = 3
 
 
 def load_dump(name: str) -> bytes:
-    """Return the database that a text of `tests/support/stored` makes, in small pages."""
+    """Return the database that a text of `tests/support/stored` makes, in small
+    pages."""
     with closing(sqlite3.connect(":memory:")) as made:
         made.executescript((SUPPORT / "stored" / name).read_text("utf-8"))
         return _shrink(made)
@@ -60,7 +76,7 @@ def _shrink(file: sqlite3.Connection) -> bytes:
     return data
 
 
-# --- the history --------------------------------------------------------------------------------------------
+# --- the history ----------------------------------------------------------------------
 
 
 @cache
@@ -77,7 +93,9 @@ def make_store() -> bytes:
 def make_document(night: int) -> dict[str, Any]:
     """Return what a session stores: a run, and a configuration without one."""
     began = datetime(2025, 11, 20, 6, tzinfo=UTC) + timedelta(days=night)
-    made = document(outcome(7.4 + night / 100, night), outcome(None, key=job_specs.KEY), began=began)
+    made = document(
+        outcome(7.4 + night / 100, night), outcome(None, key=job_specs.KEY), began=began
+    )
     made["session"]["id"] = f"session-{night}"  # the same in each process
     return made
 
@@ -88,9 +106,11 @@ def store_seeds() -> list[bytes]:
 
 
 def check_store(data: bytes) -> None:
-    """A file is a store for commands and sessions alike, or each says which file is none; what is read has its types.
+    """A file is a store for commands and sessions alike, or each says which file is
+    none; what is read has its types.
 
-    What can be read can be exported and stored to, and no verdict that was there is gone afterwards.
+    What can be read can be exported and stored to, and no verdict that was there is
+    gone afterwards.
     """
     with empty_folder() as folder:
         path = folder / "h.db"
@@ -105,38 +125,87 @@ def check_store(data: bytes) -> None:
                     _check_run(run)
             told = make_plain(history.with_nights(restore(outcome(7.4, NIGHTS))))
             json.dumps(told, allow_nan=False)
-            require(record.write(place, document(told)) == 1, "a verdict that is stored and not counted")
-            after = _read_exports(path)
-            told_before = list(map(_select_verdict, before))  # of the run a later session may know more
             require(
-                [row for row in map(_select_verdict, after) if row in told_before] == told_before, "a verdict is gone"
+                record.write(place, document(told)) == 1,
+                "a verdict that is stored and not counted",
             )
-            require(not before or len(after) == len(before) + 1, "a verdict that is stored and not exported")
+            after = _read_exports(path)
+            told_before = list(
+                map(_select_verdict, before)
+            )  # of the run a later session may know more
+            require(
+                [row for row in map(_select_verdict, after) if row in told_before]
+                == told_before,
+                "a verdict is gone",
+            )
+            require(
+                not before or len(after) == len(before) + 1,
+                "a verdict that is stored and not exported",
+            )
 
 
 def _select_verdict(row: dict[str, Any]) -> list[Any]:
-    return [row[name] for name in ("session", "item", "verdict", "reason", "text", "run_seconds", "step_time_seconds")]
+    return [
+        row[name]
+        for name in (
+            "session",
+            "item",
+            "verdict",
+            "reason",
+            "text",
+            "run_seconds",
+            "step_time_seconds",
+        )
+    ]
 
 
 def _check_run(run: StoredRun) -> None:
     require_types(run, StoredRun)
-    numbers = (run.statistic_seconds, run.step_time_seconds, run.expected_seconds, run.log_difference)
-    require(all(number is None or math.isfinite(number) for number in numbers), "a stored run with what is no number")
+    numbers = (
+        run.statistic_seconds,
+        run.step_time_seconds,
+        run.expected_seconds,
+        run.log_difference,
+    )
+    require(
+        all(number is None or math.isfinite(number) for number in numbers),
+        "a stored run with what is no number",
+    )
     require(run.started.tzinfo is not None, "a stored run that began in no zone")
 
 
 def _read_exports(path: Path) -> list[dict[str, Any]]:
-    """Return what `export` gives of a store, which the other commands can tell, too; empty where it is refused."""
+    """Return what `export` gives of a store, which the other commands can tell, too;
+    empty where it is refused."""
     text = call("history", "export", "--format=json", "--history", path, naming="h.db")
-    rows: list[dict[str, Any]] = json.loads(text, parse_constant=_refuse) if text else []
+    rows: list[dict[str, Any]] = (
+        json.loads(text, parse_constant=_refuse) if text else []
+    )
     if rows:
-        lines = call("history", "export", "--format=csv", "--history", path, naming="h.db")
-        require(len(list(csv.DictReader(StringIO(lines)))) == len(rows), "a table with other rows than the document")
+        lines = call(
+            "history", "export", "--format=csv", "--history", path, naming="h.db"
+        )
+        require(
+            len(list(csv.DictReader(StringIO(lines)))) == len(rows),
+            "a table with other rows than the document",
+        )
         listed = call("history", "list", "--history", path, naming="h.db")
         require_printable(listed, "a list")
         for number in listed.split()[1:2]:
-            require_printable(call("history", "show", number, "--history", path, naming="h.db"), "a page")
-        call("history", "prune", "--keep=400d", "--dry-run", "--yes", "--history", path, naming="h.db")
+            require_printable(
+                call("history", "show", number, "--history", path, naming="h.db"),
+                "a page",
+            )
+        call(
+            "history",
+            "prune",
+            "--keep=400d",
+            "--dry-run",
+            "--yes",
+            "--history",
+            path,
+            naming="h.db",
+        )
     return rows
 
 
@@ -151,7 +220,8 @@ def unsaved_seeds() -> list[bytes]:
 
 
 def check_unsaved(data: bytes) -> None:
-    """What no session left is refused, with its name; all of the rest is stored, listed, shown and exported."""
+    """What no session left is refused, with its name; all of the rest is stored,
+    listed, shown and exported."""
     sound = make_store()
     with empty_folder() as folder:
         file = folder / "left.json"
@@ -165,18 +235,29 @@ def check_unsaved(data: bytes) -> None:
                 added = record.write(place, left)
                 known = left["session"]["id"] in {row["session"] for row in before}
                 wanted = 0 if known else len(left["verdicts"])
-                require(added == wanted, "a document of which not every verdict was stored")
-                require(record.write(place, left) == 0, "a document that is stored twice")
+                require(
+                    added == wanted, "a document of which not every verdict was stored"
+                )
+                require(
+                    record.write(place, left) == 0, "a document that is stored twice"
+                )
                 rows = _read_exports(folder / "h.db")
-                require(len(rows) == len(before) + added, "a stored document that cannot be exported")
+                require(
+                    len(rows) == len(before) + added,
+                    "a stored document that cannot be exported",
+                )
                 for verdict in left["verdicts"]:
-                    for runs in queries.read_stored_runs(place, [verdict["configuration"]["id"]]).values():
+                    for runs in queries.read_stored_runs(
+                        place, [verdict["configuration"]["id"]]
+                    ).values():
                         list(map(_check_run, runs))
             except HistoryError as error:
-                raise AssertionError(f"a document that was taken is refused by the store: {error}") from error
+                raise AssertionError(
+                    f"a document that was taken is refused by the store: {error}"
+                ) from error
 
 
-# --- the journal --------------------------------------------------------------------------------------------
+# --- the journal ----------------------------------------------------------------------
 
 NOW = datetime(2026, 11, 21, 5, 45, tzinfo=UTC)
 
@@ -188,16 +269,24 @@ def make_journal() -> bytes:
         journal = Journal(folder / ".llmbench")
         journal.begin("nightly", NOW, {"plan": json.dumps(LaunchSettings().to_note())})
         for number in range(1, 5):
-            journal.intend(job_specs.job_spec(Path("/recipes"), via="sbatch"), NOW, attempt=number)
+            journal.intend(
+                job_specs.job_spec(Path("/recipes"), via="sbatch"), NOW, attempt=number
+            )
         journal.record_process(1, Process(4711, "host boot pid:[1] 99", "mark"))
         journal.record_submission(1, "4711", Path("/logs"), NOW)
-        journal.record_status(1, job_specs.running("n1", started=NOW, elapsed_seconds=1.5))
+        journal.record_status(
+            1, job_specs.running("n1", started=NOW, elapsed_seconds=1.5)
+        )
         journal.record_submission(2, "4712", None, NOW)
         journal.record_end(2, job_specs.ended(ended=NOW), "", NOW)
         journal.record_failure(3, "no", NOW)
         journal.close()
         with closing(sqlite3.connect(folder / ".llmbench" / database.NAME)) as file:
-            for column in ("session.id", "job.session", "note.session"):  # the same in each process
+            for column in (
+                "session.id",
+                "job.session",
+                "note.session",
+            ):  # the same in each process
                 table, _, name = column.partition(".")
                 file.execute(f"UPDATE {table} SET {name} = '20261121-0545-3f9a'")  # noqa: S608 (names of our own)
             file.execute("UPDATE job SET token = 'token' || number")
@@ -210,7 +299,8 @@ def journal_seeds() -> list[bytes]:
 
 
 def check_journal(data: bytes) -> None:
-    """A journal is gone on with, or it is said why not; its jobs hold what their types say, and stay what they are."""
+    """A journal is gone on with, or it is said why not; its jobs hold what their types
+    say, and stay what they are."""
     with empty_folder() as folder:
         home = folder / ".llmbench"
         home.mkdir()
@@ -226,17 +316,23 @@ def check_journal(data: bytes) -> None:
             jobs = journal.list_jobs()
             for job in jobs:
                 require_types(job, type(job))
-                require(database.decode_spec(database.encode_spec(job.spec)) is not None, "a spec that is not kept")
+                require(
+                    database.decode_spec(database.encode_spec(job.spec)) is not None,
+                    "a spec that is not kept",
+                )
                 require_types(journal.find_process(job.number), Process | None)
                 require_types(journal.read_end(job.number), str)
-                journal.record_status(job.number, job_specs.running("n2", elapsed_seconds=2.0))
+                journal.record_status(
+                    job.number, job_specs.running("n2", elapsed_seconds=2.0)
+                )
             journal.list_live()
         if journal is not None:
             journal.close()
 
 
 def check_index(data: bytes) -> None:
-    """The file of sessions is a help and no more: whatever it holds, another folder is named or none."""
+    """The file of sessions is a help and no more: whatever it holds, another folder is
+    named or none."""
     with written("index", data) as index:
         folder = index.parent
         for session in ("", "20261121-0545-3f9a"):
@@ -247,7 +343,10 @@ def check_index(data: bytes) -> None:
 
 def index_seeds() -> list[bytes]:
     """Return what sessions add to the index."""
-    lines = [json.dumps([f"20261121-054{number}-3f9a", f"/lustre/{number}/.llmbench"]) for number in range(3)]
+    lines = [
+        json.dumps([f"20261121-054{number}-3f9a", f"/lustre/{number}/.llmbench"])
+        for number in range(3)
+    ]
     return ["\n\n".join(["", *lines, ""]).encode()]
 
 
@@ -258,62 +357,112 @@ def check_status(data: bytes) -> None:
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
         return
     require_types(status, JobStatus)
-    require(database.decode_status(database.encode_status(status)) == status, "a status that is not kept")
+    require(
+        database.decode_status(database.encode_status(status)) == status,
+        "a status that is not kept",
+    )
 
 
 def status_seeds() -> list[bytes]:
     """Return statuses as the journal keeps them."""
-    shown = (job_specs.running("n1", started=NOW), job_specs.ended(ended=NOW), job_specs.waiting(submitted=NOW))
+    shown = (
+        job_specs.running("n1", started=NOW),
+        job_specs.ended(ended=NOW),
+        job_specs.waiting(submitted=NOW),
+    )
     return [database.encode_status(status).encode() for status in shown]
 
 
 def plan_seeds() -> list[bytes]:
     """Return what a session notes of its launch."""
-    changed = LaunchSettings(repeats=3, gpu_hours=9.0, stall_limit=StallLimits(2700.0), recipes=(("a", Path("/a")),))
-    named = [{"case": "a", "nodes": ["n7"], "others": ["n1", "n2"], "text": "by the history n7 is slow"}]
+    changed = LaunchSettings(
+        repeats=3,
+        gpu_hours=9.0,
+        stall_limit=StallLimits(2700.0),
+        recipes=(("a", Path("/a")),),
+    )
+    named = [
+        {
+            "case": "a",
+            "nodes": ["n7"],
+            "others": ["n1", "n2"],
+            "text": "by the history n7 is slow",
+        }
+    ]
     notes = [
-        {**settings.to_note(), "named": named[:number]} for number, settings in enumerate((LaunchSettings(), changed))
+        {**settings.to_note(), "named": named[:number]}
+        for number, settings in enumerate((LaunchSettings(), changed))
     ]
     return [json.dumps(note).encode() for note in notes]
 
 
 def check_plan(data: bytes) -> None:
-    """What a session noted is taken over by the one that goes on with it, or refused as it says."""
+    """What a session noted is taken over by the one that goes on with it, or refused as
+    it says."""
     try:
         noted = json.loads(data)
         settings = LaunchSettings(collect=True).restore_begun(noted)
         named = restore_named(noted.get("named", ()))
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ):
         return
     require_types(settings, LaunchSettings)
     require_types(named, tuple[NamedNodes, ...])
-    again = LaunchSettings(collect=True).restore_begun(json.loads(json.dumps(settings.to_note())))
+    again = LaunchSettings(collect=True).restore_begun(
+        json.loads(json.dumps(settings.to_note()))
+    )
     require(again.to_note() == settings.to_note(), "a plan that is not kept")
 
 
-# --- the cache ----------------------------------------------------------------------------------------------
+# --- the cache ------------------------------------------------------------------------
 
 
 def cache_seeds() -> list[bytes]:
-    """Return what the cache keeps of logs, of a standard error and of what cannot be read."""
+    """Return what the cache keeps of logs, of a standard error and of what cannot be
+    read."""
     results: list[ReadResult] = [parse_blocks([log]) for log in logs()[:3]]
-    results += [read_ending(Stream([b"srun: error: node-1: task 3: Exited with exit code 1\n"], Path("any.err"))), None]
+    results += [
+        read_ending(
+            Stream(
+                [b"srun: error: node-1: task 3: Exited with exit code 1\n"],
+                Path("any.err"),
+            )
+        ),
+        None,
+    ]
     readings = [
-        FileReading(FileToRead(f"/runs/log-x_{number}.out", True), result, FileState(1, "ab", (2, 3)))
+        FileReading(
+            FileToRead(f"/runs/log-x_{number}.out", True),
+            result,
+            FileState(1, "ab", (2, 3)),
+        )
         for number, result in enumerate(results)
     ]
     return [pack(readings), pack(readings[:1]), pack([])]
 
 
 def check_cache(data: bytes) -> None:
-    """What is unpacked of other bytes is refused, or can be packed; what is used of it is what a log may say."""
+    """What is unpacked of other bytes is refused, or can be packed; what is used of it
+    is what a log may say."""
     try:
         readings = unpack(data)
     except ValueError:
         return
-    require(repr(unpack(pack(readings))) == repr(readings), "readings that are not kept")
+    require(
+        repr(unpack(pack(readings))) == repr(readings), "readings that are not kept"
+    )
     for reading in filter(is_consistent, readings):
         require_types(reading.file, FileToRead)
         require_types(reading.result, ReadResult)
-        problems = find_problems(reading.result) if isinstance(reading.result, ParsedLog) else []
+        problems = (
+            find_problems(reading.result)
+            if isinstance(reading.result, ParsedLog)
+            else []
+        )
         require(not problems, "; ".join(problems))

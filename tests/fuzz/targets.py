@@ -1,4 +1,5 @@
-"""What is fuzzed: every place where bytes from outside are read, as a function that raises where a law is broken."""
+"""What is fuzzed: every place where bytes from outside are read, as a function that
+raises where a law is broken."""
 
 from __future__ import annotations
 
@@ -14,15 +15,60 @@ from fuzz.mutate import Shape
 ROOT = Path(__file__).resolve().parents[2]
 FINDINGS = Path(__file__).parent / "findings"
 
-YAML_WORDS = (b": ", b"- ", b"\n", b"&a", b"*a", b"!!", b"{", b"}", b"[", b"]", b"|", b">", b"---", b"'", b'"', b"~")
-JSON_WORDS = (b"{", b"}", b"[", b"]", b'"', b":", b",", b"null", b"true", b"NaN", b"Infinity", b"\\ud800", b"1e999")
-PACKED_WORDS = (b"ustar", b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"BZh9", b"\xfd7zXZ\x00", b"../", b"log-x_1.out")
-MARKS = {Shape.BYTES: (), Shape.JSON: JSON_WORDS, Shape.YAML: YAML_WORDS, Shape.SQLITE: (b"SQLite format 3\0",)}
+YAML_WORDS = (
+    b": ",
+    b"- ",
+    b"\n",
+    b"&a",
+    b"*a",
+    b"!!",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b"|",
+    b">",
+    b"---",
+    b"'",
+    b'"',
+    b"~",
+)
+JSON_WORDS = (
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b'"',
+    b":",
+    b",",
+    b"null",
+    b"true",
+    b"NaN",
+    b"Infinity",
+    b"\\ud800",
+    b"1e999",
+)
+PACKED_WORDS = (
+    b"ustar",
+    b"\x1f\x8b\x08",
+    b"\x28\xb5\x2f\xfd",
+    b"BZh9",
+    b"\xfd7zXZ\x00",
+    b"../",
+    b"log-x_1.out",
+)
+MARKS = {
+    Shape.BYTES: (),
+    Shape.JSON: JSON_WORDS,
+    Shape.YAML: YAML_WORDS,
+    Shape.SQLITE: (b"SQLite format 3\0",),
+}
 
 
 @dataclass(frozen=True)
 class Target:
-    """One surface: its law, what fuzzing starts from, what inputs are made of, and what it is in words."""
+    """One surface: its law, what fuzzing starts from, what inputs are made of, and what
+    it is in words."""
 
     name: str
     check: Callable[[bytes], None]
@@ -39,12 +85,19 @@ class Target:
     @property
     def findings(self) -> list[bytes]:
         """The inputs that once broke it."""
-        return [path.read_bytes() for path in sorted(FINDINGS.glob(f"{self.name}-*.bin"))]
+        return [
+            path.read_bytes() for path in sorted(FINDINGS.glob(f"{self.name}-*.bin"))
+        ]
 
     @cached_property
     def words(self) -> list[bytes]:
-        """The pieces that inputs are made of: the signs of their kind, and the names that stand in the seeds."""
-        names = {name for seed in self.make_seeds() for name in re.findall(rb'[a-z_]{3,40}"?:|llmb_[a-z_]+', seed)}
+        """The pieces that inputs are made of: the signs of their kind, and the names
+        that stand in the seeds."""
+        names = {
+            name
+            for seed in self.make_seeds()
+            for name in re.findall(rb'[a-z_]{3,40}"?:|llmb_[a-z_]+', seed)
+        }
         return list(dict.fromkeys([*self.marks, *MARKS[self.shape], *sorted(names)]))
 
 
@@ -59,26 +112,98 @@ TARGETS = {
     target.name: target
     for target in (
         Target("log", runs.check_log, log_seeds.logs, "logs", marks=LOG_WORDS),
-        Target("shipped", runs.check_shipped, log_seeds.logs, "logs of definitions that ship", marks=LOG_WORDS),
-        Target("metrics", runs.check_metrics, runs.metric_seeds, "event files, tables and JSON lines of metrics"),
-        Target("growing", runs.check_growing, log_seeds.logs, "logs that grow", marks=LOG_WORDS),
-        Target("metadata", runs.check_metadata, log_seeds.records, "records of launchers", Shape.YAML),
-        Target("companions", runs.check_companions, runs.companion_seeds, "what stands beside a log", Shape.YAML),
-        Target("archive", runs.check_archive, runs.archive_seeds, "archives, compressed logs", marks=PACKED_WORDS),
-        Target("names", runs.check_names, encode(*runs.NAMES), "names of files and folders"),
-        Target("compare", comparisons.check_compare, comparisons.compare_seeds, "two sides", marks=LOG_WORDS),
+        Target(
+            "shipped",
+            runs.check_shipped,
+            log_seeds.logs,
+            "logs of definitions that ship",
+            marks=LOG_WORDS,
+        ),
+        Target(
+            "metrics",
+            runs.check_metrics,
+            runs.metric_seeds,
+            "event files, tables and JSON lines of metrics",
+        ),
+        Target(
+            "growing",
+            runs.check_growing,
+            log_seeds.logs,
+            "logs that grow",
+            marks=LOG_WORDS,
+        ),
+        Target(
+            "metadata",
+            runs.check_metadata,
+            log_seeds.records,
+            "records of launchers",
+            Shape.YAML,
+        ),
+        Target(
+            "companions",
+            runs.check_companions,
+            runs.companion_seeds,
+            "what stands beside a log",
+            Shape.YAML,
+        ),
+        Target(
+            "archive",
+            runs.check_archive,
+            runs.archive_seeds,
+            "archives, compressed logs",
+            marks=PACKED_WORDS,
+        ),
+        Target(
+            "names", runs.check_names, encode(*runs.NAMES), "names of files and folders"
+        ),
+        Target(
+            "compare",
+            comparisons.check_compare,
+            comparisons.compare_seeds,
+            "two sides",
+            marks=LOG_WORDS,
+        ),
         Target("secret", runs.check_secret, encode(*runs.TEXTS), "text with secrets"),
-        Target("nccl", documents.check_trace, documents.trace_seeds, "NCCL traces, also saved ones", Shape.JSON),
-        Target("session", documents.check_session, documents.session_seeds, "JSON for `llmbench chat`", Shape.JSON),
-        Target("report", documents.check_report, documents.report_seeds, "files in the place of a report"),
-        Target("baseline", documents.check_baseline, documents.baseline_seeds, "baseline files", Shape.YAML),
+        Target(
+            "nccl",
+            documents.check_trace,
+            documents.trace_seeds,
+            "NCCL traces, also saved ones",
+            Shape.JSON,
+        ),
+        Target(
+            "session",
+            documents.check_session,
+            documents.session_seeds,
+            "JSON for `llmbench chat`",
+            Shape.JSON,
+        ),
+        Target(
+            "report",
+            documents.check_report,
+            documents.report_seeds,
+            "files in the place of a report",
+        ),
+        Target(
+            "baseline",
+            documents.check_baseline,
+            documents.baseline_seeds,
+            "baseline files",
+            Shape.YAML,
+        ),
         Target(
             "document",
             documents.check_document,
             encode(*documents.DOCUMENTS),
             "documents for `baselines import`",
         ),
-        Target("recorded", documents.check_recorded, documents.recorded_seeds, "recorded baselines", Shape.YAML),
+        Target(
+            "recorded",
+            documents.check_recorded,
+            documents.recorded_seeds,
+            "recorded baselines",
+            Shape.YAML,
+        ),
         Target(
             "cluster",
             documents.check_cluster,
@@ -87,22 +212,94 @@ TARGETS = {
             Shape.YAML,
         ),
         Target(
-            "acknowledged", documents.check_acknowledged, encode(documents.ACKNOWLEDGED), "acknowledgements", Shape.YAML
+            "acknowledged",
+            documents.check_acknowledged,
+            encode(documents.ACKNOWLEDGED),
+            "acknowledgements",
+            Shape.YAML,
         ),
-        Target("variants", documents.check_variants, encode(documents.VARIANTS), "variants of an A/B", Shape.YAML),
-        Target("suite", documents.check_suite, encode(documents.SUITE), "required runs of a suite file", Shape.YAML),
-        Target("option", documents.check_option, documents.option_seeds, "values of options, files of patterns"),
-        Target("ini", documents.check_ini, documents.ini_seeds, "configuration files of pytest"),
-        Target("unsaved", stores.check_unsaved, stores.unsaved_seeds, "documents for `history add`", Shape.JSON),
-        Target("store", stores.check_store, stores.store_seeds, "histories", Shape.SQLITE),
-        Target("journal", stores.check_journal, stores.journal_seeds, "journals of launches", Shape.SQLITE),
+        Target(
+            "variants",
+            documents.check_variants,
+            encode(documents.VARIANTS),
+            "variants of an A/B",
+            Shape.YAML,
+        ),
+        Target(
+            "suite",
+            documents.check_suite,
+            encode(documents.SUITE),
+            "required runs of a suite file",
+            Shape.YAML,
+        ),
+        Target(
+            "option",
+            documents.check_option,
+            documents.option_seeds,
+            "values of options, files of patterns",
+        ),
+        Target(
+            "ini",
+            documents.check_ini,
+            documents.ini_seeds,
+            "configuration files of pytest",
+        ),
+        Target(
+            "unsaved",
+            stores.check_unsaved,
+            stores.unsaved_seeds,
+            "documents for `history add`",
+            Shape.JSON,
+        ),
+        Target(
+            "store", stores.check_store, stores.store_seeds, "histories", Shape.SQLITE
+        ),
+        Target(
+            "journal",
+            stores.check_journal,
+            stores.journal_seeds,
+            "journals of launches",
+            Shape.SQLITE,
+        ),
         Target("index", stores.check_index, stores.index_seeds, "the list of journals"),
-        Target("status", stores.check_status, stores.status_seeds, "jobs in a journal", Shape.JSON),
-        Target("plan", stores.check_plan, stores.plan_seeds, "what a launch notes of its options", Shape.JSON),
+        Target(
+            "status",
+            stores.check_status,
+            stores.status_seeds,
+            "jobs in a journal",
+            Shape.JSON,
+        ),
+        Target(
+            "plan",
+            stores.check_plan,
+            stores.plan_seeds,
+            "what a launch notes of its options",
+            Shape.JSON,
+        ),
         Target("cache", stores.check_cache, stores.cache_seeds, "files of the cache"),
-        Target("slurm", outputs.check_slurm, outputs.slurm_seeds, "what Slurm's commands and nvidia-smi say"),
-        Target("hosts", outputs.check_hosts, encode(*outputs.HOSTS), "lists of nodes and GPUs"),
-        Target("script", outputs.check_script, encode(outputs.BATCH_SCRIPT), "scripts that are given to sbatch"),
-        Target("submission", outputs.check_submission, encode(*outputs.SUBMISSIONS), "what a submission prints"),
+        Target(
+            "slurm",
+            outputs.check_slurm,
+            outputs.slurm_seeds,
+            "what Slurm's commands and nvidia-smi say",
+        ),
+        Target(
+            "hosts",
+            outputs.check_hosts,
+            encode(*outputs.HOSTS),
+            "lists of nodes and GPUs",
+        ),
+        Target(
+            "script",
+            outputs.check_script,
+            encode(outputs.BATCH_SCRIPT),
+            "scripts that are given to sbatch",
+        ),
+        Target(
+            "submission",
+            outputs.check_submission,
+            encode(*outputs.SUBMISSIONS),
+            "what a submission prints",
+        ),
     )
 }

@@ -1,4 +1,5 @@
-"""Every target holds for what fuzzing starts from and for all that it found; the drivers find, keep and count."""
+"""Every target holds for what fuzzing starts from and for all that it found; the
+drivers find, keep and count."""
 
 from __future__ import annotations
 
@@ -20,8 +21,19 @@ from pytest_llmbench.core.errors import BaselineError, LogError
 from pytest_llmbench.logs.log_reader import parse_blocks
 
 NAMES = list(TARGETS)
-SLOW = ("store", "unsaved", "journal", "session", "document", "archive", "growing", "option", "compare")
-"""Targets of whose seeds only the first ones are cut off here: each input takes some hundredths of a second."""
+SLOW = (
+    "store",
+    "unsaved",
+    "journal",
+    "session",
+    "document",
+    "archive",
+    "growing",
+    "option",
+    "compare",
+)
+"""Targets of whose seeds only the first ones are cut off here: each input takes some
+hundredths of a second."""
 
 
 @pytest.mark.slow
@@ -46,13 +58,16 @@ def test_seeds_of_logs_hold_steps() -> None:
     assert sum(bool(parse_blocks([data]).segments) for data in seeds) >= len(seeds) // 2
 
 
-# --- laws ------------------------------------------------------------------------------------------------------
+# --- laws -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("target", "error"), [("metadata", LogError("a\x00b")), ("baseline", BaselineError("no file"))]
+    ("target", "error"),
+    [("metadata", LogError("a\x00b")), ("baseline", BaselineError("no file"))],
 )
-def test_messages_are_looked_at(target: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_looked_at(
+    target: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_arguments: object) -> None:
         raise error
 
@@ -76,11 +91,13 @@ KEY = Key("grok1", "314b", "25.05", "gb200", "bf16", 128)
         (1.5, int | None, "value is of float"),
     ],
 )
-def test_value_of_another_type_is_found(value: object, hint: object, problem: str) -> None:
+def test_value_of_another_type_is_found(
+    value: object, hint: object, problem: str
+) -> None:
     assert find_misfit(value, hint) == problem
 
 
-# --- inputs ------------------------------------------------------------------------------------------------------
+# --- inputs ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["store", "unsaved", "cluster", "log"])
@@ -93,11 +110,20 @@ def test_number_of_an_input_makes_it_again(name: str) -> None:
 
 
 def test_changed_database_is_often_sound() -> None:
-    changed = [mutate(TARGETS["store"].seeds[1:2], (), Shape.SQLITE, Random(number)) for number in range(20)]
-    assert sum(data.startswith(b"SQLite format 3") and len(data) % 512 == 0 for data in changed) >= 5
+    changed = [
+        mutate(TARGETS["store"].seeds[1:2], (), Shape.SQLITE, Random(number))
+        for number in range(20)
+    ]
+    assert (
+        sum(
+            data.startswith(b"SQLite format 3") and len(data) % 512 == 0
+            for data in changed
+        )
+        >= 5
+    )
 
 
-# --- the plain driver ------------------------------------------------------------------------------------------------
+# --- the plain driver -----------------------------------------------------------------
 
 
 def check_badly(data: bytes) -> None:
@@ -111,22 +137,50 @@ def check_badly(data: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_input_that_breaks_or_hangs_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_that_breaks_or_hangs_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seeds = [b"raise, long", b"raise", b"law", b"hang", b"good"]
-    target = replace(TARGETS["secret"], name="bad", check=check_badly, make_seeds=lambda: seeds, what="")
+    target = replace(
+        TARGETS["secret"],
+        name="bad",
+        check=check_badly,
+        make_seeds=lambda: seeds,
+        what="",
+    )
     monkeypatch.setitem(TARGETS, "bad", target)
     monkeypatch.setattr(plain, "LONGEST_SECONDS", 0.3)
     tally = plain.fuzz(["bad"], 6, None, jobs=2, seed=0, keep=tmp_path)["bad"]
-    assert {path.read_bytes() for path in tmp_path.glob("bad-*.bin")} == {b"raise", b"law", b"hang"}
-    assert tally.tried == 6  # the one that hangs has not come to an end: another one takes its place
+    assert {path.read_bytes() for path in tmp_path.glob("bad-*.bin")} == {
+        b"raise",
+        b"law",
+        b"hang",
+    }
+    assert (
+        tally.tried == 6
+    )  # the one that hangs has not come to an end: another one takes its place
     assert "KeyError" in "".join(path.read_text() for path in tmp_path.glob("*.txt"))
 
 
 @pytest.mark.slow
 def test_command_counts_by_target(tmp_path: Path) -> None:
     script = Path(plain.__file__).with_name("run.py")
-    arguments = ["hosts", "status", "--inputs", "60", "--jobs", "2", "--keep", str(tmp_path)]
-    done = subprocess.run([sys.executable, str(script), *arguments], capture_output=True, text=True, check=False)
+    arguments = [
+        "hosts",
+        "status",
+        "--inputs",
+        "60",
+        "--jobs",
+        "2",
+        "--keep",
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     first, second, last = done.stdout.splitlines()
     assert re.match(r"hosts +30 inputs", first)

@@ -1,5 +1,6 @@
-"""A run of Megatron-Bridge as `setup_experiment.py` and llmb-run leave it: log, configuration, submitted script and
-metadata. Names differ from release to release: the oldest has no GPUs, the newest neither parallelism nor batch."""
+"""A run of Megatron-Bridge as `setup_experiment.py` and llmb-run leave it: log,
+configuration, submitted script and metadata. Names differ from release to release: the
+oldest has no GPUs, the newest neither parallelism nor batch."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ job_config: {{profile_enabled: false, proxy: false, strong_scaling: false, env_o
 
 @dataclass(frozen=True)
 class BridgeRun:
-    """A run of a row: what of it stands beside the log, and what is otherwise than the row says."""
+    """A run of a row: what of it stands beside the log, and what is otherwise than the
+    row says."""
 
     baseline: Baseline
     factor: float = 1.0
@@ -110,17 +112,28 @@ class BridgeRun:
 def write_bridge_run(root: Path, run: BridgeRun) -> Path:
     """Write the files of a run below a folder, and return the path of its log."""
     of_job = own_job(run.baseline)
-    of_job = {"job_id": run.job or of_job["job_id"], "started": of_job["started"] + timedelta(days=run.days)}
+    of_job = {
+        "job_id": run.job or of_job["job_id"],
+        "started": of_job["started"] + timedelta(days=run.days),
+    }
     plan = Plan(run.baseline, factor=run.factor, noise=0.0, **of_job)
     job, name = of_job["job_id"], run.experiment
     launch = root / "experiments" / name / f"{name}_{int(plan.started.timestamp())}"
     log = launch / name / f"log-acct-llm.{name}_{job}_0.out"
     texts = {
-        CONFIGURATION: (launch / name / "configs" / "ConfigContainer.yaml", make_configuration(run.values)),
-        SCRIPT: (launch / f"acct-llm.{name}_sbatch.sh", SCRIPT_TEXT.format(**run.values, experiment=name)),
+        CONFIGURATION: (
+            launch / name / "configs" / "ConfigContainer.yaml",
+            make_configuration(run.values),
+        ),
+        SCRIPT: (
+            launch / f"acct-llm.{name}_sbatch.sh",
+            SCRIPT_TEXT.format(**run.values, experiment=name),
+        ),
         METADATA: (
             launch / name / f"llmb-config_{job}.yaml",
-            METADATA_TEXT.format(job=job, launched=f"{plan.started:%Y-%m-%dT%H:%M:%S}", **run.values),
+            METADATA_TEXT.format(
+                job=job, launched=f"{plan.started:%Y-%m-%dT%H:%M:%S}", **run.values
+            ),
         ),
     }
     modified = plan.ended(0).timestamp()
@@ -128,7 +141,12 @@ def write_bridge_run(root: Path, run: BridgeRun) -> Path:
     for place, text in (texts[kind] for kind in run.beside):
         write(place, text, modified, replace=False)
     if SCRIPT in run.beside:
-        write(launch / name / "scripts" / f"{name}.sh", COMMAND_TEXT.format(**run.values), modified, replace=False)
+        write(
+            launch / name / "scripts" / f"{name}.sh",
+            COMMAND_TEXT.format(**run.values),
+            modified,
+            replace=False,
+        )
     return log
 
 
@@ -140,20 +158,27 @@ def make_log(plan: Plan, run: BridgeRun) -> str:
         elapsed += timedelta(seconds=seconds)
         loss = falling_loss(number, 12.4)
         texts.append(lines.step_time_line(seconds, work / seconds) + "\n")
-        step = lines.megatron_line(elapsed, number, 50, seconds, batch=batch, tflops=None, loss=loss)
+        step = lines.megatron_line(
+            elapsed, number, 50, seconds, batch=batch, tflops=None, loss=loss
+        )
         texts.append(step + "\n")
     return "".join(texts)
 
 
 def find_work(baseline: Baseline) -> float:
-    """Return the TFLOP of a step on one GPU: as stated, or that of the printed TFLOP/s."""
-    return baseline.configuration.logged_tflop or baseline.step_seconds * float(dict(baseline.cells)["tflops_per_gpu"])
+    """Return the TFLOP of a step on one GPU: as stated, or that of the printed
+    TFLOP/s."""
+    return baseline.configuration.logged_tflop or baseline.step_seconds * float(
+        dict(baseline.cells)["tflops_per_gpu"]
+    )
 
 
 def make_configuration(values: Mapping[str, str]) -> str:
     """Return ConfigContainer.yaml, much shortened."""
     recipe = RECIPES.get(values["dtype"].removeprefix("fp8_"), "")
-    ranks = int(values["gpus"]) // (int(values["tp"]) * int(values["pp"]) * int(values["cp"]))
+    ranks = int(values["gpus"]) // (
+        int(values["tp"]) * int(values["pp"]) * int(values["cp"])
+    )
     texts = [
         "_target_: megatron.bridge.training.config.ConfigContainer",
         "comm_overlap:",
@@ -173,7 +198,11 @@ def make_configuration(values: Mapping[str, str]) -> str:
         f"  seq_length: {values['sequence_length']}",
         f"  tensor_model_parallel_size: {values['tp']}",
         f"  virtual_pipeline_model_parallel_size: {'null' if values['vp'] == 'None' else values['vp']}",
-        *(["peft:", "  _target_: megatron.bridge.peft.lora.LoRA"] if values["task"] == "lora" else ["peft: null"]),
+        *(
+            ["peft:", "  _target_: megatron.bridge.peft.lora.LoRA"]
+            if values["task"] == "lora"
+            else ["peft: null"]
+        ),
         "train:",
         f"  global_batch_size: {values['gbs']}",
         f"  micro_batch_size: {values['mbs']}",

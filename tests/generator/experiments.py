@@ -32,8 +32,9 @@ ONLY_NOT_COMPARABLE = Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One run of the examples. `configuration` is the id of the baseline that it is made from; `verdict` what is to be
-    said of this run and why, with no verdict where no shipped baseline fits; `options` those of `Plan`."""
+    """One run of the examples. `configuration` is the id of the baseline that it is
+    made from; `verdict` what is to be said of this run and why, with no verdict where
+    no shipped baseline fits; `options` those of `Plan`."""
 
     configuration: str
     job_id: str
@@ -44,7 +45,8 @@ class Experiment:
 
     @property
     def expected(self) -> Verdict | None:
-        """The verdict on this run by itself; None where it is of no configuration that has a baseline."""
+        """The verdict on this run by itself; None where it is of no configuration that
+        has a baseline."""
         return self.verdict[0]
 
     @property
@@ -67,18 +69,37 @@ NIGHTS = (1.002, 0.999, 1.0005, 1.0015, 0.998, 1.0, 0.9975, 1.001, 0.9995)
 
 
 def nights(configuration: str, first_job: int, first: datetime) -> Iterator[Experiment]:
-    """Yield a run a night that differs from the others as runs do, and a last one that is 6 % slow."""
+    """Yield a run a night that differs from the others as runs do, and a last one that
+    is 6 % slow."""
     for night, factor in enumerate(NIGHTS):
         shows = f"night {night + 1} of {len(NIGHTS)}: the history that tells how much runs differ"
         started = first + timedelta(days=night)
-        yield Experiment(configuration, str(first_job + night), started, shows, options={"factor": factor})
+        yield Experiment(
+            configuration,
+            str(first_job + night),
+            started,
+            shows,
+            options={"factor": factor},
+        )
     shows = "6 % slow on the night after: with its history that is no accident"
     last = first + timedelta(days=len(NIGHTS))
-    yield Experiment(configuration, str(first_job + len(NIGHTS)), last, shows, REGRESSION, {"factor": 1.06})
+    yield Experiment(
+        configuration,
+        str(first_job + len(NIGHTS)),
+        last,
+        shows,
+        REGRESSION,
+        {"factor": 1.06},
+    )
 
 
 EXPERIMENTS = (
-    Experiment("grok1_314b-24.11-h100-bf16-512", "1388101", at(2025, 1, 14, 8), "a clean run, progress bars only"),
+    Experiment(
+        "grok1_314b-24.11-h100-bf16-512",
+        "1388101",
+        at(2025, 1, 14, 8),
+        "a clean run, progress bars only",
+    ),
     Experiment(
         "grok1_314b-24.11-h100-fp8-512",
         "1388102",
@@ -121,7 +142,12 @@ EXPERIMENTS = (
         "two processes print every step",
         options={"ranks": ("0: ", "1: ")},
     ),
-    Experiment("nemotron4_340b-25.01-h100-bf16-128", "1452207", at(2025, 3, 4, 6), "a clean run"),
+    Experiment(
+        "nemotron4_340b-25.01-h100-bf16-128",
+        "1452207",
+        at(2025, 3, 4, 6),
+        "a clean run",
+    ),
     Experiment(
         "nemotron4_340b-25.01-h100-fp8-256",
         "1452210",
@@ -137,7 +163,9 @@ EXPERIMENTS = (
         TRACED,
         {"traced": True},
     ),
-    Experiment("llama3.1_8b-25.04-h100-bf16-8", "1530003", at(2025, 5, 12, 8), "a clean run"),
+    Experiment(
+        "llama3.1_8b-25.04-h100-bf16-8", "1530003", at(2025, 5, 12, 8), "a clean run"
+    ),
     Experiment(
         "llama3.1_8b-25.04-h100-fp8-16",
         "1530004",
@@ -192,7 +220,12 @@ EXPERIMENTS = (
         "requeued after a node failure: attempt 0 is cut, attempt 1 complete, each in its file",
         options={"restarts": 1, "cut": 17},
     ),
-    Experiment("llama3.1_405b-25.04-h100-fp8-32", "1561170", at(2025, 6, 10, 18), "a clean run of a proxy"),
+    Experiment(
+        "llama3.1_405b-25.04-h100-fp8-32",
+        "1561170",
+        at(2025, 6, 10, 18),
+        "a clean run of a proxy",
+    ),
     Experiment(
         "grok1_314b-25.05-gb200-bf16-128",
         "1640021",
@@ -216,7 +249,9 @@ EXPERIMENTS = (
         "1640025",
         at(2025, 7, 22, 5),
         "a clean run, the newer spelling of experiment names",
-        options={"experiment": "pretrain_grok1_314b_fp8_gpus128_tp4_pp1_cp1_vp1_mbs1_gbs256"},
+        options={
+            "experiment": "pretrain_grok1_314b_fp8_gpus128_tp4_pp1_cp1_vp1_mbs1_gbs256"
+        },
     ),
     Experiment(
         "grok1_314b-25.05-gb200-fp8-256",
@@ -268,15 +303,21 @@ EXPERIMENTS = (
 )
 
 
-def write_experiments(root: Path, baselines: Mapping[str, Baseline], *, replace: bool = False) -> None:
+def write_experiments(
+    root: Path, baselines: Mapping[str, Baseline], *, replace: bool = False
+) -> None:
     """Write every example under `root`; `baselines` are the shipped ones by id."""
     for experiment in EXPERIMENTS:
-        write_plan(root, experiment.plan(baselines[experiment.configuration]), replace=replace)
+        write_plan(
+            root, experiment.plan(baselines[experiment.configuration]), replace=replace
+        )
 
 
-def verdicts(experiments: Iterable[Experiment] = EXPERIMENTS) -> dict[str, tuple[Verdict, Reason]]:
-    """Return what is to be said of each configuration that has runs, by id: the newest comparable run decides, and a
-    configuration with none is missing."""
+def verdicts(
+    experiments: Iterable[Experiment] = EXPERIMENTS,
+) -> dict[str, tuple[Verdict, Reason]]:
+    """Return what is to be said of each configuration that has runs, by id: the newest
+    comparable run decides, and a configuration with none is missing."""
     found: dict[str, tuple[Verdict, Reason]] = {}
     for experiment in sorted(experiments, key=lambda each: each.started):
         if experiment.expected is Verdict.NOT_COMPARABLE:
@@ -287,12 +328,19 @@ def verdicts(experiments: Iterable[Experiment] = EXPERIMENTS) -> dict[str, tuple
 
 
 def table(baselines: Mapping[str, Baseline]) -> str:
-    """Return the README's table: each run with a link to its log, what it shows, and the verdict that it should
-    get."""
-    rows = ["| job | configuration | what it shows | verdict on the run |", "|---|---|---|---|"]
+    """Return the README's table: each run with a link to its log, what it shows, and
+    the verdict that it should get."""
+    rows = [
+        "| job | configuration | what it shows | verdict on the run |",
+        "|---|---|---|---|",
+    ]
     for experiment in EXPERIMENTS:
         log = layout(experiment.plan(baselines[experiment.configuration])).logs[-1]
-        configuration = f"`{experiment.configuration}`" if experiment.expected else "none"
+        configuration = (
+            f"`{experiment.configuration}`" if experiment.expected else "none"
+        )
         verdict = f"{experiment.expected or 'none'} ({experiment.reason})"
-        rows.append(f"| [{experiment.job_id}](experiments/{log}) | {configuration} | {experiment.shows} | {verdict} |")
+        rows.append(
+            f"| [{experiment.job_id}](experiments/{log}) | {configuration} | {experiment.shows} | {verdict} |"
+        )
     return "\n".join(rows) + "\n"

@@ -15,10 +15,12 @@ BAR_WIDTH = 10
 
 
 def bar_number(value: float) -> str:
-    """Format a float as a progress bar's postfix does: three significant digits, padded to five characters.
+    """Format a float as a progress bar's postfix does: three significant digits, padded
+    to five characters.
 
-    24.03 reads `24.00`, 3.59 `3.590`, 51200.0 `51200.0` and 204800.0 `2.05e+5`: the shorter of `%.3g` and the float
-    itself is taken, then zeros are added. A NaN reads `nan.0`.
+    24.03 reads `24.00`, 3.59 `3.590`, 51200.0 `51200.0` and 204800.0 `2.05e+5`: the
+    shorter of `%.3g` and the float itself is taken, then zeros are added. A NaN reads
+    `nan.0`.
     """
     short = f"{value:.3g}".replace("e+0", "e+").replace("e-0", "e-")
     text = min(str(value), short, key=len)
@@ -30,7 +32,8 @@ def bar_number(value: float) -> str:
 
 
 def bar_interval(seconds: float) -> str:
-    """Format a duration as a progress bar does: `23:22`, or `1:03:17` from one hour on."""
+    """Format a duration as a progress bar does: `23:22`, or `1:03:17` from one hour
+    on."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
@@ -39,37 +42,59 @@ def bar_interval(seconds: float) -> str:
 def bar_blocks(count: int, total: int) -> str:
     """Draw the bar itself: ten columns of eight steps each."""
     full, part = divmod(int(count / total * BAR_WIDTH * 8), 8)
-    return (BLOCKS[-1] * full + (BLOCKS[part] if full < BAR_WIDTH else "")).ljust(BAR_WIDTH)
+    return (BLOCKS[-1] * full + (BLOCKS[part] if full < BAR_WIDTH else "")).ljust(
+        BAR_WIDTH
+    )
 
 
 def nemo1_bar(
-    count: int, total: int, elapsed: float, remaining: float, postfix: Mapping[str, float] | None = None
+    count: int,
+    total: int,
+    elapsed: float,
+    remaining: float,
+    postfix: Mapping[str, float] | None = None,
 ) -> str:
-    """Return one NeMo 1 progress bar: `count` of `total` steps done, elapsed and remaining seconds, logged values."""
-    values = "".join(f", {name}={bar_number(value)}" for name, value in (postfix or {}).items())
+    """Return one NeMo 1 progress bar: `count` of `total` steps done, elapsed and
+    remaining seconds, logged values."""
+    values = "".join(
+        f", {name}={bar_number(value)}" for name, value in (postfix or {}).items()
+    )
     times = f"{bar_interval(elapsed)}<{bar_interval(remaining)}"
     return f"Epoch 0: : {count / total * 100:3.0f}%|{bar_blocks(count, total)}| {count}/{total} [{times}{values}]"
 
 
-def dllogger_record(moment: datetime, step: int, values: Mapping[str, float | int]) -> str:
-    """Return one DLLogger record with full precision; it ends in a space, as the real ones do."""
+def dllogger_record(
+    moment: datetime, step: int, values: Mapping[str, float | int]
+) -> str:
+    """Return one DLLogger record with full precision; it ends in a space, as the real
+    ones do."""
     fields = "".join(f" {name} : {value} " for name, value in values.items())
     return f"DLL {moment:%Y-%m-%d %H:%M:%S.%f} - {step}{fields}"
 
 
 def nemo2_number(value: float) -> str:
-    """Format a value as the NeMo 2 printer does: whole numbers as integers, four significant digits otherwise."""
+    """Format a value as the NeMo 2 printer does: whole numbers as integers, four
+    significant digits otherwise."""
     return str(int(value)) if value.is_integer() else f"{value:.4}"
 
 
 def nemo2_line(step: int, total: int, values: Mapping[str, float]) -> str:
-    """Return one NeMo 2 line of step `step` (from 0) of `total`, with the values in the order given."""
-    fields = "".join(f" | {name}: {nemo2_number(float(value))}" for name, value in values.items())
+    """Return one NeMo 2 line of step `step` (from 0) of `total`, with the values in the
+    order given."""
+    fields = "".join(
+        f" | {name}: {nemo2_number(float(value))}" for name, value in values.items()
+    )
     return f"Training epoch 0, iteration {step}/{total - 1}{fields}"
 
 
 def maxtext_line(
-    step: int, seconds: float, *, tflops: float, tokens_per_second: float, total_weights: int, loss: float
+    step: int,
+    seconds: float,
+    *,
+    tflops: float,
+    tokens_per_second: float,
+    total_weights: int,
+    loss: float,
 ) -> str:
     """Return one MaxText line; TFLOP/s and tokens/s are for one device."""
     return (
@@ -79,14 +104,26 @@ def maxtext_line(
 
 
 def megatron_line(
-    moment: datetime, step: int, total: int, seconds: float, *, batch: int, tflops: float | None, loss: float | None
+    moment: datetime,
+    step: int,
+    total: int,
+    seconds: float,
+    *,
+    batch: int,
+    tflops: float | None,
+    loss: float | None,
 ) -> str:
-    """Return one Megatron-LM line of step `step` (from 1) of `total`; a release without a throughput has none."""
+    """Return one Megatron-LM line of step `step` (from 1) of `total`; a release without
+    a throughput has none."""
     fields = [
         f" [{moment:%Y-%m-%d %H:%M:%S.%f}] iteration {step:8d}/{total:8d}",
         f"consumed samples: {step * batch:12d}",
         f"elapsed time per iteration (ms): {seconds * 1000:.1f}",
-        *([] if tflops is None else [f"throughput per GPU (TFLOP/s/GPU): {tflops:.1f}"]),
+        *(
+            []
+            if tflops is None
+            else [f"throughput per GPU (TFLOP/s/GPU): {tflops:.1f}"]
+        ),
         "learning rate: 3.000000E-05",
         f"global batch size: {batch:5d}",
         *([] if loss is None else [f"lm loss: {loss:.6E}"]),
@@ -104,10 +141,16 @@ def step_time_line(seconds: float, tflops: float) -> str:
 
 
 def torchtitan_line(
-    moment: datetime, step: int, *, loss: float, tokens_per_second: float, tflops: float, colours: bool = True
+    moment: datetime,
+    step: int,
+    *,
+    loss: float,
+    tokens_per_second: float,
+    tflops: float,
+    colours: bool = True,
 ) -> str:
-    """Return one torchtitan line of step `step` (from 1): no seconds, but a time; tokens/s and TFLOP/s are of a
-    GPU."""
+    """Return one torchtitan line of step `step` (from 1): no seconds, but a time;
+    tokens/s and TFLOP/s are of a GPU."""
     parts = {
         "\x1b[31m": f"step: {step:2}  ",
         "\x1b[32m": f"loss: {loss:8.5f}  ",
@@ -118,7 +161,9 @@ def torchtitan_line(
         "\x1b[35m": "mfu: 4.11%",
         "\x1b[39m": "",
     }
-    text = "".join(f"{colour if colours else ''}{part}" for colour, part in parts.items())
+    text = "".join(
+        f"{colour if colours else ''}{part}" for colour, part in parts.items()
+    )
     return f"[titan] {moment:%Y-%m-%d %H:%M:%S},{moment.microsecond // 1000:03d} - root - INFO - {text}"
 
 
@@ -127,8 +172,11 @@ def paxml_line(seconds: float) -> str:
     return f"[PAX STATUS]: train_step() took {seconds:.2f} seconds."
 
 
-def huggingface_summary(runtime: float, samples_per_second: float, steps_per_second: float, loss: float) -> str:
-    """Return what a Hugging Face trainer prints at its end: of the whole run, nothing of a step."""
+def huggingface_summary(
+    runtime: float, samples_per_second: float, steps_per_second: float, loss: float
+) -> str:
+    """Return what a Hugging Face trainer prints at its end: of the whole run, nothing
+    of a step."""
     values = {
         "train_runtime": round(runtime, 4),
         "train_samples_per_second": round(samples_per_second, 3),
@@ -139,13 +187,17 @@ def huggingface_summary(runtime: float, samples_per_second: float, steps_per_sec
     return str(values)
 
 
-def metric_line(moment: datetime, step: int, total: int, value: float, name: str) -> str:
-    """Return the line that is made of one value of an event file, `moment` being when it was written."""
+def metric_line(
+    moment: datetime, step: int, total: int, value: float, name: str
+) -> str:
+    """Return the line that is made of one value of an event file, `moment` being when
+    it was written."""
     return f"llmb scalar: {step}/{total} {moment.timestamp():.6f} {value!r} {name}"
 
 
 def trainer_record(step: int, total: int, seconds: float, loss: float) -> str:
-    """Return LLaMA-Factory's record of a step of `trainer_log.jsonl`; `seconds` are those since training began."""
+    """Return LLaMA-Factory's record of a step of `trainer_log.jsonl`; `seconds` are
+    those since training began."""
     values = {
         "current_steps": step,
         "total_steps": total,
@@ -160,16 +212,29 @@ def trainer_record(step: int, total: int, seconds: float, loss: float) -> str:
 
 
 def mlperf_record(key: str, value: object, **metadata: object) -> str:
-    """Return a record of MLPerf's logging; of `tracked_stats` the value is a dictionary."""
-    record = {"namespace": "", "time_ms": 1759985895027, "event_type": "POINT_IN_TIME", "key": key, "value": value}
+    """Return a record of MLPerf's logging; of `tracked_stats` the value is a
+    dictionary."""
+    record = {
+        "namespace": "",
+        "time_ms": 1759985895027,
+        "event_type": "POINT_IN_TIME",
+        "key": key,
+        "value": value,
+    }
     place = {"file": "/workspace/llm/pretrain.py", "lineno": 480}
     return f":::MLLOG {json.dumps(record | {'metadata': place | metadata})}"
 
 
 def mlperf_step(step: int, seconds: float, loss: float, batch: int) -> str:
-    """Return MLPerf's record of step `step` (from 0), with the samples up to and with it."""
+    """Return MLPerf's record of step `step` (from 0), with the samples up to and with
+    it."""
     times = {"train_step_time": seconds, "reduced_train_loss": loss}
-    return mlperf_record("tracked_stats", times, step=float(step), samples_count=float((step + 1) * batch))
+    return mlperf_record(
+        "tracked_stats",
+        times,
+        step=float(step),
+        samples_count=float((step + 1) * batch),
+    )
 
 
 def nemo_info(moment: datetime, text: str, where: str = "nemo_logging:393") -> str:
@@ -177,15 +242,23 @@ def nemo_info(moment: datetime, text: str, where: str = "nemo_logging:393") -> s
     return f"[NeMo I {moment:%Y-%m-%d %H:%M:%S} {where}] {text}"
 
 
-def checkpoint_save(moment: datetime, iteration: int, start: float, duration: float) -> str:
-    """Return the line of a saved checkpoint; `start` in seconds since 1970, `duration` in seconds."""
+def checkpoint_save(
+    moment: datetime, iteration: int, start: float, duration: float
+) -> str:
+    """Return the line of a saved checkpoint; `start` in seconds since 1970, `duration`
+    in seconds."""
     times = f"Start time: {start:.3f}s : Save duration: {duration:.3f}s"
-    return nemo_info(moment, f"Global Checkpoint Save : Rank: 0 : Iteration: {iteration} : {times}")
+    return nemo_info(
+        moment, f"Global Checkpoint Save : Rank: 0 : Iteration: {iteration} : {times}"
+    )
 
 
 def checkpoint_load(moment: datetime, start: float, duration: float) -> str:
-    """Return the line of a loaded checkpoint; `start` in seconds since 1970, `duration` in seconds."""
-    times = f"Start time : {start:.3f}s : Time spent in load_checkpoint: {duration:.3f}s"
+    """Return the line of a loaded checkpoint; `start` in seconds since 1970, `duration`
+    in seconds."""
+    times = (
+        f"Start time : {start:.3f}s : Time spent in load_checkpoint: {duration:.3f}s"
+    )
     return nemo_info(moment, f"Global Checkpoint Load : Rank : 0 : {times}")
 
 
@@ -207,13 +280,17 @@ def nccl_collective(
     communicator: int = 0x55556B100660,
     stream: int = 0x5555630C58B0,
 ) -> str:
-    """Return one line of an NCCL trace; `opCount` is hexadecimal, `count` is elements."""
+    """Return one line of an NCCL trace; `opCount` is hexadecimal, `count` is
+    elements."""
     return (
         f"[{local_rank}] NCCL INFO {collective}: opCount {operation_count:x} sendbuff {send:#x} recvbuff {receive:#x} "
         f"count {count} datatype {datatype} op 0 root 0 comm {communicator:#x} [nranks={ranks}] stream {stream:#x}"
     )
 
 
-def slurm_cancelled(job: str, node: str, moment: datetime, reason: str, *, kind: str = "JOB") -> str:
-    """Return Slurm's line for a job or step that it ended, in upper case as Slurm writes the reason."""
+def slurm_cancelled(
+    job: str, node: str, moment: datetime, reason: str, *, kind: str = "JOB"
+) -> str:
+    """Return Slurm's line for a job or step that it ended, in upper case as Slurm
+    writes the reason."""
     return f"slurmstepd: error: *** {kind} {job} ON {node} CANCELLED AT {moment:%Y-%m-%dT%H:%M:%S} DUE TO {reason} ***"

@@ -18,19 +18,25 @@ if TYPE_CHECKING:
 PEAK_LEARNING_RATE = 3e-4
 LEARNING_RATE_WARM_UP = 2001
 PROFILED_MAXTEXT_FACTOR = 1.15
-"""MaxText's first run is profiled for the compiler and slower: mixing the runs has to show."""
+"""MaxText's first run is profiled for the compiler and slower: mixing the runs has to
+show."""
 
 
 def log_text(plan: Plan, attempt: int) -> str:
     """Return the log of one attempt."""
     pieces = [*body(plan, attempt), *ending(plan, attempt)]
-    text = "\n".join(preamble(plan, plan.began(attempt) + timedelta(seconds=41))) + "\n" + "".join(pieces)
+    text = (
+        "\n".join(preamble(plan, plan.began(attempt) + timedelta(seconds=41)))
+        + "\n"
+        + "".join(pieces)
+    )
     killed = plan.ending == "killed" and attempt == plan.restarts
     return text[: -(len(pieces[-1]) // 2)] if killed and pieces else text
 
 
 def body(plan: Plan, attempt: int) -> Iterator[str]:
-    """Yield the pieces of text that an attempt prints from its first step on, each with its line end."""
+    """Yield the pieces of text that an attempt prints from its first step on, each with
+    its line end."""
     steps = plan.printed_steps(attempt)
     if plan.checkpoint == "load":
         moment = plan.began(attempt) + timedelta(seconds=70)
@@ -38,11 +44,14 @@ def body(plan: Plan, attempt: int) -> Iterator[str]:
     if plan.dialect == "maxtext":
         yield from maxtext_runs(plan, steps)
     else:
-        yield from (nemo1_steps if plan.dialect == "nemo1" else nemo2_steps)(plan, attempt, steps)
+        yield from (nemo1_steps if plan.dialect == "nemo1" else nemo2_steps)(
+            plan, attempt, steps
+        )
 
 
 def nemo1_steps(plan: Plan, attempt: int, steps: int) -> Iterator[str]:
-    """Yield each step as two progress bars, the first one stale, the second one with its DLLogger record if asked."""
+    """Yield each step as two progress bars, the first one stale, the second one with
+    its DLLogger record if asked."""
     total = len(plan.step_seconds)
     start, end = ("\r", "") if plan.carriage_returns else ("", "\n")
     previous: dict[str, float] = {}
@@ -66,7 +75,9 @@ def nemo1_values(plan: Plan, step: int) -> dict[str, float]:
     return {
         "reduced_train_loss": plan.loss(step, 12.9),
         "global_step": float(step),
-        "consumed_samples": float((step + 1) * plan.baseline.configuration.global_batch_size),
+        "consumed_samples": float(
+            (step + 1) * plan.baseline.configuration.global_batch_size
+        ),
         "train_step_timing in s": plan.step_seconds[step],
     }
 
@@ -98,8 +109,8 @@ def nemo2_steps(plan: Plan, _attempt: int, steps: int) -> Iterator[str]:
 
 
 def nemo2_values(plan: Plan, step: int) -> dict[str, float]:
-    """Return what the line of a step holds, in the order of its release: 25.05 renamed the memory and added
-    TFLOP/s."""
+    """Return what the line of a step holds, in the order of its release: 25.05 renamed
+    the memory and added TFLOP/s."""
     batch = plan.baseline.configuration.global_batch_size
     seconds = plan.step_seconds[step]
     newer = release_number(plan.gsw_version) >= (25, 5)
@@ -118,14 +129,24 @@ def nemo2_values(plan: Plan, step: int) -> dict[str, float]:
 
 
 def logged_tflops(plan: Plan, seconds: float) -> float:
-    """Return the TFLOP/s of one GPU that the framework logs: the documents' formula times its known factor."""
+    """Return the TFLOP/s of one GPU that the framework logs: the documents' formula
+    times its known factor."""
     configuration = plan.baseline.configuration
-    flops = configuration.global_batch_size * count_model_flops(configuration.architecture)
-    return flops / seconds / configuration.key.gpus / 1e12 * (plan.baseline.logged_tflops_factor or 1.0)
+    flops = configuration.global_batch_size * count_model_flops(
+        configuration.architecture
+    )
+    return (
+        flops
+        / seconds
+        / configuration.key.gpus
+        / 1e12
+        * (plan.baseline.logged_tflops_factor or 1.0)
+    )
 
 
 def maxtext_runs(plan: Plan, steps: int) -> Iterator[str]:
-    """Yield the two runs that the GPU recipe writes into one log: a short profiled one, then the measured one."""
+    """Yield the two runs that the GPU recipe writes into one log: a short profiled one,
+    then the measured one."""
     if plan.profiling_steps:
         slow = plan.baseline.step_seconds * PROFILED_MAXTEXT_FACTOR
         seconds = step_seconds(plan.profiling_steps, plan.baseline.window, slow, 3)
@@ -136,13 +157,19 @@ def maxtext_runs(plan: Plan, steps: int) -> Iterator[str]:
     if plan.dispatch_artefact:
         seconds = (seconds[0], seconds[1] * 0.05, seconds[2] * 0.05, *seconds[3:])
     yield f"Config param steps: {len(seconds)}\n"
-    yield from maxtext_steps(plan, seconds[:steps], [plan.loss(step, 0.0) for step in range(steps)])
+    yield from maxtext_steps(
+        plan, seconds[:steps], [plan.loss(step, 0.0) for step in range(steps)]
+    )
 
 
-def maxtext_steps(plan: Plan, seconds: Sequence[float], loss: Sequence[float]) -> Iterator[str]:
+def maxtext_steps(
+    plan: Plan, seconds: Sequence[float], loss: Sequence[float]
+) -> Iterator[str]:
     """Yield the line of each step; synthetic data has loss 0.000."""
     configuration = plan.baseline.configuration
-    tokens = configuration.architecture.sequence_length * configuration.global_batch_size
+    tokens = (
+        configuration.architecture.sequence_length * configuration.global_batch_size
+    )
     for step, duration in enumerate(seconds):
         per_device = tokens / duration / configuration.key.gpus
         line = lines.maxtext_line(
@@ -158,7 +185,8 @@ def maxtext_steps(plan: Plan, seconds: Sequence[float], loss: Sequence[float]) -
 
 
 def collectives(plan: Plan, step: int) -> Iterator[str]:
-    """Yield the NCCL trace of a step, much shortened: four collectives of four processes."""
+    """Yield the NCCL trace of a step, much shortened: four collectives of four
+    processes."""
     if not plan.traced:
         return
     names = ("AllReduce", "Broadcast", "AllGather", "ReduceScatter")
@@ -166,16 +194,25 @@ def collectives(plan: Plan, step: int) -> Iterator[str]:
         for rank in range(4):
             count = 2097152 * (place + 1)
             operation = len(names) * step + place
-            yield lines.nccl_collective(rank, name, operation, count, plan.baseline.key.gpus, datatype=9) + "\n"
+            yield (
+                lines.nccl_collective(
+                    rank, name, operation, count, plan.baseline.key.gpus, datatype=9
+                )
+                + "\n"
+            )
 
 
 def ending(plan: Plan, attempt: int) -> Iterator[str]:
-    """Yield the last lines of an attempt: the framework's end marker, or Slurm's line where errors share the log."""
+    """Yield the last lines of an attempt: the framework's end marker, or Slurm's line
+    where errors share the log."""
     moment = plan.ended(attempt)
     reason = plan.cancelled_because(attempt)
     if reason and plan.layout_name != "results":
         step = f"{plan.job_id}.0"
-        yield lines.slurm_cancelled(step, node_name(1), moment, reason, kind="STEP") + "\n"
+        yield (
+            lines.slurm_cancelled(step, node_name(1), moment, reason, kind="STEP")
+            + "\n"
+        )
     elif not reason and plan.ending != "killed":
         yield from finished(plan, attempt)
 
@@ -189,10 +226,19 @@ def finished(plan: Plan, attempt: int) -> Iterator[str]:
     steps = len(plan.step_seconds)
     yield f"{lines.fit_stopped(steps)}\n"
     if plan.dialect == "nemo1":
-        bar = lines.nemo1_bar(steps, steps, fsum(plan.step_seconds), 0.0, nemo1_values(plan, steps - 1))
+        bar = lines.nemo1_bar(
+            steps, steps, fsum(plan.step_seconds), 0.0, nemo1_values(plan, steps - 1)
+        )
         rounded = [round(seconds, 2) for seconds in plan.step_seconds]
-        yield f"\n{bar}\n" + lines.nemo_info(moment, f"train_step_timing in s: {rounded}") + "\n"
+        yield (
+            f"\n{bar}\n"
+            + lines.nemo_info(moment, f"train_step_timing in s: {rounded}")
+            + "\n"
+        )
     if plan.checkpoint == "save":
-        yield lines.checkpoint_save(moment, steps, moment.timestamp() - 4.389, 4.389) + "\n"
+        yield (
+            lines.checkpoint_save(moment, steps, moment.timestamp() - 4.389, 4.389)
+            + "\n"
+        )
     if plan.profiled:
         yield "Generated:\n    /nemo_run/nsys_profile/report.nsys-rep\n"

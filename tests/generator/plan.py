@@ -1,4 +1,5 @@
-"""The plan of one run: which configuration, how fast, how it ends, and where it stands."""
+"""The plan of one run: which configuration, how fast, how it ends, and where it
+stands."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import Baseline
 
 Ending = Literal["finished", "diverged", "time-limit", "killed"]
-LayoutName = Literal["results", "experiments", "workloads", "launcher", "sbatch", "local"]
+LayoutName = Literal[
+    "results", "experiments", "workloads", "launcher", "sbatch", "local"
+]
 STARTED = datetime(2025, 6, 2, 3, 0, 0, tzinfo=UTC)
 START_UP = timedelta(seconds=95)
 BETWEEN_ATTEMPTS = timedelta(seconds=300)
@@ -32,13 +35,16 @@ def release_number(release: str) -> tuple[int, ...]:
 class Plan:
     """Everything that decides one run's files. Equal plans write equal bytes.
 
-    factor: the window's mean over the baseline's step time. last_step_factor: the last step over a steady one.
-    seconds: the step times themselves, instead of those. noise: relative standard deviation of a step; 0.0 gives the
-    same time to every steady step, or two neighbouring printed values where the mean lies between them. cut: the step
-    at which a run that does not finish ends, or its loss becomes NaN. restarts: attempts that were cut before the last
-    one. layout: the recipe's own unless given. experiment, document_name: another experiment name; the file name that
-    the documents show. ranks: the prefixes under which each step is printed. profiling_steps: MaxText's first run.
-    sbatch: the batch script's output beside a NeMo-Run log, or a copy of every line, as an attached launcher leaves.
+    factor: the window's mean over the baseline's step time. last_step_factor: the last
+    step over a steady one. seconds: the step times themselves, instead of those. noise:
+    relative standard deviation of a step; 0.0 gives the same time to every steady step,
+    or two neighbouring printed values where the mean lies between them. cut: the step
+    at which a run that does not finish ends, or its loss becomes NaN. restarts:
+    attempts that were cut before the last one. layout: the recipe's own unless given.
+    experiment, document_name: another experiment name; the file name that the documents
+    show. ranks: the prefixes under which each step is printed. profiling_steps:
+    MaxText's first run. sbatch: the batch script's output beside a NeMo-Run log, or a
+    copy of every line, as an attached launcher leaves.
     """
 
     baseline: Baseline
@@ -73,7 +79,8 @@ class Plan:
 
     @property
     def gsw_version(self) -> str:
-        """The release that the run's names and metadata tell: the baseline's, unless given."""
+        """The release that the run's names and metadata tell: the baseline's, unless
+        given."""
         return self.release or self.baseline.key.release
 
     @property
@@ -83,7 +90,8 @@ class Plan:
 
     @property
     def model(self) -> str:
-        """The model's name in file names: `grok1`, `llama2`, `nemotron4`, `llama3.1`."""
+        """The model's name in file names: `grok1`, `llama2`, `nemotron4`,
+        `llama3.1`."""
         return self.baseline.key.recipe.removeprefix("maxtext_")
 
     @property
@@ -103,7 +111,8 @@ class Plan:
 
     @property
     def total_steps(self) -> int:
-        """How many steps the run sets out to do; profiled, traced and checkpoint-load runs do fewer."""
+        """How many steps the run sets out to do; profiled, traced and checkpoint-load
+        runs do fewer."""
         if self.steps is not None:
             return self.steps
         if self.checkpoint == "load":
@@ -132,14 +141,19 @@ class Plan:
         )
 
     def loss(self, step: int, start: float) -> float:
-        """Return the loss of a step that falls from `start`; NaN from the cut on in a diverged run."""
+        """Return the loss of a step that falls from `start`; NaN from the cut on in a
+        diverged run."""
         diverged = self.ending == "diverged" and step >= self.cut
         return float("nan") if diverged else series.falling_loss(step, start)
 
     def printed_steps(self, attempt: int) -> int:
         """Return how many steps an attempt prints before it ends."""
         unfinished = attempt < self.restarts or self.ending in ("time-limit", "killed")
-        return min(self.cut, len(self.step_seconds)) if unfinished else len(self.step_seconds)
+        return (
+            min(self.cut, len(self.step_seconds))
+            if unfinished
+            else len(self.step_seconds)
+        )
 
     def began(self, attempt: int) -> datetime:
         """Return when an attempt began: after those before it, and a pause."""
@@ -147,14 +161,21 @@ class Plan:
 
     def after_step(self, attempt: int, steps: int) -> datetime:
         """Return when an attempt had done its first `steps` steps."""
-        return self.began(attempt) + START_UP + timedelta(seconds=fsum(self.step_seconds[:steps]))
+        return (
+            self.began(attempt)
+            + START_UP
+            + timedelta(seconds=fsum(self.step_seconds[:steps]))
+        )
 
     def ended(self, attempt: int) -> datetime:
         """Return when an attempt ended."""
-        return self.after_step(attempt, self.printed_steps(attempt)) + timedelta(seconds=20)
+        return self.after_step(attempt, self.printed_steps(attempt)) + timedelta(
+            seconds=20
+        )
 
     def cancelled_because(self, attempt: int) -> str:
-        """Return the reason that Slurm prints for ending this attempt, or an empty string."""
+        """Return the reason that Slurm prints for ending this attempt, or an empty
+        string."""
         if attempt < self.restarts:
             return REQUEUED
         return "TIME LIMIT" if self.ending == "time-limit" else ""

@@ -28,7 +28,8 @@ def preamble(plan: Plan, moment: datetime) -> list[str]:
 
 
 def group_sizes(plan: Plan) -> list[tuple[str, int]]:
-    """Return the names and sizes of the parallel groups that have more than one member."""
+    """Return the names and sizes of the parallel groups that have more than one
+    member."""
     groups = plan.baseline.configuration.parallelism
     named = {
         "tensor model": groups.tp,
@@ -37,24 +38,34 @@ def group_sizes(plan: Plan) -> list[tuple[str, int]]:
         "expert": groups.ep,
         "data": groups.dp,
     }
-    return [(name, size) for name, size in named.items() if size is not None and size > 1]
+    return [
+        (name, size) for name, size in named.items() if size is not None and size > 1
+    ]
 
 
 def distributed(plan: Plan) -> list[str]:
     """Return the lines of the processes that find each other."""
     gpus = plan.baseline.key.gpus
     rule = "-" * 100
-    members = [f"Initializing distributed: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/{gpus}" for rank in range(3)]
+    members = [
+        f"Initializing distributed: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/{gpus}"
+        for rank in range(3)
+    ]
     registered = f"All distributed processes registered. Starting with {gpus} processes"
     return [*members, rule, "distributed_backend=nccl", registered, rule, ""]
 
 
 def nemo_start(plan: Plan, moment: datetime) -> list[str]:
-    """Return the lines that both NeMo generations print: devices, parallel groups, model, optimizer."""
+    """Return the lines that both NeMo generations print: devices, parallel groups,
+    model, optimizer."""
     configuration = plan.baseline.configuration
     microbatches = configuration.gradient_accumulation or 1
     groups = [
-        nemo_info(moment, f"Rank 0 has {name} parallel group of {size} ranks", "megatron_init:314")
+        nemo_info(
+            moment,
+            f"Rank 0 has {name} parallel group of {size} ranks",
+            "megatron_init:314",
+        )
         for name, size in group_sizes(plan)
     ]
     return [
@@ -63,16 +74,29 @@ def nemo_start(plan: Plan, moment: datetime) -> list[str]:
         "HPU available: False, using: 0 HPUs",
         *groups,
         *distributed(plan),
-        nemo_info(moment, f"setting number of microbatches to constant {microbatches}", "num_microbatches:228"),
-        nemo_info(moment, "Setting up DistributedDataParallel, gradients reduced in fp32", "utils:302"),
-        nemo_info(moment, "Setting up optimizer with config lr=0.0003, weight_decay=0.1, bf16=True", "utils:323"),
+        nemo_info(
+            moment,
+            f"setting number of microbatches to constant {microbatches}",
+            "num_microbatches:228",
+        ),
+        nemo_info(
+            moment,
+            "Setting up DistributedDataParallel, gradients reduced in fp32",
+            "utils:302",
+        ),
+        nemo_info(
+            moment,
+            "Setting up optimizer with config lr=0.0003, weight_decay=0.1, bf16=True",
+            "utils:323",
+        ),
         f"LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES: [{','.join(map(str, range(plan.gpus_per_node)))}]",
         "NCCL version 2.25.1+cuda12.8",
     ]
 
 
 def nemo1(plan: Plan, moment: datetime) -> list[str]:
-    """Return a NeMo Framework Launcher preamble: the whole configuration is printed before anything starts."""
+    """Return a NeMo Framework Launcher preamble: the whole configuration is printed
+    before anything starts."""
     configuration = plan.baseline.configuration
     settings = {
         "name": f"{plan.model}_{plan.baseline.key.size}",
@@ -99,16 +123,27 @@ def nemo1(plan: Plan, moment: datetime) -> list[str]:
 
 
 def nemo2(plan: Plan, moment: datetime) -> list[str]:
-    """Return a NeMo-Run preamble: what the task was asked to do, then the same start."""
+    """Return a NeMo-Run preamble: what the task was asked to do, then the same
+    start."""
     configuration = plan.baseline.configuration
     key = plan.baseline.key
     return [
         f"Running on {node_count(plan)} nodes, head node {node_name(1)}",
         "Disabling mmap for dataset: mock data",
-        nemo_info(moment, f"Experiments will be logged at /nemo_run/{plan.model}_{key.size}", "nemo_logger:145"),
-        nemo_info(moment, f"Padded vocab_size: {configuration.architecture.vocabulary_size}", "base:44"),
         nemo_info(
-            moment, f"Copying Trainer's 'max_steps' ({plan.total_steps}) to LR scheduler", "megatron_strategy:327"
+            moment,
+            f"Experiments will be logged at /nemo_run/{plan.model}_{key.size}",
+            "nemo_logger:145",
+        ),
+        nemo_info(
+            moment,
+            f"Padded vocab_size: {configuration.architecture.vocabulary_size}",
+            "base:44",
+        ),
+        nemo_info(
+            moment,
+            f"Copying Trainer's 'max_steps' ({plan.total_steps}) to LR scheduler",
+            "megatron_strategy:327",
         ),
         *nemo_start(plan, moment),
         "  | Name   | Type | Params | Mode ",
@@ -120,7 +155,8 @@ def nemo2(plan: Plan, moment: datetime) -> list[str]:
 
 
 def maxtext(plan: Plan, moment: datetime) -> list[str]:
-    """Return a MaxText preamble: the runtime's own dated lines, then every parameter of the configuration."""
+    """Return a MaxText preamble: the runtime's own dated lines, then every parameter of
+    the configuration."""
     configuration = plan.baseline.configuration
     architecture = configuration.architecture
     fsdp = configuration.parallelism.fsdp
@@ -144,7 +180,9 @@ def maxtext(plan: Plan, moment: datetime) -> list[str]:
         "vocab_size": architecture.vocabulary_size,
     }
     stamp = f"{moment:%Y-%m-%d %H:%M:%S.%f}: I"
-    xla = "external/xla/xla/tsl/distributed_runtime/coordination/coordination_service.cc"
+    xla = (
+        "external/xla/xla/tsl/distributed_runtime/coordination/coordination_service.cc"
+    )
     return [
         f"{stamp} {xla}:637] Initializing CoordinationService",
         f"{stamp} {xla}:378] /job:jax_worker/replica:0/task:0 has connected to coordination service.",

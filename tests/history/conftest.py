@@ -1,4 +1,5 @@
-"""Both kinds of stores: each test that asks for one runs on SQLite and on PostgreSQL."""
+"""Both kinds of stores: each test that asks for one runs on SQLite and on
+PostgreSQL."""
 
 from __future__ import annotations
 

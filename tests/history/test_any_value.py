@@ -1,4 +1,5 @@
-"""Any value in any column of a store is read or refused in words by whatever reads it: no command fails of itself."""
+"""Any value in any column of a store is read or refused in words by whatever reads it:
+no command fails of itself."""
 
 from __future__ import annotations
 
@@ -33,9 +34,39 @@ COLUMNS = [
 ]
 
 VALUES = (
-    *("NULL", "''", "x'ff00'", "CAST(x'ff' AS TEXT)", "char(1)", "9e999", "-9e999", "-1", "0", "9223372036854775807"),
-    *("'word'", "'{'", "'[]'", "'{}'", "'{\"a\": 1}'", "'[1]'", "'[null]'", "'[[]]'", "'[{}]'", "'\"x\"'", "'null'"),
-    *("'NaN'", "'[NaN]'", "'[1e999]'", f"'{'[' * 3000}'", f"'{'9' * 400}'", "'{\"mfu\": [1, 2]}'"),
+    *(
+        "NULL",
+        "''",
+        "x'ff00'",
+        "CAST(x'ff' AS TEXT)",
+        "char(1)",
+        "9e999",
+        "-9e999",
+        "-1",
+        "0",
+        "9223372036854775807",
+    ),
+    *(
+        "'word'",
+        "'{'",
+        "'[]'",
+        "'{}'",
+        "'{\"a\": 1}'",
+        "'[1]'",
+        "'[null]'",
+        "'[[]]'",
+        "'[{}]'",
+        "'\"x\"'",
+        "'null'",
+    ),
+    *(
+        "'NaN'",
+        "'[NaN]'",
+        "'[1e999]'",
+        f"'{'[' * 3000}'",
+        f"'{'9' * 400}'",
+        "'{\"mfu\": [1, 2]}'",
+    ),
     *("'2025-13-99'", "'9999-12-31 23:59:59.999999'", "'0001-01-01 00:00:00.000000'"),
     '\'[{"job_id": "1009", "purpose": "measure"}]\'',
     '\'[{"job_id": 1, "purpose": "measure", "nodes": 7, "step_seconds": "x", "started": 5}]\'',
@@ -48,7 +79,9 @@ CASES = [
     for number, column in enumerate(COLUMNS)
     for further in range(PER_COLUMN)
 ]
-CASES += [("llmb_run", "environment", value) for value in ("'{\"a\": 1}'", "'{\"a\": null}'")]
+CASES += [
+    ("llmb_run", "environment", value) for value in ("'{\"a\": 1}'", "'{\"a\": null}'")
+]
 """Each column with some values, and each value in some columns."""
 
 COMMANDS = (
@@ -58,13 +91,18 @@ COMMANDS = (
     ("history", "prune", "--keep=5d", "--dry-run"),
     ("site", "-o", "site"),
     ("nodes",),
-    ("compare", f"{(NOW - timedelta(days=2)).date()}", f"{(NOW - timedelta(days=1)).date()}"),
+    (
+        "compare",
+        f"{(NOW - timedelta(days=2)).date()}",
+        f"{(NOW - timedelta(days=1)).date()}",
+    ),
 )
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """A store of launched nights, the last one red, with a configuration without a run and an A/B."""
+    """A store of launched nights, the last one red, with a configuration without a run
+    and an A/B."""
     place = StoreLocation("h.db", tmp_path_factory.mktemp("sound") / "h.db")
     trials = {"variants": ["a", "b"], "nodes": ["n1"], "cluster": "eos", "answers": []}
     noise = {"run_to_run": 0.01, "degrees_of_freedom": 3.0}
@@ -74,9 +112,19 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     }
     for night in range(10):
         began = NOW - timedelta(days=10 - night)
-        run = launch(_date(outcome(7.4 + night / 1000 + (night == 9), night), began), {f"n{night % 3}"}, 7.4)
-        red = {"status": "failed", "verdict": "REGRESSION", "reason": "slower-than-bound"} if night == 9 else {}
-        record.write(place, document({**run, **red}, other, began=began + timedelta(hours=2)))
+        run = launch(
+            _date(outcome(7.4 + night / 1000 + (night == 9), night), began),
+            {f"n{night % 3}"},
+            7.4,
+        )
+        red = (
+            {"status": "failed", "verdict": "REGRESSION", "reason": "slower-than-bound"}
+            if night == 9
+            else {}
+        )
+        record.write(
+            place, document({**run, **red}, other, began=began + timedelta(hours=2))
+        )
     assert place.file is not None
     return place.file.read_bytes()
 
@@ -110,7 +158,9 @@ def test_any_value_is_read_or_refused_in_words(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "h.db").write_bytes(sound)
     with closing(sqlite3.connect("h.db")) as file, suppress(sqlite3.IntegrityError):
-        file.execute(f"UPDATE {table} SET {column} = {value} WHERE rowid = (SELECT max(rowid) FROM {table})")  # noqa: S608
+        file.execute(
+            f"UPDATE {table} SET {column} = {value} WHERE rowid = (SELECT max(rowid) FROM {table})"  # noqa: S608
+        )
         file.commit()
     for command in COMMANDS:
         code = cli.main([*command, "--history", "h.db"])

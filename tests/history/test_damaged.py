@@ -1,4 +1,5 @@
-"""Stores that are damaged, or none: told in one line with what to do, by sessions and by the command; never taken."""
+"""Stores that are damaged, or none: told in one line with what to do, by sessions and
+by the command; never taken."""
 
 from __future__ import annotations
 
@@ -17,7 +18,12 @@ from support.remembered import ID, document, outcome, restore
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import queries, record, unsaved
-from pytest_llmbench.history.store import PATIENCE_SECONDS, StoreLocation, connect, locate_store
+from pytest_llmbench.history.store import (
+    PATIENCE_SECONDS,
+    StoreLocation,
+    connect,
+    locate_store,
+)
 from pytest_llmbench.session.session_history import SessionHistory
 
 NIGHTS = 20
@@ -35,14 +41,16 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def open_as_session(folder: Path) -> None:
-    """Open a store as a session of pytest does before it collects anything, and store as it does at its end."""
+    """Open a store as a session of pytest does before it collects anything, and store
+    as it does at its end."""
     place = locate_store("h.db", folder)
     history = SessionHistory(place, [builders.KEY])
     history.with_nights(restore(outcome(7.4, NIGHTS)))
 
 
 def tell(folder: Path) -> str:
-    """Return what a session is told of a store that it cannot use; empty where it uses it."""
+    """Return what a session is told of a store that it cannot use; empty where it uses
+    it."""
     try:
         open_as_session(folder)
     except HistoryError as error:
@@ -77,9 +85,14 @@ def commands(folder: Path) -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(PLACES))
 def test_flipped_bits_are_reported_or_harmless(
-    sound: bytes, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sound: bytes,
+    tmp_path: Path,
+    number: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """At places that a seeded generator draws: where `integrity_check` says nothing, a value may be another one."""
+    """At places that a seeded generator draws: where `integrity_check` says nothing, a
+    value may be another one."""
     random, damaged = Random(number), bytearray(sound)  # noqa: S311 (no cryptography)
     for _ in range(1 + number % 5):
         damaged[random.randrange(len(damaged))] ^= 1 << random.randrange(8)
@@ -121,8 +134,12 @@ def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None
     with pytest.raises(HistoryError, match="the file is damaged") as told:
         record.prepare(locate_store("the h.db", tmp_path))
     command = str(told.value).partition("save what can be read: ")[2]
-    assert command == (f"sqlite3 '{path}' .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 '{tmp_path}/the h-saved.db'")
-    if subprocess.run(["sh", "-c", "command -v sqlite3"], capture_output=True, check=False).returncode:
+    assert command == (
+        f"sqlite3 '{path}' .dump | sed 's/^ROLLBACK.*/COMMIT;/' | sqlite3 '{tmp_path}/the h-saved.db'"
+    )
+    if subprocess.run(
+        ["sh", "-c", "command -v sqlite3"], capture_output=True, check=False
+    ).returncode:
         pytest.skip("needs the shell of SQLite")
     subprocess.run(["sh", "-c", command], check=True, capture_output=True)
     saved = locate_store("the h-saved.db", tmp_path)
@@ -139,7 +156,10 @@ def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None
         ("UPDATE llmb_version SET version = 'four'", "ValueError"),
         ("UPDATE llmb_version SET version = 5", "a newer pytest-llmbench wrote it"),
         ("UPDATE llmb_version SET version = 2", "from before its first release"),
-        ("DROP TABLE llmb_verdict", "found no table llmb_verdict: restore a copy of it, or give another place"),
+        (
+            "DROP TABLE llmb_verdict",
+            "found no table llmb_verdict: restore a copy of it, or give another place",
+        ),
         ("ALTER TABLE llmb_verdict DROP COLUMN counts", "no such column"),
         ("UPDATE llmb_verdict SET run_seconds = 'long'", "long"),
         ("UPDATE llmb_verdict SET run_seconds = -1", "a run that counts took -1.0 s"),
@@ -153,8 +173,11 @@ def test_named_command_saves_readable_rows(sound: bytes, tmp_path: Path) -> None
         ("UPDATE llmb_session SET started = 'noon'", "noon"),
     ],
 )
-def test_impossible_value_in_the_store_is_reported(sound: bytes, tmp_path: Path, change: str, told: str) -> None:
-    """SQLite keeps a text in a column of numbers, and programs can be told to write anything."""
+def test_impossible_value_in_the_store_is_reported(
+    sound: bytes, tmp_path: Path, change: str, told: str
+) -> None:
+    """SQLite keeps a text in a column of numbers, and programs can be told to write
+    anything."""
     (tmp_path / "h.db").write_bytes(sound)
     with sqlite3.connect(tmp_path / "h.db") as database:
         database.execute(change)
@@ -170,32 +193,50 @@ BOTH, EXPORTED = ("history export", "site --days 9999"), ("history export",)
 
 UNKNOWN = (
     (BOTH, "UPDATE llmb_verdict SET run_seconds = 'long'", "run_seconds is 'long'"),
-    (BOTH, "UPDATE llmb_verdict SET run_seconds = NULL", "a run that counts took None s"),
+    (
+        BOTH,
+        "UPDATE llmb_verdict SET run_seconds = NULL",
+        "a run that counts took None s",
+    ),
     (BOTH, "UPDATE llmb_verdict SET log_difference = 9e999", "log_difference is inf"),
     (BOTH, "UPDATE llmb_run SET environment = '[]'", "environment is []"),
     (BOTH, "UPDATE llmb_verdict SET metrics = '{\"mfu\": 7}'", "non-iterable"),
     (EXPORTED, "UPDATE llmb_verdict SET step_seconds = x'00'", "buffer"),
-    (BOTH, 'UPDATE llmb_verdict SET metrics = \'{"mfu": ["much", null]}\'', "a metric is 'much'"),
+    (
+        BOTH,
+        'UPDATE llmb_verdict SET metrics = \'{"mfu": ["much", null]}\'',
+        "a metric is 'much'",
+    ),
     (BOTH, "UPDATE llmb_verdict SET verdict = x'00'", "verdict is b"),
     (BOTH, "UPDATE llmb_run SET nodes = 'x'", "JSONDecodeError"),
 )
-"""Which commands read it, what somebody did, and what is said of it: no page shows a step."""
+"""Which commands read it, what somebody did, and what is said of it: no page shows a
+step."""
 
 
 @pytest.mark.parametrize(
-    ("command", "change", "told"), [(command, *case) for commands, *case in UNKNOWN for command in commands]
+    ("command", "change", "told"),
+    [(command, *case) for commands, *case in UNKNOWN for command in commands],
 )
 def test_command_names_the_session_of_an_impossible_value(
     request: pytest.FixtureRequest, tmp_path: Path, command: str, change: str, told: str
 ) -> None:
     """An entry that was let in once must not be the end of every export."""
     sound, capsys = request.getfixturevalue("sound"), request.getfixturevalue("capsys")
-    arguments = [*command.split(), "-o", str(tmp_path / "out"), "--history", str(tmp_path / "h.db")]
+    arguments = [
+        *command.split(),
+        "-o",
+        str(tmp_path / "out"),
+        "--history",
+        str(tmp_path / "h.db"),
+    ]
     (tmp_path / "h.db").write_bytes(sound)
     path = str(tmp_path / "h.db")
     with sqlite3.connect(path) as database:
         database.execute(f"{change} WHERE id = 3")
-        (session,) = database.execute("SELECT session FROM llmb_verdict WHERE id = 3").fetchone()
+        (session,) = database.execute(
+            "SELECT session FROM llmb_verdict WHERE id = 3"
+        ).fetchone()
     database.close()
     left_out = command.startswith("site")  # a page has the other nights, and a caution
     assert cli.main(arguments) == (0 if left_out else 2)
@@ -217,12 +258,15 @@ def read_page(folder: Path) -> str:
     return html.unescape(page.read_text()) if page.exists() else ""
 
 
-# --- what else a store may be -----------------------------------------------------------------------------
+# --- what else a store may be ---------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_write_ahead_log_of_a_killed_program_is_read(sound: bytes, tmp_path: Path) -> None:
-    """Somebody's viewer has switched the file to it: SQLite takes up what lies beside it."""
+def test_write_ahead_log_of_a_killed_program_is_read(
+    sound: bytes, tmp_path: Path
+) -> None:
+    """Somebody's viewer has switched the file to it: SQLite takes up what lies beside
+    it."""
     path = tmp_path / "h.db"
     path.write_bytes(sound)
     program = (
@@ -258,9 +302,15 @@ def test_locked_store_is_waited_for_as_documented(place: StoreLocation) -> None:
     record.prepare(place)
     with connect(place, writes=True) as connection:
         if place.file:
-            assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one() == PATIENCE_SECONDS * 1000
+            assert (
+                connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+                == PATIENCE_SECONDS * 1000
+            )
         else:
-            assert connection.exec_driver_sql("SHOW lock_timeout").scalar_one() == f"{PATIENCE_SECONDS}s"
+            assert (
+                connection.exec_driver_sql("SHOW lock_timeout").scalar_one()
+                == f"{PATIENCE_SECONDS}s"
+            )
     page = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
     assert f"wait, for up to {PATIENCE_SECONDS} s" in page
     assert f"holds for {PATIENCE_SECONDS} s" in page

@@ -1,4 +1,5 @@
-"""The noise of A/Bs in a store: what comes back, to whom, and what older stores and programs make of it."""
+"""The noise of A/Bs in a store: what comes back, to whom, and what older stores and
+programs make of it."""
 
 from __future__ import annotations
 
@@ -24,11 +25,24 @@ from pytest_llmbench.session.session_history import SessionHistory
 
 
 def compared(
-    sigma: float | None, degrees: float = 3.0, *, cluster: str = "eos", days: int = 0, **of_outcome: Any
+    sigma: float | None,
+    degrees: float = 3.0,
+    *,
+    cluster: str = "eos",
+    days: int = 0,
+    **of_outcome: Any,
 ) -> dict[str, Any]:
     """Return what a session stores whose A/B measured this noise."""
-    noise = None if sigma is None else {"run_to_run": sigma, "degrees_of_freedom": degrees}
-    trials = {"variants": ["a", "b"], "nodes": ["n1"], "cluster": cluster, "noise": noise, "answers": []}
+    noise = (
+        None if sigma is None else {"run_to_run": sigma, "degrees_of_freedom": degrees}
+    )
+    trials = {
+        "variants": ["a", "b"],
+        "nodes": ["n1"],
+        "cluster": cluster,
+        "noise": noise,
+        "answers": [],
+    }
     told = {**outcome(None, **of_outcome), "trials": trials}
     return document(told, began=builders.NOW + timedelta(days=days))
 
@@ -38,8 +52,12 @@ def test_noise_is_read_per_configuration_and_cluster(place: StoreLocation) -> No
     write(place, compared(0.002 * (1 + 2**-50), 5.0))
     write(place, compared(0.003, days=1))
     write(place, compared(0.01, cluster="other"))
-    assert queries.read_stored_runs(place, [ID]) == {}  # no run of a comparison is a daily run
-    assert read_noises(place, "eos", [ID]) == {ID: ((0.003, 3.0), (0.002 * (1 + 2**-50), 5.0))}
+    assert (
+        queries.read_stored_runs(place, [ID]) == {}
+    )  # no run of a comparison is a daily run
+    assert read_noises(place, "eos", [ID]) == {
+        ID: ((0.003, 3.0), (0.002 * (1 + 2**-50), 5.0))
+    }
     assert read_noises(place, "eos", ["another"]) == read_noises(place, "", [ID]) == {}
 
 
@@ -49,10 +67,14 @@ def test_last_ten_noises_are_read(place: StoreLocation) -> None:
         write(place, compared(0.001 * (1 + number), days=number))
     write(place, compared(0.001 * (NEWEST + 2), days=NEWEST + 2))
     noises = read_noises(place, "eos", [ID])[ID]
-    assert [noise.sigma for noise in noises] == [0.001 * number for number in range(NEWEST + 2, 2, -1)]
+    assert [noise.sigma for noise in noises] == [
+        0.001 * number for number in range(NEWEST + 2, 2, -1)
+    ]
 
 
-@pytest.mark.parametrize("told", [compared(None), compared(0.0), compared(0.002, cluster="")])
+@pytest.mark.parametrize(
+    "told", [compared(None), compared(0.0), compared(0.002, cluster="")]
+)
 def test_unknown_noise_is_not_stored(tmp_path: Path, told: dict[str, Any]) -> None:
     """Step times that are printed too coarsely to differ are no noise of nothing."""
     place = locate_store(str(tmp_path / "h.db"), tmp_path)
@@ -73,7 +95,10 @@ def test_store_gets_the_noise_table_with_first_comparison(place: StoreLocation) 
     assert read_noises(place, "eos", [ID])[ID] == ((0.003, 5.0),)
     daily, comparison = queries.list_everything(place)
     assert "ab_cluster" not in daily
-    exported = [comparison[name] for name in ("ab_cluster", "ab_run_to_run", "ab_degrees_of_freedom")]
+    exported = [
+        comparison[name]
+        for name in ("ab_cluster", "ab_run_to_run", "ab_degrees_of_freedom")
+    ]
     assert exported == ["eos", 0.003, 5.0]
 
 
@@ -95,13 +120,19 @@ def test_older_program_can_remove_a_session_with_noise(place: StoreLocation) -> 
     assert read_noises(place, "eos", [ID]) == {}
 
 
-@pytest.mark.parametrize("damage", ["sigma = -1.0", "sigma = 9e999", "sigma = 'x'", "degrees_of_freedom = 0.0"])
+@pytest.mark.parametrize(
+    "damage",
+    ["sigma = -1.0", "sigma = 9e999", "sigma = 'x'", "degrees_of_freedom = 0.0"],
+)
 def test_impossible_noise_is_reported(tmp_path: Path, damage: str) -> None:
     place = locate_store(str(tmp_path / "h.db"), tmp_path)
     write(place, compared(0.003))
     with connect(place, writes=True) as connection:
         connection.exec_driver_sql(f"UPDATE llmb_noise SET {damage}")  # noqa: S608 (four texts)
-    for read in (partial(read_noises, place, "eos", [ID]), partial(queries.list_everything, place)):
+    for read in (
+        partial(read_noises, place, "eos", [ID]),
+        partial(queries.list_everything, place),
+    ):
         with pytest.raises(HistoryError, match="holds what no session stored"):
             read()
 
@@ -113,7 +144,10 @@ def test_unsaved_session_keeps_its_noise(place: StoreLocation, tmp_path: Path) -
     broken = compared(0.003)
     broken["verdicts"][0]["noise"]["sigma"] = -1
     path.write_text(json.dumps(broken))
-    with pytest.raises(HistoryError, match=r"verdicts\[0\].noise.sigma: found -1, expected a number above 0"):
+    with pytest.raises(
+        HistoryError,
+        match=r"verdicts\[0\].noise.sigma: found -1, expected a number above 0",
+    ):
         read_unsaved(path)
 
 
@@ -123,4 +157,8 @@ def test_noises_are_pooled_by_degrees_of_freedom(tmp_path: Path) -> None:
         write(place, compared(sigma, degrees))
     noise = SessionHistory(place, [builders.KEY]).read_noise("eos", [ID])[ID]
     assert noise.sigma == pytest.approx(math.sqrt((5 * 0.002**2 + 3 * 0.004**2) / 8))
-    assert (noise.degrees_of_freedom, noise.source, noise.measured) == (8.0, "2 earlier A/Bs", True)
+    assert (noise.degrees_of_freedom, noise.source, noise.measured) == (
+        8.0,
+        "2 earlier A/Bs",
+        True,
+    )

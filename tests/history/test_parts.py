@@ -12,12 +12,18 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 
 
-def test_parts_contain_each_session_once_in_order(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_contain_each_session_once_in_order(
+    place: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parts, "VERDICTS", 2)
     for night in (3, 0, 1, 2):
         write(place, document(outcome(7.4, night), began=START + timedelta(days=night)))
     listed = parts.list_parts(place.until(START + timedelta(days=9)))
     assert [part.verdicts for part in listed] == [2, 2]
-    rows = [row for part in listed for row in queries.list_everything(place, part.sessions)]
-    assert [row["judged"] for row in rows] == [START + timedelta(days=night) for night in range(4)]
+    rows = [
+        row for part in listed for row in queries.list_everything(place, part.sessions)
+    ]
+    assert [row["judged"] for row in rows] == [
+        START + timedelta(days=night) for night in range(4)
+    ]
     assert parts.find_further_columns(place, listed)

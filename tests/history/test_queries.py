@@ -1,4 +1,5 @@
-"""What sessions read of a year of nights: each run as it was judged last, whatever was stored when."""
+"""What sessions read of a year of nights: each run as it was judged last, whatever was
+stored when."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def past(place: StoreLocation) -> Past:
 def from_all_verdicts(place: StoreLocation) -> Past:
     """Return the same without leaving out what is too old before it is read."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(queries, "_find_first_days", lambda _connection, _configurations: {})
+        patch.setattr(
+            queries, "_find_first_days", lambda _connection, _configurations: {}
+        )
         return past(place)
 
 
@@ -54,7 +57,9 @@ def test_verdict_removed_by_hand_is_gone(place: StoreLocation) -> None:
 
 
 @pytest.mark.slow
-def test_run_counts_once_although_its_start_moves(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_counts_once_although_its_start_moves(
+    place: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A log that states no time is dated by its file, and may be copied again."""
     monkeypatch.setattr(queries, "LAST", 2)
     write(place, document(*nights([7.4] * 4)))
@@ -72,7 +77,9 @@ def test_reused_row_numbers_are_read_correctly(place: StoreLocation) -> None:
     assert [one.statistic_seconds for one in past(place)[ID]] == [7.9] * 4
 
 
-def test_unreadable_run_is_reported_and_later_sessions_are_stored(place: StoreLocation) -> None:
+def test_unreadable_run_is_reported_and_later_sessions_are_stored(
+    place: StoreLocation,
+) -> None:
     write(place, document(outcome(7.4)))
     change(place, update(RUN).values(environment="[" * 100_000))
     with pytest.raises(HistoryError, match="holds what no session stored"):
@@ -81,16 +88,33 @@ def test_unreadable_run_is_reported_and_later_sessions_are_stored(place: StoreLo
 
 
 @pytest.mark.slow
-def test_runs_of_older_days_are_not_read(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store of many years takes no longer to read than one of one; a configuration with few runs keeps all."""
+def test_runs_of_older_days_are_not_read(
+    place: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store of many years takes no longer to read than one of one; a configuration
+    with few runs keeps all."""
     monkeypatch.setattr(queries, "LAST", 6)
     write(place, document(*nights([7.4] * 3, key=OTHER)))
     for night in range(20):
-        write(place, document(outcome(7.4, night), {**outcome(7.5, night, logs="2-bb"), "verdict": "REGRESSION"}))
-    oldest = select(RUN.c.id).where(RUN.c.configuration == ID).order_by(RUN.c.id).limit(1).scalar_subquery()
+        write(
+            place,
+            document(
+                outcome(7.4, night),
+                {**outcome(7.5, night, logs="2-bb"), "verdict": "REGRESSION"},
+            ),
+        )
+    oldest = (
+        select(RUN.c.id)
+        .where(RUN.c.configuration == ID)
+        .order_by(RUN.c.id)
+        .limit(1)
+        .scalar_subquery()
+    )
     change(place, update(RUN).where(RUN.c.id == oldest).values(environment="{"))
     found = past(place)
-    assert [one.job_id for one in found[ID]] == [f"{1000 + night}" for night in range(14, 20) for _ in range(2)]
+    assert [one.job_id for one in found[ID]] == [
+        f"{1000 + night}" for night in range(14, 20) for _ in range(2)
+    ]
     assert len(found[OTHER.id]) == 3
     monkeypatch.setattr(queries, "LAST", 17)
     assert len(past(place)[ID]) == 34
@@ -110,26 +134,44 @@ VERDICTS = st.fixed_dictionaries(
         "dated": st.sampled_from([True, True, False]),
     }
 )
-SESSIONS = st.lists(st.tuples(st.integers(0, 9), st.lists(VERDICTS, min_size=1, max_size=3)), min_size=1, max_size=7)
-"""The hour at which each session began, and its verdicts: stored in another order than they began."""
+SESSIONS = st.lists(
+    st.tuples(st.integers(0, 9), st.lists(VERDICTS, min_size=1, max_size=3)),
+    min_size=1,
+    max_size=7,
+)
+"""The hour at which each session began, and its verdicts: stored in another order than
+they began."""
 
 
-def make_outcome(seconds: float, verdict: str, statistic: str, *, dated: bool, **run: Any) -> dict[str, Any]:
+def make_outcome(
+    seconds: float, verdict: str, statistic: str, *, dated: bool, **run: Any
+) -> dict[str, Any]:
     made = outcome(seconds, **run) if dated else outcome(seconds, **run, started=None)
-    return {**made, "verdict": verdict, "window": {**made["window"], "statistic": statistic}}
+    return {
+        **made,
+        "verdict": verdict,
+        "window": {**made["window"], "statistic": statistic},
+    }
 
 
 @pytest.mark.slow
 @given(SESSIONS, st.integers(1, 5))
 @settings(max_examples=25, deadline=None)
-def test_last_days_are_read_as_from_all_verdicts(sessions: list[Any], last: int) -> None:
+def test_last_days_are_read_as_from_all_verdicts(
+    sessions: list[Any], last: int
+) -> None:
     """Sessions are added late, with logs that have grown, and without a start."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(queries, "LAST", last)
         place = StoreLocation("history.db", Path(folder) / "history.db")
         for number, (hour, verdicts) in enumerate(sessions):
-            outcomes = [make_outcome(7.4 + number / 100 + item / 1000, **one) for item, one in enumerate(verdicts)]
-            write(place, document(*outcomes, began=START + timedelta(days=20, hours=hour)))
+            outcomes = [
+                make_outcome(7.4 + number / 100 + item / 1000, **one)
+                for item, one in enumerate(verdicts)
+            ]
+            write(
+                place, document(*outcomes, began=START + timedelta(days=20, hours=hour))
+            )
         assert past(place) == from_all_verdicts(place)
 
 

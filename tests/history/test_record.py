@@ -26,7 +26,9 @@ OTHER = replace(builders.KEY, dtype="fp8")
 
 
 def past(place: StoreLocation, *ids: str) -> list[Any]:
-    return [one for runs in read_stored_runs(place, ids or (ID,)).values() for one in runs]
+    return [
+        one for runs in read_stored_runs(place, ids or (ID,)).values() for one in runs
+    ]
 
 
 def test_run_is_read_back_with_all_digits(place: StoreLocation) -> None:
@@ -35,14 +37,26 @@ def test_run_is_read_back_with_all_digits(place: StoreLocation) -> None:
     told["environment"] = {"driver": "580.1", "nccl": "2.27"}
     assert write(place, document(told)) == 1
     (night,) = past(place)
-    assert (night.started, night.job_id, night.valid, night.verdict) == (START, "1000", True, "PASS")
+    assert (night.started, night.job_id, night.valid, night.verdict) == (
+        START,
+        "1000",
+        True,
+        "PASS",
+    )
     assert night.statistic_seconds == told["statistic_seconds"] == 7.4 * (1 + 2**-50)
     assert night.log_difference == told["log_difference"]
     assert night.environment == told["environment"]
     (row,) = queries.list_verdicts(place, ID)
     assert row["step_seconds"] == told["window_seconds"]
-    assert row["metrics"] == {name: [of["value"], of["standard_deviation"]] for name, of in told["metrics"].items()}
-    assert (row["log_fingerprints"], row["attempts"], row["gpus"]) == (["0-00ff"], 1, 128)
+    assert row["metrics"] == {
+        name: [of["value"], of["standard_deviation"]]
+        for name, of in told["metrics"].items()
+    }
+    assert (row["log_fingerprints"], row["attempts"], row["gpus"]) == (
+        ["0-00ff"],
+        1,
+        128,
+    )
     assert (row["recipe"], row["size"], row["release"], row["gpu"], row["dtype"]) == (
         *("grok1", "314b", "25.05", "gb200", "bf16"),
     )
@@ -63,7 +77,8 @@ def test_nights_show_own_mfu_before_the_logged(
     told = outcome()
     told["metrics"].pop("mfu")
     told["metrics"] |= {
-        name: {"value": value, "standard_deviation": None, "unit": ""} for name, value in values.items()
+        name: {"value": value, "standard_deviation": None, "unit": ""}
+        for name, value in values.items()
     }
     write(place, document(told))
     (night,) = nights.read_verdicts(place, None, {})
@@ -72,14 +87,18 @@ def test_nights_show_own_mfu_before_the_logged(
 
 def test_any_text_is_stored(place: StoreLocation) -> None:
     text = "Müller's \\x1b \U0001f600 %s {x} :name ?"
-    write(place, document({**outcome(), "text": text}, options=["--x=%(y)s"], host="hôte"))
+    write(
+        place, document({**outcome(), "text": text}, options=["--x=%(y)s"], host="hôte")
+    )
     (row,) = queries.list_verdicts(place, ID)
     assert (row["text"], row["options"], row["host"]) == (text, ["--x=%(y)s"], "hôte")
 
 
-def test_session_added_late_does_not_replace_newer_verdicts(place: StoreLocation) -> None:
-    """What could not be stored at the time is kept, in its order: the newer verdict and log still stand for the
-    run."""
+def test_session_added_late_does_not_replace_newer_verdicts(
+    place: StoreLocation,
+) -> None:
+    """What could not be stored at the time is kept, in its order: the newer verdict and
+    log still stand for the run."""
     early = {**outcome(7.9, logs="1-aa"), "verdict": "INVALID", "reason": "incomplete"}
     write(place, document(outcome(7.5, logs="2-bb"), began=START + timedelta(hours=9)))
     assert write(place, document(early, began=START + timedelta(hours=1))) == 1
@@ -87,30 +106,51 @@ def test_session_added_late_does_not_replace_newer_verdicts(place: StoreLocation
     assert (night.verdict, night.statistic_seconds, night.logs) == ("PASS", 7.5, "2-bb")
     (shown,) = queries.list_runs(place, "", None, 10)
     assert shown["verdict"] == "PASS"
-    assert [one["verdict"] for one in queries.list_verdicts(place, ID)] == ["INVALID", "PASS"]
-    assert [one["verdict"] for one in queries.list_everything(place)] == ["INVALID", "PASS"]
+    assert [one["verdict"] for one in queries.list_verdicts(place, ID)] == [
+        "INVALID",
+        "PASS",
+    ]
+    assert [one["verdict"] for one in queries.list_everything(place)] == [
+        "INVALID",
+        "PASS",
+    ]
     write(place, document(early, began=START + timedelta(hours=10)))
     (night,) = past(place)
     assert (night.verdict, night.logs) == ("INVALID", "1-aa")
 
 
 def test_grown_log_updates_the_same_run(place: StoreLocation) -> None:
-    """It was judged while it ran, and again on a machine that dates its log differently: the first start is kept."""
-    early = {**outcome(7.4, job="7", logs="1-aa"), "verdict": "INVALID", "problems": [{"code": "still-running"}]}
+    """It was judged while it ran, and again on a machine that dates its log
+    differently: the first start is kept."""
+    early = {
+        **outcome(7.4, job="7", logs="1-aa"),
+        "verdict": "INVALID",
+        "problems": [{"code": "still-running"}],
+    }
     write(place, document(early))
     assert [(run.valid, run.verdict) for run in past(place)] == [(False, "INVALID")]
     write(place, document(outcome(7.4, job="7", logs="2-bb")))
     write(place, document(outcome(7.4, 3, job="7", logs="2-bb")))
-    assert [(run.valid, run.verdict, run.started) for run in past(place)] == [(True, "PASS", START)]
+    assert [(run.valid, run.verdict, run.started) for run in past(place)] == [
+        (True, "PASS", START)
+    ]
 
 
-def test_runs_of_one_job_started_together_keep_their_verdicts(place: StoreLocation) -> None:
+def test_runs_of_one_job_started_together_keep_their_verdicts(
+    place: StoreLocation,
+) -> None:
     """Members of a job array, or logs without a job id in one folder."""
     fast = outcome(7.4, job="7", logs="1-aa")
-    slow, copied = ({**outcome(7.9, job="7", logs=logs), "verdict": "REGRESSION"} for logs in ("2-bb", "3-cc"))
+    slow, copied = (
+        {**outcome(7.9, job="7", logs=logs), "verdict": "REGRESSION"}
+        for logs in ("2-bb", "3-cc")
+    )
     for other, logs in ((slow, "2-bb"), (slow, "2-bb"), (copied, "3-cc")):
         write(place, document(fast, other))
-        assert sorted((run.logs, run.verdict) for run in past(place)) == [("1-aa", "PASS"), (logs, "REGRESSION")]
+        assert sorted((run.logs, run.verdict) for run in past(place)) == [
+            ("1-aa", "PASS"),
+            (logs, "REGRESSION"),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +162,9 @@ def test_runs_of_one_job_started_together_keep_their_verdicts(place: StoreLocati
     ],
     ids=["another night", "another job", "another configuration"],
 )
-def test_other_run_is_stored_separately(place: StoreLocation, other: dict[str, Any]) -> None:
+def test_other_run_is_stored_separately(
+    place: StoreLocation, other: dict[str, Any]
+) -> None:
     write(place, document(outcome(7.4), outcome(7.4, **other)))
     write(place, document(outcome(7.4, **other), outcome(7.4)))
     assert len(past(place, ID, OTHER.id)) == 2
@@ -137,14 +179,22 @@ def test_runs_without_start_or_fingerprint_stay_separate(place: StoreLocation) -
 
 def test_missing_verdict_is_stored_without_a_run(place: StoreLocation) -> None:
     write(place, document(outcome(None), outcome(7.4, key=OTHER)))
-    told = {row["configuration"]: (row["verdict"], row["number"]) for row in queries.list_everything(place)}
+    told = {
+        row["configuration"]: (row["verdict"], row["number"])
+        for row in queries.list_everything(place)
+    }
     assert told == {ID: ("MISSING", None), OTHER.id: ("PASS", 1)}
     assert past(place) == []
-    assert [row["configuration"] for row in queries.list_runs(place, "", None, 10)] == [OTHER.id]
+    assert [row["configuration"] for row in queries.list_runs(place, "", None, 10)] == [
+        OTHER.id
+    ]
 
 
 def test_only_valid_own_verdicts_count_as_runs(place: StoreLocation) -> None:
-    borrowed = {**outcome(7.4, 1), "notes": [{"code": "other-release", "text": "", "line": 0}]}
+    borrowed = {
+        **outcome(7.4, 1),
+        "notes": [{"code": "other-release", "text": "", "line": 0}],
+    }
     invalid = {**outcome(7.4, 2), "verdict": "INVALID"}
     failed = {**outcome(7.4, 3), "verdict": "TEST_FAILED", "overruled": "PASS"}
     profiled = {**outcome(7.4, 4), "verdict": "NOT_COMPARABLE"}
@@ -158,9 +208,14 @@ def test_only_valid_own_verdicts_count_as_runs(place: StoreLocation) -> None:
 
 
 def test_runs_of_another_window_stay_separate(place: StoreLocation) -> None:
-    """A baseline that was recorded since has a trimmed mean: both are known of the run."""
+    """A baseline that was recorded since has a trimmed mean: both are known of the
+    run."""
     told = outcome(7.4)
-    trimmed = {**told, "statistic_seconds": 7.3, "window": {**told["window"], "statistic": "trimmed_mean"}}
+    trimmed = {
+        **told,
+        "statistic_seconds": 7.3,
+        "window": {**told["window"], "statistic": "trimmed_mean"},
+    }
     write(place, document(told))
     write(place, document(trimmed))
     seconds = {one.window.statistic: one.statistic_seconds for one in past(place)}
@@ -185,7 +240,10 @@ def test_failed_write_stores_nothing(place: StoreLocation) -> None:
 
 def test_prune_removes_old_sessions_and_their_runs(place: StoreLocation) -> None:
     old = builders.NOW - timedelta(days=400)
-    write(place, document(outcome(7.4), outcome(7.5, 1), outcome(None, key=OTHER), began=old))
+    write(
+        place,
+        document(outcome(7.4), outcome(7.5, 1), outcome(None, key=OTHER), began=old),
+    )
     write(place, document(outcome(7.4)))
     before = builders.NOW - timedelta(days=30)
     told = {"verdicts": 3, "sessions": 1, "runs": 1}
@@ -193,10 +251,14 @@ def test_prune_removes_old_sessions_and_their_runs(place: StoreLocation) -> None
     assert len(queries.list_everything(place)) == 4
     assert prune.prune(place, before, dry_run=False) == told
     assert [row["number"] for row in queries.list_everything(place)] == [1]
-    assert prune.prune(place, before, dry_run=False) == {"verdicts": 0, "sessions": 0, "runs": 0}
+    assert prune.prune(place, before, dry_run=False) == {
+        "verdicts": 0,
+        "sessions": 0,
+        "runs": 0,
+    }
 
 
-# --- many at once -----------------------------------------------------------------------------------------
+# --- many at once ---------------------------------------------------------------------
 
 WRITER = """
 import sys
@@ -215,12 +277,15 @@ for number in range(8):
 
 def writer(url: str, first: int) -> subprocess.Popen[str]:
     code = WRITER.format(path=sys.path, url=url, first=first)
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True
+    )
 
 
 @pytest.mark.slow
 def test_concurrent_sessions_lose_nothing(url: str, place: StoreLocation) -> None:
-    """Both make the store, and half of the runs are judged by both: each is one run with two verdicts."""
+    """Both make the store, and half of the runs are judged by both: each is one run
+    with two verdicts."""
     processes = [writer(url, first) for first in (100, 200)]
     said = [process.communicate(timeout=120)[0] for process in processes]
     assert said == ["stored\n" * 8] * 2
@@ -257,10 +322,17 @@ record.write(place, document(*outcomes))
 
 @pytest.mark.slow
 def test_killed_write_loses_no_stored_session(url: str, place: StoreLocation) -> None:
-    """What was acknowledged is there, nothing of the rest is, and the next session writes."""
+    """What was acknowledged is there, nothing of the rest is, and the next session
+    writes."""
     write(place, document(outcome(7.4)))
     code = KILLED.format(path=sys.path, url=url)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (-9, "stored\n"), done.stderr
     assert [one.job_id for one in past(place)] == ["1000", "1001"]
     assert write(place, document(outcome(7.4, 300))) == 1
@@ -268,7 +340,9 @@ def test_killed_write_loses_no_stored_session(url: str, place: StoreLocation) ->
 
 
 @pytest.mark.slow
-def test_locked_store_is_reported(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locked_store_is_reported(
+    place: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store, "PATIENCE_SECONDS", 1)
     write(place, document(outcome(7.4)))
     with connect(place, writes=True):
@@ -279,7 +353,7 @@ def test_locked_store_is_reported(place: StoreLocation, monkeypatch: pytest.Monk
     assert write(place, document(outcome(7.4, 1))) == 1
 
 
-# --- the schema -------------------------------------------------------------------------------------------
+# --- the schema -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -292,8 +366,11 @@ def test_locked_store_is_reported(place: StoreLocation, monkeypatch: pytest.Monk
         ),
     ],
 )
-def test_store_of_another_version_is_not_used(place: StoreLocation, version: int, told: str) -> None:
-    """Whatever was to be done; and a store that cannot be read is never shown as an empty one."""
+def test_store_of_another_version_is_not_used(
+    place: StoreLocation, version: int, told: str
+) -> None:
+    """Whatever was to be done; and a store that cannot be read is never shown as an
+    empty one."""
     prepare(place)
     with connect(place, writes=True) as connection:
         connection.execute(tables.VERSION.update().values(version=version))
@@ -310,7 +387,9 @@ def test_store_of_another_version_is_not_used(place: StoreLocation, version: int
             action(place)
 
 
-def test_failed_creation_leaves_no_tables(place: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_creation_leaves_no_tables(
+    place: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All tables are made, or none."""
     monkeypatch.setattr(tables, "SCHEMA_VERSION", None)
     with pytest.raises(HistoryError):

@@ -17,7 +17,9 @@ from pytest_llmbench.session import session_history as remembering
 from pytest_llmbench.session.session_history import SessionHistory
 
 
-def test_user_without_write_permission_is_reported(database: str, tmp_path: Path) -> None:
+def test_user_without_write_permission_is_reported(
+    database: str, tmp_path: Path
+) -> None:
     """One that may not even see the tables, and one that may only read them."""
     owner = locate_store(database, tmp_path)
     prepare(owner)
@@ -25,21 +27,36 @@ def test_user_without_write_permission_is_reported(database: str, tmp_path: Path
         name = database.partition("@/")[2].partition("?")[0]
         connection.exec_driver_sql(f"CREATE ROLE r{name} LOGIN")
     reader = locate_store(database.replace("llmb@", f"r{name}@"), tmp_path)
-    with pytest.raises(HistoryError, match="permission denied for table llmb_version; the user may not use its tables"):
+    with pytest.raises(
+        HistoryError,
+        match="permission denied for table llmb_version; the user may not use its tables",
+    ):
         prepare(reader)
     with connect(owner, writes=True) as connection:
-        connection.exec_driver_sql(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO r{name}")
-    with pytest.raises(HistoryError, match="this user may not write to llmb_version: grant it, or use another"):
+        connection.exec_driver_sql(
+            f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO r{name}"
+        )
+    with pytest.raises(
+        HistoryError,
+        match="this user may not write to llmb_version: grant it, or use another",
+    ):
         prepare(reader)
     assert queries.list_everything(reader) == []
 
 
-def test_user_without_delete_permission_stores_sessions(database: str, tmp_path: Path) -> None:
-    owner, name = locate_store(database, tmp_path), f"i{database.partition('@/')[2].partition('?')[0]}"
+def test_user_without_delete_permission_stores_sessions(
+    database: str, tmp_path: Path
+) -> None:
+    owner, name = (
+        locate_store(database, tmp_path),
+        f"i{database.partition('@/')[2].partition('?')[0]}",
+    )
     prepare(owner)
     with connect(owner, writes=True) as connection:
         connection.exec_driver_sql(f"CREATE ROLE {name} LOGIN")
-        connection.exec_driver_sql(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {name}")
+        connection.exec_driver_sql(
+            f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {name}"
+        )
     place = locate_store(database.replace("llmb@", f"{name}@"), tmp_path)
     for night in range(4):
         assert write(place, document(outcome(7.4, night))) == 1
@@ -60,7 +77,9 @@ def stored(remembered: SessionHistory, folder: Path) -> tuple[str, str]:
     return remembered.store([outcome(7.4)], builders.NOW, ["-q"], {}, [folder])
 
 
-def test_recovered_server_gets_the_session_once(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovered_server_gets_the_session_once(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where it had stored the session, and the word of it was lost."""
     place = locate_store(database, tmp_path)
     remembered = SessionHistory(place, [builders.KEY])
@@ -75,12 +94,18 @@ def test_recovered_server_gets_the_session_once(database: str, tmp_path: Path, m
     monkeypatch.setattr(remembering, "PAUSES", (0.0, 0.0))
     monkeypatch.setattr("pytest_llmbench.history.record.write", interrupted)
     told, problem = stored(remembered, tmp_path)
-    assert (told, problem, tries) == (f"history: 1 verdict stored in {place.shown}", "", [1, 0])
+    assert (told, problem, tries) == (
+        f"history: 1 verdict stored in {place.shown}",
+        "",
+        [1, 0],
+    )
     assert len(queries.list_everything(place)) == 1
 
 
 @pytest.mark.slow
-def test_lost_server_is_reported_and_verdicts_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_server_is_reported_and_verdicts_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if absent := missing():
         pytest.skip(absent)
     monkeypatch.setattr(remembering, "PAUSES", (0.0, 0.0))
@@ -89,8 +114,14 @@ def test_lost_server_is_reported_and_verdicts_are_kept(tmp_path: Path, monkeypat
         remembered = SessionHistory(place, [builders.KEY])
     told, problem = stored(remembered, tmp_path)
     assert told == ""
-    assert "history: 1 verdict not stored (no verdict depends on it): postgresql://llmb@/" in problem
-    assert "see that the server runs and lets this user in; they are kept: llmbench history add llmb-history" in problem
+    assert (
+        "history: 1 verdict not stored (no verdict depends on it): postgresql://llmb@/"
+        in problem
+    )
+    assert (
+        "see that the server runs and lets this user in; they are kept: llmbench history add llmb-history"
+        in problem
+    )
     assert len(list(tmp_path.glob("llmb-history-unsaved-*.json"))) == 1
     with pytest.raises(HistoryError, match="see that the server runs"):
         SessionHistory(place, [builders.KEY])

@@ -1,4 +1,5 @@
-"""What names a store, and what is told where it cannot be one; no password is ever printed."""
+"""What names a store, and what is told where it cannot be one; no password is ever
+printed."""
 
 from __future__ import annotations
 
@@ -26,20 +27,31 @@ from pytest_llmbench.history.store import SQLITE_HEADER, locate_store
         ("sqlite:///sub/../history.db", "sub/../history.db"),
     ],
 )
-def test_relative_file_is_in_the_session_folder(tmp_path: Path, given: str, file: str) -> None:
+def test_relative_file_is_in_the_session_folder(
+    tmp_path: Path, given: str, file: str
+) -> None:
     (tmp_path / "sub").mkdir()
     assert locate_store(given, tmp_path).file == tmp_path / file
 
 
 def test_absolute_path_has_four_slashes(tmp_path: Path) -> None:
-    assert locate_store(f"sqlite:///{tmp_path}/h.db", Path("/elsewhere")).file == tmp_path / "h.db"
+    assert (
+        locate_store(f"sqlite:///{tmp_path}/h.db", Path("/elsewhere")).file
+        == tmp_path / "h.db"
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("sqlit:///h.db", "found the scheme 'sqlit' (did you mean 'sqlite'?); expected a file such as history.db"),
-        ("postgres://u:secret@h/d", "found the scheme 'postgres' (did you mean 'postgresql'?)"),
+        (
+            "sqlit:///h.db",
+            "found the scheme 'sqlit' (did you mean 'sqlite'?); expected a file such as history.db",
+        ),
+        (
+            "postgres://u:secret@h/d",
+            "found the scheme 'postgres' (did you mean 'postgresql'?)",
+        ),
         ("sqlite:h.db", "no scheme with ://"),
         ("sqlite://h.db", "found two slashes; write sqlite:///history.db"),
         ("sqlite:///", "found no file"),
@@ -51,7 +63,9 @@ def test_absolute_path_has_four_slashes(tmp_path: Path) -> None:
         (".", "found something that is no file"),
     ],
 )
-def test_impossible_store_name_is_reported_with_a_remedy(tmp_path: Path, given: str, told: str) -> None:
+def test_impossible_store_name_is_reported_with_a_remedy(
+    tmp_path: Path, given: str, told: str
+) -> None:
     with pytest.raises(HistoryError) as error:
         locate_store(given, tmp_path)
     assert told in str(error.value)
@@ -59,7 +73,9 @@ def test_impossible_store_name_is_reported_with_a_remedy(tmp_path: Path, given: 
 
 
 def test_server_location_hides_the_password(tmp_path: Path) -> None:
-    place = locate_store("postgresql://u:secret@h:5432/d?sslmode=require&sslpassword=secret", tmp_path)
+    place = locate_store(
+        "postgresql://u:secret@h:5432/d?sslmode=require&sslpassword=secret", tmp_path
+    )
     assert place.shown == "postgresql://u@h:5432/d?sslmode=require"
     assert "secret" not in repr(place)
     assert "secret" in place.url
@@ -79,15 +95,22 @@ def test_database_of_another_program_is_not_changed(tmp_path: Path) -> None:
         other.execute("CREATE TABLE users (name TEXT)")
     other.close()
     before = (tmp_path / "other.db").read_bytes()
-    with pytest.raises(HistoryError, match=r"found the tables of another program \(users\): give another file"):
+    with pytest.raises(
+        HistoryError,
+        match=r"found the tables of another program \(users\): give another file",
+    ):
         prepare(locate_store("other.db", tmp_path))
     assert (tmp_path / "other.db").read_bytes() == before
 
 
-@pytest.mark.parametrize("content", [b"verdict,seconds\n", b"SQLite format 2\x00" + bytes(100)])
+@pytest.mark.parametrize(
+    "content", [b"verdict,seconds\n", b"SQLite format 2\x00" + bytes(100)]
+)
 def test_other_file_is_not_changed(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "h.csv").write_bytes(content)
-    with pytest.raises(HistoryError, match="the file is not a database: give another name"):
+    with pytest.raises(
+        HistoryError, match="the file is not a database: give another name"
+    ):
         locate_store("h.csv", tmp_path)
     assert (tmp_path / "h.csv").read_bytes() == content
 
@@ -104,21 +127,30 @@ def test_command_creates_no_store(tmp_path: Path) -> None:
         locate_store("h.db", tmp_path, writes=False)
 
 
-def test_missing_package_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = importlib.util.find_spec
     for package, given, extra in (
         ("sqlalchemy", "h.db", "history"),
         ("psycopg", "postgresql://u:secret@h/d", "postgresql"),
     ):
         monkeypatch.setattr(
-            importlib.util, "find_spec", lambda name, absent=package: None if name == absent else found(name)
+            importlib.util,
+            "find_spec",
+            lambda name, absent=package: None if name == absent else found(name),
         )
-        with pytest.raises(HistoryError, match=rf"needs {package}: pip install 'pytest-llmbench\[{extra}\]'") as error:
+        with pytest.raises(
+            HistoryError,
+            match=rf"needs {package}: pip install 'pytest-llmbench\[{extra}\]'",
+        ) as error:
             locate_store(given, tmp_path)
         assert "secret" not in str(error.value)
 
 
-@pytest.mark.parametrize(("version", "fits"), [("2.0.9", False), ("2.0.10", True), ("2.1.0b1", True)])
+@pytest.mark.parametrize(
+    ("version", "fits"), [("2.0.9", False), ("2.0.10", True), ("2.1.0b1", True)]
+)
 def test_old_sqlalchemy_is_reported_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, fits: bool
 ) -> None:
@@ -126,19 +158,28 @@ def test_old_sqlalchemy_is_reported_at_the_start(
     if fits:
         locate_store("h.db", tmp_path)
         return
-    with pytest.raises(HistoryError, match=r"^h.db: needs sqlalchemy 2.0.10, found 2.0.9: pip install 'sqlalchemy>=2"):
+    with pytest.raises(
+        HistoryError,
+        match=r"^h.db: needs sqlalchemy 2.0.10, found 2.0.9: pip install 'sqlalchemy>=2",
+    ):
         locate_store("h.db", tmp_path)
 
 
-def test_old_sqlite_is_reported_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_sqlite_is_reported_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.26.0")
-    with pytest.raises(HistoryError, match=r"needs SQLite 3\.35, and this Python has 3\.26\.0: use another Python"):
+    with pytest.raises(
+        HistoryError,
+        match=r"needs SQLite 3\.35, and this Python has 3\.26\.0: use another Python",
+    ):
         locate_store("h.db", tmp_path)
 
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A folder that nobody can write: a file system where root may mount one, as root may write any folder."""
+    """A folder that nobody can write: a file system where root may mount one, as root
+    may write any folder."""
     folder = tmp_path / "sealed"
     folder.mkdir()
     if os.getuid() != 0:
@@ -146,12 +187,16 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
         yield folder
         folder.chmod(0o755)
         return
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)], check=False).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "none", str(folder)], check=False
+    ).returncode:
         pytest.skip("root may not mount here")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_read_only_folder_is_reported(read_only: Path) -> None:
-    with pytest.raises(HistoryError, match=r"sealed cannot be written: change its permissions"):
+    with pytest.raises(
+        HistoryError, match=r"sealed cannot be written: change its permissions"
+    ):
         locate_store("h.db", read_only)

@@ -1,4 +1,5 @@
-"""Sessions and runs that a wrong clock dates later than now count nowhere, are reported, and can be removed."""
+"""Sessions and runs that a wrong clock dates later than now count nowhere, are
+reported, and can be removed."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ def judge(place: StoreLocation, began: datetime, *outcomes: dict[str, Any]) -> N
 
 
 def red(night: int, **fields: Any) -> dict[str, Any]:
-    return {**outcome(8.0, night, **fields), "status": "failed", "verdict": "REGRESSION"}
+    return {
+        **outcome(8.0, night, **fields),
+        "status": "failed",
+        "verdict": "REGRESSION",
+    }
 
 
 def dated(described: dict[str, Any], started: datetime) -> dict[str, Any]:
@@ -43,7 +48,9 @@ def dated(described: dict[str, Any], started: datetime) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("later", [NOW + AHEAD + timedelta(seconds=1), LATER])
-def test_future_session_is_not_the_newest_of_a_site(store: StoreLocation, later: datetime) -> None:
+def test_future_session_is_not_the_newest_of_a_site(
+    store: StoreLocation, later: datetime
+) -> None:
     judge(store, later, outcome(7.4, 3), outcome(None))
     judge(store, NOW, red(4))
     fleet = collect_nights(store, None, NOW)
@@ -64,16 +71,23 @@ def test_session_of_the_next_hours_counts(store: StoreLocation) -> None:
 
 def test_site_of_future_sessions_alone_names_them(store: StoreLocation) -> None:
     judge(store, LATER, outcome(7.4, 3))
-    with pytest.raises(HistoryError, match=r"no verdict in it; 1 session begins later than now"):
+    with pytest.raises(
+        HistoryError, match=r"no verdict in it; 1 session begins later than now"
+    ):
         collect_nights(store, None, NOW)
 
 
-def test_verdict_on_a_future_run_stays_on_the_day_of_its_session(store: StoreLocation) -> None:
+def test_verdict_on_a_future_run_stays_on_the_day_of_its_session(
+    store: StoreLocation,
+) -> None:
     judge(store, NOW - timedelta(days=1), outcome(7.4, 3))
     judge(store, NOW, dated(red(4), LATER))
     fleet = collect_nights(store, None, NOW)
     (row,) = fleet.rows
-    assert [(night.day, night.verdict) for night in row.nights][-1] == (NOW.date(), "REGRESSION")
+    assert [(night.day, night.verdict) for night in row.nights][-1] == (
+        NOW.date(),
+        "REGRESSION",
+    )
     assert row.current
     assert fleet.future.startswith("1 run begins later than now (2099-12-31 23:00 UTC)")
 
@@ -92,8 +106,13 @@ def test_future_verdict_is_not_the_last_on_a_run(store: StoreLocation) -> None:
     assert run.verdict == "REGRESSION"
     (listed,) = queries.list_runs(store, "", None, 10)
     assert listed["verdict"] == "REGRESSION"
-    assert [row["verdict"] for row in queries.list_verdicts(store, ID)] == ["PASS", "REGRESSION"]
-    assert [row["verdict"] for row in queries.list_days(store, START, NOW)] == ["REGRESSION"]
+    assert [row["verdict"] for row in queries.list_verdicts(store, ID)] == [
+        "PASS",
+        "REGRESSION",
+    ]
+    assert [row["verdict"] for row in queries.list_days(store, START, NOW)] == [
+        "REGRESSION"
+    ]
 
 
 def test_later_session_updates_a_run_of_a_future_one(store: StoreLocation) -> None:
@@ -119,7 +138,12 @@ def test_future_runs_alone_are_no_history(store: StoreLocation) -> None:
 
 def test_future_run_leaves_the_year_of_nodes_as_it_is(store: StoreLocation) -> None:
     """The runs of the year before the newest one are searched."""
-    judge(store, NOW, launch(outcome(7.4, 3), {"n1"}, 7.4), launch(dated(outcome(7.4, 4), LATER), {"n2"}, 7.4))
+    judge(
+        store,
+        NOW,
+        launch(outcome(7.4, 3), {"n1"}, 7.4),
+        launch(dated(outcome(7.4, 4), LATER), {"n2"}, 7.4),
+    )
     assert [run.job_id for run in details.list_measured_runs(store)] == ["1003"]
     judge(store, LATER, launch(outcome(7.4, 2), {"n3"}, 7.4))
     assert [run.job_id for run in details.list_measured_runs(store)] == ["1003"]
@@ -127,30 +151,52 @@ def test_future_run_leaves_the_year_of_nodes_as_it_is(store: StoreLocation) -> N
 
 def test_noise_of_a_future_comparison_is_not_read(store: StoreLocation) -> None:
     noise = {"run_to_run": 0.01, "degrees_of_freedom": 3.0}
-    trials = {"variants": ["a", "b"], "nodes": ["n1"], "cluster": "eos", "noise": noise, "answers": []}
+    trials = {
+        "variants": ["a", "b"],
+        "nodes": ["n1"],
+        "cluster": "eos",
+        "noise": noise,
+        "answers": [],
+    }
     judge(store, LATER, {**outcome(None), "trials": trials})
     assert read_noises(store, "eos", [ID]) == {}
-    judge(store, NOW, {**outcome(None), "trials": {**trials, "noise": {**noise, "run_to_run": 0.02}}})
+    judge(
+        store,
+        NOW,
+        {**outcome(None), "trials": {**trials, "noise": {**noise, "run_to_run": 0.02}}},
+    )
     assert [sigma for sigma, _ in read_noises(store, "eos", [ID])[ID]] == [0.02]
 
 
-# --- reports and removal ----------------------------------------------------------------------------------
+# --- reports and removal --------------------------------------------------------------
 
 
-def store_as_session(place: StoreLocation, now: datetime, folder: Path) -> tuple[str, str]:
+def store_as_session(
+    place: StoreLocation, now: datetime, folder: Path
+) -> tuple[str, str]:
     history = SessionHistory(place.until(now), [builders.KEY])
     return history.store([outcome(7.4, 4)], now, ["-q"], {}, [folder])
 
 
-def test_session_reports_a_clock_that_jumped(store: StoreLocation, tmp_path: Path) -> None:
+def test_session_reports_a_clock_that_jumped(
+    store: StoreLocation, tmp_path: Path
+) -> None:
     assert store_as_session(store, NOW, tmp_path)[1] == ""
     stored, doubt = store_as_session(store, LATER, tmp_path)
     assert stored.endswith(f"stored in {store.shown}")
-    assert "begins 27083 days after the newest one before it (2025-11-06): look at the clock" in doubt
-    assert "begins later than now" in store_as_session(store, NOW + timedelta(days=1), tmp_path)[1]
+    assert (
+        "begins 27083 days after the newest one before it (2025-11-06): look at the clock"
+        in doubt
+    )
+    assert (
+        "begins later than now"
+        in store_as_session(store, NOW + timedelta(days=1), tmp_path)[1]
+    )
 
 
-def test_session_of_1970_reports_that_others_are_later(store: StoreLocation, tmp_path: Path) -> None:
+def test_session_of_1970_reports_that_others_are_later(
+    store: StoreLocation, tmp_path: Path
+) -> None:
     judge(store, NOW, outcome(7.4, 3))
     doubt = store_as_session(store, datetime(1970, 1, 1, tzinfo=UTC), tmp_path)[1]
     assert "1 session and 2 runs begin later than now" in doubt
@@ -160,9 +206,21 @@ def test_prune_removes_future_sessions_only_if_told(store: StoreLocation) -> Non
     judge(store, LATER, outcome(7.4, 3, job="5"))
     judge(store, NOW, red(4))
     old = NOW - timedelta(days=400)
-    assert prune.prune(store, old, dry_run=False) == {"verdicts": 0, "sessions": 0, "runs": 0}
-    assert prune.measure_extent(store, None, future=True) == (1, LATER.replace(tzinfo=None), *prune_extent_end())
-    assert prune.prune(store, None, dry_run=False, future=True) == {"verdicts": 1, "sessions": 1, "runs": 1}
+    assert prune.prune(store, old, dry_run=False) == {
+        "verdicts": 0,
+        "sessions": 0,
+        "runs": 0,
+    }
+    assert prune.measure_extent(store, None, future=True) == (
+        1,
+        LATER.replace(tzinfo=None),
+        *prune_extent_end(),
+    )
+    assert prune.prune(store, None, dry_run=False, future=True) == {
+        "verdicts": 1,
+        "sessions": 1,
+        "runs": 1,
+    }
     assert [row["verdict"] for row in queries.list_everything(store)] == ["REGRESSION"]
     assert prune.describe_future(store) == ""
 
@@ -188,13 +246,27 @@ def test_commands_report_and_remove_a_future_session(
     out, err = call("history", "add", str(left))
     assert "1 verdict stored" in out
     assert err.count("1 session begins later than now") == 1
-    for words in (("list",), ("show", ID), ("export", "--format", "json"), ("prune", "--keep=90000d", "--yes")):
+    for words in (
+        ("list",),
+        ("show", ID),
+        ("export", "--format", "json"),
+        ("prune", "--keep=90000d", "--yes"),
+    ):
         out, err = call("history", *words)
         assert err.count("llmbench history prune --future") == 1
-    assert out == f"nothing to remove: no session from before {datetime.now(UTC) - timedelta(days=90000):%Y-%m-%d}\n"
+    assert (
+        out
+        == f"nothing to remove: no session from before {datetime.now(UTC) - timedelta(days=90000):%Y-%m-%d}\n"
+    )
     assert "give --keep AGE, or --future" in call("history", "prune", code=2)[1]
-    assert "would remove 1 verdict, 1 session, 1 run" in call("history", "prune", "--future", "--dry-run")[0]
-    assert "of 2099-12-31; 1 session stays" in call("history", "prune", "--future", "--yes")[0]
+    assert (
+        "would remove 1 verdict, 1 session, 1 run"
+        in call("history", "prune", "--future", "--dry-run")[0]
+    )
+    assert (
+        "of 2099-12-31; 1 session stays"
+        in call("history", "prune", "--future", "--yes")[0]
+    )
     assert call("history", "prune", "--future", "--yes") == (
         "nothing to remove: no session that begins later than now\n",
         "",
@@ -218,4 +290,6 @@ def test_damaged_options_cost_the_options(store: StoreLocation) -> None:
     assert nights.read_session(store, night.session, problems).options == ()
     assert list(problems) == [night.session]
     fleet = collect_nights(store, None, NOW)
-    assert [line for line in fleet.damaged if "JSONDecodeError" in line] == list(fleet.damaged)
+    assert [line for line in fleet.damaged if "JSONDecodeError" in line] == list(
+        fleet.damaged
+    )

@@ -1,5 +1,5 @@
-"""Where few steps decide, rounding is coarse, the error is unknown, or the runs of a baseline are of several
-levels."""
+"""Where few steps decide, rounding is coarse, the error is unknown, or the runs of a
+baseline are of several levels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.robust import compute_trimmed_mean
 from pytest_llmbench.core.run_records import Acknowledgement, Measurement
 from pytest_llmbench.judge.acknowledged import accept_reasons
-from pytest_llmbench.judge.agreement import Occasion, count_groups, expect_noise, find_run_levels
+from pytest_llmbench.judge.agreement import (
+    Occasion,
+    count_groups,
+    expect_noise,
+    find_run_levels,
+)
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.wording import phrase
 
@@ -27,38 +32,65 @@ RECORDED = replace(
     BASELINE,
     kind=BaselineKind.RECORDED,
     window=BASELINE.window._replace(statistic="trimmed_mean"),
-    recording=Recording("2025-11-01", 4, 7.325, 7.325, 0.05, (7.31, 7.32, 7.33, 7.34), ()),
+    recording=Recording(
+        "2025-11-01", 4, 7.325, 7.325, 0.05, (7.31, 7.32, 7.33, 7.34), ()
+    ),
 )
 
 
 def stalled(every: int, factor: float, first: int = 0) -> Measurement:
-    """Return a run against the recorded baseline in which every so manieth step takes longer."""
-    window = np.full(34, 7.325) * (1 + 0.002 * np.random.default_rng(0).standard_normal(34))
+    """Return a run against the recorded baseline in which every so manieth step takes
+    longer."""
+    window = np.full(34, 7.325) * (
+        1 + 0.002 * np.random.default_rng(0).standard_normal(34)
+    )
     window[first::every] *= factor
-    return measurement(compute_trimmed_mean(window), window_seconds=tuple(window.tolist()), baseline=RECORDED)
+    return measurement(
+        compute_trimmed_mean(window),
+        window_seconds=tuple(window.tolist()),
+        baseline=RECORDED,
+    )
 
 
 def test_stalls_of_every_sixth_step_do_not_pass() -> None:
     judgement = judge(evidence(stalled(6, 3.0), baseline=RECORDED))
-    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.INCONCLUSIVE,
+        Reason.FEW_STEPS_DECIDE,
+    )
     assert judgement.meets_point is False
 
 
 def test_recorded_stalls_do_not_excuse_stalls() -> None:
-    recording = Recording("2025-11-01", 4, 11.0, 7.325, 0.05, (7.31, 7.32, 7.33, 7.34), ())
-    judgement = judge(evidence(stalled(6, 3.0), baseline=replace(RECORDED, recording=recording)))
-    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
+    recording = Recording(
+        "2025-11-01", 4, 11.0, 7.325, 0.05, (7.31, 7.32, 7.33, 7.34), ()
+    )
+    judgement = judge(
+        evidence(stalled(6, 3.0), baseline=replace(RECORDED, recording=recording))
+    )
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.INCONCLUSIVE,
+        Reason.FEW_STEPS_DECIDE,
+    )
 
 
 def test_one_stall_is_inconclusive_and_meets_the_literal_rule() -> None:
     judgement = judge(evidence(stalled(34, 5.0, first=20), baseline=RECORDED))
-    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.FEW_STEPS_DECIDE)
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.INCONCLUSIVE,
+        Reason.FEW_STEPS_DECIDE,
+    )
     assert judgement.meets_point is True
 
 
-def long_run(*stalls: tuple[int, float], steps: int = 500, mean_of: int = 1) -> Measurement:
-    """Return a run of many records against the recorded baseline, with some records that many times as long."""
-    window = np.full(steps, 7.325) * (1 + 0.002 * np.random.default_rng(1).standard_normal(steps))
+def long_run(
+    *stalls: tuple[int, float], steps: int = 500, mean_of: int = 1
+) -> Measurement:
+    """Return a run of many records against the recorded baseline, with some records
+    that many times as long."""
+    window = np.full(steps, 7.325) * (
+        1 + 0.002 * np.random.default_rng(1).standard_normal(steps)
+    )
     for record, factor in stalls:
         window[record] *= factor
     numbers = tuple(range(1, steps + 1))
@@ -75,36 +107,63 @@ def long_run(*stalls: tuple[int, float], steps: int = 500, mean_of: int = 1) -> 
 @pytest.mark.parametrize("mean_of", [1, 10])
 def test_two_stalls_are_forgiven_however_many_steps(mean_of: int) -> None:
     two, three = [(100, 20.0), (300, 20.0)], [(100, 20.0), (200, 20.0), (300, 20.0)]
-    assert judge(evidence(long_run(*two, mean_of=mean_of), baseline=RECORDED)).meets_point is True
+    assert (
+        judge(evidence(long_run(*two, mean_of=mean_of), baseline=RECORDED)).meets_point
+        is True
+    )
     judgement = judge(evidence(long_run(*three, mean_of=mean_of), baseline=RECORDED))
     assert (judgement.reason, judgement.meets_point) == (Reason.FEW_STEPS_DECIDE, False)
 
 
 def test_stalls_of_one_step_in_twenty_fail() -> None:
-    judgement = judge(evidence(long_run(*((step, 5.0) for step in range(9, 500, 20))), baseline=RECORDED))
+    judgement = judge(
+        evidence(
+            long_run(*((step, 5.0) for step in range(9, 500, 20))), baseline=RECORDED
+        )
+    )
     assert (judgement.reason, judgement.meets_point) == (Reason.FEW_STEPS_DECIDE, False)
 
 
 def test_recorded_saves_are_no_stalls() -> None:
     saves = [(step, 2.0) for step in range(9, 500, 20)]
-    baseline = replace(RECORDED, recording=replace(RECORDED.recording, mean_seconds=7.325 * 1.05))  # type: ignore[type-var]
-    judgement = judge(evidence(replace(long_run(*saves), baseline=baseline), baseline=baseline))
+    baseline = replace(
+        RECORDED,
+        recording=replace(RECORDED.recording, mean_seconds=7.325 * 1.05),  # type: ignore[type-var]
+    )
+    judgement = judge(
+        evidence(replace(long_run(*saves), baseline=baseline), baseline=baseline)
+    )
     assert judgement.meets_point is True
 
 
 def few_means(*seconds: float) -> Measurement:
     numbers = tuple(10 * number for number in range(1, len(seconds) + 1))
     statistic = compute_trimmed_mean(np.array(seconds))
-    run = measurement(statistic, window_seconds=seconds, window_steps=numbers, window_lines=numbers, baseline=RECORDED)
+    run = measurement(
+        statistic,
+        window_seconds=seconds,
+        window_steps=numbers,
+        window_lines=numbers,
+        baseline=RECORDED,
+    )
     return replace(run, mean_of=(10,) * len(seconds))
 
 
 @pytest.mark.parametrize(
     ("factors", "meets"),
-    [((1.14, 1.14, 0.75), False), ((0.6, 1.2, 1.2, 1.1), False), ((1.0, 1.01, 0.99), True), ((1.02, 1.05, 1.03), True)],
+    [
+        ((1.14, 1.14, 0.75), False),
+        ((0.6, 1.2, 1.2, 1.1), False),
+        ((1.0, 1.01, 0.99), True),
+        ((1.02, 1.05, 1.03), True),
+    ],
 )
-def test_means_that_contradict_each_other_do_not_pass(factors: tuple[float, ...], meets: bool) -> None:
-    judgement = judge(evidence(few_means(*(7.325 * factor for factor in factors)), baseline=RECORDED))
+def test_means_that_contradict_each_other_do_not_pass(
+    factors: tuple[float, ...], meets: bool
+) -> None:
+    judgement = judge(
+        evidence(few_means(*(7.325 * factor for factor in factors)), baseline=RECORDED)
+    )
     assert judgement.meets_point is meets
     assert (judgement.reason is Reason.INTERVAL_TOO_WIDE) is not meets
 
@@ -112,14 +171,31 @@ def test_means_that_contradict_each_other_do_not_pass(factors: tuple[float, ...]
 @pytest.mark.parametrize("reason", [Reason.FEW_STEPS_DECIDE, Reason.INTERVAL_TOO_WIDE])
 def test_accepted_doubt_leaves_the_statistic_to_decide(reason: Reason) -> None:
     """The message keeps what is wrong."""
-    run = stalled(6, 3.0) if reason is Reason.FEW_STEPS_DECIDE else few_means(7.325 * 1.14, 7.325 * 1.14, 7.325 * 0.75)
+    run = (
+        stalled(6, 3.0)
+        if reason is Reason.FEW_STEPS_DECIDE
+        else few_means(7.325 * 1.14, 7.325 * 1.14, 7.325 * 0.75)
+    )
     entry = Acknowledgement(
-        RECORDED.key.id, 0.0, date(2025, 1, 1), date(2027, 1, 1), "known", "A. Person", "a.yaml:3", accepts=reason
+        RECORDED.key.id,
+        0.0,
+        date(2025, 1, 1),
+        date(2027, 1, 1),
+        "known",
+        "A. Person",
+        "a.yaml:3",
+        accepts=reason,
     )
     refused = judge(evidence(run, baseline=RECORDED))
     accepted = judge(accept_reasons(evidence(run, baseline=RECORDED), [entry]))
-    assert (refused.reason, refused.meets_point, accepted.meets_point) == (reason, False, True)
-    assert [note.acknowledgement for note in accepted.notes if note.code == "acknowledged"] == [entry]
+    assert (refused.reason, refused.meets_point, accepted.meets_point) == (
+        reason,
+        False,
+        True,
+    )
+    assert [
+        note.acknowledgement for note in accepted.notes if note.code == "acknowledged"
+    ] == [entry]
 
 
 def width(baseline: Baseline, *older: Measurement) -> float:
@@ -131,17 +207,37 @@ def width(baseline: Baseline, *older: Measurement) -> float:
 
 def recorded(groups: int | None, *seconds: float) -> Baseline:
     runs = seconds or (7.31, 7.32, 7.33, 7.34)
-    recording = Recording("2025-11-01", len(runs), 7.325, 7.325, 0.05, runs, (), groups=groups)
+    recording = Recording(
+        "2025-11-01", len(runs), 7.325, 7.325, 0.05, runs, (), groups=groups
+    )
     return replace(RECORDED, recording=recording)
 
 
 def test_recorded_runs_of_one_day_or_undated_count_once() -> None:
-    one = replace(RECORDED, recording=Recording("2025-11-01", 1, 7.325, 7.325, 0.05, (7.325,), (), groups=1))
+    one = replace(
+        RECORDED,
+        recording=Recording(
+            "2025-11-01", 1, 7.325, 7.325, 0.05, (7.325,), (), groups=1
+        ),
+    )
     older = [replace(night, baseline=RECORDED) for night in HISTORY]
-    assert width(recorded(1), *older) == width(recorded(None), *older) == pytest.approx(width(one, *older))
-    assert width(recorded(1), *older) > width(recorded(2), *older) > width(recorded(4), *older)
+    assert (
+        width(recorded(1), *older)
+        == width(recorded(None), *older)
+        == pytest.approx(width(one, *older))
+    )
+    assert (
+        width(recorded(1), *older)
+        > width(recorded(2), *older)
+        > width(recorded(4), *older)
+    )
     equal, wide = (7.325, 7.3251, 7.3249, 7.325), (7.0, 7.2, 7.4, 7.6)
-    assert width(recorded(1, *wide)) > width(recorded(1, *equal)) == width(one) > width(recorded(4, *equal))
+    assert (
+        width(recorded(1, *wide))
+        > width(recorded(1, *equal))
+        == width(one)
+        > width(recorded(4, *equal))
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,13 +247,21 @@ def test_recorded_runs_of_one_day_or_undated_count_once() -> None:
             1,
             "the 4 runs of the baseline count as one: they share nights and nodes; 5 on as many nights",
         ),
-        (None, "nothing says on how many nights or nodes the 4 runs of the baseline were: they count as one; 5 on as"),
+        (
+            None,
+            "nothing says on how many nights or nodes the 4 runs of the baseline were: they count as one; 5 on as",
+        ),
         (3, ""),
     ],
 )
 def test_baseline_of_few_days_is_noted(groups: int | None, text: str) -> None:
     baseline = recorded(groups)
-    told = judge(evidence(noisy(7.4, 0.002, statistic="trimmed_mean", baseline=baseline), baseline=baseline))
+    told = judge(
+        evidence(
+            noisy(7.4, 0.002, statistic="trimmed_mean", baseline=baseline),
+            baseline=baseline,
+        )
+    )
     said = [phrase(note) for note in told.notes if note.code == "few-recorded"]
     assert len(said) == bool(text)
     assert all(one.startswith(text) for one in said)
@@ -165,7 +269,9 @@ def test_baseline_of_few_days_is_noted(groups: int | None, text: str) -> None:
 
 def test_quantised_baseline_widens_the_interval_and_is_noted() -> None:
     sharp = judge(evidence(measurement(7.4)))
-    coarse = judge(evidence(measurement(7.4), baseline=replace(BASELINE, resolution_seconds=0.5)))
+    coarse = judge(
+        evidence(measurement(7.4), baseline=replace(BASELINE, resolution_seconds=0.5))
+    )
     assert sharp.estimate is not None
     assert coarse.estimate is not None
     assert coarse.estimate.high > sharp.estimate.high
@@ -173,9 +279,18 @@ def test_quantised_baseline_widens_the_interval_and_is_noted() -> None:
     assert sharp.notes == ()
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(1.04, Verdict.PASS), (1.06, Verdict.REGRESSION)])
-def test_two_steps_without_history_are_compared_plainly(factor: float, verdict: Verdict) -> None:
-    two = measurement(7.325 * factor, window_seconds=(7.325 * factor,) * 2, window_steps=(1, 2), window_lines=(1, 2))
+@pytest.mark.parametrize(
+    ("factor", "verdict"), [(1.04, Verdict.PASS), (1.06, Verdict.REGRESSION)]
+)
+def test_two_steps_without_history_are_compared_plainly(
+    factor: float, verdict: Verdict
+) -> None:
+    two = measurement(
+        7.325 * factor,
+        window_seconds=(7.325 * factor,) * 2,
+        window_steps=(1, 2),
+        window_lines=(1, 2),
+    )
     judgement = judge(evidence(two))
     assert judgement.verdict is verdict
     assert judgement.estimate is not None
@@ -185,18 +300,33 @@ def test_two_steps_without_history_are_compared_plainly(factor: float, verdict: 
 
 
 def test_unfinished_warm_up_is_inconclusive() -> None:
-    decay = 7.0 * (1 + 0.03 * np.exp(-np.arange(34) / 6)) * (1 + 0.001 * np.random.default_rng(0).standard_normal(34))
-    judgement = judge(evidence(measurement(float(decay.mean()), window_seconds=tuple(decay.tolist())), *HISTORY))
-    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.WARMING_UP)
+    decay = (
+        7.0
+        * (1 + 0.03 * np.exp(-np.arange(34) / 6))
+        * (1 + 0.001 * np.random.default_rng(0).standard_normal(34))
+    )
+    judgement = judge(
+        evidence(
+            measurement(float(decay.mean()), window_seconds=tuple(decay.tolist())),
+            *HISTORY,
+        )
+    )
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.INCONCLUSIVE,
+        Reason.WARMING_UP,
+    )
     assert judgement.meets_point is True
 
 
-# --- the runs of a baseline --------------------------------------------------------------------------------
+# --- the runs of a baseline -----------------------------------------------------------
 
 
 RECORDINGS = 500
 EVENING = datetime(2026, 3, 1, 21, tzinfo=UTC)
-RACK, OTHER_RACK = frozenset({"n1", "n2", "n3", "n4"}), frozenset({"n5", "n6", "n7", "n8"})
+RACK, OTHER_RACK = (
+    frozenset({"n1", "n2", "n3", "n4"}),
+    frozenset({"n5", "n6", "n7", "n8"}),
+)
 MOSTLY_RACK = frozenset({"n1", "n2", "n3", "n8"})
 
 
@@ -207,16 +337,30 @@ def at(hours: float, nodes: frozenset[str] = frozenset()) -> Occasion:
 @pytest.mark.parametrize(
     ("occasions", "groups"),
     [
-        pytest.param([at(hour) for hour in range(5)], 1, id="five runs of one night, beyond midnight"),
-        pytest.param([at(24 * day, RACK) for day in range(5)], 5, id="five nights on one set of nodes"),
-        pytest.param([at(0, RACK), at(1, OTHER_RACK)], 2, id="two sets of nodes in one night"),
+        pytest.param(
+            [at(hour) for hour in range(5)],
+            1,
+            id="five runs of one night, beyond midnight",
+        ),
+        pytest.param(
+            [at(24 * day, RACK) for day in range(5)],
+            5,
+            id="five nights on one set of nodes",
+        ),
+        pytest.param(
+            [at(0, RACK), at(1, OTHER_RACK)], 2, id="two sets of nodes in one night"
+        ),
         pytest.param([at(0, RACK), at(1, MOSTLY_RACK)], 1, id="one node was exchanged"),
         pytest.param([at(0, RACK), at(1)], 1, id="nodes of one are unknown"),
         pytest.param([at(0), at(24), Occasion(None)], 2, id="the start of one unknown"),
-        pytest.param([at(5 * run) for run in range(24)], 6, id="around the clock, six days (UTC)"),
+        pytest.param(
+            [at(5 * run) for run in range(24)], 6, id="around the clock, six days (UTC)"
+        ),
     ],
 )
-def test_runs_of_one_day_on_same_nodes_count_once(occasions: list[Occasion], groups: int) -> None:
+def test_runs_of_one_day_on_same_nodes_count_once(
+    occasions: list[Occasion], groups: int
+) -> None:
     assert count_groups(occasions) == groups
     for order in list(permutations(occasions[:5]))[::17]:
         assert count_groups([*occasions[5:], *order]) == groups
@@ -233,8 +377,12 @@ def logarithmic(levels: Sequence[float], cv: float, seed: int) -> list[list[floa
 @pytest.mark.parametrize("runs", [2, 6, 14])
 @pytest.mark.parametrize("cv", [0.002, 0.02])
 def test_runs_of_one_level_are_rarely_split(runs: int, cv: float) -> None:
-    """Fewer than 1 % are, up to twice the expected noise: docs/baselines.md has the numbers of 200,000 each."""
-    refused = sum(find_run_levels(one, 0.01, ordered=True) is not None for one in logarithmic((1.0,) * runs, cv, runs))
+    """Fewer than 1 % are, up to twice the expected noise: docs/baselines.md has the
+    numbers of 200,000 each."""
+    refused = sum(
+        find_run_levels(one, 0.01, ordered=True) is not None
+        for one in logarithmic((1.0,) * runs, cv, runs)
+    )
     assert refused <= RECORDINGS * 0.014  # of 0.8 %; the count deviates by 0.4 %
     assert refused == 0 or cv > 0.002
 
@@ -248,25 +396,41 @@ def test_runs_of_one_level_are_rarely_split(runs: int, cv: float) -> None:
         ((1.0, 1.0, 1.08, 1.08), True, 0.99),
     ],
 )
-def test_two_levels_are_found_in_any_order(levels: tuple[float, ...], ordered: bool, least: float) -> None:
-    found = [find_run_levels(one, 0.01, ordered=ordered) for one in logarithmic(levels, 0.002, 1)]
+def test_two_levels_are_found_in_any_order(
+    levels: tuple[float, ...], ordered: bool, least: float
+) -> None:
+    found = [
+        find_run_levels(one, 0.01, ordered=ordered)
+        for one in logarithmic(levels, 0.002, 1)
+    ]
     assert sum(one is not None for one in found) >= least * len(found)
     half = len(levels) // 2
-    assert all(one is None or (one.fast_runs, one.slow_runs) == (half, half) for one in found)
+    assert all(
+        one is None or (one.fast_runs, one.slow_runs) == (half, half) for one in found
+    )
     assert found[0]
-    assert found[0].slow_seconds / found[0].fast_seconds == pytest.approx(max(levels), rel=0.006)
+    assert found[0].slow_seconds / found[0].fast_seconds == pytest.approx(
+        max(levels), rel=0.006
+    )
 
 
 @pytest.mark.parametrize(
     "levels",
     [
         pytest.param((1.0, 1.0, 1.0, 1.0, 1.0, 1.06), id="a single bad night"),
-        pytest.param((1.0, 1.0, 1.0, 1.008, 1.008, 1.008), id="levels that move the mean by little"),
+        pytest.param(
+            (1.0, 1.0, 1.0, 1.008, 1.008, 1.008),
+            id="levels that move the mean by little",
+        ),
         pytest.param((1.0,), id="one run"),
     ],
 )
-def test_small_or_single_difference_is_no_second_level(levels: tuple[float, ...]) -> None:
-    assert find_run_levels([7.3 * level for level in levels], 0.01, ordered=True) is None
+def test_small_or_single_difference_is_no_second_level(
+    levels: tuple[float, ...],
+) -> None:
+    assert (
+        find_run_levels([7.3 * level for level in levels], 0.01, ordered=True) is None
+    )
 
 
 @pytest.mark.slow
@@ -279,7 +443,10 @@ def test_unit_and_order_do_not_change_run_levels(seconds: list[float]) -> None:
 
 
 def test_noisy_steps_raise_the_expected_noise() -> None:
-    steady, noisy = measurement(7.3), measurement(7.3, window_seconds=tuple(7.3 + (step % 7) for step in range(34)))
+    steady, noisy = (
+        measurement(7.3),
+        measurement(7.3, window_seconds=tuple(7.3 + (step % 7) for step in range(34))),
+    )
     assert expect_noise([steady], 0.01) == pytest.approx(0.01)
     assert expect_noise([steady, noisy], 0.01) > 0.02
     assert expect_noise([measurement(7.3, window_seconds=(7.3, 9.0))], 0.01) == 0.01

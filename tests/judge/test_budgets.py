@@ -1,4 +1,5 @@
-"""Budgets of checkpoints: what is over one fails, and what nobody can tell is never green."""
+"""Budgets of checkpoints: what is over one fails, and what nobody can tell is never
+green."""
 
 from __future__ import annotations
 
@@ -12,25 +13,42 @@ from support.builders import BASELINE, NOW, at, evidence, measurement, run
 from pytest_llmbench.core.baseline_records import Budget
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.judgement_records import Judgement
-from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord, Checkpoints
+from pytest_llmbench.core.log_records import (
+    CheckpointAction,
+    CheckpointRecord,
+    Checkpoints,
+)
 from pytest_llmbench.core.run_records import Measurement, Problem
 from pytest_llmbench.judge.decide import judge, judge_alone
 from pytest_llmbench.report.wording import phrase
 
-SAVES, DISPATCH, LOADS = "checkpoint_save_seconds", "checkpoint_save_dispatch_seconds", "checkpoint_load_seconds"
-LIMITED = at(BASELINE, budgets=(Budget(SAVES, 60.0, "own.yaml:33"), Budget(LOADS, 120.0, "own.yaml:34")))
+SAVES, DISPATCH, LOADS = (
+    "checkpoint_save_seconds",
+    "checkpoint_save_dispatch_seconds",
+    "checkpoint_load_seconds",
+)
+LIMITED = at(
+    BASELINE,
+    budgets=(Budget(SAVES, 60.0, "own.yaml:33"), Budget(LOADS, 120.0, "own.yaml:34")),
+)
 HANDED_OVER = at(BASELINE, budgets=(Budget(DISPATCH, 5.0, "own.yaml:33"),))
 
 
-def save(seconds: float | None = None, line: int = 812, **fields: Any) -> CheckpointRecord:
+def save(
+    seconds: float | None = None, line: int = 812, **fields: Any
+) -> CheckpointRecord:
     return CheckpointRecord(CheckpointAction.SAVE, line, seconds, **fields)
 
 
-def load(seconds: float | None = None, line: int = 9, **fields: Any) -> CheckpointRecord:
+def load(
+    seconds: float | None = None, line: int = 9, **fields: Any
+) -> CheckpointRecord:
     return CheckpointRecord(CheckpointAction.LOAD, line, seconds, **fields)
 
 
-def with_records(*records: CheckpointRecord, unread: int = 0, **fields: Any) -> Measurement:
+def with_records(
+    *records: CheckpointRecord, unread: int = 0, **fields: Any
+) -> Measurement:
     """Return a run within the tolerance whose log states these checkpoints."""
     seconds = fields.pop("seconds", 7.33)
     return measurement(seconds, checkpoints=Checkpoints(records, unread), **fields)
@@ -38,12 +56,18 @@ def with_records(*records: CheckpointRecord, unread: int = 0, **fields: Any) -> 
 
 def loading(*records: CheckpointRecord, days: float = 0.1) -> Measurement:
     """Return a run that only loads a checkpoint."""
-    excluded = Problem(Reason.CHECKPOINT_LOAD, "it loaded a checkpoint and ran 1 step", 9)
+    excluded = Problem(
+        Reason.CHECKPOINT_LOAD, "it loaded a checkpoint and ran 1 step", 9
+    )
     started = run(started=NOW - timedelta(days=days))
-    return measurement(None, excluded=excluded, run=started, checkpoints=Checkpoints(records))
+    return measurement(
+        None, excluded=excluded, run=started, checkpoints=Checkpoints(records)
+    )
 
 
-def judged(*measurements: Measurement, baseline: Any = LIMITED, **fields: Any) -> Judgement:
+def judged(
+    *measurements: Measurement, baseline: Any = LIMITED, **fields: Any
+) -> Judgement:
     return judge(evidence(*measurements, baseline=baseline, **fields))
 
 
@@ -57,7 +81,10 @@ def test_save_over_its_budget_is_a_regression() -> None:
     assert phrase(found).startswith(
         "checkpoint save took 75.3 s (line 812), the budget is 60 s (own.yaml:33); 7.330 s is"
     )
-    assert judged(with_records(save(75.3)), baseline=BASELINE).verdict is not Verdict.REGRESSION
+    assert (
+        judged(with_records(save(75.3)), baseline=BASELINE).verdict
+        is not Verdict.REGRESSION
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +92,11 @@ def test_save_over_its_budget_is_a_regression() -> None:
     [
         ([save(60.0)], None, None),
         ([save(60.0001)], Verdict.REGRESSION, Reason.OVER_BUDGET),
-        ([save(4.0, rank="0"), save(61.0, rank="7")], Verdict.REGRESSION, Reason.OVER_BUDGET),
+        (
+            [save(4.0, rank="0"), save(61.0, rank="7")],
+            Verdict.REGRESSION,
+            Reason.OVER_BUDGET,
+        ),
         ([load(120.5)], Verdict.REGRESSION, Reason.OVER_BUDGET),
         ([load(119.5), save(59.5)], None, None),
         ([save(4.0, dispatched=True)], Verdict.INVALID, Reason.BUDGET_UNKNOWN),
@@ -85,7 +116,10 @@ def test_logged_checkpoints_decide_the_verdict(
 ) -> None:
     plain = judged(with_records(), baseline=BASELINE)
     found = judged(with_records(*records))
-    assert (found.verdict, found.reason) == (verdict or plain.verdict, reason or plain.reason)
+    assert (found.verdict, found.reason) == (
+        verdict or plain.verdict,
+        reason or plain.reason,
+    )
 
 
 def test_unread_records_leave_the_budget_unknown() -> None:
@@ -95,8 +129,13 @@ def test_unread_records_leave_the_budget_unknown() -> None:
 
 def test_asynchronous_save_cannot_meet_a_save_budget() -> None:
     found = judged(with_records(save(0.14, dispatched=True)))
-    assert phrase(found).startswith("checkpoint save cannot be judged: it is or may be asynchronous")
-    assert f"for which {DISPATCH} is the budget (line 812); the budget is 60 s (own.yaml:33)" in phrase(found)
+    assert phrase(found).startswith(
+        "checkpoint save cannot be judged: it is or may be asynchronous"
+    )
+    assert (
+        f"for which {DISPATCH} is the budget (line 812); the budget is 60 s (own.yaml:33)"
+        in phrase(found)
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,40 +145,61 @@ def test_asynchronous_save_cannot_meet_a_save_budget() -> None:
         ([save(5.1, dispatched=True)], Reason.OVER_BUDGET),
         ([save(0.14)], Reason.BUDGET_UNKNOWN),
         ([save(75.3)], Reason.BUDGET_UNKNOWN),
-        ([save(0.1, dispatched=True), save(dispatched=True, torn=True)], Reason.BUDGET_UNKNOWN),
+        (
+            [save(0.1, dispatched=True), save(dispatched=True, torn=True)],
+            Reason.BUDGET_UNKNOWN,
+        ),
     ],
 )
-def test_dispatch_budget_is_met_by_dispatches_only(records: list[CheckpointRecord], reason: Reason | None) -> None:
+def test_dispatch_budget_is_met_by_dispatches_only(
+    records: list[CheckpointRecord], reason: Reason | None
+) -> None:
     plain = judged(with_records(), baseline=BASELINE)
-    assert judged(with_records(*records), baseline=HANDED_OVER).reason is (reason or plain.reason)
+    assert judged(with_records(*records), baseline=HANDED_OVER).reason is (
+        reason or plain.reason
+    )
 
 
 def test_run_without_checkpoints_is_noted() -> None:
     plain, found = judged(with_records(), baseline=BASELINE), judged(with_records())
-    assert (found.verdict, found.reason, phrase(found)) == (plain.verdict, plain.reason, phrase(plain))
+    assert (found.verdict, found.reason, phrase(found)) == (
+        plain.verdict,
+        plain.reason,
+        phrase(plain),
+    )
     assert codes(found) == ["budget-unused", "budget-unused"]
 
 
 def test_run_configured_to_save_without_a_save_is_invalid() -> None:
-    found = judged(with_records(run=run(saves="llmb-config_1.yaml: ENABLE_CHECKPOINT=true")))
+    found = judged(
+        with_records(run=run(saves="llmb-config_1.yaml: ENABLE_CHECKPOINT=true"))
+    )
     assert (found.verdict, found.reason) == (Verdict.INVALID, Reason.BUDGET_UNKNOWN)
-    assert "no checkpoint save, though llmb-config_1.yaml: ENABLE_CHECKPOINT=true" in phrase(found)
+    assert (
+        "no checkpoint save, though llmb-config_1.yaml: ENABLE_CHECKPOINT=true"
+        in phrase(found)
+    )
 
 
 def test_slow_run_notes_its_budget() -> None:
     found = judged(with_records(save(75.3), seconds=9.0))
-    assert (found.verdict, found.reason) == (Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND)
+    assert (found.verdict, found.reason) == (
+        Verdict.REGRESSION,
+        Reason.SLOWER_THAN_BOUND,
+    )
     assert codes(found) == ["over-budget", "budget-unused"]
 
 
 def test_invalid_run_keeps_its_reason_and_notes_its_budget() -> None:
-    broken = with_records(save(75.3), problems=(Problem(Reason.DIVERGED, "loss is nan"),))
+    broken = with_records(
+        save(75.3), problems=(Problem(Reason.DIVERGED, "loss is nan"),)
+    )
     found = judged(broken)
     assert (found.verdict, found.reason) == (Verdict.INVALID, Reason.DIVERGED)
     assert "over-budget" in codes(found)
 
 
-# --- runs that only load a checkpoint ---------------------------------------------------------------------
+# --- runs that only load a checkpoint -------------------------------------------------
 
 
 def alone(one: Measurement) -> Judgement:
@@ -149,8 +209,13 @@ def alone(one: Measurement) -> Judgement:
 def test_loading_run_is_judged_by_the_load_budget() -> None:
     over, kept = alone(loading(load(130.0))), alone(loading(load(110.0)))
     assert (over.verdict, over.reason) == (Verdict.REGRESSION, Reason.OVER_BUDGET)
-    assert (kept.verdict, kept.reason) == (Verdict.NOT_COMPARABLE, Reason.CHECKPOINT_LOAD)
-    assert judge_alone(evidence(loading(load(130.0)))).verdict is Verdict.NOT_COMPARABLE  # without a budget
+    assert (kept.verdict, kept.reason) == (
+        Verdict.NOT_COMPARABLE,
+        Reason.CHECKPOINT_LOAD,
+    )
+    assert (
+        judge_alone(evidence(loading(load(130.0)))).verdict is Verdict.NOT_COMPARABLE
+    )  # without a budget
 
 
 def test_loading_run_of_unknown_duration_is_invalid() -> None:
@@ -179,13 +244,21 @@ def test_old_loading_run_does_not_count() -> None:
 
 
 def test_profiled_run_has_no_budget() -> None:
-    profiled = replace(with_records(save(75.3)), excluded=Problem(Reason.PROFILED, "profiled"))
+    profiled = replace(
+        with_records(save(75.3)), excluded=Problem(Reason.PROFILED, "profiled")
+    )
     found = alone(profiled)
     assert (found.verdict, found.reason) == (Verdict.NOT_COMPARABLE, Reason.PROFILED)
 
 
 def test_every_repeat_is_judged_by_the_budgets() -> None:
-    launched = [run(launch="l", job_id=job, started=NOW - timedelta(hours=2)) for job in ("1", "2")]
-    first, second = with_records(run=launched[0]), with_records(save(75.3), run=launched[1])
+    launched = [
+        run(launch="l", job_id=job, started=NOW - timedelta(hours=2))
+        for job in ("1", "2")
+    ]
+    first, second = (
+        with_records(run=launched[0]),
+        with_records(save(75.3), run=launched[1]),
+    )
     found = judged(first, second)
     assert (found.verdict, found.reason) == (Verdict.REGRESSION, Reason.OVER_BUDGET)

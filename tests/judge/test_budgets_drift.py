@@ -1,4 +1,5 @@
-"""A night is held to the value that was accepted first, not only to what was recorded since."""
+"""A night is held to the value that was accepted first, not only to what was recorded
+since."""
 
 from __future__ import annotations
 
@@ -8,9 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builders import BASELINE, HISTORY, KEY, NOW, at, evidence, measurement, nights, run
+from support.builders import (
+    BASELINE,
+    HISTORY,
+    KEY,
+    NOW,
+    at,
+    evidence,
+    measurement,
+    nights,
+    run,
+)
 
-from pytest_llmbench.core.baseline_records import AcceptedValue, Baseline, BaselineKind, Recording, Window
+from pytest_llmbench.core.baseline_records import (
+    AcceptedValue,
+    Baseline,
+    BaselineKind,
+    Recording,
+    Window,
+)
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Judgement, Look
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
@@ -27,7 +44,15 @@ FIRST = AcceptedValue("2025-01-20", 7.325, "alice on login1")
 
 def recorded(seconds: float, *earlier: AcceptedValue, reason: str = "") -> Baseline:
     recording = Recording(
-        "2025-11-01", 1, seconds, seconds, 0.01, (seconds,), ("0" * 64,), reason=reason, earlier=earlier
+        "2025-11-01",
+        1,
+        seconds,
+        seconds,
+        0.01,
+        (seconds,),
+        ("0" * 64,),
+        reason=reason,
+        earlier=earlier,
     )
     return at(
         BASELINE,
@@ -42,7 +67,11 @@ def recorded(seconds: float, *earlier: AcceptedValue, reason: str = "") -> Basel
 
 def judged(seconds: float, baseline: Baseline, **fields: Any) -> Judgement:
     """Return the verdict on one night, whose noise twelve others tell: 0.3 to 0.4 %."""
-    return judge(evidence(measurement(seconds), excluded_by_since=HISTORY, baseline=baseline, **fields))
+    return judge(
+        evidence(
+            measurement(seconds), excluded_by_since=HISTORY, baseline=baseline, **fields
+        )
+    )
 
 
 def test_one_launched_run_never_proves_drift() -> None:
@@ -52,20 +81,32 @@ def test_one_launched_run_never_proves_drift() -> None:
         judgement = judged(7.325 * 1.075, crept, look=Look(fewest=fewest))
         assert judgement.verdict is verdict
         assert judgement.meets_point is False
-        assert judgement.reason is (Reason.DRIFTED if fewest == 1 else Reason.UNCONFIRMED)
-        assert decide_status(judgement, required=False, inconclusive="skip") is Status.FAILED
+        assert judgement.reason is (
+            Reason.DRIFTED if fewest == 1 else Reason.UNCONFIRMED
+        )
+        assert (
+            decide_status(judgement, required=False, inconclusive="skip")
+            is Status.FAILED
+        )
 
 
 def told(judgement: Judgement) -> list[str]:
-    return [note.code for note in judgement.notes if note.code.startswith("recorded-drift")]
+    return [
+        note.code for note in judgement.notes if note.code.startswith("recorded-drift")
+    ]
 
 
 def test_run_beyond_the_first_accepted_value_is_a_regression() -> None:
     """+4 % recorded since, +4 % tonight on top: each is within 5 %, together they are 8.2 %."""
     judgement = judged(7.325 * 1.04 * 1.04, recorded(7.325 * 1.04, FIRST))
     assert (judgement.verdict, judgement.reason) == (Verdict.REGRESSION, Reason.DRIFTED)
-    assert "tonight 7.923 s is +8.2 % from 7.325 s, accepted on 2025-01-20 by alice on login1" in phrase(judgement)
-    assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in phrase(judgement)
+    assert (
+        "tonight 7.923 s is +8.2 % from 7.325 s, accepted on 2025-01-20 by alice on login1"
+        in phrase(judgement)
+    )
+    assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in phrase(
+        judgement
+    )
 
 
 def test_same_run_passes_against_an_unmoved_baseline() -> None:
@@ -74,7 +115,12 @@ def test_same_run_passes_against_an_unmoved_baseline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("factor", "code"), [(1.04, "recorded-drift"), (1.02, "recorded-drift-little"), (0.99, "recorded-drift-little")]
+    ("factor", "code"),
+    [
+        (1.04, "recorded-drift"),
+        (1.02, "recorded-drift-little"),
+        (0.99, "recorded-drift-little"),
+    ],
 )
 def test_passing_run_notes_its_drift(factor: float, code: str) -> None:
     judgement = judged(7.325 * factor, recorded(7.325 * factor, FIRST))
@@ -82,46 +128,77 @@ def test_passing_run_notes_its_drift(factor: float, code: str) -> None:
 
 
 WALK = tuple(
-    AcceptedValue(f"2025-0{n + 1}-20", 7.325 * at_, "cron", "script" if n else "") for n, at_ in enumerate((1, 1.06))
+    AcceptedValue(f"2025-0{n + 1}-20", 7.325 * at_, "cron", "script" if n else "")
+    for n, at_ in enumerate((1, 1.06))
 )
 
 
 @pytest.mark.parametrize(
     ("baseline", "sums"),
     [
-        pytest.param(recorded(7.325 * 1.12, *WALK, reason="script"), ["+12.0 %"], id="second reason"),
         pytest.param(
-            recorded(7.325 * 1.13, *WALK, AcceptedValue("2025-03-20", 7.325 * 1.12, "cron", "script")),
+            recorded(7.325 * 1.12, *WALK, reason="script"),
+            ["+12.0 %"],
+            id="second reason",
+        ),
+        pytest.param(
+            recorded(
+                7.325 * 1.13,
+                *WALK,
+                AcceptedValue("2025-03-20", 7.325 * 1.12, "cron", "script"),
+            ),
             ["+13.0 %"],
             id="and a little more",
         ),
-        pytest.param(recorded(7.325 * 1.06, FIRST, reason="script"), ["+6.0 %"], id="first reason"),
+        pytest.param(
+            recorded(7.325 * 1.06, FIRST, reason="script"),
+            ["+6.0 %"],
+            id="first reason",
+        ),
         pytest.param(recorded(7.325 * 1.02, *WALK), [], id="taken back"),
         pytest.param(recorded(7.325 * 1.03, FIRST), [], id="within the budget"),
         pytest.param(
-            recorded(7.325, replace(FIRST, seconds=9.0), replace(FIRST, reason=FASTER)), [], id="became faster"
+            recorded(7.325, replace(FIRST, seconds=9.0), replace(FIRST, reason=FASTER)),
+            [],
+            id="became faster",
         ),
         pytest.param(
-            recorded(7.325 * 1.12, replace(FIRST, seconds=9.0), replace(FIRST, reason=FASTER), reason="script"),
+            recorded(
+                7.325 * 1.12,
+                replace(FIRST, seconds=9.0),
+                replace(FIRST, reason=FASTER),
+                reason="script",
+            ),
             ["+12.0 %"],
             id="slower than what became faster",
         ),
     ],
 )
-def test_accepted_moves_are_summed_since_the_first(baseline: Baseline, sums: list[str]) -> None:
+def test_accepted_moves_are_summed_since_the_first(
+    baseline: Baseline, sums: list[str]
+) -> None:
     judgement = judged(baseline.step_seconds, baseline)
-    texts = [phrase(note) for note in judgement.notes if note.code is NoteCode.RECORDED_MOVED]
+    texts = [
+        phrase(note) for note in judgement.notes if note.code is NoteCode.RECORDED_MOVED
+    ]
     assert judgement.verdict is Verdict.PASS
     assert [text.partition(" is ")[2].partition(" from")[0] for text in texts] == sums
 
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_unaccepted_value_beyond_the_budget_never_passes(alone: bool) -> None:
-    """Somebody edited the file: the run is at its recorded value, which is 9 % slower than the first."""
-    found = evidence(measurement(7.325 * 1.09), excluded_by_since=HISTORY, baseline=recorded(7.325 * 1.09, FIRST))
+    """Somebody edited the file: the run is at its recorded value, which is 9 % slower
+    than the first."""
+    found = evidence(
+        measurement(7.325 * 1.09),
+        excluded_by_since=HISTORY,
+        baseline=recorded(7.325 * 1.09, FIRST),
+    )
     judgement = judge_alone(found) if alone else judge(found)
     assert (judgement.verdict, judgement.reason) == (Verdict.REGRESSION, Reason.DRIFTED)
-    assert "the recorded value moved too far: 7.984 s is +9.0 % from 7.325 s" in phrase(judgement)
+    assert "the recorded value moved too far: 7.984 s is +9.0 % from 7.325 s" in phrase(
+        judgement
+    )
 
 
 def test_run_within_the_first_value_is_no_regression() -> None:
@@ -130,7 +207,10 @@ def test_run_within_the_first_value_is_no_regression() -> None:
 
 
 def test_recorded_reason_accepts_the_new_value() -> None:
-    assert judged(7.325 * 1.09, recorded(7.325 * 1.09, FIRST, reason="driver 570")).verdict is Verdict.PASS
+    assert (
+        judged(7.325 * 1.09, recorded(7.325 * 1.09, FIRST, reason="driver 570")).verdict
+        is Verdict.PASS
+    )
 
 
 def test_drift_budget_is_never_narrower_than_the_tolerance() -> None:
@@ -143,23 +223,43 @@ def test_drift_budget_is_never_narrower_than_the_tolerance() -> None:
 @pytest.mark.parametrize("night", [1.0, 1.045, 1.05, 1.055, 1.12])
 @pytest.mark.parametrize("recorded_at", [1.0, 1.04, 1.05])
 @pytest.mark.parametrize("cv", [0.001, 0.015])
-def test_run_beyond_the_first_value_never_passes(night: float, recorded_at: float, cv: float) -> None:
-    """Recording again within the budget moves the rule as written no further than it was: 1.04 allows no 1.06."""
-    history = nights(*(7.325 * (1 + cv * sign) for sign in (1, -1, 0.3, -0.6, 1.2, -1.1, 0.4, -0.2, 0.8, -0.9)))
+def test_run_beyond_the_first_value_never_passes(
+    night: float, recorded_at: float, cv: float
+) -> None:
+    """Recording again within the budget moves the rule as written no further than it
+    was: 1.04 allows no 1.06."""
+    history = nights(
+        *(
+            7.325 * (1 + cv * sign)
+            for sign in (1, -1, 0.3, -0.6, 1.2, -1.1, 0.4, -0.2, 0.8, -0.9)
+        )
+    )
     found = evidence(
-        measurement(7.325 * night), excluded_by_since=history, baseline=recorded(7.325 * recorded_at, FIRST)
+        measurement(7.325 * night),
+        excluded_by_since=history,
+        baseline=recorded(7.325 * recorded_at, FIRST),
     )
     judgement = judge(found)
-    assert (decide_status(judgement, required=False) is Status.PASSED) is (night <= 1.05)
+    assert (decide_status(judgement, required=False) is Status.PASSED) is (
+        night <= 1.05
+    )
     assert judgement.meets_point is (night <= 1.05)
 
 
 def test_run_slightly_beyond_the_budget_is_inconclusive() -> None:
-    """5.5 % against a budget of 5 %: what was seen is beyond, what is known is not; the rule as written decides."""
+    """5.5 % against a budget of 5 %: what was seen is beyond, what is known is not; the
+    rule as written decides."""
     judgement = judged(7.325 * 1.055, recorded(7.325 * 1.04, FIRST))
-    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.DRIFTED)
-    assert phrase(judgement).startswith("tonight 7.728 s is +5.5 % from 7.325 s, accepted on 2025-01-20")
-    assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in phrase(judgement)
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.INCONCLUSIVE,
+        Reason.DRIFTED,
+    )
+    assert phrase(judgement).startswith(
+        "tonight 7.728 s is +5.5 % from 7.325 s, accepted on 2025-01-20"
+    )
+    assert "at most 7.691 s is allowed (drift budget 5 %, tolerance 5 %)" in phrase(
+        judgement
+    )
 
 
 def test_run_decided_by_few_steps_fails_beyond_budget() -> None:
@@ -175,19 +275,30 @@ def test_run_decided_by_few_steps_fails_beyond_budget() -> None:
 def test_launched_runs_each_meet_the_first_value() -> None:
     """Their mean is within the budget, and one of them is not."""
     runs = [
-        measurement(7.325 * factor, run=run(launch="a launch", started=NOW - timedelta(hours=hours)))
+        measurement(
+            7.325 * factor,
+            run=run(launch="a launch", started=NOW - timedelta(hours=hours)),
+        )
         for hours, factor in ((1, 1.0), (2, 1.07))
     ]
-    judgement = judge(evidence(*runs, excluded_by_since=HISTORY, baseline=recorded(7.325 * 1.04, FIRST)))
+    judgement = judge(
+        evidence(
+            *runs, excluded_by_since=HISTORY, baseline=recorded(7.325 * 1.04, FIRST)
+        )
+    )
     assert judgement.reason is Reason.REPEATS_DISAGREE
     assert judgement.meets_point is False
 
 
 def test_message_names_recorder_and_first_value() -> None:
     crept = recorded(7.325 * 1.04, FIRST)
-    recording = replace(crept.recording or pytest.fail("it is recorded"), by="bob on login2")
+    recording = replace(
+        crept.recording or pytest.fail("it is recorded"), by="bob on login2"
+    )
     judgement = judged(7.325 * 1.04 * 1.04, replace(crept, recording=recording))
-    outcome = describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path("/runs"))
+    outcome = describe(
+        Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path("/runs")
+    )
     assert outcome.baseline.recorded is not None
     assert outcome.baseline.recorded.first.seconds == 7.325
     text = " ".join(explain(outcome, short=False).split())
@@ -199,9 +310,24 @@ def test_message_names_recorder_and_first_value() -> None:
 def test_acknowledged_change_is_no_drift() -> None:
     """It has a reason of its own; what comes on top of it counts."""
     yesterday = (NOW - timedelta(days=1)).date()
-    entry = Acknowledgement(KEY.id, 0.06, yesterday, yesterday + timedelta(days=30), "a fix", "A. Person", "a.yaml:3")
+    entry = Acknowledgement(
+        KEY.id,
+        0.06,
+        yesterday,
+        yesterday + timedelta(days=30),
+        "a fix",
+        "A. Person",
+        "a.yaml:3",
+    )
     crept = recorded(7.325 * 1.02, FIRST)
-    for factor, reason in ((1.02 * 1.06, Reason.WITHIN_TOLERANCE), (1.02 * 1.06 * 1.02, Reason.DRIFTED)):
-        found = evidence(measurement(7.325 * factor, baseline=crept), excluded_by_since=HISTORY, baseline=crept)
+    for factor, reason in (
+        (1.02 * 1.06, Reason.WITHIN_TOLERANCE),
+        (1.02 * 1.06 * 1.02, Reason.DRIFTED),
+    ):
+        found = evidence(
+            measurement(7.325 * factor, baseline=crept),
+            excluded_by_since=HISTORY,
+            baseline=crept,
+        )
         assert judge(found).verdict is Verdict.REGRESSION
         assert judge(acknowledged(found, [entry])).reason is reason

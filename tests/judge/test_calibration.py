@@ -1,5 +1,5 @@
-"""The short form of benchmarks/statistics/calibration.py: how often the engine is wrong on simulated fleets, with a
-fixed seed."""
+"""The short form of benchmarks/statistics/calibration.py: how often the engine is wrong
+on simulated fleets, with a fixed seed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ SEED = 11
 WITHIN_RUN = "margin test, within-run error only"
 
 
-def counted(procedure: str, change: float, fleets: int, scenario: str = "fleet") -> Counter[str]:
-    tallies = (fleet_tally(number, (change,), scenario, SEED, (procedure,)) for number in range(fleets))
+def counted(
+    procedure: str, change: float, fleets: int, scenario: str = "fleet"
+) -> Counter[str]:
+    tallies = (
+        fleet_tally(number, (change,), scenario, SEED, (procedure,))
+        for number in range(fleets)
+    )
     return added(tallies)[Cell(procedure, change)]
 
 
@@ -30,7 +35,7 @@ def share(counts: Counter[str], what: str) -> float:
     return 100 * counts[what] / counts[""]
 
 
-# --- the engine -------------------------------------------------------------------------------------------
+# --- the engine -----------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -57,18 +62,21 @@ def test_three_runs_decide_nearly_every_case() -> None:
     assert share(counts, "REGRESSION") >= 98
 
 
-# --- kinds of baselines -----------------------------------------------------------------------------------
+# --- kinds of baselines ---------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scenario", ["fleet", "single", "recorded", "published", "hard"])
+@pytest.mark.parametrize(
+    "scenario", ["fleet", "single", "recorded", "published", "hard"]
+)
 def test_run_at_the_margin_passes_in_five_percent(scenario: str) -> None:
     assert 1 <= share(counted(ONE, MARGIN, 4, scenario), "PASS") <= 7
 
 
 @pytest.mark.slow
 def test_gate_without_run_to_run_noise_passes_slow_runs() -> None:
-    """A gate that takes the steps of one run for its sample passes far more at the margin: the test above can fail."""
+    """A gate that takes the steps of one run for its sample passes far more at the
+    margin: the test above can fail."""
     assert share(counted(WITHIN_RUN, MARGIN, 3), "PASS") > 15
 
 
@@ -77,7 +85,10 @@ def test_detectable_slowdown_is_detected_in_80_percent() -> None:
     detected = []
     for number in range(3):
         truth, simulated = simulated_fleet(number, SEED)
-        told = [judged(case).estimate for case in cases(SCENARIOS["fleet"], truth, simulated, 0.0)]
+        told = [
+            judged(case).estimate
+            for case in cases(SCENARIOS["fleet"], truth, simulated, 0.0)
+        ]
         detectable = np.array([one.detectable for one in told if one])
         slowed = cases(SCENARIOS["fleet"], truth, simulated, detectable)
         others = [replace(case, attempts=case.attempts[1:]) for case in slowed]
@@ -91,18 +102,27 @@ def test_standard_error_falls_with_the_root_of_runs() -> None:
     quiet = Fleet(*(np.full(20, value) for value in (5.0, 0.002, 0.0, 0.0, 0.01)))
     known = Noise(0.01, 1e9, "known", measured=True)
     errors = []
-    for case in cases(SCENARIOS["fleet"], expected(quiet, random), runs(quiet, RUNS, random), 0.0):
-        informed = replace(case, evidence=replace(case.evidence, measurements=(), prior=known))
+    for case in cases(
+        SCENARIOS["fleet"], expected(quiet, random), runs(quiet, RUNS, random), 0.0
+    ):
+        informed = replace(
+            case, evidence=replace(case.evidence, measurements=(), prior=known)
+        )
         told = [judged(informed, attempts).estimate for attempts in (1, 2, 3)]
         errors.append([one.standard_error * math.sqrt(one.runs) for one in told if one])
-    assert np.median(errors, axis=0) == pytest.approx([0.01] * 3, rel=1e-4)  # one in 100 repeats is far noisier
+    assert np.median(errors, axis=0) == pytest.approx(
+        [0.01] * 3, rel=1e-4
+    )  # one in 100 repeats is far noisier
 
 
 @pytest.mark.slow
-def test_five_recorded_runs_of_one_day_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_five_recorded_runs_of_one_day_count_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert share(counted(ONE, MARGIN, 4, "one-night"), "PASS") <= 7
     monkeypatch.setattr(
-        "pytest_llmbench.judge.estimate.count_recorded_groups", lambda baseline: baseline.recording.runs
+        "pytest_llmbench.judge.estimate.count_recorded_groups",
+        lambda baseline: baseline.recording.runs,
     )
     assert share(counted(ONE, MARGIN, 4, "one-night"), "PASS") > 9
 

@@ -1,4 +1,5 @@
-"""A slow drift is found against where a series began; a quiet series, bad nights and a drift put right are none."""
+"""A slow drift is found against where a series began; a quiet series, bad nights and a
+drift put right are none."""
 
 from __future__ import annotations
 
@@ -40,14 +41,19 @@ def test_bad_days_are_no_drift() -> None:
 
 
 def test_repaired_drift_is_over() -> None:
-    values = nights(200) + np.where((np.arange(200) > 40) & (np.arange(200) < 120), 0.03, 0.0)
+    values = nights(200) + np.where(
+        (np.arange(200) > 40) & (np.arange(200) < 120), 0.03, 0.0
+    )
     assert find_slow_change(values[:110].tolist(), KNOWN) is not None
     assert find_slow_change(values.tolist(), KNOWN) is None
 
 
 def test_drift_below_one_percent_is_not_reported() -> None:
     quiet = Noise(0.002, 100.0, "nights", measured=True)
-    assert find_slow_change((nights(100) / 5 + np.linspace(0, 0.008, 100)).tolist(), quiet) is None
+    assert (
+        find_slow_change((nights(100) / 5 + np.linspace(0, 0.008, 100)).tolist(), quiet)
+        is None
+    )
 
 
 def test_few_days_assumed_noise_or_nan_show_nothing() -> None:
@@ -56,4 +62,7 @@ def test_few_days_assumed_noise_or_nan_show_nothing() -> None:
     assert find_slow_change(values, Noise(0.01, 4.0, "assumed", measured=False)) is None
     assert find_slow_change(values[: ANCHOR + 6], KNOWN) is None
     assert find_slow_change([*values, math.nan], KNOWN) is None
-    assert find_slow_change([0.0] * 80, Noise(1e-4, 100.0, "nights", measured=True)) is None
+    assert (
+        find_slow_change([0.0] * 80, Noise(1e-4, 100.0, "nights", measured=True))
+        is None
+    )

@@ -1,4 +1,5 @@
-"""A shift that most configurations share: found when it is there, silent on quiet nights; and adjusted p-values."""
+"""A shift that most configurations share: found when it is there, silent on quiet
+nights; and adjusted p-values."""
 
 from __future__ import annotations
 
@@ -37,17 +38,29 @@ def estimate(difference: float, noise: Noise, within: float = 0.0) -> Estimate:
     """Return the estimate of one run against a baseline without an error of its own."""
     error = noise.sigma if noise.measured else math.hypot(noise.sigma, within)
     freedom = noise.degrees_of_freedom
-    return make_estimate(difference, standard_error=error, degrees_of_freedom=freedom, noise=noise)
+    return make_estimate(
+        difference, standard_error=error, degrees_of_freedom=freedom, noise=noise
+    )
 
 
 def fleet(
-    differences: Sequence[float], older: Sequence[float] = (0.0,) * 7, sigma: float = 0.004, with_older: int = 80
+    differences: Sequence[float],
+    older: Sequence[float] = (0.0,) * 7,
+    sigma: float = 0.004,
+    with_older: int = 80,
 ) -> list[ConfigurationShift]:
-    """Return configurations with a difference to the baseline tonight; the first `with_older` have last runs."""
+    """Return configurations with a difference to the baseline tonight; the first
+    `with_older` have last runs."""
     known = Noise(sigma, 20.0, "nights", measured=True)
     return [
-        ConfigurationShift(key, estimate(difference, known), tuple(older) if position < with_older else ())
-        for position, (key, difference) in enumerate(zip(KEYS, differences, strict=False))
+        ConfigurationShift(
+            key,
+            estimate(difference, known),
+            tuple(older) if position < with_older else (),
+        )
+        for position, (key, difference) in enumerate(
+            zip(KEYS, differences, strict=False)
+        )
     ]
 
 
@@ -97,16 +110,25 @@ def test_shift_of_a_minority_is_not_shared(differences: list[float]) -> None:
 
 def test_shift_below_one_percent_is_not_reported() -> None:
     assert find_shared_shift(fleet([math.log(1.0099)] * 16, sigma=0.001)) is None
-    assert found(fleet([math.log(1.0101)] * 16, sigma=0.001)).shift == pytest.approx(0.0101)
+    assert found(fleet([math.log(1.0101)] * 16, sigma=0.001)).shift == pytest.approx(
+        0.0101
+    )
 
 
 def test_shift_is_measured_against_the_last_runs() -> None:
     assert find_shared_shift(fleet([0.06] * 16, older=(0.06,) * 3)) is None
-    assert found(fleet([0.06] * 16, older=(0.02,) * 3)).shift == pytest.approx(math.expm1(0.04))
+    assert found(fleet([0.06] * 16, older=(0.02,) * 3)).shift == pytest.approx(
+        math.expm1(0.04)
+    )
 
 
 def test_median_of_the_last_seven_runs_counts() -> None:
-    assert find_shared_shift(fleet([0.03] * 16, older=(0.0, 0.03, 0.0, 0.03, 0.03, 0.0, 0.03))) is None
+    assert (
+        find_shared_shift(
+            fleet([0.03] * 16, older=(0.0, 0.03, 0.0, 0.03, 0.03, 0.0, 0.03))
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +140,9 @@ def test_median_of_the_last_seven_runs_counts() -> None:
         (0, 16, "their baselines"),
     ],
 )
-def test_last_runs_and_baselines_are_never_mixed(with_older: int, of: int, against: str) -> None:
+def test_last_runs_and_baselines_are_never_mixed(
+    with_older: int, of: int, against: str
+) -> None:
     shared = found(fleet([0.05] * 16, with_older=with_older))
     assert (shared.of, len(shared.configurations), shared.against) == (of, of, against)
     assert against in phrase(shared)
@@ -143,35 +167,55 @@ def test_interval_contains_the_error_of_the_median(count: int) -> None:
 def test_equal_printed_times_do_not_decide_for_all() -> None:
     """Equal printed numbers look as if they had no noise."""
     several = fleet([0.03] * 15)
-    exact = ConfigurationShift(KEYS[15], estimate(0.012, Noise(1e-5, 20.0, "copies", measured=True)), (0.0,) * 7)
+    exact = ConfigurationShift(
+        KEYS[15],
+        estimate(0.012, Noise(1e-5, 20.0, "copies", measured=True)),
+        (0.0,) * 7,
+    )
     assert found([*several, exact]).shift > 0.02
 
 
-# --- quiet nights -----------------------------------------------------------------------------------------
+# --- quiet nights ---------------------------------------------------------------------
 
 
-def quiet(generator: np.random.Generator, count: int, nights_before: int) -> list[ConfigurationShift]:
-    """Return a fleet in which nothing happened: run-to-run spreads of 0.3 to 1.5 %, known as the engine knows them."""
+def quiet(
+    generator: np.random.Generator, count: int, nights_before: int
+) -> list[ConfigurationShift]:
+    """Return a fleet in which nothing happened: run-to-run spreads of 0.3 to 1.5 %,
+    known as the engine knows them."""
     sigmas = generator.uniform(0.003, 0.015, count)
     series = [generator.normal(0, sigma, nights_before) for sigma in sigmas]
     own = [noise.estimate_from_daily_runs(one.tolist()) for one in series]
     known = [one or noise.assume_noise(0.01) for one in own]
     return [
-        ConfigurationShift(key, estimate(generator.normal(0, sigma), one, 0.002), tuple(last[-7:].tolist()))
+        ConfigurationShift(
+            key,
+            estimate(generator.normal(0, sigma), one, 0.002),
+            tuple(last[-7:].tolist()),
+        )
         for key, sigma, one, last in zip(KEYS, sigmas, known, series, strict=False)
     ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("configurations", "nights_before", "trials"), [(3, 20, 1000), (7, 4, 1000), (16, 1, 300)])
-def test_quiet_days_have_no_shared_shift(configurations: int, nights_before: int, trials: int) -> None:
-    """At most one of 1000; with 5 % for each of three configurations alone it would be 14."""
+@pytest.mark.parametrize(
+    ("configurations", "nights_before", "trials"),
+    [(3, 20, 1000), (7, 4, 1000), (16, 1, 300)],
+)
+def test_quiet_days_have_no_shared_shift(
+    configurations: int, nights_before: int, trials: int
+) -> None:
+    """At most one of 1000; with 5 % for each of three configurations alone it would be
+    14."""
     generator = np.random.default_rng(configurations)
-    alarms = sum(find_shared_shift(quiet(generator, configurations, nights_before)) is not None for _ in range(trials))
+    alarms = sum(
+        find_shared_shift(quiet(generator, configurations, nights_before)) is not None
+        for _ in range(trials)
+    )
     assert alarms <= trials / 1000
 
 
-# --- from judgements --------------------------------------------------------------------------------------
+# --- from judgements ------------------------------------------------------------------
 
 
 def test_shift_is_computed_from_judgement_and_last_runs() -> None:
@@ -179,7 +223,9 @@ def test_shift_is_computed_from_judgement_and_last_runs() -> None:
     given_evidence = evidence(noisy(7.325 * 1.04), *older)
     judgement = judge(given_evidence)
     assert judgement.measurement is not None
-    made = measure_shift(judgement, list_previous_daily_runs([judgement.measurement], given_evidence))
+    made = measure_shift(
+        judgement, list_previous_daily_runs([judgement.measurement], given_evidence)
+    )
     assert made is not None
     assert made.key == KEY
     assert made.older == pytest.approx([math.log(1.01)] * 7)
@@ -196,9 +242,14 @@ def test_newest_valid_runs_are_the_last_runs() -> None:
     assert made.older == pytest.approx([math.log(factor) for factor in range(2, 9)])
 
 
-@pytest.mark.parametrize("verdict", [Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE])
+@pytest.mark.parametrize(
+    "verdict", [Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE]
+)
 def test_verdict_without_a_valid_run_has_no_shift(verdict: Verdict) -> None:
-    assert measure_shift(replace(judge(evidence(noisy(7.325))), verdict=verdict), []) is None
+    assert (
+        measure_shift(replace(judge(evidence(noisy(7.325))), verdict=verdict), [])
+        is None
+    )
 
 
 def test_unknown_error_has_no_shift() -> None:
@@ -211,19 +262,26 @@ def test_unknown_error_has_no_shift() -> None:
         {"standard_error": math.nan},
         {"difference": math.nan},
     ):
-        assert measure_shift(replace(judgement, estimate=replace(judgement.estimate, **bad)), []) is None
+        assert (
+            measure_shift(
+                replace(judgement, estimate=replace(judgement.estimate, **bad)), []
+            )
+            is None
+        )
 
 
-# --- laws -------------------------------------------------------------------------------------------------
+# --- laws -----------------------------------------------------------------------------
 
-# --- many warnings ----------------------------------------------------------------------------------------
+# --- many warnings --------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=80))
 def test_adjusted_p_values_follow_benjamini_and_hochberg(values: list[float]) -> None:
     adjusted = adjust_p_values(dict(zip(KEYS, values, strict=False)))
-    assert list(adjusted.values()) == pytest.approx(stats.false_discovery_control(values))
+    assert list(adjusted.values()) == pytest.approx(
+        stats.false_discovery_control(values)
+    )
     assert list(adjusted) == KEYS[: len(values)]
 
 

@@ -23,7 +23,10 @@ AT_LIMIT = 10.0 * math.exp(3 * math.sqrt(2) * SIGMA)
 
 
 def on(*runs: tuple[float, str]) -> list[RunOnNodes]:
-    return [(f"run-{number}", seconds, tuple(nodes.split())) for number, (seconds, nodes) in enumerate(runs)]
+    return [
+        (f"run-{number}", seconds, tuple(nodes.split()))
+        for number, (seconds, nodes) in enumerate(runs)
+    ]
 
 
 SOFTWARE = "the software, or the whole cluster"
@@ -81,24 +84,38 @@ SOFTWARE = "the software, or the whole cluster"
         ([(10.9, "n1 n2")], "", ""),
         ([(10.9, "n1 n2"), (math.nan, "n3 n4")], "", ""),
         ([(AT_LIMIT * 0.9999, "n1 n2"), (10.0, "n3 n4")], "", ""),
-        ([(11.0, "n1"), (10.3, "n2"), (10.0, "n3")], "the node n1 may be slow (11.00 s there, ", ""),
+        (
+            [(11.0, "n1"), (10.3, "n2"), (10.0, "n3")],
+            "the node n1 may be slow (11.00 s there, ",
+            "",
+        ),
         ([(10.6, "n1"), (10.3, "n2"), (10.0, "n3")], "", ""),
         ([], "", ""),
     ],
 )
-def test_finding_names_slow_nodes_and_what_to_exclude(runs: list[tuple[float, str]], text: str, exclude: str) -> None:
+def test_finding_names_slow_nodes_and_what_to_exclude(
+    runs: list[tuple[float, str]], text: str, exclude: str
+) -> None:
     finding = find_slow_nodes(on(*runs), SIGMA, BOUND)
-    assert phrase(finding) == text or (text.endswith(", ") and phrase(finding).startswith(text))
+    assert phrase(finding) == text or (
+        text.endswith(", ") and phrase(finding).startswith(text)
+    )
     assert finding.exclude == tuple(exclude.split())
 
 
 @pytest.mark.parametrize("sigma", [0.0, math.nan, math.inf])
 def test_unknown_noise_names_no_node(sigma: float) -> None:
-    assert find_slow_nodes(on((10.9, "n1 n2"), (10.0, "n3 n4")), sigma, BOUND) == NodeFinding()
+    assert (
+        find_slow_nodes(on((10.9, "n1 n2"), (10.0, "n3 n4")), sigma, BOUND)
+        == NodeFinding()
+    )
 
 
 def test_option_folds_and_quotes_many_nodes() -> None:
-    assert format_exclude_option([f"node{number:03}" for number in range(1, 65)]) == "--llmb-exclude='node[001-064]'"
+    assert (
+        format_exclude_option([f"node{number:03}" for number in range(1, 65)])
+        == "--llmb-exclude='node[001-064]'"
+    )
 
 
 nodes = st.sets(st.sampled_from([f"n{number}" for number in range(6)]), max_size=4)
@@ -119,15 +136,23 @@ def test_node_of_a_fast_run_is_never_named(drawn: list[tuple[float, set[str]]]) 
 
 
 def launched(**factors: float) -> list[Measurement]:
-    """Return the runs of a launch by their ids, newest first, at these multiples of the baseline."""
+    """Return the runs of a launch by their ids, newest first, at these multiples of the
+    baseline."""
     return [
-        measurement(7.325 * factor, run=run(id=name, launch="l", started=NOW - timedelta(hours=hour)))
+        measurement(
+            7.325 * factor,
+            run=run(id=name, launch="l", started=NOW - timedelta(hours=hour)),
+        )
         for hour, (name, factor) in enumerate(factors.items())
     ]
 
 
-@pytest.mark.parametrize(("factor", "exclude"), [(1.1, ("n1",)), (1.0, ()), (math.nan, ())])
-def test_confirming_run_counts_for_nodes_only(factor: float, exclude: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("factor", "exclude"), [(1.1, ("n1",)), (1.0, ()), (math.nan, ())]
+)
+def test_confirming_run_counts_for_nodes_only(
+    factor: float, exclude: tuple[str, ...]
+) -> None:
     slow, fast, again = launched(slow=1.1, fast=1.0, again=factor)
     known = evidence(slow, fast, *HISTORY)
     judgement = judge(known)
@@ -137,9 +162,12 @@ def test_confirming_run_counts_for_nodes_only(factor: float, exclude: tuple[str,
 
 
 def test_noise_is_estimated_from_other_runs() -> None:
-    """The difference between slow and fast nodes would hide them if it counted as noise."""
+    """The difference between slow and fast nodes would hide them if it counted as
+    noise."""
     known = evidence(*launched(c=1.0, b=1.0, a=1.1), *HISTORY)
-    finding = judge_nodes(judge(known), known, {"a": ("n1",), "b": ("n2",), "c": ("n3",)})
+    finding = judge_nodes(
+        judge(known), known, {"a": ("n1",), "b": ("n2",), "c": ("n3",)}
+    )
     assert (finding.suspects, finding.exclude, finding.again) == (("n1",), (), ("n1",))
     assert judge_nodes(judge(evidence()), evidence(), {}) == NodeFinding()
 
@@ -148,11 +176,23 @@ def test_slow_run_confirms_a_node_named_by_history() -> None:
     named = frozenset({"n2", "n9"})
     finding = find_slow_nodes(on((10.9, "n1 n2"), (10.0, "n3 n4")), SIGMA, BOUND, named)
     assert (finding.exclude, finding.suspects) == (("n2",), ())
-    assert phrase(finding) == "the node n2 is slow each time (10.90 s; 10.00 s on n[3-4]): --llmb-exclude=n2"
-    elsewhere = find_slow_nodes(on((10.9, "n1 n5"), (10.0, "n3 n4")), SIGMA, BOUND, named)
+    assert (
+        phrase(finding)
+        == "the node n2 is slow each time (10.90 s; 10.00 s on n[3-4]): --llmb-exclude=n2"
+    )
+    elsewhere = find_slow_nodes(
+        on((10.9, "n1 n5"), (10.0, "n3 n4")), SIGMA, BOUND, named
+    )
     assert (elsewhere.exclude, elsewhere.suspects) == ((), ("n1", "n5"))
 
 
-@pytest.mark.parametrize("other", [(10.8, "n3 n4"), (10.0, "n2 n3")], ids=["others are slow", "fast with it"])
+@pytest.mark.parametrize(
+    "other", [(10.8, "n3 n4"), (10.0, "n2 n3")], ids=["others are slow", "fast with it"]
+)
 def test_named_node_is_kept_if_other_runs_clear_it(other: tuple[float, str]) -> None:
-    assert "n2" not in find_slow_nodes(on((10.9, "n1 n2"), other), SIGMA, BOUND, frozenset({"n2"})).exclude
+    assert (
+        "n2"
+        not in find_slow_nodes(
+            on((10.9, "n1 n2"), other), SIGMA, BOUND, frozenset({"n2"})
+        ).exclude
+    )

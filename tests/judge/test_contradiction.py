@@ -1,4 +1,5 @@
-"""A baseline that contradicts itself turns no run green that its other numbers would fail."""
+"""A baseline that contradicts itself turns no run green that its other numbers would
+fail."""
 
 from __future__ import annotations
 
@@ -17,14 +18,20 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.wording import phrase
 
 STATED = 2.17
-TYPED = at(BASELINE, step_seconds=STATED, cells=(("step_time", "2.17"), ("tokens_per_second", "524288")))
+TYPED = at(
+    BASELINE,
+    step_seconds=STATED,
+    cells=(("step_time", "2.17"), ("tokens_per_second", "524288")),
+)
 
 
 def is_red(judgement: Judgement) -> bool:
     return judgement.verdict in (Verdict.REGRESSION, Verdict.INVALID)
 
 
-def decided(seconds: float, implied: float, baseline: Baseline = TYPED, **fields: Any) -> Judgement:
+def decided(
+    seconds: float, implied: float, baseline: Baseline = TYPED, **fields: Any
+) -> Judgement:
     contradiction = Contradiction("tokens_per_second", "524288", implied)
     run = measurement(seconds, baseline=baseline)
     of_run = evidence(run, baseline=baseline, contradiction=contradiction, **fields)
@@ -57,7 +64,9 @@ def test_contradicted_baseline_passes_nothing_beyond_its_numbers(
 
 def test_contradicted_baseline_is_accepted_by_an_entry() -> None:
     reason, until = Reason.BASELINE_CONTRADICTS, NOW.date() + timedelta(days=9)
-    entry = Acknowledgement(KEY.id, 0.0, date(2025, 11, 1), until, "known", "ann", "f:1", reason)
+    entry = Acknowledgement(
+        KEY.id, 0.0, date(2025, 11, 1), until, "known", "ann", "f:1", reason
+    )
     judgement = decided(2.16, 2.00, accepted=(entry,))
     assert judgement.verdict is Verdict.PASS
     assert entry in [note.acknowledgement for note in judgement.notes]

@@ -1,4 +1,5 @@
-"""The verdict: which way the inequality points, what outranks what, and that nothing unknown passes."""
+"""The verdict: which way the inequality points, what outranks what, and that nothing
+unknown passes."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.builders import ASSUMED, BASELINE, HISTORY, NOW, evidence, measurement, noisy, run
+from support.builders import (
+    ASSUMED,
+    BASELINE,
+    HISTORY,
+    NOW,
+    evidence,
+    measurement,
+    noisy,
+    run,
+)
 
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
@@ -35,7 +45,9 @@ DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
         (1.08, Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND),
     ],
 )
-def test_run_slower_than_the_bound_is_a_regression(factor: float, verdict: Verdict, reason: Reason) -> None:
+def test_run_slower_than_the_bound_is_a_regression(
+    factor: float, verdict: Verdict, reason: Reason
+) -> None:
     judgement = judge(evidence(measurement(7.325 * factor)))
     assert (judgement.verdict, judgement.reason) == (verdict, reason)
     assert judgement.meets_point is (factor <= 1.05)
@@ -45,7 +57,12 @@ def test_run_slower_than_the_bound_is_a_regression(factor: float, verdict: Verdi
 
 @pytest.mark.parametrize(
     ("factor", "verdict"),
-    [(1.04, Verdict.PASS), (1.05, Verdict.INCONCLUSIVE), (1.06, Verdict.REGRESSION), (0.94, Verdict.IMPROVEMENT)],
+    [
+        (1.04, Verdict.PASS),
+        (1.05, Verdict.INCONCLUSIVE),
+        (1.06, Verdict.REGRESSION),
+        (0.94, Verdict.IMPROVEMENT),
+    ],
 )
 def test_history_decides_small_differences(factor: float, verdict: Verdict) -> None:
     judgement = judge(evidence(measurement(7.325 * factor), *HISTORY))
@@ -57,7 +74,14 @@ def test_history_decides_small_differences(factor: float, verdict: Verdict) -> N
 def test_tolerance_on_performance_allows_more_than_on_time() -> None:
     slower = evidence(measurement(7.325 * 1.0515))
     assert judge(slower).meets_point is False
-    assert judge(replace(slower, tolerance=Tolerance(0.05, "performance", larger_is_better=True))).meets_point is True
+    assert (
+        judge(
+            replace(
+                slower, tolerance=Tolerance(0.05, "performance", larger_is_better=True)
+            )
+        ).meets_point
+        is True
+    )
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0, 0.0])
@@ -68,13 +92,18 @@ def test_step_time_that_is_no_number_never_passes(bad: float) -> None:
 
 
 def test_newest_comparable_run_decides() -> None:
-    slow, fast = measurement(9.0), measurement(7.3, run=run(started=NOW - timedelta(days=1)))
+    slow, fast = (
+        measurement(9.0),
+        measurement(7.3, run=run(started=NOW - timedelta(days=1))),
+    )
     assert judge(evidence(slow, fast)).verdict is Verdict.REGRESSION
     assert judge(evidence(fast, slow)).verdict is Verdict.PASS
 
 
 def test_older_good_run_hides_no_invalid_newest_run() -> None:
-    judgement = judge(evidence(measurement(7.3, problems=(DIVERGED,)), measurement(7.3)))
+    judgement = judge(
+        evidence(measurement(7.3, problems=(DIVERGED,)), measurement(7.3))
+    )
     assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.DIVERGED)
     assert "1 older run" in phrase(judgement.notes[-1])
 
@@ -94,10 +123,17 @@ def test_no_run_is_missing() -> None:
     assert (judgement.verdict, judgement.reason) == (Verdict.MISSING, Reason.NO_RUN)
 
 
-@pytest.mark.parametrize(("hours", "verdict"), [(35.9, Verdict.PASS), (36.1, Verdict.MISSING), (None, Verdict.INVALID)])
-def test_old_run_is_missing_undated_run_is_invalid(hours: float | None, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("hours", "verdict"),
+    [(35.9, Verdict.PASS), (36.1, Verdict.MISSING), (None, Verdict.INVALID)],
+)
+def test_old_run_is_missing_undated_run_is_invalid(
+    hours: float | None, verdict: Verdict
+) -> None:
     started = NOW - timedelta(hours=hours) if hours else None
-    judgement = judge(evidence(measurement(run=run(started=started)), max_age=timedelta(hours=36)))
+    judgement = judge(
+        evidence(measurement(run=run(started=started)), max_age=timedelta(hours=36))
+    )
     assert judgement.verdict is verdict
 
 
@@ -105,10 +141,13 @@ def test_undated_run_among_others_is_invalid() -> None:
     unknown, known = measurement(7.3, run=run(started=None)), measurement(7.3)
     assert judge(evidence(unknown)).verdict is Verdict.PASS
     judgement = judge(evidence(unknown, known))
-    assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.START_UNKNOWN)
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.INVALID,
+        Reason.START_UNKNOWN,
+    )
 
 
-# --- laws -------------------------------------------------------------------------------------------------
+# --- laws -----------------------------------------------------------------------------
 
 seconds = st.floats(0.01, 1e4)
 windows = st.lists(st.floats(0.8, 1.4), min_size=5, max_size=40)
@@ -119,12 +158,18 @@ def of(window: list[float], scale: float = 7.325, **fields: Any) -> Evidence:
     values = tuple(value * scale for value in window)
     count = len(values)
     numbers = {"window_steps": tuple(range(count)), "window_lines": tuple(range(count))}
-    return evidence(measurement(sum(values) / count, window_seconds=values, **numbers), *HISTORY, **fields)
+    return evidence(
+        measurement(sum(values) / count, window_seconds=values, **numbers),
+        *HISTORY,
+        **fields,
+    )
 
 
 @pytest.mark.slow
 @given(windows, st.floats(0.01, 0.4), st.floats(1.0, 3.0))
-def test_more_slowdown_never_passes_a_regression(window: list[float], tolerance: float, factor: float) -> None:
+def test_more_slowdown_never_passes_a_regression(
+    window: list[float], tolerance: float, factor: float
+) -> None:
     before = judge(of(window, tolerance=tolerance))
     after = judge(of([value * factor for value in window], tolerance=tolerance))
     if before.verdict is Verdict.REGRESSION:
@@ -134,8 +179,13 @@ def test_more_slowdown_never_passes_a_regression(window: list[float], tolerance:
 
 @pytest.mark.slow
 @given(windows, st.floats(0.01, 0.4), st.floats(0.0, 0.09))
-def test_wider_tolerance_never_fails_a_pass(window: list[float], tolerance: float, more: float) -> None:
-    before, after = judge(of(window, tolerance=tolerance)), judge(of(window, tolerance=tolerance + more))
+def test_wider_tolerance_never_fails_a_pass(
+    window: list[float], tolerance: float, more: float
+) -> None:
+    before, after = (
+        judge(of(window, tolerance=tolerance)),
+        judge(of(window, tolerance=tolerance + more)),
+    )
     if before.verdict in (Verdict.PASS, Verdict.IMPROVEMENT):
         assert after.verdict in (Verdict.PASS, Verdict.IMPROVEMENT)
     if before.meets_point:
@@ -146,7 +196,10 @@ def test_wider_tolerance_never_fails_a_pass(window: list[float], tolerance: floa
 @given(windows, st.sampled_from([1e-3, 1e3, 60.0]))
 def test_unit_of_time_cancels(window: list[float], unit: float) -> None:
     before = judge(of(window))
-    scaled = [replace(night, statistic_seconds=night.statistic_seconds * unit) for night in HISTORY]  # type: ignore[operator]
+    scaled = [
+        replace(night, statistic_seconds=night.statistic_seconds * unit)  # type: ignore[operator]
+        for night in HISTORY
+    ]
     baseline = replace(BASELINE, step_seconds=7.325 * unit)
     one = of(window, 7.325 * unit, baseline=baseline)
     after = judge(replace(one, measurements=(one.measurements[0], *scaled)))
@@ -154,7 +207,9 @@ def test_unit_of_time_cancels(window: list[float], unit: float) -> None:
     assert before.estimate is not None
     assert after.estimate is not None
     for name in ("difference", "low", "high", "standard_error", "detectable"):
-        assert getattr(after.estimate, name) == pytest.approx(getattr(before.estimate, name), rel=1e-9, abs=1e-9)
+        assert getattr(after.estimate, name) == pytest.approx(
+            getattr(before.estimate, name), rel=1e-9, abs=1e-9
+        )
 
 
 @pytest.mark.parametrize(
@@ -170,9 +225,18 @@ def test_coarsely_printed_times_fail_the_literal_rule(
     factor: float, resolution: float, steps: int, status: Status
 ) -> None:
     seconds = 7.325 * factor
-    one = measurement(seconds, resolution_seconds=seconds * resolution, window_seconds=(seconds,) * steps)
+    one = measurement(
+        seconds,
+        resolution_seconds=seconds * resolution,
+        window_seconds=(seconds,) * steps,
+    )
     judgement = judge(evidence(one))
-    assert decide_status(judgement, required=False, inconclusive="literal", improvement="pass") is status
+    assert (
+        decide_status(
+            judgement, required=False, inconclusive="literal", improvement="pass"
+        )
+        is status
+    )
     assert ("printed too coarsely" in phrase(judgement)) is (status is Status.FAILED)
 
 
@@ -181,18 +245,27 @@ def test_rounding_of_differing_steps_meets_the_literal_rule() -> None:
     assert judge(evidence(differing)).meets_point
 
 
-RELATIVES = (("grok1_314b-25.05-gb200-fp8-128", 5.185), ("grok1_314b-25.05-gb200-bf16-256", 7.4))
+RELATIVES = (
+    ("grok1_314b-25.05-gb200-fp8-128", 5.185),
+    ("grok1_314b-25.05-gb200-bf16-256", 7.4),
+)
 
 
 @pytest.mark.parametrize(
     ("factor", "spread", "reason"),
     [
         (0.81, 0.0, Reason.IMPLAUSIBLY_FAST),
-        (0.84, 0.05, Reason.FASTER_THAN_BASELINE),  # the interval reaches to where it is plausible
+        (
+            0.84,
+            0.05,
+            Reason.FASTER_THAN_BASELINE,
+        ),  # the interval reaches to where it is plausible
         (0.86, 0.0, Reason.FASTER_THAN_BASELINE),
     ],
 )
-def test_improvement_wholly_beyond_plausible_fails(factor: float, spread: float, reason: Reason) -> None:
+def test_improvement_wholly_beyond_plausible_fails(
+    factor: float, spread: float, reason: Reason
+) -> None:
     seconds = 7.325 * factor
     one = noisy(seconds, spread) if spread else measurement(seconds)
     wide: dict[str, Any] = {"prior": replace(ASSUMED, sigma=0.03)} if spread else {}

@@ -1,4 +1,5 @@
-"""What follows from a verdict: nothing that is unknown, untold or required is green by itself."""
+"""What follows from a verdict: nothing that is unknown, untold or required is green by
+itself."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def judgement(verdict: Verdict, meets: bool | None = True) -> Judgement:
         (Verdict.MISSING, True, Status.FAILED),
     ],
 )
-def test_verdict_decides_the_status(verdict: Verdict, required: bool, status: Status) -> None:
+def test_verdict_decides_the_status(
+    verdict: Verdict, required: bool, status: Status
+) -> None:
     assert decide_status(judgement(verdict), required=required) is status
 
 
@@ -67,33 +70,60 @@ def test_inconclusive_run_follows_the_mode(
 
 
 def test_literal_rule_is_the_default_mode() -> None:
-    assert decide_status(judgement(Verdict.INCONCLUSIVE, meets=True), required=False) is Status.PASSED
-    assert decide_status(judgement(Verdict.INCONCLUSIVE, meets=False), required=False) is Status.FAILED
+    assert (
+        decide_status(judgement(Verdict.INCONCLUSIVE, meets=True), required=False)
+        is Status.PASSED
+    )
+    assert (
+        decide_status(judgement(Verdict.INCONCLUSIVE, meets=False), required=False)
+        is Status.FAILED
+    )
 
 
 @pytest.mark.parametrize(
-    ("improvement", "status"), [("pass", Status.PASSED), ("fail", Status.FAILED), ("", Status.FAILED)]
+    ("improvement", "status"),
+    [("pass", Status.PASSED), ("fail", Status.FAILED), ("", Status.FAILED)],
 )
 def test_improvement_follows_the_mode(improvement: str, status: Status) -> None:
-    assert decide_status(judgement(Verdict.IMPROVEMENT), required=False, improvement=improvement) is status
+    assert (
+        decide_status(
+            judgement(Verdict.IMPROVEMENT), required=False, improvement=improvement
+        )
+        is status
+    )
 
 
 @pytest.mark.parametrize("verdict", [Verdict.REGRESSION, Verdict.INVALID, "UNKNOWN"])
 @pytest.mark.parametrize("inconclusive", ["literal", "fail", "skip"])
-def test_no_mode_passes_a_regression_or_invalid_run(verdict: Any, inconclusive: str) -> None:
+def test_no_mode_passes_a_regression_or_invalid_run(
+    verdict: Any, inconclusive: str
+) -> None:
     for required in (False, True):
-        found = decide_status(judgement(verdict), required=required, inconclusive=inconclusive, improvement="pass")
+        found = decide_status(
+            judgement(verdict),
+            required=required,
+            inconclusive=inconclusive,
+            improvement="pass",
+        )
         assert found is Status.FAILED
 
 
 def test_worst_verdict_decides() -> None:
     assert set(SEVERITY) == set(Verdict)
     good, bad = judgement(Verdict.PASS), judgement(Verdict.REGRESSION)
-    decides, others = pick_worst([good, bad], lambda one: decide_status(one, required=False))
+    decides, others = pick_worst(
+        [good, bad], lambda one: decide_status(one, required=False)
+    )
     assert decides is bad
     assert others == (good,)
 
 
 def test_failing_inconclusive_verdict_decides() -> None:
-    green, red = judgement(Verdict.INCONCLUSIVE, True), judgement(Verdict.INCONCLUSIVE, False)
-    assert pick_worst([green, red], lambda one: decide_status(one, required=False))[0] is red
+    green, red = (
+        judgement(Verdict.INCONCLUSIVE, True),
+        judgement(Verdict.INCONCLUSIVE, False),
+    )
+    assert (
+        pick_worst([green, red], lambda one: decide_status(one, required=False))[0]
+        is red
+    )

@@ -15,20 +15,29 @@ from pytest_llmbench.judge import distributions
 pytestmark = pytest.mark.wheel
 
 FREEDOMS = st.floats(0.5, 30_000)
-"""One repeat has a degree of freedom, a year of nights of a fleet has twelve thousand."""
+"""One repeat has a degree of freedom, a year of nights of a fleet has twelve
+thousand."""
 
 STATISTICS = st.floats(-60, 60)
-PROBABILITIES = st.one_of(st.floats(1e-9, 1 - 1e-9), st.sampled_from([0.95, 0.8, 0.975, 1 - 0.0222, 1 - 0.0295]))
+PROBABILITIES = st.one_of(
+    st.floats(1e-9, 1 - 1e-9),
+    st.sampled_from([0.95, 0.8, 0.975, 1 - 0.0222, 1 - 0.0295]),
+)
 
 
-def close_to(expected: SupportsFloat, relative: float = 1e-9, absolute: float = 1e-300) -> object:
-    """The scipy of the oldest supported version is itself off in the 11th digit; the closed forms below are not."""
+def close_to(
+    expected: SupportsFloat, relative: float = 1e-9, absolute: float = 1e-300
+) -> object:
+    """The scipy of the oldest supported version is itself off in the 11th digit; the
+    closed forms below are not."""
     return pytest.approx(float(expected), rel=relative, abs=absolute)
 
 
 @given(STATISTICS, FREEDOMS)
 def test_t_tail_matches_scipy(statistic: float, freedom: float) -> None:
-    assert distributions.compute_probability(statistic, freedom) == close_to(special.stdtr(freedom, -statistic))
+    assert distributions.compute_probability(statistic, freedom) == close_to(
+        special.stdtr(freedom, -statistic)
+    )
 
 
 @given(PROBABILITIES, FREEDOMS)
@@ -49,8 +58,12 @@ def test_t_quantile_matches_scipy(probability: float, freedom: float) -> None:
         (1.5, 0.0, math.nan),
     ],
 )
-def test_t_tail_at_its_limits(statistic: float, freedom: float, expected: float) -> None:
-    assert distributions.compute_probability(statistic, freedom) == pytest.approx(expected, nan_ok=True)
+def test_t_tail_at_its_limits(
+    statistic: float, freedom: float, expected: float
+) -> None:
+    assert distributions.compute_probability(statistic, freedom) == pytest.approx(
+        expected, nan_ok=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,15 +78,21 @@ def test_t_tail_at_its_limits(statistic: float, freedom: float, expected: float)
         (0.95, 0.0, math.nan),
     ],
 )
-def test_t_quantile_at_its_limits(probability: float, freedom: float, expected: float) -> None:
-    assert distributions.compute_quantile(probability, freedom) == pytest.approx(expected, nan_ok=True)
+def test_t_quantile_at_its_limits(
+    probability: float, freedom: float, expected: float
+) -> None:
+    assert distributions.compute_quantile(probability, freedom) == pytest.approx(
+        expected, nan_ok=True
+    )
 
 
 @pytest.mark.slow
 @given(st.floats(0.01, 100), FREEDOMS, FREEDOMS)
 def test_f_tail_matches_scipy(ratio: float, freedom: float, below: float) -> None:
     expected = float(special.fdtrc(freedom, below, ratio))
-    assert distributions.compute_f_probability(ratio, freedom, below) == pytest.approx(expected, rel=1e-8, abs=1e-11)
+    assert distributions.compute_f_probability(ratio, freedom, below) == pytest.approx(
+        expected, rel=1e-8, abs=1e-11
+    )
 
 
 @given(st.floats(1e-6, 1 - 1e-6), st.integers(3, 400))
@@ -81,12 +100,19 @@ def test_beta_probability_matches_scipy(level: float, configurations: int) -> No
     majority = configurations // 2 + 1
     shape = (majority, configurations - majority + 1)
     expected = float(special.betainc(*shape, level))
-    assert distributions.compute_beta_probability(level, *shape) == pytest.approx(expected, rel=1e-9, abs=1e-250)
+    assert distributions.compute_beta_probability(level, *shape) == pytest.approx(
+        expected, rel=1e-9, abs=1e-250
+    )
 
 
-@pytest.mark.parametrize(("value", "expected"), [(-1.0, 0.0), (0.0, 0.0), (1.0, 1.0), (2.0, 1.0), (math.nan, math.nan)])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(-1.0, 0.0), (0.0, 0.0), (1.0, 1.0), (2.0, 1.0), (math.nan, math.nan)],
+)
 def test_beta_probability_at_its_limits(value: float, expected: float) -> None:
-    assert distributions.compute_beta_probability(value, 3, 4) == pytest.approx(expected, nan_ok=True)
+    assert distributions.compute_beta_probability(value, 3, 4) == pytest.approx(
+        expected, nan_ok=True
+    )
 
 
 @pytest.mark.slow

@@ -36,7 +36,9 @@ QUIET = WithinRun(0.001, 30.0)
         (math.nan, Answer.CANNOT_TELL),
     ],
 )
-def test_interval_around_the_bound_is_inconclusive(difference: float, expected: Answer) -> None:
+def test_interval_around_the_bound_is_inconclusive(
+    difference: float, expected: Answer
+) -> None:
     assert answer(difference - 0.02, difference + 0.02, 0.05) is expected
 
 
@@ -46,7 +48,10 @@ def test_infinite_interval_is_inconclusive() -> None:
 
 @pytest.mark.parametrize("runs", [2, 9])
 def test_error_falls_with_the_root_of_the_runs(runs: int) -> None:
-    one, several = compute_error(HISTORY, [QUIET], 0.0, Look()), compute_error(HISTORY, [QUIET] * runs, 0.0, Look())
+    one, several = (
+        compute_error(HISTORY, [QUIET], 0.0, Look()),
+        compute_error(HISTORY, [QUIET] * runs, 0.0, Look()),
+    )
     assert several.standard_error == pytest.approx(one.standard_error / math.sqrt(runs))
     assert several.half_width == pytest.approx(one.half_width / math.sqrt(runs))
 
@@ -59,10 +64,12 @@ def test_error_within_the_run_is_a_floor() -> None:
 
 
 def test_assumed_noise_excludes_the_error_within_the_run() -> None:
-    assert compute_error(ASSUMED, [WithinRun(0.01, 30.0)], 0.0, Look()).standard_error == pytest.approx(
-        0.01 * math.sqrt(2)
-    )
-    assert compute_error(HISTORY, [WithinRun(0.01, 300.0)], 0.0, Look()).standard_error == pytest.approx(0.01)
+    assert compute_error(
+        ASSUMED, [WithinRun(0.01, 30.0)], 0.0, Look()
+    ).standard_error == pytest.approx(0.01 * math.sqrt(2))
+    assert compute_error(
+        HISTORY, [WithinRun(0.01, 300.0)], 0.0, Look()
+    ).standard_error == pytest.approx(0.01)
 
 
 @pytest.mark.slow
@@ -92,12 +99,25 @@ def test_more_slowdown_and_wider_tolerances_are_monotonic(
 def test_detectable_slowdown_is_shown_with_80_percent() -> None:
     one = compute_error(HISTORY, [QUIET], 0.0, Look())
     slowdown = compute_detectable(one, 0.05)
-    shown = stats.t.cdf((slowdown - 0.05 - one.half_width) / one.standard_error, one.degrees_of_freedom)
+    shown = stats.t.cdf(
+        (slowdown - 0.05 - one.half_width) / one.standard_error, one.degrees_of_freedom
+    )
     assert shown == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize(
-    ("distance", "runs"), [(0.05, 1), (0.025, 1), (0.02, 2), (-0.01, 7), (0.001, 619), (0.0, None), (math.nan, None)]
+    ("distance", "runs"),
+    [
+        (0.05, 1),
+        (0.025, 1),
+        (0.02, 2),
+        (-0.01, 7),
+        (0.001, 619),
+        (0.0, None),
+        (math.nan, None),
+    ],
 )
-def test_smaller_distance_to_the_bound_needs_more_runs(distance: float, runs: int | None) -> None:
+def test_smaller_distance_to_the_bound_needs_more_runs(
+    distance: float, runs: int | None
+) -> None:
     assert count_repeats_needed(0.01, distance) == runs

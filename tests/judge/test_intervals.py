@@ -1,4 +1,5 @@
-"""A log that prints means of several steps: how little that is, and that nobody takes it for more."""
+"""A log that prints means of several steps: how little that is, and that nobody takes
+it for more."""
 
 from __future__ import annotations
 
@@ -10,7 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.builders import BASELINE, HISTORY, NOW, at, evidence, log, means_of, measurement, run, segment, steps
+from support.builders import (
+    BASELINE,
+    HISTORY,
+    NOW,
+    at,
+    evidence,
+    log,
+    means_of,
+    measurement,
+    run,
+    segment,
+    steps,
+)
 
 from pytest_llmbench.core.baseline_records import BaselineKind, Recording, Window
 from pytest_llmbench.core.codes import Reason, Verdict
@@ -35,12 +48,17 @@ RECORDED = at(
 )
 
 
-def printed(seconds: list[float], mean_of: list[int] | int = 10, **fields: Any) -> Measurement:
-    """Return the measurement of a log that prints means of so many steps, from step 11 on."""
+def printed(
+    seconds: list[float], mean_of: list[int] | int = 10, **fields: Any
+) -> Measurement:
+    """Return the measurement of a log that prints means of so many steps, from step 11
+    on."""
     widths = mean_of if isinstance(mean_of, list) else [mean_of] * len(seconds)
     last = 10 + np.cumsum(widths)
     baseline = fields.get("baseline", BASELINE)
-    statistic = compute_mean if baseline.window.statistic == "mean" else compute_trimmed_mean
+    statistic = (
+        compute_mean if baseline.window.statistic == "mean" else compute_trimmed_mean
+    )
     return measurement(
         statistic(np.array(seconds), widths),
         window_seconds=tuple(seconds),
@@ -53,11 +71,18 @@ def printed(seconds: list[float], mean_of: list[int] | int = 10, **fields: Any) 
 
 @pytest.mark.parametrize("seconds", [[7.6], [6.0, 8.0], [5.0]])
 def test_one_or_two_means_never_pass(seconds: list[float]) -> None:
-    """Within them nothing is seen, and nothing of how much they vary: the bound is met, more is not known."""
+    """Within them nothing is seen, and nothing of how much they vary: the bound is met,
+    more is not known."""
     judgement = judge(evidence(printed(seconds)))
-    assert (judgement.verdict, judgement.reason) == (Verdict.INCONCLUSIVE, Reason.CANNOT_TELL)
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.INCONCLUSIVE,
+        Reason.CANNOT_TELL,
+    )
     assert judgement.meets_point is True
-    assert f"of {10 * len(seconds)} steps: within them a warm-up or a stall stays unseen" in phrase(judgement)
+    assert (
+        f"of {10 * len(seconds)} steps: within them a warm-up or a stall stays unseen"
+        in phrase(judgement)
+    )
     assert judgement.estimate is not None
     assert judgement.estimate.threshold_only
 
@@ -67,10 +92,13 @@ def test_one_or_two_means_never_pass(seconds: list[float]) -> None:
     [([4.0, 4.0], Reason.IMPLAUSIBLY_FAST), ([6.8], Reason.CANNOT_TELL)],
 )
 def test_implausibly_fast_means_fail(seconds: list[float], reason: Reason) -> None:
-    """Of a run that was resumed half-way the time of half of the steps is taken for that of all."""
+    """Of a run that was resumed half-way the time of half of the steps is taken for
+    that of all."""
     judgement = judge(evidence(printed(seconds), plausible=0.15))
     assert judgement.reason is reason
-    passed = decide_status(judgement, required=False, improvement="pass") is Status.PASSED
+    passed = (
+        decide_status(judgement, required=False, improvement="pass") is Status.PASSED
+    )
     assert passed is (reason is Reason.CANNOT_TELL)
 
 
@@ -96,12 +124,16 @@ def test_three_means_are_three_samples() -> None:
 
 
 def test_slow_mean_is_not_forgiven() -> None:
-    """One of ten means may hold a stall of all its steps: that is not one slow step in twenty."""
+    """One of ten means may hold a stall of all its steps: that is not one slow step in
+    twenty."""
     stalled = [7.3] * 9 + [12.0]
     for width, meets in ((10, False), (1, True)):
         one = printed(stalled, width, baseline=RECORDED)
         told = evidence(one, baseline=RECORDED)
-        assert meets_point([one], told, estimate_difference([one], told, told.prior)) is meets
+        assert (
+            meets_point([one], told, estimate_difference([one], told, told.prior))
+            is meets
+        )
 
 
 def test_means_show_no_period() -> None:
@@ -116,7 +148,14 @@ def test_means_show_no_period() -> None:
     [
         (means_of(10, [9.0, 7.3, 7.31, 7.29, 7.3]), Window(11, 50)),
         (means_of(50, [7.3]), Window(1, 50)),
-        (steps([math.nan] * 50, first=1, tokens_per_second_per_gpu=np.full(50, 8192 * 2 / 7.3)), Window(11, 44)),
+        (
+            steps(
+                [math.nan] * 50,
+                first=1,
+                tokens_per_second_per_gpu=np.full(50, 8192 * 2 / 7.3),
+            ),
+            Window(11, 44),
+        ),
     ],
     ids=["means", "one mean", "tokens only"],
 )
@@ -126,16 +165,25 @@ def test_damaged_log_of_means_never_passes(columns: Steps, window: Window) -> No
         return judgement, decide_status(judgement, required=False)
 
     baseline = at(BASELINE, window=window)
-    found = evidence(measure(run(log(replace(segment(columns), first_step=1))), baseline, NOW), baseline=baseline)
+    found = evidence(
+        measure(run(log(replace(segment(columns), first_step=1))), baseline, NOW),
+        baseline=baseline,
+    )
     judgement, status = decide(found)
     assert status is Status.PASSED
     tested = run_selftest("x", found, judgement, decide)
     assert tested is not None
     assert tested.survivors == ()
-    assert {mutant.name for mutant in tested.mutants if mutant.caught} >= {"NaN loss", "truncated", "missing window"}
+    assert {mutant.name for mutant in tested.mutants if mutant.caught} >= {
+        "NaN loss",
+        "truncated",
+        "missing window",
+    }
 
 
-values = st.lists(st.tuples(st.floats(6.5, 9.0), st.integers(1, 12)), min_size=1, max_size=12)
+values = st.lists(
+    st.tuples(st.floats(6.5, 9.0), st.integers(1, 12)), min_size=1, max_size=12
+)
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""The last good run before a red one: which run it is, and what both say of themselves that differs."""
+"""The last good run before a red one: which run it is, and what both say of themselves
+that differs."""
 
 from __future__ import annotations
 
@@ -10,9 +11,21 @@ import pytest
 from support.builders import BASELINE, NOW, evidence, log, measurement, run, segment
 
 from pytest_llmbench.core.codes import Reason, Verdict
-from pytest_llmbench.core.judgement_records import ComparedFacts, ComparedNodes, Evidence, LastGoodRun, RunSource
+from pytest_llmbench.core.judgement_records import (
+    ComparedFacts,
+    ComparedNodes,
+    Evidence,
+    LastGoodRun,
+    RunSource,
+)
 from pytest_llmbench.core.log_records import StatedField, Statement
-from pytest_llmbench.core.run_records import Hint, Measurement, Problem, StoredDetails, StoredRun
+from pytest_llmbench.core.run_records import (
+    Hint,
+    Measurement,
+    Problem,
+    StoredDetails,
+    StoredRun,
+)
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.last_good import add_stored, find_last_good, list_settings
 from pytest_llmbench.report.wording import phrase_all
@@ -25,13 +38,32 @@ EVEN = "no single step stands out"
 
 def read(seconds: float = 7.3, ago: float = 1, **fields: Any) -> Measurement:
     """Return a run in the folder, so many days before NOW."""
-    found = {"started": NOW - timedelta(days=ago), "job_id": f"{ago:g}", **fields.pop("found", {})}
-    return measurement(seconds, run=run(fields.pop("log", log(segment())), **found), **fields)
+    found = {
+        "started": NOW - timedelta(days=ago),
+        "job_id": f"{ago:g}",
+        **fields.pop("found", {}),
+    }
+    return measurement(
+        seconds, run=run(fields.pop("log", log(segment())), **found), **fields
+    )
 
 
 def stored(seconds: float = 7.3, ago: float = 1, **fields: Any) -> StoredRun:
-    made: dict[str, Any] = {"environment": {}, "valid": True, "verdict": "PASS", "status": "passed", **fields}
-    return StoredRun(NOW - timedelta(days=ago), f"{ago:g}", "f", BASELINE.window, statistic_seconds=seconds, **made)
+    made: dict[str, Any] = {
+        "environment": {},
+        "valid": True,
+        "verdict": "PASS",
+        "status": "passed",
+        **fields,
+    }
+    return StoredRun(
+        NOW - timedelta(days=ago),
+        f"{ago:g}",
+        "f",
+        BASELINE.window,
+        statistic_seconds=seconds,
+        **made,
+    )
 
 
 def find(known: Evidence, verdict: str = "PASS") -> LastGoodRun | None:
@@ -41,12 +73,25 @@ def find(known: Evidence, verdict: str = "PASS") -> LastGoodRun | None:
 def test_last_run_within_the_bound_is_found() -> None:
     """A history knows it as a folder does."""
     slow = [read(8.2, 1), read(8.2, 2)]
-    for good, source in ((read(7.3, 3), RunSource.FOLDER), (stored(7.3, 3), RunSource.HISTORY)):
+    for good, source in (
+        (read(7.3, 3), RunSource.FOLDER),
+        (stored(7.3, 3), RunSource.HISTORY),
+    ):
         runs = [good] if isinstance(good, Measurement) else []
-        known = evidence(RED, *slow, *runs, read(7.2, 4), stored_runs=() if runs else (stored(7.2, 5), good))
+        known = evidence(
+            RED,
+            *slow,
+            *runs,
+            read(7.2, 4),
+            stored_runs=() if runs else (stored(7.2, 5), good),
+        )
         last = find(known)
         assert last is not None
-        assert (last.started, last.job_id, last.source) == (NOW - timedelta(days=3), "3", source)
+        assert (last.started, last.job_id, last.source) == (
+            NOW - timedelta(days=3),
+            "3",
+            source,
+        )
         assert (last.verdict, last.seconds, last.days) == ("PASS", 7.3, 3)
         assert last.slower == pytest.approx(8.2 / 7.3 - 1)
 
@@ -64,14 +109,22 @@ def test_last_run_within_the_bound_is_found() -> None:
 )
 def test_unsuitable_run_is_no_last_good_run(others: list[Any]) -> None:
     runs = [other for other in others if isinstance(other, Measurement)]
-    known = evidence(RED, *runs, stored_runs=tuple(other for other in others if isinstance(other, StoredRun)))
+    known = evidence(
+        RED,
+        *runs,
+        stored_runs=tuple(other for other in others if isinstance(other, StoredRun)),
+    )
     assert find_last_good(judge(evidence(RED)), known, lambda _: "PASS") is None
 
 
 def test_run_that_failed_is_skipped() -> None:
     known = evidence(RED, read(ago=1), read(ago=2))
     assert find(known, "") is None
-    last = find_last_good(judge(known), known, lambda each: "PASS" if each.started != NOW - timedelta(1) else "")
+    last = find_last_good(
+        judge(known),
+        known,
+        lambda each: "PASS" if each.started != NOW - timedelta(1) else "",
+    )
     assert last is not None
     assert last.job_id == "2"
 
@@ -80,10 +133,16 @@ def test_run_that_failed_is_skipped() -> None:
     ("name", "then", "now"),
     [
         ("environment", (("device", "NVIDIA H100"),), (("device", "NVIDIA B200"),)),
-        ("hints", (Hint("gpus_per_node", "8", "x"),), (Hint("gpus_per_node", "4", "x"),)),
+        (
+            "hints",
+            (Hint("gpus_per_node", "8", "x"),),
+            (Hint("gpus_per_node", "4", "x"),),
+        ),
     ],
 )
-def test_run_on_other_machines_is_no_last_good_run(name: str, then: Any, now: Any) -> None:
+def test_run_on_other_machines_is_no_last_good_run(
+    name: str, then: Any, now: Any
+) -> None:
     red = measurement(SLOW, run=run(started=NOW, **{name: now}))
     assert find(evidence(red, read(found={name: then}))) is None
     assert find(evidence(red, read(found={name: now}))) is not None
@@ -97,7 +156,7 @@ def test_job_without_a_run_has_a_last_good_run() -> None:
     assert (last.job_id, last.slower, last.steps) == ("1", None, None)
 
 
-# --- what differs --------------------------------------------------------------------------------------------
+# --- what differs ---------------------------------------------------------------------
 
 
 def test_software_named_by_one_run_is_not_compared() -> None:
@@ -121,8 +180,15 @@ def test_settings_come_from_names_metadata_and_log() -> None:
         Statement(StatedField.NAMED, "pretrain_x_1763", 5),
     )
     part = replace(segment(), stated=said)
-    hints = (Hint("pp", "8", "name"), Hint("gpus", "64", "name"), Hint("vp", "1", "name"), Hint("vp", "2", "file"))
-    settings = list_settings(read(log=log(part), found={"hints": hints, "launcher": "NeMo-Run"}))
+    hints = (
+        Hint("pp", "8", "name"),
+        Hint("gpus", "64", "name"),
+        Hint("vp", "1", "name"),
+        Hint("vp", "2", "file"),
+    )
+    settings = list_settings(
+        read(log=log(part), found={"hints": hints, "launcher": "NeMo-Run"})
+    )
     settings.pop("global batch size", None)
     assert settings == {
         "launcher": "NeMo-Run",
@@ -145,6 +211,13 @@ def test_store_adds_nodes_launcher_and_steps(known: tuple[Measurement, ...]) -> 
         return
     assert added.settings.differs == (("launcher", "torchrun", "sbatch"),)
     assert added.steps is not None
-    assert tuple(map(phrase_all, added.steps)) == ("one spike: step 31 took 2 x the median", EVEN)
+    assert tuple(map(phrase_all, added.steps)) == (
+        "one spike: step 31 took 2 x the median",
+        EVEN,
+    )
     unknown = add_stored(last, StoredDetails("", (), spiked[:-1], ()), RED, ("n2",))
-    assert (unknown.nodes, unknown.settings, unknown.steps) == (None, ComparedFacts(), None)
+    assert (unknown.nodes, unknown.settings, unknown.steps) == (
+        None,
+        ComparedFacts(),
+        None,
+    )

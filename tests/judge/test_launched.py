@@ -1,4 +1,5 @@
-"""Runs that were launched for one verdict: all of them count, and none is launched until it is green."""
+"""Runs that were launched for one verdict: all of them count, and none is launched
+until it is green."""
 
 from __future__ import annotations
 
@@ -26,11 +27,16 @@ PROFILED = Problem(Reason.PROFILED, "profile_enabled in llmb-config_1.yaml")
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
 
 
-def launched(*factors: float, launch: str = "night-7", **fields: Any) -> list[Measurement]:
-    """Return the runs of one launch an hour apart, newest first, at these multiples of the baseline."""
+def launched(
+    *factors: float, launch: str = "night-7", **fields: Any
+) -> list[Measurement]:
+    """Return the runs of one launch an hour apart, newest first, at these multiples of
+    the baseline."""
     return [
         measurement(
-            7.325 * factor, run=run(id=f"x_{hour}", launch=launch, started=NOW - timedelta(hours=hour)), **fields
+            7.325 * factor,
+            run=run(id=f"x_{hour}", launch=launch, started=NOW - timedelta(hours=hour)),
+            **fields,
         )
         for hour, factor in enumerate(factors)
     ]
@@ -40,13 +46,18 @@ def status(judgement: Judgement) -> Status:
     return decide_status(judgement, required=False)
 
 
-# --- which runs count -------------------------------------------------------------------------------------
+# --- which runs count -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("window", [None, timedelta(days=9)])
-def test_launched_runs_are_averaged_regardless_of_window_and_build(window: timedelta | None) -> None:
+def test_launched_runs_are_averaged_regardless_of_window_and_build(
+    window: timedelta | None,
+) -> None:
     runs = launched(1.02, 1.015, 1.025)
-    builds = [replace(one, run=run(launch="night-7", build=(f"image={n}",))) for n, one in enumerate(runs)]
+    builds = [
+        replace(one, run=run(launch="night-7", build=(f"image={n}",)))
+        for n, one in enumerate(runs)
+    ]
     judgement = judge(evidence(*builds, *HISTORY, repeat_window=window))
     assert len(judgement.repeats) == 2
     assert judgement.log_difference == pytest.approx(math.log(1.02), abs=1e-4)
@@ -72,7 +83,7 @@ def test_undated_launched_run_is_judged() -> None:
     assert judge(evidence(unknown, *HISTORY)).verdict is Verdict.PASS
 
 
-# --- what cannot be judged --------------------------------------------------------------------------------
+# --- what cannot be judged ------------------------------------------------------------
 
 
 @pytest.mark.parametrize("position", [0, 2])
@@ -84,7 +95,9 @@ def test_undated_launched_run_is_judged() -> None:
         ({"statistic_seconds": math.nan}, Reason.WINDOW_INCOMPLETE),
     ],
 )
-def test_launch_with_one_invalid_run_is_invalid(position: int, lost: dict[str, Any], reason: Reason) -> None:
+def test_launch_with_one_invalid_run_is_invalid(
+    position: int, lost: dict[str, Any], reason: Reason
+) -> None:
     runs = launched(1.0, 1.0, 1.0)
     runs[position] = replace(runs[position], **lost)
     judgement = judge(evidence(*runs, *HISTORY))
@@ -92,7 +105,10 @@ def test_launch_with_one_invalid_run_is_invalid(position: int, lost: dict[str, A
     assert judgement.measurement is runs[position]
     assert f"x_{position}, one of 3 runs that count: " in phrase(judgement)
     for inconclusive in ("literal", "fail", "skip"):
-        assert decide_status(judgement, required=False, inconclusive=inconclusive) is Status.FAILED
+        assert (
+            decide_status(judgement, required=False, inconclusive=inconclusive)
+            is Status.FAILED
+        )
 
 
 def test_run_judged_alone_ignores_other_runs() -> None:
@@ -101,7 +117,7 @@ def test_run_judged_alone_ignores_other_runs() -> None:
     assert judge_alone(evidence(fast, slow)).verdict is Verdict.PASS
 
 
-# --- runs that differ too much ----------------------------------------------------------------------------
+# --- runs that differ too much --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -113,11 +129,16 @@ def test_run_judged_alone_ignores_other_runs() -> None:
         ((1.2, 1.25, 1.3), Verdict.REGRESSION, False),
     ],
 )
-def test_launched_runs_that_disagree_do_not_pass(factors: tuple[float, ...], verdict: Verdict, meets: bool) -> None:
-    """The mean of all is compared, and by the literal rule every one of them has to meet the bound."""
+def test_launched_runs_that_disagree_do_not_pass(
+    factors: tuple[float, ...], verdict: Verdict, meets: bool
+) -> None:
+    """The mean of all is compared, and by the literal rule every one of them has to
+    meet the bound."""
     judgement = judge(evidence(*launched(*factors), *HISTORY, look=Look(0.025, 0.025)))
     assert (judgement.verdict, judgement.meets_point) == (verdict, meets)
-    assert judgement.log_difference == pytest.approx(sum(map(math.log, factors)) / len(factors))
+    assert judgement.log_difference == pytest.approx(
+        sum(map(math.log, factors)) / len(factors)
+    )
     assert status(judgement) is (Status.PASSED if meets else Status.FAILED)
     if verdict is Verdict.INCONCLUSIVE:
         assert judgement.reason is Reason.REPEATS_DISAGREE
@@ -126,11 +147,18 @@ def test_launched_runs_that_disagree_do_not_pass(factors: tuple[float, ...], ver
 
 
 @pytest.mark.slow
-@given(st.lists(st.floats(0.9, 1.2), min_size=2, max_size=4), st.lists(st.floats(0.8, 1.0), max_size=3))
-def test_fast_runs_never_pass_a_launch_that_disagrees(first: list[float], more: list[float]) -> None:
+@given(
+    st.lists(st.floats(0.9, 1.2), min_size=2, max_size=4),
+    st.lists(st.floats(0.8, 1.0), max_size=3),
+)
+def test_fast_runs_never_pass_a_launch_that_disagrees(
+    first: list[float], more: list[float]
+) -> None:
     judgement = judge(evidence(*launched(*first, *more), *HISTORY))
     slowest, fastest = max(*first, *more), min(*first, *more)
-    if slowest > 1.05 and math.log(slowest / fastest) > 0.05:  # beyond 3 sigma sqrt(2) of this history
+    if (
+        slowest > 1.05 and math.log(slowest / fastest) > 0.05
+    ):  # beyond 3 sigma sqrt(2) of this history
         assert judgement.verdict not in GREEN
         assert status(judgement) is Status.FAILED
 
@@ -138,8 +166,12 @@ def test_fast_runs_never_pass_a_launch_that_disagrees(first: list[float], more: 
 WARMING = tuple(np.concatenate([np.full(12, 7.6), np.full(22, 7.325)]).tolist())
 
 
-@pytest.mark.parametrize(("warming", "reason"), [(1, Reason.WITHIN_TOLERANCE), (2, Reason.WARMING_UP)])
-def test_two_of_three_launched_runs_warming_up_decide(warming: int, reason: Reason) -> None:
+@pytest.mark.parametrize(
+    ("warming", "reason"), [(1, Reason.WITHIN_TOLERANCE), (2, Reason.WARMING_UP)]
+)
+def test_two_of_three_launched_runs_warming_up_decide(
+    warming: int, reason: Reason
+) -> None:
     for first in range(2):
         runs = launched(1.0, 1.0, 1.0)
         for position in range(first, first + warming):
@@ -147,7 +179,7 @@ def test_two_of_three_launched_runs_warming_up_decide(warming: int, reason: Reas
         assert judge(evidence(*runs, *HISTORY)).reason is reason
 
 
-# --- a configuration without a value ----------------------------------------------------------------------
+# --- a configuration without a value --------------------------------------------------
 
 EMPTY = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells=())
 
@@ -156,9 +188,19 @@ EMPTY = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells
 def test_run_without_a_baseline_value_is_invalid(launch: str) -> None:
     runs = [replace(one, baseline=EMPTY) for one in launched(1.0, 1.01, launch=launch)]
     judgement = judge(evidence(*runs, baseline=EMPTY))
-    assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.NO_BASELINE)
+    assert (judgement.verdict, judgement.reason) == (
+        Verdict.INVALID,
+        Reason.NO_BASELINE,
+    )
     assert phrase(judgement).startswith("nothing to compare with yet: 7.325 s")
     assert phrase(judgement).endswith(" measured; record it with --llmb-record=DIR")
-    assert (judgement.log_difference, judgement.meets_point, judgement.estimate) == (None, None, None)
+    assert (judgement.log_difference, judgement.meets_point, judgement.estimate) == (
+        None,
+        None,
+        None,
+    )
     for inconclusive in ("literal", "fail", "skip"):
-        assert decide_status(judgement, required=False, inconclusive=inconclusive) is Status.FAILED
+        assert (
+            decide_status(judgement, required=False, inconclusive=inconclusive)
+            is Status.FAILED
+        )

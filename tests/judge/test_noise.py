@@ -1,4 +1,5 @@
-"""Run-to-run noise: what estimates it, how estimates are pooled, and what it is when nothing does."""
+"""Run-to-run noise: what estimates it, how estimates are pooled, and what it is when
+nothing does."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from pytest_llmbench.judge.decide import judge
 
 
 def series(sigma: float, nights: int, seed: int = 0) -> list[float]:
-    values: list[float] = (math.log(7) + sigma * np.random.default_rng(seed).standard_normal(nights)).tolist()
+    values: list[float] = (
+        math.log(7) + sigma * np.random.default_rng(seed).standard_normal(nights)
+    ).tolist()
     return values
 
 
@@ -57,7 +60,13 @@ def test_repeats_have_one_degree_of_freedom_less() -> None:
 
 
 def test_estimates_are_pooled_by_degrees_of_freedom() -> None:
-    told = noise.pool([Noise(0.01, 3.0, "a", measured=True), None, Noise(0.02, 1.0, "b", measured=True)])
+    told = noise.pool(
+        [
+            Noise(0.01, 3.0, "a", measured=True),
+            None,
+            Noise(0.02, 1.0, "b", measured=True),
+        ]
+    )
     assert told is not None
     assert told.sigma**2 == pytest.approx((3 * 0.01**2 + 0.02**2) / 4)
     assert (told.degrees_of_freedom, told.source) == (4.0, "a and b")
@@ -70,7 +79,13 @@ def test_other_configurations_estimate_the_noise(freedom: float, sigma: float) -
     variances = sigma**2 * freedom / random.chisquare(freedom, 2000)
     own = 7.6
     found = [
-        Noise(math.sqrt(variance * random.chisquare(own) / own), own, "nights", measured=True) for variance in variances
+        Noise(
+            math.sqrt(variance * random.chisquare(own) / own),
+            own,
+            "nights",
+            measured=True,
+        )
+        for variance in variances
     ]
     told = noise.estimate_from_others(found)
     assert told is not None
@@ -88,8 +103,13 @@ def test_few_or_equal_configurations_add_no_knowledge() -> None:
 
 
 def test_noisier_configuration_keeps_its_noise() -> None:
-    others, assumed = Noise(0.005, 30.0, "40 configurations", measured=True), noise.assume_noise(0.01)
-    alike, loud = (Noise(sigma, 7.6, "20 nights", measured=True) for sigma in (0.006, 0.03))
+    others, assumed = (
+        Noise(0.005, 30.0, "40 configurations", measured=True),
+        noise.assume_noise(0.01),
+    )
+    alike, loud = (
+        Noise(sigma, 7.6, "20 nights", measured=True) for sigma in (0.006, 0.03)
+    )
     assert noise.with_prior(loud, others, 0.01) == loud
     assert noise.with_prior(loud, assumed, 0.01) == loud
     together = noise.with_prior(alike, others, 0.01)
@@ -98,20 +118,30 @@ def test_noisier_configuration_keeps_its_noise() -> None:
 
 
 def test_unknown_noise_is_the_larger_of_others_and_assumed() -> None:
-    others, assumed = Noise(0.005, 30.0, "40 configurations", measured=True), noise.assume_noise(0.01)
+    others, assumed = (
+        Noise(0.005, 30.0, "40 configurations", measured=True),
+        noise.assume_noise(0.01),
+    )
     assert noise.with_prior(None, others, 0.001) == others
     assert noise.with_prior(None, others, 0.01) == assumed
     assert noise.with_prior(None, assumed, 0.01) == assumed
 
 
 @pytest.mark.parametrize(("own", "expected"), [(0.002, 0.002), (0.0, noise.SMALLEST)])
-def test_configuration_keeps_its_noise_next_to_noiseless_ones(own: float, expected: float) -> None:
+def test_configuration_keeps_its_noise_next_to_noiseless_ones(
+    own: float, expected: float
+) -> None:
     """Step times that are printed coarsely may all be the same."""
     quiet = Noise(0.0, 100.0, "10 configurations", measured=True)
-    assert noise.with_prior(Noise(own, 4.0, "5 nights", measured=True), quiet, 0.01).sigma == expected
+    assert (
+        noise.with_prior(Noise(own, 4.0, "5 nights", measured=True), quiet, 0.01).sigma
+        == expected
+    )
 
 
-@pytest.mark.parametrize(("sigma", "noisy"), [(0.002, False), (0.008, False), (0.04, True), (0.1, True)])
+@pytest.mark.parametrize(
+    ("sigma", "noisy"), [(0.002, False), (0.008, False), (0.04, True), (0.1, True)]
+)
 def test_few_nights_show_noise_beyond_the_assumed(sigma: float, noisy: bool) -> None:
     few = noise.estimate_from_few_days(series(sigma, 5))
     assert few is not None
@@ -119,7 +149,10 @@ def test_few_nights_show_noise_beyond_the_assumed(sigma: float, noisy: bool) -> 
 
 
 def test_one_night_or_eight_are_not_few() -> None:
-    assert [noise.estimate_from_few_days(series(0.02, nights)) is None for nights in (0, 1, 2, 7, 8)] == [
+    assert [
+        noise.estimate_from_few_days(series(0.02, nights)) is None
+        for nights in (0, 1, 2, 7, 8)
+    ] == [
         True,
         True,
         False,
@@ -134,5 +167,10 @@ def test_two_noisy_nights_widen_the_interval_and_are_noted() -> None:
     noisy = judge(evidence(tonight, *nights(7.0, 7.7, first=1)))
     assert quiet.estimate is not None
     assert noisy.estimate is not None
-    assert noisy.estimate.high - noisy.estimate.low > 2 * (quiet.estimate.high - quiet.estimate.low)
-    assert ["noisier" in [note.code for note in judgement.notes] for judgement in (quiet, noisy)] == [False, True]
+    assert noisy.estimate.high - noisy.estimate.low > 2 * (
+        quiet.estimate.high - quiet.estimate.low
+    )
+    assert [
+        "noisier" in [note.code for note in judgement.notes]
+        for judgement in (quiet, noisy)
+    ] == [False, True]

@@ -1,4 +1,5 @@
-"""Another run may be the newest: only positive evidence tells it, and only another result fails the item."""
+"""Another run may be the newest: only positive evidence tells it, and only another
+result fails the item."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from support.builders import KEY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
-from pytest_llmbench.core.run_records import Acknowledgement, AttemptFiles, Clock, Dating, Measurement
+from pytest_llmbench.core.run_records import (
+    Acknowledgement,
+    AttemptFiles,
+    Clock,
+    Dating,
+    Measurement,
+)
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.order import find_order_doubts, with_order_doubt
 from pytest_llmbench.report.wording import phrase
@@ -34,8 +41,13 @@ def night(
     place: str = PLACE,
     attempt: int = 0,
 ) -> Measurement:
-    """Return a run that began so long before NOW by its log, with the time of its file and of its launch."""
-    datings = [Dating(Clock.METADATA, NOW - launched, "", zoned=True)] if launched is not None else []
+    """Return a run that began so long before NOW by its log, with the time of its file
+    and of its launch."""
+    datings = (
+        [Dating(Clock.METADATA, NOW - launched, "", zoned=True)]
+        if launched is not None
+        else []
+    )
     datings += [Dating(Clock.LOG, NOW - ago, "", zoned=False)] if stamped else []
     fields: dict[str, Any] = {"id": f"run-{job}", "job_id": str(job)}
     fields["modified"] = None if written is None else NOW - written
@@ -45,7 +57,9 @@ def night(
     found = replace(one.found, attempts=(files,), folder=path.parent)
     clock = Clock.LOG if stamped else Clock.METADATA
     made = replace(one, found=found, datings=tuple(datings), order_source=clock)
-    return measurement(seconds, run=replace(made, attempts=(replace(one.attempts[0], files=files),)))
+    return measurement(
+        seconds, run=replace(made, attempts=(replace(one.attempts[0], files=files),))
+    )
 
 
 def is_red(judgement: Judgement) -> bool:
@@ -65,12 +79,18 @@ def codes(judgement: Judgement) -> set[NoteCode]:
     return {note.code for note in judgement.notes}
 
 
-# --- positive evidence -----------------------------------------------------------------------------------------
+# --- positive evidence ----------------------------------------------------------------
 
 CONTRADICTIONS = {
     "a job id": (night(10, HOUR), night(11, DAY)),
-    "a job id of a clock that was never set": (night(1010, HOUR), night(1011, 9000 * DAY)),
-    "a job id beside files of one copy": (night(10, HOUR, written=MINUTE), night(11, DAY, written=MINUTE)),
+    "a job id of a clock that was never set": (
+        night(1010, HOUR),
+        night(1011, 9000 * DAY),
+    ),
+    "a job id beside files of one copy": (
+        night(10, HOUR, written=MINUTE),
+        night(11, DAY, written=MINUTE),
+    ),
     "a job id in folders of days": (
         night(10, HOUR, place="2025-11-20/slurm-{}.out"),
         night(11, DAY, place="2025-11-19/slurm-{}.out"),
@@ -103,7 +123,9 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize("runs", CONTRADICTIONS.values(), ids=list(CONTRADICTIONS))
-def test_contradicted_order_fails_where_results_differ(runs: tuple[Measurement, Measurement]) -> None:
+def test_contradicted_order_fails_where_results_differ(
+    runs: tuple[Measurement, Measurement],
+) -> None:
     newest, rival = runs
     slow = replace(rival, statistic_seconds=SLOW, window_seconds=(SLOW,) * 34)
     red = decided(newest, slow)
@@ -111,27 +133,40 @@ def test_contradicted_order_fails_where_results_differ(runs: tuple[Measurement, 
     assert phrase(red).count("run-") >= 2
     assert phrase(red).count("2025-11-") + phrase(red).count("2001-") >= 2
     green = decided(newest, rival)
-    assert (green.verdict, NoteCode.ORDER_AMBIGUOUS in codes(green)) == (Verdict.PASS, True)
+    assert (green.verdict, NoteCode.ORDER_AMBIGUOUS in codes(green)) == (
+        Verdict.PASS,
+        True,
+    )
 
 
 def test_regression_stays_with_a_word_of_the_other_run() -> None:
     red = decided(night(10, HOUR, seconds=SLOW), night(11, DAY))
-    assert (red.verdict, NoteCode.ORDER_AMBIGUOUS in codes(red)) == (Verdict.REGRESSION, True)
+    assert (red.verdict, NoteCode.ORDER_AMBIGUOUS in codes(red)) == (
+        Verdict.REGRESSION,
+        True,
+    )
     assert "ambiguous: run-10 (job 10, 2025-11-20 05:00" in phrase(red)
 
 
-# --- ordinary nights -------------------------------------------------------------------------------------------
+# --- ordinary nights ------------------------------------------------------------------
 
 ORDINARY = {
     "ascending ids": (night(11, HOUR), night(10, DAY)),
-    "ids that were reset": (night(57, HOUR), night(100123, DAY), night(100122, 2 * DAY)),
+    "ids that were reset": (
+        night(57, HOUR),
+        night(100123, DAY),
+        night(100122, 2 * DAY),
+    ),
     "ids that came back to old ones": (
         night(100100, HOUR),
         night(90000, DAY),
         night(57, 300 * DAY),
         night(100123, 400 * DAY),
     ),
-    "two clusters": (night(10, HOUR, place="eos/slurm-{}.out"), night(11, DAY, place="viking/slurm-{}.out")),
+    "two clusters": (
+        night(10, HOUR, place="eos/slurm-{}.out"),
+        night(11, DAY, place="viking/slurm-{}.out"),
+    ),
     "two numbered clusters": (
         night(10, HOUR, place="c1/slurm-{}.out"),
         night(11, DAY, place="c2/slurm-{}.out"),
@@ -148,10 +183,22 @@ ORDINARY = {
         night(10, HOUR, written=50 * MINUTE),
         night(11, DAY, written=DAY - 10 * MINUTE),
     ),
-    "files of one copy": (night("", HOUR, written=2 * MINUTE), night("", DAY, written=MINUTE)),
-    "files of a slow copy": (night("", HOUR, written=50 * MINUTE), night("", DAY, written=MINUTE)),
-    "an old file that was written anew": (night("", DAY, written=DAY - 10 * MINUTE), night("", 9 * DAY, written=HOUR)),
-    "files that are older than their logs": (night("", HOUR, written=90 * DAY), night("", DAY, written=80 * DAY)),
+    "files of one copy": (
+        night("", HOUR, written=2 * MINUTE),
+        night("", DAY, written=MINUTE),
+    ),
+    "files of a slow copy": (
+        night("", HOUR, written=50 * MINUTE),
+        night("", DAY, written=MINUTE),
+    ),
+    "an old file that was written anew": (
+        night("", DAY, written=DAY - 10 * MINUTE),
+        night("", 9 * DAY, written=HOUR),
+    ),
+    "files that are older than their logs": (
+        night("", HOUR, written=90 * DAY),
+        night("", DAY, written=80 * DAY),
+    ),
     "files without a time": (night("", HOUR), night("", DAY)),
     "two zones of launches": (
         night("", 5 * HOUR, launched=7 * HOUR),
@@ -179,11 +226,22 @@ def test_launched_runs_have_no_doubt() -> None:
 def test_ambiguous_order_is_accepted_by_an_entry() -> None:
     today = NOW.date()
     entry = Acknowledgement(
-        KEY.id, 0.0, date(2025, 11, 1), today + DAY, "a clock", "ann", "f:1", Reason.ORDER_AMBIGUOUS
+        KEY.id,
+        0.0,
+        date(2025, 11, 1),
+        today + DAY,
+        "a clock",
+        "ann",
+        "f:1",
+        Reason.ORDER_AMBIGUOUS,
     )
     passed = decided(night(10, HOUR), night(11, DAY, seconds=SLOW), accepted=(entry,))
     assert passed.verdict is Verdict.PASS
-    assert [note.acknowledgement for note in passed.notes if note.code is NoteCode.ACKNOWLEDGED] == [entry]
+    assert [
+        note.acknowledgement
+        for note in passed.notes
+        if note.code is NoteCode.ACKNOWLEDGED
+    ] == [entry]
 
 
 def test_age_of_the_rival_does_not_hide_it() -> None:
@@ -196,25 +254,43 @@ def test_each_rival_is_judged() -> None:
     newest = night(10, DAY, written=DAY - 10 * MINUTE)
     by_job = night(11, 2 * DAY)
     by_file = night(9, 29 * HOUR, written=HOUR, seconds=SLOW)
-    assert doubted(newest, by_file, by_job) == ["9", "11"] or doubted(newest, by_file, by_job) == ["11", "9"]
+    assert doubted(newest, by_file, by_job) == ["9", "11"] or doubted(
+        newest, by_file, by_job
+    ) == ["11", "9"]
     assert decided(newest, by_file, by_job).reason is Reason.ORDER_AMBIGUOUS
 
 
 def test_evidence_stays_as_it_was_for_the_newest() -> None:
     seen: list[Evidence] = []
     of_runs = evidence(night(11, HOUR), night(10, DAY))
-    with_order_doubt(judge(of_runs), of_runs, lambda other: seen.append(other) or judge(other), is_red)  # type: ignore[func-returns-value]
+    with_order_doubt(
+        judge(of_runs),
+        of_runs,
+        lambda other: seen.append(other) or judge(other),  # type: ignore[func-returns-value]
+        is_red,
+    )
     assert seen == []
 
 
-@pytest.mark.parametrize(("number", "rivals"), [("4712", ["run-4712"]), ("4710", []), ("", [])])
-def test_number_in_a_name_orders_runs_without_job_ids(number: str, rivals: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("number", "rivals"), [("4712", ["run-4712"]), ("4710", []), ("", [])]
+)
+def test_number_in_a_name_orders_runs_without_job_ids(
+    number: str, rivals: list[str]
+) -> None:
     """`train-4711.out` and `train-4712.out`: the second is stamped a day earlier."""
 
     def name(one: Measurement, number: str) -> Measurement:
-        return replace(one, run=replace(one.run, found=replace(one.run.found, job_id="", number=number)))
+        return replace(
+            one,
+            run=replace(
+                one.run, found=replace(one.run.found, job_id="", number=number)
+            ),
+        )
 
     newest = name(night("4711", HOUR, place="llama/train-{}.out"), "4711")
     other = name(night("4712", DAY, place="llama/train-{}.out"), number)
-    doubts = [doubt.rival.run.id for doubt in find_order_doubts(newest, [newest, other])]
+    doubts = [
+        doubt.rival.run.id for doubt in find_order_doubts(newest, [newest, other])
+    ]
     assert doubts == rivals

@@ -14,14 +14,20 @@ from pytest_llmbench.judge.pattern import find_period, find_step_levels, find_st
     [
         ([1.0] * 9 + [1.029], 0.0, 0),
         ([1.0] * 9 + [1.031], 0.0, 1),
-        ([1.0] * 9 + [1.031], 0.001, 0),  # one unit in the last place more than 3 % is rounding
+        (
+            [1.0] * 9 + [1.031],
+            0.001,
+            0,
+        ),  # one unit in the last place more than 3 % is rounding
         ([0.012] * 9 + [0.013], 0.001, 0),
         ([0.012] * 9 + [0.014], 0.001, 1),
         ([1.0] * 9 + [0.2], 0.0, 0),
         ([1.0] * 6 + [2.0] * 4, 0.0, 4),
     ],
 )
-def test_straggler_exceeds_three_percent_and_the_noise(seconds: list[float], resolution: float, slow: int) -> None:
+def test_straggler_exceeds_three_percent_and_the_noise(
+    seconds: list[float], resolution: float, slow: int
+) -> None:
     assert np.count_nonzero(find_stragglers(np.array(seconds), resolution)) == slow
 
 
@@ -46,15 +52,25 @@ def test_two_levels_are_found_with_their_slow_steps() -> None:
         ((1 + 2 * np.exp(-np.arange(34) / 4)).tolist(), 0.0),
     ],
 )
-def test_rounding_ramps_and_stragglers_are_not_two_levels(seconds: list[float], resolution: float) -> None:
+def test_rounding_ramps_and_stragglers_are_not_two_levels(
+    seconds: list[float], resolution: float
+) -> None:
     assert find_step_levels(np.array(seconds), resolution) is None
 
 
 @pytest.mark.parametrize(
     ("slow", "expected"),
-    [("", []), ("....", []), ("#", [(0, 1)]), ("##.#", [(0, 2), (3, 4)]), (".###", [(1, 4)])],
+    [
+        ("", []),
+        ("....", []),
+        ("#", [(0, 1)]),
+        ("##.#", [(0, 2), (3, 4)]),
+        (".###", [(1, 4)]),
+    ],
 )
-def test_consecutive_slow_steps_are_one_stretch(slow: str, expected: list[tuple[int, int]]) -> None:
+def test_consecutive_slow_steps_are_one_stretch(
+    slow: str, expected: list[tuple[int, int]]
+) -> None:
     mask = np.array([sign == "#" for sign in slow], dtype=bool)
     assert [(part.start, part.stop) for part in find_stretches(mask)] == expected
 
@@ -70,6 +86,8 @@ def test_consecutive_slow_steps_are_one_stretch(slow: str, expected: list[tuple[
         ([], None),
     ],
 )
-def test_period_has_three_steps_without_gaps(starts: list[int], distance: int | None) -> None:
+def test_period_has_three_steps_without_gaps(
+    starts: list[int], distance: int | None
+) -> None:
     found = find_period(sorted(starts), 34)
     assert (found.step if found else None) == distance

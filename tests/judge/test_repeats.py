@@ -23,7 +23,12 @@ DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
 def tonight(*factors: float, build: str = "image=a") -> list[Measurement]:
     """Return runs an hour apart, newest first, at these multiples of the baseline."""
     return [
-        measurement(7.325 * factor, run=run(started=NOW - timedelta(hours=hour), build=(build,) if build else ()))
+        measurement(
+            7.325 * factor,
+            run=run(
+                started=NOW - timedelta(hours=hour), build=(build,) if build else ()
+            ),
+        )
         for hour, factor in enumerate(factors)
     ]
 
@@ -36,7 +41,11 @@ def test_runs_of_one_day_are_not_averaged_by_default() -> None:
 
 def test_repeats_are_averaged_and_narrow_the_interval() -> None:
     single = judge(evidence(*tonight(1.02), *HISTORY))
-    judgement = judge(evidence(*tonight(1.02, 1.015, 1.025), *HISTORY, repeat_window=timedelta(hours=3)))
+    judgement = judge(
+        evidence(
+            *tonight(1.02, 1.015, 1.025), *HISTORY, repeat_window=timedelta(hours=3)
+        )
+    )
     assert judgement.log_difference == pytest.approx(math.log(1.02), abs=1e-4)
     assert len(judgement.repeats) == 2
     assert judgement.estimate is not None
@@ -62,7 +71,10 @@ def test_repeats_that_disagree_are_not_averaged() -> None:
 def test_day_without_a_time_does_not_change_the_noise() -> None:
     (newest,) = tonight(1.0)
     untimed = replace(nights(7.325)[0], statistic_seconds=math.nan)
-    assert judge(evidence(newest, untimed, *HISTORY[1:])).estimate == judge(evidence(newest, *HISTORY[1:])).estimate
+    assert (
+        judge(evidence(newest, untimed, *HISTORY[1:])).estimate
+        == judge(evidence(newest, *HISTORY[1:])).estimate
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,16 +85,26 @@ def test_day_without_a_time_does_not_change_the_noise() -> None:
         ({"problems": (DIVERGED,)}, "loss is nan from step 9 on"),
     ],
 )
-def test_invalid_repeat_is_noted_and_not_averaged(damage: dict[str, Any], text: str) -> None:
+def test_invalid_repeat_is_noted_and_not_averaged(
+    damage: dict[str, Any], text: str
+) -> None:
     good, bad = tonight(1.0, 1.001)
-    judgement = judge(evidence(good, replace(bad, **damage), *HISTORY, repeat_window=timedelta(hours=3)))
+    judgement = judge(
+        evidence(
+            good, replace(bad, **damage), *HISTORY, repeat_window=timedelta(hours=3)
+        )
+    )
     assert (judgement.verdict, judgement.repeats) == (Verdict.PASS, ())
-    assert f"a repeat cannot be judged: {text}" in [phrase(note) for note in judgement.notes]
+    assert f"a repeat cannot be judged: {text}" in [
+        phrase(note) for note in judgement.notes
+    ]
 
 
 @given(st.permutations([1.01, 1.005, 1.013, 1.002]))
 def test_order_of_repeats_does_not_matter(factors: list[float]) -> None:
-    judgement = judge(evidence(*tonight(*factors), *HISTORY, repeat_window=timedelta(hours=5)))
+    judgement = judge(
+        evidence(*tonight(*factors), *HISTORY, repeat_window=timedelta(hours=5))
+    )
     assert judgement.verdict is Verdict.PASS
     assert judgement.log_difference == pytest.approx(sum(map(math.log, factors)) / 4)
 
@@ -95,7 +117,10 @@ def test_older_runs_are_not_averaged(older: float) -> None:
 
 
 def test_runs_of_one_day_measure_no_noise() -> None:
-    same_day = [measurement(7.325, run=run(started=NOW - timedelta(days=1, minutes=minute))) for minute in range(20)]
+    same_day = [
+        measurement(7.325, run=run(started=NOW - timedelta(days=1, minutes=minute)))
+        for minute in range(20)
+    ]
     few = judge(evidence(measurement(7.4), *same_day)).estimate
     excluded = judge(evidence(measurement(7.4), excluded_by_since=HISTORY)).estimate
     assert few is not None
@@ -109,13 +134,18 @@ def test_runs_of_one_day_measure_no_noise() -> None:
     [
         ((1.03, 1.03, 1.03), Verdict.INCONCLUSIVE),
         ((1.067, 1.067, 1.067), Verdict.REGRESSION),
-        ((1.0499, 1.075, 1.075), Verdict.INCONCLUSIVE),  # the newest run meets the literal rule
+        (
+            (1.0499, 1.075, 1.075),
+            Verdict.INCONCLUSIVE,
+        ),  # the newest run meets the literal rule
         ((1.04, 1.04, 1.0), Verdict.INCONCLUSIVE),
     ],
 )
-def test_three_consecutive_inconclusive_days_are_judged_together(factors: tuple[float, ...], verdict: Verdict) -> None:
-    """Only to a REGRESSION, where tonight's run does not meet the literal rule and each of the three could not
-    tell."""
+def test_three_consecutive_inconclusive_days_are_judged_together(
+    factors: tuple[float, ...], verdict: Verdict
+) -> None:
+    """Only to a REGRESSION, where tonight's run does not meet the literal rule and each
+    of the three could not tell."""
     newest, *older = (7.325 * factor for factor in factors)
     judgement = judge(evidence(measurement(newest), *nights(*older)))
     assert judgement.verdict is verdict
@@ -124,5 +154,9 @@ def test_three_consecutive_inconclusive_days_are_judged_together(factors: tuple[
 
 
 def test_runs_days_apart_are_not_judged_together() -> None:
-    judgement = judge(evidence(measurement(7.325 * 1.067), *nights(7.325 * 1.067, 7.325 * 1.067, first=20)))
+    judgement = judge(
+        evidence(
+            measurement(7.325 * 1.067), *nights(7.325 * 1.067, 7.325 * 1.067, first=20)
+        )
+    )
     assert judgement.verdict is Verdict.INCONCLUSIVE

@@ -1,4 +1,5 @@
-"""Hiccups: what is forgiven, what never is, and for how long. And which run stands for a day."""
+"""Hiccups: what is forgiven, what never is, and for how long. And which run stands for
+a day."""
 
 from __future__ import annotations
 
@@ -28,12 +29,19 @@ from pytest_llmbench.judge.run_selection import (
 from pytest_llmbench.report.wording import phrase, phrase_all
 
 
-def with_steps(slow: dict[int, float], level: float = 1.0, seed: int = 0, **fields: Any) -> Measurement:
-    """Return a run at a level of the baseline, with some steps so many times slower; step 11 is the first."""
-    window = 7.325 * level * (1 + 0.002 * np.random.default_rng(seed).standard_normal(34))
+def with_steps(
+    slow: dict[int, float], level: float = 1.0, seed: int = 0, **fields: Any
+) -> Measurement:
+    """Return a run at a level of the baseline, with some steps so many times slower;
+    step 11 is the first."""
+    window = (
+        7.325 * level * (1 + 0.002 * np.random.default_rng(seed).standard_normal(34))
+    )
     for step, factor in slow.items():
         window[step - 11] *= factor
-    return measurement(float(window.mean()), window_seconds=tuple(window.tolist()), **fields)
+    return measurement(
+        float(window.mean()), window_seconds=tuple(window.tolist()), **fields
+    )
 
 
 def codes(judgement: Judgement) -> list[str]:
@@ -51,32 +59,46 @@ def test_two_slow_steps_of_34_are_forgiven() -> None:
     assert "step 33 (line 133) took 1.55 x the median; the mean is 7.8" in phrase(note)
     assert note.line == 120
     assert told.measurement is not None
-    assert max(told.measurement.window_seconds) > 20  # the shown steps are the measured ones
+    assert (
+        max(told.measurement.window_seconds) > 20
+    )  # the shown steps are the measured ones
 
 
 def test_slow_step_of_four_is_not_forgiven() -> None:
     window, few = (12.0, 12.1, 120.0, 12.0), (1, 2, 3, 4)
-    short = measurement(float(np.mean(window)), window_seconds=window, window_steps=few, window_lines=few)
+    short = measurement(
+        float(np.mean(window)),
+        window_seconds=window,
+        window_steps=few,
+        window_lines=few,
+    )
     judgement = judge(evidence(short, *HISTORY))
     assert judgement.meets_point is False
     assert "hiccup" not in codes(judgement)
 
 
 @pytest.mark.parametrize(
-    "slow", [{20: 1.45, 33: 1.45}, {20: 3.0, 28: 3.0, 33: 3.0}], ids=["small stragglers", "three of 34"]
+    "slow",
+    [{20: 1.45, 33: 1.45}, {20: 3.0, 28: 3.0, 33: 3.0}],
+    ids=["small stragglers", "three of 34"],
 )
 def test_other_slow_steps_are_not_forgiven(slow: dict[int, float]) -> None:
     slow_run = with_steps(slow)
     assert slow_run.statistic_seconds is not None
     estimate = judge(evidence(slow_run, *HISTORY)).estimate
     assert estimate is not None
-    assert estimate.difference == pytest.approx(np.log(slow_run.statistic_seconds / 7.325))
+    assert estimate.difference == pytest.approx(
+        np.log(slow_run.statistic_seconds / 7.325)
+    )
 
 
 def test_slower_run_with_stalls_is_a_regression() -> None:
     told = judge(evidence(with_steps({20: 3.0, 33: 1.55}, level=1.10), *HISTORY))
     assert told.verdict is Verdict.REGRESSION
-    assert judge(evidence(with_steps({20: 3.0}, level=1.06), *HISTORY)).meets_point is False
+    assert (
+        judge(evidence(with_steps({20: 3.0}, level=1.06), *HISTORY)).meets_point
+        is False
+    )
 
 
 @pytest.mark.slow
@@ -86,10 +108,17 @@ def test_slower_run_with_stalls_is_a_regression() -> None:
     st.integers(11, 44),
     st.floats(1.0, 3.0),
 )
-def test_longer_stall_never_passes_a_failure(slow: dict[int, float], level: float, step: int, more: float) -> None:
-    """A step that grows beyond 1.5 medians is forgiven, but then the run passes at that level without it, too."""
+def test_longer_stall_never_passes_a_failure(
+    slow: dict[int, float], level: float, step: int, more: float
+) -> None:
+    """A step that grows beyond 1.5 medians is forgiven, but then the run passes at that
+    level without it, too."""
     usual = judge(evidence(with_steps({}, level), *HISTORY))
-    told = judge(evidence(with_steps({**slow, step: slow.get(step, 1.0) * more}, level), *HISTORY))
+    told = judge(
+        evidence(
+            with_steps({**slow, step: slow.get(step, 1.0) * more}, level), *HISTORY
+        )
+    )
     if told.meets_point:
         assert usual.meets_point
     if told.verdict is Verdict.PASS:
@@ -98,36 +127,66 @@ def test_longer_stall_never_passes_a_failure(slow: dict[int, float], level: floa
 
 def test_stall_against_a_recorded_baseline_is_not_forgiven() -> None:
     window = BASELINE.window._replace(statistic="trimmed_mean")
-    recording = Recording("2025-11-01", 5, 7.325, 7.325, 0.05, (7.31, 7.32, 7.33, 7.34, 7.325), (), groups=5)
-    recorded = replace(BASELINE, kind=BaselineKind.RECORDED, window=window, recording=recording)
+    recording = Recording(
+        "2025-11-01",
+        5,
+        7.325,
+        7.325,
+        0.05,
+        (7.31, 7.32, 7.33, 7.34, 7.325),
+        (),
+        groups=5,
+    )
+    recorded = replace(
+        BASELINE, kind=BaselineKind.RECORDED, window=window, recording=recording
+    )
     stalled = replace(with_steps({20: 5.0}, baseline=recorded), statistic_seconds=7.325)
     judgement = judge(evidence(stalled, baseline=recorded))
     assert "hiccup" not in codes(judgement)
     assert judgement.verdict is Verdict.INCONCLUSIVE
 
 
-@pytest.mark.parametrize(("slow", "forgiven"), [(0, True), (1, False)], ids=["one step", "mean of ten steps"])
+@pytest.mark.parametrize(
+    ("slow", "forgiven"), [(0, True), (1, False)], ids=["one step", "mean of ten steps"]
+)
 def test_slow_mean_of_several_steps_is_not_forgiven(slow: int, forgiven: bool) -> None:
     window, steps = [7.325] * 5, (1, 10, 10, 10, 3)
     window[slow] *= 2
     mean = float(np.average(window, weights=steps))
-    judgement = judge(evidence(measurement(mean, window_seconds=tuple(window), mean_of=steps), *HISTORY))
+    judgement = judge(
+        evidence(
+            measurement(mean, window_seconds=tuple(window), mean_of=steps), *HISTORY
+        )
+    )
     assert ("hiccup" in codes(judgement)) is forgiven
 
 
-# --- how often ----------------------------------------------------------------------------------------------
+# --- how often ------------------------------------------------------------------------
 
 
 def week(*days: int) -> list[Measurement]:
     """Return nine earlier nights, those so many days ago with a hiccup."""
     slow = {day: {20: 3.0} if day in days else {} for day in range(1, 10)}
-    return [with_steps(slow[day], seed=day, run=run(started=NOW - timedelta(days=day))) for day in range(1, 10)]
+    return [
+        with_steps(slow[day], seed=day, run=run(started=NOW - timedelta(days=day)))
+        for day in range(1, 10)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("days", "forgiven"), [((), True), ((1,), True), ((1, 3), False), ((5, 6), False), ((6, 7), True), ((7, 8), True)]
+    ("days", "forgiven"),
+    [
+        ((), True),
+        ((1,), True),
+        ((1, 3), False),
+        ((5, 6), False),
+        ((6, 7), True),
+        ((7, 8), True),
+    ],
 )
-def test_third_stall_in_seven_days_is_not_forgiven(days: tuple[int, ...], forgiven: bool) -> None:
+def test_third_stall_in_seven_days_is_not_forgiven(
+    days: tuple[int, ...], forgiven: bool
+) -> None:
     told = judge(evidence(with_steps({20: 3.0, 33: 1.55}), *week(*days)))
     assert codes(told).count("hiccup") == forgiven
     assert codes(told).count("hiccups-often") == (not forgiven)
@@ -136,18 +195,29 @@ def test_third_stall_in_seven_days_is_not_forgiven(days: tuple[int, ...], forgiv
 
 @pytest.mark.parametrize(
     ("difference", "reason", "code"),
-    [(0.0, "", "hiccups-often"), (math.log(1.07), "", "hiccup"), (math.log(1.07), "few-steps-decide", "hiccups-often")],
+    [
+        (0.0, "", "hiccups-often"),
+        (math.log(1.07), "", "hiccup"),
+        (math.log(1.07), "few-steps-decide", "hiccups-often"),
+    ],
     ids=["forgiven", "slow", "refused"],
 )
 def test_stalls_of_stored_runs_count(difference: float, reason: str, code: str) -> None:
     """A stall was forgiven if the step time is more than what the run was judged by."""
     seconds = 7.325 * 1.07
     judged = (True, seconds, "PASS", reason, seconds, 7.325, difference)
-    stored = [StoredRun(NOW - timedelta(days=day), str(day), "f", BASELINE.window, {}, *judged) for day in (4, 2)]
-    assert code in codes(judge(evidence(with_steps({20: 3.0, 33: 1.55}), stored_runs=tuple(stored))))
+    stored = [
+        StoredRun(
+            NOW - timedelta(days=day), str(day), "f", BASELINE.window, {}, *judged
+        )
+        for day in (4, 2)
+    ]
+    assert code in codes(
+        judge(evidence(with_steps({20: 3.0, 33: 1.55}), stored_runs=tuple(stored)))
+    )
 
 
-# --- the daily runs before ---------------------------------------------------------------------------------
+# --- the daily runs before ------------------------------------------------------------
 
 
 DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
@@ -155,16 +225,26 @@ DIVERGED = Problem(Reason.DIVERGED, "the loss is NaN")
 
 def test_current_runs_are_averaged_after_the_daily_runs() -> None:
     software = {"commit": "0a1b", "container": "a:1"}
-    current = [measurement(value, run=run(environment=tuple(software.items()))) for value in (7.0, 7.7)]
-    seen = [*list_daily_runs(tuple(reversed(nights(7.4, 7.3)))), *average_current_runs(current)]
-    assert [day.statistic_seconds for day in seen] == pytest.approx([7.3, 7.4, (7.0 * 7.7) ** 0.5])
+    current = [
+        measurement(value, run=run(environment=tuple(software.items())))
+        for value in (7.0, 7.7)
+    ]
+    seen = [
+        *list_daily_runs(tuple(reversed(nights(7.4, 7.3)))),
+        *average_current_runs(current),
+    ]
+    assert [day.statistic_seconds for day in seen] == pytest.approx(
+        [7.3, 7.4, (7.0 * 7.7) ** 0.5]
+    )
     assert [day.started for day in seen] == sorted(day.started for day in seen)
     assert seen[-1].environment == software
 
 
 def test_printed_unit_matters_only_for_equal_steps() -> None:
     same = measurement(24.0, resolution_seconds=0.1)
-    differing = measurement(24.0, resolution_seconds=0.1, window_seconds=(23.9, 24.1) * 17)
+    differing = measurement(
+        24.0, resolution_seconds=0.1, window_seconds=(23.9, 24.1) * 17
+    )
     assert find_coarse_unit([same, differing]) == pytest.approx(0.1 / 24, rel=0.02)
     assert find_coarse_unit([differing]) == find_coarse_unit([]) == 0
 
@@ -174,26 +254,55 @@ def test_last_valid_run_is_named_with_day_and_job() -> None:
     broken = measurement(7.3, problems=(DIVERGED,))
     day = (NOW - timedelta(days=12)).strftime("%Y-%m-%d %H:%M")
     for known in (evidence(broken, *older), evidence(broken, excluded_by_since=older)):
-        assert phrase_all(filter(None, [find_last_valid(known)])) == f"last valid run 12 nights ago ({day}, job 1)"
-    assert phrase_all(filter(None, [find_last_valid(evidence(measurement(7.3)))])).startswith("last valid run 3h ago (")
+        assert (
+            phrase_all(filter(None, [find_last_valid(known)]))
+            == f"last valid run 12 nights ago ({day}, job 1)"
+        )
+    assert phrase_all(
+        filter(None, [find_last_valid(evidence(measurement(7.3)))])
+    ).startswith("last valid run 3h ago (")
     for unknown in (broken, measurement(7.3, run=run(started=None))):
         assert find_last_valid(evidence(unknown)) is None
 
 
 def test_configuration_without_runs_names_its_last_stored_run() -> None:
-    """A nightly folder holds tonight's runs only: what no longer starts is known from the history alone."""
-    gone = StoredRun(NOW - timedelta(days=4), "7", "ff", BASELINE.window, {}, valid=True, statistic_seconds=7.4)
+    """A nightly folder holds tonight's runs only: what no longer starts is known from
+    the history alone."""
+    gone = StoredRun(
+        NOW - timedelta(days=4),
+        "7",
+        "ff",
+        BASELINE.window,
+        {},
+        valid=True,
+        statistic_seconds=7.4,
+    )
     seen = f"no run of this configuration; last valid run 4 nights ago ({gone.started:%Y-%m-%d %H:%M}, job 7)"
     assert phrase(judge(evidence(stored_runs=(gone,)))) == seen
-    assert phrase(judge(evidence(stored_runs=(gone,), max_age=timedelta(days=5)))) == seen
-    assert phrase(judge(evidence(stored_runs=(gone,), max_age=timedelta(days=3)))) == f"stale: {seen}"
-    assert phrase(judge(evidence(max_age=timedelta(days=3)))) == "no run of this configuration"
+    assert (
+        phrase(judge(evidence(stored_runs=(gone,), max_age=timedelta(days=5)))) == seen
+    )
+    assert (
+        phrase(judge(evidence(stored_runs=(gone,), max_age=timedelta(days=3))))
+        == f"stale: {seen}"
+    )
+    assert (
+        phrase(judge(evidence(max_age=timedelta(days=3))))
+        == "no run of this configuration"
+    )
 
 
 def test_newest_run_of_each_other_day_counts() -> None:
-    """Runs of one day share its conditions: of other days the newest counts, of tonight's own day none besides it."""
+    """Runs of one day share its conditions: of other days the newest counts, of
+    tonight's own day none besides it."""
     hours = (0, 2, 5, 20, 22, 44, 46)  # before six in the morning
-    newest, *older = (measurement(7.4, run=run(started=NOW - timedelta(hours=one))) for one in hours)
+    newest, *older = (
+        measurement(7.4, run=run(started=NOW - timedelta(hours=one))) for one in hours
+    )
     found = list_previous_daily_runs([newest], evidence(newest, *older))
     assert list(found) == [older[4], older[2]]
-    assert list(list_previous_daily_runs([], evidence(newest, *older))) == [older[4], older[2], newest]
+    assert list(list_previous_daily_runs([], evidence(newest, *older))) == [
+        older[4],
+        older[2],
+        newest,
+    ]

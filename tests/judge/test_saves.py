@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from support.builders import measurement
 
-from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord, Checkpoints
+from pytest_llmbench.core.log_records import (
+    CheckpointAction,
+    CheckpointRecord,
+    Checkpoints,
+)
 from pytest_llmbench.judge.saves import find_save
 from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.report.wording import phrase_all
@@ -62,4 +66,6 @@ def test_shape_names_the_save_of_its_spike() -> None:
         window_lines=LINES,
         checkpoints=Checkpoints((save(14, 37.95),)),
     )
-    assert phrase_all(find_shape(run).statements).endswith("; step 14 holds the save of line 14 (37.95 of 40 s)")
+    assert phrase_all(find_shape(run).statements).endswith(
+        "; step 14 holds the save of line 14 (37.95 of 40 s)"
+    )

@@ -1,4 +1,5 @@
-"""What is told of a change: the night, its size, what differs around it, and who accepted it."""
+"""What is told of a change: the night, its size, what differs around it, and who
+accepted it."""
 
 from __future__ import annotations
 
@@ -9,41 +10,77 @@ from datetime import UTC, date, datetime, timedelta
 import numpy as np
 import pytest
 
-from pytest_llmbench.core.judgement_records import ChangeKind, DailyRun, LevelChange, Noise
+from pytest_llmbench.core.judgement_records import (
+    ChangeKind,
+    DailyRun,
+    LevelChange,
+    Noise,
+)
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.judge.changes import LevelShift
-from pytest_llmbench.judge.series import assign_acknowledgements, compare_environments, find_changes, find_flips
+from pytest_llmbench.judge.series import (
+    assign_acknowledgements,
+    compare_environments,
+    find_changes,
+    find_flips,
+)
 from pytest_llmbench.report.wording import phrase
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 BEGAN = datetime(2025, 9, 1, 2, tzinfo=UTC)
 CHANGED = date(2025, 10, 11)
 TODAY = date(2025, 11, 20)
-OLD, NEW = {"driver": "550.54", "container": "25.04"}, {"driver": "555.42", "container": "25.04"}
+OLD, NEW = (
+    {"driver": "550.54", "container": "25.04"},
+    {"driver": "555.42", "container": "25.04"},
+)
 
 
 def nights(*levels: tuple[float, int], seed: int = 2) -> list[DailyRun]:
-    """Return nights at these levels (factor, number of nights); the driver is a new one from the second level on."""
+    """Return nights at these levels (factor, number of nights); the driver is a new one
+    from the second level on."""
     factors = [factor for factor, count in levels for _ in range(count)]
     first = levels[0][1]
     noise = 0.01 * np.random.default_rng(seed).standard_normal(len(factors))
     return [
-        DailyRun(BEGAN + timedelta(days=day), 7.0 * factor * math.exp(wobble), OLD if day < first else NEW)
-        for day, (factor, wobble) in enumerate(zip(factors, noise.tolist(), strict=True))
+        DailyRun(
+            BEGAN + timedelta(days=day),
+            7.0 * factor * math.exp(wobble),
+            OLD if day < first else NEW,
+        )
+        for day, (factor, wobble) in enumerate(
+            zip(factors, noise.tolist(), strict=True)
+        )
     ]
 
 
-def accepted(fraction: float = 0.06, since: date = CHANGED, expires: date = date(2026, 1, 31)) -> Acknowledgement:
-    return Acknowledgement("*", fraction, since, expires, "the security fix", "A. Person", "acknowledged.yaml:3")
+def accepted(
+    fraction: float = 0.06, since: date = CHANGED, expires: date = date(2026, 1, 31)
+) -> Acknowledgement:
+    return Acknowledgement(
+        "*",
+        fraction,
+        since,
+        expires,
+        "the security fix",
+        "A. Person",
+        "acknowledged.yaml:3",
+    )
 
 
-def told(series: Sequence[DailyRun], *entries: Acknowledgement, coarse: float = 0.0) -> tuple[LevelChange, ...]:
+def told(
+    series: Sequence[DailyRun], *entries: Acknowledgement, coarse: float = 0.0
+) -> tuple[LevelChange, ...]:
     return find_changes(series, KNOWN, entries, TODAY, coarse=coarse)
 
 
 def test_change_has_day_size_and_environment() -> None:
     (change,) = told(nights((1.0, 40), (1.06, 20)))
-    assert (change.kind, change.first_run, change.started.date()) == ("step", 40, CHANGED)
+    assert (change.kind, change.first_run, change.started.date()) == (
+        "step",
+        40,
+        CHANGED,
+    )
     assert change.low < 0.06 < change.high
     assert change.environment == (("driver", "550.54", "555.42"),)
     assert phrase(change).startswith("+6.2 % (+5.7 to +6.8 %)")
@@ -62,7 +99,9 @@ def test_change_has_day_size_and_environment() -> None:
     ],
     ids=["other way", "less than there is", "too early", "too late"],
 )
-def test_acknowledgement_of_another_change_does_not_cover(entry: Acknowledgement) -> None:
+def test_acknowledgement_of_another_change_does_not_cover(
+    entry: Acknowledgement,
+) -> None:
     (change,) = told(nights((1.0, 40), (1.06, 20)), entry)
     assert (change.acknowledged, change.expired) == (None, None)
 
@@ -74,18 +113,27 @@ STEPS = [(0, 40), (0.04, 4), (0.08, 20)]
 def exact(levels: Sequence[tuple[float, int]]) -> list[DailyRun]:
     """Return nights at these levels (logarithms), with a spread of 0.1 %."""
     return [
-        DailyRun(one.started, 7.0 * math.exp(math.log(one.statistic_seconds / 7.0) / 10))
+        DailyRun(
+            one.started, 7.0 * math.exp(math.log(one.statistic_seconds / 7.0) / 10)
+        )
         for one in nights(*((math.exp(10 * level), count) for level, count in levels))
     ]
 
 
-def names(*entries: Acknowledgement, levels: Sequence[tuple[float, int]] = STEPS) -> list[Acknowledgement | None]:
+def names(
+    *entries: Acknowledgement, levels: Sequence[tuple[float, int]] = STEPS
+) -> list[Acknowledgement | None]:
     """Return what covers each change of a series whose noise is 0.1 %."""
     noise = Noise(0.001, 100.0, "nights", measured=True)
-    return [one.acknowledged or one.expired for one in find_changes(exact(levels), noise, entries, TODAY)]
+    return [
+        one.acknowledged or one.expired
+        for one in find_changes(exact(levels), noise, entries, TODAY)
+    ]
 
 
-@pytest.mark.parametrize(("difference", "covers"), [(0.05, True), (0.07, True), (0.09, False)])
+@pytest.mark.parametrize(
+    ("difference", "covers"), [(0.05, True), (0.07, True), (0.09, False)]
+)
 @pytest.mark.parametrize("kind", list(ChangeKind))
 def test_much_smaller_acknowledgement_covers_no_uncertain_change(
     kind: ChangeKind, difference: float, covers: bool
@@ -93,7 +141,9 @@ def test_much_smaller_acknowledgement_covers_no_uncertain_change(
     """A drift that a later change was taken for has an interval in which both fit."""
     found = LevelShift(40, 0, 60, difference, 0.02, 2 * difference - 0.02)
     entry = accepted(0.049)
-    assert assign_acknowledgements(kind, [found], nights((1.0, 60)), [entry], TODAY) == [entry if covers else None]
+    assert assign_acknowledgements(
+        kind, [found], nights((1.0, 60)), [entry], TODAY
+    ) == [entry if covers else None]
 
 
 def test_acknowledgement_covers_one_change_of_its_size() -> None:
@@ -107,16 +157,23 @@ def test_acknowledgement_covers_one_change_of_its_size() -> None:
 def test_acknowledgement_covers_the_change_nearest_its_day() -> None:
     first, second = accepted(0.041), accepted(0.042, since=CHANGED + timedelta(days=8))
     for entries in ((first, second), (second, first)):
-        assert names(*entries, levels=[(0, 40), (0.04, 7), (0.08, 20)]) == [first, second]
+        assert names(*entries, levels=[(0, 40), (0.04, 7), (0.08, 20)]) == [
+            first,
+            second,
+        ]
     gone = accepted(0.041, expires=TODAY - timedelta(days=1))
     later = accepted(0.042, since=CHANGED + timedelta(days=5))
     assert names(gone, later) == [later, gone]
 
 
 def test_expired_acknowledgement_covers_nothing_but_is_named() -> None:
-    (change,) = told(nights((1.0, 40), (1.06, 20)), accepted(expires=date(2025, 11, 19)))
+    (change,) = told(
+        nights((1.0, 40), (1.06, 20)), accepted(expires=date(2025, 11, 19))
+    )
     assert change.acknowledged is None
-    assert phrase(change).endswith("the acknowledgement expired on 2025-11-19: +6.0 % by A. Person: the security fix")
+    assert phrase(change).endswith(
+        "the acknowledgement expired on 2025-11-19: +6.0 % by A. Person: the security fix"
+    )
     (last_day,) = told(nights((1.0, 40), (1.06, 20)), accepted(expires=TODAY))
     assert last_day.acknowledged is not None
 
@@ -154,7 +211,11 @@ def test_change_within_a_printed_unit_is_none() -> None:
 
 def test_environment_that_differs_daily_is_not_blamed() -> None:
     series = [
-        DailyRun(one.started, one.statistic_seconds, {"node": f"n{day}", **(one.environment if day % 2 else {})})
+        DailyRun(
+            one.started,
+            one.statistic_seconds,
+            {"node": f"n{day}", **(one.environment if day % 2 else {})},
+        )
         for day, one in enumerate(nights((1.0, 40), (1.06, 20)))
     ]
     assert compare_environments(series, 40) == (("driver", "550.54", "555.42"),)
@@ -171,10 +232,21 @@ def test_environment_that_differs_daily_is_not_blamed() -> None:
         ("+-+-+-+-+-++++++++++", 0, None),
         ("+-+-+-+-+-", 5, None),
     ],
-    ids=["every day", "three of ten", "two of ten", "one change", "few days", "long ago", "other level"],
+    ids=[
+        "every day",
+        "three of ten",
+        "two of ten",
+        "one change",
+        "few days",
+        "long ago",
+        "other level",
+    ],
 )
 def test_configuration_that_flips_across_its_bound_is_reported(
     sides: str, since: int, told: tuple[int, int] | None
 ) -> None:
-    seen = [DailyRun(BEGAN + timedelta(days=day), 7.7 if side == "+" else 7.8) for day, side in enumerate(sides)]
+    seen = [
+        DailyRun(BEGAN + timedelta(days=day), 7.7 if side == "+" else 7.8)
+        for day, side in enumerate(sides)
+    ]
     assert find_flips(seen, 7.7, since) == told

@@ -1,4 +1,5 @@
-"""The shape of a window: synthetic ones of each kind, real logs, and what holds for all."""
+"""The shape of a window: synthetic ones of each kind, real logs, and what holds for
+all."""
 
 from __future__ import annotations
 
@@ -32,8 +33,14 @@ CALM = 7.3 * (1 + 0.003 * np.random.default_rng(3).standard_normal(34))
 def window(seconds: Sequence[float] | np.ndarray, **fields: Any) -> Measurement:
     """Return a measurement of these step times, numbered from 11."""
     count = len(seconds)
-    made = {"window_steps": tuple(range(11, 11 + count)), "window_lines": tuple(range(111, 111 + count)), **fields}
-    return measurement(1.0, window_seconds=tuple(np.asarray(seconds, dtype=float).tolist()), **made)
+    made = {
+        "window_steps": tuple(range(11, 11 + count)),
+        "window_lines": tuple(range(111, 111 + count)),
+        **fields,
+    }
+    return measurement(
+        1.0, window_seconds=tuple(np.asarray(seconds, dtype=float).tolist()), **made
+    )
 
 
 def real(name: str, first: int, last: int, *, factor: float = 1.0) -> Measurement:
@@ -62,22 +69,40 @@ def averaged(seconds: np.ndarray) -> Measurement:
 
 def noted(shape: Shape) -> dict[str, Note]:
     """Return the notes by their code."""
-    return {note.code: note for note in (*shape.notes, *filter(None, [shape.warming_up]))}
+    return {
+        note.code: note for note in (*shape.notes, *filter(None, [shape.warming_up]))
+    }
 
 
 @pytest.mark.parametrize(
     ("seconds", "kind", "words"),
     [
         (CALM, "even", "no single step stands out"),
-        (times(3.1, 23), "one-spike", r"one spike: step 23 took 3\.\d+ x the median \(line 123\)"),
-        (times(1.3, 23, 24), "spikes", r"spikes: steps 23, 24; step 2[34] took 1.3\d* x the median \(line 12[34]\)"),
-        (times(1.25, 15, 25, 35), "periodic", r"every 10th step slow, 2[45].* % above the others \(steps 15, 25, 35\)"),
+        (
+            times(3.1, 23),
+            "one-spike",
+            r"one spike: step 23 took 3\.\d+ x the median \(line 123\)",
+        ),
+        (
+            times(1.3, 23, 24),
+            "spikes",
+            r"spikes: steps 23, 24; step 2[34] took 1.3\d* x the median \(line 12[34]\)",
+        ),
+        (
+            times(1.25, 15, 25, 35),
+            "periodic",
+            r"every 10th step slow, 2[45].* % above the others \(steps 15, 25, 35\)",
+        ),
         (
             times(1.25, *range(12, 45, 2)),
             "periodic",
             r"every 2nd step slow, 2[45].* % above the others \(steps 12, 14, 16, 18, 20 and 12 more\)",
         ),
-        (CALM * np.linspace(1, 1.04, 34), "drift", r"drift: \+[34]\.\d % from the first to the last step"),
+        (
+            CALM * np.linspace(1, 1.04, 34),
+            "drift",
+            r"drift: \+[34]\.\d % from the first to the last step",
+        ),
         (
             times(2, 30, among=CALM * np.linspace(1, 1.04, 34)),
             "drift",
@@ -88,7 +113,11 @@ def noted(shape: Shape) -> dict[str, Note]:
             "slow-stretch",
             r"slow stretch: steps 24 to 37 at 20\.\d+ s, the others at 7\..* s",
         ),
-        (times(1.5, 20, 21, 22), "slow-stretch", r"slow stretch: steps 20 to 22 at 10\..* s, the others at 7\..* s"),
+        (
+            times(1.5, 20, 21, 22),
+            "slow-stretch",
+            r"slow stretch: steps 20 to 22 at 10\..* s, the others at 7\..* s",
+        ),
         (
             times(1.1, 12, 15, 16, 17, 23, 30, 34, 43),
             "two-levels",
@@ -101,16 +130,22 @@ def noted(shape: Shape) -> dict[str, Note]:
         ),
     ],
 )
-def test_shape_has_its_kind_and_words(seconds: np.ndarray, kind: str, words: str) -> None:
+def test_shape_has_its_kind_and_words(
+    seconds: np.ndarray, kind: str, words: str
+) -> None:
     shape = find_shape(window(seconds))
     assert shape.kind == kind
     assert re.fullmatch(words, phrase_all(shape.statements))
 
 
 def test_stragglers_are_counted_with_share_and_line() -> None:
-    note = noted(find_shape(window(times(3, 23, among=times(2, 12, 13, 14, 20, 30, 41, among=np.ones(34))))))[
-        "stragglers"
-    ]
+    note = noted(
+        find_shape(
+            window(
+                times(3, 23, among=times(2, 12, 13, 14, 20, 30, 41, among=np.ones(34)))
+            )
+        )
+    )["stragglers"]
     assert note.line == 123
     assert phrase(note) == (
         "7 stragglers, 35.7 % of the time, +23.5 % on the mean: steps 12 to 14, 20, 23, 30, 41; "
@@ -120,30 +155,40 @@ def test_stragglers_are_counted_with_share_and_line() -> None:
 
 @pytest.mark.parametrize(("factor", "told"), [(1.2, False), (1.5, True), (0.5, True)])
 def test_means_that_differ_by_one_percent_are_noted(factor: float, told: bool) -> None:
-    note = noted(find_shape(window(times(factor, 23, among=np.full(34, 7.3))))).get("mean-and-trimmed")
+    note = noted(find_shape(window(times(factor, 23, among=np.full(34, 7.3))))).get(
+        "mean-and-trimmed"
+    )
     assert (note is not None) is told
     if factor == 1.5:
         assert note
-        assert phrase(note) == "mean 7.407 s, 20 % trimmed mean 7.300 s: slow steps drive the mean"
+        assert (
+            phrase(note)
+            == "mean 7.407 s, 20 % trimmed mean 7.300 s: slow steps drive the mean"
+        )
     if factor == 0.5:
         assert note
         assert phrase(note).endswith("fast steps drive the mean")
 
 
 def test_calm_steps_have_no_notes() -> None:
-    assert find_shape(window(CALM)) == Shape((EvenSteps(averaged=False),), ShapeKind.EVEN)
+    assert find_shape(window(CALM)) == Shape(
+        (EvenSteps(averaged=False),), ShapeKind.EVEN
+    )
 
 
-# --- moving means -----------------------------------------------------------------------------------------
+# --- moving means ---------------------------------------------------------------------
 
 
 def test_slow_step_in_a_moving_mean_is_one_spike() -> None:
     shape = find_shape(averaged(np.concatenate((CALM[:15], [11.0], CALM[:22]))))
     assert shape.kind == "one-spike"
     assert re.fullmatch(
-        r"one spike: steps 22 to 26 took up to 1\.1\d* x the median \(line 12\d\)", phrase_all(shape.statements)
+        r"one spike: steps 22 to 26 took up to 1\.1\d* x the median \(line 12\d\)",
+        phrase_all(shape.statements),
     )
-    assert phrase(noted(shape)["stragglers"]).endswith("the median; one slow step shows in 5 values")
+    assert phrase(noted(shape)["stragglers"]).endswith(
+        "the median; one slow step shows in 5 values"
+    )
     assert phrase(noted(shape)["moving-mean"]) == (
         "the log prints means of 5 steps: 34 values, about 6 of them independent"
     )
@@ -158,7 +203,7 @@ def test_slow_steps_in_a_moving_mean_are_spikes() -> None:
     assert "two-levels" not in noted(shape)
 
 
-# --- real logs --------------------------------------------------------------------------------------------
+# --- real logs ------------------------------------------------------------------------
 
 
 def test_slow_stretch_at_window_start_is_a_warm_up() -> None:
@@ -187,15 +232,26 @@ def test_steady_real_runs_have_no_shape(name: str, first: int, last: int) -> Non
     assert (shape.kind, shape.notes, shape.warming_up) == ("even", (), None)
 
 
-# --- what holds for all -----------------------------------------------------------------------------------
+# --- what holds for all ---------------------------------------------------------------
 
 
 @pytest.mark.slow
-@given(st.lists(st.floats(1e-6, 1e6), max_size=120), st.sampled_from([1, 5]), st.sampled_from([0.0, 0.001]))
-def test_any_step_times_have_a_short_text(seconds: list[float], moving_mean: int, resolution: float) -> None:
-    shape = find_shape(window(seconds, moving_mean=moving_mean, resolution_seconds=resolution))
+@given(
+    st.lists(st.floats(1e-6, 1e6), max_size=120),
+    st.sampled_from([1, 5]),
+    st.sampled_from([0.0, 0.001]),
+)
+def test_any_step_times_have_a_short_text(
+    seconds: list[float], moving_mean: int, resolution: float
+) -> None:
+    shape = find_shape(
+        window(seconds, moving_mean=moving_mean, resolution_seconds=resolution)
+    )
     assert shape.kind in set(ShapeKind)
-    for text in (phrase_all(shape.statements), *(phrase(note) for note in noted(shape).values())):
+    for text in (
+        phrase_all(shape.statements),
+        *(phrase(note) for note in noted(shape).values()),
+    ):
         assert text
         assert "nan" not in text
         assert "\n" not in text
@@ -209,7 +265,9 @@ def test_equal_steps_are_even(count: int) -> None:
 
 
 def test_unnumbered_steps_are_counted_from_the_window_start() -> None:
-    shape = find_shape(window(times(3, 23, among=np.ones(34)), window_steps=(), window_lines=()))
+    shape = find_shape(
+        window(times(3, 23, among=np.ones(34)), window_steps=(), window_lines=())
+    )
     assert phrase_all(shape.statements) == "one spike: step 23 took 3 x the median"
     assert noted(shape)["stragglers"].line == 0
 
@@ -217,5 +275,7 @@ def test_unnumbered_steps_are_counted_from_the_window_start() -> None:
 @pytest.mark.parametrize("digits", [1, 3, 6])
 def test_exact_line_is_a_drift(digits: int) -> None:
     """Its residuals are errors of floating point, whose correlation says nothing."""
-    printed = [round(1000 * (1 + 0.005 * step), digits) / 1000 for step in range(11, 45)]
+    printed = [
+        round(1000 * (1 + 0.005 * step), digits) / 1000 for step in range(11, 45)
+    ]
     assert find_shape(window(printed)).kind is ShapeKind.DRIFT

@@ -10,38 +10,62 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.judge.shape import compute_kendall, compute_theil_sen, condense, find_slope, find_warm_up
+from pytest_llmbench.judge.shape import (
+    compute_kendall,
+    compute_theil_sen,
+    condense,
+    find_slope,
+    find_warm_up,
+)
 
-lists = st.lists(st.floats(0.1, 100).map(lambda value: round(value, 2)), min_size=3, max_size=60).map(np.array)
+lists = st.lists(
+    st.floats(0.1, 100).map(lambda value: round(value, 2)), min_size=3, max_size=60
+).map(np.array)
 
 
-def windows(runs: int, count: int, correlation: float, cv: float, seed: int = 1) -> np.ndarray:
-    """Return step times of shape (runs, count): AR(1) noise, 3 % of the steps 5 to 50 % slow."""
+def windows(
+    runs: int, count: int, correlation: float, cv: float, seed: int = 1
+) -> np.ndarray:
+    """Return step times of shape (runs, count): AR(1) noise, 3 % of the steps 5 to 50 %
+    slow."""
     random = np.random.default_rng(seed)
     noise = random.standard_normal((runs, count))
     for step in range(1, count):
-        noise[:, step] = correlation * noise[:, step - 1] + math.sqrt(1 - correlation**2) * noise[:, step]
+        noise[:, step] = (
+            correlation * noise[:, step - 1]
+            + math.sqrt(1 - correlation**2) * noise[:, step]
+        )
     slow = random.random((runs, count)) < 0.03
-    return np.asarray((1 + cv * noise) * (1 + slow * random.uniform(0.05, 0.5, (runs, count))))
+    return np.asarray(
+        (1 + cv * noise) * (1 + slow * random.uniform(0.05, 0.5, (runs, count)))
+    )
 
 
 @pytest.mark.slow
 @given(lists)
 def test_slope_and_score_match_scipy(values: np.ndarray) -> None:
-    assert compute_theil_sen(values) == pytest.approx(stats.theilslopes(values).slope, abs=1e-12)
+    assert compute_theil_sen(values) == pytest.approx(
+        stats.theilslopes(values).slope, abs=1e-12
+    )
     score, variance = compute_kendall(values)
     if np.ptp(values) == 0:
         assert (score, variance) == (0, 0)
         return
     expected = stats.kendalltau(np.arange(len(values)), values, method="asymptotic")
-    assert math.erfc(abs(score) / math.sqrt(2 * variance)) == pytest.approx(expected.pvalue, abs=1e-12)
+    assert math.erfc(abs(score) / math.sqrt(2 * variance)) == pytest.approx(
+        expected.pvalue, abs=1e-12
+    )
     assert np.sign(score) == np.sign(round(expected.statistic, 12))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "cv"), [(15, 0.03), (34, 0.005)])
-@pytest.mark.parametrize(("correlation", "most"), [(0.0, 0.018), (0.5, 0.026), (0.8, 0.036)])
-def test_false_alarms_are_rare(count: int, cv: float, correlation: float, most: float) -> None:
+@pytest.mark.parametrize(
+    ("correlation", "most"), [(0.0, 0.018), (0.5, 0.026), (0.8, 0.036)]
+)
+def test_false_alarms_are_rare(
+    count: int, cv: float, correlation: float, most: float
+) -> None:
     noise = windows(1000, count, correlation, cv)
     assert np.mean([find_warm_up(run) is not None for run in noise]) <= most
     assert np.mean([find_slope(run) is not None for run in noise]) <= most
@@ -51,17 +75,26 @@ def test_false_alarms_are_rare(count: int, cv: float, correlation: float, most: 
     ("size", "decay", "cv", "least"),
     [(0.1, 5, 0.01, 0.6), (0.05, 10, 0.003, 0.9), (0.5, 4, 0.005, 0.95)],
 )
-def test_warm_up_within_the_window_is_found(size: float, decay: float, cv: float, least: float) -> None:
+def test_warm_up_within_the_window_is_found(
+    size: float, decay: float, cv: float, least: float
+) -> None:
     settling = 1 + size * np.exp(-np.arange(34) / decay)
     found = [find_warm_up(run * settling) for run in windows(300, 34, 0.4, cv)]
     assert np.mean([one is not None for one in found]) >= least
 
 
-@pytest.mark.parametrize(("cv", "change", "least"), [(0.002, 0.02, 0.9), (0.005, -0.05, 0.85)])
+@pytest.mark.parametrize(
+    ("cv", "change", "least"), [(0.002, 0.02, 0.9), (0.005, -0.05, 0.85)]
+)
 def test_drift_is_found_with_its_size(cv: float, change: float, least: float) -> None:
-    found = [find_slope(run * np.linspace(1, 1 + change, 34)) for run in windows(300, 34, 0.3, cv)]
+    found = [
+        find_slope(run * np.linspace(1, 1 + change, 34))
+        for run in windows(300, 34, 0.3, cv)
+    ]
     assert np.mean([one is not None for one in found]) >= least
-    assert np.median([one.change for one in found if one]) == pytest.approx(change, rel=0.1)
+    assert np.median([one.change for one in found if one]) == pytest.approx(
+        change, rel=0.1
+    )
 
 
 @pytest.mark.parametrize("position", [0, 5, 10])
@@ -82,7 +115,9 @@ def test_slow_step_in_moving_mean_is_no_warm_up() -> None:
 
 
 @pytest.mark.parametrize(("moving_mean", "found"), [(5, True), (300, False)])
-def test_moving_mean_over_many_steps_shows_no_trend(moving_mean: int, found: bool) -> None:
+def test_moving_mean_over_many_steps_shows_no_trend(
+    moving_mean: int, found: bool
+) -> None:
     noise = windows(1, 34, 0.0, 0.003)[0]
     slow_first = noise * np.where(np.arange(34) < 11, 1.03, 1)
     rising = noise * np.linspace(1, 1.03, 34)

@@ -1,4 +1,5 @@
-"""Which configurations missed their turn: those with a rhythm, while others had theirs."""
+"""Which configurations missed their turn: those with a rhythm, while others had
+theirs."""
 
 from __future__ import annotations
 
@@ -43,8 +44,12 @@ def test_gap_is_the_longest_but_one(days: list[float], gap: float | None) -> Non
 
 def test_configuration_is_silent_when_others_ran() -> None:
     assert find_silent(4.1, a=nights(0, 1, 2, 3), b=nights(0, 1, 2, 3, 4)) == {"a"}
-    assert find_silent(4.1, a=nights(0, 1, 2), b=nights(1, 2, 3, 4), c=nights(2, 3, 4)) == {"a"}
-    assert find_silent(4.1, a=nights(0, 1, 2, 3), b=nights(0, 1, 2, 3), c=nights(2, 3, 4)) == {"a", "b"}
+    assert find_silent(
+        4.1, a=nights(0, 1, 2), b=nights(1, 2, 3, 4), c=nights(2, 3, 4)
+    ) == {"a"}
+    assert find_silent(
+        4.1, a=nights(0, 1, 2, 3), b=nights(0, 1, 2, 3), c=nights(2, 3, 4)
+    ) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +83,9 @@ def test_configuration_is_silent_when_others_ran() -> None:
         "none",
     ],
 )
-def test_honest_night_has_no_silence(now: float, starts: dict[str, list[datetime]]) -> None:
+def test_honest_night_has_no_silence(
+    now: float, starts: dict[str, list[datetime]]
+) -> None:
     assert find_silent(now, **starts) == set()
 
 

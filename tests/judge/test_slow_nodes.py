@@ -1,4 +1,5 @@
-"""Which node is slow over many nights: a planted one is found, and chance, regressions and unknown nodes name none."""
+"""Which node is slow over many nights: a planted one is found, and chance, regressions
+and unknown nodes name none."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ def make(
 ) -> list[NodeRun]:
     """Make runs on random nodes.
 
-    `slow` nodes are slower by a fraction, all runs by `shared` from the day `since` on; `together` are nodes that are
-    always in the same job.
+    `slow` nodes are slower by a fraction, all runs by `shared` from the day `since` on;
+    `together` are nodes that are always in the same job.
     """
     random = np.random.default_rng(seed)
     runs = []
@@ -45,8 +46,23 @@ def make(
             slowdown = max(math.log1p(slow.get(node, 0.0)) for node in nodes)
             if night >= since:
                 slowdown += math.log1p(shared)
-            value, names = slowdown + CV * random.standard_normal(), frozenset(f"n{node}" for node in nodes)
-            runs.append(NodeRun(f"{night}.{job}", f"c{job}", START + timedelta(night), value, 0.0, 20, CV, 20.0, names))
+            value, names = (
+                slowdown + CV * random.standard_normal(),
+                frozenset(f"n{node}" for node in nodes),
+            )
+            runs.append(
+                NodeRun(
+                    f"{night}.{job}",
+                    f"c{job}",
+                    START + timedelta(night),
+                    value,
+                    0.0,
+                    20,
+                    CV,
+                    20.0,
+                    names,
+                )
+            )
     return runs
 
 
@@ -92,7 +108,10 @@ def test_nodes_always_together_are_one_suspect() -> None:
 
 def test_nodes_of_every_run_are_never_named() -> None:
     """Nothing was fast without them: it may be the configuration."""
-    runs = [replace(run, nodes=frozenset({"n1", "n2"})) for run in make({5: 0.05}, nights=40)]
+    runs = [
+        replace(run, nodes=frozenset({"n1", "n2"}))
+        for run in make({5: 0.05}, nights=40)
+    ]
     evidence = find_slow_node(runs)
     assert evidence.evident
     assert [suspect.nodes for suspect in evidence.suspects] == [("n1", "n2")]
@@ -104,28 +123,39 @@ def test_nodes_of_every_run_are_never_named() -> None:
 @pytest.mark.parametrize(("jobs", "shared"), [(1, 0.02), (2, 0.2), (4, 0.05)])
 def test_regression_of_all_jobs_names_no_node(jobs: int, shared: float) -> None:
     for seed in range(4):
-        assert not find_slow_node(make({}, jobs=jobs, shared=shared, since=22, seed=seed)).named
+        assert not find_slow_node(
+            make({}, jobs=jobs, shared=shared, since=22, seed=seed)
+        ).named
 
 
 def test_regression_on_dedicated_nodes_names_no_node() -> None:
     """Nodes that always run the same configuration cannot be distinguished from it."""
     runs = []
     for run in make({}, jobs=4):
-        slowdown = 0.06 if run.configuration == "c2" and run.night >= START + timedelta(25) else 0.0
+        slowdown = (
+            0.06
+            if run.configuration == "c2" and run.night >= START + timedelta(25)
+            else 0.0
+        )
         own_nodes = frozenset(f"{run.configuration}-{number}" for number in range(4))
         runs.append(replace(run, nodes=own_nodes, logarithm=run.logarithm + slowdown))
     assert not find_slow_node(runs).named
 
 
 def test_regression_known_to_some_configurations_names_no_node() -> None:
-    """One configuration is above its old level, the others have a new level: whichever nodes it had most."""
+    """One configuration is above its old level, the others have a new level: whichever
+    nodes it had most."""
     for seed in range(4):
         late = []
         for run in make({}, jobs=4, shared=0.05, seed=seed):
             if run.configuration == "c1":
                 late.append(run)
             elif run.night >= START + timedelta(20):
-                late.append(replace(run, level=math.log1p(0.05), segment=1) if run.logarithm > 0 else run)
+                late.append(
+                    replace(run, level=math.log1p(0.05), segment=1)
+                    if run.logarithm > 0
+                    else run
+                )
         assert not find_slow_node(late).named
 
 
@@ -134,7 +164,11 @@ def test_days_on_which_all_jobs_are_slow_name_no_node() -> None:
     runs = []
     for run in make({}, jobs=4):
         slow = (run.night - START).days % 3 == 0
-        nodes = run.nodes if slow else frozenset("spare" if node == "n5" else node for node in run.nodes)
+        nodes = (
+            run.nodes
+            if slow
+            else frozenset("spare" if node == "n5" else node for node in run.nodes)
+        )
         runs.append(replace(run, nodes=nodes, logarithm=run.logarithm + 0.05 * slow))
     assert not find_slow_node(runs).evident
 
@@ -142,7 +176,10 @@ def test_days_on_which_all_jobs_are_slow_name_no_node() -> None:
 @pytest.mark.slow
 def test_slowness_of_a_node_excludes_that_of_all_jobs() -> None:
     evidence = [
-        find_slow_node(make({5: 0.04}, nights=60, jobs=4, shared=0.05, since=0, seed=seed)) for seed in (1, 2, 3)
+        find_slow_node(
+            make({5: 0.04}, nights=60, jobs=4, shared=0.05, since=0, seed=seed)
+        )
+        for seed in (1, 2, 3)
     ]
     slowness = [suspect.slowness for each in evidence for suspect in each.named]
     assert slowness == pytest.approx([0.04] * 3, abs=0.0015)
@@ -156,16 +193,23 @@ def test_single_bad_day_names_no_node() -> None:
 
 
 def make_elsewhere(slow: Mapping[int, str], after: str = "good") -> list[NodeRun]:
-    """Return runs of a configuration on nodes `a`, and on nodes `b` and 10 % slower on the nights `slow`, given with
-    their containers; that of the nights after the last of them is `after`."""
+    """Return runs of a configuration on nodes `a`, and on nodes `b` and 10 % slower on
+    the nights `slow`, given with their containers; that of the nights after the last of
+    them is `after`."""
     runs = []
     for night in range(30):
         container = slow.get(night, after if night > max(slow) else "good")
         nodes = frozenset({"b1", "b2"} if night in slow else {"a1", "a2"})
         rest = 0.1 * (night in slow) + 0.001 * (night % 3)
-        software: Software = frozenset({("container", container), ("commit", f"{night:x}")})
+        software: Software = frozenset(
+            {("container", container), ("commit", f"{night:x}")}
+        )
         when = START + timedelta(night)
-        runs.append(NodeRun(f"{night}", "c", when, rest, 0.0, 20, CV, 20.0, nodes, software=software))
+        runs.append(
+            NodeRun(
+                f"{night}", "c", when, rest, 0.0, 20, CV, 20.0, nodes, software=software
+            )
+        )
     return runs
 
 
@@ -174,22 +218,31 @@ def find_doubts(runs: Sequence[NodeRun]) -> list[NodeDoubt | None]:
     evidence = find_slow_node(runs)
     assert evidence.evident
     assert bool(evidence.named) == (evidence.suspects[0].doubt is None)
-    return [suspect.doubt for suspect in evidence.suspects if suspect.nodes == ("b1", "b2")]
+    return [
+        suspect.doubt for suspect in evidence.suspects if suspect.nodes == ("b1", "b2")
+    ]
 
 
 def test_configuration_slow_ever_since_names_no_node() -> None:
     """It moved to other nodes on the day it became slow, so it may have regressed."""
-    assert find_doubts(make_elsewhere(dict.fromkeys(range(20, 30), "good"))) == [NodeDoubt.NOTHING_FAST_SINCE]
+    assert find_doubts(make_elsewhere(dict.fromkeys(range(20, 30), "good"))) == [
+        NodeDoubt.NOTHING_FAST_SINCE
+    ]
 
 
 def test_neighbouring_slow_days_name_no_node() -> None:
-    """Two bad nights are one cause; they are two where the configuration was fast elsewhere between them."""
-    assert find_doubts(make_elsewhere({15: "good", 16: "good"})) == [NodeDoubt.NEIGHBOURS]
+    """Two bad nights are one cause; they are two where the configuration was fast
+    elsewhere between them."""
+    assert find_doubts(make_elsewhere({15: "good", 16: "good"})) == [
+        NodeDoubt.NEIGHBOURS
+    ]
     assert find_doubts(make_elsewhere({15: "good", 17: "good"})) == [None]
 
 
 @pytest.mark.parametrize(("third", "doubt"), [(17, None), (16, NodeDoubt.NEIGHBOURS)])
-def test_neighbouring_slow_day_is_weaker_evidence(third: int, doubt: NodeDoubt | None) -> None:
+def test_neighbouring_slow_day_is_weaker_evidence(
+    third: int, doubt: NodeDoubt | None
+) -> None:
     runs = make_elsewhere(dict.fromkeys((10, 15, third), "good"))
     assert find_doubts([replace(run, sigma=6.7 * CV) for run in runs]) == [doubt]
 
@@ -198,16 +251,25 @@ def test_fast_run_on_a_slow_day_confirms_the_nodes() -> None:
     runs = make_elsewhere({15: "good", 16: "good"})
     fast = replace(runs[16], id="fast", logarithm=0.0, nodes=frozenset({"a1", "a2"}))
     assert find_doubts([*runs, fast]) == [None]
-    other = replace(fast, configuration="other")  # which says nothing of the software of the slow one
+    other = replace(
+        fast, configuration="other"
+    )  # which says nothing of the software of the slow one
     assert find_doubts([*runs, other]) == [NodeDoubt.NEIGHBOURS]
     assert find_doubts([*runs, replace(fast, logarithm=0.1)]) == [NodeDoubt.NEIGHBOURS]
-    assert find_doubts([*runs, replace(fast, nodes=frozenset())]) == [NodeDoubt.NEIGHBOURS]
+    assert find_doubts([*runs, replace(fast, nodes=frozenset())]) == [
+        NodeDoubt.NEIGHBOURS
+    ]
 
 
 def test_software_of_slow_runs_alone_names_no_node() -> None:
-    """Commits differ every night: only what all slow runs share may be what makes them slow."""
-    assert find_doubts(make_elsewhere({12: "bad", 15: "bad", 17: "bad"})) == [NodeDoubt.ONE_SOFTWARE]
-    assert find_doubts(make_elsewhere({12: "bad", 15: "bad", 17: "bad"}, after="bad")) == [None]
+    """Commits differ every night: only what all slow runs share may be what makes them
+    slow."""
+    assert find_doubts(make_elsewhere({12: "bad", 15: "bad", 17: "bad"})) == [
+        NodeDoubt.ONE_SOFTWARE
+    ]
+    assert find_doubts(
+        make_elsewhere({12: "bad", 15: "bad", 17: "bad"}, after="bad")
+    ) == [None]
     assert find_doubts(make_elsewhere({12: "good", 15: "bad", 17: "bad"})) == [None]
 
 
@@ -219,12 +281,14 @@ def test_runs_on_unknown_nodes_are_no_evidence() -> None:
     assert not find_slow_node([]).evident
 
 
-# --- levels ---------------------------------------------------------------------------------------------------
+# --- levels ---------------------------------------------------------------------------
 
 
 def place_runs(values: Sequence[float], nodes: str = "n1 n2") -> list[PlacedRun]:
     return [
-        PlacedRun(f"r{night}", START + timedelta(night), value, frozenset(nodes.split()))
+        PlacedRun(
+            f"r{night}", START + timedelta(night), value, frozenset(nodes.split())
+        )
         for night, value in enumerate(values)
     ]
 
@@ -235,7 +299,9 @@ def noisy(count: int, seed: int = 3) -> list[float]:
 
 def test_run_is_compared_with_days_since_last_change() -> None:
     values = noisy(40)
-    runs, few = compare_with_levels({"a": place_runs([*values[:25], *(value + 0.1 for value in values[25:])])})
+    runs, few = compare_with_levels(
+        {"a": place_runs([*values[:25], *(value + 0.1 for value in values[25:])])}
+    )
     assert not few
     assert [run.level for run in runs[:25]] == pytest.approx([2.0] * 25, abs=2 * CV)
     assert [run.level for run in runs[25:]] == pytest.approx([2.1] * 15, abs=2 * CV)
@@ -245,7 +311,9 @@ def test_run_is_compared_with_days_since_last_change() -> None:
 def test_noise_is_estimated_from_days_before_the_run() -> None:
     """What is slow from a night on makes no noise of the nights before."""
     values = noisy(30)
-    wild = [value + 0.2 * (night % 2) * (night >= 20) for night, value in enumerate(values)]
+    wild = [
+        value + 0.2 * (night % 2) * (night >= 20) for night, value in enumerate(values)
+    ]
     quiet, _ = compare_with_levels({"a": place_runs(values)})
     loud, _ = compare_with_levels({"a": place_runs(wild)})
     assert [run.sigma for run in loud[:21]] == [run.sigma for run in quiet[:21]]
@@ -253,7 +321,9 @@ def test_noise_is_estimated_from_days_before_the_run() -> None:
 
 
 def test_configuration_of_fewer_than_8_days_is_left_out() -> None:
-    runs, few = compare_with_levels({"a": place_runs(noisy(20)), "b": place_runs(noisy(7)), "c": ()})
+    runs, few = compare_with_levels(
+        {"a": place_runs(noisy(20)), "b": place_runs(noisy(7)), "c": ()}
+    )
     assert few == ("b",)
     assert {run.configuration for run in runs} == {"a"}
 
@@ -261,7 +331,9 @@ def test_configuration_of_fewer_than_8_days_is_left_out() -> None:
 @pytest.mark.parametrize(("since", "days"), [(None, 60), (START + timedelta(75), 5)])
 def test_runs_of_the_last_60_days_are_compared(since: date | None, days: int) -> None:
     runs, _ = compare_with_levels({"a": place_runs(noisy(80))}, since)
-    assert sorted(run.night for run in runs) == [START + timedelta(80 - days + day) for day in range(days)]
+    assert sorted(run.night for run in runs) == [
+        START + timedelta(80 - days + day) for day in range(days)
+    ]
     assert {run.nights for run in runs} == {80}  # all days count for the level
 
 
@@ -272,13 +344,20 @@ def test_runs_of_one_day_on_same_nodes_are_averaged() -> None:
     placed, _ = compare_with_levels({"a": [*runs, same_nodes, other_nodes]})
     logarithms = [run.logarithm for run in placed if run.night == runs[4].night]
     assert len(placed) == 11
-    assert sorted(logarithms) == pytest.approx([runs[4].logarithm + 0.005, runs[4].logarithm + 0.01])
+    assert sorted(logarithms) == pytest.approx(
+        [runs[4].logarithm + 0.005, runs[4].logarithm + 0.01]
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_drift_names_no_node(seed: int) -> None:
     runs = [
-        PlacedRun(run.id, run.night, 2.0 + run.logarithm + 0.0015 * max((run.night - START).days - 20, 0), run.nodes)
+        PlacedRun(
+            run.id,
+            run.night,
+            2.0 + run.logarithm + 0.0015 * max((run.night - START).days - 20, 0),
+            run.nodes,
+        )
         for run in make({}, nights=60, jobs=1, seed=seed)
     ]
     assert not find_slow_node(compare_with_levels({"a": runs})[0]).named

@@ -1,5 +1,5 @@
-"""The short form of benchmarks/statistics/year.py: it counts what is found and what is not, and its promises can be
-broken."""
+"""The short form of benchmarks/statistics/year.py: it counts what is found and what is
+not, and its promises can be broken."""
 
 from __future__ import annotations
 

@@ -11,4 +11,6 @@ from pytest_llmbench.history.store import StoreLocation
 @pytest.fixture(scope="session")
 def history(tmp_path_factory: pytest.TempPathFactory) -> StoreLocation:
     """Thirty nights of two configurations, of which n07 makes both 10 % slower."""
-    return StoreLocation("h.db", store(tmp_path_factory.mktemp("nights") / "h.db", make_nights({7: 0.1})))
+    return StoreLocation(
+        "h.db", store(tmp_path_factory.mktemp("nights") / "h.db", make_nights({7: 0.1}))
+    )

@@ -16,20 +16,51 @@ SESSION = "20261121-0545-3f9a"
     ("command", "words"),
     [
         (["--llmb-submit-only"], []),
-        (["-k", "grok1 and fp8", "--llmb-submit-only", "--llmb-gpu=h100"], ["-k", "grok1 and fp8", "--llmb-gpu=h100"]),
         (
-            ["--llmb-tolerance=1%", "--llmb-certify", "--llmb-submit-only", "--llmb-inconclusive", "fail", "-q"],
+            ["-k", "grok1 and fp8", "--llmb-submit-only", "--llmb-gpu=h100"],
+            ["-k", "grok1 and fp8", "--llmb-gpu=h100"],
+        ),
+        (
+            [
+                "--llmb-tolerance=1%",
+                "--llmb-certify",
+                "--llmb-submit-only",
+                "--llmb-inconclusive",
+                "fail",
+                "-q",
+            ],
             ["--llmb-tolerance=1%", "--llmb-certify", "--llmb-inconclusive", "fail"],
         ),
-        (["--llmb-acknowledged", "/ci/known.yaml", "--llmb-submit-only"], ["--llmb-acknowledged=/ci/known.yaml"]),
-        (["-o", "llmb_assumed_cv=5%", "-o", "llmb_history=x.db"], ["-o", "llmb_assumed_cv=5%"]),
+        (
+            ["--llmb-acknowledged", "/ci/known.yaml", "--llmb-submit-only"],
+            ["--llmb-acknowledged=/ci/known.yaml"],
+        ),
+        (
+            ["-o", "llmb_assumed_cv=5%", "-o", "llmb_history=x.db"],
+            ["-o", "llmb_assumed_cv=5%"],
+        ),
         (["-ollmb_tolerance=1%", "-olog_level=INFO"], ["-ollmb_tolerance=1%"]),
-        (["--llmb-json=out.json", "--llmb-logs=logs", "--llmb-max-jobs=8", "--llmb-submit-only"], []),
-        (["-kgrok1", "-m", "llmb(gpus=128)", "--llmb-resume"], ["-kgrok1", "-m", "llmb(gpus=128)"]),
+        (
+            [
+                "--llmb-json=out.json",
+                "--llmb-logs=logs",
+                "--llmb-max-jobs=8",
+                "--llmb-submit-only",
+            ],
+            [],
+        ),
+        (
+            ["-kgrok1", "-m", "llmb(gpus=128)", "--llmb-resume"],
+            ["-kgrok1", "-m", "llmb(gpus=128)"],
+        ),
     ],
 )
-def test_collect_command_works_from_any_folder(command: list[str], words: list[str]) -> None:
-    told = format_collect(SESSION, Path("/lustre/the journal"), [Path("/lustre/" + 40 * "b")], command)
+def test_collect_command_works_from_any_folder(
+    command: list[str], words: list[str]
+) -> None:
+    told = format_collect(
+        SESSION, Path("/lustre/the journal"), [Path("/lustre/" + 40 * "b")], command
+    )
     assert shlex.split(told.replace("\\\n", "")) == [
         "pytest",
         *words,
@@ -44,10 +75,16 @@ def test_collect_command_works_from_any_folder(command: list[str], words: list[s
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        (["--llmb-collect", "-k", "fake", "--junitxml=a b.xml"], ["-k", "fake", "--junitxml=a b.xml"]),
+        (
+            ["--llmb-collect", "-k", "fake", "--junitxml=a b.xml"],
+            ["-k", "fake", "--junitxml=a b.xml"],
+        ),
         (["--llmb-collect", f"--llmb-session={SESSION}", "-q"], ["-q"]),
         (["--llmb-collect", "--llmb-session", SESSION, "-q"], ["-q"]),
-        (["--llmb-collect", "--llmb-history=postgresql://me:pw@db/x"], ["--llmb-history=postgresql://me:***@db/x"]),
+        (
+            ["--llmb-collect", "--llmb-history=postgresql://me:pw@db/x"],
+            ["--llmb-history=postgresql://me:***@db/x"],
+        ),
     ],
 )
 def test_resume_command_keeps_the_options(command: list[str], words: list[str]) -> None:

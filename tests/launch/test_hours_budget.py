@@ -1,4 +1,5 @@
-"""What a job used, and what a session may still start: nothing is made up, and nothing is counted twice."""
+"""What a job used, and what a session may still start: nothing is made up, and nothing
+is counted twice."""
 
 from __future__ import annotations
 
@@ -11,13 +12,33 @@ import pytest
 from support.builders import KEY, NOW
 from support.job_specs import job_spec
 
-from pytest_llmbench.core.job_records import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
-from pytest_llmbench.launch.hours_budget import HoursBudget, describe_used, measure_cost, measure_held
+from pytest_llmbench.core.job_records import (
+    EndedBy,
+    Job,
+    JobSpec,
+    JobStatus,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
+from pytest_llmbench.launch.hours_budget import (
+    HoursBudget,
+    describe_used,
+    measure_cost,
+    measure_held,
+)
 from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.jobs.journal import Journal
 
 SPEC = job_spec(
-    Path("/recipe"), case_id=KEY.id, key=KEY, via="sbatch", nodes=2, gpus=16, gpu_hours=10.0, gpus_per_node=8
+    Path("/recipe"),
+    case_id=KEY.id,
+    key=KEY,
+    via="sbatch",
+    nodes=2,
+    gpus=16,
+    gpu_hours=10.0,
+    gpus_per_node=8,
 )
 HOUR = 3600.0
 
@@ -35,12 +56,31 @@ def reserve(budget: HoursBudget, *repeats: int, spec: JobSpec | None = None) -> 
 
 
 def job(
-    number: int = 1, spec: JobSpec = SPEC, attempt: int = 1, repeat: int = 1, refused: str = "", **status: Any
+    number: int = 1,
+    spec: JobSpec = SPEC,
+    attempt: int = 1,
+    repeat: int = 1,
+    refused: str = "",
+    **status: Any,
 ) -> Job:
     submission = SubmissionState(refused or "submitted")
-    known = JobStatus(**{"phase": Phase.ENDED, "state": "COMPLETED", **status}) if status else None
+    known = (
+        JobStatus(**{"phase": Phase.ENDED, "state": "COMPLETED", **status})
+        if status
+        else None
+    )
     token, job_id = f"token{number}", "" if refused else str(number)
-    return Job(number, token, spec, Path("/jobs"), attempt, repeat, job_id, status=known, submission=submission)
+    return Job(
+        number,
+        token,
+        spec,
+        Path("/jobs"),
+        attempt,
+        repeat,
+        job_id,
+        status=known,
+        submission=submission,
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,23 +89,63 @@ def job(
         ({"elapsed_seconds": 0.0, "state": "CANCELLED"}, 0.0, 0.0, True),
         ({"started": NOW, "ended": NOW + timedelta(hours=2)}, 32.0, 0.0, True),
         ({"started": NOW}, 0.0, 0.0, False),
-        ({"elapsed_seconds": HOUR, "earlier_seconds": (HOUR, HOUR / 4), "restarts": 2}, 36.0, 20.0, True),
+        (
+            {
+                "elapsed_seconds": HOUR,
+                "earlier_seconds": (HOUR, HOUR / 4),
+                "restarts": 2,
+            },
+            36.0,
+            20.0,
+            True,
+        ),
         ({"elapsed_seconds": HOUR, "restarts": 1}, 16.0, 0.0, False),
-        ({"phase": Phase.UNKNOWN, "state": "", "elapsed_seconds": HOUR}, 0.0, 0.0, False),
-        ({"state": "RUNNING", "ended_by": EndedBy.PYTEST, "elapsed_seconds": HOUR}, 16.0, 0.0, False),
-        ({"state": "CANCELLED", "ended_by": EndedBy.PYTEST, "elapsed_seconds": HOUR}, 16.0, 0.0, True),
+        (
+            {"phase": Phase.UNKNOWN, "state": "", "elapsed_seconds": HOUR},
+            0.0,
+            0.0,
+            False,
+        ),
+        (
+            {"state": "RUNNING", "ended_by": EndedBy.PYTEST, "elapsed_seconds": HOUR},
+            16.0,
+            0.0,
+            False,
+        ),
+        (
+            {"state": "CANCELLED", "ended_by": EndedBy.PYTEST, "elapsed_seconds": HOUR},
+            16.0,
+            0.0,
+            True,
+        ),
     ],
     ids=[
-        *("never-started", "by-its-times", "no-end", "requeued-twice", "requeued-without-accounting"),
+        *(
+            "never-started",
+            "by-its-times",
+            "no-end",
+            "requeued-twice",
+            "requeued-without-accounting",
+        ),
         *("purged", "could-not-be-cancelled", "cancelled-by-us"),
     ],
 )
-def test_cost_is_measured_from_the_status(status: dict[str, Any], used: float, requeued: float, exact: bool) -> None:
+def test_cost_is_measured_from_the_status(
+    status: dict[str, Any], used: float, requeued: float, exact: bool
+) -> None:
     cost = measure_cost(job(**status))
-    assert (cost.estimated, cost.used, cost.requeued, cost.exact) == (10.0, used, requeued, exact)
+    assert (cost.estimated, cost.used, cost.requeued, cost.exact) == (
+        10.0,
+        used,
+        requeued,
+        exact,
+    )
 
 
-@pytest.mark.parametrize(("refused", "exact"), [("not-submitted", True), ("unaffordable", True), ("uncertain", False)])
+@pytest.mark.parametrize(
+    ("refused", "exact"),
+    [("not-submitted", True), ("unaffordable", True), ("uncertain", False)],
+)
 def test_unsubmitted_job_used_nothing(refused: str, exact: bool) -> None:
     cost = measure_cost(job(refused=refused))
     assert (cost.used, cost.exact) == (0.0, exact)
@@ -80,17 +160,23 @@ def test_unsubmitted_job_used_nothing(refused: str, exact: bool) -> None:
     ids=["a-whole-node", "this-machine-or-a-journal-of-an-earlier-version"],
 )
 def test_job_is_charged_for_whole_nodes(fields: dict[str, Any], hours: float) -> None:
-    assert measure_cost(job(spec=replace(SPEC, **fields), elapsed_seconds=HOUR)).used == hours
+    assert (
+        measure_cost(job(spec=replace(SPEC, **fields), elapsed_seconds=HOUR)).used
+        == hours
+    )
 
 
 def test_used_hours_of_a_session_are_described() -> None:
     ended = job(elapsed_seconds=HOUR)
     assert describe_used([ended, job(refused="not-submitted")]) == "16.0 GPU-hours used"
-    assert describe_used([ended, job(phase=Phase.RUNNING, state="RUNNING")]) == "at least 16.0 GPU-hours used"
+    assert (
+        describe_used([ended, job(phase=Phase.RUNNING, state="RUNNING")])
+        == "at least 16.0 GPU-hours used"
+    )
     assert describe_used([]) == "0.0 GPU-hours used"
 
 
-# --- the budget -------------------------------------------------------------------------------------------
+# --- the budget -----------------------------------------------------------------------
 
 OTHER = replace(SPEC, case_id="other")
 
@@ -119,9 +205,14 @@ def test_planned_job_is_refused_once_the_hours_are_used() -> None:
     budget = plan(20.0, SPEC, OTHER, third)
     assert budget.admit(job()) == ""
     assert budget.admit(job(2, OTHER)) == "", "20 are reserved, 20 are allowed"
-    assert budget.admit(job(3, third)).endswith("and of the 20 allowed 0.0 are used and 20.0 reserved")
+    assert budget.admit(job(3, third)).endswith(
+        "and of the 20 allowed 0.0 are used and 20.0 reserved"
+    )
     budget.settle(job(elapsed_seconds=HOUR))
-    assert budget.admit(job(2, OTHER)) == "it takes 10.0 GPU-hours, and of the 20 allowed 16.0 are used"
+    assert (
+        budget.admit(job(2, OTHER))
+        == "it takes 10.0 GPU-hours, and of the 20 allowed 16.0 are used"
+    )
 
 
 def test_resumed_session_counts_its_earlier_jobs_once() -> None:
@@ -146,7 +237,7 @@ def test_unaffordable_job_reserves_nothing() -> None:
     assert reserve(budget, 2)
 
 
-# --- in an allocation -------------------------------------------------------------------------------------
+# --- in an allocation -----------------------------------------------------------------
 
 HELD = replace(SPEC, purpose=Purpose.ALLOCATION, gpu_hours=100.0)
 RUN = replace(SPEC, via="allocation", allocation=1)
@@ -157,9 +248,14 @@ def test_allocation_uses_the_time_since_its_start(tmp_path: Path) -> None:
     journal = Journal(tmp_path / ".llmbench", tmp_path / "index")
     journal.begin("llmbench", NOW, {})
     for number, spec in enumerate([HELD, RUN, SPEC], 1):
-        journal.record_submission(journal.intend(spec, NOW).number, f"471{number}", None, NOW)
+        journal.record_submission(
+            journal.intend(spec, NOW).number, f"471{number}", None, NOW
+        )
     held, *_ = journal.list_jobs()
-    journal.record_status(held.number, JobStatus(Phase.WAITING, "PENDING", started=NOW - timedelta(hours=9)))
+    journal.record_status(
+        held.number,
+        JobStatus(Phase.WAITING, "PENDING", started=NOW - timedelta(hours=9)),
+    )
     assert measure_held(journal, NOW) == {}
     journal.record_status(held.number, JobStatus(Phase.RUNNING, "RUNNING", started=NOW))
     assert measure_held(journal, NOW + timedelta(minutes=30)) == {held.identity: 8.0}
@@ -189,7 +285,9 @@ class SharedHours:
         """Let a run end, and a minute pass before the next one."""
         self.now += timedelta(minutes=minutes)
         assert self.budget.admit(job(2, RUN, repeat=repeat)) == ""
-        self.budget.settle(job(2, RUN, repeat=repeat, state=state, elapsed_seconds=60.0 * minutes))
+        self.budget.settle(
+            job(2, RUN, repeat=repeat, state=state, elapsed_seconds=60.0 * minutes)
+        )
         self.now += timedelta(minutes=1)
 
     def reserve(self, repeat: int, spec: JobSpec = RUN) -> str:
@@ -205,7 +303,10 @@ def test_allocation_counts_its_used_hours_before_each_run() -> None:
     assert shared.budget.used == 40.0
     assert shared.reserve(3) == ""
     shared.run(3, 14)
-    assert shared.reserve(4) == "1 run takes 20.0 GPU-hours, and of the 61 allowed 44.0 are used"
+    assert (
+        shared.reserve(4)
+        == "1 run takes 20.0 GPU-hours, and of the 61 allowed 44.0 are used"
+    )
     assert shared.reserve(1, OTHER) == ""  # what is shorter still fits
 
 
@@ -217,11 +318,17 @@ def test_allocation_counts_its_used_hours_before_each_run() -> None:
         (75, "CANCELLED", "10.0", "20.0"),
     ],
 )
-def test_next_run_is_as_long_as_the_longest(minutes: int, state: str, estimate: str, used: str) -> None:
-    """At least as long as is estimated; one that stood still, or failed late, says nothing of the next one."""
+def test_next_run_is_as_long_as_the_longest(
+    minutes: int, state: str, estimate: str, used: str
+) -> None:
+    """At least as long as is estimated; one that stood still, or failed late, says
+    nothing of the next one."""
     shared = SharedHours(13.0)
     shared.run(1, minutes, state)
-    assert shared.reserve(2) == f"1 run takes {estimate} GPU-hours, and of the 13 allowed {used} are used"
+    assert (
+        shared.reserve(2)
+        == f"1 run takes {estimate} GPU-hours, and of the 13 allowed {used} are used"
+    )
 
 
 def test_ended_allocation_replaces_its_running_cost() -> None:
@@ -229,7 +336,12 @@ def test_ended_allocation_replaces_its_running_cost() -> None:
     shared = SharedHours(100.0)
     shared.run(1, 60)
     shared.ended = True
-    shared.budget.settle(replace(shared.held, status=JobStatus(Phase.ENDED, "CANCELLED", elapsed_seconds=2 * HOUR)))
+    shared.budget.settle(
+        replace(
+            shared.held,
+            status=JobStatus(Phase.ENDED, "CANCELLED", elapsed_seconds=2 * HOUR),
+        )
+    )
     shared.budget.settle(job(2, RUN, repeat=2, state="CANCELLED", elapsed_seconds=None))
     assert shared.budget.used == 32.0
 
@@ -238,7 +350,10 @@ def test_new_allocation_reserves_its_next_run() -> None:
     shared = SharedHours(25.0)
     shared.run(1, 60)
     following = [NextJob(HELD, 1, 2), NextJob(RUN, 1, 2)]
-    assert shared.budget.reserve(following) == "1 run takes 16.0 GPU-hours, and of the 25 allowed 16.0 are used"
+    assert (
+        shared.budget.reserve(following)
+        == "1 run takes 16.0 GPU-hours, and of the 25 allowed 16.0 are used"
+    )
 
 
 def test_resumed_session_counts_its_running_allocation() -> None:

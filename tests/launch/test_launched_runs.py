@@ -32,13 +32,22 @@ from pytest_llmbench.session.settings import Settings
 
 def make_runs(settings: Settings | None = None, **fields: Any) -> LaunchedRuns:
     settings = settings or Settings()
-    return LaunchedRuns(settings, load(settings), "session", lambda _key: Look(), lambda: START, **fields)
+    return LaunchedRuns(
+        settings,
+        load(settings),
+        "session",
+        lambda _key: Look(),
+        lambda: START,
+        **fields,
+    )
 
 
 def launched(folder: Path, **spec: Any) -> Job:
     """Return a running job whose log is in `folder`, with these fields of its spec."""
     (folder / OUTPUT).touch()  # when it was submitted
-    return job(folder, log_folder=folder, status=running(), spec=job_spec(folder, **spec))
+    return job(
+        folder, log_folder=folder, status=running(), spec=job_spec(folder, **spec)
+    )
 
 
 XID = "n7 kernel: NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus. hf_secretvalue"
@@ -46,17 +55,29 @@ XID = "n7 kernel: NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the 
 
 def test_node_evidence_is_quoted_without_secrets(tmp_path: Path) -> None:
     runs = make_runs()
-    secret = job_spec(tmp_path, environment=(("HF_TOKEN", "hf_secretvalue"),), secrets=("HF_TOKEN",))
+    secret = job_spec(
+        tmp_path, environment=(("HF_TOKEN", "hf_secretvalue"),), secrets=("HF_TOKEN",)
+    )
     ended = job(tmp_path, spec=secret, status=running("n6", "n7"))
     log = tmp_path / "log-x_1_0.out"
     log.write_text(f"step 1\n{XID}\n")
     found = run(parse(log.read_text()))
-    found = replace(found, attempts=tuple(replace(one, files=replace(one.files, log=log)) for one in found.attempts))
+    found = replace(
+        found,
+        attempts=tuple(
+            replace(one, files=replace(one.files, log=log)) for one in found.attempts
+        ),
+    )
     assert runs.name_failed_nodes(ended, found) == ("n7",)
     assert runs.name_failed_nodes(replace(ended, status=running("n1")), found) == ()
     assert runs.name_failed_nodes(ended, run()) == ()
-    assert runs.find_driver_errors(ended, found) == f"log-x_1_0.out:2: {XID.replace('hf_secretvalue', '***')}"
-    (tmp_path / f"llmbench-node-check-{ended.job_id}.out").write_text("first\nhf_secretvalue\n\nFAIL\n")
+    assert (
+        runs.find_driver_errors(ended, found)
+        == f"log-x_1_0.out:2: {XID.replace('hf_secretvalue', '***')}"
+    )
+    (tmp_path / f"llmbench-node-check-{ended.job_id}.out").write_text(
+        "first\nhf_secretvalue\n\nFAIL\n"
+    )
     assert runs.read_check(ended) == "first | *** | FAIL"
     assert runs.read_check(replace(ended, job_id="1")) == ""
 
@@ -67,9 +88,13 @@ LINE = (
 )
 
 
-WAITED = "[rank3]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\n"
+WAITED = (
+    "[rank3]:[E] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\n"
+)
 RAISED = "Traceback (most recent call last):\n  File\nValueError: x\n"
-ECC = RAISED.replace("ValueError: x", "RuntimeError: CUDA error: uncorrectable ECC error encountered")
+ECC = RAISED.replace(
+    "ValueError: x", "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+)
 
 
 def judged(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
@@ -81,25 +106,41 @@ def judged(tmp_path: Path, ending: Ending | None) -> tuple[Blame, str]:
 @pytest.mark.parametrize(
     ("text", "blame", "words"),
     [
-        (WAITED, Blame.INFRASTRUCTURE, "NCCL gave up waiting for a collective operation: "),
+        (
+            WAITED,
+            Blame.INFRASTRUCTURE,
+            "NCCL gave up waiting for a collective operation: ",
+        ),
         (
             RAISED + WAITED,
             Blame.RUN,
             "a process died of an exception: ValueError: x (log-x_1_0.out:3); after that NCCL ",
         ),
-        (WAITED + RAISED, Blame.INFRASTRUCTURE, "NCCL gave up waiting for a collective operation: "),
+        (
+            WAITED + RAISED,
+            Blame.INFRASTRUCTURE,
+            "NCCL gave up waiting for a collective operation: ",
+        ),
         (ECC + WAITED, Blame.INFRASTRUCTURE, "a GPU failed under it: "),
-        ("srun: error: n1: task 3: Killed\n" + WAITED, Blame.RUN, "a task of it failed: "),
+        (
+            "srun: error: n1: task 3: Killed\n" + WAITED,
+            Blame.RUN,
+            "a task of it failed: ",
+        ),
     ],
 )
-def test_nccl_timeout_after_an_exception_blames_the_run(tmp_path: Path, text: str, blame: Blame, words: str) -> None:
+def test_nccl_timeout_after_an_exception_blames_the_run(
+    tmp_path: Path, text: str, blame: Blame, words: str
+) -> None:
     found = judged(tmp_path, parse(text).ending)
     assert found[0] is blame
     assert found[1].startswith(words)
 
 
 def test_timeout_followed_by_steps_blames_the_run(tmp_path: Path) -> None:
-    warned = replace(parse(WAITED).ending or Ending(EndingCode.CUT, NO_QUOTE, 0), went_on=True)
+    warned = replace(
+        parse(WAITED).ending or Ending(EndingCode.CUT, NO_QUOTE, 0), went_on=True
+    )
     assert judged(tmp_path, warned)[0] is Blame.RUN
 
 
@@ -107,7 +148,12 @@ def test_log_without_an_ending_blames_nothing(tmp_path: Path) -> None:
     assert judged(tmp_path, None) == (Blame.NONE, "log-x_1_0.out is empty")
 
 
-STALLED = LINE.format(0) + LINE.format(1) + "[rank3]:[E] hf_53cr3t: " + WAITED.partition(" ")[2]
+STALLED = (
+    LINE.format(0)
+    + LINE.format(1)
+    + "[rank3]:[E] hf_53cr3t: "
+    + WAITED.partition(" ")[2]
+)
 
 
 def left_by(tmp_path: Path, text: str, token: str) -> tuple[LaunchedRuns, Job, Run]:
@@ -121,8 +167,11 @@ def left_by(tmp_path: Path, text: str, token: str) -> tuple[LaunchedRuns, Job, R
 
 
 def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
-    """Each is taken away when its run has ended, so that it is none of the next one, which may write the same file."""
-    runs = make_runs(facts={KEY.id: replace(FACTS, log="results/{dtype}/{gpus}/log-x_{job}.out")})
+    """Each is taken away when its run has ended, so that it is none of the next one,
+    which may write the same file."""
+    runs = make_runs(
+        facts={KEY.id: replace(FACTS, log="results/{dtype}/{gpus}/log-x_{job}.out")}
+    )
     shared = tmp_path / "results" / "bf16" / "8"
     shared.mkdir(parents=True)
     log = shared / "log-nemo_fake_8b_8_4711.out"
@@ -132,17 +181,26 @@ def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in (OUTPUT, "slurm-4711.out"):
             (folder / name).touch()
-        made = job(folder, number, job_id=f"4711-{number}", log_folder=folder, status=running())
-        return replace(made, spec=replace(made.spec, allocation=1, log_folders=(shared,)))
+        made = job(
+            folder, number, job_id=f"4711-{number}", log_folder=folder, status=running()
+        )
+        return replace(
+            made, spec=replace(made.spec, allocation=1, log_folders=(shared,))
+        )
 
     for number in (1, 2):
         log.write_text(LINE.format(0) * number)
         run = runs.find_run(run_in_allocation(number))
         assert run is not None
         (attempt,) = run.attempts
-        assert attempt.files.log == tmp_path / "jobs" / str(number) / "results" / "bf16" / "8" / log.name
+        assert (
+            attempt.files.log
+            == tmp_path / "jobs" / str(number) / "results" / "bf16" / "8" / log.name
+        )
         assert not log.exists()
-    log.write_text(LINE.format(0))  # of a run that goes on, while the session is taken up again
+    log.write_text(
+        LINE.format(0)
+    )  # of a run that goes on, while the session is taken up again
     again = runs.find_run(run_in_allocation(1))
     assert again is not None
     assert log.exists()
@@ -150,24 +208,37 @@ def test_each_run_of_an_allocation_has_its_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("token", "quote"),
-    [("***", "(not shown: it may hold a secret) ("), ("hf_53cr3t", "[rank3]:[E] ***: Watchdog caught collective")],
+    [
+        ("***", "(not shown: it may hold a secret) ("),
+        ("hf_53cr3t", "[rank3]:[E] ***: Watchdog caught collective"),
+    ],
     ids=["token unknown", "token known"],
 )
-def test_cause_is_quoted_without_the_token(tmp_path: Path, token: str, quote: str) -> None:
+def test_cause_is_quoted_without_the_token(
+    tmp_path: Path, token: str, quote: str
+) -> None:
     """A session that does not know the token quotes nothing."""
     runs, ended, found = left_by(tmp_path, STALLED, token)
     blame, text = runs.read_ending(ended, found)
     assert blame is Blame.INFRASTRUCTURE
     assert text.startswith(f"NCCL gave up waiting for a collective operation: {quote}")
     assert text.endswith(f"(log-nemo_fake_8b_8_{ended.job_id}.out:3, rank 3)")
-    problems = " ".join(problem.text for problem in measure(found, runs.catalog.baselines[KEY][0], START).problems)
+    problems = " ".join(
+        problem.text
+        for problem in measure(found, runs.catalog.baselines[KEY][0], START).problems
+    )
     assert quote in problems
     assert "53cr3t" not in text + problems
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("token", "shown"), [("***", "(not shown: it may hold a secret)"), ("hf_53cr3t", "use ***")])
-def test_last_line_is_quoted_without_the_token(tmp_path: Path, token: str, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [("***", "(not shown: it may hold a secret)"), ("hf_53cr3t", "use ***")],
+)
+def test_last_line_is_quoted_without_the_token(
+    tmp_path: Path, token: str, shown: str
+) -> None:
     runs, one, found = left_by(tmp_path, "use hf_53cr3t\n", token)
     assert runs.read_ending(one, found) == (
         Blame.NONE,
@@ -197,7 +268,8 @@ configurations:
 
 
 def make_own_runs(folder: Path, **settings: Any) -> tuple[LaunchedRuns, Key]:
-    """Return the runs of a recipe whose baseline file defines its log, and its configuration."""
+    """Return the runs of a recipe whose baseline file defines its log, and its
+    configuration."""
     (folder / "own.yaml").write_text(OWN)
     runs = make_runs(Settings(baselines=(folder / "own.yaml",), **settings))
     return runs, next(key for key in runs.catalog.baselines if key.recipe == "fake")
@@ -248,8 +320,13 @@ def test_launched_run_is_no_earlier_run_of_itself(tmp_path: Path) -> None:
         write_own_log(folder, job_id, 50)
     found = runs.find_run(one)
     assert found is not None
-    ((_, (evidence,)),) = runs.gather_results({key: runs.judge(key, [found])}).by_id.values()
-    assert [each.run.found.job_id for each in evidence.measurements] == [one.job_id, "9999"]
+    ((_, (evidence,)),) = runs.gather_results(
+        {key: runs.judge(key, [found])}
+    ).by_id.values()
+    assert [each.run.found.job_id for each in evidence.measurements] == [
+        one.job_id,
+        "9999",
+    ]
     assert evidence.measurements[0].run is found
 
 
@@ -259,16 +336,28 @@ def test_launched_run_is_no_earlier_run_of_itself(tmp_path: Path) -> None:
     [
         ([7.4 * 1.1] * 50, True, "+10.0 % in job 4711 there"),
         ([7.4] * 50, False, "0.0 % in job 4711 there"),
-        ([7.4] * 5, False, "job 4711 there: 34 of the steps 11 to 44 are missing: 11, 12, 13, 14, 15 and 29 more"),
+        (
+            [7.4] * 5,
+            False,
+            "job 4711 there: 34 of the steps 11 to 44 are missing: 11, 12, 13, 14, 15 and 29 more",
+        ),
     ],
     ids=["slow again", "fast", "incomplete"],
 )
 def test_run_on_a_named_node_is_compared_with_its_history(
-    tmp_path: Path, history: StoreLocation, times: list[float], confirmed: bool, text: str
+    tmp_path: Path,
+    history: StoreLocation,
+    times: list[float],
+    confirmed: bool,
+    text: str,
 ) -> None:
     key, nodes = KEYS[0], [f"n{number:02}" for number in range(7, 15)]
     status = running(*nodes, started=NIGHTS_START + timedelta(days=30))
-    one = job(tmp_path, spec=job_spec(tmp_path, case_id=key.id, key=key, nodes=8), status=status)
+    one = job(
+        tmp_path,
+        spec=job_spec(tmp_path, case_id=key.id, key=key, nodes=8),
+        status=status,
+    )
     found = run(log(segment(steps(times))), key=key)
     said = make_runs(Settings(history=history)).judge_named(one, found, ["n07"])
     assert (said.confirmed, said.text) == (confirmed, text)

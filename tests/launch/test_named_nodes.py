@@ -1,4 +1,5 @@
-"""Which nodes that a history names a launch confirms first, and on which nodes; where it may not, it only says so."""
+"""Which nodes that a history names a launch confirms first, and on which nodes; where
+it may not, it only says so."""
 
 from __future__ import annotations
 
@@ -15,25 +16,44 @@ from support.planned import FACTS
 from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.named_nodes import NamedNodes, find_named_nodes, restore_named, select_named
+from pytest_llmbench.launch.named_nodes import (
+    NamedNodes,
+    find_named_nodes,
+    restore_named,
+    select_named,
+)
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.settings import Settings
 
 SPECS = tuple(
-    job_spec(Path("/recipe"), case_id=key.id, key=key, via="sbatch", nodes=8, gpus=64, gpu_hours=hours)
+    job_spec(
+        Path("/recipe"),
+        case_id=key.id,
+        key=key,
+        via="sbatch",
+        nodes=8,
+        gpus=64,
+        gpu_hours=hours,
+    )
     for key, hours in zip(KEYS, (20.0, 10.0), strict=True)
 )
 
 
 def find(
-    history: StoreLocation | None, specs: Sequence[JobSpec] = SPECS, *, record: Path | None = None, **launch: Any
+    history: StoreLocation | None,
+    specs: Sequence[JobSpec] = SPECS,
+    *,
+    record: Path | None = None,
+    **launch: Any,
 ) -> tuple[tuple[NamedNodes, ...], str]:
     """Return the nodes that are confirmed first, and what is said."""
     said: list[str] = []
     settings = Settings(history=history, record=record)
     jobs = [PlannedJob(spec, FACTS) for spec in specs]
-    named = find_named_nodes(jobs, LaunchSettings(**launch), settings, Catalog((), {}), said.append)
+    named = find_named_nodes(
+        jobs, LaunchSettings(**launch), settings, Catalog((), {}), said.append
+    )
     return named, " ".join(" ".join(said).split())
 
 
@@ -55,7 +75,9 @@ def test_cheapest_slow_configuration_confirms_the_node(history: StoreLocation) -
         ({"record": Path("recorded")}, "a session that records makes no such run"),
     ],
 )
-def test_forbidden_confirmation_is_only_reported(history: StoreLocation, options: dict[str, Any], why: str) -> None:
+def test_forbidden_confirmation_is_only_reported(
+    history: StoreLocation, options: dict[str, Any], why: str
+) -> None:
     named, text = find(history, **options)
     assert named == ()
     assert text.endswith(f"not confirmed: {why}")
@@ -72,9 +94,16 @@ def test_unsuitable_configurations_only_report_the_node(history: StoreLocation) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "fields", [{"exclude": ("n[05-08]",)}, {"scheduler_options": ("--nodelist=n01",)}, {"via": "local"}]
+    "fields",
+    [
+        {"exclude": ("n[05-08]",)},
+        {"scheduler_options": ("--nodelist=n01",)},
+        {"via": "local"},
+    ],
 )
-def test_unreachable_node_is_no_suspect(history: StoreLocation, fields: dict[str, Any]) -> None:
+def test_unreachable_node_is_no_suspect(
+    history: StoreLocation, fields: dict[str, Any]
+) -> None:
     assert find(history, [replace(spec, **fields) for spec in SPECS]) == ((), "")
 
 
@@ -107,7 +136,10 @@ def test_noted_nodes_are_restored_for_begun_configurations() -> None:
     assert select_named(named, jobs, None) == named
     assert select_named(named, jobs[1:], None) == ()
     assert select_named(named, jobs, [SPECS[0]]) == ()
-    assert select_named(named, jobs, [replace(SPECS[0], purpose=Purpose.CONFIRM_NODES)]) == named
+    assert (
+        select_named(named, jobs, [replace(SPECS[0], purpose=Purpose.CONFIRM_NODES)])
+        == named
+    )
     wrong: tuple[Any, ...] = ([{}], ["x"], [None])
     for each in wrong:
         with pytest.raises((LookupError, TypeError)):

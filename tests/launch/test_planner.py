@@ -19,11 +19,18 @@ from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.planner import Host, Planner
-from pytest_llmbench.launch.trial_plans import count_trials, estimate_hours, plan_allocations
+from pytest_llmbench.launch.trial_plans import (
+    count_trials,
+    estimate_hours,
+    plan_allocations,
+)
 from pytest_llmbench.session import catalog
 from pytest_llmbench.session.settings import resolve
 
-GPUS, CPU = Key("grok1", "314b", "25.05", "h100", "bf16", 512), Key("tiny_llama", "15m", "1.0", "cpu", "fp32", 1)
+GPUS, CPU = (
+    Key("grok1", "314b", "25.05", "h100", "bf16", 512),
+    Key("tiny_llama", "15m", "1.0", "cpu", "fp32", 1),
+)
 SINFO = "batch*|up|infinite|64|gpu:h100:8\n"
 H200 = "NVIDIA H200\n"
 
@@ -31,21 +38,34 @@ H200 = "NVIDIA H200\n"
 def plan(
     selected: Sequence[Key], answers: Mapping[str, str], gpu: str = "", **settings: Any
 ) -> tuple[Planner, list[str]]:
-    """A planner on a machine whose commands answer so, and what it tells; other commands are not there."""
+    """A planner on a machine whose commands answer so, and what it tells; other
+    commands are not there."""
     told: list[str] = []
 
-    def run(arguments: Sequence[str], *, timeout: float, environment: object = None) -> CommandOutput:
+    def run(
+        arguments: Sequence[str], *, timeout: float, environment: object = None
+    ) -> CommandOutput:
         code = 0 if arguments[0] in answers else 127
-        return CommandOutput(code, answers.get(arguments[0], ""), f"{timeout} {environment}" * code)
+        return CommandOutput(
+            code, answers.get(arguments[0], ""), f"{timeout} {environment}" * code
+        )
 
     host = Host(lambda: datetime.now(UTC), lambda _: None, run, {}, told.append, Path())
-    return Planner(LaunchSettings(**settings), gpu, cast("Any", None), host, selected), told
+    return Planner(
+        LaunchSettings(**settings), gpu, cast("Any", None), host, selected
+    ), told
 
 
 def test_login_node_plans_for_the_slurm_cluster() -> None:
     planner, told = plan([GPUS, CPU], {"sinfo": SINFO})
-    assert (planner.cluster.gpu, planner.cluster.largest, planner.cluster.partition) == ("h100", 512, "batch")
-    assert ["Slurm has partition batch: 8 h100 a node, 512 GPUs" in line for line in told] == [True], "once"
+    assert (
+        planner.cluster.gpu,
+        planner.cluster.largest,
+        planner.cluster.partition,
+    ) == ("h100", 512, "batch")
+    assert [
+        "Slurm has partition batch: 8 h100 a node, 512 GPUs" in line for line in told
+    ] == [True], "once"
 
 
 @pytest.mark.parametrize(
@@ -57,53 +77,98 @@ def test_login_node_plans_for_the_slurm_cluster() -> None:
         ([GPUS], {"sinfo": "batch*|up|infinite|64|(null)\n"}, {}, "cpu"),
         ([GPUS], {}, {}, "cpu"),
     ],
-    ids=["what runs on a CPU", "what runs here", "GPUs of its own", "a Slurm without GPUs", "no Slurm"],
+    ids=[
+        "what runs on a CPU",
+        "what runs here",
+        "GPUs of its own",
+        "a Slurm without GPUs",
+        "no Slurm",
+    ],
 )
 def test_this_machine_is_the_cluster(
-    selected: list[Key], answers: dict[str, str], settings: dict[str, Any], expected: str
+    selected: list[Key],
+    answers: dict[str, str],
+    settings: dict[str, Any],
+    expected: str,
 ) -> None:
     planner, told = plan(selected, answers, **settings)
     assert (planner.cluster.gpu, told) == (expected, [])
 
 
 def test_an_option_names_the_type_that_gres_leaves_open() -> None:
-    planner, _ = plan([GPUS], {"sinfo": "batch*|up|infinite|4|gpu:8\n"}, gpu="h100", largest=16)
-    assert (planner.cluster.gpu, planner.cluster.largest, planner.cluster.gres) == ("h100", 16, "gpu:8")
+    planner, _ = plan(
+        [GPUS], {"sinfo": "batch*|up|infinite|4|gpu:8\n"}, gpu="h100", largest=16
+    )
+    assert (planner.cluster.gpu, planner.cluster.largest, planner.cluster.gres) == (
+        "h100",
+        16,
+        "gpu:8",
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("code", "expected"), [(0, "submit"), (2, "single"), (127, "single")])
-def test_installed_llmb_run_decides_how_it_submits(code: int, expected: str, tmp_path: Path) -> None:
-    """25.05 has only `single`, 25.12 has both, and 26.06.01 only `submit`; it is asked once for all jobs."""
+@pytest.mark.parametrize(
+    ("code", "expected"), [(0, "submit"), (2, "single"), (127, "single")]
+)
+def test_installed_llmb_run_decides_how_it_submits(
+    code: int, expected: str, tmp_path: Path
+) -> None:
+    """25.05 has only `single`, 25.12 has both, and 26.06.01 only `submit`; it is asked
+    once for all jobs."""
     asked: list[Sequence[str]] = []
 
-    def run(arguments: Sequence[str], *, timeout: float, environment: object = None) -> CommandOutput:
+    def run(
+        arguments: Sequence[str], *, timeout: float, environment: object = None
+    ) -> CommandOutput:
         assert timeout
         assert environment
         asked.append(arguments)
         return CommandOutput(code, "", "")
 
     baselines = catalog.load(resolve({}, tmp_path))
-    host = Host(lambda: datetime.now(UTC), lambda _: None, run, {"PATH": "/opt/llmb/bin"}, print, tmp_path)
+    host = Host(
+        lambda: datetime.now(UTC),
+        lambda _: None,
+        run,
+        {"PATH": "/opt/llmb/bin"},
+        print,
+        tmp_path,
+    )
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text("schema: 1\ngpu: h100\n")
-    keys = [key for key in baselines.baselines if key.recipe == "grok1" and (key.release, key.gpu) == ("25.05", "h100")]
+    keys = [
+        key
+        for key in baselines.baselines
+        if key.recipe == "grok1" and (key.release, key.gpu) == ("25.05", "h100")
+    ]
     planner = Planner(LaunchSettings(cluster=cluster), "", baselines, host, keys)
     commands = {planner.plan_job(key, Purpose.MEASURE).spec.command[:4] for key in keys}
-    assert (len(keys), commands) == (2, {("llmb-run", expected, "-w", "pretrain_grok1")})
+    assert (len(keys), commands) == (
+        2,
+        {("llmb-run", expected, "-w", "pretrain_grok1")},
+    )
     assert asked == [("llmb-run", "submit", "--help")]
 
 
 @pytest.mark.parametrize(("allocation", "cases"), [(0, []), (1, [GPUS.id])])
-def test_resumed_session_keeps_its_separate_jobs(tmp_path: Path, allocation: int, cases: list[str]) -> None:
+def test_resumed_session_keeps_its_separate_jobs(
+    tmp_path: Path, allocation: int, cases: list[str]
+) -> None:
     """Those would wait for the nodes that an allocation holds."""
     file = tmp_path / "variants.yaml"
     file.write_text("schema: 1\nvariants: [{name: a}, {name: b, image: x}]\n")
     planner, _ = plan([GPUS], {}, ab=str(file), purpose=Purpose.COMPARE_VARIANTS)
-    changes = {"case_id": GPUS.id, "purpose": Purpose.COMPARE_VARIANTS, "via": "sbatch", "allocation": allocation}
+    changes = {
+        "case_id": GPUS.id,
+        "purpose": Purpose.COMPARE_VARIANTS,
+        "via": "sbatch",
+        "allocation": allocation,
+    }
     job = PlannedJob(job_spec(tmp_path, **changes), FACTS)
     variants = {GPUS.id: [job, job]}
-    allocations = plan_allocations(variants, planner.launch, planner.builds, planner.schedulers, [job.spec])
+    allocations = plan_allocations(
+        variants, planner.launch, planner.builds, planner.schedulers, [job.spec]
+    )
     assert list(allocations) == cases
 
 
@@ -117,12 +182,18 @@ def test_search_that_builds_holds_no_nodes(tmp_path: Path) -> None:
     file = tmp_path / "builds.yaml"
     file.write_text("schema: 1\ncommits: a..b\nbuild: [make]\n")
     planner, _ = plan([GPUS], {}, bisect=str(file), purpose=Purpose.BISECT)
-    job = PlannedJob(job_spec(tmp_path, case_id=GPUS.id, purpose=Purpose.BISECT, via="sbatch"), FACTS)
+    job = PlannedJob(
+        job_spec(tmp_path, case_id=GPUS.id, purpose=Purpose.BISECT, via="sbatch"), FACTS
+    )
     variants = {GPUS.id: [job, job]}
-    (allocation,) = plan_allocations(variants, planner.launch, planner.builds, planner.schedulers).values()
+    (allocation,) = plan_allocations(
+        variants, planner.launch, planner.builds, planner.schedulers
+    ).values()
     assert allocation.spec is None
     assert "each commit is built before its run" in allocation.describe(9, 2)
-    assert count_trials(variants, planner.launch, planner.builds, {GPUS.id: allocation}) == {GPUS.id: 20}
+    assert count_trials(
+        variants, planner.launch, planner.builds, {GPUS.id: allocation}
+    ) == {GPUS.id: 20}
 
 
 CONFIGURATION = "Configuration data as of 2026-03-02\nClusterName             = eos\n"
@@ -137,9 +208,14 @@ CONFIGURATION = "Configuration data as of 2026-03-02\nClusterName             = 
     ],
     ids=["this host", "Slurm's", "a Slurm that does not answer"],
 )
-def test_cluster_has_the_name_by_which_noise_is_kept(via: str, answers: dict[str, str], name: str) -> None:
+def test_cluster_has_the_name_by_which_noise_is_kept(
+    via: str, answers: dict[str, str], name: str
+) -> None:
     planner, _ = plan([GPUS], answers)
-    jobs = [PlannedJob(job_spec(Path("/recipe"), via=each), FACTS) for each in (via, "local")]
+    jobs = [
+        PlannedJob(job_spec(Path("/recipe"), via=each), FACTS)
+        for each in (via, "local")
+    ]
     assert planner.find_cluster_name(jobs) == name
 
 

@@ -14,26 +14,48 @@ from support.shipped_specs import CALLER, spec
 
 from pytest_llmbench.core.log_records import Quote
 from pytest_llmbench.core.redaction import find_secret_names, mask_environment
-from pytest_llmbench.launch import WITHHELD, find_secret_values, hide_in_quote, make_digest, redact
+from pytest_llmbench.launch import (
+    WITHHELD,
+    find_secret_values,
+    hide_in_quote,
+    make_digest,
+    redact,
+)
 
 HARD = "a'b c;$(d)\n\"/+?&=é"
 
 
 @pytest.mark.parametrize(
     "name",
-    ["HF_TOKEN", "MY_SECRET", "DB_PASSWORD", "PGPASSWD", "WANDB_API_KEY", "apikey", "AWS_ACCESS_KEY_ID", "X_KEY"],
+    [
+        "HF_TOKEN",
+        "MY_SECRET",
+        "DB_PASSWORD",
+        "PGPASSWD",
+        "WANDB_API_KEY",
+        "apikey",
+        "AWS_ACCESS_KEY_ID",
+        "X_KEY",
+    ],
 )
 def test_a_telling_name_is_a_secret(name: str) -> None:
     assert find_secret_names({name: "x", "DTYPE": "fp8"}) == (name,)
 
 
-@pytest.mark.parametrize("name", ["PWD", "OLDPWD", "PATH", "DTYPE", "TOKENIZERS_PARALLELISM", "KEYBOARD", "AUTHOR"])
+@pytest.mark.parametrize(
+    "name",
+    ["PWD", "OLDPWD", "PATH", "DTYPE", "TOKENIZERS_PARALLELISM", "KEYBOARD", "AUTHOR"],
+)
 def test_a_name_that_only_sounds_so_is_none(name: str) -> None:
     assert find_secret_names({name: "x"}) == ()
 
 
 def test_the_names_that_are_given_are_secrets_too() -> None:
-    assert find_secret_names({"A": "1", "HF_TOKEN": "2"}, ("A", "B")) == ("A", "B", "HF_TOKEN")
+    assert find_secret_names({"A": "1", "HF_TOKEN": "2"}, ("A", "B")) == (
+        "A",
+        "B",
+        "HF_TOKEN",
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,14 +73,20 @@ def test_the_names_that_are_given_are_secrets_too() -> None:
 )
 def test_a_value_is_hidden_in_every_spelling(form: str) -> None:
     for line in redact(f"before {form} after", [HARD]).splitlines():
-        assert not [part for part in ("b c", "$(d)", "d%29", "%28d", "b%20c", "b+c") if part in line]
+        assert not [
+            part
+            for part in ("b c", "$(d)", "d%29", "%28d", "b%20c", "b+c")
+            if part in line
+        ]
 
 
 @pytest.mark.slow
 @given(value=st.text(min_size=1, max_size=30), around=st.text(max_size=10))
 def test_no_value_survives_as_it_is(value: str, around: str) -> None:
     if len(value) >= 4 and value not in "***":
-        assert value not in redact(f"{around}{value}{around}", [value]).replace("***", "\0")
+        assert value not in redact(f"{around}{value}{around}", [value]).replace(
+            "***", "\0"
+        )
 
 
 def test_a_short_value_is_hidden_where_it_stands_alone() -> None:
@@ -73,34 +101,56 @@ def test_a_job_hides_its_own_secrets_wherever_they_stand() -> None:
     job = spec("llama3.1/25.04", "8b-25.04-h100-bf16-8")
     assert "HF_TOKEN" in job.secrets
     assert find_secret_values(job) == (CALLER["HF_TOKEN"],)
-    assert redact(f"curl -H 'Bearer {CALLER['HF_TOKEN']}'", job) == "curl -H 'Bearer ***'"
+    assert (
+        redact(f"curl -H 'Bearer {CALLER['HF_TOKEN']}'", job) == "curl -H 'Bearer ***'"
+    )
     assert redact("nothing to hide", replace(job, secrets=())) == "nothing to hide"
 
 
-@pytest.mark.parametrize("left", ["hf_secret-of-mine", "hf_secret-of-m", "hf_secret-of-m…", "hf_s"])
+@pytest.mark.parametrize(
+    "left", ["hf_secret-of-mine", "hf_secret-of-m", "hf_secret-of-m…", "hf_s"]
+)
 def test_truncated_secret_is_hidden_in_a_quote(left: str) -> None:
-    job = replace(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), environment=(("HF_TOKEN", "hf_secret-of-mine"),))
+    job = replace(
+        spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"),
+        environment=(("HF_TOKEN", "hf_secret-of-mine"),),
+    )
     assert hide_in_quote(Quote(f"token: {left}"), job) == "token: ***"
     assert hide_in_quote(Quote("nothing of it…"), job) == "nothing of it…"
 
 
 def test_quote_is_withheld_if_the_token_changed() -> None:
-    fresh = replace(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), environment=(("HF_TOKEN", "hf_new"),))
+    fresh = replace(
+        spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"),
+        environment=(("HF_TOKEN", "hf_new"),),
+    )
     for had, shown in (("hf_new", "token: ***"), ("hf_old", WITHHELD)):
         job = replace(fresh, digests=(("HF_TOKEN", make_digest(had)),))
         assert hide_in_quote(Quote(f"token: {had}"), job) == shown
-    assert make_digest("hf_new") != make_digest("hf_new"), "equal secrets of two jobs are not seen to be equal"
-    gone = replace(fresh, environment=(), digests=(("HF_TOKEN", make_digest("hf_old")),))
+    assert make_digest("hf_new") != make_digest("hf_new"), (
+        "equal secrets of two jobs are not seen to be equal"
+    )
+    gone = replace(
+        fresh, environment=(), digests=(("HF_TOKEN", make_digest("hf_old")),)
+    )
     assert hide_in_quote(Quote("token: hf_old"), gone) == WITHHELD
 
 
 def test_quote_is_withheld_without_the_secrets() -> None:
-    job = replace(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), environment=(("HF_TOKEN", "***"),))
+    job = replace(
+        spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"),
+        environment=(("HF_TOKEN", "***"),),
+    )
     assert hide_in_quote(Quote("token: hf_secret"), job) == WITHHELD
 
 
 def test_shown_variables_keep_their_order_and_hide_values_everywhere() -> None:
-    environment = {"A": "1", "HF_TOKEN": "hf_secret", "URL": "https://me:hf_secret@host", "EMPTY_TOKEN": ""}
+    environment = {
+        "A": "1",
+        "HF_TOKEN": "hf_secret",
+        "URL": "https://me:hf_secret@host",
+        "EMPTY_TOKEN": "",
+    }
     assert mask_environment(environment, ["HF_TOKEN", "EMPTY_TOKEN"]) == (
         ("A", "1"),
         ("HF_TOKEN", "***"),

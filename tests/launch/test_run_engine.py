@@ -44,7 +44,15 @@ from pytest_llmbench.launch.run_engine import RunEngine
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
-SPEC = job_spec(Path("/recipe"), case_id=KEY.id, key=KEY, via="sbatch", nodes=2, gpus=8, gpu_hours=10.0)
+SPEC = job_spec(
+    Path("/recipe"),
+    case_id=KEY.id,
+    key=KEY,
+    via="sbatch",
+    nodes=2,
+    gpus=8,
+    gpu_hours=10.0,
+)
 WELL = JobEnd(Blame.NONE)
 BROKEN = JobEnd(Blame.INFRASTRUCTURE, "node n1 failed")
 CRASHED = JobEnd(Blame.RUN, "exit code 1")
@@ -52,13 +60,25 @@ CANCELLED = JobEnd(Blame.CANCELLED, "cancelled by 0")
 HUNG = JobEnd(Blame.HUNG, "it hung for 20 min after step 5/50 (x.out)")
 
 NOT_RUN: dict[str, Any] = {"job_id": "", "status": None}
-REFUSED = {**NOT_RUN, "problem": "no nodes", "submission": SubmissionState.NOT_SUBMITTED}
-UNAFFORDABLE = {**NOT_RUN, "problem": "not submitted: why", "submission": SubmissionState.UNAFFORDABLE}
+REFUSED = {
+    **NOT_RUN,
+    "problem": "no nodes",
+    "submission": SubmissionState.NOT_SUBMITTED,
+}
+UNAFFORDABLE = {
+    **NOT_RUN,
+    "problem": "not submitted: why",
+    "submission": SubmissionState.UNAFFORDABLE,
+}
 PURGED = JobStatus(Phase.UNKNOWN, "")
 
 
-def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL, **fields: Any) -> Judgement:
-    return Judgement(verdict, reason, ("as told",), BASELINE, 7.7, Tolerance(0.05), **fields)
+def judgement(
+    verdict: Verdict, reason: Reason = Reason.CANNOT_TELL, **fields: Any
+) -> Judgement:
+    return Judgement(
+        verdict, reason, ("as told",), BASELINE, 7.7, Tolerance(0.05), **fields
+    )
 
 
 def ended(state: str = "COMPLETED", **fields: Any) -> JobStatus:
@@ -77,7 +97,8 @@ def describe(job: NextJob) -> str:
 
 
 class Course:
-    """A configuration with a given verdict for each look; its jobs end one by one, the Nth job on node nN."""
+    """A configuration with a given verdict for each look; its jobs end one by one, the
+    Nth job on node nN."""
 
     def __init__(
         self,
@@ -97,7 +118,9 @@ class Course:
         self.finding = NodeFinding()
         self.slow_again = True
         self.failed_nodes: tuple[str, ...] = ()
-        self.found: Callable[[Job], Run | None] = lambda job: run(id=f"run-{job.job_id}", job_id=job.job_id)
+        self.found: Callable[[Job], Run | None] = lambda job: run(
+            id=f"run-{job.job_id}", job_id=job.job_id
+        )
         self.budget = HoursBudget(SPEC.gpu_hours + hours_left)
         self.budget.plan([SPEC])
         launch = LaunchSettings(**settings)
@@ -123,7 +146,14 @@ class Course:
         self.ended += 1
         status = ended(nodes=(f"n{self.ended}",), started=NOW)
         made = Job(
-            self.ended, "token", job.spec, Path("/jobs"), job.attempt, job.repeat, str(self.ended), status=status
+            self.ended,
+            "token",
+            job.spec,
+            Path("/jobs"),
+            job.attempt,
+            job.repeat,
+            str(self.ended),
+            status=status,
         )
         following = self.engine.add_ended(replace(made, **fields), end)
         self.due += following
@@ -147,9 +177,13 @@ class Course:
         verdict = self.verdicts[min(len(self.looks), len(self.verdicts)) - 1]
         newest, *repeats = (measurement(run=judged) for judged in runs)
         fields = {"measurement": newest, "repeats": tuple(repeats)}
-        return ConfigurationResult(Case(key.id, key), judgement(verdict, self.reason, **fields))
+        return ConfigurationResult(
+            Case(key.id, key), judgement(verdict, self.reason, **fields)
+        )
 
-    def judge_invalid(self, _key: Key, reason: Reason, text: str, run: Run | None) -> Judgement:
+    def judge_invalid(
+        self, _key: Key, reason: Reason, text: str, run: Run | None
+    ) -> Judgement:
         self.invalid.append(run)
         return replace(judgement(Verdict.INVALID, reason), statements=(text,))
 
@@ -186,7 +220,7 @@ class Course:
         return self.ending
 
 
-# --- repeats ----------------------------------------------------------------------------------------------
+# --- repeats --------------------------------------------------------------------------
 
 SECOND = "run 2, attempt 1, without n1"
 THIRD = "run 3, attempt 1, without n1 n2"
@@ -195,7 +229,12 @@ THIRD = "run 3, attempt 1, without n1 n2"
 @pytest.mark.parametrize(
     ("verdicts", "settings", "following", "looks"),
     [
-        ([Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REGRESSION], {}, [SECOND, THIRD], [1, 2, 3]),
+        (
+            [Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REGRESSION],
+            {},
+            [SECOND, THIRD],
+            [1, 2, 3],
+        ),
         (
             [Verdict.INCONCLUSIVE, Verdict.REGRESSION],
             {"repeats_at_once": True},
@@ -206,7 +245,10 @@ THIRD = "run 3, attempt 1, without n1 n2"
     ids=["one after the other", "at once"],
 )
 def test_runs_are_judged_together_until_verdict_is_certain(
-    verdicts: list[Verdict], settings: dict[str, Any], following: list[str], looks: list[int]
+    verdicts: list[Verdict],
+    settings: dict[str, Any],
+    following: list[str],
+    looks: list[int],
 ) -> None:
     course = Course(*verdicts, **settings)
     followed: list[str] = []
@@ -221,29 +263,54 @@ def test_runs_are_judged_together_until_verdict_is_certain(
 
 @pytest.mark.parametrize(
     ("verdict", "end", "note"),
-    [(Verdict.REGRESSION, WELL, "not repeated"), (Verdict.INVALID, BROKEN, "not started again")],
+    [
+        (Verdict.REGRESSION, WELL, "not repeated"),
+        (Verdict.INVALID, BROKEN, "not started again"),
+    ],
 )
-def test_repeats_and_retries_end_with_the_hours(verdict: Verdict, end: JobEnd, note: str) -> None:
+def test_repeats_and_retries_end_with_the_hours(
+    verdict: Verdict, end: JobEnd, note: str
+) -> None:
     course = Course(Verdict.REGRESSION, hours_left=9.0)
     assert course.end(end) == []
     assert course.result.judgement.verdict is verdict
-    assert course.result.nodes == f"{note}: 1 run takes 10.0 GPU-hours, and of the 19 allowed 10.0 are used"
+    assert (
+        course.result.nodes
+        == f"{note}: 1 run takes 10.0 GPU-hours, and of the 19 allowed 10.0 are used"
+    )
 
 
 @pytest.mark.parametrize(("hours", "repeated"), [(0.1, True), (2.0, False)])
-def test_used_hours_decide_about_repeats_not_the_estimate(hours: float, repeated: bool) -> None:
+def test_used_hours_decide_about_repeats_not_the_estimate(
+    hours: float, repeated: bool
+) -> None:
     course = Course(Verdict.REGRESSION, hours_left=15.0)
-    assert bool(course.end(status=ended(nodes=("n1",), elapsed_seconds=hours * 3600))) is repeated
+    assert (
+        bool(course.end(status=ended(nodes=("n1",), elapsed_seconds=hours * 3600)))
+        is repeated
+    )
 
 
 def test_repeat_without_hours_keeps_the_verdict() -> None:
     course = Course(Verdict.REGRESSION, hours_left=30.0)
     assert course.end() == [SECOND]
     other = ended(elapsed_seconds=10 * 3600)
-    course.budget.settle(Job(9, "token", replace(SPEC, case_id="other"), Path("/jobs"), job_id="9", status=other))
+    course.budget.settle(
+        Job(
+            9,
+            "token",
+            replace(SPEC, case_id="other"),
+            Path("/jobs"),
+            job_id="9",
+            status=other,
+        )
+    )
     assert course.end(**UNAFFORDABLE) == []
     assert course.result.judgement.verdict is Verdict.REGRESSION
-    assert course.result.nodes == "not repeated: 1 run takes 10.0 GPU-hours, and of the 40 allowed 90.0 are used"
+    assert (
+        course.result.nodes
+        == "not repeated: 1 run takes 10.0 GPU-hours, and of the 40 allowed 90.0 are used"
+    )
     assert len(course.result.jobs) == 1
 
 
@@ -257,7 +324,10 @@ def test_retry_without_hours_leaves_the_failure_before_it() -> None:
     course = Course(Verdict.PASS)
     course.end(BROKEN)
     assert course.end(**UNAFFORDABLE) == []
-    assert (phrase(course.result.judgement), course.result.nodes) == ("node n1 failed", "not submitted: why")
+    assert (phrase(course.result.judgement), course.result.nodes) == (
+        "node n1 failed",
+        "not submitted: why",
+    )
 
 
 def test_verdict_waits_for_the_retry_of_a_repeat() -> None:
@@ -270,8 +340,12 @@ def test_verdict_waits_for_the_retry_of_a_repeat() -> None:
     assert course.looks == [1, 3]
 
 
-@pytest.mark.parametrize(("end", "loss"), [(WELL, None), (CRASHED, Loss.FAILED)], ids=["well", "crashed"])
-def test_regression_is_profiled_once_if_requested(end: JobEnd, loss: Loss | None) -> None:
+@pytest.mark.parametrize(
+    ("end", "loss"), [(WELL, None), (CRASHED, Loss.FAILED)], ids=["well", "crashed"]
+)
+def test_regression_is_profiled_once_if_requested(
+    end: JobEnd, loss: Loss | None
+) -> None:
     course = Course(Verdict.REGRESSION, repeats=1, profile_on_regression=True)
     assert course.end() == ["profile 1, attempt 1"]
     assert course.end(end) == []
@@ -282,9 +356,14 @@ def test_regression_is_profiled_once_if_requested(end: JobEnd, loss: Loss | None
 
 def test_profile_needs_a_regression_and_hours() -> None:
     assert Course(Verdict.PASS, profile_on_regression=True).end() == []
-    poor = Course(Verdict.REGRESSION, hours_left=0.0, repeats=1, profile_on_regression=True)
+    poor = Course(
+        Verdict.REGRESSION, hours_left=0.0, repeats=1, profile_on_regression=True
+    )
     assert poor.end() == []
-    assert poor.result.nodes == "not profiled: 1 run takes 10.0 GPU-hours, and of the 10 allowed 10.0 are used"
+    assert (
+        poor.result.nodes
+        == "not profiled: 1 run takes 10.0 GPU-hours, and of the 10 allowed 10.0 are used"
+    )
 
 
 def test_exceeded_checkpoint_budget_is_not_profiled() -> None:
@@ -298,7 +377,7 @@ def test_requested_repeats_need_hours_for_all() -> None:
     assert Course(Verdict.PASS, asked=3, hours_left=15.0).end() == []
 
 
-# --- failures ---------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", [BROKEN, HUNG], ids=["infrastructure", "hung"])
@@ -307,7 +386,10 @@ def test_failed_job_is_retried_on_other_nodes_and_counted(end: JobEnd) -> None:
     assert course.end(end) == ["run 1, attempt 2, without n1"]
     assert course.end() == []
     assert course.result.judgement.verdict is Verdict.PASS
-    assert [(job.attempt, job.text) for job in course.result.jobs] == [(1, end.text), (2, "")]
+    assert [(job.attempt, job.text) for job in course.result.jobs] == [
+        (1, end.text),
+        (2, ""),
+    ]
 
 
 def test_infrastructure_failure_in_the_log_alone_is_retried() -> None:
@@ -338,14 +420,24 @@ def test_second_hung_job_of_any_repeat_is_invalid(verdict: Verdict) -> None:
         ((Blame.NONE, "the last line: waiting for rank 3"), StallPlace.STEPS, False),
         ((Blame.NONE, "the last line: waiting for rank 3"), StallPlace.START, True),
     ],
-    ids=["our own scancel", "exception", "last line is a step", "last line before the first step"],
+    ids=[
+        "our own scancel",
+        "exception",
+        "last line is a step",
+        "last line before the first step",
+    ],
 )
 def test_hung_job_quotes_its_log_if_that_adds_something(
     ending: tuple[Blame, str], place: StallPlace, shown: bool
 ) -> None:
     course = Course(Verdict.PASS, retries=0)
     course.ending = ending
-    course.end(HUNG, status=ended("CANCELLED", nodes=("n1",), stall=Stall(place, 1200.0, 5, 50, "x.out")))
+    course.end(
+        HUNG,
+        status=ended(
+            "CANCELLED", nodes=("n1",), stall=Stall(place, 1200.0, 5, 50, "x.out")
+        ),
+    )
     told = f"; {ending[1]}" if shown else ""
     assert phrase(course.result.judgement) == f"job 1 on n1: {HUNG.text}{told}"
 
@@ -358,13 +450,30 @@ def test_hung_job_quotes_its_log_if_that_adds_something(
         (CRASHED, {}, Reason.FAILED_STEP, "exit code 1"),
         (CRASHED, {"status": ended("FAILED")}, Reason.JOB_FAILED, "exit code 1"),
         (CRASHED, {"status": ended("TIMEOUT")}, Reason.INCOMPLETE, "exit code 1"),
-        (CANCELLED, {"status": ended("CANCELLED", started=NOW)}, Reason.NEVER_STARTED, "cancelled by 0"),
-        (CANCELLED, {"status": ended("CANCELLED", nodes=("n1",))}, Reason.CANCELLED, "cancelled by 0"),
+        (
+            CANCELLED,
+            {"status": ended("CANCELLED", started=NOW)},
+            Reason.NEVER_STARTED,
+            "cancelled by 0",
+        ),
+        (
+            CANCELLED,
+            {"status": ended("CANCELLED", nodes=("n1",))},
+            Reason.CANCELLED,
+            "cancelled by 0",
+        ),
         (WELL, {}, Reason.LOG_MISSING, "job 1 left no log of its own under /recipe"),
-        (JobEnd(Blame.RUN, "purged"), {"status": PURGED}, Reason.JOB_LOST, "job 1 left no log of its own"),
+        (
+            JobEnd(Blame.RUN, "purged"),
+            {"status": PURGED},
+            Reason.JOB_LOST,
+            "job 1 left no log of its own",
+        ),
     ],
 )
-def test_job_without_a_run_is_invalid(end: JobEnd, fields: dict[str, Any], reason: Reason, text: str) -> None:
+def test_job_without_a_run_is_invalid(
+    end: JobEnd, fields: dict[str, Any], reason: Reason, text: str
+) -> None:
     course = Course(Verdict.PASS)
     course.found = lambda _job: None
     assert course.end(end, **fields) == []
@@ -409,7 +518,7 @@ def test_without_other_nodes_repeats_run_anywhere() -> None:
     assert course.end() == ["run 3, attempt 1"]
 
 
-# --- sessions that collect, and sessions that continue -----------------------------------------------------
+# --- sessions that collect, and sessions that continue --------------------------------
 
 
 @pytest.mark.parametrize(
@@ -431,22 +540,38 @@ def test_collecting_starts_nothing_and_remembers_what_is_due(
     assert bool(course.engine.list_held_back()) is held_back
 
 
-@pytest.mark.parametrize("settings", [{}, {"collect": True}, {"resume": True}], ids=["launch", "collect", "resume"])
-def test_same_jobs_give_the_same_verdict_in_any_session(settings: dict[str, Any]) -> None:
-    """A session that continues gets the earlier jobs one after the other, and counts all of them."""
-    course = Course(Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REGRESSION, **settings)
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"collect": True}, {"resume": True}],
+    ids=["launch", "collect", "resume"],
+)
+def test_same_jobs_give_the_same_verdict_in_any_session(
+    settings: dict[str, Any],
+) -> None:
+    """A session that continues gets the earlier jobs one after the other, and counts
+    all of them."""
+    course = Course(
+        Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REGRESSION, **settings
+    )
     for repeat in (1, 2, 3):
         held_back = {KEY.id} if "collect" in settings and repeat > 1 else set()
         assert course.engine.list_held_back() == held_back
         course.end_job(NextJob(SPEC, 1, repeat))
     assert course.engine.list_held_back() == frozenset()
     assert course.looks == [1, 2, 3]
-    assert (course.result.judgement.verdict, len(course.result.judgement.repeats)) == (Verdict.REGRESSION, 2)
+    assert (course.result.judgement.verdict, len(course.result.judgement.repeats)) == (
+        Verdict.REGRESSION,
+        2,
+    )
 
 
 @pytest.mark.parametrize("settings", [{}, {"collect": True}], ids=["launch", "collect"])
-@pytest.mark.parametrize(("again", "verdict"), [(WELL, Verdict.PASS), (CRASHED, Verdict.INVALID)])
-def test_retry_replaces_the_failure_in_any_session(settings: dict[str, Any], again: JobEnd, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("again", "verdict"), [(WELL, Verdict.PASS), (CRASHED, Verdict.INVALID)]
+)
+def test_retry_replaces_the_failure_in_any_session(
+    settings: dict[str, Any], again: JobEnd, verdict: Verdict
+) -> None:
     course = Course(Verdict.PASS, **settings)
     course.end(BROKEN)
     course.end_job(NextJob(SPEC, 2), again)
@@ -457,7 +582,12 @@ def test_retry_replaces_the_failure_in_any_session(settings: dict[str, Any], aga
 def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
     course = Course(Verdict.INCONCLUSIVE, collect=True)
     course.end()
-    assert course.end_job(NextJob(replace(SPEC, exclude=("n1",)), 1, 2), CRASHED, **REFUSED) == []
+    assert (
+        course.end_job(
+            NextJob(replace(SPEC, exclude=("n1",)), 1, 2), CRASHED, **REFUSED
+        )
+        == []
+    )
     verdicts = [course.result.judgement.verdict]
     assert course.engine.list_held_back() == {KEY.id}
     course.end_job(NextJob(SPEC, 2, 2))
@@ -465,7 +595,7 @@ def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
     assert verdicts == [Verdict.INVALID, Verdict.INCONCLUSIVE]
 
 
-# --- nodes that may be slow -------------------------------------------------------------------------------
+# --- nodes that may be slow -----------------------------------------------------------
 
 SUSPECT = NodeFinding(
     NodeCause.SLOW_NODES,
@@ -474,7 +604,9 @@ SUSPECT = NodeFinding(
     suspects=("n1",),
     again=("n1", "n9"),
 )
-SLOW_TWICE = NodeFinding(NodeCause.SLOW_NODES, SUSPECT.slow * 2, SUSPECT.fast, exclude=("n1",))
+SLOW_TWICE = NodeFinding(
+    NodeCause.SLOW_NODES, SUSPECT.slow * 2, SUSPECT.fast, exclude=("n1",)
+)
 MAY_BE_SLOW, SLOW = phrase(SUSPECT), phrase(SLOW_TWICE)
 
 
@@ -498,7 +630,10 @@ def test_suspect_nodes_get_one_more_run_outside_the_verdict() -> None:
     assert course.confirmed_on == [("n4",)]
     assert course.result.nodes == SLOW
     assert course.result.judgement.verdict is Verdict.INCONCLUSIVE
-    assert [job.purpose for job in course.result.jobs][-2:] == [Purpose.MEASURE, Purpose.CONFIRM_NODES]
+    assert [job.purpose for job in course.result.jobs][-2:] == [
+        Purpose.MEASURE,
+        Purpose.CONFIRM_NODES,
+    ]
 
 
 @pytest.mark.parametrize("end", [CRASHED, BROKEN])
@@ -526,7 +661,9 @@ def test_collecting_confirms_no_nodes() -> None:
 def test_confirmation_without_any_log_left_judges_no_nodes() -> None:
     [confirmation] = suspect_nodes().due
     course = Course(Verdict.INCONCLUSIVE)
-    course.found = lambda job: None if job.spec.purpose is Purpose.MEASURE else run(id="x", job_id=job.job_id)
+    course.found = lambda job: (
+        None if job.spec.purpose is Purpose.MEASURE else run(id="x", job_id=job.job_id)
+    )
     course.judge_nodes = lambda *_: pytest.fail("nothing was judged")  # type: ignore[method-assign]
     course.end()
     course.end_job(confirmation)
@@ -536,8 +673,16 @@ def test_confirmation_without_any_log_left_judges_no_nodes() -> None:
 @pytest.mark.parametrize(
     ("end", "fields", "note"),
     [
-        (WELL, {}, "node check on n5 (job 5): exit code 0; it printed: bandwidth 3 GB/s | FAIL"),
-        (CRASHED, {}, "node check on n5 (job 5): exit code 1; it printed: bandwidth 3 GB/s | FAIL"),
+        (
+            WELL,
+            {},
+            "node check on n5 (job 5): exit code 0; it printed: bandwidth 3 GB/s | FAIL",
+        ),
+        (
+            CRASHED,
+            {},
+            "node check on n5 (job 5): exit code 1; it printed: bandwidth 3 GB/s | FAIL",
+        ),
         (
             CRASHED,
             {"status": ended("TIMEOUT", nodes=("n1",))},
@@ -547,19 +692,29 @@ def test_confirmation_without_any_log_left_judges_no_nodes() -> None:
     ],
     ids=["done", "failed", "hung", "refused"],
 )
-def test_node_check_is_reported_and_changes_no_verdict(end: JobEnd, fields: dict[str, Any], note: str) -> None:
+def test_node_check_is_reported_and_changes_no_verdict(
+    end: JobEnd, fields: dict[str, Any], note: str
+) -> None:
     course = suspect_nodes(checks=True)
-    assert [job.spec.purpose for job in course.due] == [Purpose.CONFIRM_NODES, Purpose.CHECK_NODES]
+    assert [job.spec.purpose for job in course.due] == [
+        Purpose.CONFIRM_NODES,
+        Purpose.CHECK_NODES,
+    ]
     course.end()
     assert course.end(end, **fields) == []
     assert course.result.nodes == f"{SLOW}; {note}"
-    assert (course.looks, course.result.judgement.verdict) == ([1, 2, 3], Verdict.INCONCLUSIVE)
+    assert (course.looks, course.result.judgement.verdict) == (
+        [1, 2, 3],
+        Verdict.INCONCLUSIVE,
+    )
 
 
 def test_node_check_without_hours_is_reported() -> None:
     course = suspect_nodes(checks=True, hours_left=30.5)
     assert [job.spec.purpose for job in course.due] == [Purpose.CONFIRM_NODES]
-    assert course.result.nodes.startswith(f"{MAY_BE_SLOW}; not checked: 1 run takes 1.0 GPU-hours")
+    assert course.result.nodes.startswith(
+        f"{MAY_BE_SLOW}; not checked: 1 run takes 1.0 GPU-hours"
+    )
 
 
 def test_remarks_quote_slurm_and_drivers_on_named_nodes() -> None:
@@ -581,7 +736,7 @@ def test_remarks_quote_slurm_and_drivers_on_named_nodes() -> None:
     assert asked == [["n1"]]
 
 
-# --- nodes that the history names -------------------------------------------------------------------------
+# --- nodes that the history names -----------------------------------------------------
 
 NAMED = NamedNodes(KEY.id, ("n7",), ("n8",), "by the history n7 is slow")
 
@@ -589,13 +744,22 @@ NAMED = NamedNodes(KEY.id, ("n7",), ("n8",), "by the history n7 is slow")
 def test_named_node_is_confirmed_first_then_excluded() -> None:
     course = Course(Verdict.INCONCLUSIVE, Verdict.PASS, named=[NAMED])
     [first] = course.due
-    assert (first.spec.purpose, first.spec.scheduler_options) == (Purpose.CONFIRM_NODES, ("--nodelist=n7,n8",))
+    assert (first.spec.purpose, first.spec.scheduler_options) == (
+        Purpose.CONFIRM_NODES,
+        ("--nodelist=n7,n8",),
+    )
     assert course.end() == ["run 1, attempt 1, without n7"]
     assert course.end() == ["run 2, attempt 1, without n7 n2"]
     assert course.end() == []
     assert course.asked_named == ("n7",)
-    assert "n7 is slow; +9.0 % in job 1 there: left out of what follows" in course.result.nodes
-    assert (course.result.jobs[0].purpose, course.result.jobs[0].step_seconds) == (Purpose.CONFIRM_NODES, 1.09)
+    assert (
+        "n7 is slow; +9.0 % in job 1 there: left out of what follows"
+        in course.result.nodes
+    )
+    assert (course.result.jobs[0].purpose, course.result.jobs[0].step_seconds) == (
+        Purpose.CONFIRM_NODES,
+        1.09,
+    )
 
 
 @pytest.mark.parametrize(
@@ -607,7 +771,9 @@ def test_named_node_is_confirmed_first_then_excluded() -> None:
     ],
     ids=["fast", "crashed", "broken"],
 )
-def test_unconfirmed_node_is_not_excluded(slow_again: bool, end: JobEnd, note: str) -> None:
+def test_unconfirmed_node_is_not_excluded(
+    slow_again: bool, end: JobEnd, note: str
+) -> None:
     course = Course(Verdict.PASS, named=[NAMED])
     course.slow_again = slow_again
     assert course.end(end) == ["run 1, attempt 1"]
@@ -620,7 +786,9 @@ def test_named_node_without_hours_is_only_reported() -> None:
     course = Course(Verdict.PASS, hours_left=5.0, named=[NAMED])
     assert [describe(job) for job in course.due] == ["run 1, attempt 1"]
     course.end()
-    assert "n7 is slow; not confirmed: 1 run takes 10.0 GPU-hours" in course.result.nodes
+    assert (
+        "n7 is slow; not confirmed: 1 run takes 10.0 GPU-hours" in course.result.nodes
+    )
 
 
 def test_runs_begin_once_after_the_last_confirmation() -> None:
@@ -631,9 +799,12 @@ def test_runs_begin_once_after_the_last_confirmation() -> None:
 
 
 def test_resumed_session_awaits_the_confirmation_it_began() -> None:
-    """It asks for the same job; if that has ended already, the runs begin with it, and once."""
+    """It asks for the same job; if that has ended already, the runs begin with it, and
+    once."""
     first, again = (Course(Verdict.PASS, named=[NAMED]) for _ in range(2))
-    assert [job.identity for job in again.engine.begin()] == [job.identity for job in first.due]
+    assert [job.identity for job in again.engine.begin()] == [
+        job.identity for job in first.due
+    ]
     assert again.end() == ["run 1, attempt 1, without n7"]
     assert again.engine.begin() == []
 
@@ -659,14 +830,19 @@ def test_confirmed_node_is_used_if_needed() -> None:
     assert "n7 not left out here: there are too few others" in course.result.nodes
 
 
-# --- GPU-hours --------------------------------------------------------------------------------------------
+# --- GPU-hours ------------------------------------------------------------------------
 
 
 def test_replaced_and_unjudged_jobs_are_lost() -> None:
     course = Course(Verdict.REGRESSION, repeats_at_once=True)
     for end in (BROKEN, WELL, WELL, CRASHED):
         course.end(end)
-    assert [job.cost.loss for job in course.result.jobs] == [Loss.FAILED, None, None, Loss.FAILED]
+    assert [job.cost.loss for job in course.result.jobs] == [
+        Loss.FAILED,
+        None,
+        None,
+        Loss.FAILED,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -678,7 +854,9 @@ def test_replaced_and_unjudged_jobs_are_lost() -> None:
         (Verdict.INVALID, Reason.NO_BASELINE, None),
     ],
 )
-def test_unjudged_run_is_lost_unless_baseline_is_missing(verdict: Verdict, reason: Reason, loss: Loss | None) -> None:
+def test_unjudged_run_is_lost_unless_baseline_is_missing(
+    verdict: Verdict, reason: Reason, loss: Loss | None
+) -> None:
     course = Course(verdict, repeats=1)
     course.reason = reason
     course.end()

@@ -63,7 +63,9 @@ LINE = (
 
 
 @pytest.mark.slow
-def test_log_is_searched_until_it_has_steps(watched: Watched, searched: list[Sequence[Path]]) -> None:
+def test_log_is_searched_until_it_has_steps(
+    watched: Watched, searched: list[Sequence[Path]]
+) -> None:
     logs = watched.logs
     assert logs.read_last_step(watched.job) is None
     watched.log.write_text("no step yet\n")
@@ -77,19 +79,27 @@ def test_log_is_searched_until_it_has_steps(watched: Watched, searched: list[Seq
         watched.write_steps(count)
         assert logs.read_last_step(watched.job) == (count, 50, 2.5)
     assert len(searched) == 3
-    assert logs.read_last_step(replace(watched.job, status=running(restarts=1))) == (3, 50, 2.5)
+    assert logs.read_last_step(replace(watched.job, status=running(restarts=1))) == (
+        3,
+        50,
+        2.5,
+    )
     assert len(searched) == 4, "again after a requeue"
 
 
 @pytest.mark.slow
 def test_run_in_an_allocation_follows_the_recipes_log(tmp_path: Path) -> None:
-    """Both bear the job id of the allocation; where there is no other, what it printed is the log."""
+    """Both bear the job id of the allocation; where there is no other, what it printed
+    is the log."""
     recipe, own = tmp_path / "a", tmp_path / "z"
     for folder in (recipe, own):
         folder.mkdir()
     (own / "slurm-4711.out").write_text(LINE.format(0) * 5)
     run = job(own, job_id="4711-2", log_folder=own, status=running())
-    run = replace(run, spec=replace(run.spec, via="allocation", allocation=1, log_folders=(recipe,)))
+    run = replace(
+        run,
+        spec=replace(run.spec, via="allocation", allocation=1, log_folders=(recipe,)),
+    )
     assert RunningLogs(load(Settings()), Clock().now).read_progress(run).steps > 0
     log = recipe / "log-nemo_fake_8b_8_4711.out"
     log.write_text("no step yet\n")
@@ -97,7 +107,9 @@ def test_run_in_an_allocation_follows_the_recipes_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_missing_log_is_searched_ever_more_rarely(watched: Watched, searched: list[Sequence[Path]]) -> None:
+def test_missing_log_is_searched_ever_more_rarely(
+    watched: Watched, searched: list[Sequence[Path]]
+) -> None:
     for _ in range(360):
         assert watched.read().path is None
         watched.clock.sleep(10.0)
@@ -105,7 +117,9 @@ def test_missing_log_is_searched_ever_more_rarely(watched: Watched, searched: li
 
 
 @pytest.mark.slow
-def test_requeued_job_is_followed_in_its_later_log(watched: Watched, tmp_path: Path) -> None:
+def test_requeued_job_is_followed_in_its_later_log(
+    watched: Watched, tmp_path: Path
+) -> None:
     watched.write_steps(8)
     assert watched.read().path == watched.log
     watched.job = replace(watched.job, status=running(restarts=1))
@@ -118,7 +132,9 @@ def test_requeued_job_is_followed_in_its_later_log(watched: Watched, tmp_path: P
 
 
 @pytest.mark.slow
-def test_log_is_read_once_for_its_steps(watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_is_read_once_for_its_steps(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     absent = watched.read()
     assert (absent.path, absent.steps, absent.problem) == (None, 0, "")
     assert str(tmp_path) in absent.place
@@ -145,7 +161,9 @@ def test_removed_log_is_a_problem(watched: Watched) -> None:
 @pytest.mark.slow
 def test_compressed_log_is_a_problem(watched: Watched) -> None:
     watched.write_steps(8)
-    watched.log.with_suffix(".out.gz").write_bytes(gzip.compress(watched.log.read_bytes()))
+    watched.log.with_suffix(".out.gz").write_bytes(
+        gzip.compress(watched.log.read_bytes())
+    )
     watched.log.unlink()
     assert "compressed" in watched.read().problem
 
@@ -160,8 +178,14 @@ def test_log_of_an_earlier_job_is_ignored(watched: Watched) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("dialect", "late"), [("huggingface", True), ("nemo2", False)])
-def test_dialect_prints_its_steps_late(watched: Watched, dialect: str, late: bool) -> None:
+def test_dialect_prints_its_steps_late(
+    watched: Watched, dialect: str, late: bool
+) -> None:
     catalog, key = load(Settings()), watched.job.spec.key
-    baselines = {key: tuple(replace(baseline, dialect=dialect) for baseline in catalog.baselines[key])}
+    baselines = {
+        key: tuple(
+            replace(baseline, dialect=dialect) for baseline in catalog.baselines[key]
+        )
+    }
     logs = RunningLogs(replace(catalog, baselines=baselines), watched.clock.now)
     assert logs.read_progress(watched.job).prints_late is late

@@ -57,7 +57,11 @@ SPEC = job_spec(
 ARMS = [replace(SPEC, variant=name) for name in ("good", "new")]
 
 HELD = AllocationPlan(
-    replace(SPEC, purpose=Purpose.ALLOCATION, command=("sbatch", "--no-requeue", "./launch.sh")),
+    replace(
+        SPEC,
+        purpose=Purpose.ALLOCATION,
+        command=("sbatch", "--no-requeue", "./launch.sh"),
+    ),
     "",
     600.0,
     limit_option="--time=",
@@ -108,13 +112,25 @@ class Course:
         self.made: list[str] = []
         self.nodes: tuple[str, ...] = ("n1", "n2")
 
-    def end(self, seconds: float | None, end: JobEnd = WELL, **fields: Any) -> JobSpec | None:
+    def end(
+        self, seconds: float | None, end: JobEnd = WELL, **fields: Any
+    ) -> JobSpec | None:
         """Let the job that is due end, and return which one follows."""
         spec, number = self.next
         self.seconds = seconds
         self.made.append(spec.variant)
-        status = JobStatus(Phase.ENDED, "COMPLETED", nodes=self.nodes, started=NOW, elapsed_seconds=3.0)
-        job = Job(number, "token", spec, Path("/jobs"), repeat=number, job_id=str(number), status=status)
+        status = JobStatus(
+            Phase.ENDED, "COMPLETED", nodes=self.nodes, started=NOW, elapsed_seconds=3.0
+        )
+        job = Job(
+            number,
+            "token",
+            spec,
+            Path("/jobs"),
+            repeat=number,
+            job_id=str(number),
+            status=status,
+        )
         following = self.engine.add_ended(replace(job, **fields), end)
         if not following:
             return None
@@ -127,12 +143,27 @@ class Course:
     def end_allocation(self, number: int, end: JobEnd, **fields: Any) -> None:
         """Let an allocation end; the run in it is told of apart."""
         assert HELD.spec is not None
-        status = JobStatus(Phase.ENDED, "CANCELLED", nodes=self.nodes, started=NOW, elapsed_seconds=3600.0)
-        held = Job(99, "token", HELD.spec, Path("/jobs"), repeat=number, job_id="4711", status=status)
+        status = JobStatus(
+            Phase.ENDED,
+            "CANCELLED",
+            nodes=self.nodes,
+            started=NOW,
+            elapsed_seconds=3600.0,
+        )
+        held = Job(
+            99,
+            "token",
+            HELD.spec,
+            Path("/jobs"),
+            repeat=number,
+            job_id="4711",
+            status=status,
+        )
         assert not self.engine.add_ended(replace(held, **fields), end)
 
     def end_all(self, *seconds: float, **fields: Any) -> JobSpec | None:
-        """Let jobs end one after another with these step times, and return the job that follows."""
+        """Let jobs end one after another with these step times, and return the job that
+        follows."""
         for step_seconds in seconds:
             following = self.end(step_seconds, **fields)
         return following
@@ -158,13 +189,25 @@ class Course:
         made = run(id=f"run-{job.job_id}", job_id=job.job_id)
         attempt = made.attempts[0]
         files = replace(attempt.files, log=log)
-        return None if self.seconds is None else replace(made, attempts=(replace(attempt, files=files),))
+        return (
+            None
+            if self.seconds is None
+            else replace(made, attempts=(replace(attempt, files=files),))
+        )
 
     def measure_trial(self, _key: Key, _run: Run) -> TrialTime:
-        return TrialTime(self.seconds) if self.seconds else TrialTime(None, "the loss diverged")
+        return (
+            TrialTime(self.seconds)
+            if self.seconds
+            else TrialTime(None, "the loss diverged")
+        )
 
-    def judge_invalid(self, _key: Key, reason: Reason, text: str, _run: Run | None) -> Judgement:
-        verdict = Verdict.NOT_COMPARABLE if reason is Reason.PURPOSE_DONE else Verdict.INVALID
+    def judge_invalid(
+        self, _key: Key, reason: Reason, text: str, _run: Run | None
+    ) -> Judgement:
+        verdict = (
+            Verdict.NOT_COMPARABLE if reason is Reason.PURPOSE_DONE else Verdict.INVALID
+        )
         return Judgement(verdict, reason, (text,), BASELINE, 7.7, Tolerance(0.05))
 
     def read_ending(self, _job: Job, _run: Run) -> tuple[Blame, str]:
@@ -188,15 +231,25 @@ def course(tmp_path: Path) -> Course:
     return Course(tmp_path)
 
 
-def test_runs_alternate_on_the_nodes_of_the_first(course: Course, tmp_path: Path) -> None:
+def test_runs_alternate_on_the_nodes_of_the_first(
+    course: Course, tmp_path: Path
+) -> None:
     pinned = course.end(1.0)
     assert pinned is not None
-    assert (pinned.scheduler_options, pinned.exclude) == (("--qos=high", "--nodelist=n1,n2"), ())
-    assert [path.name for path in tmp_path.glob("*.ab")] == ["log-1.out.ab"], "marked as no run to judge"
+    assert (pinned.scheduler_options, pinned.exclude) == (
+        ("--qos=high", "--nodelist=n1,n2"),
+        (),
+    )
+    assert [path.name for path in tmp_path.glob("*.ab")] == ["log-1.out.ab"], (
+        "marked as no run to judge"
+    )
     assert course.end_all(1.05, 1.05, 1.0) is None
     assert course.made == ["good", "new", "new", "good"]
     assert course.result.judgement.reason is Reason.VARIANT_SLOWER
-    assert course.text == "new is slower than good: +5.00 % (97.6 %: +2.04 % to +8.05 %), 2 pairs (on n[1-2])"
+    assert (
+        course.text
+        == "new is slower than good: +5.00 % (97.6 %: +2.04 % to +8.05 %), 2 pairs (on n[1-2])"
+    )
     assert [(job.step_seconds, job.text) for job in course.result.jobs] == [
         (1.0, "good"),
         (1.05, "new"),
@@ -206,7 +259,11 @@ def test_runs_alternate_on_the_nodes_of_the_first(course: Course, tmp_path: Path
 
 
 def test_stopped_submission_is_no_failure_of_its_variant(course: Course) -> None:
-    stopped = {"submission": SubmissionState.STOPPED, "job_id": "", "problem": "its build was killed"}
+    stopped = {
+        "submission": SubmissionState.STOPPED,
+        "job_id": "",
+        "problem": "its build was killed",
+    }
     for _ in range(2):
         course.end(1.0)
         course.end(None, JobEnd(Blame.CANCELLED, "its build was killed"), **stopped)
@@ -238,13 +295,17 @@ def test_variant_that_hangs_twice_is_a_failure(course: Course) -> None:
 
 def test_comparison_without_hours_has_no_answer(tmp_path: Path) -> None:
     course = Course(tmp_path, hours=1.5)
-    used = JobStatus(Phase.ENDED, "COMPLETED", nodes=("n1", "n2"), started=NOW, elapsed_seconds=450.0)
+    used = JobStatus(
+        Phase.ENDED, "COMPLETED", nodes=("n1", "n2"), started=NOW, elapsed_seconds=450.0
+    )
     assert course.end(1.0, status=used) is None
-    assert course.text == "the A/B has no end: a further run was not started (on n[1-2])"
+    assert (
+        course.text == "the A/B has no end: a further run was not started (on n[1-2])"
+    )
     assert "GPU-hours, and of the 1.5 allowed" in course.result.nodes
 
 
-# --- in one allocation ---------------------------------------------------------------------------------------------
+# --- in one allocation ----------------------------------------------------------------
 
 GONE = JobStatus(Phase.ENDED, "CANCELLED", nodes=("n1", "n2"), started=NOW)
 """Of a run that its allocation took with it: it has no exit code."""
@@ -266,54 +327,95 @@ def test_first_run_of_each_variant_warms_up(shared: Course) -> None:
     assert shared.made == ["good", "new", "good", "new", "new", "good"]
     assert shared.text.startswith("new is slower than good: +5.00 %")
     assert shared.text.endswith("(on n[1-2], in 1 allocation)")
-    assert [job.text for job in shared.result.jobs][:3] == ["good, to warm up", "new, to warm up", "good"]
+    assert [job.text for job in shared.result.jobs][:3] == [
+        "good, to warm up",
+        "new, to warm up",
+        "good",
+    ]
     assert (shared.released, shared.allocations) == ([KEY.id], [])
     assert shared.result.trials is not None
-    assert (shared.result.trials.allocations, shared.result.trials.separate_because) == (1, "")
+    assert (
+        shared.result.trials.allocations,
+        shared.result.trials.separate_because,
+    ) == (1, "")
 
 
 def test_run_costs_nothing_beside_its_allocation(shared: Course) -> None:
     end_well(shared, 1.0, 1.05, 1.0, 1.05, 1.05, 1.0)
     assert shared.budget.used == 0.0
-    shared.end_allocation(1, WELL, status=replace(GONE, state="COMPLETED", elapsed_seconds=3600.0))
+    shared.end_allocation(
+        1, WELL, status=replace(GONE, state="COMPLETED", elapsed_seconds=3600.0)
+    )
     assert shared.budget.used == SPEC.gpus
     assert shared.result.jobs[-1].purpose is Purpose.ALLOCATION
 
 
 def test_allocation_without_hours_is_released(tmp_path: Path) -> None:
     used = iter((1.0, 2.0))
-    course = Course(tmp_path, hours=2.5, held=HELD, used=lambda: {(KEY.id, "allocation", 1, 1): next(used)})
+    course = Course(
+        tmp_path,
+        hours=2.5,
+        held=HELD,
+        used=lambda: {(KEY.id, "allocation", 1, 1): next(used)},
+    )
     end_well(course, 1.0, 1.0)
     assert (course.made, course.released) == (["good", "new"], [KEY.id])
-    text = "the A/B has no end: a further run was not started (on n[1-2], in 1 allocation)"
+    text = (
+        "the A/B has no end: a further run was not started (on n[1-2], in 1 allocation)"
+    )
     assert course.text == text
     told = "the A/B has no end: 1 run takes 1.0 GPU-hours, and of the 2.5 allowed 2.0 are used"
     assert course.result.nodes == told
 
 
 def test_run_lost_with_its_allocation_is_made_again(shared: Course) -> None:
-    """On the same nodes, after new warm-ups, in an allocation for the runs that are left."""
+    """On the same nodes, after new warm-ups, in an allocation for the runs that are
+    left."""
     end_well(shared, 1.0, 1.05)
     shared.end_allocation(1, CANCELLED, status=GONE)
     shared.end(None, CANCELLED, status=GONE)
     (held,) = shared.allocations
-    assert (held.identity, held.spec.scheduler_options[-1]) == ((KEY.id, "allocation", 1, 2), "--nodelist=n1,n2")
-    assert held.spec.command == ("sbatch", "--no-requeue", "--time=1:40:00", "./launch.sh")
+    assert (held.identity, held.spec.scheduler_options[-1]) == (
+        (KEY.id, "allocation", 1, 2),
+        "--nodelist=n1,n2",
+    )
+    assert held.spec.command == (
+        "sbatch",
+        "--no-requeue",
+        "--time=1:40:00",
+        "./launch.sh",
+    )
     assert (shared.next[0].allocation, shared.next[0].warm_up) == (2, True)
     assert shared.released == [KEY.id]
     end_well(shared, 1.0, 1.05, 1.05, 1.0, 1.05, 1.0)
-    assert shared.made == ["good", "new", "good", "good", "new", "new", "good", "new", "good"]
+    assert shared.made == [
+        "good",
+        "new",
+        "good",
+        "good",
+        "new",
+        "new",
+        "good",
+        "new",
+        "good",
+    ]
     assert shared.text.endswith("in 2 allocations)")
     assert shared.result.jobs[2].text.startswith("good; its allocation ended: ")
 
 
 def test_runs_are_separate_jobs_without_an_allocation(shared: Course) -> None:
     shared.end_allocation(1, CRASHED, **REFUSED)
-    assert shared.end(None, CRASHED, **{**REFUSED, "problem": "its allocation has ended"}) == ARMS[0]
+    assert (
+        shared.end(None, CRASHED, **{**REFUSED, "problem": "its allocation has ended"})
+        == ARMS[0]
+    )
     end_well(shared, 1.0, 1.05, 1.05, 1.0)
     assert shared.made[1:] == ["good", "new", "new", "good"]
     assert shared.text.endswith("2 pairs (on n[1-2])")
-    assert "the last runs were jobs of their own: no nodes could be held: " in shared.result.nodes
+    assert (
+        "the last runs were jobs of their own: no nodes could be held: "
+        in shared.result.nodes
+    )
     assert shared.result.trials is not None
     assert shared.result.trials.allocations == 0
     assert shared.result.trials.separate_because.startswith("no nodes could be held: ")

@@ -1,4 +1,5 @@
-"""A session of variants that goes on: what is not as it was when the session began is refused."""
+"""A session of variants that goes on: what is not as it was when the session began is
+refused."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.plan.variants import find_without_script
 from pytest_llmbench.launch.planner import Host, Plan, Planner
-from pytest_llmbench.launch.trial_plans import digest_scripts, digest_variants, refuse_changed
+from pytest_llmbench.launch.trial_plans import (
+    digest_scripts,
+    digest_variants,
+    refuse_changed,
+)
 
 AB = LaunchSettings(ab="variants.yaml")
 SEARCH = LaunchSettings(bisect="variants.yaml")
@@ -36,15 +41,24 @@ def script(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def variants(script: Path) -> Variants:
-    first = job_spec(script.parent, command=("sbatch", "-N", "2", "./launch.sh"), variant="a")
-    return {KEY.id: [PlannedJob(replace(first, variant=name, environment=(("A", name),)), FACTS) for name in "ab"]}
+    first = job_spec(
+        script.parent, command=("sbatch", "-N", "2", "./launch.sh"), variant="a"
+    )
+    return {
+        KEY.id: [
+            PlannedJob(replace(first, variant=name, environment=(("A", name),)), FACTS)
+            for name in "ab"
+        ]
+    }
 
 
 def note(variants: Variants) -> dict[str, Any]:
     return {"variants": digest_variants(variants), "scripts": digest_scripts(variants)}
 
 
-def test_unchanged_or_unknown_script_is_accepted(variants: Variants, script: Path) -> None:
+def test_unchanged_or_unknown_script_is_accepted(
+    variants: Variants, script: Path
+) -> None:
     """An earlier version noted no script, and a script may not have been there."""
     noted = note(variants)
     refuse_changed(variants, noted, AB, "1")
@@ -57,24 +71,38 @@ def test_unchanged_or_unknown_script_is_accepted(variants: Variants, script: Pat
 
 
 @pytest.mark.parametrize(
-    "change", [lambda script: script.write_text("steps 1.1\n"), Path.unlink], ids=["changed", "gone"]
+    "change",
+    [lambda script: script.write_text("steps 1.1\n"), Path.unlink],
+    ids=["changed", "gone"],
 )
-def test_changed_script_is_refused_by_name(variants: Variants, script: Path, change: Callable[[Path], object]) -> None:
+def test_changed_script_is_refused_by_name(
+    variants: Variants, script: Path, change: Callable[[Path], object]
+) -> None:
     noted = note(variants)
     change(script)
-    with pytest.raises(LaunchError, match=r"/launch\.sh: another script than when session 1 began"):
+    with pytest.raises(
+        LaunchError, match=r"/launch\.sh: another script than when session 1 began"
+    ):
         refuse_changed(variants, noted, AB, "1")
 
 
 def test_script_of_a_build_is_not_compared(variants: Variants) -> None:
-    built = {KEY.id: [PlannedJob(replace(job.spec, build=("make",)), FACTS) for job in variants[KEY.id]]}
+    built = {
+        KEY.id: [
+            PlannedJob(replace(job.spec, build=("make",)), FACTS)
+            for job in variants[KEY.id]
+        ]
+    }
     assert digest_scripts(built) == {}
 
 
 def test_variants_may_change_in_a_search_only(variants: Variants) -> None:
     noted, fewer = note(variants), {KEY.id: variants[KEY.id][:1]}
     refuse_changed(fewer, noted, SEARCH, "1")
-    with pytest.raises(LaunchError, match=r"variants\.yaml: found other variants than when session 1 began$"):
+    with pytest.raises(
+        LaunchError,
+        match=r"variants\.yaml: found other variants than when session 1 began$",
+    ):
         refuse_changed(fewer, noted, AB, "1")
 
 
@@ -94,7 +122,12 @@ def commit_jobs(checkouts: Path, purpose: Purpose, missing: int) -> list[Planned
         folder.mkdir(parents=True)
         if number != missing:
             (folder / "launch.sh").touch()
-        spec = job_spec(folder, command=("sbatch", "./launch.sh"), purpose=purpose, variant=str(number))
+        spec = job_spec(
+            folder,
+            command=("sbatch", "./launch.sh"),
+            purpose=purpose,
+            variant=str(number),
+        )
         jobs.append(PlannedJob(spec, FACTS))
     return jobs
 
@@ -108,21 +141,35 @@ def commit_jobs(checkouts: Path, purpose: Purpose, missing: int) -> list[Planned
         ("checkouts", Purpose.COMPARE_VARIANTS, 1, []),
         ("elsewhere", Purpose.BISECT, 1, []),
     ],
-    ids=["between the ends", "the good end", "the bad end", "an A/B", "a folder that somebody names"],
+    ids=[
+        "between the ends",
+        "the good end",
+        "the bad end",
+        "an A/B",
+        "a folder that somebody names",
+    ],
 )
 def test_commit_without_a_script_is_skipped_between_ends(
     tmp_path: Path, folder: str, purpose: Purpose, missing: int, skipped: list[str]
 ) -> None:
     jobs = commit_jobs(tmp_path / folder, purpose, missing)
-    assert [job.spec.variant for job in find_without_script({KEY.id: jobs}, tmp_path)] == skipped
+    assert [
+        job.spec.variant for job in find_without_script({KEY.id: jobs}, tmp_path)
+    ] == skipped
 
 
 def test_skipped_commit_is_reported_and_no_problem(tmp_path: Path) -> None:
     told: list[str] = []
-    host = Host(lambda: datetime.now(UTC), lambda _: None, run, {}, told.append, tmp_path)
+    host = Host(
+        lambda: datetime.now(UTC), lambda _: None, run, {}, told.append, tmp_path
+    )
     jobs = commit_jobs(tmp_path / "checkouts", Purpose.BISECT, 1)
     planner = Planner(SEARCH, "", cast("Any", None), host, [KEY])
-    problems = planner.find_problems(Plan((jobs[0],), {}, 1.0, 1.0, variants={KEY.id: tuple(jobs)}))
-    assert not [problem for problem in problems if problem.check is PreflightCheck.SCRIPT]
+    problems = planner.find_problems(
+        Plan((jobs[0],), {}, 1.0, 1.0, variants={KEY.id: tuple(jobs)})
+    )
+    assert not [
+        problem for problem in problems if problem.check is PreflightCheck.SCRIPT
+    ]
     (line,) = (line for line in told if "has no script" in line)
     assert line.split()[:5] == ["1", "has", "no", "script", "in"]

@@ -1,4 +1,5 @@
-"""What a log says of checkpoints: which lines count, how long they say that it took, and what is only a dispatch."""
+"""What a log says of checkpoints: which lines count, how long they say that it took,
+and what is only a dispatch."""
 
 from __future__ import annotations
 
@@ -33,12 +34,28 @@ SAVE, LOAD = CheckpointAction.SAVE, CheckpointAction.LOAD
         (LOADED, LOAD, 9.712),
         (f"55:     save-checkpoint {DOTS}: (28798.64, 28798.85)", SAVE, 28.79885),
         (f"    save-checkpoint {DOTS}: 18512.90", SAVE, 18.5129),
-        (f"(min, max) time across ranks (ms):save-checkpoint {DOTS}: (1658.80, 1658.85)", SAVE, 1.65885),
+        (
+            f"(min, max) time across ranks (ms):save-checkpoint {DOTS}: (1658.80, 1658.85)",
+            SAVE,
+            1.65885,
+        ),
         ("time (ms) | save-checkpoint: 11.96 | other: 5.00", SAVE, 0.01196),
         (f"{TITAN}Finished loading the checkpoint in 4.84 seconds.", LOAD, 4.84),
-        ("I0519 09:40:55 1 checkpointer.py:288] Finished restoring checkpoint in 1.23 seconds from /x.", LOAD, 1.23),
-        ("Finished asynchronous save (blocking + background) in 192.92 seconds to /x/99", SAVE, 192.92),
-        ("Finished async_save (blocking + background). Time taken: 124.1s. directory=gs://x/50", SAVE, 124.1),
+        (
+            "I0519 09:40:55 1 checkpointer.py:288] Finished restoring checkpoint in 1.23 seconds from /x.",
+            LOAD,
+            1.23,
+        ),
+        (
+            "Finished asynchronous save (blocking + background) in 192.92 seconds to /x/99",
+            SAVE,
+            192.92,
+        ),
+        (
+            "Finished async_save (blocking + background). Time taken: 124.1s. directory=gs://x/50",
+            SAVE,
+            124.1,
+        ),
     ],
 )
 def test_time_is_read_in_seconds(line: str, action: str, seconds: float) -> None:
@@ -47,9 +64,15 @@ def test_time_is_read_in_seconds(line: str, action: str, seconds: float) -> None
     assert (record.torn, record.dispatched) == (False, False)
 
 
-def test_the_one_line_that_the_documents_of_later_recipes_show_is_a_save_with_its_time() -> None:
+def test_the_one_line_that_the_documents_of_later_recipes_show_is_a_save_with_its_time() -> (
+    None
+):
     said, timed = records(BRIDGE)
-    assert (said.action, said.seconds, said.torn) == (CheckpointAction.SAVE, None, False)
+    assert (said.action, said.seconds, said.torn) == (
+        CheckpointAction.SAVE,
+        None,
+        False,
+    )
     assert (timed.action, timed.seconds) == (CheckpointAction.SAVE, 24.89513)
 
 
@@ -134,16 +157,26 @@ def test_other_things_that_are_asynchronous_are_no_dispatch(line: str) -> None:
         ('"async_mode": "disabled", then "async_mode": "async"', True),
     ],
 )
-@pytest.mark.parametrize("aside", [" ", " (or staging if async is enabled) ", " (or staging if async is enabled)"])
-def test_save_that_may_be_staging_is_a_dispatch(mode: str, dispatched: bool, aside: str) -> None:
-    (record,) = records(mode, f"{TITAN}Finished saving the checkpoint{aside}in 11.46 seconds.")
+@pytest.mark.parametrize(
+    "aside",
+    [" ", " (or staging if async is enabled) ", " (or staging if async is enabled)"],
+)
+def test_save_that_may_be_staging_is_a_dispatch(
+    mode: str, dispatched: bool, aside: str
+) -> None:
+    (record,) = records(
+        mode, f"{TITAN}Finished saving the checkpoint{aside}in 11.46 seconds."
+    )
     assert (record.seconds, record.dispatched) == (11.46, dispatched)
 
 
 def test_timer_of_loading_counts_after_a_load() -> None:
     timer = f"55:     load-checkpoint {DOTS}: (0.82, 0.92)"
     assert records(timer) == ()
-    assert [(one.action, one.seconds) for one in records(LOADED_MEGATRON, timer)] == [(LOAD, None), (LOAD, 0.00092)]
+    assert [(one.action, one.seconds) for one in records(LOADED_MEGATRON, timer)] == [
+        (LOAD, None),
+        (LOAD, 0.00092),
+    ]
 
 
 def test_checkpoint_belongs_to_its_attempt() -> None:
@@ -160,7 +193,9 @@ def test_more_records_than_are_kept_are_counted() -> None:
 
 
 def test_the_rank_is_that_of_the_prefix_else_that_of_the_record() -> None:
-    own, prefixed = records(SAVED, f"[rank3]:{TITAN}Finished loading the checkpoint in 4.84 seconds.")
+    own, prefixed = records(
+        SAVED, f"[rank3]:{TITAN}Finished loading the checkpoint in 4.84 seconds."
+    )
     assert (own.rank, prefixed.rank) == ("0", "rank3")
 
 
@@ -168,15 +203,25 @@ def test_the_rank_is_that_of_the_prefix_else_that_of_the_record() -> None:
 @pytest.mark.parametrize(
     ("name", "saves", "loads", "dispatched"),
     [
-        # grep -nE 'Save duration|Time spent in load|save-checkpoint \.|Finished (saving|loading) the', Megatron in ms
-        ("nemo2/evo2_slow_after_checkpoint_excerpt.out", [11.378, 23.107, 1.718, 1.136], [2.181], True),
+        # grep -nE 'Save duration|Time spent in load|save-checkpoint \.|Finished
+        # (saving|loading) the', Megatron in ms
+        (
+            "nemo2/evo2_slow_after_checkpoint_excerpt.out",
+            [11.378, 23.107, 1.718, 1.136],
+            [2.181],
+            True,
+        ),
         ("megatron/2624605.out", [28.79885, 30.97608, 29.77519, 30.42471], [], False),
         ("torchtitan/resumed_killed.out", [11.46], [4.84], True),
     ],
 )
-def test_real_log_gives_its_checkpoints(name: str, saves: list[float], loads: list[float], dispatched: bool) -> None:
+def test_real_log_gives_its_checkpoints(
+    name: str, saves: list[float], loads: list[float], dispatched: bool
+) -> None:
     found = read_log(shared(f"logs/{name}")).checkpoints.records
     saved = [one for one in found if one.seconds is not None and one.action == SAVE]
     assert [one.seconds for one in saved] == saves
-    assert [one.seconds for one in found if one.seconds is not None and one.action == LOAD] == loads
+    assert [
+        one.seconds for one in found if one.seconds is not None and one.action == LOAD
+    ] == loads
     assert {one.dispatched for one in saved} == {dispatched}

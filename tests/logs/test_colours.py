@@ -1,4 +1,5 @@
-"""Colours inside records: consoles and log viewers write them around keys, numbers and bars."""
+"""Colours inside records: consoles and log viewers write them around keys, numbers and
+bars."""
 
 from __future__ import annotations
 
@@ -10,12 +11,16 @@ from support.written_logs import bar, dll, dropped, maxtext_run, nemo2_run, pars
 from pytest_llmbench.core.log_records import ParsedLog
 
 PAXML = "[PAX STATUS]: Starting training loop\n" + "".join(
-    f"[PAX STATUS]: train_step() took {7.11 + step / 100:.2f} seconds.\n" for step in range(10)
+    f"[PAX STATUS]: train_step() took {7.11 + step / 100:.2f} seconds.\n"
+    for step in range(10)
 )
 LOGS = {
-    "nemo1": "".join(bar(step + 1, f"{step}.000", f"2.{step}00") + "\n" for step in range(10)),
+    "nemo1": "".join(
+        bar(step + 1, f"{step}.000", f"2.{step}00") + "\n" for step in range(10)
+    ),
     "nemo1-dllogger": "".join(
-        bar(step + 1, f"{step}.000", "2.000") + dll(step, f"2.000{step}123") + "\n" for step in range(10)
+        bar(step + 1, f"{step}.000", "2.000") + dll(step, f"2.000{step}123") + "\n"
+        for step in range(10)
     ),
     "nemo2": nemo2_run(0, 9),
     "maxtext": "Config param steps: 10\n" + maxtext_run(0, 9),
@@ -33,7 +38,11 @@ PAINTS = {
 
 def list_values(log: ParsedLog) -> list[list[str]]:
     """List the steps with their times and losses."""
-    columns = [column for part in log.segments for column in (part.steps.index, part.steps.seconds, part.steps.loss)]
+    columns = [
+        column
+        for part in log.segments
+        for column in (part.steps.index, part.steps.seconds, part.steps.loss)
+    ]
     return [list(map(str, column.tolist())) for column in columns]
 
 
@@ -46,11 +55,16 @@ def test_colours_around_values_change_nothing(paint: str, name: str) -> None:
     assert dropped(painted).keys() <= {"repeated"}
 
 
-@pytest.mark.parametrize("code", ["\x1b[31m", "\x1b[K", "\x1b"], ids=["colour", "cursor", "escape alone"])
 @pytest.mark.parametrize(
-    ("name", "number"), [("nemo1", "2.500"), ("nemo2", "6.061"), ("maxtext", "7.908"), ("paxml", "7.15")]
+    "code", ["\x1b[31m", "\x1b[K", "\x1b"], ids=["colour", "cursor", "escape alone"]
 )
-def test_code_inside_a_number_makes_the_record_torn(name: str, number: str, code: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("nemo1", "2.500"), ("nemo2", "6.061"), ("maxtext", "7.908"), ("paxml", "7.15")],
+)
+def test_code_inside_a_number_makes_the_record_torn(
+    name: str, number: str, code: str
+) -> None:
     """The digits before and after it may belong to two records."""
     log = parse(LOGS[name].replace(number, number[:3] + code + number[3:], 1))
     assert dropped(log) == {"torn": 1}

@@ -1,4 +1,5 @@
-"""The law of damage: whatever is cut off or written into a log, no step gets a number that was not printed for it."""
+"""The law of damage: whatever is cut off or written into a log, no step gets a number
+that was not printed for it."""
 
 from __future__ import annotations
 
@@ -32,7 +33,11 @@ NEMO2 = (
     "[NeMo I 2025-03-07 22:33:59 x] start\n"
     + nemo2(0, "7.582", more="")
     + nemo2(1, "10.31", more=" | TFLOPS_per_GPU: 1.249e+03")
-    + nemo2(2, "12.39", more=" | TFLOPS_per_GPU: 865.7 | grad_norm: 1.234 | consumed_samples: 256")
+    + nemo2(
+        2,
+        "12.39",
+        more=" | TFLOPS_per_GPU: 865.7 | grad_norm: 1.234 | consumed_samples: 256",
+    )
     + "ining-demo/0 [default0]:Training epoch 0, iteration 3/49 | lr: 1.649e-06 | consumed_samples: 5632 | "
     "global_batch_size: 512 | global_step: 3 | reduced_train_loss: 11.03 | train_step_timing in s: 10.26\n"
     + nemo2(14, "123.4").rstrip("\n")
@@ -49,19 +54,24 @@ NEMO1 = (
 MAXTEXT = (
     "Config param steps: 50\n"
     + maxtext(0, "36.350", loss=", loss: 12.038")
-    + maxtext(1, "7.908", loss=", loss: 9.580, lr: 3.000e-04, grad_norm: 1.234e+01").rstrip("\n")
+    + maxtext(
+        1, "7.908", loss=", loss: 9.580, lr: 3.000e-04, grad_norm: 1.234e+01"
+    ).rstrip("\n")
     + maxtext(12, "0.427", loss=", loss: nan")
     + "# completed step: 13, seconds: 176.734, TFLOP/s/device: 5.846, loss: 2.008\n"
     + maxtext(14, "11.716")
 )
 TITAN = "[rank0]:[titan] 2026-05-04 06:{} - root - INFO - "
 TITAN_LINE = (
-    TITAN + "\x1b[31mstep: {:2}  \x1b[32mloss:  {}  \x1b[38;2;180;60;0mgrad_norm: {}  memory: 28.18GiB(89.87%)  "
+    TITAN
+    + "\x1b[31mstep: {:2}  \x1b[32mloss:  {}  \x1b[38;2;180;60;0mgrad_norm: {}  memory: 28.18GiB(89.87%)  "
     "\x1b[34mtps: {}  \x1b[36mtflops: {}  \x1b[35mmfu: 15131.59%\x1b[39m\n"
 )
 TORCHTITAN = (
     TITAN_LINE.format("05:54,392", 1, "5.97670", "19203.0469", "2,110", "47,210.56")
-    + TITAN_LINE.format("05:56,423", 2, "5.96660", "2.2500", "2,110", "12.83").rstrip("\n")
+    + TITAN_LINE.format("05:56,423", 2, "5.96660", "2.2500", "2,110", "12.83").rstrip(
+        "\n"
+    )
     + TITAN_LINE.format("06:17,892", 12, "nan", "2.2500", "12,110", "12.83")
     + TITAN.format("06:34,642")
     + "\x1b[33mvalidate step: 12  \x1b[32mloss:  3.3315  memory: 26.01GiB(82.96%)  tps: 6,995\x1b[39m\n"
@@ -71,19 +81,23 @@ LOGS = {"nemo1": NEMO1, "nemo2": NEMO2, "maxtext": MAXTEXT, "torchtitan": TORCHT
 
 
 def list_values(log: ParsedLog) -> Values:
-    """Map each (step, column) to its values. Times of torchtitan are gaps between lines, held by test_laws.py."""
+    """Map each (step, column) to its values. Times of torchtitan are gaps between
+    lines, held by test_laws.py."""
     found: Values = defaultdict(set)
     for segment in log.segments:
         index = segment.steps.index.tolist()
         for column in COLUMNS[log.dialect == "torchtitan" :]:
-            for step, value in zip(index, getattr(segment.steps, column).tolist(), strict=True):
+            for step, value in zip(
+                index, getattr(segment.steps, column).tolist(), strict=True
+            ):
                 if not math.isnan(value):
                     found[step, column].add(value)
     return found
 
 
 def list_printed(text: str) -> Values:
-    """List the numbers of a whole log, and of its bars and records apart: one of two records may get lost."""
+    """List the numbers of a whole log, and of its bars and records apart: one of two
+    records may get lost."""
     parts = text.replace("DLL ", "\nDLL ").replace("\r", "\n").split("\n")
     found: Values = defaultdict(set)
     for part in chain([text], (line + "\n" for line in parts)):
@@ -115,10 +129,13 @@ DAMAGES: dict[str, Callable[[bytes, int], bytes]] = {
     "two writers": write_twice,
 }
 STRIDE = {"cut off": 1, "two writers": 2}
-"""Bytes from one damage to the next: 1 where a number may end at any of its digits, else 3."""
+"""Bytes from one damage to the next: 1 where a number may end at any of its digits,
+else 3."""
 
 
-@pytest.mark.parametrize(("name", "steps"), [("nemo1", 5), ("nemo2", 6), ("maxtext", 5), ("torchtitan", 4)])
+@pytest.mark.parametrize(
+    ("name", "steps"), [("nemo1", 5), ("nemo2", 6), ("maxtext", 5), ("torchtitan", 4)]
+)
 def test_whole_log_gives_all_its_steps(name: str, steps: int) -> None:
     log = parse(LOGS[name])
     assert log.dialect == name
@@ -132,7 +149,9 @@ def test_damaged_log_gives_no_number_of_another_step(name: str, damage: str) -> 
     """A number that is missing is no harm."""
     data, printed = LOGS[name].encode(), PRINTED[name]
     for place in range(0, len(data), STRIDE.get(damage, 3)):
-        for (step, column), values in list_values(parse(DAMAGES[damage](data, place))).items():
+        for (step, column), values in list_values(
+            parse(DAMAGES[damage](data, place))
+        ).items():
             assert values <= printed[step, column], (step, column, values, place)
 
 
@@ -146,10 +165,36 @@ SCRAPS = [
         "\n",
         "\r",
     ),
-    *("e+", "nan", "Epoch 0: :  10%|", "| 2/20 [01:19<11:58", ", global_step=1.000", "]", ", train_step_timing in s="),
-    *("DLL 2025-06-11 05:14:49.562847 - 0 ", " : ", "completed step: 7, seconds: ", ", ", "loss: 0.000"),
-    *("Config param steps: 50\n", "restart_count=1\n", "`Trainer.fit` stopped: `max_steps=50` reached.\n"),
-    *("error: *** JOB 1 ON n CANCELLED AT ", "2025-13-45 99:00:00", "9" * 20, "0: ", "[rank4]:", "\0", "\ufffd"),
+    *(
+        "e+",
+        "nan",
+        "Epoch 0: :  10%|",
+        "| 2/20 [01:19<11:58",
+        ", global_step=1.000",
+        "]",
+        ", train_step_timing in s=",
+    ),
+    *(
+        "DLL 2025-06-11 05:14:49.562847 - 0 ",
+        " : ",
+        "completed step: 7, seconds: ",
+        ", ",
+        "loss: 0.000",
+    ),
+    *(
+        "Config param steps: 50\n",
+        "restart_count=1\n",
+        "`Trainer.fit` stopped: `max_steps=50` reached.\n",
+    ),
+    *(
+        "error: *** JOB 1 ON n CANCELLED AT ",
+        "2025-13-45 99:00:00",
+        "9" * 20,
+        "0: ",
+        "[rank4]:",
+        "\0",
+        "\ufffd",
+    ),
     *(nemo2(3), maxtext(3), bar(4, "3.000", "2.000"), dll(3, "2.0")),
 ]
 
@@ -161,7 +206,9 @@ def test_heap_of_scraps_is_no_error(scraps: list[str]) -> None:
     assert find_problems(parse("".join(scraps))) == []
 
 
-@pytest.mark.parametrize("lost", [b"\x00", b"\x28\xb5\x2f", b"x\x1f\x8b\x08", b"\xff\xfe", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize(
+    "lost", [b"\x00", b"\x28\xb5\x2f", b"x\x1f\x8b\x08", b"\xff\xfe", b"\xef\xbb\xbf"]
+)
 def test_strange_bytes_before_log_hide_no_step(lost: bytes) -> None:
     (segment,) = parse_blocks([lost + nemo2_run(0, 9).encode()]).segments
     assert segment.steps.index.tolist() == list(range(10))

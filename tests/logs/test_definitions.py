@@ -1,4 +1,5 @@
-"""Several baseline files may define how one log is read; what the run is decides which of them counts."""
+"""Several baseline files may define how one log is read; what the run is decides which
+of them counts."""
 
 from __future__ import annotations
 
@@ -35,9 +36,12 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def ingested(folder: Path, *files: tuple[str, str, str], release: str = "") -> Run:
-    """Ingest one log of the recipe oak, of which nothing says the release, beside these files."""
+    """Ingest one log of the recipe oak, of which nothing says the release, beside these
+    files."""
     for recipe, named, unit in files:
-        (folder / f"{recipe}-{named}.yaml").write_text(FILE.format(recipe=recipe, release=named, unit=unit))
+        (folder / f"{recipe}-{named}.yaml").write_text(
+            FILE.format(recipe=recipe, release=named, unit=unit)
+        )
     log = folder / "runs/bf16/8b/8/log-oak_8b_8_7.out"
     log.parent.mkdir(parents=True)
     log.write_text(LOG)
@@ -52,7 +56,9 @@ def seconds(run: Run) -> float:
 
 @pytest.mark.slow
 def test_recipe_of_a_run_decides_how_its_log_is_read(tmp_path: Path) -> None:
-    run = ingested(tmp_path, ("elm", "1", "s"), ("oak", "1", "us"), ("pine", "1", "min"))
+    run = ingested(
+        tmp_path, ("elm", "1", "s"), ("oak", "1", "us"), ("pine", "1", "min")
+    )
     assert run.identity.key is not None
     assert run.identity.key.recipe == "oak"
     assert run.attempts[0].log.dialect == "regex:oak-1"
@@ -60,7 +66,9 @@ def test_recipe_of_a_run_decides_how_its_log_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_of_two_releases_that_read_it_differently_none_is_guessed(tmp_path: Path) -> None:
+def test_of_two_releases_that_read_it_differently_none_is_guessed(
+    tmp_path: Path,
+) -> None:
     run = ingested(tmp_path, ("oak", "1", "ms"), ("oak", "2", "us"))
     assert run.identity.key is None
     assert [key.release for key in run.identity.candidates] == ["1", "2"]
@@ -70,6 +78,9 @@ def test_of_two_releases_that_read_it_differently_none_is_guessed(tmp_path: Path
 def test_requested_release_reads_the_log(tmp_path: Path) -> None:
     run = ingested(tmp_path, ("oak", "1", "ms"), ("oak", "2", "us"), release="2")
     assert run.identity.key is not None
-    assert (run.identity.key.release, run.attempts[0].log.dialect) == ("2", "regex:oak-2")
+    assert (run.identity.key.release, run.attempts[0].log.dialect) == (
+        "2",
+        "regex:oak-2",
+    )
     assert seconds(run) == pytest.approx(0.0025)
     assert run.attempts[0].log.readings == ()

@@ -24,7 +24,13 @@ from support.written_logs import nemo2_log, nemo2_run, parse
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.log_records import NO_QUOTE, Ending, EndingCode
-from pytest_llmbench.logs.endings import CODES, DECISIONS, FAILURES, add_error_ending, combine_endings
+from pytest_llmbench.logs.endings import (
+    CODES,
+    DECISIONS,
+    FAILURES,
+    add_error_ending,
+    combine_endings,
+)
 from pytest_llmbench.logs.log_reader import read_ending, read_log
 from pytest_llmbench.logs.recognisers import ENDINGS
 from pytest_llmbench.logs.step_records import make_printable
@@ -41,9 +47,15 @@ def end(text: str) -> Ending:
     ("line", "nodes"),
     [
         ("srun: error: Node failure on n[1-2,07]", "n[1-2,07]"),
-        ("Nov 21 05:54:27 n7 kernel: [99.1] NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off", "n7"),
+        (
+            "Nov 21 05:54:27 n7 kernel: [99.1] NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off",
+            "n7",
+        ),
         ("NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus.", ""),
-        ("slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2023-03-06T03:17:51 DUE TO NODE FAILURE ***", ""),
+        (
+            "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2023-03-06T03:17:51 DUE TO NODE FAILURE ***",
+            "",
+        ),
     ],
     ids=["Slurm", "kernel", "kernel without a node", "first node of the step"],
 )
@@ -58,21 +70,35 @@ def test_every_line_has_its_code(line: str, code: str | None) -> None:
     assert (ending.code if ending else None) == code
     if ending:
         assert ending.line == 2
-        assert ending.quote == (line.rstrip(":") if code == "traceback" else make_printable(line.encode(), 160))
+        assert ending.quote == (
+            line.rstrip(":")
+            if code == "traceback"
+            else make_printable(line.encode(), 160)
+        )
 
 
 def test_every_code_has_a_line_or_a_traceback_here_and_words() -> None:
-    assert {code for _, code in LINES if code} | {"aftermath"} == set(CODES) == set(formatting.ENDINGS)
+    assert (
+        {code for _, code in LINES if code} | {"aftermath"}
+        == set(CODES)
+        == set(formatting.ENDINGS)
+    )
     assert {*DECISIONS, *FAILURES, *(row.fact for row in ENDINGS)} <= set(CODES)
 
 
 def test_each_row_has_a_line_here() -> None:
     lines = [line.encode() for line, _ in LINES]
-    assert [row for row in ENDINGS if not any(re.search(row.pattern, line) for line in lines)] == []
+    assert [
+        row
+        for row in ENDINGS
+        if not any(re.search(row.pattern, line) for line in lines)
+    ] == []
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "line", "beside"), [case[1:] for case in CAUSES], ids=[case[0] for case in CAUSES]
+    ("text", "code", "line", "beside"),
+    [case[1:] for case in CAUSES],
+    ids=[case[0] for case in CAUSES],
 )
 def test_the_cause_is_told_and_what_belongs_to_it_beside(
     text: str, code: str, line: int, beside: tuple[str, int] | None
@@ -111,7 +137,9 @@ def test_exception_is_quoted(text: str, quote: str) -> None:
     assert end(text).quote == quote
 
 
-@pytest.mark.parametrize(("out", "err", "expected"), [(*case[:2], case[2:]) for case in SAID])
+@pytest.mark.parametrize(
+    ("out", "err", "expected"), [(*case[:2], case[2:]) for case in SAID]
+)
 def test_a_log_and_its_standard_error_tell_one_ending(
     tmp_path: Path, out: str, err: str, expected: tuple[str, str, str | None]
 ) -> None:
@@ -124,7 +152,12 @@ def test_a_log_and_its_standard_error_tell_one_ending(
 
 def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
     cut, limit = (
-        Ending(EndingCode.CUT, NO_QUOTE, 7, "the gzip data of x.out.gz end before their end"),
+        Ending(
+            EndingCode.CUT,
+            NO_QUOTE,
+            7,
+            "the gzip data of x.out.gz end before their end",
+        ),
         parse(TIME_LIMIT).ending,
     )
     assert combine_endings(cut, limit) is limit
@@ -133,16 +166,27 @@ def test_a_log_whose_end_is_cut_off_ended_as_its_standard_error_says() -> None:
     assert formatting.describe_ending(cut, "x.out.gz") == cut.problem
 
 
-@pytest.mark.parametrize(("order", "went_on"), [("0-30 TRACEBACK 31-32", False), ("0-30 TRACEBACK 31-33", True)])
-def test_exception_with_three_steps_after_it_is_doubtful(order: str, went_on: bool) -> None:
-    """Another process may print a step or two that were made before; a run that continues had only a warning."""
+@pytest.mark.parametrize(
+    ("order", "went_on"),
+    [("0-30 TRACEBACK 31-32", False), ("0-30 TRACEBACK 31-33", True)],
+)
+def test_exception_with_three_steps_after_it_is_doubtful(
+    order: str, went_on: bool
+) -> None:
+    """Another process may print a step or two that were made before; a run that
+    continues had only a warning."""
     ending = end(nemo2_log(order, TRACEBACK=TRACEBACK))
     assert (ending.line, ending.went_on, ending.rank) == (32, went_on, "rank 2")
-    assert ("steps follow it, so it may not be the cause" in formatting.describe_ending(ending, "x.out")) is went_on
+    assert (
+        "steps follow it, so it may not be the cause"
+        in formatting.describe_ending(ending, "x.out")
+    ) is went_on
 
 
 def test_survived_exception_does_not_hide_the_crash() -> None:
-    ending = end(nemo2_run(0, 9) + RAISED + nemo2_run(10, 20) + RAISED.replace("x", "y"))
+    ending = end(
+        nemo2_run(0, 9) + RAISED + nemo2_run(10, 20) + RAISED.replace("x", "y")
+    )
     assert (ending.quote, ending.went_on) == ("ValueError: y", False)
 
 
@@ -162,7 +206,9 @@ def test_survived_exception_does_not_hide_the_crash() -> None:
         ("TRACEBACK", 1),
     ],
 )
-def test_traceback_ends_only_an_unfinished_attempt(order: str, line: int | None) -> None:
+def test_traceback_ends_only_an_unfinished_attempt(
+    order: str, line: int | None
+) -> None:
     ending = parse(nemo2_log(order, TRACEBACK=TRACEBACK, END=END)).ending
     assert (ending.line if ending else None) == line
 
@@ -170,28 +216,36 @@ def test_traceback_ends_only_an_unfinished_attempt(order: str, line: int | None)
 REAL = {
     # grep -n 'DUE TO TIME LIMIT' FILE: line 371 of 372
     "slurm/time_limit.out": ("time-limit", 371),
-    # one line of each kind; the strongest is the time limit, grep -n 'TIME LIMIT': lines 8 and 10
+    # one line of each kind; the strongest is the time limit, grep -n 'TIME LIMIT':
+    # lines 8 and 10
     "slurm/slurm__tails_one_each.out": ("time-limit", 8),
     # grep -n 'DUE TO TIME LIMIT' FILE: lines 558 (with the label of srun) and 559
     "megatron/3108456.err": ("time-limit", 558),
-    # grep -nE 'rank52\\]: (Traceback|AssertionError)' FILE: the first traceback is that of lines 1385 to 1401
+    # grep -nE 'rank52\\]: (Traceback|AssertionError)' FILE: the first traceback is that
+    # of lines 1385 to 1401
     "megatron/2624217.out": ("traceback", 1401),
-    # grep -n 'Preemption detected' FILE; the crash of lines 415 to 869 was followed by finished runs
+    # grep -n 'Preemption detected' FILE; the crash of lines 415 to 869 was followed by
+    # finished runs
     "nemo2/resiliency_five_runs.out": ("preempted", 1729),
     # grep -n 'srun: error' FILE
     f"{FAKE}gpus8/1795213942/slurm-11.out": ("task-failure", 2),
 }
-"""The shared logs that say how they ended. All others say nothing:
-grep -LaE 'Traceback \\(|error: \\*\\*\\*|srun: error|Preemption detected|Watchdog caught|Segmentation fault' FILES,
-and megatron/2624605.out, four_clock_runs.out, of which `Exception raised from recvBytes` is a warning at the exit."""
+"""The shared logs that say how they ended. All others say nothing: grep -LaE 'Traceback
+\\(|error: \\*\\*\\*|srun: error|Preemption detected|Watchdog caught|Segmentation fault'
+FILES, and megatron/2624605.out, four_clock_runs.out, of which `Exception raised from
+recvBytes` is a warning at the exit."""
 
 
 @pytest.mark.slow
 def test_real_endings() -> None:
     root = shared("logs")
     logs = sorted(path for kind in ("*.out", "*.err") for path in root.rglob(kind))
-    endings = {path.relative_to(root).as_posix(): read_log(path).ending for path in logs}
-    told = {name: (ending.code, ending.line) for name, ending in endings.items() if ending}
+    endings = {
+        path.relative_to(root).as_posix(): read_log(path).ending for path in logs
+    }
+    told = {
+        name: (ending.code, ending.line) for name, ending in endings.items() if ending
+    }
     assert told == REAL
     assert len(logs) > 50
 
@@ -217,7 +271,9 @@ BEGUN = {
 
 
 @pytest.mark.parametrize("sign", BEGUN)
-def test_error_before_training_ends_no_run_with_steps(tmp_path: Path, sign: str) -> None:
+def test_error_before_training_ends_no_run_with_steps(
+    tmp_path: Path, sign: str
+) -> None:
     path = tmp_path / "x.err"
     path.write_text(f"{IMPORT}some words\n{BEGUN[sign]}")
     error = read_ending(path)
@@ -240,7 +296,9 @@ def test_error_before_training_ends_no_run_with_steps(tmp_path: Path, sign: str)
     ],
     ids=["step", "bar", "bar of data"],
 )
-def test_error_after_training_began_ends_the_run(tmp_path: Path, begun: str, quote: str) -> None:
+def test_error_after_training_began_ends_the_run(
+    tmp_path: Path, begun: str, quote: str
+) -> None:
     path = tmp_path / "x.err"
     path.write_text(f"{IMPORT}{begun}{RAISED}")
     ending = add_error_ending(parse(nemo2_run(0, 30)), read_ending(path)).ending
@@ -260,7 +318,8 @@ WARNING_LINES = [
 
 @pytest.mark.parametrize("head", WARNING_LINES)
 def test_traceback_of_a_warning_is_no_ending(head: str) -> None:
-    """On its own line the level is certain; above it the warning may be another one, unless steps follow."""
+    """On its own line the level is certain; above it the warning may be another one,
+    unless steps follow."""
     label = "9: [default3]: "
     steps = nemo2_run(0, 30, label)
     labelled = label + IMPORT.rstrip().replace("\n", "\n" + label) + "\n"
@@ -271,7 +330,9 @@ def test_traceback_of_a_warning_is_no_ending(head: str) -> None:
     assert (died.quote, died.went_on) == ("ImportError: no apex", False)
 
 
-@pytest.mark.parametrize("head", ["ERROR:root:", "[NeMo E 2025-03-07 22:33:57 x:1] ", "INFO:launcher:"])
+@pytest.mark.parametrize(
+    "head", ["ERROR:root:", "[NeMo E 2025-03-07 22:33:57 x:1] ", "INFO:launcher:"]
+)
 def test_traceback_of_an_error_is_an_ending(head: str) -> None:
     assert end(nemo2_run(0, 30) + head + RAISED).code == "traceback"
 

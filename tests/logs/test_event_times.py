@@ -1,4 +1,5 @@
-"""Times of event files against tokens, validations and wall times: their steps and their unit."""
+"""Times of event files against tokens, validations and wall times: their steps and
+their unit."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def write_torchtitan(
     sources: Collection[str] = ALL,
     tokens_of_step: Callable[[int], float] = lambda _: TOKENS,
 ) -> list[bytes]:
-    """Write events by torchtitan's arithmetic, with these of the sources that show when its clock began anew."""
+    """Write events by torchtitan's arithmetic, with these of the sources that show when
+    its clock began anew."""
     clock = since = BEGAN
     tokens = 0.0
     events = []
@@ -43,7 +45,10 @@ def write_torchtitan(
         moment = clock if "walls" in sources else BEGAN
         if step == 1 or step % interval == 0:
             passed = clock - since
-            values = [scalar(TIME, passed / interval), scalar("loss_metrics/global_avg_loss", 9 - step / 20)]
+            values = [
+                scalar(TIME, passed / interval),
+                scalar("loss_metrics/global_avg_loss", 9 - step / 20),
+            ]
             if "tokens" in sources:
                 values.append(scalar("throughput(tps)", tokens / passed))
             events.append(event(step, *values, moment=moment))
@@ -51,15 +56,25 @@ def write_torchtitan(
         if step in validations:
             clock += 7.0
             if "validations" in sources:
-                events.append(event(step, scalar("validation_metrics/loss", 4.0), moment=moment + 7.0))
+                events.append(
+                    event(
+                        step,
+                        scalar("validation_metrics/loss", 4.0),
+                        moment=moment + 7.0,
+                    )
+                )
             since, tokens = clock, 0.0
     return events
 
 
 def list_wrong_times(log: ParsedLog) -> list[float]:
     """Return the times that are not those of the steps."""
-    seconds = [value for segment in log.segments for value in segment.steps.seconds.tolist()]
-    return [value for value in seconds if not math.isnan(value) and abs(value - STEP) > 1e-3]
+    seconds = [
+        value for segment in log.segments for value in segment.steps.seconds.tolist()
+    ]
+    return [
+        value for value in seconds if not math.isnan(value) and abs(value - STEP) > 1e-3
+    ]
 
 
 VALIDATIONS: dict[str, tuple[int, Sequence[int]]] = {
@@ -77,7 +92,9 @@ VALIDATIONS: dict[str, tuple[int, Sequence[int]]] = {
 
 
 @pytest.mark.parametrize(
-    "sources", [ALL, {"tokens"}, {"validations"}, {"tokens", "walls"}], ids=lambda sources: "+".join(sorted(sources))
+    "sources",
+    [ALL, {"tokens"}, {"validations"}, {"tokens", "walls"}],
+    ids=lambda sources: "+".join(sorted(sources)),
 )
 @pytest.mark.parametrize("name", VALIDATIONS)
 def test_time_is_true_after_validation(name: str, sources: Collection[str]) -> None:
@@ -89,7 +106,8 @@ def test_time_is_true_after_validation(name: str, sources: Collection[str]) -> N
 
 @pytest.mark.parametrize("name", VALIDATIONS)
 def test_rows_of_torchtitan_are_read_like_events(name: str) -> None:
-    """As W&B exports them: with the time of a row, and validations in rows of their own."""
+    """As W&B exports them: with the time of a row, and validations in rows of their
+    own."""
     interval, validations = VALIDATIONS[name]
     rows = []
     clock = since = BEGAN
@@ -99,12 +117,19 @@ def test_rows_of_torchtitan_are_read_like_events(name: str) -> None:
             passed = clock - since
             tokens = TOKENS * round(passed / STEP)
             rows.append(
-                {"step": step, "_timestamp": clock, TIME: passed / interval, "throughput(tps)": tokens / passed}
+                {
+                    "step": step,
+                    "_timestamp": clock,
+                    TIME: passed / interval,
+                    "throughput(tps)": tokens / passed,
+                }
             )
             since = clock
         if step in validations:
             clock = since = clock + 7.0
-            rows.append({"step": step, "_timestamp": clock, "validation_metrics/loss": 4.0})
+            rows.append(
+                {"step": step, "_timestamp": clock, "validation_metrics/loss": 4.0}
+            )
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
     log = read_log(Stream([text.encode()], Path("history.jsonl")))
     assert list_wrong_times(log) == []
@@ -128,7 +153,8 @@ def test_time_is_true_in_resumed_run(first: int) -> None:
 
 
 def test_interval_is_contradicted_by_wall_time_alone() -> None:
-    """Without tokens and validations nothing shows of how many steps the time at step 30 is."""
+    """Without tokens and validations nothing shows of how many steps the time at step
+    30 is."""
     log = read(*write_torchtitan(10, (24,), sources={"walls"}))
     assert dropped(log) == {"times-disagree": 1}
     assert log.dropped[0].first_line == log.dropped[0].last_line
@@ -148,19 +174,27 @@ def test_tokens_of_changing_number_count_no_steps() -> None:
 
 
 def test_count_by_tokens_is_compared_with_validation() -> None:
-    """A validation at step 24 that the clock does not know: its time stays one of ten steps, and is doubtful."""
+    """A validation at step 24 that the clock does not know: its time stays one of ten
+    steps, and is doubtful."""
     late = event(24, scalar("validation_metrics/loss", 4.0), moment=BEGAN + 48)
     events = write_torchtitan(10)
     log = read(*events[:3], late, *events[3:])
     assert dropped(log) == {"times-disagree": 1}
 
 
-# --- units --------------------------------------------------------------------------------------------------
+# --- units ----------------------------------------------------------------------------
 
 
-def write_times(seconds: Sequence[float], wall: Callable[[int], float], name: str = "iteration-time") -> list[bytes]:
-    values = ((step, scalar(name, value), scalar("throughput", 2.0)) for step, value in enumerate(seconds, 1))
-    return [event(step, *scalars, moment=BEGAN + wall(step)) for step, *scalars in values]
+def write_times(
+    seconds: Sequence[float], wall: Callable[[int], float], name: str = "iteration-time"
+) -> list[bytes]:
+    values = (
+        (step, scalar(name, value), scalar("throughput", 2.0))
+        for step, value in enumerate(seconds, 1)
+    )
+    return [
+        event(step, *scalars, moment=BEGAN + wall(step)) for step, *scalars in values
+    ]
 
 
 def test_whole_milliseconds_become_seconds() -> None:
@@ -197,9 +231,21 @@ def test_wall_times_decide_unit_of_gross_difference(
 
 
 def test_samples_are_no_steps() -> None:
-    """DeepSpeed counts samples under these names, and Megatron in the twins of its own."""
-    names = ("Train/Samples/train_loss", "Train/Samples/elapsed_time_ms_step", "iteration-time vs samples")
-    log = read(*(event(8 * step, *(scalar(name, 0.5) for name in names)) for step in range(1, 10)))
+    """DeepSpeed counts samples under these names, and Megatron in the twins of its
+    own."""
+    names = (
+        "Train/Samples/train_loss",
+        "Train/Samples/elapsed_time_ms_step",
+        "iteration-time vs samples",
+    )
+    log = read(
+        *(
+            event(8 * step, *(scalar(name, 0.5) for name in names))
+            for step in range(1, 10)
+        )
+    )
     assert (log.segments, log.dropped) == ((), ())
     table = b"step,Train/Samples/train_loss\n8,2.5\n16,2.25\n"
-    assert read_log(Stream([table], Path("Train_Samples_train_loss.csv"))).segments == ()
+    assert (
+        read_log(Stream([table], Path("Train_Samples_train_loss.csv"))).segments == ()
+    )

@@ -27,11 +27,23 @@ PYXIS = "pyxis: importing docker image: nvcr.io#nvidia/nemo:25.07.02\n"
         (f"9: [default3]: {NCCL}", {"nccl": "2.26.6+cuda12.8"}),
         (f"(Worker pid=71, ip=10.0.0.1) (pid=2) {NCCL}", {"nccl": "2.26.6+cuda12.8"}),
         (f"mew0:64904:64904 [0] NCCL INFO {NCCL}", {"nccl": "2.26.6+cuda12.8"}),
-        ("NCCL version 2.12.12.MSCCL.0.7.3+cuda11.6 \r\n", {"nccl": "2.12.12.MSCCL.0.7.3+cuda11.6"}),
+        (
+            "NCCL version 2.12.12.MSCCL.0.7.3+cuda11.6 \r\n",
+            {"nccl": "2.12.12.MSCCL.0.7.3+cuda11.6"},
+        ),
         (SMI, {"driver": "570.133.20", "cuda_driver": "12.8"}),
-        ("INFO:datasets:PyTorch version 2.11.0a0+eb65.nv26.2 available.\n", {"pytorch": "2.11.0a0+eb65.nv26.2"}),
-        ("torch version .................... 2.9.1+cu128\n", {"pytorch": "2.9.1+cu128"}),
-        ("I1 max_utils.py:750] System Information: Jax Version: 0.9.1\n", {"jax": "0.9.1"}),
+        (
+            "INFO:datasets:PyTorch version 2.11.0a0+eb65.nv26.2 available.\n",
+            {"pytorch": "2.11.0a0+eb65.nv26.2"},
+        ),
+        (
+            "torch version .................... 2.9.1+cu128\n",
+            {"pytorch": "2.9.1+cu128"},
+        ),
+        (
+            "I1 max_utils.py:750] System Information: Jax Version: 0.9.1\n",
+            {"jax": "0.9.1"},
+        ),
         (GREETING, {"nvidia_release": "25.01 (build 134983853)"}),
         (f"0: {PYXIS}", {"container": "nvcr.io#nvidia/nemo:25.07.02"}),
         ("0: llmb environment: power_limit: 700.00 W \n", {"power_limit": "700.00 W"}),
@@ -43,7 +55,12 @@ PYXIS = "pyxis: importing docker image: nvcr.io#nvidia/nemo:25.07.02\n"
     ],
 )
 def test_statement_is_read_anywhere(text: str, expected: dict[str, str]) -> None:
-    for log in (text, text + nemo2_run(0, 9), nemo2_run(0, 9) + text, text + nemo2_run(0, 9) + "\r" + text):
+    for log in (
+        text,
+        text + nemo2_run(0, 9),
+        nemo2_run(0, 9) + text,
+        text + nemo2_run(0, 9) + "\r" + text,
+    ):
         assert dict(parse(log).environment) == expected
 
 
@@ -76,42 +93,69 @@ def test_look_alike_or_cut_statement_gives_nothing(text: str) -> None:
 def test_labels_that_can_be_read_in_many_ways_are_read_in_one() -> None:
     """To try all of them took longer than anybody waits: two for each label."""
     labels = "(pid=11 pid=11 pid=11)" * 60
-    assert parse(f"{labels}; {NCCL}{labels}; 2026-01-01 00:00:00 begins\n").environment == ()
+    assert (
+        parse(f"{labels}; {NCCL}{labels}; 2026-01-01 00:00:00 begins\n").environment
+        == ()
+    )
 
 
 def test_of_a_statement_that_says_two_things_neither_counts() -> None:
-    """As in a log that two runs were appended to: nothing tells which of both is meant."""
+    """As in a log that two runs were appended to: nothing tells which of both is
+    meant."""
     other = NCCL.replace("2.26.6", "2.25.1")
     assert parse(NCCL + SMI + other).environment == parse(SMI).environment
     assert parse(NCCL + other + NCCL + NCCL).environment == ()
 
 
 def test_of_two_ways_to_say_one_thing_the_surer_counts() -> None:
-    """The version of the installed package may have no local part, where torch itself names one."""
+    """The version of the installed package may have no local part, where torch itself
+    names one."""
     package = "PyTorch version 2.9.1 available.\n"
     torch = "torch version .................... 2.9.1+cu128\n"
-    assert parse(torch + package).environment == parse(package + torch).environment == (("pytorch", "2.9.1+cu128"),)
-    assert parse(package + torch + torch.replace("9", "8")).environment == (("pytorch", "2.9.1"),)
+    assert (
+        parse(torch + package).environment
+        == parse(package + torch).environment
+        == (("pytorch", "2.9.1+cu128"),)
+    )
+    assert parse(package + torch + torch.replace("9", "8")).environment == (
+        ("pytorch", "2.9.1"),
+    )
 
 
 @pytest.mark.slow
 def test_a_large_file_says_the_same_wherever_its_parts_meet(tmp_path: Path) -> None:
-    """A statement across the blocks that threads look at, and one behind which the log is no longer asked."""
+    """A statement across the blocks that threads look at, and one behind which the log
+    is no longer asked."""
     path = tmp_path / "log.out"
     for begin in range(BLOCK - len(SMI), BLOCK, 17):
         path.write_bytes(b"\n" * begin + SMI.encode() + b"." * LARGE)
-        assert dict(read_log(path).environment) == {"driver": "570.133.20", "cuda_driver": "12.8"}
+        assert dict(read_log(path).environment) == {
+            "driver": "570.133.20",
+            "cuda_driver": "12.8",
+        }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("place", "expected"), [(99, ("nccl",)), (100, ()), (LARGE, ())])
+@pytest.mark.parametrize(
+    ("place", "expected"), [(99, ("nccl",)), (100, ()), (LARGE, ())]
+)
 def test_statements_count_only_near_the_beginning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int, expected: tuple[str, ...]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: int,
+    expected: tuple[str, ...],
 ) -> None:
-    """In a file, in blocks and in a log that grows alike; a record before and behind keeps them looking."""
+    """In a file, in blocks and in a log that grows alike; a record before and behind
+    keeps them looking."""
     monkeypatch.setattr(recognisers.VERSIONS, "farthest", LARGE + 100)
     steps = nemo2_run(0, 9)
-    text = (steps + "." * (LARGE - len(steps)) + "\n" * (place - 3) + NCCL + nemo2_run(10, 12)).encode()
+    text = (
+        steps
+        + "." * (LARGE - len(steps))
+        + "\n" * (place - 3)
+        + NCCL
+        + nemo2_run(10, 12)
+    ).encode()
     assert text.index(b"L version ") == LARGE + place
     path = tmp_path / "log.out"
     path.write_bytes(text)
@@ -123,22 +167,38 @@ def test_statements_count_only_near_the_beginning(
 def test_every_reading_of_a_log_says_it() -> None:
     own = RegexDialect("regex:own-1", "it ", r"it (?P<step>\d+) (?P<seconds>[\d.]+)")
     log = parse_blocks([(NCCL + nemo2_run(0, 9) + "it 1 2.0\n").encode()], [own])
-    assert [one.environment for one in log.readings] == [log.environment] == [(("nccl", "2.26.6+cuda12.8"),)]
+    assert (
+        [one.environment for one in log.readings]
+        == [log.environment]
+        == [(("nccl", "2.26.6+cuda12.8"),)]
+    )
 
 
 def test_all_markers_are_found_in_one_pass() -> None:
-    """A second pass makes the search of every log twice as long: there is room for the markers of further dialects."""
-    markers = list({*ALL_MARKERS, *recognisers.TRACE.markers, *recognisers.VERSIONS.markers})
+    """A second pass makes the search of every log twice as long: there is room for the
+    markers of further dialects."""
+    markers = list(
+        {*ALL_MARKERS, *recognisers.TRACE.markers, *recognisers.VERSIONS.markers}
+    )
     for more in (0, 3):
-        assert MarkerSearch([*markers, *(b"dialect %d: step" % number for number in range(more))]).passes == 1
+        assert (
+            MarkerSearch(
+                [*markers, *(b"dialect %d: step" % number for number in range(more))]
+            ).passes
+            == 1
+        )
     assert not any(marker.startswith(b" ") for marker in recognisers.VERSIONS.markers)
 
 
-# grep -aoE 'NCCL version [^ ]+|[Tt]orch version [^ ]+.*|Jax Version: .*|Driver Version: .*' FILE | sort | uniq -c
+# grep -aoE 'NCCL version [^ ]+|[Tt]orch version [^ ]+.*|Jax Version: .*|Driver Version:
+# .*' FILE | sort | uniq -c
 REAL = [
     ("maxtext/nan_loss.out", {"jax": "0.9.1"}),
     ("megatron/2624605.out", {"pytorch": "2.11.0a0+eb65b36914.nv26.2"}),
-    ("nemo1/stale_bars_dllogger.out", {"cuda_driver": "12.8", "driver": "570.133.20", "nccl": "2.26.6+cuda12.8"}),
+    (
+        "nemo1/stale_bars_dllogger.out",
+        {"cuda_driver": "12.8", "driver": "570.133.20", "nccl": "2.26.6+cuda12.8"},
+    ),
     ("slurm/time_limit.out", {"nccl": "2.21.5+cuda12.4"}),
     ("nemo2/geneformer_500_steps.out", {}),
 ]

@@ -1,4 +1,5 @@
-"""A log that is still written: what it says so far, and how far its run is, without reading anything twice."""
+"""A log that is still written: what it says so far, and how far its run is, without
+reading anything twice."""
 
 from __future__ import annotations
 
@@ -39,7 +40,10 @@ def last_step(path: Path) -> ReachedStep | None:
     ("text", "expected"),
     [
         (nemo2_run(0, 49), ReachedStep(50, 50, 6.061)),
-        (bar(11, "10.00", "24.00") + "\r" + bar(12, "11.00", "24.00"), ReachedStep(12, 50, 24.0)),
+        (
+            bar(11, "10.00", "24.00") + "\r" + bar(12, "11.00", "24.00"),
+            ReachedStep(12, 50, 24.0),
+        ),
         (maxtext_run(0, 6), ReachedStep(7, None, 7.908)),
         ("Config param steps: 30\n" + maxtext_run(0, 6), ReachedStep(7, 30, 7.908)),
         (nemo2_run(0, 30) + START + nemo2_run(0, 4), ReachedStep(5, 50, 6.061)),
@@ -48,9 +52,21 @@ def last_step(path: Path) -> ReachedStep | None:
         ("", None),
         (b"\x00\xff" * 5000, None),
     ],
-    ids=["nemo2", "nemo1", "maxtext", "with a total", "requeued", "impossible time", "no time", "empty", "no text"],
+    ids=[
+        "nemo2",
+        "nemo1",
+        "maxtext",
+        "with a total",
+        "requeued",
+        "impossible time",
+        "no time",
+        "empty",
+        "no text",
+    ],
 )
-def test_last_step_is_found(tmp_path: Path, text: str | bytes, expected: ReachedStep | None) -> None:
+def test_last_step_is_found(
+    tmp_path: Path, text: str | bytes, expected: ReachedStep | None
+) -> None:
     assert last_step(written(tmp_path, text)) == expected
 
 
@@ -59,16 +75,22 @@ def test_line_in_writing_counts_with_no_half_number(tmp_path: Path) -> None:
     whole = nemo2_run(0, 9)
     for cut in range(len(whole) - len(nemo2(9)), len(whole), 2):
         found = last_step(written(tmp_path, whole[:cut]))
-        assert found in (ReachedStep(9, 50, 6.061), ReachedStep(10, 50, 6.061)), whole[cut - 20 : cut]
+        assert found in (ReachedStep(9, 50, 6.061), ReachedStep(10, 50, 6.061)), whole[
+            cut - 20 : cut
+        ]
 
 
 OWN = RegexDialect(
-    name="regex:mine-1.0", find="mine ", pattern=r"mine (?P<step>\d+) took (?P<seconds>[\d.]+) s", first_step=0
+    name="regex:mine-1.0",
+    find="mine ",
+    pattern=r"mine (?P<step>\d+) took (?P<seconds>[\d.]+) s",
+    first_step=0,
 )
 
 
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list to which the number of bytes is added that each read of a file asks for."""
+    """Return a list to which the number of bytes is added that each read of a file asks
+    for."""
     reads: list[int] = []
     original = File.read
 
@@ -92,12 +114,16 @@ def test_whatever_was_written_it_is_read_as_a_whole_log_and_no_byte_twice(
     looks = range(0, len(data) + 7001, 7001)
     for size in looks:
         path.write_bytes(data[:size])
-        assert everything(growing.read()) == everything(parse_blocks([data[:size]], extra)), size
+        assert everything(growing.read()) == everything(
+            parse_blocks([data[:size]], extra)
+        ), size
     assert len(data) <= sum(reads) <= len(data) + len(looks) * (REACH + REACH_BACK)
 
 
 def everything(log: ParsedLog) -> list[object]:
-    return [described(dataclasses.replace(one, readings=())) for one in (log, *log.readings)]
+    return [
+        described(dataclasses.replace(one, readings=())) for one in (log, *log.readings)
+    ]
 
 
 def truncate(path: Path) -> None:
@@ -114,7 +140,9 @@ def replace(path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [truncate, rewrite, replace])
-def test_what_became_another_log_is_read_from_its_beginning(tmp_path: Path, change: Callable[[Path], None]) -> None:
+def test_what_became_another_log_is_read_from_its_beginning(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
     path = written(tmp_path, nemo2_run(0, 20))
     growing = Growing(path)
     assert growing.find_last_step() == ReachedStep(21, 50, 6.061)
@@ -128,7 +156,7 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
             last_step(path)
 
 
-# --- signs of life ------------------------------------------------------------------------------------------
+# --- signs of life --------------------------------------------------------------------
 
 
 def signs(path: Path) -> LogProgress:
@@ -137,7 +165,10 @@ def signs(path: Path) -> LogProgress:
 
 def megatron(minute: int, step: int) -> str:
     moment = datetime(2026, 5, 4, 6, minute)  # noqa: DTZ001 (logs name no zone)
-    return lines.megatron_line(moment, step, 50, 6.0, batch=128, tflops=400.0, loss=11.0) + "\n"
+    return (
+        lines.megatron_line(moment, step, 50, 6.0, batch=128, tflops=400.0, loss=11.0)
+        + "\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,20 +181,35 @@ def megatron(minute: int, step: int) -> str:
         (megatron(1, 1) + megatron(2, 11) + megatron(9, 21), 3, 420.0, 480.0),
         ("I0 [PAX STATUS]: Starting training loop\n", 0, 0.0, 0.0),
     ],
-    ids=["no step", "one step", "slow first step", "every tenth", "with time stamps", "no step yet"],
+    ids=[
+        "no step",
+        "one step",
+        "slow first step",
+        "every tenth",
+        "with time stamps",
+        "no step yet",
+    ],
 )
-def test_gaps_between_steps_are_measured(tmp_path: Path, text: str, steps: int, slowest: float, taken: float) -> None:
-    """By the times of the lines where they have them, else by the step time and the steps between two lines."""
+def test_gaps_between_steps_are_measured(
+    tmp_path: Path, text: str, steps: int, slowest: float, taken: float
+) -> None:
+    """By the times of the lines where they have them, else by the step time and the
+    steps between two lines."""
     found = signs(written(tmp_path, text))
     assert found.steps == steps
-    assert [found.slowest_seconds, found.taken_seconds] == pytest.approx([slowest, taken])
+    assert [found.slowest_seconds, found.taken_seconds] == pytest.approx(
+        [slowest, taken]
+    )
 
 
 @pytest.mark.parametrize(
     ("line", "lives"),
     [
         (nemo2(3), True),
-        ("[NeMo I] Global Checkpoint Save : Rank: 0 : Iteration: 3 : Start time: 1s : Save duration: 9.1s\n", True),
+        (
+            "[NeMo I] Global Checkpoint Save : Rank: 0 : Iteration: 3 : Start time: 1s : Save duration: 9.1s\n",
+            True,
+        ),
         (" validation loss at iteration 2500 | lm loss value: 5.976700E+00 |\n", True),
         ("  50%|#####     | 10/20 [01:00<01:00,  6.00s/it]\n", True),
         (START, True),
@@ -172,7 +218,9 @@ def test_gaps_between_steps_are_measured(tmp_path: Path, text: str, steps: int, 
     ids=["step", "checkpoint", "validation", "bar", "start", "heartbeat"],
 )
 @pytest.mark.parametrize("far", [0, 3 * REACH])
-def test_line_of_work_shows_that_a_run_lives(tmp_path: Path, line: str, lives: bool, far: int) -> None:
+def test_line_of_work_shows_that_a_run_lives(
+    tmp_path: Path, line: str, lives: bool, far: int
+) -> None:
     path = written(tmp_path, nemo2_run(0, 2) + "." * far + "\n")
     growing = Growing(path)
     before = growing.find_signs()
@@ -193,12 +241,16 @@ def test_line_of_work_shows_that_a_run_lives(tmp_path: Path, line: str, lives: b
     ],
     ids=["running", "again", "running again", "never had a step"],
 )
-def test_process_that_starts_again_is_seen(tmp_path: Path, text: str, starting: bool) -> None:
+def test_process_that_starts_again_is_seen(
+    tmp_path: Path, text: str, starting: bool
+) -> None:
     assert signs(written(tmp_path, text)).starting is starting
 
 
 @pytest.mark.slow
-def test_a_look_costs_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_costs_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path, nemo2_run(0, 40) * 50)
     growing = Growing(path)
     growing.find_signs()

@@ -1,4 +1,5 @@
-"""The work of reading a log grows with its length, not with its square, however many attempts and ranks it has."""
+"""The work of reading a log grows with its length, not with its square, however many
+attempts and ranks it has."""
 
 from __future__ import annotations
 
@@ -36,22 +37,37 @@ def mlperf(key: str, value: str = "1", step: str = "") -> str:
 
 BODIES: dict[str, Callable[[int], str]] = {
     "attempts": attempt,
-    "attempts with ends": lambda n: attempt(n) + "`Trainer.fit` stopped: `max_steps=10` reached.\n",
-    "attempts with settings": lambda n: attempt(n, f"|   tensor_model_parallel_size: {n}\n"),
+    "attempts with ends": lambda n: (
+        attempt(n) + "`Trainer.fit` stopped: `max_steps=10` reached.\n"
+    ),
+    "attempts with settings": lambda n: attempt(
+        n, f"|   tensor_model_parallel_size: {n}\n"
+    ),
     "attempts that are profiled": lambda n: attempt(n, "Start nsys profiling\n"),
     "attempts with checkpoints": lambda n: attempt(
-        n, "Global Checkpoint Load : Rank : 0 : Start time : 1.0s : Time spent in load_checkpoint: 9.712s\n"
+        n,
+        "Global Checkpoint Load : Rank : 0 : Start time : 1.0s : Time spent in load_checkpoint: 9.712s\n",
     ),
-    "attempts with skipped updates": lambda n: attempt(n, "OVERFLOW! Rank 0 Skipping step.\n"),
+    "attempts with skipped updates": lambda n: attempt(
+        n, "OVERFLOW! Rank 0 Skipping step.\n"
+    ),
     "attempts with validations": lambda n: attempt(
         n, "{'eval_loss': nan, 'eval_runtime': 1.0, 'eval_samples_per_second': 9.0}\n"
     ),
-    "attempts with failures": lambda n: attempt(n, f"Traceback (most recent call last):\nRuntimeError: fault {n}\n"),
+    "attempts with failures": lambda n: attempt(
+        n, f"Traceback (most recent call last):\nRuntimeError: fault {n}\n"
+    ),
     "ranks": lambda n: step(n, f"{n}: "),
-    "ranks beside attempts": lambda n: step(n % 7, "0: ") + step(9 + n % 2, f"{n}: ") + step(n % 7 + 1, "0: "),
-    "ranks that diverge beside attempts": lambda n: step(n % 2, "0: ") + step(n % 2, "1: ", "nan"),
+    "ranks beside attempts": lambda n: (
+        step(n % 7, "0: ") + step(9 + n % 2, f"{n}: ") + step(n % 7 + 1, "0: ")
+    ),
+    "ranks that diverge beside attempts": lambda n: (
+        step(n % 2, "0: ") + step(n % 2, "1: ", "nan")
+    ),
     "runs of MLPerf": lambda n: mlperf("run_start") * 2,
-    "totals of MaxText": lambda n: f"Config param steps: {n}\ncompleted step: 0, seconds: 7.3, loss: 1.0\n",
+    "totals of MaxText": lambda n: (
+        f"Config param steps: {n}\ncompleted step: 0, seconds: 7.3, loss: 1.0\n"
+    ),
     "runs of Trainer": lambda n: (
         f"{{'loss': 2.0, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': {n}.5}}\n"
         "{'train_runtime': 90.0, 'train_samples_per_second': 9.0, 'train_steps_per_second': 1.0, 'train_loss': 2.0}\n"
@@ -65,7 +81,12 @@ BODIES: dict[str, Callable[[int], str]] = {
 
 def parse(text: str) -> ParsedLog:
     data = text.encode()
-    return parse_blocks([data[begin:end] for begin, end in pairwise([*range(0, len(data), 1 << 16), len(data)])])
+    return parse_blocks(
+        [
+            data[begin:end]
+            for begin, end in pairwise([*range(0, len(data), 1 << 16), len(data)])
+        ]
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""The laws of parsing, for logs of every dialect whose steps are known beforehand, whole and damaged."""
+"""The laws of parsing, for logs of every dialect whose steps are known beforehand,
+whole and damaged."""
 
 from __future__ import annotations
 
@@ -25,18 +26,35 @@ LONG_LINE = 8
 
 
 def test_every_dialect_has_a_generator_of_logs() -> None:
-    """A new dialect needs a row in FRAMEWORKS: how its framework writes, and the steps of that text."""
-    assert {framework.dialect for framework in FRAMEWORKS.values()} | {SUMMARIES} == DIALECTS.keys()
+    """A new dialect needs a row in FRAMEWORKS: how its framework writes, and the steps
+    of that text."""
+    assert {framework.dialect for framework in FRAMEWORKS.values()} | {
+        SUMMARIES
+    } == DIALECTS.keys()
 
 
 def format_steps(runs: list[list[STEP]]) -> str:
     """Format steps as text, in which a NaN equals a NaN."""
-    return repr([[(step, round(seconds, PLACES), round(loss, PLACES)) for step, seconds, loss in run] for run in runs])
+    return repr(
+        [
+            [
+                (step, round(seconds, PLACES), round(loss, PLACES))
+                for step, seconds, loss in run
+            ]
+            for run in runs
+        ]
+    )
 
 
 def format_truth(log: Written) -> str:
     """Format the steps of the whole log."""
-    runs = [[(one.step, one.seconds, math.nan if one.loss is None else one.loss) for one in run] for run in log.truth]
+    runs = [
+        [
+            (one.step, one.seconds, math.nan if one.loss is None else one.loss)
+            for one in run
+        ]
+        for run in log.truth
+    ]
     return format_steps(runs)
 
 
@@ -64,16 +82,22 @@ def test_whole_log_gives_its_steps_with_lines(name: str, data: st.DataObject) ->
 @pytest.mark.parametrize("name", NAMES)
 @settings(EXAMPLES, max_examples=5)
 @given(data=st.data())
-def test_change_around_records_changes_no_step(name: str, change: str, data: st.DataObject) -> None:
+def test_change_around_records_changes_no_step(
+    name: str, change: str, data: st.DataObject
+) -> None:
     log = data.draw(written(name))
-    assert format_steps(list_steps(parse_blocks([HARMLESS[change](log.data)]))) == format_truth(log)
+    assert format_steps(
+        list_steps(parse_blocks([HARMLESS[change](log.data)]))
+    ) == format_truth(log)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @DAMAGED
 @given(data=st.data())
-def test_damaged_log_gives_no_number_of_another_step(name: str, data: st.DataObject) -> None:
+def test_damaged_log_gives_no_number_of_another_step(
+    name: str, data: st.DataObject
+) -> None:
     """The blocks that the log comes in change nothing."""
     log = data.draw(written(name, lines_get_lost=True))
     damage = data.draw(st.sampled_from(sorted(DAMAGES)))
@@ -103,25 +127,38 @@ def test_cut_log_gives_no_step_more(name: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @settings(EXAMPLES, max_examples=5)
 @given(data=st.data())
-def test_log_in_another_encoding_gives_nothing_wrong(name: str, encoding: str, data: st.DataObject) -> None:
+def test_log_in_another_encoding_gives_nothing_wrong(
+    name: str, encoding: str, data: st.DataObject
+) -> None:
     log = data.draw(written(name))
     require_printed(parse_blocks([ENCODINGS[encoding](log.data)]), log)
 
 
 def write_run(name: str, first: int) -> Written:
     """Write a log of one run of four steps."""
-    return write(FRAMEWORKS[name], first=first, lengths=(4,), prefixes=("",), starts=False, seed=7)
+    return write(
+        FRAMEWORKS[name],
+        first=first,
+        lengths=(4,),
+        prefixes=("",),
+        starts=False,
+        seed=7,
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("filling", [b"x", b"1", b"\x00"], ids=["text", "numbers", "zeros"])
+@pytest.mark.parametrize(
+    "filling", [b"x", b"1", b"\x00"], ids=["text", "numbers", "zeros"]
+)
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_long_line_takes_no_more_memory(name: str, filling: bytes) -> None:
     """Eight MiB without a line feed stand between two logs of one run each."""
     log = write_run(name, first=1)
     tracemalloc.start()
     try:
-        found = parse_blocks(chain([log.data], repeat(filling * MEBIBYTE, LONG_LINE), [b"\n" + log.data]))
+        found = parse_blocks(
+            chain([log.data], repeat(filling * MEBIBYTE, LONG_LINE), [b"\n" + log.data])
+        )
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -134,7 +171,8 @@ def test_long_line_takes_no_more_memory(name: str, filling: bytes) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_hole_over_two_records_joins_no_halves(name: str) -> None:
-    """Move a hole as long as a line over the log: its two sides belong to different records."""
+    """Move a hole as long as a line over the log: its two sides belong to different
+    records."""
     log = write_run(name, first=min(FRAMEWORKS[name].first))
     length = max(map(len, log.lines))
     for place in range(0, len(log.data) - length, 7):

@@ -1,4 +1,5 @@
-"""The clocks of lines: stamps of any layout before records, bars, and pauses that other lines announce."""
+"""The clocks of lines: stamps of any layout before records, bars, and pauses that other
+lines announce."""
 
 from __future__ import annotations
 
@@ -55,9 +56,18 @@ def nanotron(step: int, prefix: str = "") -> str:
         (nanotron, "%m/%d/%Y %H:%M:%S [INFO|DP=0|PP=0|TP=0]: "),
     ],
 )
-def test_stamps_before_records_advance_with_the_clock(line: object, layout: str) -> None:
-    moments = [MOMENT + timedelta(seconds=13 * step) for step in range(12)]  # over midnight
-    steps = read("".join(line(step + 1, f"{moment:{layout}}") for step, moment in enumerate(moments)))  # type: ignore[operator]
+def test_stamps_before_records_advance_with_the_clock(
+    line: object, layout: str
+) -> None:
+    moments = [
+        MOMENT + timedelta(seconds=13 * step) for step in range(12)
+    ]  # over midnight
+    steps = read(
+        "".join(
+            line(step + 1, f"{moment:{layout}}")  # type: ignore[operator]
+            for step, moment in enumerate(moments)
+        )
+    )
     assert np.allclose(np.diff(steps.stamp), 13, atol=1)
 
 
@@ -67,7 +77,9 @@ def test_stamps_with_zones_do_not_jump_in_daylight_saving() -> None:
     assert second - first == 13
 
 
-@pytest.mark.parametrize("prefix", [b"", b"[default3]:", b"2026-13-45 02:00:00 ", b"eta: 00:12:10 "])
+@pytest.mark.parametrize(
+    "prefix", [b"", b"[default3]:", b"2026-13-45 02:00:00 ", b"eta: 00:12:10 "]
+)
 def test_text_without_a_stamp_has_no_clock(prefix: bytes) -> None:
     assert all(map(math.isnan, read_stamps([prefix])[0]))
 
@@ -79,7 +91,11 @@ def test_bars_print_the_time_so_far() -> None:
         for step, clock in ((1, "59:50"), (2, "1:00:02"), (3, "1:00:15"))
     )
     assert read(bars).stamp.tolist() == [3590, 3602, 3615]
-    assert read(bars.replace("\n", "\r")).stamp.tolist() == [3590, 3602, 3615]  # read one by one
+    assert read(bars.replace("\n", "\r")).stamp.tolist() == [
+        3590,
+        3602,
+        3615,
+    ]  # read one by one
 
 
 VALIDATION = "Validation: iteration 1/2\nValidation: iteration 2/2\n"
@@ -87,23 +103,38 @@ VALIDATION = "Validation: iteration 1/2\nValidation: iteration 2/2\n"
 
 @pytest.mark.parametrize("block", [1 << 20, 97])
 @pytest.mark.parametrize(
-    "between", [VALIDATION, " validation loss at iteration 5 | lm loss value: 9\n", "saving x to y\n"]
+    "between",
+    [
+        VALIDATION,
+        " validation loss at iteration 5 | lm loss value: 9\n",
+        "saving x to y\n",
+    ],
 )
 def test_pause_is_marked_when_a_line_announces_it(between: str, block: int) -> None:
     lines = [
-        nemo2(step, f"[NeMo I {MOMENT + timedelta(seconds=13 * step + 60 * (step > 4)):%Y-%m-%d %H:%M:%S} x] ")
+        nemo2(
+            step,
+            f"[NeMo I {MOMENT + timedelta(seconds=13 * step + 60 * (step > 4)):%Y-%m-%d %H:%M:%S} x] ",
+        )
         for step in range(9)
     ]
     steps = read("".join([*lines[:5], between, *lines[5:]]), block)
     assert np.flatnonzero(steps.paused).tolist() == [5]
     assert not read("".join(lines)).paused.any()  # nothing is announced
-    assert not read("".join([*lines[:3], between, *lines[3:]])).paused.any()  # it took no time
+    assert not read(
+        "".join([*lines[:3], between, *lines[3:]])
+    ).paused.any()  # it took no time
 
 
 def test_pause_is_found_for_each_rank() -> None:
-    stamps = [MOMENT + timedelta(seconds=13 * step + 60 * (step > 4)) for step in range(9)]
+    stamps = [
+        MOMENT + timedelta(seconds=13 * step + 60 * (step > 4)) for step in range(9)
+    ]
     lines = [
-        "".join(nemo2(step, f"{stamp:%Y-%m-%d %H:%M:%S} [default{rank}]:") for rank in (0, 1))
+        "".join(
+            nemo2(step, f"{stamp:%Y-%m-%d %H:%M:%S} [default{rank}]:")
+            for rank in (0, 1)
+        )
         for step, stamp in enumerate(stamps)
     ]
     steps = read("".join([*lines[:5], VALIDATION, *lines[5:]]))
@@ -111,13 +142,22 @@ def test_pause_is_found_for_each_rank() -> None:
 
 
 @pytest.mark.parametrize("block", [1 << 20, 97, 1000])
-def test_pause_is_found_if_another_rank_prints_after_its_announcement(block: int) -> None:
-    stamps = [MOMENT + timedelta(seconds=13 * step + 60 * (step > 4)) for step in range(60)]
+def test_pause_is_found_if_another_rank_prints_after_its_announcement(
+    block: int,
+) -> None:
+    stamps = [
+        MOMENT + timedelta(seconds=13 * step + 60 * (step > 4)) for step in range(60)
+    ]
     ranks = [
-        [nemo2(step, f"{stamp:%Y-%m-%d %H:%M:%S} [default{rank}]:") for step, stamp in enumerate(stamps)]
+        [
+            nemo2(step, f"{stamp:%Y-%m-%d %H:%M:%S} [default{rank}]:")
+            for step, stamp in enumerate(stamps)
+        ]
         for rank in (0, 1)
     ]
     unread = "".join(f"a line of no step, number {number}\n" for number in range(400))
     lines = [first + second for first, second in zip(*ranks, strict=True)]
-    text = "".join([*lines[:4], ranks[0][4], VALIDATION, ranks[1][4], unread, *lines[5:]])
+    text = "".join(
+        [*lines[:4], ranks[0][4], VALIDATION, ranks[1][4], unread, *lines[5:]]
+    )
     assert np.flatnonzero(read(text, block).paused).tolist() == [5]

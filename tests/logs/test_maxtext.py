@@ -12,9 +12,20 @@ def test_line_of_the_document_gives_its_columns() -> None:
     log = parse(maxtext(49))
     (segment,) = log.segments
     row = segment.steps
-    assert (log.dialect, segment.total_steps, segment.finished) == ("maxtext", None, False)
-    assert (row.index[0], row.seconds[0], row.resolution_seconds[0]) == (49, 7.908, 0.001)
-    assert (row.tflops_per_gpu[0], row.tokens_per_second_per_gpu[0]) == (460.48, 1035.97)
+    assert (log.dialect, segment.total_steps, segment.finished) == (
+        "maxtext",
+        None,
+        False,
+    )
+    assert (row.index[0], row.seconds[0], row.resolution_seconds[0]) == (
+        49,
+        7.908,
+        0.001,
+    )
+    assert (row.tflops_per_gpu[0], row.tokens_per_second_per_gpu[0]) == (
+        460.48,
+        1035.97,
+    )
     assert (row.loss[0], row.has_loss[0]) == (0.0, True)
     assert math.isnan(row.global_batch_size[0])
 
@@ -38,10 +49,14 @@ def test_line_of_the_document_gives_its_columns() -> None:
     ],
     ids=["commented", "diverged", "repeated", "gradient norm", "frames", "perplexity"],
 )  # fmt: skip
-def test_line_variants_give_their_columns(line: str, seconds: float, loss: float, norm: float) -> None:
+def test_line_variants_give_their_columns(
+    line: str, seconds: float, loss: float, norm: float
+) -> None:
     log = parse(line + "\n")
     row = log.segments[0].steps
-    assert [row.seconds[0], row.loss[0], row.grad_norm[0]] == pytest.approx([seconds, loss, norm], nan_ok=True)
+    assert [row.seconds[0], row.loss[0], row.grad_norm[0]] == pytest.approx(
+        [seconds, loss, norm], nan_ok=True
+    )
     assert (row.has_loss[0], row.has_grad_norm[0]) == (True, not math.isnan(norm))
     assert log.dropped == ()
 
@@ -52,13 +67,20 @@ def test_line_may_lack_a_loss() -> None:
 
 def test_two_runs_of_one_log_have_their_totals() -> None:
     config = "Config param learning_rate_schedule_steps: 20\nConfig param steps: {}\nConfig param warmup_steps: 7\n"
-    text = config.format(15) + maxtext_run(0, 14) + config.format(50) + maxtext_run(0, 48)
+    text = (
+        config.format(15) + maxtext_run(0, 14) + config.format(50) + maxtext_run(0, 48)
+    )
     segments = parse(text).segments
-    assert [(part.total_steps, part.finished, len(part.steps)) for part in segments] == [
+    assert [
+        (part.total_steps, part.finished, len(part.steps)) for part in segments
+    ] == [
         (15, True, 15),
         (50, False, 49),
     ]
-    assert steps(parse(maxtext_run(0, 14) + maxtext_run(0, 49))) == [list(range(15)), list(range(50))]
+    assert steps(parse(maxtext_run(0, 14) + maxtext_run(0, 49))) == [
+        list(range(15)),
+        list(range(50)),
+    ]
 
 
 def test_late_lines_of_other_processes_are_repeats() -> None:
@@ -110,10 +132,15 @@ def test_look_alikes_are_no_steps(line: str) -> None:
 
 @pytest.mark.parametrize("value", ["0.000", "-1.500", "NaN", "-inf", "Infinity"])
 def test_impossible_values_are_kept_as_printed(value: str) -> None:
-    log = parse(maxtext(1, value, loss=f", loss: {value}, grad_norm: {float(value):.3e}") + maxtext(2))
+    log = parse(
+        maxtext(1, value, loss=f", loss: {value}, grad_norm: {float(value):.3e}")
+        + maxtext(2)
+    )
     row = log.segments[0].steps
     assert steps(log) == [[1, 2]]
-    assert [row.seconds[0], row.loss[0], row.grad_norm[0]] == pytest.approx([float(value)] * 3, nan_ok=True)
+    assert [row.seconds[0], row.loss[0], row.grad_norm[0]] == pytest.approx(
+        [float(value)] * 3, nan_ok=True
+    )
     assert (row.has_loss.tolist(), log.dropped) == ([True, True], ())
 
 
@@ -128,15 +155,26 @@ STEADY = ("5.600",) * 10
         (("0.319", "0.215", *STEADY), [0, 1]),
         (("44.923", "4.190", *STEADY), [1]),
         (("44.923", "4.210", *STEADY), []),  # not as much faster
-        (("44.923", "0.319", "0.215", "0.200", "0.300", "0.300", *STEADY), []),  # too many
+        (
+            ("44.923", "0.319", "0.215", "0.200", "0.300", "0.300", *STEADY),
+            [],
+        ),  # too many
         (("44.923", "5.600", "0.319", *STEADY), []),  # the level was reached before
         (("44.923", "0.319", "-1.000", *STEADY), []),
-        (("44.923", "0.319", "5.600", "5.600", "5.600", *STEADY[:4]), []),  # four later steps show no level
-        (("44.923", "3.000", "3.500", "4.000", "4.500", *STEADY), []),  # slower and slower
+        (
+            ("44.923", "0.319", "5.600", "5.600", "5.600", *STEADY[:4]),
+            [],
+        ),  # four later steps show no level
+        (
+            ("44.923", "3.000", "3.500", "4.000", "4.500", *STEADY),
+            [],
+        ),  # slower and slower
         (("44.923", *STEADY, "0.319", *STEADY), []),
     ],
 )
-def test_fast_steps_before_the_level_are_dispatched(seconds: tuple[str, ...], dispatched: list[int]) -> None:
+def test_fast_steps_before_the_level_are_dispatched(
+    seconds: tuple[str, ...], dispatched: list[int]
+) -> None:
     """Each attempt dispatches its own first steps."""
     attempt = "".join(maxtext(step, each) for step, each in enumerate(seconds))
     for segment in parse(f"Config param steps: 50\n{attempt}" * 2).segments:

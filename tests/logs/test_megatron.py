@@ -1,4 +1,5 @@
-"""Megatron-LM, Megatron-DeepSpeed and Megatron-Bridge: iteration lines, step times, and both of one step."""
+"""Megatron-LM, Megatron-DeepSpeed and Megatron-Bridge: iteration lines, step times, and
+both of one step."""
 
 from __future__ import annotations
 
@@ -66,7 +67,9 @@ def line(
 
 def step_time(seconds: float, tflops: float = 528.1) -> str:
     """A Megatron-Bridge line."""
-    return f"Step Time : {seconds:.2f}s GPU utilization: {tflops:.1f}MODEL_TFLOP/s/GPU\n"
+    return (
+        f"Step Time : {seconds:.2f}s GPU utilization: {tflops:.1f}MODEL_TFLOP/s/GPU\n"
+    )
 
 
 def only(log: ParsedLog) -> Steps:
@@ -81,16 +84,38 @@ def means(log: ParsedLog) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("text", "rank", "expected"),  # step, seconds, unit, loss, grad norm, TFLOP/s, tokens/s, batch size
+    (
+        "text",
+        "rank",
+        "expected",
+    ),  # step, seconds, unit, loss, grad norm, TFLOP/s, tokens/s, batch size
     [
-        (DOCUMENT_LINE, "", (1, 20.2891, 1e-4, 12.58695, 10.275, math.nan, math.nan, 128)),
-        (SECONDS_LINE, "default7", (31214, 106.46, 0.01, 2.101, 0.107, 147.29, math.nan, 2048)),
-        ("55:  " + PAIRS_LINE, "55", (3, 32.0255, 1e-4, 11.5, 5.9, 239.8, 14324.6, 896)),
-        ("9: [default3]: " + HYPHEN_LINE, "9 default3", (25, 0.087, 1e-4, 12.44238, 0, math.nan, math.nan, 2)),
+        (
+            DOCUMENT_LINE,
+            "",
+            (1, 20.2891, 1e-4, 12.58695, 10.275, math.nan, math.nan, 128),
+        ),
+        (
+            SECONDS_LINE,
+            "default7",
+            (31214, 106.46, 0.01, 2.101, 0.107, 147.29, math.nan, 2048),
+        ),
+        (
+            "55:  " + PAIRS_LINE,
+            "55",
+            (3, 32.0255, 1e-4, 11.5, 5.9, 239.8, 14324.6, 896),
+        ),
+        (
+            "9: [default3]: " + HYPHEN_LINE,
+            "9 default3",
+            (25, 0.087, 1e-4, 12.44238, 0, math.nan, math.nan, 2),
+        ),
     ],
     ids=["document", "seconds", "pairs", "hyphen"],
 )
-def test_line_of_each_version_gives_its_columns(text: str, rank: str, expected: tuple[float, ...]) -> None:
+def test_line_of_each_version_gives_its_columns(
+    text: str, rank: str, expected: tuple[float, ...]
+) -> None:
     log = parse(text)
     (segment,) = log.segments
     row = segment.steps
@@ -107,22 +132,39 @@ def test_line_of_each_version_gives_its_columns(text: str, rank: str, expected: 
 @pytest.mark.parametrize(
     ("text", "seconds", "tflops"),
     [
-        ("0: Step Time : 5.39s GPU utilization: 2347.0MODEL_TFLOP/s/GPU   # warm-up\n", 5.39, 2347.0),
-        ("[rank3]: some warningStep Time : 2.20s GPU utilization: 1.0 TFLOP/s/GPU[rank1]: x\n", 2.2, 1.0),
+        (
+            "0: Step Time : 5.39s GPU utilization: 2347.0MODEL_TFLOP/s/GPU   # warm-up\n",
+            5.39,
+            2347.0,
+        ),
+        (
+            "[rank3]: some warningStep Time : 2.20s GPU utilization: 1.0 TFLOP/s/GPU[rank1]: x\n",
+            2.2,
+            1.0,
+        ),
     ],
     ids=["rank", "glued"],
 )
-def test_step_times_alone_are_counted_from_1(text: str, seconds: float, tflops: float) -> None:
+def test_step_times_alone_are_counted_from_1(
+    text: str, seconds: float, tflops: float
+) -> None:
     log = parse(START + text * 3 + START + text * 3)
     assert steps(log) == [[1, 2, 3], [1, 2, 3]]
     row = log.segments[1].steps
-    assert (row.mean_of[0], row.seconds[0], row.tflops_per_gpu[0]) == (1, seconds, tflops)
+    assert (row.mean_of[0], row.seconds[0], row.tflops_per_gpu[0]) == (
+        1,
+        seconds,
+        tflops,
+    )
     assert row.resolution_seconds[0] == pytest.approx(0.01)
     assert (log.segments[0].total_steps, log.dropped) == (None, ())
     assert not row.has_loss.any()
 
 
-@pytest.mark.parametrize("cut", ["Step Time : 2", "Step Time : 2.22s GPU uti[rank1]: warning", "Step Time : "])
+@pytest.mark.parametrize(
+    "cut",
+    ["Step Time : 2", "Step Time : 2.22s GPU uti[rank1]: warning", "Step Time : "],
+)
 def test_a_cut_step_time_keeps_its_number_and_has_no_time(cut: str) -> None:
     log = parse(START + step_time(9) + START + cut + "\n" + step_time(3) + step_time(4))
     row = log.segments[-1].steps
@@ -142,12 +184,27 @@ PAIRS = list(zip(ITERATIONS, STEP_TIMES, strict=True))
     [
         [text for pair in PAIRS for text in pair],
         [text for pair in PAIRS for text in reversed(pair)],
-        [text for step, pair in enumerate(PAIRS) for text in pair[:: -1 if step % 2 else 1]],
-        [f"{rank}: {text}" for pair in PAIRS for rank, text in zip((7, 0), pair, strict=True)],
+        [
+            text
+            for step, pair in enumerate(PAIRS)
+            for text in pair[:: -1 if step % 2 else 1]
+        ],
+        [
+            f"{rank}: {text}"
+            for pair in PAIRS
+            for rank, text in zip((7, 0), pair, strict=True)
+        ],
         [*STEP_TIMES, *ITERATIONS],
         [*ITERATIONS, *STEP_TIMES],
     ],
-    ids=["iteration first", "step time first", "mixed", "two ranks", "step times in a block", "iterations in a block"],
+    ids=[
+        "iteration first",
+        "step time first",
+        "mixed",
+        "two ranks",
+        "step times in a block",
+        "iterations in a block",
+    ],
 )
 def test_both_lines_of_a_step_are_one_record(lines: list[str]) -> None:
     log = parse("".join(lines))
@@ -162,17 +219,31 @@ def test_both_lines_of_a_step_are_one_record(lines: list[str]) -> None:
 
 @pytest.mark.parametrize("printed", [2.5, 1.5], ids=["slower", "faster"])
 def test_slower_of_two_contradicting_lines_counts(printed: float) -> None:
-    log = parse(line(1) + step_time(2.0) + line(2) + step_time(printed, 7.0) + line(3) + step_time(2.0))
+    log = parse(
+        line(1)
+        + step_time(2.0)
+        + line(2)
+        + step_time(printed, 7.0)
+        + line(3)
+        + step_time(2.0)
+    )
     row = only(log)
     assert row.seconds.tolist() == [2.0, max(2.0, printed), 2.0]
-    assert (row.line[1], row.loss[1], row.consumed_samples[1], row.learning_rate[1]) == (3, 11.0, 256, 3e-5)
+    assert (
+        row.line[1],
+        row.loss[1],
+        row.consumed_samples[1],
+        row.learning_rate[1],
+    ) == (3, 11.0, 256, 3e-5)
     assert row.skipped_steps[1] == 0
     assert dropped(log) == {"repeat-disagrees": 1}
     assert "step 2: 2 s in line 3" in log.dropped[0].shown
 
 
 def test_step_time_without_its_iteration_is_dropped() -> None:
-    unknown = parse(line(1, 9000) + step_time(9) + step_time(5) + line(3, 2000) + step_time(2))
+    unknown = parse(
+        line(1, 9000) + step_time(9) + step_time(5) + line(3, 2000) + step_time(2)
+    )
     assert (steps(unknown), dropped(unknown)) == ([[1, 3]], {"unknown-step": 1})
     assert only(unknown).seconds.tolist() == [9, 2]
     torn = parse(line(1, 9000) + "Step Time : 9\n" + line(2) + step_time(2))
@@ -180,7 +251,9 @@ def test_step_time_without_its_iteration_is_dropped() -> None:
 
 
 def test_run_of_step_times_alone_follows_another_run() -> None:
-    log = parse(line(1) + step_time(2) + line(2) + step_time(2) + START + step_time(5) * 3)
+    log = parse(
+        line(1) + step_time(2) + line(2) + step_time(2) + START + step_time(5) * 3
+    )
     assert steps(log) == [[1, 2], [1, 2, 3]]
     assert log.segments[1].steps.seconds.tolist() == [5, 5, 5]
 
@@ -196,7 +269,13 @@ def test_run_of_step_times_alone_follows_another_run() -> None:
         ("lm loss: 0.000000E+00 | loss scale: 65536.0", 1, 0, None, None),
         ("loss scale: 4294967296.0 | grad norm: 1.500", 1, 0, None, 1.5),
         ("loss scale: 1.0 | grad norm: nan", 1, 0, math.nan, math.nan),
-        ("lm loss: 1.1E+01 | loss scale: 65536.0 | grad norm: 2.0", 1, 1, math.nan, 2.0),
+        (
+            "lm loss: 1.1E+01 | loss scale: 65536.0 | grad norm: 2.0",
+            1,
+            1,
+            math.nan,
+            2.0,
+        ),
         ("loss scale: 1.0 | grad norm: 1.5", 0, 0, None, 1.5),
     ],
 )
@@ -204,7 +283,10 @@ def test_omitted_loss_is_nan_unless_step_was_skipped(
     more: str, skipped: int, nan: int, loss: float | None, norm: float | None
 ) -> None:
     row = only(parse(line(1, more=more, skipped=skipped, nan=nan)))
-    assert (row.has_loss[0], row.has_grad_norm[0]) == (loss is not None, norm is not None)
+    assert (row.has_loss[0], row.has_grad_norm[0]) == (
+        loss is not None,
+        norm is not None,
+    )
     expected = [math.nan if value is None else value for value in (loss, norm)]
     assert [row.loss[0], row.grad_norm[0]] == pytest.approx(expected, nan_ok=True)
 
@@ -278,7 +360,13 @@ def test_look_alikes_are_nothing(text: str) -> None:
 
 
 def test_glued_records_are_read_and_a_cut_one_torn() -> None:
-    glued = parse("warning: slow" + line(1).rstrip("\n") + line(2).rstrip("\n") + "[default3]:\n" + line(3))
+    glued = parse(
+        "warning: slow"
+        + line(1).rstrip("\n")
+        + line(2).rstrip("\n")
+        + "[default3]:\n"
+        + line(3)
+    )
     assert (steps(glued), glued.dropped) == ([[1, 2, 3]], ())
     cut = parse(WHOLE[:90] + line(8))
     assert (steps(cut), dropped(cut)) == ([[8]], {"torn": 1})
@@ -287,15 +375,31 @@ def test_glued_records_are_read_and_a_cut_one_torn() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        pytest.param(line(1) + line(2) + START + line(3), [[1, 2], [3]], id="data sets"),
-        pytest.param(line(1) + "time to initialize megatron (seconds): 27.9\n" + line(2), [[1], [2]], id="initialized"),
-        pytest.param(f"{'-' * 24} arguments {'-' * 24}\n".join([line(1), line(2)]), [[1], [2]], id="arguments"),
-        pytest.param(f"{'-' * 20} arguments {'-' * 20}\n".join([line(1), line(2)]), [[1], [2]], id="GPT-NeoX"),
+        pytest.param(
+            line(1) + line(2) + START + line(3), [[1, 2], [3]], id="data sets"
+        ),
+        pytest.param(
+            line(1) + "time to initialize megatron (seconds): 27.9\n" + line(2),
+            [[1], [2]],
+            id="initialized",
+        ),
+        pytest.param(
+            f"{'-' * 24} arguments {'-' * 24}\n".join([line(1), line(2)]),
+            [[1], [2]],
+            id="arguments",
+        ),
+        pytest.param(
+            f"{'-' * 20} arguments {'-' * 20}\n".join([line(1), line(2)]),
+            [[1], [2]],
+            id="GPT-NeoX",
+        ),
         pytest.param(line(1, total=2) + line(2), [[1], [2]], id="another total"),
         pytest.param(line(1) + line(2) + line(5), [[1, 2, 5]], id="a gap"),
     ],
 )
-def test_attempt_begins_at_start_lines_or_another_total(text: str, expected: list[list[int]]) -> None:
+def test_attempt_begins_at_start_lines_or_another_total(
+    text: str, expected: list[list[int]]
+) -> None:
     assert steps(parse(text)) == expected
 
 
@@ -304,18 +408,24 @@ def test_attempt_begins_at_start_lines_or_another_total(text: str, expected: lis
     [
         ("0: [after training is done] datetime: 2026-06-26 15:10:26.816376 \n", True),
         ("0: [exiting program at iteration 40] datetime: 2026-06-26 15:10:26\n", True),
-        ("0: [exiting program after receiving SIGTERM.] datetime: 2026-06-26 15:10:26\n", False),
+        (
+            "0: [exiting program after receiving SIGTERM.] datetime: 2026-06-26 15:10:26\n",
+            False,
+        ),
         ("", False),
     ],
 )
 def test_a_run_is_finished_by_its_end_line(end: str, finished: bool) -> None:
-    """Where every tenth step is printed, the last line need not be that of the last step."""
+    """Where every tenth step is printed, the last line need not be that of the last
+    step."""
     text = "".join(line(step, total=55) for step in (10, 20, 30, 40, 50))
     assert parse(text + end).segments[0].finished is finished
 
 
 def test_a_line_of_another_rank_after_the_end_line_is_no_restart() -> None:
-    log = parse(f"7: {line(1)}7: {line(2)}0: [after training is done] datetime: 2026\n7: {line(3)}")
+    log = parse(
+        f"7: {line(1)}7: {line(2)}0: [after training is done] datetime: 2026\n7: {line(3)}"
+    )
     assert steps(log) == [[1, 2, 3]]
     assert log.segments[0].finished
 
@@ -335,7 +445,9 @@ def test_a_line_of_another_rank_after_the_end_line_is_no_restart() -> None:
         ([1, 2, 10, 20, 30, 40], 1),
     ],
 )
-def test_interval_needs_regular_prints_of_its_multiples(printed: list[int], every: int) -> None:
+def test_interval_needs_regular_prints_of_its_multiples(
+    printed: list[int], every: int
+) -> None:
     assert find_interval(printed) == every
 
 
@@ -347,30 +459,65 @@ def test_interval_needs_regular_prints_of_its_multiples(printed: list[int], ever
         ([8004, 8020, 8030, 8040, 8050], [1, 10, 10, 10, 10]),
     ],
 )
-def test_times_of_an_interval_are_means(printed: list[int], expected: list[int]) -> None:
-    assert means(parse("".join(line(step, total=9000) for step in printed))) == [expected]
+def test_times_of_an_interval_are_means(
+    printed: list[int], expected: list[int]
+) -> None:
+    assert means(parse("".join(line(step, total=9000) for step in printed))) == [
+        expected
+    ]
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "stamps", "mean"),  # milliseconds printed; time stamps of the first two lines
+    (
+        "first",
+        "second",
+        "stamps",
+        "mean",
+    ),  # milliseconds printed; time stamps of the first two lines
     [
-        (12000, 7000, ("06:03:51.272611", "06:03:53.272611"), 2),  # 2 s passed: (12 + 2) / 2
+        (
+            12000,
+            7000,
+            ("06:03:51.272611", "06:03:53.272611"),
+            2,
+        ),  # 2 s passed: (12 + 2) / 2
         (12000, 7000, ("06:03:51.272611", "06:03:58.272611"), 1),  # 7 s passed
         (12000, 7000, ("06:03:51", "06:03:53"), 2),
-        (2000, 2000, ("06:03:51.272611", "06:03:53.272611"), 2),  # either way; the newer format decides
+        (
+            2000,
+            2000,
+            ("06:03:51.272611", "06:03:53.272611"),
+            2,
+        ),  # either way; the newer format decides
         (2000, 2000, ("06:03:51", "06:03:53"), 1),
-        (12000, 7000, ("06:03:51.272611", "06:05:00.272611"), 2),  # a checkpoint between them; the format decides
-        (12000, 5000, ("06:03:51.272611", "06:05:00.272611"), 1),  # a mean would be 6 s at least
+        (
+            12000,
+            7000,
+            ("06:03:51.272611", "06:05:00.272611"),
+            2,
+        ),  # a checkpoint between them; the format decides
+        (
+            12000,
+            5000,
+            ("06:03:51.272611", "06:05:00.272611"),
+            1,
+        ),  # a mean would be 6 s at least
         (12000, 7000, ("06:03:51.272611", ""), 1),
         (12000, 7000, ("06:99:51.272611", "06:03:53.272611"), 1),
     ],
 )
-def test_second_print_may_be_the_mean_of_two(first: float, second: float, stamps: tuple[str, str], mean: int) -> None:
+def test_second_print_may_be_the_mean_of_two(
+    first: float, second: float, stamps: tuple[str, str], mean: int
+) -> None:
     texts = [f" [2026-07-15 {stamp}]" if stamp else "" for stamp in stamps]
     text = START + line(8001, first, stamp=texts[0], total=9000)
     after = line(8003, total=9000)
-    assert means(parse(text + line(8002, second, stamp=texts[1], total=9000) + after)) == [[1, mean, 1]]
-    assert means(parse(text + line(8003, second, stamp=texts[1], total=9000))) == [[1, 1]], "a line is lost"
+    assert means(
+        parse(text + line(8002, second, stamp=texts[1], total=9000) + after)
+    ) == [[1, mean, 1]]
+    assert means(parse(text + line(8003, second, stamp=texts[1], total=9000))) == [
+        [1, 1]
+    ], "a line is lost"
 
 
 def test_the_second_print_after_a_restart_is_the_mean_of_two_as_well() -> None:
@@ -382,9 +529,17 @@ def test_the_second_print_after_a_restart_is_the_mean_of_two_as_well() -> None:
 
 
 def test_a_first_print_in_turn_begins_no_mean_of_one_step_more() -> None:
-    """The first ten steps were slow, so that the time between the lines fits both; their line was no first step's."""
-    minutes = {10: ("06:02:43.250", 16300), 20: ("06:04:45.950", 12270), 30: ("06:06:48.650", 12270)}
-    run = [line(step, seconds, stamp=f" [2026-07-15 {at}]") for step, (at, seconds) in minutes.items()]
+    """The first ten steps were slow, so that the time between the lines fits both;
+    their line was no first step's."""
+    minutes = {
+        10: ("06:02:43.250", 16300),
+        20: ("06:04:45.950", 12270),
+        30: ("06:06:48.650", 12270),
+    }
+    run = [
+        line(step, seconds, stamp=f" [2026-07-15 {at}]")
+        for step, (at, seconds) in minutes.items()
+    ]
     assert means(parse(START + "".join(run))) == [[10, 10, 10]]
 
 
@@ -402,7 +557,9 @@ def test_impossible_time_stays_as_printed(seconds: str) -> None:
     lost=st.sets(st.integers(0, 2 * len(PAIRS) - 1), max_size=4),
 )
 def test_lost_lines_make_no_step_faster(swapped: list[bool], lost: set[int]) -> None:
-    printed = [pair[::-1] if swap else pair for pair, swap in zip(PAIRS, swapped, strict=True)]
+    printed = [
+        pair[::-1] if swap else pair for pair, swap in zip(PAIRS, swapped, strict=True)
+    ]
     texts = [text for pair in printed for text in pair]
     kept = [text for place, text in enumerate(texts) if place not in lost]
     log = parse("".join(kept))
@@ -410,7 +567,10 @@ def test_lost_lines_make_no_step_faster(swapped: list[bool], lost: set[int]) -> 
     if numbered:
         row = log.segments[0].steps
         assert row.index.tolist() == numbered
-        assert all(seconds >= TIMES[step - 1] for step, seconds in zip(row.index, row.seconds, strict=True))
+        assert all(
+            seconds >= TIMES[step - 1]
+            for step, seconds in zip(row.index, row.seconds, strict=True)
+        )
 
 
 OVERFLOWED = "loss scale: 65536.0"
@@ -429,12 +589,19 @@ DIVERGED = "loss scale: 1.0 | grad norm: nan"
 def test_skipped_steps_before_the_window_are_harmless(
     skipped: tuple[int, ...], diverged: tuple[int, ...], expected: list[Reason]
 ) -> None:
-    lines = [line(step, 7325.0, more=f"lm loss: {11 - step / 50:.6E} | grad norm: 10.275") for step in range(1, 51)]
+    lines = [
+        line(step, 7325.0, more=f"lm loss: {11 - step / 50:.6E} | grad norm: 10.275")
+        for step in range(1, 51)
+    ]
     for step in skipped:
         lines[step - 1] = line(step, 7325.0, more=OVERFLOWED, skipped=1)
     for step in diverged:
         lines[step - 1] = line(step, 7325.0, more=DIVERGED)
-    text = re.sub(r"samples: +(\d+)", lambda match: f"samples: {2 * int(match[1]):12d}", "".join(lines))
+    text = re.sub(
+        r"samples: +(\d+)",
+        lambda match: f"samples: {2 * int(match[1]):12d}",
+        "".join(lines),
+    )
     log = parse(text.replace("batch size:   128", "batch size:   256"))
     measurement = measure(run(log), replace(BASELINE, dialect="megatron"), NOW)
     assert [problem.reason for problem in measurement.problems] == expected
@@ -448,18 +615,37 @@ NEOX_LINE = (
 
 
 @pytest.mark.parametrize(
-    ("flops", "tflops"), [("44.9TFLOPS", 44.9), ("1.2PFLOPS", 1200.0), ("900.5GFLOPS", 0.9005), ("x", math.nan)]
+    ("flops", "tflops"),
+    [
+        ("44.9TFLOPS", 44.9),
+        ("1.2PFLOPS", 1200.0),
+        ("900.5GFLOPS", 0.9005),
+        ("x", math.nan),
+    ],
 )
 def test_line_of_gpt_neox_gives_its_columns(flops: str, tflops: float) -> None:
-    log = parse("".join(NEOX_LINE.format(step=step, flops=flops, loss="8.85E+00", nan=0) for step in (10, 20, 30)))
+    log = parse(
+        "".join(
+            NEOX_LINE.format(step=step, flops=flops, loss="8.85E+00", nan=0)
+            for step in (10, 20, 30)
+        )
+    )
     (segment,) = log.segments
     columns = segment.steps
     assert (log.dialect, segment.total_steps, dropped(log)) == ("megatron", 11000, {})
-    assert (columns.seconds[2], columns.mean_of[2], columns.loss[2]) == (1.2922, 10, 8.85)
+    assert (columns.seconds[2], columns.mean_of[2], columns.loss[2]) == (
+        1.2922,
+        10,
+        8.85,
+    )
     assert columns.tflops_per_gpu[2] == pytest.approx(tflops, nan_ok=True)
 
 
 def test_run_of_gpt_neox_may_diverge() -> None:
-    columns = parse(NEOX_LINE.format(step=10, flops="44.9TFLOPS", loss="1.0", nan=3)).segments[0].steps
+    columns = (
+        parse(NEOX_LINE.format(step=10, flops="44.9TFLOPS", loss="1.0", nan=3))
+        .segments[0]
+        .steps
+    )
     assert columns.has_loss.tolist() == [True]
     assert math.isnan(columns.loss[0])

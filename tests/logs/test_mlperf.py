@@ -1,4 +1,5 @@
-"""MLPerf's records: single steps, means of blocks, samples or tokens in the place of steps."""
+"""MLPerf's records: single steps, means of blocks, samples or tokens in the place of
+steps."""
 
 from __future__ import annotations
 
@@ -21,7 +22,14 @@ BATCH = 8
 
 def log_of(*records: str) -> str:
     """A log of one run."""
-    return "\n".join([mlperf_record("global_batch_size", BATCH), mlperf_record("run_start", None), *records, ""])
+    return "\n".join(
+        [
+            mlperf_record("global_batch_size", BATCH),
+            mlperf_record("run_start", None),
+            *records,
+            "",
+        ]
+    )
 
 
 def stats(value: Mapping[str, float], **metadata: float) -> str:
@@ -40,7 +48,12 @@ def test_step_has_its_printed_columns() -> None:
     assert columns.index.tolist() == [0, 1, 2, 3]
     assert columns.seconds.tolist() == [0.5, 0.625, 0.75, 0.875]
     assert columns.consumed_samples.tolist() == [8, 16, 24, 32]
-    row = (columns.resolution_seconds[0], columns.mean_of[0], columns.loss[0], columns.global_batch_size[0])
+    row = (
+        columns.resolution_seconds[0],
+        columns.mean_of[0],
+        columns.loss[0],
+        columns.global_batch_size[0],
+    )
     assert row == (0.0, 1, 7.5, BATCH)
     assert (segment.finished, parse(run).segments[0].finished) == (True, False)
 
@@ -52,25 +65,33 @@ def test_step_has_its_printed_columns() -> None:
 )
 def test_samples_or_tokens_count_as_steps(before: str, step: float) -> None:
     """MLPerf 5.0 writes the samples so far as `step`."""
-    records = [stats({"train_step_time": 0.5}, step=step * count) for count in (1, 2, 3)]
+    records = [
+        stats({"train_step_time": 0.5}, step=step * count) for count in (1, 2, 3)
+    ]
     assert steps(parse(log_of(before, *records))) == [[0, 1, 2]]
 
 
 def test_records_may_have_labels_of_ranks() -> None:
     batch = mlperf_record("global_batch_size", BATCH)
-    assert steps(parse(f"3: {batch}\n0: {stats({'train_step_time': 0.5}, step=16.0)}\n")) == [[1]]
+    assert steps(
+        parse(f"3: {batch}\n0: {stats({'train_step_time': 0.5}, step=16.0)}\n")
+    ) == [[1]]
 
 
 @pytest.mark.parametrize("step", [7, 0.5, "3", True, [1], -8, 1e300, 0])
 def test_step_without_a_known_count_has_no_number(step: object) -> None:
-    """A number that is no multiple of the batch counts no samples, and no batch leaves all of them unknown."""
+    """A number that is no multiple of the batch counts no samples, and no batch leaves
+    all of them unknown."""
     record = mlperf_record("tracked_stats", {"train_step_time": 0.5}, step=step)
     assert dropped(parse(log_of(record))) == {"unknown-step": 1}
-    assert dropped(parse(stats({"train_step_time": 0.5}, step=768.0) + "\n")) == {"unknown-step": 1}
+    assert dropped(parse(stats({"train_step_time": 0.5}, step=768.0) + "\n")) == {
+        "unknown-step": 1
+    }
 
 
 def block(seconds: float, samples: int, last: int) -> list[str]:
-    """The mean of a block, as NVIDIA's code of 5.1 prints it: its own samples, then the number of its last step."""
+    """The mean of a block, as NVIDIA's code of 5.1 prints it: its own samples, then the
+    number of its last step."""
     return [
         stats({"train_step_time": seconds}, samples_count=samples),
         mlperf_record("block_stop", None, samples_count=samples, step=last),
@@ -81,7 +102,11 @@ def test_means_of_blocks_count_where_only_every_32nd_step_is_printed() -> None:
     """A single step in 32 is a sample: which steps were slow it cannot say."""
     sampled = [mlperf_step(step, 9.0, 7.0 - step / 64, BATCH) for step in (31, 63)]
     stop = mlperf_record("run_stop", None, samples_count=80 * BATCH)
-    log = parse(log_of(*sampled, *block(0.5, 64 * BATCH, 64), *block(0.75, 16 * BATCH, 80), stop))
+    log = parse(
+        log_of(
+            *sampled, *block(0.5, 64 * BATCH, 64), *block(0.75, 16 * BATCH, 80), stop
+        )
+    )
     columns = log.segments[0].steps
     assert columns.index.tolist() == [63, 79]
     assert columns.seconds.tolist() == [0.5, 0.75]
@@ -99,12 +124,17 @@ def test_blocks_do_not_count_if_every_step_is_printed() -> None:
 
 
 def test_lost_block_is_no_part_of_the_next() -> None:
-    columns = parse(log_of(*block(0.5, 8 * BATCH, 8), *block(0.25, 8 * BATCH, 24))).segments[0].steps
+    columns = (
+        parse(log_of(*block(0.5, 8 * BATCH, 8), *block(0.25, 8 * BATCH, 24)))
+        .segments[0]
+        .steps
+    )
     assert (columns.index.tolist(), columns.mean_of.tolist()) == ([7, 23], [8, 8])
 
 
 def test_a_rate_of_samples_is_that_of_all_gpus_over_a_block() -> None:
-    """AMD's and Cisco's code: samples/s, and the samples so far at the end of the block."""
+    """AMD's and Cisco's code: samples/s, and the samples so far at the end of the
+    block."""
     records = [
         mlperf_record("block_start", None, samples_count=0),
         stats({"throughput": 32.0}, step=96),
@@ -119,23 +149,32 @@ def test_a_rate_of_samples_is_that_of_all_gpus_over_a_block() -> None:
 
 def test_rate_after_a_lost_rate_covers_one_block() -> None:
     """Only `block_start` shows that the rate of the first 96 samples is missing."""
-    starts = [mlperf_record("block_start", None, samples_count=count) for count in (0, 96)]
-    columns = parse(log_of(*starts, stats({"throughput": 16.0}, step=128))).segments[0].steps
+    starts = [
+        mlperf_record("block_start", None, samples_count=count) for count in (0, 96)
+    ]
+    columns = (
+        parse(log_of(*starts, stats({"throughput": 16.0}, step=128))).segments[0].steps
+    )
     assert (columns.index.tolist(), columns.mean_of.tolist()) == ([15], [4])
 
 
-@pytest.mark.parametrize(("rate", "kept"), [(32.0, True), (20.0, True), (4.0, False), (256.0, False)])
+@pytest.mark.parametrize(
+    ("rate", "kept"), [(32.0, True), (20.0, True), (4.0, False), (256.0, False)]
+)
 def test_a_rate_has_to_fit_the_clock(rate: float, kept: bool) -> None:
     """96 samples in 3 s are 32 a second; 4 would be the rate of one GPU of eight."""
     begins = mlperf_record("block_start", None, samples_count=0)
-    later = stats({"throughput": rate}, step=96).replace("1759985895027", "1759985898027")
+    later = stats({"throughput": rate}, step=96).replace(
+        "1759985895027", "1759985898027"
+    )
     log = parse(log_of(begins, later))
     assert steps(log) == ([[11]] if kept else [])
     assert dropped(log) == ({} if kept else {"unknown-step": 1})
 
 
 def test_the_rate_of_the_whole_run_behind_its_end_is_no_block() -> None:
-    """NVIDIA's code for GPT-3: tokens/s of all steps, and the tokens so far, which the batch divides as well."""
+    """NVIDIA's code for GPT-3: tokens/s of all steps, and the tokens so far, which the
+    batch divides as well."""
     behind = stats({"throughput": 64.0}, step=BATCH * 4096)
     single = [mlperf_step(step, 0.5, 7.0, BATCH) for step in range(8)]
     log = parse(log_of(mlperf_record("run_start", None), *single, STOP, behind))
@@ -154,17 +193,24 @@ def test_the_rate_of_the_whole_run_behind_its_end_is_no_block() -> None:
     ids=["rate of an epoch", "validation time", "validation rate", "number"],
 )
 def test_other_statistics_are_no_steps(value: object, step: int) -> None:
-    log = parse(log_of(mlperf_record("tracked_stats", value, step=step, samples_count=step)))
+    log = parse(
+        log_of(mlperf_record("tracked_stats", value, step=step, samples_count=step))
+    )
     assert (log.segments, log.dropped) == ((), ())
 
 
 def test_a_time_with_a_rate_stands_where_its_block_begins() -> None:
     """NVIDIA's code of 5.0."""
-    records = [stats({"throughput": 32.0, "train_step_time": 0.25}, step=begin) for begin in (0, 48)]
+    records = [
+        stats({"throughput": 32.0, "train_step_time": 0.25}, step=begin)
+        for begin in (0, 48)
+    ]
     columns = parse(log_of(*records, STOP)).segments[0].steps
     assert (columns.index.tolist(), columns.mean_of.tolist()) == ([5, 7], [6, 2])
     assert columns.seconds.tolist() == [0.25, 0.25]
-    assert dropped(parse(log_of(*records))) == {"unknown-step": 1}  # nothing says where the last one ends
+    assert dropped(parse(log_of(*records))) == {
+        "unknown-step": 1
+    }  # nothing says where the last one ends
 
 
 @pytest.mark.parametrize(
@@ -174,42 +220,72 @@ def test_a_time_with_a_rate_stands_where_its_block_begins() -> None:
 )
 def test_number_of_any_length_is_data(value: float, loss: float) -> None:
     record = stats({"train_step_time": 0.5, "reduced_train_loss": value}, step=8.0)
-    assert parse(log_of(record)).segments[0].steps.loss.tolist() == pytest.approx([loss], nan_ok=True)
+    assert parse(log_of(record)).segments[0].steps.loss.tolist() == pytest.approx(
+        [loss], nan_ok=True
+    )
 
 
 def test_diverged_loss_within_a_block_is_kept() -> None:
-    losses = [stats({"train_loss": value}, samples_count=8, step=1) for value in (2.5, math.nan, 2.0)]
-    assert math.isnan(parse(log_of(*losses, *block(0.5, 64, 8))).segments[0].steps.loss[0])
+    losses = [
+        stats({"train_loss": value}, samples_count=8, step=1)
+        for value in (2.5, math.nan, 2.0)
+    ]
+    assert math.isnan(
+        parse(log_of(*losses, *block(0.5, 64, 8))).segments[0].steps.loss[0]
+    )
 
 
 def at(moment: float, record: str) -> str:
     """Return a record of a time in seconds."""
-    return record.replace('"time_ms": 1759985895027', f'"time_ms": {1759985895027 + round(1000 * moment)}')
+    return record.replace(
+        '"time_ms": 1759985895027', f'"time_ms": {1759985895027 + round(1000 * moment)}'
+    )
 
 
-def write_maxtext(seconds: Sequence[float], *, every: int = 0, stops: bool = True, ends: bool = True) -> str:
-    """Write MaxText's records: each step is a block, and the time of one comes behind the start of an evaluation."""
+def write_maxtext(
+    seconds: Sequence[float], *, every: int = 0, stops: bool = True, ends: bool = True
+) -> str:
+    """Write MaxText's records: each step is a block, and the time of one comes behind
+    the start of an evaluation."""
     records, clock = [], 0.0
     for place, time in enumerate(seconds):
         clock += time
         values = {"train_step_time": time, "reduced_train_loss": 7 - place / 64}
         step = at(clock, stats(values, samples_count=BATCH * (place + 1)))
-        begin = at(clock - time, mlperf_record("block_start", None, samples_count=BATCH, step=place))
-        stop = at(clock, mlperf_record("block_stop", None, samples_count=BATCH, step=place + 1))
-        records += [begin, *([stop, step] if every and place % every == 0 else [step, stop])] if stops else [step]
+        begin = at(
+            clock - time,
+            mlperf_record("block_start", None, samples_count=BATCH, step=place),
+        )
+        stop = at(
+            clock,
+            mlperf_record("block_stop", None, samples_count=BATCH, step=place + 1),
+        )
+        records += (
+            [begin, *([stop, step] if every and place % every == 0 else [step, stop])]
+            if stops
+            else [step]
+        )
         if every and place % every == 0:
             samples = BATCH * (place + 1)
-            records.insert(-1, at(clock, mlperf_record("eval_start", None, samples_count=samples)))
+            records.insert(
+                -1, at(clock, mlperf_record("eval_start", None, samples_count=samples))
+            )
             clock += 9.0
-            records.append(at(clock, mlperf_record("eval_stop", None, samples_count=samples)))
-    stop = mlperf_record("run_stop", None, samples_count=BATCH * len(seconds), status="success")
+            records.append(
+                at(clock, mlperf_record("eval_stop", None, samples_count=samples))
+            )
+    stop = mlperf_record(
+        "run_stop", None, samples_count=BATCH * len(seconds), status="success"
+    )
     return log_of(*records, *([at(clock, stop)] if ends else []))
 
 
 @pytest.mark.parametrize("stops", [True, False])
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("every", [0, 1, 5, 7])
-def test_samples_since_start_number_each_step(every: int, ends: bool, stops: bool) -> None:
+def test_samples_since_start_number_each_step(
+    every: int, ends: bool, stops: bool
+) -> None:
     times = [0.5 + place % 3 / 64 for place in range(24)]
     log = parse(write_maxtext(times, every=every, stops=stops, ends=ends))
     columns = log.segments[0].steps
@@ -227,24 +303,52 @@ def test_two_runs_with_samples_since_start_are_two_attempts() -> None:
 
 def test_growing_blocks_stay_means_of_blocks() -> None:
     """Their samples make the whole run, so they are not counted from its start."""
-    records = [stats({"train_step_time": 0.5}, samples_count=BATCH * steps) for steps in (4, 8, 12)]
+    records = [
+        stats({"train_step_time": 0.5}, samples_count=BATCH * steps)
+        for steps in (4, 8, 12)
+    ]
     stop = mlperf_record("run_stop", None, samples_count=BATCH * 24)
     columns = parse(log_of(*records, stop)).segments[0].steps
-    assert (columns.index.tolist(), columns.mean_of.tolist()) == ([3, 11, 23], [4, 8, 12])
+    assert (columns.index.tolist(), columns.mean_of.tolist()) == (
+        [3, 11, 23],
+        [4, 8, 12],
+    )
 
 
 def write_blocks(factor: float, *, first: float = 1.0, rates: bool = False) -> str:
-    """Write four blocks of ten steps of 0.5 s, whose times are right but for a factor."""
+    """Write four blocks of ten steps of 0.5 s, whose times are right but for a
+    factor."""
     records, clock = [], 0.0
     for place in range(4):
         done = BATCH * 10 * place
-        records.append(at(clock, mlperf_record("block_start", None, samples_count=done)))
+        records.append(
+            at(clock, mlperf_record("block_start", None, samples_count=done))
+        )
         clock += 5.0 * (first if place == 0 else 1.0)
         if rates:
-            records.append(at(clock, stats({"throughput": BATCH / (0.5 * factor)}, step=done + 10 * BATCH)))
+            records.append(
+                at(
+                    clock,
+                    stats(
+                        {"throughput": BATCH / (0.5 * factor)}, step=done + 10 * BATCH
+                    ),
+                )
+            )
         else:
-            records.append(at(clock, stats({"train_step_time": 0.5 * factor}, samples_count=10 * BATCH)))
-        records.append(at(clock, mlperf_record("block_stop", None, samples_count=10 * BATCH, step=10 * place + 10)))
+            records.append(
+                at(
+                    clock,
+                    stats({"train_step_time": 0.5 * factor}, samples_count=10 * BATCH),
+                )
+            )
+        records.append(
+            at(
+                clock,
+                mlperf_record(
+                    "block_stop", None, samples_count=10 * BATCH, step=10 * place + 10
+                ),
+            )
+        )
         clock += 60.0  # an evaluation
     return log_of(*records)
 
@@ -254,13 +358,23 @@ def test_blocks_that_clock_contradicts_are_told(rates: bool) -> None:
     for factor in (0.95, 1.0, 1.05):
         assert dropped(parse(write_blocks(factor, rates=rates))) == {}
     for factor in (0.85, 1.2):
-        assert dropped(parse(write_blocks(factor, rates=rates))) == {"times-disagree": 4}
-    assert dropped(parse(write_blocks(1.0, first=1.4, rates=rates))) == {}  # how long a run takes to start
+        assert dropped(parse(write_blocks(factor, rates=rates))) == {
+            "times-disagree": 4
+        }
+    assert (
+        dropped(parse(write_blocks(1.0, first=1.4, rates=rates))) == {}
+    )  # how long a run takes to start
 
 
-@pytest.mark.parametrize(("printed", "expected"), [(0.5, {}), (0.8, {}), (500.0, {"times-disagree": 12})])
-def test_single_steps_that_clock_contradicts_are_told(printed: float, expected: dict[str, int]) -> None:
-    records = (at(0.5 * step, mlperf_step(step, printed, 7.5, BATCH)) for step in range(12))
+@pytest.mark.parametrize(
+    ("printed", "expected"), [(0.5, {}), (0.8, {}), (500.0, {"times-disagree": 12})]
+)
+def test_single_steps_that_clock_contradicts_are_told(
+    printed: float, expected: dict[str, int]
+) -> None:
+    records = (
+        at(0.5 * step, mlperf_step(step, printed, 7.5, BATCH)) for step in range(12)
+    )
     assert dropped(parse(log_of(*records))) == expected
 
 
@@ -272,17 +386,29 @@ def test_more_steps_than_samples_of_run_are_told() -> None:
 
 def test_a_batch_that_changes_makes_samples_uncertain() -> None:
     other = mlperf_record("global_batch_size", 16)
-    records = [stats({"train_step_time": 0.5}, step=float(BATCH * count)) for count in (1, 2, 3)]
-    assert dropped(parse(log_of(records[0], other, *records[1:]))) == {"unknown-step": 3}
+    records = [
+        stats({"train_step_time": 0.5}, step=float(BATCH * count))
+        for count in (1, 2, 3)
+    ]
+    assert dropped(parse(log_of(records[0], other, *records[1:]))) == {
+        "unknown-step": 3
+    }
 
 
 def test_batch_of_zero_numbers_no_step() -> None:
     """As of a framework that does not know it."""
-    run = write_maxtext([0.5] * 4).replace(f'"global_batch_size", "value": {BATCH}', '"global_batch_size", "value": 0')
+    run = write_maxtext([0.5] * 4).replace(
+        f'"global_batch_size", "value": {BATCH}', '"global_batch_size", "value": 0'
+    )
     assert dropped(parse(run)) == {"unknown-step": 4}
-    assert dropped(parse(mlperf_record("global_batch_size", 0) + "\n" + stats({"throughput": 4.0}, step=8) + "\n")) == {
-        "unknown-step": 1
-    }
+    assert dropped(
+        parse(
+            mlperf_record("global_batch_size", 0)
+            + "\n"
+            + stats({"throughput": 4.0}, step=8)
+            + "\n"
+        )
+    ) == {"unknown-step": 1}
 
 
 def test_two_runs_in_a_file_are_two_attempts() -> None:
@@ -296,7 +422,9 @@ def test_two_runs_in_a_file_are_two_attempts() -> None:
         mlperf_step(0, 0.5, 7.5, BATCH)[:-20],
         mlperf_step(0, 0.5, 7.5, BATCH).replace("0.5", "0.\x00"),
         ':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": ' + "[" * 4000,
-        ':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": ' + "1" * 5000 + "}}",
+        ':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": '
+        + "1" * 5000
+        + "}}",
         ':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 1}, "metadata": 3}',
     ],
     ids=["cut", "hole", "nested", "long", "no metadata"],
@@ -307,7 +435,10 @@ def test_record_that_is_no_json_is_torn(record: str) -> None:
 
 
 def test_log_states_model_sequence_and_batch() -> None:
-    stated = [mlperf_record("submission_benchmark", "llama31_8b"), mlperf_record("max_sequence_length", 8192)]
+    stated = [
+        mlperf_record("submission_benchmark", "llama31_8b"),
+        mlperf_record("max_sequence_length", 8192),
+    ]
     log = parse(log_of(*stated, mlperf_step(0, 0.5, 7.5, BATCH)))
     assert {each.field: each.value for each in log.segments[0].stated} == {
         StatedField.MODEL: "llama31_8b",
@@ -316,35 +447,56 @@ def test_log_states_model_sequence_and_batch() -> None:
     }
 
 
-# --- real logs: counted here by a reader of a few lines that knows nothing of ours -------------------------
+# --- real logs: counted here by a reader of a few lines that knows nothing of ours ----
 
 
 def read_statistics(path: Path) -> list[dict[str, dict[str, float]]]:
     """Read the statistics of a log by the JSON of its lines."""
-    records = [json.loads(match) for match in re.findall(r":::MLLOG (\{.*\})", path.read_text("utf-8", "replace"))]
+    records = [
+        json.loads(match)
+        for match in re.findall(
+            r":::MLLOG (\{.*\})", path.read_text("utf-8", "replace")
+        )
+    ]
     return [record for record in records if record["key"] == "tracked_stats"]
 
 
 def test_real_log_with_every_32nd_step_gives_means() -> None:
     path = shared("logs/today/mlperf51_llama31_8b_dell.txt")
-    means = [each["value"]["train_step_time"] for each in read_statistics(path) if "step" not in each["metadata"]]
+    means = [
+        each["value"]["train_step_time"]
+        for each in read_statistics(path)
+        if "step" not in each["metadata"]
+    ]
     log = read_log(path)
     (segment,) = log.segments
     assert segment.steps.seconds.tolist() == means
     # run_stop: "step": 6144, "samples_count": 196608, with a batch of 32
     assert segment.steps.mean_of.tolist() == [768] * 8
-    assert (segment.steps.index[-1], segment.steps.consumed_samples[-1]) == (6143, 196608)
+    assert (segment.steps.index[-1], segment.steps.consumed_samples[-1]) == (
+        6143,
+        196608,
+    )
     assert segment.finished
     assert dropped(log) == {"other-records": 192}
 
 
 @pytest.mark.parametrize(
-    ("name", "batch", "samples"), [("mlperf51_llama31_8b_amd.txt", 32, 172032), ("mlperf51_lora_cisco.txt", 16, 4224)]
+    ("name", "batch", "samples"),
+    [
+        ("mlperf51_llama31_8b_amd.txt", 32, 172032),
+        ("mlperf51_lora_cisco.txt", 16, 4224),
+    ],
 )
 def test_real_log_of_rates_gives_times(name: str, batch: int, samples: int) -> None:
-    """grep '"run_stop"' shows the samples of the run, '"global_batch_size"' those of a step."""
+    """grep '"run_stop"' shows the samples of the run, '"global_batch_size"' those of a
+    step."""
     path = shared(f"logs/today/{name}")
-    rates = [each["value"]["throughput"] for each in read_statistics(path) if "throughput" in each["value"]]
+    rates = [
+        each["value"]["throughput"]
+        for each in read_statistics(path)
+        if "throughput" in each["value"]
+    ]
     (segment,) = read_log(path).segments
     assert segment.steps.seconds.tolist() == [batch / rate for rate in rates]
     assert int(segment.steps.mean_of.sum()) == samples // batch

@@ -17,7 +17,13 @@ def test_line_of_the_document_gives_its_columns() -> None:
     (segment,) = log.segments
     row = segment.steps
     assert (log.dialect, segment.total_steps, segment.finished) == ("nemo1", 50, True)
-    assert (row.index[0], row.seconds[0], row.loss[0], row.global_batch_size[0], row.line[0]) == (
+    assert (
+        row.index[0],
+        row.seconds[0],
+        row.loss[0],
+        row.global_batch_size[0],
+        row.line[0],
+    ) == (
         49,
         24.0,
         0.186,
@@ -26,7 +32,10 @@ def test_line_of_the_document_gives_its_columns() -> None:
     )
 
 
-@pytest.mark.parametrize(("printed", "unit"), [("24.00", 0.1), ("0.4567", 0.001), ("1.9e+3", 10.0), ("100.0", 1.0)])
+@pytest.mark.parametrize(
+    ("printed", "unit"),
+    [("24.00", 0.1), ("0.4567", 0.001), ("1.9e+3", 10.0), ("100.0", 1.0)],
+)
 def test_bar_has_three_significant_digits(printed: str, unit: float) -> None:
     columns = parse(bar(1, "0.000", printed)).segments[0].steps
     assert columns.seconds.tolist() == [float(printed)]
@@ -34,7 +43,16 @@ def test_bar_has_three_significant_digits(printed: str, unit: float) -> None:
 
 
 def test_stale_bar_of_one_line_is_a_repeat() -> None:
-    log = parse("\r".join([bar(1, "0.000", "52.30"), bar(2, "0.000", "52.30"), bar(2, "1.000", "39.90")]) + "\n")
+    log = parse(
+        "\r".join(
+            [
+                bar(1, "0.000", "52.30"),
+                bar(2, "0.000", "52.30"),
+                bar(2, "1.000", "39.90"),
+            ]
+        )
+        + "\n"
+    )
     assert steps(log) == [[0, 1]]
     assert log.segments[0].steps.seconds.tolist() == [52.3, 39.9]
     assert log.segments[0].steps.line.tolist() == [1, 1]
@@ -43,19 +61,38 @@ def test_stale_bar_of_one_line_is_a_repeat() -> None:
 
 @pytest.mark.parametrize("glue", ["", "\n", " "], ids=["glued", "next line", "blank"])
 def test_dllogger_record_wins_over_the_bar(glue: str) -> None:
-    log = parse(bar(1, "0.000", "52.30") + glue + dll(0, "52.33449459075928") + "\n" + bar(2, "0.000", "52.30") + "\n")
+    log = parse(
+        bar(1, "0.000", "52.30")
+        + glue
+        + dll(0, "52.33449459075928")
+        + "\n"
+        + bar(2, "0.000", "52.30")
+        + "\n"
+    )
     columns = log.segments[0].steps
-    assert (columns.seconds.tolist(), columns.resolution_seconds[0]) == ([52.33449459075928], 0.0)
-    assert (columns.loss[0], columns.grad_norm[0]) == (12.94773006439209, 14.857102394104004)
+    assert (columns.seconds.tolist(), columns.resolution_seconds[0]) == (
+        [52.33449459075928],
+        0.0,
+    )
+    assert (columns.loss[0], columns.grad_norm[0]) == (
+        12.94773006439209,
+        14.857102394104004,
+    )
     assert (columns.global_batch_size[0], log.segments[0].total_steps) == (512.0, 50)
     assert dropped(log) == {"repeated": 2}
 
 
 @pytest.mark.parametrize(
     ("samples", "step", "batch"),
-    [("51200.0", "49.00", 1024.0), ("1.02e+5", "99.00", math.nan), ("99999.0", "49.00", math.nan)],
+    [
+        ("51200.0", "49.00", 1024.0),
+        ("1.02e+5", "99.00", math.nan),
+        ("99999.0", "49.00", math.nan),
+    ],
 )
-def test_the_batch_size_comes_from_exact_numbers_only(samples: str, step: str, batch: float) -> None:
+def test_the_batch_size_comes_from_exact_numbers_only(
+    samples: str, step: str, batch: float
+) -> None:
     columns = parse(bar(50, step, "24.00", samples=samples)).segments[0].steps
     assert columns.global_batch_size.tolist() == pytest.approx([batch], nan_ok=True)
 
@@ -78,7 +115,8 @@ def test_the_counter_of_a_later_epoch_is_ahead_by_what_the_exact_part_shows() ->
 
 
 @pytest.mark.parametrize(
-    ("head", "step", "total"), [("Epoch 0", "4.000", 50), ("Epoch 1", "4.000", None), ("Epoch 0", "30.00", None)]
+    ("head", "step", "total"),
+    [("Epoch 0", "4.000", 50), ("Epoch 1", "4.000", None), ("Epoch 0", "30.00", None)],
 )
 def test_the_total_is_known_where_the_counter_counts_from_the_first_step(
     head: str, step: str, total: int | None
@@ -101,11 +139,19 @@ def test_second_print_of_rounded_bars_counts() -> None:
             text += bar(count, shown, f"1.{step % 1000 % 90 + 10}") + "\r"
     columns = parse(text).segments[0].steps
     assert columns.index.tolist() == list(range(988, 1004))
-    assert columns.seconds.tolist() == [float(f"1.{step % 1000 % 90 + 10}") for step in range(988, 1004)]
+    assert columns.seconds.tolist() == [
+        float(f"1.{step % 1000 % 90 + 10}") for step in range(988, 1004)
+    ]
 
 
 def test_rounded_bar_may_have_an_impossible_time() -> None:
-    text = bar(1000, "999.0", "2.000") + "\r" + bar(1001, "1e+3", "nan", loss="nan") + "\r" + bar(1002, "1e+3", "2.000")
+    text = (
+        bar(1000, "999.0", "2.000")
+        + "\r"
+        + bar(1001, "1e+3", "nan", loss="nan")
+        + "\r"
+        + bar(1002, "1e+3", "2.000")
+    )
     columns = parse(text).segments[0].steps
     assert columns.index.tolist() == [999, 1000, 1001]
     assert columns.seconds.tolist() == pytest.approx([2.0, math.nan, 2.0], nan_ok=True)
@@ -119,7 +165,9 @@ def test_value_that_is_no_number_is_data(shown: str) -> None:
     for text in (bar(1, "0.000", shown, loss=shown) + "\n", record):
         log = parse(text)
         columns = log.segments[0].steps
-        assert [columns.seconds[0], columns.loss[0]] == pytest.approx([value] * 2, nan_ok=True)
+        assert [columns.seconds[0], columns.loss[0]] == pytest.approx(
+            [value] * 2, nan_ok=True
+        )
         assert columns.has_loss.tolist() == [True]
         assert log.dropped == ()
     assert columns.grad_norm.tolist() == pytest.approx([value], nan_ok=True)

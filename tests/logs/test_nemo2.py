@@ -32,21 +32,40 @@ REORDERED_LINE = (
     ],
     ids=["document", "newer", "reordered"],
 )
-def test_line_of_each_release_gives_its_columns(line: str, expected: tuple[float, ...]) -> None:
+def test_line_of_each_release_gives_its_columns(
+    line: str, expected: tuple[float, ...]
+) -> None:
     log = parse(line)
     (segment,) = log.segments
     row = segment.steps
-    columns = (row.index, row.seconds, row.peak_memory_bytes, row.tflops_per_gpu, row.global_batch_size)
+    columns = (
+        row.index,
+        row.seconds,
+        row.peak_memory_bytes,
+        row.tflops_per_gpu,
+        row.global_batch_size,
+    )
     assert log.dialect == "nemo2"
-    assert [*(column[0] for column in columns), segment.total_steps] == pytest.approx(expected, nan_ok=True)
+    assert [*(column[0] for column in columns), segment.total_steps] == pytest.approx(
+        expected, nan_ok=True
+    )
     assert (row.has_loss[0], row.has_grad_norm[0]) == (True, False)
 
 
 @pytest.mark.parametrize(
     ("printed", "unit"),
-    [("12.39", 0.01), ("6.08", 0.001), ("6", 0.001), ("10.000", 0.001), ("1.25e+03", 1.0), ("0.24", 0.0001)],
+    [
+        ("12.39", 0.01),
+        ("6.08", 0.001),
+        ("6", 0.001),
+        ("10.000", 0.001),
+        ("1.25e+03", 1.0),
+        ("0.24", 0.0001),
+    ],
 )
-def test_four_digits_are_printed_without_trailing_zeros(printed: str, unit: float) -> None:
+def test_four_digits_are_printed_without_trailing_zeros(
+    printed: str, unit: float
+) -> None:
     columns = parse(nemo2(1, printed)).segments[0].steps
     assert columns.seconds.tolist() == [float(printed)]
     assert columns.resolution_seconds.tolist() == pytest.approx([unit])
@@ -56,21 +75,37 @@ def test_four_digits_are_printed_without_trailing_zeros(printed: str, unit: floa
 def test_loss_or_norm_that_is_no_number_is_data(value: str) -> None:
     log = parse(nemo2(3, more=f" | grad_norm: {value}").replace("11.96", value))
     columns = log.segments[0].steps
-    assert [columns.loss[0], columns.grad_norm[0]] == pytest.approx([float(value)] * 2, nan_ok=True)
+    assert [columns.loss[0], columns.grad_norm[0]] == pytest.approx(
+        [float(value)] * 2, nan_ok=True
+    )
     assert (columns.has_loss[0], columns.has_grad_norm[0]) == (True, True)
     assert log.dropped == ()
 
 
 def test_line_may_lack_a_loss() -> None:
-    columns = parse(nemo2(3).replace("reduced_train_loss: 11.96", "grad_norm: 1.234")).segments[0].steps
-    assert (columns.has_loss[0], columns.has_grad_norm[0], columns.grad_norm[0]) == (False, True, 1.234)
+    columns = (
+        parse(nemo2(3).replace("reduced_train_loss: 11.96", "grad_norm: 1.234"))
+        .segments[0]
+        .steps
+    )
+    assert (columns.has_loss[0], columns.has_grad_norm[0], columns.grad_norm[0]) == (
+        False,
+        True,
+        1.234,
+    )
 
 
 @pytest.mark.parametrize(
     ("head", "total"),
-    [("epoch 0, iteration 7/99", 100), ("epoch 1, iteration 7/99", None), ("epoch 0, iteration 6/99", None)],
+    [
+        ("epoch 0, iteration 7/99", 100),
+        ("epoch 1, iteration 7/99", None),
+        ("epoch 0, iteration 6/99", None),
+    ],
 )
-def test_the_total_is_known_where_iteration_and_global_step_agree(head: str, total: int | None) -> None:
+def test_the_total_is_known_where_iteration_and_global_step_agree(
+    head: str, total: int | None
+) -> None:
     line = nemo2(7).replace("epoch 0, iteration 7/49", head)
     assert parse(line).segments[0].total_steps == total
 
@@ -89,13 +124,20 @@ def test_the_total_is_known_where_iteration_and_global_step_agree(head: str, tot
     ],
 )
 def test_record_may_stand_anywhere_in_a_line(prefix: str, suffix: str) -> None:
-    log = parse("first line\n" + prefix + nemo2(7, more="").rstrip("\n") + suffix + "\n")
+    log = parse(
+        "first line\n" + prefix + nemo2(7, more="").rstrip("\n") + suffix + "\n"
+    )
     assert (steps(log), log.dropped) == ([[7]], ())
-    assert (log.segments[0].steps.seconds[0], log.segments[0].steps.line[0]) == (6.061, 2)
+    assert (log.segments[0].steps.seconds[0], log.segments[0].steps.line[0]) == (
+        6.061,
+        2,
+    )
 
 
 def test_records_of_one_line_are_all_read() -> None:
-    log = parse(nemo2(7).rstrip() + nemo2(8, "7.5").rstrip() + " [default0]:" + nemo2(9, "8.5"))
+    log = parse(
+        nemo2(7).rstrip() + nemo2(8, "7.5").rstrip() + " [default0]:" + nemo2(9, "8.5")
+    )
     assert steps(log) == [[7, 8, 9]]
     assert log.segments[0].steps.seconds.tolist() == [6.061, 7.5, 8.5]
 
@@ -103,9 +145,12 @@ def test_records_of_one_line_are_all_read() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        nemo2(7, "12.39", more="").rstrip("\n"),  # the end of the file may have cut the number
+        nemo2(7, "12.39", more="").rstrip(
+            "\n"
+        ),  # the end of the file may have cut the number
         nemo2(7, "12.39", more="W0307 22:33:45 foreign text"),
-        nemo2(7, "12.39", more="").rstrip("\n") + nemo2(8, more=""),  # glued: the number has no delimiter
+        nemo2(7, "12.39", more="").rstrip("\n")
+        + nemo2(8, more=""),  # glued: the number has no delimiter
         nemo2(7, "12.3", more="") + "foreign\n" + "9 | consumed_samples: 6400\n",
         nemo2(7, "12.3", more="") + "foreign\nand more\n" + "9\n",
         nemo2(7, "1.249", more="") + "foreign\n" + "e+03 | consumed_samples: 6400\n",
@@ -125,7 +170,13 @@ def test_torn_record_is_dropped_and_counted(text: str) -> None:
 
 @pytest.mark.parametrize(
     "after",
-    ["", "foreign\n", "0 | module | DDP  | 4.9 B  | train\n", "5.2 B     Trainable params\n", nemo2(8) + "42\n"],
+    [
+        "",
+        "foreign\n",
+        "0 | module | DDP  | 4.9 B  | train\n",
+        "5.2 B     Trainable params\n",
+        nemo2(8) + "42\n",
+    ],
     ids=["nothing", "words", "table", "number with a unit", "record"],
 )
 def test_number_at_the_end_counts_without_its_rest(after: str) -> None:
@@ -135,7 +186,11 @@ def test_number_at_the_end_counts_without_its_rest(after: str) -> None:
 
 
 def test_what_is_cut_after_the_time_costs_only_itself() -> None:
-    for more in (" | consumed_samples: 64", " | consumed_sam", " | TFLOPS_per_GPU: 1.2"):
+    for more in (
+        " | consumed_samples: 64",
+        " | consumed_sam",
+        " | TFLOPS_per_GPU: 1.2",
+    ):
         columns = parse(nemo2(7, "12.39", more=more).rstrip("\n")).segments[0].steps
         assert columns.seconds.tolist() == [12.39]
         assert math.isnan(columns.tflops_per_gpu[0])
@@ -162,15 +217,25 @@ def test_look_alikes_are_no_steps(line: str) -> None:
 def test_impossible_time_is_kept_as_printed(seconds: str) -> None:
     log = parse(nemo2(0) + nemo2(1, seconds).replace("11.96", "nan") + nemo2(2))
     columns = log.segments[0].steps
-    assert columns.seconds.tolist() == pytest.approx([6.061, float(seconds), 6.061], nan_ok=True)
-    assert (columns.resolution_seconds[1], columns.has_loss[1], math.isnan(columns.loss[1])) == (0, True, True)
+    assert columns.seconds.tolist() == pytest.approx(
+        [6.061, float(seconds), 6.061], nan_ok=True
+    )
+    assert (
+        columns.resolution_seconds[1],
+        columns.has_loss[1],
+        math.isnan(columns.loss[1]),
+    ) == (0, True, True)
     assert log.dropped == ()
 
 
 def test_numbers_beyond_all_bounds_do_no_harm() -> None:
     huge = "9" * 400
-    huge_steps = nemo2(7).replace(": 7 |", f": {huge} |") + nemo2(7).replace("7/49", f"7/{huge}")
-    log = parse(huge_steps + nemo2(7, huge) + nemo2(8, "1.000e+999") + nemo2(9, "1.000e-999"))
+    huge_steps = nemo2(7).replace(": 7 |", f": {huge} |") + nemo2(7).replace(
+        "7/49", f"7/{huge}"
+    )
+    log = parse(
+        huge_steps + nemo2(7, huge) + nemo2(8, "1.000e+999") + nemo2(9, "1.000e-999")
+    )
     assert steps(log) == [[8, 9]]
     assert log.segments[0].steps.seconds.tolist() == [math.inf, 0.0]
     assert dropped(log) == {"torn": 3}
@@ -181,10 +246,19 @@ SAMPLES = " | consumed_samples: 640"
 
 @pytest.mark.parametrize(
     ("printed", "prefix", "last"),
-    [("6.06", "", 10), ("6.", "3: ", 49), ("6", "", 30), ("60.61", "train/0 [default0]:", 10), ("1.249e+0", "", 49)],
+    [
+        ("6.06", "", 10),
+        ("6.", "3: ", 49),
+        ("6", "", 30),
+        ("60.61", "train/0 [default0]:", 10),
+        ("1.249e+0", "", 49),
+    ],
 )
-def test_record_shorter_than_its_siblings_is_torn(printed: str, prefix: str, last: int) -> None:
-    """The file is cut, or another process cut in with a line of its own: nothing shows that the number is whole."""
+def test_record_shorter_than_its_siblings_is_torn(
+    printed: str, prefix: str, last: int
+) -> None:
+    """The file is cut, or another process cut in with a line of its own: nothing shows
+    that the number is whole."""
     lines = [prefix + nemo2(step, more=SAMPLES if step else "") for step in range(50)]
     lines[last] = prefix + nemo2(last, printed, more="")
     log = parse("".join(lines))
@@ -200,10 +274,26 @@ def test_a_number_with_something_behind_it_is_whole(behind: str) -> None:
 
 
 def test_what_only_later_records_go_on_with_makes_no_earlier_one_torn() -> None:
-    """The first record of a process prints no samples, and a validation adds a field to all that follow."""
+    """The first record of a process prints no samples, and a validation adds a field to
+    all that follow."""
     valued = " | consumed_samples: 640 | val_loss: 2.5"
-    run = [nemo2(0, more=""), *(nemo2(step) for step in range(1, 5)), *(nemo2(step, more=valued) for step in (5, 6))]
-    log = parse("".join(run) + "restart_count=1\n" + nemo2(4, more="") + nemo2(5) + nemo2(6, more=""))
+    run = [
+        nemo2(0, more=""),
+        *(nemo2(step) for step in range(1, 5)),
+        *(nemo2(step, more=valued) for step in (5, 6)),
+    ]
+    log = parse(
+        "".join(run)
+        + "restart_count=1\n"
+        + nemo2(4, more="")
+        + nemo2(5)
+        + nemo2(6, more="")
+    )
     assert steps(log) == [list(range(7)), [4, 5]]
-    ending = [nemo2(0, more=""), nemo2(1, more=""), nemo2(2, more=" | val_loss: 2.5"), nemo2(3, more=" | val_loss: 2")]
+    ending = [
+        nemo2(0, more=""),
+        nemo2(1, more=""),
+        nemo2(2, more=" | val_loss: 2.5"),
+        nemo2(3, more=" | val_loss: 2"),
+    ]
     assert steps(parse("".join(ending))) == [[0, 1, 2, 3]]

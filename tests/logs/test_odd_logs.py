@@ -1,6 +1,8 @@
-"""Logs as they should not be: the mean of a damaged log is right, or the reader reports dropped records.
+"""Logs as they should not be: the mean of a damaged log is right, or the reader reports
+dropped records.
 
-Left out: digits that are gone from the middle of a number, which nobody can see (docs/parsing.md).
+Left out: digits that are gone from the middle of a number, which nobody can see
+(docs/parsing.md).
 """
 
 from __future__ import annotations
@@ -32,7 +34,14 @@ NUMBER = re.compile(rb"(?<![\w.])\d+\.\d+(?![\de.])")
 def write_run(name: str) -> Written:
     """Write a log of one run."""
     how = FRAMEWORKS[name]
-    return write(how, first=0 if 0 in how.first else 1, lengths=[STEPS], prefixes=("",), starts=True, seed=7)
+    return write(
+        how,
+        first=0 if 0 in how.first else 1,
+        lengths=[STEPS],
+        prefixes=("",),
+        starts=True,
+        seed=7,
+    )
 
 
 LOGS = {name: write_run(name) for name in DIALECTS}
@@ -48,7 +57,11 @@ def list_places(line: bytes) -> list[int]:
     """List offsets all over a line, in its numbers and in its last characters."""
     spread = range(1, len(line), max(1, len(line) // SPREAD))
     numbers = re.finditer(rb"\d+\.\d+", line)
-    inside = [offset for match in numbers for offset in range(match.start() + 1, match.end() + 1)]
+    inside = [
+        offset
+        for match in numbers
+        for offset in range(match.start() + 1, match.end() + 1)
+    ]
     return sorted({*spread, *inside[-9:], *range(max(1, len(line) - 6), len(line))})
 
 
@@ -58,7 +71,10 @@ def at_places(change: Callable[[bytes, int], bytes], *, last: bool = False) -> D
     def damage(log: Written) -> Iterator[bytes]:
         number = find_line(log, log.truth[0][-1].step if last else STEP)
         line = log.lines[number]
-        before, after = b"".join(log.lines[:number]), b"" if last else b"".join(log.lines[number + 1 :])
+        before, after = (
+            b"".join(log.lines[:number]),
+            b"" if last else b"".join(log.lines[number + 1 :]),
+        )
         for place in list_places(line):
             yield before + change(line, place) + after
 
@@ -88,7 +104,9 @@ def whole(change: Change) -> Damage:
 
 def each_line(change: Change) -> Damage:
     """Change every line, without its line feed."""
-    return whole(lambda data: b"".join(change(line) + b"\n" for line in data.splitlines()))
+    return whole(
+        lambda data: b"".join(change(line) + b"\n" for line in data.splitlines())
+    )
 
 
 def reorder(order: Callable[[list[bytes], int], list[bytes]]) -> Damage:
@@ -122,18 +140,30 @@ DAMAGES = {
     "begun in the middle": reorder(lambda lines, at: [*lines[at:], *lines[:at]]),
     "decimal commas in one line": at_places(lambda line, _: write_commas(line)),
     "decimal commas": whole(write_commas),
-    "wrapped at 80 columns": each_line(lambda line: b"\n".join(re.findall(rb".{1,80}", line)) or line),
+    "wrapped at 80 columns": each_line(
+        lambda line: b"\n".join(re.findall(rb".{1,80}", line)) or line
+    ),
     "without line feeds": whole(lambda data: data.replace(b"\n", b" ")),
 }
 HARMLESS = {
     "empty lines between": whole(lambda data: data.replace(b"\n", b"\n\n")),
     "quoted": each_line(lambda line: b"> " + line),
     "numbered": each_line(lambda line: b"  1234\t" + line),
-    "of Kubernetes": each_line(lambda line: b"2025-06-11T05:14:49.562847123Z stdout F " + line),
-    "of the journal": each_line(lambda line: b"Jun 11 05:14:49 node1 slurmstepd[123]: " + line),
-    "of Ray, coloured": each_line(lambda line: b"\x1b[36m(Worker pid=7, ip=10.0.0.1)\x1b[0m " + line),
-    "two lines exchanged": reorder(lambda lines, at: [*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]),
-    "numbers in colours": whole(lambda data: NUMBER.sub(b"\x1b[36m\\g<0>\x1b[0m", data)),
+    "of Kubernetes": each_line(
+        lambda line: b"2025-06-11T05:14:49.562847123Z stdout F " + line
+    ),
+    "of the journal": each_line(
+        lambda line: b"Jun 11 05:14:49 node1 slurmstepd[123]: " + line
+    ),
+    "of Ray, coloured": each_line(
+        lambda line: b"\x1b[36m(Worker pid=7, ip=10.0.0.1)\x1b[0m " + line
+    ),
+    "two lines exchanged": reorder(
+        lambda lines, at: [*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]
+    ),
+    "numbers in colours": whole(
+        lambda data: NUMBER.sub(b"\x1b[36m\\g<0>\x1b[0m", data)
+    ),
 }
 
 
@@ -146,9 +176,14 @@ def list_times(log: ParsedLog) -> dict[int, float]:
 
 
 def compute_mean(times: dict[int, float]) -> float:
-    """Compute the mean over the window; NaN if one of its steps has no positive, finite time."""
+    """Compute the mean over the window; NaN if one of its steps has no positive, finite
+    time."""
     window = [times.get(step, math.nan) for step in WINDOW]
-    return sum(window) / len(window) if all(0 < value < math.inf for value in window) else math.nan
+    return (
+        sum(window) / len(window)
+        if all(0 < value < math.inf for value in window)
+        else math.nan
+    )
 
 
 def test_dllogger_record_cut_before_last_field_is_torn() -> None:
@@ -163,8 +198,13 @@ def test_dllogger_record_cut_before_last_field_is_torn() -> None:
 
 
 def test_nemo2_record_whose_rest_comes_late_is_torn() -> None:
-    fields = "global_step: {0} | train_step_timing in s: 28.29 | consumed_samples: {1}\n"
-    records = [f"Training epoch 0, iteration {step}/9 | {fields.format(step, 128 * step)}" for step in range(10)]
+    fields = (
+        "global_step: {0} | train_step_timing in s: 28.29 | consumed_samples: {1}\n"
+    )
+    records = [
+        f"Training epoch 0, iteration {step}/9 | {fields.format(step, 128 * step)}"
+        for step in range(10)
+    ]
     records[6] = records[6].replace("28.29", "2\n" + FOREIGN.decode() * 12 + "8.29")
     found = parse_blocks(["".join(records).encode()])
     assert (6 in list_times(found), dropped(found)) == (False, {"torn": 1})
@@ -180,7 +220,11 @@ def test_damaged_log_keeps_its_mean_or_reports(damage: str) -> None:
         for data in DAMAGES[damage](log):
             found = parse_blocks([data])
             mean = compute_mean(list_times(found))
-            if not (math.isnan(mean) or mean == pytest.approx(truth, rel=1e-9) or dropped(found) != sound):
+            if not (
+                math.isnan(mean)
+                or mean == pytest.approx(truth, rel=1e-9)
+                or dropped(found) != sound
+            ):
                 wrong.append((name, mean, truth, data))
     assert wrong == []
 
@@ -193,6 +237,10 @@ def test_harmless_change_keeps_every_time(change: str, name: str) -> None:
     (data,) = HARMLESS[change](log)
     found = parse_blocks([data])
     assert len(found.segments) == 1
-    truth = {one.step: one.seconds for one in log.truth[0] if not math.isnan(one.seconds)}
-    assert {step: value for step, value in list_times(found).items() if step in truth} == pytest.approx(truth)
+    truth = {
+        one.step: one.seconds for one in log.truth[0] if not math.isnan(one.seconds)
+    }
+    assert {
+        step: value for step, value in list_times(found).items() if step in truth
+    } == pytest.approx(truth)
     assert dropped(found).keys() == dropped(parse_blocks([log.data])).keys()

@@ -1,4 +1,5 @@
-"""What a line of a defined dialect says of its time: letters behind it, other units, averages, rates of samples."""
+"""What a line of a defined dialect says of its time: letters behind it, other units,
+averages, rates of samples."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ def seconds(log: ParsedLog) -> list[float]:
     return [value for part in log.segments for value in part.steps.seconds.tolist()]
 
 
-@pytest.mark.parametrize("pattern", [OPEN, r"step (?P<step>\S+) took (?P<seconds>\S+)"], ids=["digits", "word"])
+@pytest.mark.parametrize(
+    "pattern",
+    [OPEN, r"step (?P<step>\S+) took (?P<seconds>\S+)"],
+    ids=["digits", "word"],
+)
 @pytest.mark.parametrize(
     ("printed", "unit", "expected"),
     [
@@ -57,7 +62,12 @@ def test_letters_glued_to_a_time_are_read_or_torn(
         (r"tok (?P<tokens>[\d.]+)", "tok 11.5K", "tokens_per_second_per_gpu", 11500.0),
         (r"tf (?P<tflops>[\d.]+)", "tf 412.5TFLOP/s/GPU", "tflops_per_gpu", 412.5),
         (r"tf (?P<tflops>[\d.]+)", "tf 1.2PFLOPS", "tflops_per_gpu", 1200.0),
-        (r"mem (?P<memory_bytes>[\d.]+)", "mem 28.5GiB", "peak_memory_bytes", 28.5 * 2**30),
+        (
+            r"mem (?P<memory_bytes>[\d.]+)",
+            "mem 28.5GiB",
+            "peak_memory_bytes",
+            28.5 * 2**30,
+        ),
         (r"mem (?P<memory_bytes>[\d.]+)", "mem 28.5GB", "peak_memory_bytes", 28.5e9),
         (r"loss (?P<loss>\S+)", "loss nan", "loss", math.nan),
         (r"loss (?P<loss>[\d.]+)", "loss 2.5x", "loss", None),
@@ -65,24 +75,44 @@ def test_letters_glued_to_a_time_are_read_or_torn(
         (r"of (?P<total>\d+)", "of 10K", "index", None),
     ],
 )
-def test_letters_glued_to_other_numbers(pattern: str, text: str, column: str, expected: float | None) -> None:
-    log = parse(f"step 1 took 5 s, {text} .\n", rf"step (?P<step>\d+) took (?P<seconds>\d+) s, {pattern}")
-    values = [value for part in log.segments for value in getattr(part.steps, column).tolist()]
+def test_letters_glued_to_other_numbers(
+    pattern: str, text: str, column: str, expected: float | None
+) -> None:
+    log = parse(
+        f"step 1 took 5 s, {text} .\n",
+        rf"step (?P<step>\d+) took (?P<seconds>\d+) s, {pattern}",
+    )
+    values = [
+        value for part in log.segments for value in getattr(part.steps, column).tolist()
+    ]
     assert values == pytest.approx([] if expected is None else [expected], nan_ok=True)
 
 
 @pytest.mark.parametrize(
-    ("step", "expected"), [("31.0", [[31]]), ("31.", [[31]]), ("31.5", []), ("31K", []), ("3.1e1", [])]
+    ("step", "expected"),
+    [("31.0", [[31]]), ("31.", [[31]]), ("31.5", []), ("31K", []), ("3.1e1", [])],
 )
 @pytest.mark.parametrize("group", [r"[\d.]+", r"\d+"])
-def test_step_printed_as_a_whole_float_counts(group: str, step: str, expected: list[list[int]]) -> None:
-    assert steps(parse(f"step {step} took 5 s\n", rf"step (?P<step>{group}).*? took (?P<seconds>\d+) s")) == expected
+def test_step_printed_as_a_whole_float_counts(
+    group: str, step: str, expected: list[list[int]]
+) -> None:
+    assert (
+        steps(
+            parse(
+                f"step {step} took 5 s\n",
+                rf"step (?P<step>{group}).*? took (?P<seconds>\d+) s",
+            )
+        )
+        == expected
+    )
 
 
 def test_the_group_that_failed_is_named() -> None:
     log = parse("step 1 took 11.5x ms\n")
     assert log.dropped[0].shown == "group seconds reads 11.5: step 1 took 11.5x ms"
-    log = parse("step 12K took 5 ms\n", r"step (?P<step>\d+).*? took (?P<seconds>\d+) ms")
+    log = parse(
+        "step 12K took 5 ms\n", r"step (?P<step>\d+).*? took (?P<seconds>\d+) ms"
+    )
     assert log.dropped[0].shown.startswith("group step reads 12: step 12K")
     log = parse("step 1 is over\n", r"step (?P<step>\d+)( took (?P<seconds>\S+) ms)?")
     assert log.dropped[0].shown == "group seconds is missing: step 1 is over"
@@ -91,20 +121,38 @@ def test_the_group_that_failed_is_named() -> None:
 @pytest.mark.parametrize(
     ("pattern", "text", "group"),
     [
-        (r"step (?P<step>\d+) loss (?P<loss>\S+) took (?P<seconds>\S+) ms", "step 1 loss 2.5 needed 5 ms", "seconds"),
-        (r"step (?P<step>\d+) loss (?P<loss>\S+) took (?P<seconds>\S+) ms", "step 1 lost 2.5 took 5 ms", "loss"),
-        (r"step (?P<step>\d+)(?: loss (?P<loss>\S+))? took (?P<seconds>\S+) ms", "step x took 5 ms", "step"),
+        (
+            r"step (?P<step>\d+) loss (?P<loss>\S+) took (?P<seconds>\S+) ms",
+            "step 1 loss 2.5 needed 5 ms",
+            "seconds",
+        ),
+        (
+            r"step (?P<step>\d+) loss (?P<loss>\S+) took (?P<seconds>\S+) ms",
+            "step 1 lost 2.5 took 5 ms",
+            "loss",
+        ),
+        (
+            r"step (?P<step>\d+)(?: loss (?P<loss>\S+))? took (?P<seconds>\S+) ms",
+            "step x took 5 ms",
+            "step",
+        ),
         (r"step (?P<step>\d+) took (?P<seconds>\S+) ms$", "step 1 took 5 ms or so", ""),
     ],
 )
-def test_a_line_that_does_not_match_says_which_group_it_lacks(pattern: str, text: str, group: str) -> None:
+def test_a_line_that_does_not_match_says_which_group_it_lacks(
+    pattern: str, text: str, group: str
+) -> None:
     (unread,) = parse(f"{text}\n", pattern).unread
     assert unread.group == group
-    assert (f"it stops at the group {group}" in formatting.describe_unread(unread)) == bool(group)
+    assert (
+        f"it stops at the group {group}" in formatting.describe_unread(unread)
+    ) == bool(group)
 
 
 def run(times: list[str], behind: str = "") -> str:
-    return "".join(f"step {step} took {time}{behind}\n" for step, time in enumerate(times))
+    return "".join(
+        f"step {step} took {time}{behind}\n" for step, time in enumerate(times)
+    )
 
 
 TIMES = [f"{6 + step % 7 / 100:.2f}" for step in range(50)]
@@ -112,10 +160,18 @@ TIMES = [f"{6 + step % 7 / 100:.2f}" for step in range(50)]
 
 @pytest.mark.parametrize(
     ("printed", "behind", "torn"),
-    [("6.0", "", 1), ("6.", " s", 1), ("6", " | eta 5m", 1), ("6.05", " s, loss 2.5", 0), ("6.05", "", 0)],
+    [
+        ("6.0", "", 1),
+        ("6.", " s", 1),
+        ("6", " | eta 5m", 1),
+        ("6.05", " s, loss 2.5", 0),
+        ("6.05", "", 0),
+    ],
 )
 @pytest.mark.parametrize("place", [20, 49])
-def test_time_shorter_than_others_is_torn(printed: str, behind: str, torn: int, place: int) -> None:
+def test_time_shorter_than_others_is_torn(
+    printed: str, behind: str, torn: int, place: int
+) -> None:
     lines = run(TIMES, behind).splitlines(keepends=True)
     lines[place] = f"step {place} took {printed}\n"
     log = parse("".join(lines))
@@ -137,7 +193,8 @@ def test_what_is_added_to_some_lines_makes_the_others_no_less_whole() -> None:
 
 
 def test_times_in_two_units_are_not_mixed() -> None:
-    """Programs that choose the unit by the size of the number: the pattern reads the number only."""
+    """Programs that choose the unit by the size of the number: the pattern reads the
+    number only."""
     times = [f"{1.1 + step / 1000:.2f} s" for step in range(30)]
     times[7] = "980.00 ms"
     log = parse(run(times, ","))
@@ -162,7 +219,11 @@ def test_means_since_the_start_are_reported() -> None:
     ("line", "fields", "reason"),
     [
         ("step {} avg took {:.2f} s", {}, "running-average"),
-        ("step {} running average {:.2f} s", {"averages": "interval"}, "running-average"),
+        (
+            "step {} running average {:.2f} s",
+            {"averages": "interval"},
+            "running-average",
+        ),
         ("step {} average time {:.2f} s", {"averages": "interval"}, ""),
         ("step {} train_speed(iter/s): {:.2f}", {"unit": "1/s"}, "running-average"),
         ("step {} speed {:.2f} samples/s", {"unit": "1/s"}, "rate-of-samples"),
@@ -171,7 +232,9 @@ def test_means_since_the_start_are_reported() -> None:
         ("step {} loss avg 3 took {:.2f} s", {}, ""),
     ],
 )
-def test_name_of_a_time_is_reported(line: str, fields: dict[str, str], reason: str) -> None:
+def test_name_of_a_time_is_reported(
+    line: str, fields: dict[str, str], reason: str
+) -> None:
     text = "".join(line.format(step, 6 + step % 7 / 100) + "\n" for step in range(30))
     log = parse(text, r"step (?P<step>\d+) .*?(?P<seconds>\d+\.\d\d)", **fields)
     assert dropped(log) == ({reason: 30} if reason else {})
@@ -179,13 +242,22 @@ def test_name_of_a_time_is_reported(line: str, fields: dict[str, str], reason: s
 
 
 def make_records(times: list[float]) -> list[StepRecord]:
-    return [StepRecord(RecordOrigin(step, step + 1, ""), step, value, 0.01) for step, value in enumerate(times)]
+    return [
+        StepRecord(RecordOrigin(step, step + 1, ""), step, value, 0.01)
+        for step, value in enumerate(times)
+    ]
 
 
 @pytest.mark.parametrize("count", [FEWEST, 500])
 def test_single_times_are_no_running_average(count: int) -> None:
     for noise in (0.0, 0.2):
-        assert not is_running_average(make_records([30.0] + [6 + noise * (step * 7919 % 13) for step in range(count)]))
+        assert not is_running_average(
+            make_records(
+                [30.0] + [6 + noise * (step * 7919 % 13) for step in range(count)]
+            )
+        )
     assert not is_running_average(make_records([6.0] * count))
-    assert is_running_average(make_records([(30 + 6 * step) / (step + 1) for step in range(count)]))
+    assert is_running_average(
+        make_records([(30 + 6 * step) / (step + 1) for step in range(count)])
+    )
     assert not is_running_average(make_records([6.0, 30.0] * (FEWEST // 2 - 1)))

@@ -1,4 +1,5 @@
-"""Lines that are quoted: those with a marker wherever they are in a file, and the last ones."""
+"""Lines that are quoted: those with a marker wherever they are in a file, and the last
+ones."""
 
 from __future__ import annotations
 
@@ -19,18 +20,31 @@ def test_lines_with_a_marker_have_their_numbers_however_the_file_is_read(
     monkeypatch.setattr(files, "BLOCK", block)
     log = tmp_path / "x.out"
     log.write_text(f"step 1\n{XID}\nstep 2\n\n{XID} again\n{XID} at last")
-    assert find_lines(log, DRIVER_ERROR, 9) == [(2, XID), (5, f"{XID} again"), (6, f"{XID} at last")]
-    assert find_lines(log, DRIVER_ERROR, 2) == [(5, f"{XID} again"), (6, f"{XID} at last")]
+    assert find_lines(log, DRIVER_ERROR, 9) == [
+        (2, XID),
+        (5, f"{XID} again"),
+        (6, f"{XID} at last"),
+    ]
+    assert find_lines(log, DRIVER_ERROR, 2) == [
+        (5, f"{XID} again"),
+        (6, f"{XID} at last"),
+    ]
 
 
 def test_a_file_without_the_marker_or_no_file_says_nothing(tmp_path: Path) -> None:
     log = tmp_path / "x.out"
     log.write_text("step 1\n")
-    assert find_lines(log, DRIVER_ERROR, 3) == find_lines(tmp_path / "none", DRIVER_ERROR, 3) == []
+    assert (
+        find_lines(log, DRIVER_ERROR, 3)
+        == find_lines(tmp_path / "none", DRIVER_ERROR, 3)
+        == []
+    )
     assert read_last_lines(tmp_path / "none", 3) == []
 
 
-def test_the_last_lines_are_those_that_say_something_and_print_no_control_characters(tmp_path: Path) -> None:
+def test_the_last_lines_are_those_that_say_something_and_print_no_control_characters(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "x.out"
     log.write_bytes(b"first\nsecond\n\n  third\x1b[31m\n\n" + b"x" * 500 + b"\n")
     second, third, last = read_last_lines(log, 3)

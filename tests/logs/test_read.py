@@ -1,4 +1,5 @@
-"""Whole logs: dialects, facts that stand once, files that are none, files that cannot be read."""
+"""Whole logs: dialects, facts that stand once, files that are none, files that cannot
+be read."""
 
 from __future__ import annotations
 
@@ -32,12 +33,22 @@ def test_of_two_dialects_the_one_with_more_steps_counts() -> None:
 def test_every_entry_of_the_table_can_be_loaded(name: str) -> None:
     reader = load_reader(name)
     assert reader.dialect is DIALECTS[name]
-    assert (reader.join([], Tally()), reader.settle([], Tally()), reader.time_steps([])) == ([], [], [])
+    assert (
+        reader.join([], Tally()),
+        reader.settle([], Tally()),
+        reader.time_steps([]),
+    ) == ([], [], [])
 
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\n" * 1000, b"\x00" * 5000, bytes(range(256)) * 50, b"\xff\xfe" + nemo2_run(0, 9).encode("utf-16-le")],
+    [
+        b"",
+        b"\n" * 1000,
+        b"\x00" * 5000,
+        bytes(range(256)) * 50,
+        b"\xff\xfe" + nemo2_run(0, 9).encode("utf-16-le"),
+    ],
     ids=["empty", "line feeds", "zeros", "all bytes", "UTF-16"],
 )
 def test_bytes_that_are_no_log_give_nothing(data: bytes) -> None:
@@ -47,7 +58,9 @@ def test_bytes_that_are_no_log_give_nothing(data: bytes) -> None:
 
 
 TEXT = nemo2_run(0, 9).encode()
-CHECKSUM: dict[int, int] = {zstd.CompressionParameter.checksum_flag: 1}  # as the command `zstd` writes
+CHECKSUM: dict[int, int] = {
+    zstd.CompressionParameter.checksum_flag: 1
+}  # as the command `zstd` writes
 METHODS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "zstd": lambda data: zstd.compress(
@@ -59,14 +72,25 @@ METHODS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_compressed_log_is_read_as_its_text_whatever_its_name(method: str, tmp_path: Path) -> None:
-    """The same fingerprint, so that it is known as a copy; the same lines, so that a message leads to one."""
+def test_a_compressed_log_is_read_as_its_text_whatever_its_name(
+    method: str, tmp_path: Path
+) -> None:
+    """The same fingerprint, so that it is known as a copy; the same lines, so that a
+    message leads to one."""
     path, plain = tmp_path / "log.out", tmp_path / "plain.out"
     path.write_bytes(METHODS[method](TEXT))
     plain.write_bytes(TEXT)
     log, expected = read_log(path), read_log(plain)
-    assert (log.fingerprint, log.size_bytes, log.lines) == (expected.fingerprint, len(TEXT), expected.lines)
-    assert (log.dialect, steps(log), log.ending) == ("nemo2", steps(expected), expected.ending)
+    assert (log.fingerprint, log.size_bytes, log.lines) == (
+        expected.fingerprint,
+        len(TEXT),
+        expected.lines,
+    )
+    assert (log.dialect, steps(log), log.ending) == (
+        "nemo2",
+        steps(expected),
+        expected.ending,
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -81,7 +105,10 @@ def test_cut_compressed_log_counts_to_its_cut(method: str, tmp_path: Path) -> No
 
 
 def test_cut_compressed_log_keeps_its_own_ending(tmp_path: Path) -> None:
-    text = TEXT + b"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-06-11T05:14:49 DUE TO TIME LIMIT ***\n"
+    text = (
+        TEXT
+        + b"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-06-11T05:14:49 DUE TO TIME LIMIT ***\n"
+    )
     path = tmp_path / "log.out"
     path.write_bytes(gzip.compress(text)[:-4])
     ending = read_log(path).ending
@@ -92,15 +119,24 @@ def test_cut_compressed_log_keeps_its_own_ending(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_damaged_compressed_log_cannot_be_read(method: str, tmp_path: Path) -> None:
-    data = bytearray(METHODS[method](b"".join(b"%d lines that differ\n" % number for number in range(20000))))
+    data = bytearray(
+        METHODS[method](
+            b"".join(b"%d lines that differ\n" % number for number in range(20000))
+        )
+    )
     data[len(data) // 2] ^= 255
     path = tmp_path / "log.out"
     path.write_bytes(data)
-    with pytest.raises(LogError, match=rf"the {method} data of .*log\.out are damaged after \d+ bytes of text"):
+    with pytest.raises(
+        LogError,
+        match=rf"the {method} data of .*log\.out are damaged after \d+ bytes of text",
+    ):
         read_log(path)
 
 
-@pytest.mark.parametrize(("data", "lines"), [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\n\n", 2), (b"a\rb\n", 1)])
+@pytest.mark.parametrize(
+    ("data", "lines"), [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\n\n", 2), (b"a\rb\n", 1)]
+)
 def test_lines_are_counted_as_editors_do(data: bytes, lines: int) -> None:
     assert parse_blocks([data]).lines == lines
 
@@ -111,16 +147,25 @@ def test_lines_are_counted_as_editors_do(data: bytes, lines: int) -> None:
         ("DLL 2025-06-11 05:14:49.562847 - PARAMETER x", "2025-06-11 05:14:49.562847"),
         ("[titan] 2026-05-04 06:05:54,392 - root", "2026-05-04 06:05:54.392000"),
         ("[2026-08-18T04:17:57.018] error: x", "2026-08-18 04:17:57.018000"),
-        ("--2025-06-11 05:11:24--  https://example.com/vocab.json", "2025-06-11 05:11:24"),
+        (
+            "--2025-06-11 05:11:24--  https://example.com/vocab.json",
+            "2025-06-11 05:11:24",
+        ),
         ("    \x1b[32m[2025-06-11 05:14:49] x", "2025-06-11 05:14:49"),
         ("bar\r9: [default3]: [2025-06-11 05:14:49 x", "2025-06-11 05:14:49"),
-        ("(train, pid=41, ip=10.1.2.3) [NeMo W 2025-06-11 05:14:49", "2025-06-11 05:14:49"),
+        (
+            "(train, pid=41, ip=10.1.2.3) [NeMo W 2025-06-11 05:14:49",
+            "2025-06-11 05:14:49",
+        ),
         ("text cut off[NeMo I 2025-06-11 05:14:49 x]", "2025-06-11 05:14:49"),
         ("[before megatron-init] datetime: 2025-06-11 05:14:49", "2025-06-11 05:14:49"),
         ("NVIDIA Release 24.11 (built 2024-11-05 10:00:00)", "None"),
         ("x" * 8000 + " 2024-11-05 10:00:00", "None"),
         ("x" * 511 + "[2024-11-05 10:00:00]", "None"),
-        ("slurmstepd: error: *** JOB 608 ON n1 CANCELLED AT 2022-08-12T02:06:12 ***", "None"),
+        (
+            "slurmstepd: error: *** JOB 608 ON n1 CANCELLED AT 2022-08-12T02:06:12 ***",
+            "None",
+        ),
         ("2025-13-45 99:00:00 and then 2025-06-11 05:14:49", "None"),
     ],
 )
@@ -133,22 +178,35 @@ def test_log_starts_at_its_first_timestamp(line: str, started: str) -> None:
 @pytest.mark.parametrize(
     ("times", "started"),
     [
-        (["2023-11-05 10:00:00", "2024-11-05 10:00:00", "2025-06-11 05:14:49"], "2025-06-11 05:14:49"),
-        (["2025-05-12 05:14:49", "2025-06-11 05:14:49", "2026-06-11 05:14:49"], "2025-05-12 05:14:49"),
+        (
+            ["2023-11-05 10:00:00", "2024-11-05 10:00:00", "2025-06-11 05:14:49"],
+            "2025-06-11 05:14:49",
+        ),
+        (
+            ["2025-05-12 05:14:49", "2025-06-11 05:14:49", "2026-06-11 05:14:49"],
+            "2025-05-12 05:14:49",
+        ),
         (["2025-05-12 05:14:48", "2025-06-11 05:14:49"], "2025-06-11 05:14:49"),
         (["2025-06-11 05:14:49", "2024-11-05 10:00:00"], "2025-06-11 05:14:49"),
         (["2024-11-05 10:00:00"], "2024-11-05 10:00:00"),
     ],
     ids=["two years", "30 days", "a second more", "backwards", "alone"],
 )
-def test_time_30_days_before_the_next_is_no_start(times: list[str], started: str) -> None:
+def test_time_30_days_before_the_next_is_no_start(
+    times: list[str], started: str
+) -> None:
     between = f"\n{'x' * 2_000_000}\nNVIDIA Release 24.11 (built 2020-11-05 10:00:00)\n"
     assert str(parse(between.join(f"[{time}] x" for time in times)).started) == started
 
 
 @pytest.mark.parametrize(
     "line",
-    ["NCCL INFO comm 0x55 rank 0 nranks 8", "NCCL version 2.25.1+cuda12.8", "NCCL_DEBUG=INFO", "count: opCount 2"],
+    [
+        "NCCL INFO comm 0x55 rank 0 nranks 8",
+        "NCCL version 2.25.1+cuda12.8",
+        "NCCL_DEBUG=INFO",
+        "count: opCount 2",
+    ],
 )
 def test_other_nccl_lines_are_no_trace(line: str) -> None:
     assert parse(line + "\n").nccl_line == 0
@@ -165,8 +223,12 @@ def test_file_has_its_size_and_fingerprint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [read_log, read_ending])
-def test_unreadable_log_is_named_with_the_reason(read: Callable[[Path], object], tmp_path: Path) -> None:
-    with pytest.raises(LogError, match=r"cannot read .*absent\.out: No such file or directory"):
+def test_unreadable_log_is_named_with_the_reason(
+    read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    with pytest.raises(
+        LogError, match=r"cannot read .*absent\.out: No such file or directory"
+    ):
         read(tmp_path / "absent.out")
     with pytest.raises(LogError, match="not a regular file"):
         read(tmp_path)

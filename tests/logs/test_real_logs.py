@@ -21,7 +21,8 @@ COUNTS: list[tuple[str, list[str]]] = [
     ("nemo1/carriage_returns.out", ["0-19: 20 of 20, finished"]),
     # the same commands, the same counts
     ("nemo1/stale_bars_dllogger.out", ["0-19: 20 of 20, finished"]),
-    # grep -c 'Training epoch': 5; global_step 19, 29, 45, 46, 48; epochs 1 and 2 only, so that N/999 is no total
+    # grep -c 'Training epoch': 5; global_step 19, 29, 45, 46, 48; epochs 1 and 2 only,
+    # so that N/999 is no total
     ("nemo2/awsome_ray_prefix_excerpt.out", ["19-48: 5 of ?"]),
     # grep -c 'Training epoch': 100, N/99; no end mark, but step 99 of 100
     ("nemo2/evo2_slow_after_checkpoint_excerpt.out", ["0-99: 100 of 100, finished"]),
@@ -31,8 +32,9 @@ COUNTS: list[tuple[str, list[str]]] = [
     ("nemo2/memory_tflops_excerpt.out", ["74-76: 3 of 100"]),
     # wc -l: 5, iterations 45 to 49 of N/99
     ("nemo2/nemo2__tflops_memory_sci__doc39769813321.out", ["45-49: 5 of 100"]),
-    # grep -nE 'Training epoch|Trainer.fit|restart_count' and by eye: five runs, the second one restarts at step 10
-    # after a crash at 15; 85 lines, N/19; end marks in lines 237, 1030 and 1555
+    # grep -nE 'Training epoch|Trainer.fit|restart_count' and by eye: five runs, the
+    # second one restarts at step 10 after a crash at 15; 85 lines, N/19; end marks in
+    # lines 237, 1030 and 1555
     (
         "nemo2/resiliency_five_runs.out",
         [
@@ -57,17 +59,19 @@ COUNTS: list[tuple[str, list[str]]] = [
     ),
     # grep -c 'completed step': 50; grep 'Config param steps:': 50
     ("maxtext/nan_loss.out", ["0-49: 50 of 50, finished"]),
-    # megatron: grep -oE 'iteration +[0-9]+/ *[0-9]+ \|', split where the total changes or the number falls;
-    # grep -cE '\[after training is done\]|\[exiting program at iteration'
-    # grep -c: 344 of 500, no end mark
+    # megatron: grep -oE 'iteration +[0-9]+/ *[0-9]+ \|', split where the total changes
+    # or the number falls; grep -cE '\[after training is done\]|\[exiting program at
+    # iteration' grep -c: 344 of 500, no end mark
     ("megatron/1861140.out", ["1-344: 344 of 500"]),
-    # grep -c: 1200, in lines 1982 to 5583, 8133 to 11743, 14607 to 18217 and 20957 to 24567
+    # grep -c: 1200, in lines 1982 to 5583, 8133 to 11743, 14607 to 18217 and 20957 to
+    # 24567
     ("megatron/2624605.out", ["1-300: 300 of 300, finished"] * 4),
     # grep -c: 410, of them 2 of 2, then 408 of 18141
     ("megatron/3108456.out", ["1-2: 2 of 2, finished", "1-408: 408 of 18141"]),
     # by eye: 25 to 27 of one log, 1 to 3 of another
     ("megatron/awsome_gpt3_excerpt.out", ["25-27: 3 of 73242187", "1-3: 3 of 508626"]),
-    # grep -c: 200, in lines 1568 to 1670, 3524 to 3626, 5480 to 5582 and 7332 to 7434; four end marks
+    # grep -c: 200, in lines 1568 to 1670, 3524 to 3626, 5480 to 5582 and 7332 to 7434;
+    # four end marks
     ("megatron/four_clock_runs.out", ["1-50: 50 of 50, finished"] * 4),
     # grep -c: 49 of 1000
     ("megatron/lm_hyphen_loss.out", ["1-49: 49 of 1000"]),
@@ -79,10 +83,11 @@ COUNTS: list[tuple[str, list[str]]] = [
     ("megatron_bridge/llama_20_iterations.out", ["1-20: 20 of 20, finished"]),
     # grep -c 'Step Time': 20, without any number
     ("megatron_bridge/step_time_only_excerpt.out", ["1-20: 20 of ?"]),
-    # torchtitan: grep -caE 'INFO - (.\[31m)?step:' and grep 'total steps'; grep -c 'Training completed'
-    # grep -c: 50 of 50; one end mark
+    # torchtitan: grep -caE 'INFO - (.\[31m)?step:' and grep 'total steps'; grep -c
+    # 'Training completed' grep -c: 50 of 50; one end mark
     ("torchtitan/cpu_0_3_0_50_steps.out", ["1-50: 50 of 50, finished"]),
-    # grep -c: 45, no total; by eye: 1 to 10 twice, then 1, 10, 20, ... up to 100 and up to 130
+    # grep -c: 45, no total; by eye: 1 to 10 twice, then 1, 10, 20, ... up to 100 and up
+    # to 130
     (
         "torchtitan/four_runs_excerpt.out",
         ["1-10: 10 of ?", "1-10: 10 of ?", "1-100: 11 of ?", "1-130: 14 of ?"],
@@ -97,7 +102,8 @@ COUNTS: list[tuple[str, list[str]]] = [
 
 # what is dropped: (file, {reason: count})
 DROPPED = {
-    # grep -o 'global_step=' | wc -l: 41 bars with values, and 20 DLLogger records that win over them
+    # grep -o 'global_step=' | wc -l: 41 bars with values, and 20 DLLogger records that
+    # win over them
     "nemo1/carriage_returns.out": {"repeated": 41},
     "nemo1/stale_bars_dllogger.out": {"repeated": 41},
     "maxtext/async_dispatch_excerpt.out": {"repeated": 3},
@@ -109,11 +115,14 @@ DROPPED = {
 
 
 def describe_segments(log: ParsedLog) -> list[str]:
-    """Describe each segment: first and last step, number of steps, total, whether it is finished."""
+    """Describe each segment: first and last step, number of steps, total, whether it is
+    finished."""
     described = []
     for part in log.segments:
         index, finished = part.steps.index, ", finished" if part.finished else ""
-        described.append(f"{index[0]}-{index[-1]}: {len(index)} of {part.total_steps or '?'}{finished}")
+        described.append(
+            f"{index[0]}-{index[-1]}: {len(index)} of {part.total_steps or '?'}{finished}"
+        )
     return described
 
 
@@ -127,21 +136,33 @@ def test_log_has_its_segments_with_their_steps(name: str, segments: list[str]) -
 
 
 def test_logs_of_the_launchers_tree_are_whole_or_none() -> None:
-    """grep -rc 'Training epoch': 50 in eight files, N/49, and the end mark in each; 'step: ' 20 times in one other."""
+    """grep -rc 'Training epoch': 50 in eight files, N/49, and the end mark in each;
+    'step: ' 20 times in one other."""
     logs = [read_log(path) for path in shared("logs/llmb_install").rglob("*.out")]
     trained = [log for log in logs if log.dialect]
-    assert sorted(log.dialect for log in trained if log.dialect) == ["nemo2"] * 8 + ["torchtitan"]
+    assert sorted(log.dialect for log in trained if log.dialect) == ["nemo2"] * 8 + [
+        "torchtitan"
+    ]
     for log in trained:
         (segment,) = log.segments
         assert segment.finished
-        assert len(segment.steps) == segment.total_steps == (50 if log.dialect == "nemo2" else 20)
+        assert (
+            len(segment.steps)
+            == segment.total_steps
+            == (50 if log.dialect == "nemo2" else 20)
+        )
         assert (log.dropped, log.ending) == ((), None)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["megatron/2624217.out", "megatron/3108456.err", "nccl/torn_lines.out", "slurm/time_limit.out"],
+    [
+        "megatron/2624217.out",
+        "megatron/3108456.err",
+        "nccl/torn_lines.out",
+        "slurm/time_limit.out",
+    ],
 )
 def test_logs_of_other_dialects_have_no_steps(name: str) -> None:
     log = read_log(shared(f"logs/{name}"))
@@ -168,14 +189,17 @@ def row(name: str, segment: int, step: int) -> tuple[Steps, int]:
         ("megatron/lm_hyphen_loss.out", (0, 2), 950, 141.0968, 0.0001),
         ("megatron_bridge/llama_20_iterations.out", (0, 1), 8404, 12.953, 0.0001),
         ("megatron_bridge/step_time_only_excerpt.out", (0, 5), 5, 2.26, 0.01),
-        # the time stamp less the one of the line before: 39.085 - 38.742; (79.762 - 65.301) / 10
+        # the time stamp less the one of the line before: 39.085 - 38.742; (79.762 -
+        # 65.301) / 10
         ("torchtitan/cpu_0_3_0_50_steps.out", (0, 3), 33, 0.343, 0.001),
         ("torchtitan/four_runs_excerpt.out", (3, 110), 43, 1.4461, 0.0001),
         # (02:30:31.152 - 02:27:58.267) / 10: a validation ended in between
         ("torchtitan/resumed_killed.out", (0, 13010), 286, 15.2885, 0.0001),
     ],
 )
-def test_single_values(name: str, place: tuple[int, int], line: int, seconds: float, unit: float) -> None:
+def test_single_values(
+    name: str, place: tuple[int, int], line: int, seconds: float, unit: float
+) -> None:
     steps, at = row(name, *place)
     assert steps.seconds[at] == pytest.approx(seconds, rel=1e-12)
     assert steps.line[at] == line
@@ -201,7 +225,9 @@ def test_single_values(name: str, place: tuple[int, int], line: int, seconds: fl
         ("today/gptneox_stdout.txt", 20, {"tflops_per_gpu": 44.9}),
     ],
 )  # fmt: skip
-def test_other_columns_of_a_step(name: str, step: int, columns: dict[str, float]) -> None:
+def test_other_columns_of_a_step(
+    name: str, step: int, columns: dict[str, float]
+) -> None:
     steps, at = row(name, 0, step)
     assert {column: getattr(steps, column)[at] for column in columns} == columns
 
@@ -214,7 +240,9 @@ def test_other_columns_of_a_step(name: str, step: int, columns: dict[str, float]
         ("cpu_2024_12_50_steps.out", []),
     ],
 )
-def test_steps_of_maxtext_may_be_dispatched_only(name: str, dispatched: list[int]) -> None:
+def test_steps_of_maxtext_may_be_dispatched_only(
+    name: str, dispatched: list[int]
+) -> None:
     (segment,) = read_log(shared(f"logs/maxtext/{name}")).segments
     assert segment.steps.index[segment.steps.asynchronous].tolist() == dispatched
 
@@ -230,18 +258,25 @@ def test_steps_of_maxtext_may_be_dispatched_only(name: str, dispatched: list[int
     ],
 )
 def test_second_line_of_newer_megatron_is_a_mean(name: str, second: int) -> None:
-    """By hand: 12465.5 and 7331.4 ms, lines at 11:19:02.52 and 04.72, so that (12.4655 + 2.20) / 2 is 7.33 s."""
+    """By hand: 12465.5 and 7331.4 ms, lines at 11:19:02.52 and 04.72, so that (12.4655
+    + 2.20) / 2 is 7.33 s."""
     (segment,) = read_log(shared(f"logs/{name}")).segments
-    assert segment.steps.mean_of.tolist() == [1, second] + [1] * (len(segment.steps) - 2)
+    assert segment.steps.mean_of.tolist() == [1, second] + [1] * (
+        len(segment.steps) - 2
+    )
 
 
 def test_omitted_loss_of_megatron_is_nan_unless_skipped() -> None:
-    """By eye: `grad norm: nan` without a loss in three lines; `number of skipped iterations:   1` in the last
-    three."""
-    steps = read_log(shared("logs/megatron/nan_grad_norm_excerpt.out")).segments[0].steps
+    """By eye: `grad norm: nan` without a loss in three lines; `number of skipped
+    iterations:   1` in the last three."""
+    steps = (
+        read_log(shared("logs/megatron/nan_grad_norm_excerpt.out")).segments[0].steps
+    )
     assert steps.has_loss.all()
     assert np.isnan([steps.loss, steps.grad_norm]).all()
-    overflowed = read_log(shared("logs/megatron/awsome_gpt3_excerpt.out")).segments[1].steps
+    overflowed = (
+        read_log(shared("logs/megatron/awsome_gpt3_excerpt.out")).segments[1].steps
+    )
     assert not overflowed.has_loss.any()
     assert not overflowed.has_grad_norm.any()
 
@@ -255,14 +290,22 @@ def test_a_diverged_run_keeps_its_nan_losses() -> None:
 
 @pytest.mark.parametrize(
     ("name", "load", "save", "nccl"),
-    [  # grep -n -m1 'Global Checkpoint Load', 'Global Checkpoint Save', 'NCCL INFO .*: opCount'
+    # grep -n -m1 'Global Checkpoint Load', 'Global Checkpoint Save', 'NCCL INFO .*:
+    # opCount'
+    [
         ("nemo2/evo2_slow_after_checkpoint_excerpt.out", 133, 32, 0),
         ("nccl/torn_lines.out", 0, 0, 254),
     ],
 )
-def test_checkpoints_and_nccl_have_their_first_lines(name: str, load: int, save: int, nccl: int) -> None:
+def test_checkpoints_and_nccl_have_their_first_lines(
+    name: str, load: int, save: int, nccl: int
+) -> None:
     log = read_log(shared(f"logs/{name}"))
-    assert (log.checkpoints.load_line, log.checkpoints.save_line, log.nccl_line) == (load, save, nccl)
+    assert (log.checkpoints.load_line, log.checkpoints.save_line, log.nccl_line) == (
+        load,
+        save,
+        nccl,
+    )
 
 
 @pytest.mark.parametrize(
@@ -281,7 +324,11 @@ def test_log_starts_at_its_first_timestamp(name: str, started: str) -> None:
 def test_all_shared_logs_are_listed_here() -> None:
     root: Path = shared("logs")
     kinds = ("nemo1", "nemo2", "maxtext", "megatron", "megatron_bridge", "torchtitan")
-    names = {path.relative_to(root).as_posix() for kind in kinds for path in (root / kind).iterdir()}
+    names = {
+        path.relative_to(root).as_posix()
+        for kind in kinds
+        for path in (root / kind).iterdir()
+    }
     without_steps = {"megatron/2624217.out", "megatron/3108456.err"}
     assert names - without_steps == {name for name, _ in COUNTS}
 
@@ -297,10 +344,22 @@ def test_all_shared_logs_are_listed_here() -> None:
             [10.8085, 8.854041, 7.819771, 7.652811, 10.80844],
         ),
         # 260/260 in the bar below it, 158.8 s
-        ("axolotl_final_excerpt.log", ["260-260: 1 of 260, finished"], [158.8 / 260], [1.567]),
-        # of every rank a record of two steps (273.01 s, 0.007/s), in lines 1567 to 1582; none prints a loss
-        ("hf_trainer_deepspeed_console.out", ["2-2: 1 of 2, finished"], [273.0148 / 2], [math.nan]),
-        # 857595.0988 s and "step": 2178 in the last record; 0.003 steps a second would make 2573 of it
+        (
+            "axolotl_final_excerpt.log",
+            ["260-260: 1 of 260, finished"],
+            [158.8 / 260],
+            [1.567],
+        ),
+        # of every rank a record of two steps (273.01 s, 0.007/s), in lines 1567 to
+        # 1582; none prints a loss
+        (
+            "hf_trainer_deepspeed_console.out",
+            ["2-2: 1 of 2, finished"],
+            [273.0148 / 2],
+            [math.nan],
+        ),
+        # 857595.0988 s and "step": 2178 in the last record; 0.003 steps a second would
+        # make 2573 of it
         (
             "hf_trainer_state_llamafactory.json",
             ["2178-2178: 1 of 2178, finished"],
@@ -314,6 +373,10 @@ def test_logs_of_2026_give_their_steps(
 ) -> None:
     log = read_log(shared(f"logs/today/{name}"))
     assert describe_segments(log) == segments
-    assert np.concatenate([part.steps.seconds for part in log.segments]).tolist() == pytest.approx(seconds)
-    assert np.concatenate([part.steps.loss for part in log.segments]).tolist() == pytest.approx(losses, nan_ok=True)
+    assert np.concatenate(
+        [part.steps.seconds for part in log.segments]
+    ).tolist() == pytest.approx(seconds)
+    assert np.concatenate(
+        [part.steps.loss for part in log.segments]
+    ).tolist() == pytest.approx(losses, nan_ok=True)
     assert "torn" not in {each.reason for each in log.dropped}

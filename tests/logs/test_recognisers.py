@@ -12,20 +12,41 @@ from support.written_logs import nemo2_run, parse
 from pytest_llmbench.core.log_records import StatedField
 from pytest_llmbench.logs.growing import Growing
 from pytest_llmbench.logs.log_reader import parse_blocks, read_log
-from pytest_llmbench.logs.recognisers import EARLY, PREAMBLE, PREAMBLE_MARKERS, REWARD_MARKERS, RecogniserTable
+from pytest_llmbench.logs.recognisers import (
+    EARLY,
+    PREAMBLE,
+    PREAMBLE_MARKERS,
+    REWARD_MARKERS,
+    RecogniserTable,
+)
 from pytest_llmbench.logs.stated_facts import read_preamble
 
 STATED = {
-    " 9: [default3]: Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8\n": (StatedField.GPUS, "8"),
-    "using world size: 16, data-parallel-size: 4, tensor-model-parallel size: 2\n": (StatedField.GPUS, "16"),
+    " 9: [default3]: Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8\n": (
+        StatedField.GPUS,
+        "8",
+    ),
+    "using world size: 16, data-parallel-size: 4, tensor-model-parallel size: 2\n": (
+        StatedField.GPUS,
+        "16",
+    ),
     "Num_devices: 8, shape (1, 1, 1, 8)\n": (StatedField.GPUS, "8"),
-    "  global_num_gpus ................. 1...........................updated\n": (StatedField.GPUS, "1"),
+    "  global_num_gpus ................. 1...........................updated\n": (
+        StatedField.GPUS,
+        "1",
+    ),
     "Building device mesh with parallelism: pp=2, dp_replicate=1, dp_shard=8, cp=1, tp=4, ep=8\n": (
         StatedField.GPUS,
         "64",
     ),
-    "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]\n": (StatedField.GPUS, "8"),
-    "[titan] - INFO - CUDA capacity: NVIDIA H100 PCIe with 79.10GiB memory\n": (StatedField.GPU_TYPE, "h100pcie"),
+    "Building 2-D device mesh with ['dp_shard', 'tp'], [4, 2]\n": (
+        StatedField.GPUS,
+        "8",
+    ),
+    "[titan] - INFO - CUDA capacity: NVIDIA H100 PCIe with 79.10GiB memory\n": (
+        StatedField.GPU_TYPE,
+        "h100pcie",
+    ),
     "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:8F:00.0 Off |                    0 |\n": (
         StatedField.GPU_TYPE,
         "h100",
@@ -34,21 +55,51 @@ STATED = {
         StatedField.GPU_TYPE,
         "h100pcie",
     ),
-    ':::SYSJSON {"accelerator_model_name":"NVIDIA H100 80GB HBM3","x":""}\n': (StatedField.GPU_TYPE, "h100"),
+    ':::SYSJSON {"accelerator_model_name":"NVIDIA H100 80GB HBM3","x":""}\n': (
+        StatedField.GPU_TYPE,
+        "h100",
+    ),
     "Config param quantization: \n": (StatedField.QUANTIZATION, "none"),
-    "Config param quantization: te_fp8_delayedscaling\n": (StatedField.QUANTIZATION, "fp8"),
-    "  fp8 ............................................. None\n": (StatedField.QUANTIZATION, "not fp8"),
-    " 0:   fp8 ............................................. hybrid\n": (StatedField.QUANTIZATION, "fp8"),
-    "|   fp8: true # enables fp8 in TransformerLayer forward\n": (StatedField.QUANTIZATION, "fp8"),
+    "Config param quantization: te_fp8_delayedscaling\n": (
+        StatedField.QUANTIZATION,
+        "fp8",
+    ),
+    "  fp8 ............................................. None\n": (
+        StatedField.QUANTIZATION,
+        "not fp8",
+    ),
+    " 0:   fp8 ............................................. hybrid\n": (
+        StatedField.QUANTIZATION,
+        "fp8",
+    ),
+    "|   fp8: true # enables fp8 in TransformerLayer forward\n": (
+        StatedField.QUANTIZATION,
+        "fp8",
+    ),
     "|   precision: bf16\n": (StatedField.QUANTIZATION, "none"),
     "Float8 training active with recipe rowwise\n": (StatedField.QUANTIZATION, "fp8"),
     "Converted Linear layers to NVFP4Linear\n": (StatedField.QUANTIZATION, "fp4"),
-    "  deepspeed ....................................... True\n": (StatedField.ENGINE, "deepspeed"),
-    "[Rank 0] DeepSpeed info: version=0.4.0+407ff0f\n": (StatedField.ENGINE, "deepspeed"),
-    "Experiments will be logged at /nemo_run/llama3.1_8b\n": (StatedField.MODEL, "/nemo_run/llama3.1_8b"),
+    "  deepspeed ....................................... True\n": (
+        StatedField.ENGINE,
+        "deepspeed",
+    ),
+    "[Rank 0] DeepSpeed info: version=0.4.0+407ff0f\n": (
+        StatedField.ENGINE,
+        "deepspeed",
+    ),
+    "Experiments will be logged at /nemo_run/llama3.1_8b\n": (
+        StatedField.MODEL,
+        "/nemo_run/llama3.1_8b",
+    ),
     "|   name: qwen25_32b\n": (StatedField.MODEL, "qwen25_32b"),
-    "srun --job-name=a-b.pretrain_grok1_314b_fp8_128 x\n": (StatedField.NAMED, "pretrain_grok1_314b_fp8_128"),
-    "[titan] - root - INFO - Building llama3 175M_L16 with {\n": (StatedField.MODEL, "llama3_175M_L16"),
+    "srun --job-name=a-b.pretrain_grok1_314b_fp8_128 x\n": (
+        StatedField.NAMED,
+        "pretrain_grok1_314b_fp8_128",
+    ),
+    "[titan] - root - INFO - Building llama3 175M_L16 with {\n": (
+        StatedField.MODEL,
+        "llama3_175M_L16",
+    ),
     "using world size: 8, data-parallel-size: 4, tensor-model-parallel size: 2\n": (
         StatedField.LAYOUT,
         "data-parallel-size: 4, tensor-model-parallel size: 2",
@@ -61,57 +112,144 @@ STATED = {
         StatedField.LAYOUT,
         "expert_model_parallel_size: 8",
     ),
-    "  micro_batch_size ................................ 14\x1b[0m\n": (StatedField.MICRO_BATCH, "14"),
-    "  train_batch_size ................ 36..........................updated\n": (StatedField.BATCH, "36"),
+    "  micro_batch_size ................................ 14\x1b[0m\n": (
+        StatedField.MICRO_BATCH,
+        "14",
+    ),
+    "  train_batch_size ................ 36..........................updated\n": (
+        StatedField.BATCH,
+        "36",
+    ),
     "I0317 pyconfig.py:413] Config param emb_dim: 2560\n": (StatedField.HIDDEN, "2560"),
-    "  num_attention_heads ............................. 32\n": (StatedField.HEADS, "32"),
-    "I0317 pyconfig.py:413] Config param per_device_batch_size: 0.5\n": (StatedField.MICRO_BATCH, "0.5"),
-    "  Total train batch size (w. parallel, distributed & accumulation) = 1,024\n": (StatedField.BATCH, "1,024"),
-    "  fp16 ............................ {'enabled': True}...........updated\n": (StatedField.NUMBERS, "fp16"),
-    "  fp8_recipe ...................................... delayed\n": (StatedField.NUMBERS, "fp8_recipe: delayed"),
+    "  num_attention_heads ............................. 32\n": (
+        StatedField.HEADS,
+        "32",
+    ),
+    "I0317 pyconfig.py:413] Config param per_device_batch_size: 0.5\n": (
+        StatedField.MICRO_BATCH,
+        "0.5",
+    ),
+    "  Total train batch size (w. parallel, distributed & accumulation) = 1,024\n": (
+        StatedField.BATCH,
+        "1,024",
+    ),
+    "  fp16 ............................ {'enabled': True}...........updated\n": (
+        StatedField.NUMBERS,
+        "fp16",
+    ),
+    "  fp8_recipe ...................................... delayed\n": (
+        StatedField.NUMBERS,
+        "fp8_recipe: delayed",
+    ),
     "trainer = DPOTrainer(model)\n": (StatedField.OBJECTIVE, "rewards"),
     "llamafactory-cli train --stage dpo\n": (StatedField.OBJECTIVE, "rewards"),
     "  world_size ...................................... 8\n": (StatedField.GPUS, "8"),
     "llmb environment: device: NVIDIA H100 80GB HBM3\n": (StatedField.GPU_TYPE, "h100"),
-    "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-9ad78c4b)\n": (StatedField.GPU_TYPE, "h100"),
+    "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-9ad78c4b)\n": (
+        StatedField.GPU_TYPE,
+        "h100",
+    ),
     "|   fp8_recipe: tensorwise\n": (StatedField.NUMBERS, "fp8_recipe: tensorwise"),
     "Converted Linear layers to MXFP8Linear\n": (StatedField.QUANTIZATION, "fp8"),
-    "|   tensor_model_parallel_size: 2\n": (StatedField.LAYOUT, "tensor_model_parallel_size: 2"),
-    "|   pipeline_model_parallel_size: 2\n": (StatedField.LAYOUT, "pipeline_model_parallel_size: 2"),
+    "|   tensor_model_parallel_size: 2\n": (
+        StatedField.LAYOUT,
+        "tensor_model_parallel_size: 2",
+    ),
+    "|   pipeline_model_parallel_size: 2\n": (
+        StatedField.LAYOUT,
+        "pipeline_model_parallel_size: 2",
+    ),
     "|   context_parallel_size: 2\n": (StatedField.LAYOUT, "context_parallel_size: 2"),
     "|   micro_batch_size: 4\n": (StatedField.MICRO_BATCH, "4"),
-    "  train_micro_batch_size_per_gpu .................. 4\n": (StatedField.MICRO_BATCH, "4"),
+    "  train_micro_batch_size_per_gpu .................. 4\n": (
+        StatedField.MICRO_BATCH,
+        "4",
+    ),
     "  Instantaneous batch size per device = 8\n": (StatedField.MICRO_BATCH, "8"),
-    "  bf16 ............................................ True\n": (StatedField.NUMBERS, "bf16"),
-    "I0317 pyconfig.py:413] Config param dtype: bfloat16\n": (StatedField.NUMBERS, "bfloat16"),
-    ':::MLLOG {"key": "global_batch_size", "value": 128, "metadata": {}}\n': (StatedField.BATCH, "128"),
-    ':::MLLOG {"key": "max_sequence_length", "value": 8192, "metadata": {}}\n': (StatedField.SEQUENCE, "8192"),
-    ':::MLLOG {"key": "submission_benchmark", "value": "llama31_8b"}\n': (StatedField.MODEL, "llama31_8b"),
-    "I0317 pyconfig.py:413] Config param model_name: llama3-8b\n": (StatedField.MODEL, "llama3-8b"),
+    "  bf16 ............................................ True\n": (
+        StatedField.NUMBERS,
+        "bf16",
+    ),
+    "I0317 pyconfig.py:413] Config param dtype: bfloat16\n": (
+        StatedField.NUMBERS,
+        "bfloat16",
+    ),
+    ':::MLLOG {"key": "global_batch_size", "value": 128, "metadata": {}}\n': (
+        StatedField.BATCH,
+        "128",
+    ),
+    ':::MLLOG {"key": "max_sequence_length", "value": 8192, "metadata": {}}\n': (
+        StatedField.SEQUENCE,
+        "8192",
+    ),
+    ':::MLLOG {"key": "submission_benchmark", "value": "llama31_8b"}\n': (
+        StatedField.MODEL,
+        "llama31_8b",
+    ),
+    "I0317 pyconfig.py:413] Config param model_name: llama3-8b\n": (
+        StatedField.MODEL,
+        "llama3-8b",
+    ),
     "|   num_layers: 32\n": (StatedField.LAYERS, "32"),
-    "  num_layers ...................................... 32\n": (StatedField.LAYERS, "32"),
-    "I0317 pyconfig.py:413] Config param num_decoder_layers: 32\n": (StatedField.LAYERS, "32"),
-    "I0317 pyconfig.py:413] Config param base_num_decoder_layers: 32\n": (StatedField.LAYERS, "32"),
+    "  num_layers ...................................... 32\n": (
+        StatedField.LAYERS,
+        "32",
+    ),
+    "I0317 pyconfig.py:413] Config param num_decoder_layers: 32\n": (
+        StatedField.LAYERS,
+        "32",
+    ),
+    "I0317 pyconfig.py:413] Config param base_num_decoder_layers: 32\n": (
+        StatedField.LAYERS,
+        "32",
+    ),
     "|   hidden_size: 4096\n": (StatedField.HIDDEN, "4096"),
-    "  hidden_size ..................................... 4096\n": (StatedField.HIDDEN, "4096"),
+    "  hidden_size ..................................... 4096\n": (
+        StatedField.HIDDEN,
+        "4096",
+    ),
     "|   num_attention_heads: 32\n": (StatedField.HEADS, "32"),
-    "I0317 pyconfig.py:413] Config param num_query_heads: 32\n": (StatedField.HEADS, "32"),
+    "I0317 pyconfig.py:413] Config param num_query_heads: 32\n": (
+        StatedField.HEADS,
+        "32",
+    ),
     "|   encoder_seq_length: 8192\n": (StatedField.SEQUENCE, "8192"),
-    "  encoder_seq_length .............................. 8192\n": (StatedField.SEQUENCE, "8192"),
-    "I0317 pyconfig.py:413] Config param max_target_length: 8192\n": (StatedField.SEQUENCE, "8192"),
+    "  encoder_seq_length .............................. 8192\n": (
+        StatedField.SEQUENCE,
+        "8192",
+    ),
+    "I0317 pyconfig.py:413] Config param max_target_length: 8192\n": (
+        StatedField.SEQUENCE,
+        "8192",
+    ),
     "|   seq_length: 8192\n": (StatedField.SEQUENCE, "8192"),
-    "  seq_length ...................................... 8192\n": (StatedField.SEQUENCE, "8192"),
+    "  seq_length ...................................... 8192\n": (
+        StatedField.SEQUENCE,
+        "8192",
+    ),
     "|   global_batch_size: 128\n": (StatedField.BATCH, "128"),
-    "  global_batch_size ............................... 128\n": (StatedField.BATCH, "128"),
-    "I0317 pyconfig.py:413] Config param global_batch_size_to_train_on: 128\n": (StatedField.BATCH, "128"),
+    "  global_batch_size ............................... 128\n": (
+        StatedField.BATCH,
+        "128",
+    ),
+    "I0317 pyconfig.py:413] Config param global_batch_size_to_train_on: 128\n": (
+        StatedField.BATCH,
+        "128",
+    ),
     "Config param use_dpo: True\n": (StatedField.OBJECTIVE, "rewards"),
 }
 
 
-@pytest.mark.parametrize(("line", "expected"), STATED.items(), ids=[line.strip()[:60] for line in STATED])
+@pytest.mark.parametrize(
+    ("line", "expected"), STATED.items(), ids=[line.strip()[:60] for line in STATED]
+)
 def test_a_line_states_it(line: str, expected: tuple[str, str]) -> None:
     (segment,) = parse("hello\n" + line + nemo2_run(0, 9)).segments
-    assert [(one.field, one.value, one.line) for one in segment.stated if one.field == expected[0]] == [(*expected, 2)]
+    assert [
+        (one.field, one.value, one.line)
+        for one in segment.stated
+        if one.field == expected[0]
+    ] == [(*expected, 2)]
     assert parse(nemo2_run(0, 9) + line).segments[0].stated == ()
 
 
@@ -135,16 +273,28 @@ NANOTRON = (
 
 @pytest.mark.parametrize(
     ("line", "batch", "micro_batch", "sequence"),
-    [(INITIALIZED, "96", "3", "2048"), (OLMO, "512", "8", "4096"), (NANOTRON, None, "2", "256")],
+    [
+        (INITIALIZED, "96", "3", "2048"),
+        (OLMO, "512", "8", "4096"),
+        (NANOTRON, None, "2", "256"),
+    ],
     ids=["torchtitan", "OLMo", "nanotron"],
 )
-def test_one_line_may_state_several_sizes(line: str, batch: str | None, micro_batch: str, sequence: str) -> None:
+def test_one_line_may_state_several_sizes(
+    line: str, batch: str | None, micro_batch: str, sequence: str
+) -> None:
     (segment,) = parse(line + nemo2_run(0, 9)).segments
     stated = {one.field: one.value for one in segment.stated}
     assert stated.pop(StatedField.BATCH, None) == batch
     assert stated.pop(StatedField.MODEL_SIZES, None) in (None, "d_model: 2048")
-    assert stated.pop(StatedField.SEQUENCES, None) in (None, f"sequence_length: {sequence}")
-    assert stated == {StatedField.MICRO_BATCH: micro_batch, StatedField.SEQUENCE: sequence}
+    assert stated.pop(StatedField.SEQUENCES, None) in (
+        None,
+        f"sequence_length: {sequence}",
+    )
+    assert stated == {
+        StatedField.MICRO_BATCH: micro_batch,
+        StatedField.SEQUENCE: sequence,
+    }
 
 
 @pytest.mark.parametrize(
@@ -189,20 +339,41 @@ def members(count: int) -> str:
 
 
 def test_attempt_has_its_own_statements_or_the_earlier() -> None:
-    log = parse(members(8) + members(16) + nemo2_run(0, 9) + "restart_count=1\n" + members(32) + nemo2_run(0, 9))
-    assert [[one.value for one in segment.stated] for segment in log.segments] == [["8", "16"], ["32"]]
+    log = parse(
+        members(8)
+        + members(16)
+        + nemo2_run(0, 9)
+        + "restart_count=1\n"
+        + members(32)
+        + nemo2_run(0, 9)
+    )
+    assert [[one.value for one in segment.stated] for segment in log.segments] == [
+        ["8", "16"],
+        ["32"],
+    ]
     once = parse(members(8) + nemo2_run(0, 9) + "restart_count=1\n" + nemo2_run(0, 9))
-    assert [[one.value for one in segment.stated] for segment in once.segments] == [["8"], ["8"]]
+    assert [[one.value for one in segment.stated] for segment in once.segments] == [
+        ["8"],
+        ["8"],
+    ]
 
 
 def test_a_profiler_is_of_the_attempt_in_which_it_is_switched() -> None:
     step = "completed step: {}, seconds: 1.000, TFLOP/s/device: 1.000, loss: 1.000\n"
-    first, second = ("".join(step.format(number) for number in range(count)) for count in (6, 9))
+    first, second = (
+        "".join(step.format(number) for number in range(count)) for count in (6, 9)
+    )
     switched = "completed profiler activation/deactivation step: 6, loss: 1.000\n"
     start = "Config param steps: 9\n"
-    for text, expected in ((first + switched + start + second, [1, 0]), (first + start + second + switched, [0, 1])):
+    for text, expected in (
+        (first + switched + start + second, [1, 0]),
+        (first + start + second + switched, [0, 1]),
+    ):
         segments = parse(text).segments
-        assert [sum(one.field == StatedField.PROFILER for one in segment.stated) for segment in segments] == expected
+        assert [
+            sum(one.field == StatedField.PROFILER for one in segment.stated)
+            for segment in segments
+        ] == expected
 
 
 @pytest.mark.parametrize(
@@ -216,27 +387,51 @@ def test_a_profiler_is_of_the_attempt_in_which_it_is_switched() -> None:
 )
 @pytest.mark.parametrize("place", ["before", "after"])
 def test_profiler_of_a_framework_is_stated(line: str, place: str) -> None:
-    text = f"{line}\n{nemo2_run(0, 9)}" if place == "before" else f"{nemo2_run(0, 9)}{line}\n"
+    text = (
+        f"{line}\n{nemo2_run(0, 9)}"
+        if place == "before"
+        else f"{nemo2_run(0, 9)}{line}\n"
+    )
     stated = [one.field for segment in parse(text).segments for one in segment.stated]
     assert stated == [StatedField.PROFILER]
 
 
 @pytest.mark.parametrize(
-    "line", ["profiling: false", "enable_profiling = False", "profile ...... False", "profiler: none"]
+    "line",
+    [
+        "profiling: false",
+        "enable_profiling = False",
+        "profile ...... False",
+        "profiler: none",
+    ],
 )
 def test_profiler_that_is_off_is_not_stated(line: str) -> None:
-    assert [one.value for segment in parse(f"{line}\n{nemo2_run(0, 9)}").segments for one in segment.stated] == []
+    assert [
+        one.value
+        for segment in parse(f"{line}\n{nemo2_run(0, 9)}").segments
+        for one in segment.stated
+    ] == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [61, 4096])
 def test_blocks_and_files_state_the_same(tmp_path: Path, size: int) -> None:
-    data = ("noise of a rank\n" * 3000 + members(8) + "|   fp8: true\n" + nemo2_run(0, 9)).encode()
+    data = (
+        "noise of a rank\n" * 3000 + members(8) + "|   fp8: true\n" + nemo2_run(0, 9)
+    ).encode()
     path = tmp_path / "log.out"
     path.write_bytes(data)
     blocks = [data[place : place + size] for place in range(0, len(data), size)]
-    for log in (parse_blocks(blocks), parse_blocks([data]), read_log(path), Growing(path).read()):
-        assert [(one.value, one.line) for one in log.segments[0].stated] == [("8", 3001), ("fp8", 3002)]
+    for log in (
+        parse_blocks(blocks),
+        parse_blocks([data]),
+        read_log(path),
+        Growing(path).read(),
+    ):
+        assert [(one.value, one.line) for one in log.segments[0].stated] == [
+            ("8", 3001),
+            ("fp8", 3002),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -251,43 +446,100 @@ def test_blocks_and_files_state_the_same(tmp_path: Path, size: int) -> None:
 def test_real_log_states_its_gpus(name: str, gpus: str) -> None:
     """No run of them learns from rewards."""
     for segment in read_log(shared(f"logs/{name}")).segments:
-        assert [one.value for one in segment.stated if one.field == StatedField.GPUS][-1:] == [gpus]
+        assert [one.value for one in segment.stated if one.field == StatedField.GPUS][
+            -1:
+        ] == [gpus]
         assert StatedField.OBJECTIVE not in {one.field for one in segment.stated}
 
 
 def test_a_line_of_nothing_but_markers_hides_no_statement() -> None:
     """Only the first of them are looked into: a line of a MiB took minutes."""
     stated = "Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8"
-    log = parse(f"{stated} {'GLOBAL_RANK: ' * 500}\n" + f"{stated.replace('4/8', '4/16')}\n" + nemo2_run(0, 2))
+    log = parse(
+        f"{stated} {'GLOBAL_RANK: ' * 500}\n"
+        + f"{stated.replace('4/8', '4/16')}\n"
+        + nemo2_run(0, 2)
+    )
     (segment,) = log.segments
-    assert [each.value for each in segment.stated if each.field == StatedField.GPUS] == ["8", "16"]
+    assert [
+        each.value for each in segment.stated if each.field == StatedField.GPUS
+    ] == ["8", "16"]
 
 
-@pytest.mark.parametrize(("last", "batch"), [("", ["128"]), (" | consumed_samples: 5", [])])
-def test_a_step_states_its_batch_at_the_end_of_its_line_only(last: str, batch: list[str]) -> None:
-    """Where the whole log is read at once, too, and its steps are not looked at one by one."""
+@pytest.mark.parametrize(
+    ("last", "batch"), [("", ["128"]), (" | consumed_samples: 5", [])]
+)
+def test_a_step_states_its_batch_at_the_end_of_its_line_only(
+    last: str, batch: list[str]
+) -> None:
+    """Where the whole log is read at once, too, and its steps are not looked at one by
+    one."""
     lines = (
         f"Training epoch 0, iteration {number}/4 | global_step: {number} | reduced_train_loss: 11.0{number} | "
         f"train_step_timing in s: 7.3{number} | global_batch_size: 128{last}\n"
         for number in range(4)
     )
     (segment,) = parse_blocks(["".join(lines).encode()]).segments
-    assert [statement.value for statement in segment.stated if statement.field is StatedField.BATCH] == batch
+    assert [
+        statement.value
+        for statement in segment.stated
+        if statement.field is StatedField.BATCH
+    ] == batch
 
 
 NOTATIONS = {
-    "dots": ("  moe_router_topk ................................. 8\n", "router top-k", "moe_router_topk: 8"),
-    "two dots": ("  gradient_accumulation_steps .. 8\n", "batch of a gpu", "gradient_accumulation_steps: 8"),
-    "no dots": ("  train_micro_batch_size_per_gpu  4\n", "batch of a gpu", "train_micro_batch_size_per_gpu: 4"),
+    "dots": (
+        "  moe_router_topk ................................. 8\n",
+        "router top-k",
+        "moe_router_topk: 8",
+    ),
+    "two dots": (
+        "  gradient_accumulation_steps .. 8\n",
+        "batch of a gpu",
+        "gradient_accumulation_steps: 8",
+    ),
+    "no dots": (
+        "  train_micro_batch_size_per_gpu  4\n",
+        "batch of a gpu",
+        "train_micro_batch_size_per_gpu: 4",
+    ),
     "yaml": ("    moe_router_topk: 8\n", "router top-k", "moe_router_topk: 8"),
     "json": ('  "num_experts_per_tok": 8,\n', "router top-k", "num_experts_per_tok: 8"),
-    "python": ("per_device_train_batch_size=4,\n", "batch of a gpu", "per_device_train_batch_size: 4"),
-    "hydra": ("python train.py model.moe_router_topk=8 a=b\n", "router top-k", "moe_router_topk: 8"),
-    "hydra that adds": ("'++model.moe.moe_router_topk=8'\n", "router top-k", "moe_router_topk: 8"),
-    "dllogger": ("PARAMETER cfg/moe_router_topk : 8  cfg/x : 1\n", "router top-k", "moe_router_topk: 8"),
-    "option": ("+ torchrun train.py --num_experts_per_tok 8 --x\n", "router top-k", "num_experts_per_tok: 8"),
-    "option with =": ("--model.num_experts_per_tok=8\n", "router top-k", "num_experts_per_tok: 8"),
-    "nanotron": ("[INFO|DP=0|PP=0|TP=0]:            hidden_size=4096,\n", "model sizes", "hidden_size: 4096"),
+    "python": (
+        "per_device_train_batch_size=4,\n",
+        "batch of a gpu",
+        "per_device_train_batch_size: 4",
+    ),
+    "hydra": (
+        "python train.py model.moe_router_topk=8 a=b\n",
+        "router top-k",
+        "moe_router_topk: 8",
+    ),
+    "hydra that adds": (
+        "'++model.moe.moe_router_topk=8'\n",
+        "router top-k",
+        "moe_router_topk: 8",
+    ),
+    "dllogger": (
+        "PARAMETER cfg/moe_router_topk : 8  cfg/x : 1\n",
+        "router top-k",
+        "moe_router_topk: 8",
+    ),
+    "option": (
+        "+ torchrun train.py --num_experts_per_tok 8 --x\n",
+        "router top-k",
+        "num_experts_per_tok: 8",
+    ),
+    "option with =": (
+        "--model.num_experts_per_tok=8\n",
+        "router top-k",
+        "num_experts_per_tok: 8",
+    ),
+    "nanotron": (
+        "[INFO|DP=0|PP=0|TP=0]:            hidden_size=4096,\n",
+        "model sizes",
+        "hidden_size: 4096",
+    ),
     "layers of a hybrid": (
         "  hybrid_override_pattern ....... M-M*-M-\n",
         "model sizes",
@@ -304,17 +556,37 @@ NOTATIONS = {
     "kernels": ("use_liger_kernel=True,\n", "kernels", "use_liger_kernel: true"),
     "adapter": ("adapter: qlora\n", "trained weights", "adapter: qlora"),
     "no adapter": ("adapter: null\n", "trained weights", "adapter: none"),
-    "window": ("  window_attn_skip_freq .......... 4\n", "attention window", "window_attn_skip_freq: 4"),
-    "coloured": ("  window_attn_skip_freq .......... 4\x1b[0m\n", "attention window", "window_attn_skip_freq: 4"),
-    "in a dictionary": ('{"window_attn_skip_freq": 4}\n', "attention window", "window_attn_skip_freq: 4"),
+    "window": (
+        "  window_attn_skip_freq .......... 4\n",
+        "attention window",
+        "window_attn_skip_freq: 4",
+    ),
+    "coloured": (
+        "  window_attn_skip_freq .......... 4\x1b[0m\n",
+        "attention window",
+        "window_attn_skip_freq: 4",
+    ),
+    "in a dictionary": (
+        '{"window_attn_skip_freq": 4}\n',
+        "attention window",
+        "window_attn_skip_freq: 4",
+    ),
     "deepspeed": ("DeepSpeed Basic Optimizer = AdamW\n", "optimizer", "adamw"),
 }
 """Lines, and the field and value that they state."""
 
 
 PREAMBLE_LINES = [
-    (" > number of parameters on (tensor, pipeline) rank (0, 0): 1,024\n", StatedField.PARAMETERS, "1024"),
-    ("Model llama3 8B size: 8,030,261 total parameters\n", StatedField.PARAMETERS, "8030261"),
+    (
+        " > number of parameters on (tensor, pipeline) rank (0, 0): 1,024\n",
+        StatedField.PARAMETERS,
+        "1024",
+    ),
+    (
+        "Model llama3 8B size: 8,030,261 total parameters\n",
+        StatedField.PARAMETERS,
+        "8030261",
+    ),
     ("total params: 7000\n", StatedField.PARAMETERS, "7000"),
     ("Total number of parameters: 8.0 B\n", StatedField.PARAMETERS, "8.0 B"),
     ("Total parameters: 8,030\n", StatedField.PARAMETERS, "8030"),
@@ -328,27 +600,65 @@ PREAMBLE_LINES = [
     ("8.0 B     Total params\n", StatedField.PARAMETERS, "8.0 B"),
     ("2,506,172 total params, 2,000 of a layer\n", StatedField.PARAMETERS, "2506172"),
     ("num. model params: 8,030\n", StatedField.PARAMETERS, "8030"),
-    ("trainable params: 41 || all params: 8,030 || trainable%: 0.5\n", StatedField.PARAMETERS, "8030"),
-    ("trainable params: 41 || all params: 8,030 || trainable%: 0.5\n", StatedField.TRAINABLE, "41"),
-    ("trainable params: 41 || all params: 8,030 || trainable%: 0.5\n", StatedField.ADAPTER, "adapter"),
+    (
+        "trainable params: 41 || all params: 8,030 || trainable%: 0.5\n",
+        StatedField.PARAMETERS,
+        "8030",
+    ),
+    (
+        "trainable params: 41 || all params: 8,030 || trainable%: 0.5\n",
+        StatedField.TRAINABLE,
+        "41",
+    ),
+    (
+        "trainable params: 41 || all params: 8,030 || trainable%: 0.5\n",
+        StatedField.ADAPTER,
+        "adapter",
+    ),
     ("Number of trainable parameters = 4,194\n", StatedField.TRAINABLE, "4194"),
     ("4.2 M     Trainable params\n", StatedField.TRAINABLE, "4.2 M"),
     ("Model (8030.3M Trainable [100%])\n", StatedField.TRAINABLE, "8030.3M"),
     ("- 4,194 trainable params\n", StatedField.TRAINABLE, "4194"),
     ("Fine-tuning method: LoRA\n", StatedField.ADAPTER, "lora"),
-    ("padded vocab (size: 128000) with 256 dummy tokens (new size: 128256)\n", StatedField.VOCABULARY, "128256"),
-    ("Applied selective activation checkpointing to the model\n", StatedField.RECOMPUTE, "applied selective"),
+    (
+        "padded vocab (size: 128000) with 256 dummy tokens (new size: 128256)\n",
+        StatedField.VOCABULARY,
+        "128256",
+    ),
+    (
+        "Applied selective activation checkpointing to the model\n",
+        StatedField.RECOMPUTE,
+        "applied selective",
+    ),
     ("DeepSpeed Basic Optimizer = FusedAdam\n", StatedField.OPTIMIZER, "fusedadam"),
     ("building MockGPTDataset\n", StatedField.DATA, "mock"),
-    ("CUDA capacity: NVIDIA H100 PCIe with 79.10GiB memory\n", StatedField.GPU_MEMORY, "80 GB"),
-    ("| N/A 32C P0 112W / 700W |   1234MiB / 81559MiB |\n", StatedField.GPU_MEMORY, "80 GB"),
-    ("| N/A 32C P0 112W / 702W |   1234MiB / 81559MiB |\n", StatedField.POWER_LIMIT, "700 W"),
-    ("Non-default values (vs the defaults):\n", StatedField.LISTING, "non-default values"),
+    (
+        "CUDA capacity: NVIDIA H100 PCIe with 79.10GiB memory\n",
+        StatedField.GPU_MEMORY,
+        "80 GB",
+    ),
+    (
+        "| N/A 32C P0 112W / 700W |   1234MiB / 81559MiB |\n",
+        StatedField.GPU_MEMORY,
+        "80 GB",
+    ),
+    (
+        "| N/A 32C P0 112W / 702W |   1234MiB / 81559MiB |\n",
+        StatedField.POWER_LIMIT,
+        "700 W",
+    ),
+    (
+        "Non-default values (vs the defaults):\n",
+        StatedField.LISTING,
+        "non-default values",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("line", "field", "value"), PREAMBLE_LINES)
-def test_line_before_the_steps_states_it(line: str, field: StatedField, value: str) -> None:
+def test_line_before_the_steps_states_it(
+    line: str, field: StatedField, value: str
+) -> None:
     assert (str(field), value) in read_line(line)
 
 
@@ -360,11 +670,16 @@ def test_line_before_the_steps_states_it(line: str, field: StatedField, value: s
     ],
     ids=["early", "preamble"],
 )
-def test_each_row_has_a_line_here(table: RecogniserTable[StatedField, str], lines: list[str]) -> None:
+def test_each_row_has_a_line_here(
+    table: RecogniserTable[StatedField, str], lines: list[str]
+) -> None:
     without = [
         row
         for row in table.rows
-        if not any(re.search(row.pattern, line.encode()) and row.marker in line.encode() for line in lines)
+        if not any(
+            re.search(row.pattern, line.encode()) and row.marker in line.encode()
+            for line in lines
+        )
     ]
     assert [row.marker for row in without if row.marker not in REWARD_MARKERS] == []
 

@@ -1,4 +1,5 @@
-"""Dialects that baseline files define: which lines are steps, which numbers count, and which dialect a log is of."""
+"""Dialects that baseline files define: which lines are steps, which numbers count, and
+which dialect a log is of."""
 
 from __future__ import annotations
 
@@ -14,12 +15,17 @@ from pytest_llmbench.logs.log_reader import parse_blocks
 from pytest_llmbench.logs.scan import REACH, REACH_BACK
 
 OWN = RegexDialect(
-    "regex:mine-1.0", find=" ms", pattern=r"step (?P<step>\d+) loss (?P<loss>\S+) .*?(?P<seconds>[\d.,]+) ms", unit="ms"
+    "regex:mine-1.0",
+    find=" ms",
+    pattern=r"step (?P<step>\d+) loss (?P<loss>\S+) .*?(?P<seconds>[\d.,]+) ms",
+    unit="ms",
 )
 
 
 def parse(text: str | bytes, *definitions: RegexDialect) -> ParsedLog:
-    return parse_blocks([text.encode() if isinstance(text, str) else text], definitions or (OWN,))
+    return parse_blocks(
+        [text.encode() if isinstance(text, str) else text], definitions or (OWN,)
+    )
 
 
 def line(step: int, milliseconds: str = "512.25", *, loss: str = "2.5") -> str:
@@ -46,7 +52,12 @@ def test_line_gives_its_step_time_and_loss() -> None:
     columns = segment.steps
     assert log.dialect == "regex:mine-1.0"
     assert (columns.index.tolist(), columns.line.tolist()) == ([0, 1, 2], [2, 3, 4])
-    row = (columns.seconds[0], columns.resolution_seconds[0], columns.loss[0], columns.mean_of[0])
+    row = (
+        columns.seconds[0],
+        columns.resolution_seconds[0],
+        columns.loss[0],
+        columns.mean_of[0],
+    )
     assert row == pytest.approx((0.51225, 1e-5, 2.5, 1))
 
 
@@ -59,8 +70,15 @@ def test_every_group_lands_in_its_column() -> None:
     (segment,) = log.segments
     steps = segment.steps
     assert (steps.index[0], segment.total_steps, steps.seconds[0]) == (7, 50, 1.25)
-    assert (steps.tflops_per_gpu[0], steps.tokens_per_second_per_gpu[0]) == (412.5, 2110.5)
-    assert (steps.global_batch_size[0], steps.grad_norm[0], steps.peak_memory_bytes[0]) == (128, 0.75, 1024)
+    assert (steps.tflops_per_gpu[0], steps.tokens_per_second_per_gpu[0]) == (
+        412.5,
+        2110.5,
+    )
+    assert (
+        steps.global_batch_size[0],
+        steps.grad_norm[0],
+        steps.peak_memory_bytes[0],
+    ) == (128, 0.75, 1024)
     assert not steps.has_loss[0]
 
 
@@ -75,28 +93,49 @@ def test_every_group_lands_in_its_column() -> None:
         ("1/s", "0.00", math.inf, 0.0),
     ],
 )
-def test_units_and_rates_become_seconds(unit: str, printed: str, expected: float, resolution: float) -> None:
-    log = reads(r"step (?P<step>\d+) (?P<seconds>\S+) it", f"step 1 {printed} it\n", unit=unit)
+def test_units_and_rates_become_seconds(
+    unit: str, printed: str, expected: float, resolution: float
+) -> None:
+    log = reads(
+        r"step (?P<step>\d+) (?P<seconds>\S+) it", f"step 1 {printed} it\n", unit=unit
+    )
     assert seconds(log) == pytest.approx([expected])
-    assert log.segments[0].steps.resolution_seconds.tolist() == pytest.approx([resolution])
+    assert log.segments[0].steps.resolution_seconds.tolist() == pytest.approx(
+        [resolution]
+    )
 
 
 @pytest.mark.parametrize(
     ("unit", "printed", "resolutions"),
     [
-        pytest.param("ms", ["2K", "1.99K", "2.01K"], [0.01, 0.01, 0.01], id="three digits"),
-        pytest.param("ms", ["999", "1K", "1.01K"], [0.001, 0.01, 0.01], id="over a power of ten"),
-        pytest.param("s", ["2.0", "1.9873", "2.02"], [1e-4, 1e-4, 1e-4], id="zeros at the end"),
+        pytest.param(
+            "ms", ["2K", "1.99K", "2.01K"], [0.01, 0.01, 0.01], id="three digits"
+        ),
+        pytest.param(
+            "ms", ["999", "1K", "1.01K"], [0.001, 0.01, 0.01], id="over a power of ten"
+        ),
+        pytest.param(
+            "s", ["2.0", "1.9873", "2.02"], [1e-4, 1e-4, 1e-4], id="zeros at the end"
+        ),
         pytest.param("min", ["2", "1.95"], [0.6, 0.6], id="minutes"),
-        pytest.param("1/s", ["2", "2.05", "1.9"], [0.01 / 4, 0.01 / 2.05**2, 0.01 / 1.9**2], id="rates"),
+        pytest.param(
+            "1/s",
+            ["2", "2.05", "1.9"],
+            [0.01 / 4, 0.01 / 2.05**2, 0.01 / 1.9**2],
+            id="rates",
+        ),
         pytest.param("ms", ["2K", "3K"], [1.0, 1.0], id="nothing finer"),
         pytest.param("s", ["2", "1.95", "0"], [0.01, 0.01, 1.0], id="beside a zero"),
     ],
 )
-def test_resolution_is_the_finest_that_the_log_prints(unit: str, printed: list[str], resolutions: list[float]) -> None:
+def test_resolution_is_the_finest_that_the_log_prints(
+    unit: str, printed: list[str], resolutions: list[float]
+) -> None:
     text = "".join(f"step {step} {value} it\n" for step, value in enumerate(printed, 1))
     log = reads(r"step (?P<step>\d+) (?P<seconds>\S+) it", text, unit=unit)
-    assert log.segments[0].steps.resolution_seconds.tolist() == pytest.approx(resolutions)
+    assert log.segments[0].steps.resolution_seconds.tolist() == pytest.approx(
+        resolutions
+    )
 
 
 def test_a_time_that_is_no_number_is_data_and_a_missing_loss_is_none() -> None:
@@ -117,7 +156,10 @@ PART_OF_A_NUMBER = [
     (r"step (?P<step>\S+) took (?P<seconds>[\d.]+) ms", "step 1.5 took 5 ms"),
     (r"step (?P<step>\d+) took (?P<seconds>\S+) ms", "step 1 took N/A ms"),
     (r"step (?P<step>\d+)( took (?P<seconds>\S+) ms)?", "step 1 is over"),
-    (r"step (?P<step>\d+) (?P<seconds>[\d.]+)s loss (?P<loss>\S+)", "step 1 5s loss 2.5!?"),
+    (
+        r"step (?P<step>\d+) (?P<seconds>[\d.]+)s loss (?P<loss>\S+)",
+        "step 1 5s loss 2.5!?",
+    ),
 ]
 
 
@@ -130,13 +172,19 @@ def test_a_part_of_a_number_is_never_taken_for_it(pattern: str, text: str) -> No
 @pytest.mark.parametrize(
     ("pattern", "text", "expected"),
     [
-        (r"^(?P<step>\d+),(?P<loss>[\d.]+),(?P<seconds>[\d.]+)", "17,512,2.39 step", (17, 2.39)),
+        (
+            r"^(?P<step>\d+),(?P<loss>[\d.]+),(?P<seconds>[\d.]+)",
+            "17,512,2.39 step",
+            (17, 2.39),
+        ),
         (r"step-(?P<step>\d+)-(?P<seconds>[\d.]+)s", "step-3-1.5s", (3, 1.5)),
         (r"step (?P<step>[\d,]+): (?P<seconds>\S+)", "step 12,510: 1.5,", (12510, 1.5)),
         (r"(?i)STEP (?P<step>\d+)\D+(?P<seconds>\d+\.\d+)", "step 3: ✓ 1.5", (3, 1.5)),
     ],
 )
-def test_number_may_have_signs_around_it(pattern: str, text: str, expected: object) -> None:
+def test_number_may_have_signs_around_it(
+    pattern: str, text: str, expected: object
+) -> None:
     log = reads(pattern, f"{text}\n")
     assert (log.segments[0].steps.index[0], seconds(log)[0]) == expected
 
@@ -163,14 +211,21 @@ def test_number_counts_only_if_it_has_an_end(text: str, whole: bool) -> None:
 
 
 def test_a_log_without_a_step_says_which_line_the_pattern_should_have_matched() -> None:
-    twin, absent = replace(OWN, name="regex:twin-1.0"), RegexDialect("regex:other-1.0", "never there", OWN.pattern)
-    log = parse("hello\nstep=5 took 4 ms\nstep=6 took 4 ms, or 5 ms\n", OWN, twin, absent)
+    twin, absent = (
+        replace(OWN, name="regex:twin-1.0"),
+        RegexDialect("regex:other-1.0", "never there", OWN.pattern),
+    )
+    log = parse(
+        "hello\nstep=5 took 4 ms\nstep=6 took 4 ms, or 5 ms\n", OWN, twin, absent
+    )
     assert log.unread == (
         Unread("regex:mine-1.0", " ms", 2, 2, Quote("step=5 took 4 ms"), "step"),
         Unread("regex:twin-1.0", " ms", 2, 2, Quote("step=5 took 4 ms"), "step"),
         Unread("regex:other-1.0", "never there"),
     )
-    assert parse("x" * REACH_BACK + line(1)).unread == (Unread("regex:mine-1.0", " ms", 1),)
+    assert parse("x" * REACH_BACK + line(1)).unread == (
+        Unread("regex:mine-1.0", " ms", 1),
+    )
     assert parse(line(1) + "took 5 ms\n", OWN, absent).unread == ()
 
 
@@ -187,14 +242,20 @@ def test_glued_records_are_never_mixed() -> None:
 
 
 def test_greedy_pattern_takes_no_time_of_another_line() -> None:
-    log = parse(run(0, 2) + line(3).strip() + " loss 2.5 took 99 ms\n" + run(4, 6), GREEDY)
+    log = parse(
+        run(0, 2) + line(3).strip() + " loss 2.5 took 99 ms\n" + run(4, 6), GREEDY
+    )
     assert (steps(log), dropped(log)) == ([[0, 1, 2, 4, 5, 6]], {"torn": 1})
-    several = parse("".join(f"step {step} waited 3 ms took 512 ms\n" for step in range(4)), GREEDY)
+    several = parse(
+        "".join(f"step {step} waited 3 ms took 512 ms\n" for step in range(4)), GREEDY
+    )
     assert (steps(several), dropped(several)) == ([[0, 1, 2, 3]], {})
 
 
 def test_a_line_is_read_once_however_often_the_literal_stands_in_it() -> None:
-    log = parse("".join(f"5 ms ago: {line(step).strip()} and 7 ms\n" for step in range(3)))
+    log = parse(
+        "".join(f"5 ms ago: {line(step).strip()} and 7 ms\n" for step in range(3))
+    )
     assert (steps(log), dropped(log)) == ([[0, 1, 2]], {})
 
 
@@ -206,22 +267,42 @@ def test_a_line_that_begins_too_far_back_is_torn_and_a_long_one_is_read() -> Non
 
 
 def test_carriage_returns_end_a_line() -> None:
-    bars = RegexDialect("regex:mine-1.0", "it/s", r"(?P<step>\d+)/(?P<total>\d+) \[.*, *(?P<seconds>[\d.]+)it/s", "1/s")
-    log = parse("".join(f"\r {step}/50 [00:0{step}<01:00,  2.50it/s]" for step in range(3)), bars)
+    bars = RegexDialect(
+        "regex:mine-1.0",
+        "it/s",
+        r"(?P<step>\d+)/(?P<total>\d+) \[.*, *(?P<seconds>[\d.]+)it/s",
+        "1/s",
+    )
+    log = parse(
+        "".join(f"\r {step}/50 [00:0{step}<01:00,  2.50it/s]" for step in range(3)),
+        bars,
+    )
     assert (steps(log), log.segments[0].total_steps) == ([[0, 1, 2]], 50)
 
 
 def test_ranks_are_read_apart_from_step_numbers() -> None:
-    both = parse("".join("3: " + line(step) + "8: " + line(step, "99") for step in range(3)))
+    both = parse(
+        "".join("3: " + line(step) + "8: " + line(step, "99") for step in range(3))
+    )
     assert (steps(both), dropped(both)) == ([[0, 1, 2]], {"other-rank": 3})
-    log = reads(r"(?P<step>\d+): (?P<seconds>[\d.]+) ms", "".join(f"{n}: 5.5 ms\n" for n in range(5)), find=" ms")
+    log = reads(
+        r"(?P<step>\d+): (?P<seconds>[\d.]+) ms",
+        "".join(f"{n}: 5.5 ms\n" for n in range(5)),
+        find=" ms",
+    )
     assert steps(log) == [[0, 1, 2, 3, 4]]
 
 
 def test_start_and_end_lines_divide_a_log_and_finish_a_run() -> None:
     marked = replace(OWN, start="Starting training", end="Training finished")
-    log = parse(f"Starting training\n{run(0, 2)}Starting training\n{run(3, 4)}Training finished\n", marked)
-    assert [(part.steps.index.tolist(), part.finished) for part in log.segments] == [([0, 1, 2], False), ([3, 4], True)]
+    log = parse(
+        f"Starting training\n{run(0, 2)}Starting training\n{run(3, 4)}Training finished\n",
+        marked,
+    )
+    assert [(part.steps.index.tolist(), part.finished) for part in log.segments] == [
+        ([0, 1, 2], False),
+        ([3, 4], True),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -229,14 +310,24 @@ def test_start_and_end_lines_divide_a_log_and_finish_a_run() -> None:
     [
         ([9, 19, 29], 0, [10, 10, 10]),
         ([1, 10, 20, 30], 1, [1, 9, 10, 10]),
-        ([10, 20, 40, 50], 1, [10, 10, 10, 10]),  # the line of step 30 is lost: 21 to 30 are not covered
+        (
+            [10, 20, 40, 50],
+            1,
+            [10, 10, 10, 10],
+        ),  # the line of step 30 is lost: 21 to 30 are not covered
         ([10, 20, 30, 35], 1, [10, 10, 10, 5]),
-        ([10, 20, 40], 1, [10, 10, 10]),  # which gap is the usual one is not known: the smaller one claims less
+        (
+            [10, 20, 40],
+            1,
+            [10, 10, 10],
+        ),  # which gap is the usual one is not known: the smaller one claims less
         ([8010, 8020, 8030], 1, [10, 10, 10]),  # resumed
         ([50], 1, [1]),
     ],
 )
-def test_time_is_the_mean_since_the_line_before(printed: list[int], first_step: int, mean_of: list[int]) -> None:
+def test_time_is_the_mean_since_the_line_before(
+    printed: list[int], first_step: int, mean_of: list[int]
+) -> None:
     mean = replace(OWN, averages=TimesOf.INTERVAL, first_step=first_step)
     (segment,) = parse("".join(map(line, printed)), mean).segments
     assert (segment.steps.mean_of.tolist(), segment.first_step) == (mean_of, first_step)
@@ -244,19 +335,26 @@ def test_time_is_the_mean_since_the_line_before(printed: list[int], first_step: 
 
 def test_a_definition_counts_before_a_built_in_dialect_that_finds_no_more() -> None:
     own = RegexDialect(
-        "regex:mine-1.0", "global_step", r"global_step: (?P<step>\d+) .*timing in s: (?P<seconds>[\d.]+) "
+        "regex:mine-1.0",
+        "global_step",
+        r"global_step: (?P<step>\d+) .*timing in s: (?P<seconds>[\d.]+) ",
     )
     log = parse(nemo2_run(0, 9), own)
     assert [one.dialect for one in (log, *log.readings)] == ["regex:mine-1.0", "nemo2"]
     more = parse(nemo2_run(0, 9).replace("in s: 6.061", "in s: 6.061x", 3), own)
     assert more.dialect == "regex:mine-1.0"
-    fewer = parse(nemo2_run(0, 10), replace(own, pattern=own.pattern.replace(r"\d+", r"\d", 1)))
+    fewer = parse(
+        nemo2_run(0, 10), replace(own, pattern=own.pattern.replace(r"\d+", r"\d", 1))
+    )
     assert fewer.dialect == "nemo2"
     assert fewer.read_as("regex:mine-1.0").dialect == "regex:mine-1.0"
 
 
 def test_a_log_is_read_again_in_the_words_of_another_definition_that_fits_it() -> None:
-    seconds_, twin = replace(OWN, name="regex:mine-2.0", unit="s"), replace(OWN, name="regex:mine-1.1")
+    seconds_, twin = (
+        replace(OWN, name="regex:mine-2.0", unit="s"),
+        replace(OWN, name="regex:mine-1.1"),
+    )
     log = parse(run(0, 4), OWN, seconds_, twin)
     assert log.dialects == {"regex:mine-1.0", "regex:mine-2.0", "regex:mine-1.1"}
     assert seconds(log) == pytest.approx([0.51225] * 5)
@@ -280,10 +378,13 @@ def by_step(log: ParsedLog) -> dict[int, float]:
         (r".*step (?P<step>\d+) took (?P<seconds>\S+).*", " of 9"),
     ],
 )
-def test_a_log_that_is_cut_anywhere_shows_no_time_that_was_not_there(pattern: str, end: str) -> None:
+def test_a_log_that_is_cut_anywhere_shows_no_time_that_was_not_there(
+    pattern: str, end: str
+) -> None:
     own = RegexDialect("regex:mine-1.0", "step", pattern)
     text = "".join(
-        f"step {step} took {time}{end}\n" for step, time in enumerate(["1,239.5", "1.25e+03", "12", "1,300"])
+        f"step {step} took {time}{end}\n"
+        for step, time in enumerate(["1,239.5", "1.25e+03", "12", "1,300"])
     )
     whole = by_step(parse(text, own))
     assert whole == {0: 1239.5, 1: 1250.0, 2: 12.0, 3: 1300.0}
@@ -293,17 +394,22 @@ def test_a_log_that_is_cut_anywhere_shows_no_time_that_was_not_there(pattern: st
 
 def test_pattern_of_every_combination_ends() -> None:
     """Python's own engine needs longer than the universe."""
-    own = replace(OWN, pattern=r"(.*)*(.*)*(.*)*=.*step (?P<step>\d+) (?P<seconds>\d+) ms")
+    own = replace(
+        OWN, pattern=r"(.*)*(.*)*(.*)*=.*step (?P<step>\d+) (?P<seconds>\d+) ms"
+    )
     assert parse("5 ms " + "1" * 6000 + "\n", own).segments == ()
 
 
-# --- what says the time of a step otherwise ---------------------------------------------------------------
+# --- what says the time of a step otherwise -------------------------------------------
 
 
 def other(pattern: str, text: str, **fields: object) -> ParsedLog:
     """Parse the lines of a log with a pattern over `at STEP ...`."""
     whole = rf"at (?P<step>\d+) {pattern}"
-    return parse(text, RegexDialect("regex:mine-1.0", find="at ", pattern=whole, **fields))  # type: ignore[arg-type]
+    return parse(
+        text,
+        RegexDialect("regex:mine-1.0", find="at ", pattern=whole, **fields),  # type: ignore[arg-type]
+    )
 
 
 @pytest.mark.parametrize(
@@ -314,9 +420,12 @@ def other(pattern: str, text: str, **fields: object) -> ParsedLog:
         (("02/28/2024 23:59:59", "02/29/2024 00:00:01"), 1.0),
     ],
 )
-def test_time_stamps_say_the_time_since_the_line_before(stamps: tuple[str, str], unit: float) -> None:
+def test_time_stamps_say_the_time_since_the_line_before(
+    stamps: tuple[str, str], unit: float
+) -> None:
     log = other(
-        r"\[(?P<stamp>[^\]]+)\]", "".join(f"at {10 * place} [{text}]\n" for place, text in enumerate(stamps, 1))
+        r"\[(?P<stamp>[^\]]+)\]",
+        "".join(f"at {10 * place} [{text}]\n" for place, text in enumerate(stamps, 1)),
     )
     columns = log.segments[0].steps
     assert math.isnan(columns.seconds[0])
@@ -325,7 +434,10 @@ def test_time_stamps_say_the_time_since_the_line_before(stamps: tuple[str, str],
     assert columns.mean_of.tolist() == [10, 10]
 
 
-@pytest.mark.parametrize("stamp", ["2026-13-04 06:05:54", "yesterday", "2026-05-04 06:05:54+02:00", "06:05:54"])
+@pytest.mark.parametrize(
+    "stamp",
+    ["2026-13-04 06:05:54", "yesterday", "2026-05-04 06:05:54+02:00", "06:05:54"],
+)
 def test_a_stamp_that_is_none_is_torn(stamp: str) -> None:
     log = other(r"\[(?P<stamp>[^\]]+)\]", f"at 1 [{stamp}]\n")
     assert (log.segments, dropped(log)) == ((), {"torn": 1})
@@ -333,11 +445,22 @@ def test_a_stamp_that_is_none_is_torn(stamp: str) -> None:
 
 def test_the_time_so_far_is_a_difference_of_lines() -> None:
     text = "at 1 after 500ms\nat 2 after 750ms\nat 3 after 1,750ms\nat 4 after 100ms\n"
-    columns = other(r"after (?P<elapsed>[\d,]+)ms", text, unit="ms", first_step=1).segments[0].steps
+    columns = (
+        other(r"after (?P<elapsed>[\d,]+)ms", text, unit="ms", first_step=1)
+        .segments[0]
+        .steps
+    )
     assert columns.seconds[:3].tolist() == [0.5, 0.25, 1.0]
     assert math.isnan(columns.seconds[3])  # the clock began again
-    resumed = other(r"after (?P<elapsed>[\d,]+)ms", text.replace("at ", "at 10"), unit="ms", first_step=1)
-    assert math.isnan(resumed.segments[0].steps.seconds[0])  # 101 steps in half a second
+    resumed = other(
+        r"after (?P<elapsed>[\d,]+)ms",
+        text.replace("at ", "at 10"),
+        unit="ms",
+        first_step=1,
+    )
+    assert math.isnan(
+        resumed.segments[0].steps.seconds[0]
+    )  # 101 steps in half a second
 
 
 def test_time_so_far_that_begins_anew_counts_from_there() -> None:
@@ -350,7 +473,12 @@ def test_time_so_far_that_begins_anew_counts_from_there() -> None:
 
 def test_rate_with_its_amount_is_a_time() -> None:
     columns = (
-        other(r"(?P<amount>\d+) at (?P<rate>[\d.]+)/s", "at 1 64 at 128.0/s\nat 2 64 at 0.0/s\n").segments[0].steps
+        other(
+            r"(?P<amount>\d+) at (?P<rate>[\d.]+)/s",
+            "at 1 64 at 128.0/s\nat 2 64 at 0.0/s\n",
+        )
+        .segments[0]
+        .steps
     )
     assert columns.seconds.tolist() == [0.5, math.inf]
     assert columns.resolution_seconds[0] == pytest.approx(0.5 * 0.1 / 128)
@@ -360,4 +488,6 @@ def test_a_line_may_say_its_unit() -> None:
     text = "at 1 980 ms\nat 2 1.5 s\nat 3 2 min\n"
     columns = other(r"(?P<seconds>[\d.]+) (?P<unit>\w+)", text).segments[0].steps
     assert columns.seconds.tolist() == [0.98, 1.5, 120.0]
-    assert dropped(other(r"(?P<seconds>[\d.]+) (?P<unit>\w+)", "at 1 980 apples\n")) == {"torn": 1}
+    assert dropped(
+        other(r"(?P<seconds>[\d.]+) (?P<unit>\w+)", "at 1 980 apples\n")
+    ) == {"torn": 1}

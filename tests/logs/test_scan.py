@@ -1,4 +1,5 @@
-"""The scanner: the same result wherever the log is cut into blocks, in bounded memory."""
+"""The scanner: the same result wherever the log is cut into blocks, in bounded
+memory."""
 
 from __future__ import annotations
 
@@ -26,7 +27,13 @@ from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs import log_reader as read
 from pytest_llmbench.logs import scan
 from pytest_llmbench.logs.collect import LogCollector
-from pytest_llmbench.logs.log_reader import LARGE, Fingerprint, parse_blocks, read_log, take_sample
+from pytest_llmbench.logs.log_reader import (
+    LARGE,
+    Fingerprint,
+    parse_blocks,
+    read_log,
+    take_sample,
+)
 from pytest_llmbench.logs.scan import (
     AT_ONCE,
     MOST_MATCHES,
@@ -44,7 +51,9 @@ ENGINES = {"automaton": sys.maxsize, "hyperscan": -1}
 
 
 @pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def engine(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
     """Both engines, the second one from the first byte on."""
     if request.param == "hyperscan":
         pytest.importorskip("hyperscan")
@@ -79,12 +88,15 @@ def test_blocks_of_any_size_change_nothing(size: int) -> None:
 def test_every_byte_is_new_in_one_window_and_seen_with_its_surroundings() -> None:
     data = bytes(range(256)) * 200
     offset = 0
-    for chunk in iterate_chunks(data[begin : begin + 5000] for begin in range(0, len(data), 5000)):
+    for chunk in iterate_chunks(
+        data[begin : begin + 5000] for begin in range(0, len(data), 5000)
+    ):
         assert chunk.offset + chunk.start == offset
         assert chunk.text == data[chunk.offset : chunk.offset + len(chunk.text)]
         assert chunk.start >= min(REACH_BACK, offset)
         assert (
-            len(chunk.text) - chunk.stop >= min(REACH, len(data) - chunk.offset - chunk.stop)
+            len(chunk.text) - chunk.stop
+            >= min(REACH, len(data) - chunk.offset - chunk.stop)
             or chunk.start == chunk.stop
         )
         offset = chunk.offset + chunk.stop
@@ -98,31 +110,49 @@ def test_markers_across_a_cut_are_found_once_with_their_line() -> None:
         for chunk in iterate_chunks(cut(data, 9000, 9003, 20001))
         for hit in find_markers(chunk, [b"marker", b"b\n"])
     ]
-    assert [hit.line for hit in hits if hit.marker == b"marker"] == list(range(2, 8001, 2))
+    assert [hit.line for hit in hits if hit.marker == b"marker"] == list(
+        range(2, 8001, 2)
+    )
     assert [hit.offset for hit in hits] == sorted(hit.offset for hit in hits)
 
 
 SHARED = "abbabaabbabb"
-texts = st.text("ab", min_size=1, max_size=6) | st.text("abc", max_size=3).map(lambda around: around + SHARED + around)
+texts = st.text("ab", min_size=1, max_size=6) | st.text("abc", max_size=3).map(
+    lambda around: around + SHARED + around
+)
 
 
 @st.composite
 def searches(draw: st.DrawFn) -> tuple[list[bytes], bytes]:
-    """Draw texts that overlap and share parts, alone or with more than one automaton takes, and a log of them."""
+    """Draw texts that overlap and share parts, alone or with more than one automaton
+    takes, and a log of them."""
     sought = draw(st.lists(texts, min_size=1, unique=True))
-    data = "".join(draw(st.lists(st.sampled_from(sought) | st.text("abc", max_size=9), max_size=12)))
+    data = "".join(
+        draw(
+            st.lists(st.sampled_from(sought) | st.text("abc", max_size=9), max_size=12)
+        )
+    )
     more = draw(st.sampled_from([0, AT_ONCE - len(sought) + 1, AT_ONCE]))
-    return [text.encode() for text in (*sought, *(f"x{number}" for number in range(more)))], data.encode()
+    return [
+        text.encode() for text in (*sought, *(f"x{number}" for number in range(more)))
+    ], data.encode()
 
 
 @pytest.mark.slow
 @settings(max_examples=80)
 @given(search=searches(), start=st.integers(0, 30), length=st.integers(0, 90))
-def test_search_finds_every_overlapping_marker(search: tuple[list[bytes], bytes], start: int, length: int) -> None:
+def test_search_finds_every_overlapping_marker(
+    search: tuple[list[bytes], bytes], start: int, length: int
+) -> None:
     sought, data = search
     stop = min(start + length, len(data))
     places = range(start, stop)
-    expected = sorted((place, text) for text in sought for place in places if data.startswith(text, place))
+    expected = sorted(
+        (place, text)
+        for text in sought
+        for place in places
+        if data.startswith(text, place)
+    )
     for worth in ENGINES.values():
         with patch.object(scan, "WORTH", worth):
             assert MarkerSearch(sought).find_places(data, start, stop) == expected
@@ -132,13 +162,22 @@ def test_search_finds_every_overlapping_marker(search: tuple[list[bytes], bytes]
 def test_more_matches_than_hyperscan_takes_are_found() -> None:
     count = MOST_MATCHES // 2 + 1
     expected = [
-        (9 * number + offset, text) for number in range(count) for offset, text in ((0, b"a m"), (2, b"marker"))
+        (9 * number + offset, text)
+        for number in range(count)
+        for offset, text in ((0, b"a m"), (2, b"marker"))
     ]
-    assert MarkerSearch([b"marker", b"a m", b"never"]).find_places(b"a marker " * count, 0, 9 * count) == expected
+    assert (
+        MarkerSearch([b"marker", b"a m", b"never"]).find_places(
+            b"a marker " * count, 0, 9 * count
+        )
+        == expected
+    )
 
 
 @pytest.mark.parametrize("least", [1, 15])
-def test_hyperscan_takes_over_once_it_pays(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+def test_hyperscan_takes_over_once_it_pays(
+    monkeypatch: pytest.MonkeyPatch, least: int
+) -> None:
     compiled: list[list[bytes]] = []
     monkeypatch.setattr(scan, "WORTH", 20)
     monkeypatch.setattr(scan, "OF_SMALL", least)
@@ -149,7 +188,9 @@ def test_hyperscan_takes_over_once_it_pays(monkeypatch: pytest.MonkeyPatch, leas
         assert compiled == ([[b"marker"]] if searched * max(8, least) > 20 else [])
 
 
-def test_without_hyperscan_all_is_searched_by_the_automaton(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hyperscan_all_is_searched_by_the_automaton(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(scan, "WORTH", -1)
     monkeypatch.setitem(sys.modules, "hyperscan", None)
     assert MarkerSearch([b"marker"]).find_places(b"a marker", 0, 8) == [(2, b"marker")]
@@ -157,14 +198,18 @@ def test_without_hyperscan_all_is_searched_by_the_automaton(monkeypatch: pytest.
 
 
 @pytest.mark.slow
-def test_a_text_that_hyperscan_cannot_take_is_found_by_the_automaton(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_hyperscan_cannot_take_is_found_by_the_automaton(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(scan, "WORTH", -1)
     marker = bytes(range(1, 251)) * 66
     assert scan.compile_database([marker]) is None
     assert MarkerSearch([marker]).find_places(b"a " + marker, 0, 9) == [(2, marker)]
 
 
-def test_an_interrupt_while_hyperscan_searches_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_while_hyperscan_searches_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("hyperscan")
     monkeypatch.setattr(scan, "WORTH", -1)
     search = MarkerSearch([b"marker"])
@@ -183,15 +228,21 @@ def test_an_interrupt_while_hyperscan_searches_is_one(monkeypatch: pytest.Monkey
     assert search.find_places(b"a marker", 0, 8) == [(2, b"marker")]
 
 
-def test_threads_search_with_hyperscan_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_search_with_hyperscan_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(scan, "WORTH", -1)
     search = MarkerSearch([b"marker", b"a mark"])
     text = (b"." * 1000 + b"a marker") * 100
     expected = [
-        place for begin in range(1000, len(text), 1008) for place in ((begin, b"a mark"), (begin + 2, b"marker"))
+        place
+        for begin in range(1000, len(text), 1008)
+        for place in ((begin, b"a mark"), (begin + 2, b"marker"))
     ]
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: search.find_places(text, 0, len(text)), range(50)):
+        for found in pool.map(
+            lambda _: search.find_places(text, 0, len(text)), range(50)
+        ):
             assert found == expected
 
 
@@ -199,14 +250,33 @@ def test_threads_search_with_hyperscan_at_a_time(monkeypatch: pytest.MonkeyPatch
 def large_log() -> tuple[bytes, ParsedLog]:
     """Return a log above LARGE, and what it contains when read in one block.
 
-    With everything that several threads could lose: markers across their blocks, a traceback over several of them, a
-    start far behind the beginning, a trace that goes on after steps.
+    With everything that several threads could lose: markers across their blocks, a
+    traceback over several of them, a start far behind the beginning, a trace that goes
+    on after steps.
     """
     quiet = b"a line that says nothing of the run\n" * 40_000
     rank = b"gb-1:7:8 [0] NCCL INFO AllReduce: opCount 2 sendbuff 0x7 recvbuff 0x7 count 1 datatype 1 op 0 root 0\n"
-    died = b"Traceback (most recent call last):\n" + b'  File "train.py", line 1\n' * 40_000 + b"ValueError: no\n"
+    died = (
+        b"Traceback (most recent call last):\n"
+        + b'  File "train.py", line 1\n' * 40_000
+        + b"ValueError: no\n"
+    )
     shift = [b"." * number + b"\n" + LONG for number in range(0, 3000, 83)]
-    data = b"".join([quiet, LONG, rank * 9000, *shift, quiet, rank, quiet, LONG, died, quiet, b"the end"])
+    data = b"".join(
+        [
+            quiet,
+            LONG,
+            rank * 9000,
+            *shift,
+            quiet,
+            rank,
+            quiet,
+            LONG,
+            died,
+            quiet,
+            b"the end",
+        ]
+    )
     data = data.replace(LOGS["endings"].encode(), b"")
     assert len(data) > LARGE
     expected = dataclasses.replace(parse_blocks([data]), size_bytes=len(data))
@@ -220,7 +290,11 @@ def large_log() -> tuple[bytes, ParsedLog]:
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(("surely", "threads"), [(False, 3), (True, 1), (True, 3)])
 def test_large_file_gives_the_same_as_its_blocks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, surely: bool, threads: int, large_log: tuple[bytes, ParsedLog]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    surely: bool,
+    threads: int,
+    large_log: tuple[bytes, ParsedLog],
 ) -> None:
     data, expected = large_log
     path = tmp_path / "log.out"
@@ -248,8 +322,12 @@ def test_a_large_file_that_shrinks_is_an_error_whichever_thread_sees_it(
 
 
 @pytest.mark.slow
-def test_a_copy_has_the_fingerprint_of_the_text_however_it_is_read(tmp_path: Path) -> None:
-    data = LONG + b"".join(b"line %d says nothing of the run\n" % number for number in range(LARGE // 20))
+def test_a_copy_has_the_fingerprint_of_the_text_however_it_is_read(
+    tmp_path: Path,
+) -> None:
+    data = LONG + b"".join(
+        b"line %d says nothing of the run\n" % number for number in range(LARGE // 20)
+    )
     assert len(data) > 1.5 * LARGE
     path, packed = tmp_path / "log.out", tmp_path / "log.gz"
     path.write_bytes(data)
@@ -265,7 +343,12 @@ def test_a_copy_has_the_fingerprint_of_the_text_however_it_is_read(tmp_path: Pat
 @pytest.mark.slow
 def test_enormous_block_takes_a_few_pieces_more() -> None:
     """Lines of any length are held by test_laws.py."""
-    block = nemo2_run(0, 4).encode() + b"y" * (16 * PIECE) + b"\n" + nemo2_run(5, 9).encode()
+    block = (
+        nemo2_run(0, 4).encode()
+        + b"y" * (16 * PIECE)
+        + b"\n"
+        + nemo2_run(5, 9).encode()
+    )
     tracemalloc.start()
     try:
         log, (_, peak) = parse_blocks([block]), tracemalloc.get_traced_memory()

@@ -6,7 +6,17 @@ import math
 
 import numpy as np
 import pytest
-from support.written_logs import bar, dll, dropped, maxtext_run, nemo2, nemo2_log, nemo2_run, parse, steps
+from support.written_logs import (
+    bar,
+    dll,
+    dropped,
+    maxtext_run,
+    nemo2,
+    nemo2_log,
+    nemo2_run,
+    parse,
+    steps,
+)
 
 START = "[NeMo I 2025-03-07 22:33:59 x] Copying Trainer's 'max_steps' (50) to LR scheduler's 'max_steps'.\n"
 ELASTIC = "ining-demo/0   restart_count=1\n"
@@ -14,7 +24,8 @@ END = "`Trainer.fit` stopped: `max_steps=50` reached.\n"
 
 
 def write(order: str) -> str:
-    """Write steps in the order that they are printed in, with the lines START, ELASTIC and END."""
+    """Write steps in the order that they are printed in, with the lines START, ELASTIC
+    and END."""
     return nemo2_log(order, START=START, ELASTIC=ELASTIC, END=END)
 
 
@@ -52,11 +63,16 @@ def test_attempt_begins_where_steps_restart(order: str, expected: str) -> None:
 
 def test_attempt_begins_at_another_total_or_configuration() -> None:
     assert format_spans(nemo2_run(0, 9) + nemo2_run(10, 19, total=20)) == "0-9 10-19"
-    assert format_spans(maxtext_run(0, 3) + "Config param steps: 50\n" + maxtext_run(4, 6)) == "0-3 4-6"
+    assert (
+        format_spans(maxtext_run(0, 3) + "Config param steps: 50\n" + maxtext_run(4, 6))
+        == "0-3 4-6"
+    )
 
 
 def test_exchanged_steps_are_ordered_with_their_lines() -> None:
-    log = parse("x\n" + write("0-3") + nemo2(5, "6.5") + nemo2(4) + "x\n" + write("6") + "x\n")
+    log = parse(
+        "x\n" + write("0-3") + nemo2(5, "6.5") + nemo2(4) + "x\n" + write("6") + "x\n"
+    )
     (segment,) = log.segments
     assert segment.steps.index.tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert segment.steps.line.tolist() == [2, 3, 4, 5, 7, 6, 9]
@@ -65,8 +81,13 @@ def test_exchanged_steps_are_ordered_with_their_lines() -> None:
 
 
 def test_marks_count_by_their_place_even_on_one_line() -> None:
-    text = "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(3)) + END.rstrip()
-    text += "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(3, 6)) + "\n"
+    text = (
+        "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(3))
+        + END.rstrip()
+    )
+    text += (
+        "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(3, 6)) + "\n"
+    )
     first, second = parse(text).segments
     assert (first.finished, second.finished) == (True, False)
     assert (first.first_line, first.last_line, second.first_line) == (1, 1, 1)
@@ -85,13 +106,23 @@ def test_marks_count_by_their_place_even_on_one_line() -> None:
         ("0-30 20-40 END", [False, True]),
     ],
 )
-def test_attempt_is_finished_by_last_step_or_end(order: str, finished: list[bool]) -> None:
+def test_attempt_is_finished_by_last_step_or_end(
+    order: str, finished: list[bool]
+) -> None:
     assert [segment.finished for segment in parse(write(order)).segments] == finished
 
 
 def test_only_an_end_that_lightning_reaches_finishes() -> None:
-    assert parse(write("0-30") + END.replace("max_steps=50", "max_epochs=1")).segments[0].finished
-    assert not parse(write("0-30") + "`Trainer.fit` stopped: something else\n").segments[0].finished
+    assert (
+        parse(write("0-30") + END.replace("max_steps=50", "max_epochs=1"))
+        .segments[0]
+        .finished
+    )
+    assert (
+        not parse(write("0-30") + "`Trainer.fit` stopped: something else\n")
+        .segments[0]
+        .finished
+    )
 
 
 def interleaved(*prefixes: str, last: int = 9, first: int = 0) -> str:
@@ -114,7 +145,9 @@ def interleaved(*prefixes: str, last: int = 9, first: int = 0) -> str:
         (("train/0 ", "train/1 "), "train/0"),
     ],
 )
-def test_ranks_that_print_the_same_steps_are_no_restarts(prefixes: tuple[str, ...], kept: str) -> None:
+def test_ranks_that_print_the_same_steps_are_no_restarts(
+    prefixes: tuple[str, ...], kept: str
+) -> None:
     log = parse(interleaved(*prefixes))
     assert steps(log) == [list(range(10))]
     assert log.segments[0].rank == kept
@@ -132,16 +165,30 @@ def test_the_rank_with_most_steps_speaks_and_the_logging_rank_need_not_be_0() ->
 
 def test_slower_of_two_contradicting_ranks_is_kept() -> None:
     for slow, fast in (("0: ", "1: "), ("1: ", "0: ")):
-        log = parse("".join(fast + nemo2(step) + slow + nemo2(step, "7.061") for step in range(20)))
+        log = parse(
+            "".join(
+                fast + nemo2(step) + slow + nemo2(step, "7.061") for step in range(20)
+            )
+        )
         assert log.segments[0].rank == slow[0]
         assert dropped(log) == {"other-rank": 20}
     late = ["7.061" if step < 9 else "6.061" for step in range(20)]
-    log = parse("".join(f"0: {nemo2(step)}1: {nemo2(step, seconds)}" for step, seconds in enumerate(late)))
-    assert log.segments[0].rank == "0", "few steps of another rank are late prints of it, or its own work"
+    log = parse(
+        "".join(
+            f"0: {nemo2(step)}1: {nemo2(step, seconds)}"
+            for step, seconds in enumerate(late)
+        )
+    )
+    assert log.segments[0].rank == "0", (
+        "few steps of another rank are late prints of it, or its own work"
+    )
 
 
 def test_attempts_of_ranks_are_aligned() -> None:
-    log = parse(interleaved("0: ", "1: ", last=15) + interleaved("0: ", "1: ", first=10, last=19))
+    log = parse(
+        interleaved("0: ", "1: ", last=15)
+        + interleaved("0: ", "1: ", first=10, last=19)
+    )
     assert steps(log) == [list(range(16)), list(range(10, 20))]
     assert [segment.rank for segment in log.segments] == ["0", "0"]
     assert dropped(log) == {"other-rank": 26}
@@ -151,13 +198,23 @@ def test_attempts_of_ranks_are_aligned() -> None:
 
 
 def test_a_line_that_lost_its_prefix_belongs_to_the_only_rank() -> None:
-    log = parse(nemo2_run(0, 3, "9: [default3]: ") + nemo2(4) + nemo2_run(5, 9, "9: [default3]: "))
+    log = parse(
+        nemo2_run(0, 3, "9: [default3]: ")
+        + nemo2(4)
+        + nemo2_run(5, 9, "9: [default3]: ")
+    )
     assert steps(log) == [list(range(10))]
     assert log.segments[0].rank == "9 default3"
 
 
 def test_a_stray_line_of_another_rank_does_not_join_two_attempts() -> None:
-    text = nemo2_run(0, 9, "0: ") + "1: " + nemo2(9) + nemo2_run(10, 15, "0: ") + nemo2_run(0, 5, "0: ")
+    text = (
+        nemo2_run(0, 9, "0: ")
+        + "1: "
+        + nemo2(9)
+        + nemo2_run(10, 15, "0: ")
+        + nemo2_run(0, 5, "0: ")
+    )
     text += "1: " + nemo2(30) + nemo2_run(6, 40, "0: ")
     log = parse(text)
     assert steps(log) == [list(range(16)), list(range(41))]
@@ -167,7 +224,10 @@ def test_a_stray_line_of_another_rank_does_not_join_two_attempts() -> None:
 def test_bars_of_one_line_keep_the_rank_of_its_beginning() -> None:
     bars = "\r".join(bar(step + 1, f"{step}.000", "2.000") for step in range(20))
     log = parse(f"before\n3: \r{bars}\n5: {bars}\n")
-    assert [(segment.rank, len(segment.steps)) for segment in log.segments] == [("3", 20), ("5", 20)]
+    assert [(segment.rank, len(segment.steps)) for segment in log.segments] == [
+        ("3", 20),
+        ("5", 20),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -202,9 +262,13 @@ def test_rank_is_the_label_of_the_line(prefix: str, rank: str) -> None:
         ("0 0", 0.0, {"repeated": 1}),
     ],
 )
-def test_slower_possible_print_of_a_step_counts(prints: str, seconds: float, repeats: dict[str, int]) -> None:
+def test_slower_possible_print_of_a_step_counts(
+    prints: str, seconds: float, repeats: dict[str, int]
+) -> None:
     log = parse("".join(nemo2(0, each) for each in prints.split()))
-    assert log.segments[0].steps.seconds.tolist() == pytest.approx([seconds], nan_ok=True)
+    assert log.segments[0].steps.seconds.tolist() == pytest.approx(
+        [seconds], nan_ok=True
+    )
     assert dropped(log) == repeats
 
 
@@ -212,17 +276,25 @@ def test_disagreement_is_shown_with_both_lines() -> None:
     log = parse(nemo2(0) + nemo2(1, "6.000") + nemo2(1, "6.100"))
     assert log.segments[0].steps.line.tolist() == [1, 3]
     (disagreement,) = log.dropped
-    assert (disagreement.first_line, disagreement.shown) == (3, "step 1 again: 6.1 s, but 6 s in line 2")
+    assert (disagreement.first_line, disagreement.shown) == (
+        3,
+        "step 1 again: 6.1 s, but 6 s in line 2",
+    )
 
 
 @pytest.mark.parametrize(("place", "value"), [(0, "nan"), (1, "inf"), (2, "nan")])
 def test_diverged_print_of_a_step_is_kept(place: int, value: str) -> None:
     prints = [nemo2(3, "6.000", more=" | grad_norm: 1.5 | x: 1")] * 3
-    prints[place] = nemo2(3, "5.000", more=f" | grad_norm: {value} | x: 1").replace("11.96", value)
+    prints[place] = nemo2(3, "5.000", more=f" | grad_norm: {value} | x: 1").replace(
+        "11.96", value
+    )
     columns = parse("".join(prints)).segments[0].steps
     assert columns.seconds.tolist() == [6.0]
     assert not np.isfinite([columns.loss[0], columns.grad_norm[0]]).any()
-    assert (columns.has_loss.tolist(), columns.has_grad_norm.tolist()) == ([True], [True])
+    assert (columns.has_loss.tolist(), columns.has_grad_norm.tolist()) == (
+        [True],
+        [True],
+    )
 
 
 def test_precise_record_wins_but_hides_no_divergence() -> None:
@@ -237,7 +309,9 @@ def test_precise_record_wins_but_hides_no_divergence() -> None:
 
 
 def test_a_rank_that_diverged_is_not_hidden_by_the_rank_that_is_kept() -> None:
-    text = interleaved("0: ", "1: ").replace("1: " + nemo2(4), "1: " + nemo2(4).replace("11.96", "nan"))
+    text = interleaved("0: ", "1: ").replace(
+        "1: " + nemo2(4), "1: " + nemo2(4).replace("11.96", "nan")
+    )
     log = parse(text)
     columns = log.segments[0].steps
     assert log.segments[0].rank == "0"
@@ -247,8 +321,14 @@ def test_a_rank_that_diverged_is_not_hidden_by_the_rank_that_is_kept() -> None:
 
 
 def test_divergence_of_another_rank_belongs_to_the_attempt_it_stands_in() -> None:
-    """Rank 1's two lines are one attempt beside both of rank 0; step 9 diverged in the first only."""
-    text = nemo2_run(0, 9, "0: ") + "1: " + nemo2(9).replace("11.96", "nan") + nemo2_run(10, 15, "0: ")
+    """Rank 1's two lines are one attempt beside both of rank 0; step 9 diverged in the
+    first only."""
+    text = (
+        nemo2_run(0, 9, "0: ")
+        + "1: "
+        + nemo2(9).replace("11.96", "nan")
+        + nemo2_run(10, 15, "0: ")
+    )
     text += nemo2_run(0, 29, "0: ") + "1: " + nemo2(30) + nemo2_run(30, 40, "0: ")
     first, second = parse(text).segments
     assert np.isnan(first.steps.loss).tolist() == [step == 9 for step in range(16)]
@@ -256,16 +336,25 @@ def test_divergence_of_another_rank_belongs_to_the_attempt_it_stands_in() -> Non
 
 
 def test_a_rank_with_possible_times_speaks_for_one_without() -> None:
-    text = interleaved("0: ", "1: ").replace("0: " + nemo2(9), "0: " + nemo2(9, "nan").replace("11.96", "inf"))
+    text = interleaved("0: ", "1: ").replace(
+        "0: " + nemo2(9), "0: " + nemo2(9, "nan").replace("11.96", "inf")
+    )
     log = parse(text)
     assert log.segments[0].rank == "1"
     assert log.segments[0].steps.seconds.tolist() == [6.061] * 10
-    assert np.isinf(log.segments[0].steps.loss).tolist() == [step == 9 for step in range(10)]
+    assert np.isinf(log.segments[0].steps.loss).tolist() == [
+        step == 9 for step in range(10)
+    ]
 
 
 @pytest.mark.parametrize(
     ("order", "line"),
-    [("ELASTIC 0-49 ELASTIC", 52), ("ELASTIC 0-49", 0), ("0-30 ELASTIC", 0), ("0-49 ELASTIC 0-49", 0)],
+    [
+        ("ELASTIC 0-49 ELASTIC", 52),
+        ("ELASTIC 0-49", 0),
+        ("0-30 ELASTIC", 0),
+        ("0-49 ELASTIC 0-49", 0),
+    ],
 )
 def test_start_after_a_finished_run_is_reported(order: str, line: int) -> None:
     assert parse(write(order)).begun_again_line == line

@@ -10,15 +10,20 @@ from pytest_llmbench.logs.step_records import NAN, RecordOrigin, StepRecord
 ORIGIN = RecordOrigin(0, 1, "")
 
 
-def records(jumps: dict[int, float], *, rate: bool = True, every: int = 1, slow: int = 0) -> list[StepRecord]:
-    """Return 50 steps of 2 s whose clock jumps before some of them, and of which one takes an hour."""
+def records(
+    jumps: dict[int, float], *, rate: bool = True, every: int = 1, slow: int = 0
+) -> list[StepRecord]:
+    """Return 50 steps of 2 s whose clock jumps before some of them, and of which one
+    takes an hour."""
     made, clock = [], 1e9
     for step in range(1, 51):
         seconds = 3600.0 if step == slow else 2.0
         clock += seconds + jumps.get(step, 0.0)
         if step % every == 0:
             tokens = 8192 / seconds if rate else NAN
-            made.append(StepRecord(ORIGIN, step, NAN, 0.001, stamp=clock, tokens=tokens))
+            made.append(
+                StepRecord(ORIGIN, step, NAN, 0.001, stamp=clock, tokens=tokens)
+            )
     return made
 
 

@@ -1,4 +1,5 @@
-"""The definitions that ship as files: real lines of each framework, and what they say."""
+"""The definitions that ship as files: real lines of each framework, and what they
+say."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from pytest_llmbench.logs.sources.compressed import Stream
 
 SHIPPED = tuple(load_definitions().values())
 
-# Lines as they stand in logs that the files name, and the steps and times that a reader sees in them.
+# Lines as they stand in logs that the files name, and the steps and times that a reader
+# sees in them.
 LINES = {
     "llm_c": (
         "step    1/32000 | loss 11.133732 (+nanz)| norm 52.9732 (+nanz)| lr 8.57e-07 | 3056.36 ms | 42.6% bf16 MFU | "
@@ -100,7 +102,10 @@ def verl(step: int, seconds: float, before: str = "", behind: str = "") -> str:
     return f"step:{step} - timing_s/gen:74.0{before} - timing_s/step:{seconds} - perf/mfu:0.3{behind}\n"
 
 
-TEST, SAVE = " - timing_s/testing:200.5", " - timing_s/save_checkpoint:np.float64(30.25)"
+TEST, SAVE = (
+    " - timing_s/testing:200.5",
+    " - timing_s/save_checkpoint:np.float64(30.25)",
+)
 
 
 @pytest.mark.parametrize(
@@ -108,16 +113,26 @@ TEST, SAVE = " - timing_s/testing:200.5", " - timing_s/save_checkpoint:np.float6
     [
         pytest.param(verl(9, 300.5, before=TEST), 100.0, 1, id="test"),
         pytest.param(verl(9, 130.25, before=SAVE), 100.0, 1, id="checkpoint"),
-        pytest.param(verl(9, 330.75, before=TEST + SAVE), 100.0, 1, id="test and checkpoint"),
-        pytest.param(verl(9, 330.75, before=SAVE + TEST), 100.0, 1, id="checkpoint and test"),
-        pytest.param(verl(9, 330.5, before=TEST), 130.0, 1, id="a slow step with a test"),
+        pytest.param(
+            verl(9, 330.75, before=TEST + SAVE), 100.0, 1, id="test and checkpoint"
+        ),
+        pytest.param(
+            verl(9, 330.75, before=SAVE + TEST), 100.0, 1, id="checkpoint and test"
+        ),
+        pytest.param(
+            verl(9, 330.5, before=TEST), 130.0, 1, id="a slow step with a test"
+        ),
         pytest.param(verl(9, 100.0, behind=TEST), 100.0, 0, id="printed behind"),
         pytest.param(verl(9, 300.5, behind=TEST), 300.5, 0, id="printed behind, slow"),
         pytest.param(verl(9, 100.0, before=TEST), 100.0, 0, id="no part of it"),
-        pytest.param(verl(9, 100.0, before=SAVE), 100.0, 0, id="shorter, and no part of it"),
+        pytest.param(
+            verl(9, 100.0, before=SAVE), 100.0, 0, id="shorter, and no part of it"
+        ),
     ],
 )
-def test_test_and_checkpoint_are_left_out_of_a_step(last: str, seconds: float, left_out: int) -> None:
+def test_test_and_checkpoint_are_left_out_of_a_step(
+    last: str, seconds: float, left_out: int
+) -> None:
     log = parse("".join(verl(step, 100.0) for step in range(1, 9)) + last)
     times = log.segments[0].steps.seconds.tolist()
     assert (times[:8], times[8]) == ([100.0] * 8, pytest.approx(seconds))
@@ -163,7 +178,9 @@ def test_loss_that_only_some_versions_print_is_read() -> None:
 
 def test_every_file_is_one() -> None:
     folder = Path(definitions.__file__).parent
-    assert sorted(definitions.NAMES) == sorted(path.stem for path in folder.glob("*.toml"))
+    assert sorted(definitions.NAMES) == sorted(
+        path.stem for path in folder.glob("*.toml")
+    )
 
 
 def test_they_are_tried_only_where_nothing_else_finds_a_step() -> None:
@@ -184,10 +201,14 @@ def test_stream_is_read_as_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
-def test_large_file_is_read_twice(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_large_file_is_read_twice(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
     """Its text has more than is kept of a stream."""
     path = tmp_path / "x.log"
-    path.write_bytes(pack(LINES["llm_c"][0].encode() + b"a line of another module\n" * 400_000))
+    path.write_bytes(
+        pack(LINES["llm_c"][0].encode() + b"a line of another module\n" * 400_000)
+    )
     assert read_log(path, SHIPPED).dialect == "llm_c"
 
 
@@ -196,27 +217,36 @@ def test_a_log_without_a_step_says_nothing_of_them(tmp_path: Path) -> None:
     text = b"step: 4 of a script that is no training\n" * 3
     path = tmp_path / "x.log"
     path.write_bytes(text)
-    assert read_log(path, SHIPPED).unread == read_log(Stream([text], path), SHIPPED).unread == ()
+    assert (
+        read_log(path, SHIPPED).unread
+        == read_log(Stream([text], path), SHIPPED).unread
+        == ()
+    )
 
 
-# --- real files: counted by a few lines that know nothing of ours -----------------------------------------
+# --- real files: counted by a few lines that know nothing of ours ---------------------
 
 
 @pytest.mark.parametrize(
     ("name", "dialect", "steps", "seconds"),
     [
-        # every tenth step; time stamps of the first and last line: 540.07 s, and the rates agree to 1 %
+        # every tenth step; time stamps of the first and last line: 540.07 s, and the
+        # rates agree to 1 %
         ("deepspeed_chat_reward.log", "deepspeed", range(10, 1850, 10), 540.069),
         # tokens of each step by its rate, summed; the time stamps agree to 3 %
         ("automodel_llama31_8b.jsonl", "automodel", range(100), 130.361),
     ],
 )
-def test_real_log_gives_its_steps_and_time(name: str, dialect: str, steps: range, seconds: float) -> None:
+def test_real_log_gives_its_steps_and_time(
+    name: str, dialect: str, steps: range, seconds: float
+) -> None:
     log = read_log(shared(f"logs/today/{name}"), SHIPPED)
     (segment,) = log.segments
     columns = segment.steps
     assert (log.dialect, columns.index.tolist()) == (dialect, list(steps))
-    assert float(np.nansum(columns.seconds * columns.mean_of)) == pytest.approx(seconds, abs=0.001)
+    assert float(np.nansum(columns.seconds * columns.mean_of)) == pytest.approx(
+        seconds, abs=0.001
+    )
 
 
 def test_a_real_log_of_nanotron() -> None:
@@ -224,8 +254,16 @@ def test_a_real_log_of_nanotron() -> None:
     printed = re.findall(r"elapsed_time_per_iteration_ms: (\S+)", path.read_text())
     log = read_log(path, SHIPPED)
     (segment,) = log.segments
-    assert (log.dialect, len(printed), segment.total_steps, segment.finished) == ("nanotron", 15, 15, True)
-    seconds = [float(text.rstrip("K")) * (1000 if text.endswith("K") else 1) / 1000 for text in printed]
+    assert (log.dialect, len(printed), segment.total_steps, segment.finished) == (
+        "nanotron",
+        15,
+        15,
+        True,
+    )
+    seconds = [
+        float(text.rstrip("K")) * (1000 if text.endswith("K") else 1) / 1000
+        for text in printed
+    ]
     assert segment.steps.seconds.tolist() == pytest.approx(seconds)
     assert set(segment.steps.global_batch_size.tolist()) == {2}
 
@@ -247,7 +285,12 @@ WORK: dict[str, tuple[list[str], dict[str, float]]] = {
             '"num_tokens_per_step": 8192, "num_label_tokens": 4096}'
             for step in range(3)
         ],
-        {"learning_rate": 0.0, "step_tokens": 8192, "target_tokens": 4096, "grad_norm": 1.5},
+        {
+            "learning_rate": 0.0,
+            "step_tokens": 8192,
+            "target_tokens": 4096,
+            "grad_norm": 1.5,
+        },
     ),
     "verl": (
         [
@@ -281,7 +324,8 @@ WORK: dict[str, tuple[list[str], dict[str, float]]] = {
         {"step_tokens": 1029240, "learning_rate": 0.0},
     ),
 }
-"""Lines of each framework, and what their last one says of the work of a step and of its update."""
+"""Lines of each framework, and what their last one says of the work of a step and of
+its update."""
 
 
 @pytest.mark.parametrize("name", WORK)
@@ -297,7 +341,11 @@ def test_shipped_patterns_read_work_and_updates(name: str) -> None:
 @pytest.mark.parametrize("name", ["verl", "prime_rl"])
 def test_rewarded_frameworks_are_marked(name: str) -> None:
     lines, _ = WORK[name]
-    assert parse_blocks(["".join(f"{line}\n" for line in lines).encode()], SHIPPED).segments[0].rewards
+    assert (
+        parse_blocks(["".join(f"{line}\n" for line in lines).encode()], SHIPPED)
+        .segments[0]
+        .rewards
+    )
 
 
 def test_values_that_are_only_compared_tear_no_line() -> None:

@@ -1,4 +1,5 @@
-"""Reports of a slow rank in logs: which lines name one, and which only contain the words."""
+"""Reports of a slow rank in logs: which lines name one, and which only contain the
+words."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ MEGATRON = (
 
 
 def find(text: str, begin: int = 0, end: float = math.inf) -> list[tuple[int, str]]:
-    return [(report.line, report.text) for report in find_slow_ranks([text.encode()], begin, end)]
+    return [
+        (report.line, report.text)
+        for report in find_slow_ranks([text.encode()], begin, end)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +65,9 @@ def test_line_that_names_no_slow_rank_is_left_out(line: str) -> None:
 
 def test_worst_score_of_a_report_is_quoted() -> None:
     assert find(RESILIENCY) == [(3, "Rank=5 Node=node07 Score=0.68")]
-    assert find(MEGATRON.format(slowest="270.10")) == [(1, "MnEtpt/Rnk: 270.10TF/5 | MxEtpt/Rnk: 400.00")]
+    assert find(MEGATRON.format(slowest="270.10")) == [
+        (1, "MnEtpt/Rnk: 270.10TF/5 | MxEtpt/Rnk: 400.00")
+    ]
 
 
 EFFECT = (
@@ -78,9 +84,15 @@ EFFECT = (
 
 @pytest.mark.parametrize(
     ("waited", "found"),
-    [("2100.00", [(7, "straggler 2100 ms beside 8000 ms in 100 calls of 1.2 GB")]), ("300.00", []), ("0.00", [])],
+    [
+        ("2100.00", [(7, "straggler 2100 ms beside 8000 ms in 100 calls of 1.2 GB")]),
+        ("300.00", []),
+        ("0.00", []),
+    ],
 )
-def test_straggler_effect_of_deepspeed_is_quoted(waited: str, found: list[tuple[int, str]]) -> None:
+def test_straggler_effect_of_deepspeed_is_quoted(
+    waited: str, found: list[tuple[int, str]]
+) -> None:
     assert find(EFFECT.format(waited=waited)) == found
 
 

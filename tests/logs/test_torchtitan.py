@@ -1,4 +1,5 @@
-"""torchtitan: no seconds are printed, so that a step's time is the time between two lines."""
+"""torchtitan: no seconds are printed, so that a step's time is the time between two
+lines."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ def stamp(seconds: float) -> str:
     return f"{BEGIN + timedelta(seconds=seconds):%Y-%m-%d %H:%M:%S,%f}"[:-3]
 
 
-def line(step: int, seconds: float, *, prefix: str = "[rank0]:[titan] ", fields: str = PLAIN) -> str:
+def line(
+    step: int, seconds: float, *, prefix: str = "[rank0]:[titan] ", fields: str = PLAIN
+) -> str:
     """A line of torchtitan, without colours."""
     return f"{prefix}{stamp(seconds)} - root - INFO - step: {step:2}  {fields}\n"
 
@@ -34,10 +37,20 @@ def validation(step: int, seconds: float) -> str:
     )
 
 
-def run(first: int, last: int, *, begin: float = 0.0, prefix: str = "[rank0]:[titan] ", every: int = 1) -> str:
+def run(
+    first: int,
+    last: int,
+    *,
+    begin: float = 0.0,
+    prefix: str = "[rank0]:[titan] ",
+    every: int = 1,
+) -> str:
     """Lines of steps that take two seconds each."""
     numbers = range(first, last + 1, every)
-    return "".join(line(number, begin + 2.0 * (number - first), prefix=prefix) for number in numbers)
+    return "".join(
+        line(number, begin + 2.0 * (number - first), prefix=prefix)
+        for number in numbers
+    )
 
 
 def only(log: ParsedLog) -> Segment:
@@ -58,8 +71,14 @@ def test_colours_and_thousands_are_no_part_of_a_number(ending: str) -> None:
     segment = only(parse(COLOURED.rstrip("\n") + ending))
     columns = segment.steps
     assert (columns.index.tolist(), segment.rank) == ([2], "rank4")
-    assert (columns.loss.tolist(), columns.grad_norm.tolist()) == ([5.9767], [19203.0469])
-    assert (columns.tokens_per_second_per_gpu.tolist(), columns.tflops_per_gpu.tolist()) == ([2110], [47210.56])
+    assert (columns.loss.tolist(), columns.grad_norm.tolist()) == (
+        [5.9767],
+        [19203.0469],
+    )
+    assert (
+        columns.tokens_per_second_per_gpu.tolist(),
+        columns.tflops_per_gpu.tolist(),
+    ) == ([2110], [47210.56])
     assert columns.peak_memory_bytes.tolist() == [28.18 * 2**30]
     assert math.isnan(columns.seconds[0])
     assert segment.first_step == 1
@@ -77,11 +96,15 @@ def test_colours_and_thousands_are_no_part_of_a_number(ending: str) -> None:
     ],
     ids=["no tflops", "no mfu", "diverged", "other fields"],
 )  # fmt: skip
-def test_line_variants_give_their_columns(fields: str, loss: float, norm: float | None, tflops: float | None) -> None:
+def test_line_variants_give_their_columns(
+    fields: str, loss: float, norm: float | None, tflops: float | None
+) -> None:
     log = parse(line(3, 0.0, fields=fields))
     columns = only(log).steps
     row = [columns.loss[0], columns.grad_norm[0], columns.tflops_per_gpu[0]]
-    assert row == pytest.approx([loss, norm or math.nan, tflops or math.nan], nan_ok=True)
+    assert row == pytest.approx(
+        [loss, norm or math.nan, tflops or math.nan], nan_ok=True
+    )
     assert (columns.has_loss[0], columns.has_grad_norm[0]) == (True, norm is not None)
     assert log.dropped == ()
 
@@ -89,17 +112,41 @@ def test_line_variants_give_their_columns(fields: str, loss: float, norm: float 
 @pytest.mark.parametrize(
     ("ends", "seconds", "means"),  # seconds after the first line, by step
     [
-        pytest.param({1: 0.0, 2: 1.25, 3: 1.75, 4: 4.0}, [1.25, 0.5, 2.25], [1, 1, 1, 1], id="every step"),
-        pytest.param({1: 0.0, 10: 18.0, 20: 40.0, 30: 62.5}, [2.0, 2.2, 2.25], [1, 9, 10, 10], id="every tenth"),
-        pytest.param({12510: 0.0, 12520: 20.0, 12530: 40.0}, [2.0, 2.0], [10, 10, 10], id="resumed"),
-        pytest.param({1: 0.0, 2: 2.0, 4: 6.5, 5: 8.5}, [2.0, 2.25, 2.0], [1, 1, 2, 1], id="a line lost"),
+        pytest.param(
+            {1: 0.0, 2: 1.25, 3: 1.75, 4: 4.0},
+            [1.25, 0.5, 2.25],
+            [1, 1, 1, 1],
+            id="every step",
+        ),
+        pytest.param(
+            {1: 0.0, 10: 18.0, 20: 40.0, 30: 62.5},
+            [2.0, 2.2, 2.25],
+            [1, 9, 10, 10],
+            id="every tenth",
+        ),
+        pytest.param(
+            {12510: 0.0, 12520: 20.0, 12530: 40.0},
+            [2.0, 2.0],
+            [10, 10, 10],
+            id="resumed",
+        ),
+        pytest.param(
+            {1: 0.0, 2: 2.0, 4: 6.5, 5: 8.5},
+            [2.0, 2.25, 2.0],
+            [1, 1, 2, 1],
+            id="a line lost",
+        ),
     ],
 )
-def test_step_takes_time_since_line_before(ends: dict[int, float], seconds: list[float], means: list[int]) -> None:
+def test_step_takes_time_since_line_before(
+    ends: dict[int, float], seconds: list[float], means: list[int]
+) -> None:
     columns = only(parse("".join(line(*step) for step in ends.items()))).steps
     assert columns.seconds.tolist() == pytest.approx([math.nan, *seconds], nan_ok=True)
     assert columns.mean_of.tolist() == means
-    assert columns.resolution_seconds[1:].tolist() == pytest.approx([0.001 / count for count in means[1:]])
+    assert columns.resolution_seconds[1:].tolist() == pytest.approx(
+        [0.001 / count for count in means[1:]]
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,20 +163,34 @@ def test_step_takes_time_since_line_before(ends: dict[int, float], seconds: list
 def test_step_has_no_time_without_later_stamp(changed: str) -> None:
     columns = only(parse(line(1, 0.0) + line(2, 2.0) + changed)).steps
     assert columns.index.tolist() == [1, 2, 3]
-    assert columns.seconds.tolist() == pytest.approx([math.nan, 2.0, math.nan], nan_ok=True)
+    assert columns.seconds.tolist() == pytest.approx(
+        [math.nan, 2.0, math.nan], nan_ok=True
+    )
 
 
 def test_the_time_of_a_validation_is_no_part_of_the_next_step() -> None:
-    """As in the rates that torchtitan prints: it begins to count anew after a validation."""
-    log = parse(run(980, 1000, every=10) + validation(1000, 140.0) + line(1010, 160.5) + line(1020, 180.5))
+    """As in the rates that torchtitan prints: it begins to count anew after a
+    validation."""
+    log = parse(
+        run(980, 1000, every=10)
+        + validation(1000, 140.0)
+        + line(1010, 160.5)
+        + line(1020, 180.5)
+    )
     columns = only(log).steps
     assert columns.index.tolist() == [980, 990, 1000, 1010, 1020]
-    assert columns.seconds.tolist() == pytest.approx([math.nan, 2.0, 2.0, 2.05, 2.0], nan_ok=True)
+    assert columns.seconds.tolist() == pytest.approx(
+        [math.nan, 2.0, 2.0, 2.05, 2.0], nan_ok=True
+    )
     assert log.dropped == ()
 
 
-def test_after_a_validation_whose_step_is_lost_the_steps_count_from_the_validation() -> None:
-    columns = only(parse(line(990, 0.0) + validation(1000, 90.0) + line(1010, 110.0))).steps
+def test_after_a_validation_whose_step_is_lost_the_steps_count_from_the_validation() -> (
+    None
+):
+    columns = only(
+        parse(line(990, 0.0) + validation(1000, 90.0) + line(1010, 110.0))
+    ).steps
     assert columns.seconds.tolist() == pytest.approx([math.nan, 2.0], nan_ok=True)
     assert columns.mean_of.tolist()[1] == 10
 
@@ -161,13 +222,18 @@ def test_torn_record_is_dropped_and_counted(old: str, new: str) -> None:
 
 
 def test_records_glued_to_each_other_are_all_read() -> None:
-    log = parse(line(1, 0.0).rstrip() + line(2, 2.0).rstrip() + line(3, 4.5, prefix="[rank0]:"))
+    log = parse(
+        line(1, 0.0).rstrip() + line(2, 2.0).rstrip() + line(3, 4.5, prefix="[rank0]:")
+    )
     assert steps(log) == [[1, 2, 3]]
     assert only(log).steps.seconds.tolist()[1:] == [2.0, 2.5]
 
 
 def test_each_rank_has_its_own_clock() -> None:
-    pairs = ((line(n, 2.0 * n), line(n, 2.0 * n + 0.7 * (n % 2), prefix="[rank1]:[titan] ")) for n in range(1, 6))
+    pairs = (
+        (line(n, 2.0 * n), line(n, 2.0 * n + 0.7 * (n % 2), prefix="[rank1]:[titan] "))
+        for n in range(1, 6)
+    )
     log = parse("".join(one + other for one, other in pairs))
     assert only(log).rank == "rank0"
     assert only(log).steps.seconds.tolist()[1:] == [2.0] * 4
@@ -179,12 +245,12 @@ STARTED = (
     "batch size 16, gradient accumulation steps 1, sequence length 2048, total steps 20 (warmup 2)\n"
     "[rank0]:[titan] 2026-05-04 06:05:51,000 - root - INFO - Training starts at step 1\n"
 )
-COMPLETED = "[rank{}]:[titan] 2026-05-04 06:05:54,392 - root - INFO - Training completed\n"
-
-
-OLDER_START = (
-    "INFO - Training starts at step 1, with local batch size 4, global batch size 32, total steps 20 (warmup 2)\n"
+COMPLETED = (
+    "[rank{}]:[titan] 2026-05-04 06:05:54,392 - root - INFO - Training completed\n"
 )
+
+
+OLDER_START = "INFO - Training starts at step 1, with local batch size 4, global batch size 32, total steps 20 (warmup 2)\n"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +266,9 @@ OLDER_START = (
         ),
     ],
 )  # fmt: skip
-def test_run_is_finished_by_last_step_or_end(text: str, total: int, finished: bool) -> None:
+def test_run_is_finished_by_last_step_or_end(
+    text: str, total: int, finished: bool
+) -> None:
     segment = only(parse(text))
     assert (segment.total_steps, segment.finished) == (total, finished)
 
@@ -210,36 +278,59 @@ def test_restart_is_no_slow_step() -> None:
     restarted = STARTED.replace("step 1\n", "step 21\n")
     log = parse(run(1, 20) + restarted + run(21, 30, begin=3600.0))
     assert steps(log) == [list(range(1, 21)), list(range(21, 31))]
-    assert log.segments[1].steps.seconds.tolist() == pytest.approx([math.nan] + [2.0] * 9, nan_ok=True)
+    assert log.segments[1].steps.seconds.tolist() == pytest.approx(
+        [math.nan] + [2.0] * 9, nan_ok=True
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "tokens", "tolerance"),
-    [  # local batch size x gradient accumulation x sequence length, as the log or its command says
+    # local batch size x gradient accumulation x sequence length, as the log or its
+    # command says
+    [
         ("cpu_0_3_0_50_steps.out", 4 * 256, 0.004),
         ("mfu_not_available.out", 168 * 128, 0.001),
         ("resumed_killed.out", 3 * 8 * 2048, 0.0003),
         ("two_ranks_print.out", 8 * 2048, 0.005),
     ],
 )
-def test_times_of_real_logs_match_their_rates(name: str, tokens: int, tolerance: float) -> None:
+def test_times_of_real_logs_match_their_rates(
+    name: str, tokens: int, tolerance: float
+) -> None:
     columns = only(read_log(shared(f"logs/torchtitan/{name}"))).steps
     products = (columns.seconds * columns.tokens_per_second_per_gpu)[1:]
     assert products.tolist() == pytest.approx([tokens] * len(products), rel=tolerance)
 
 
 def test_time_since_a_validation_represents_its_interval() -> None:
-    """Of every tenth step, with a validation after step 24: steps 25 to 30 are timed."""
-    steps = (line(10, 20.0), line(20, 40.0), validation(24, 60.0), line(30, 72.0), line(40, 92.0), line(50, 112.0))
+    """Of every tenth step, with a validation after step 24: steps 25 to 30 are
+    timed."""
+    steps = (
+        line(10, 20.0),
+        line(20, 40.0),
+        validation(24, 60.0),
+        line(30, 72.0),
+        line(40, 92.0),
+        line(50, 112.0),
+    )
     log = parse("".join(steps))
     columns = only(log).steps
     assert columns.mean_of.tolist() == [10] * 5
-    assert columns.seconds.tolist() == pytest.approx([math.nan, 2.0, 2.0, 2.0, 2.0], nan_ok=True)
+    assert columns.seconds.tolist() == pytest.approx(
+        [math.nan, 2.0, 2.0, 2.0, 2.0], nan_ok=True
+    )
     assert columns.paused.tolist() == [False, False, True, False, False]
     assert dropped(log) == {"partly-timed": 1}
 
 
 def test_lost_line_before_a_validation_hides_no_steps() -> None:
-    steps = (line(10, 20.0), line(20, 40.0), validation(34, 60.0), line(40, 72.0), line(50, 92.0), line(60, 112.0))
+    steps = (
+        line(10, 20.0),
+        line(20, 40.0),
+        validation(34, 60.0),
+        line(40, 72.0),
+        line(50, 92.0),
+        line(60, 112.0),
+    )
     columns = only(parse("".join(steps))).steps
     assert columns.mean_of.tolist() == [10, 10, 6, 10, 10]

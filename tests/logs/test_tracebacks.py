@@ -1,4 +1,5 @@
-"""Tracebacks are followed to their exceptions, whoever writes between, in bounded memory."""
+"""Tracebacks are followed to their exceptions, whoever writes between, in bounded
+memory."""
 
 from __future__ import annotations
 
@@ -76,39 +77,60 @@ def read(text: str, block: int = 1 << 20) -> Tracebacks:
     """Read a text that comes in blocks of a size."""
     tracebacks = Tracebacks()
     data = text.encode()
-    for chunk in iterate_chunks(data[place : place + block] for place in range(0, len(data), block)):
+    for chunk in iterate_chunks(
+        data[place : place + block] for place in range(0, len(data), block)
+    ):
         tracebacks.take(chunk, find_markers(chunk, (HEAD,)))
     return tracebacks
 
 
 def describe(text: str, block: int = 1 << 20, before: int = 0) -> list[str]:
-    """Describe the tracebacks of a text: the lines less those before it, the rank, the first and last exception."""
+    """Describe the tracebacks of a text: the lines less those before it, the rank, the
+    first and last exception."""
     described = []
     for each in read(text, block).latest:
-        raised = [each.first.decode(), *([each.last.decode()] if each.last != each.first else [])]
-        described.append(f"{each.head - before}-{each.line - before} {each.rank}: {', '.join(raised)}")
+        raised = [
+            each.first.decode(),
+            *([each.last.decode()] if each.last != each.first else []),
+        ]
+        described.append(
+            f"{each.head - before}-{each.line - before} {each.rank}: {', '.join(raised)}"
+        )
     return described
 
 
 def test_line_that_raised_is_kept() -> None:
-    assert [each.code for each in read(TORN).latest] == [b"assert self.warmup < self.decay"] * 2
+    assert [each.code for each in read(TORN).latest] == [
+        b"assert self.warmup < self.decay"
+    ] * 2
 
 
 def test_many_tracebacks_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracebacks, "KEPT", 5)
-    heads = [f"[rank{rank}]: Traceback (most recent call last):\n" for rank in range(30)]
+    heads = [
+        f"[rank{rank}]: Traceback (most recent call last):\n" for rank in range(30)
+    ]
     assert len(read("".join(heads))._open) == 5
 
 
 QUEUE = "_queue.Empty, RuntimeError: DataLoader worker (pid 9) exited unexpectedly"
-CASES = [  # expected: lines of the head and of the first exception, the rank, the first and the last exception
+# expected: lines of the head and of the first exception, the rank, the first and the
+# last exception
+CASES = [
     ("one", PLAIN, ["2-6 : ValueError: the batch does not fit"]),
     (
         "interleaved ranks",
         RANKS,
-        ["1-6 rank1: torch.OutOfMemoryError: of rank 1", "2-5 rank0: RuntimeError: of rank 0"],
+        [
+            "1-6 rank1: torch.OutOfMemoryError: of rank 1",
+            "2-5 rank0: RuntimeError: of rank 0",
+        ],
     ),
-    ("torn lines between", TORN, ["1-9 3 rank3: AssertionError", "3-10 16 rank16: AssertionError"]),
+    (
+        "torn lines between",
+        TORN,
+        ["1-9 3 rank3: AssertionError", "3-10 16 rank16: AssertionError"],
+    ),
     ("a chain: the first is the root", CHAINED, [f"1-4 rank0: {QUEUE}"]),
     (
         "a chain by cause",
@@ -119,15 +141,35 @@ CASES = [  # expected: lines of the head and of the first exception, the rank, t
         [f"1-4 rank0: {QUEUE}"],
     ),
     ("no labels, other lines between", UNLABELLED, ["1-9 : KeyError: 'tokens'"]),
-    ("a logger before the head only", RAY, ["1-4 pid=7: jaxlib.xla_extension.XlaRuntimeError: INTERNAL: no"]),
-    ("the log ends before", "x\nTraceback (most recent call last):\n  File", ["2-2 : "]),
-    ("the log ends within", "Traceback (most recent call last):\n  File\nValueErr", ["1-1 : "]),
+    (
+        "a logger before the head only",
+        RAY,
+        ["1-4 pid=7: jaxlib.xla_extension.XlaRuntimeError: INTERNAL: no"],
+    ),
+    (
+        "the log ends before",
+        "x\nTraceback (most recent call last):\n  File",
+        ["2-2 : "],
+    ),
+    (
+        "the log ends within",
+        "Traceback (most recent call last):\n  File\nValueErr",
+        ["1-1 : "],
+    ),
     ("no line feed at the end", SHORT, ["1-2 : ValueError: x"]),
     ("carriage returns", RETURNS, ["1-2 : ValueError: x"]),
     ("colours", COLOURED, ["1-4 : ValueError: bad"]),
-    ("a class in small letters", SHORT.replace("ValueError", "socket.gaierror"), ["1-2 : socket.gaierror: x"]),
+    (
+        "a class in small letters",
+        SHORT.replace("ValueError", "socket.gaierror"),
+        ["1-2 : socket.gaierror: x"],
+    ),
     ("a list on one line", LISTED, ["2-2 : ValueError: bad"]),
-    ("a list on several lines", LISTED.replace("\\n', '", "\\n',\n '"), ["2-4 : ValueError: bad"]),
+    (
+        "a list on several lines",
+        LISTED.replace("\\n', '", "\\n',\n '"),
+        ["2-4 : ValueError: bad"],
+    ),
     ("a text of a text", LISTED.replace("\\n', '", "\\n"), ["2-2 : ValueError: bad"]),
     (
         "a list of another process",
@@ -138,9 +180,13 @@ CASES = [  # expected: lines of the head and of the first exception, the rank, t
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("text", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
 @pytest.mark.parametrize("shift", [0, 8150, 8192, (1 << 20) - 8192])
-def test_exception_is_found_across_windows(text: str, expected: list[str], shift: int) -> None:
+def test_exception_is_found_across_windows(
+    text: str, expected: list[str], shift: int
+) -> None:
     before = "x" * (shift - 1) + "\n" if shift else ""
     assert describe(before + text, before=len(before.splitlines())) == expected
 
@@ -151,8 +197,12 @@ def test_exception_is_found_across_blocks(block: int) -> None:
     assert describe(text, block) == describe(text)
 
 
-def test_exception_far_from_its_head_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "Traceback (most recent call last):\n" + "  File\n" * 30 + "ValueError: late\n"
+def test_exception_far_from_its_head_is_not_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = (
+        "Traceback (most recent call last):\n" + "  File\n" * 30 + "ValueError: late\n"
+    )
     assert describe(text) == ["1-32 : ValueError: late"]
     monkeypatch.setattr(tracebacks, "LONGEST", 20)
     assert describe(text) == ["1-1 : "]

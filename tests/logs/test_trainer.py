@@ -1,4 +1,5 @@
-"""Trainer's records with the time so far: LLaMA-Factory's `trainer_log.jsonl`, ms-swift's `logging.jsonl`."""
+"""Trainer's records with the time so far: LLaMA-Factory's `trainer_log.jsonl`,
+ms-swift's `logging.jsonl`."""
 
 from __future__ import annotations
 
@@ -11,12 +12,20 @@ from support.written_logs import dropped, parse, steps
 from pytest_llmbench.logs.log_reader import read_log
 
 
-def factory(step: int, elapsed: str, *, total: int = 40, loss: str = '"loss": 2.2, ') -> str:
+def factory(
+    step: int, elapsed: str, *, total: int = 40, loss: str = '"loss": 2.2, '
+) -> str:
     """A record of LLaMA-Factory."""
     return f'{{"current_steps": {step}, "total_steps": {total}, {loss}"lr": 1e-06, "elapsed_time": "{elapsed}"}}\n'
 
 
-def swift(step: int, elapsed: str, speed: str = '"train_speed(iter/s)": 0.2', *, total: int = 40) -> str:
+def swift(
+    step: int,
+    elapsed: str,
+    speed: str = '"train_speed(iter/s)": 0.2',
+    *,
+    total: int = 40,
+) -> str:
     """A record of ms-swift."""
     return (
         f'{{"loss": 3.95, "grad_norm": 2.1, "learning_rate": 9e-05, "global_step/max_steps": "{step}/{total}", '
@@ -36,15 +45,25 @@ def test_step_takes_time_since_record_before() -> None:
 
 
 def test_a_resumed_run_does_not_count_the_steps_before_it() -> None:
-    """The clock begins anew, the steps do not: the first record would make 0.03 s of a step of 3."""
-    columns = parse(factory(1010, "0:00:30", total=2000) + factory(1020, "0:01:00", total=2000)).segments[0].steps
+    """The clock begins anew, the steps do not: the first record would make 0.03 s of a
+    step of 3."""
+    columns = (
+        parse(
+            factory(1010, "0:00:30", total=2000) + factory(1020, "0:01:00", total=2000)
+        )
+        .segments[0]
+        .steps
+    )
     assert math.isnan(columns.seconds[0])
     assert columns.seconds[1] == 3.0
 
 
 def clocked(ends: dict[int, int]) -> str:
     """Records of LLaMA-Factory by step and seconds so far."""
-    return "".join(factory(step, f"0:{at // 60:02d}:{at % 60:02d}", total=2000) for step, at in ends.items())
+    return "".join(
+        factory(step, f"0:{at // 60:02d}:{at % 60:02d}", total=2000)
+        for step, at in ends.items()
+    )
 
 
 WHOLE = {step: 3 * step for step in range(10, 401, 10)}
@@ -57,40 +76,72 @@ WHOLE = {step: 3 * step for step in range(10, 401, 10)}
         pytest.param({10: 30, 20: 60, 30: 90, 40: 30, 50: 60}, 40, 3.0, id="early"),
         pytest.param({10: 30, 20: 60, 30: 31, 40: 61}, 30, 3.1, id="after two records"),
         pytest.param(WHOLE | {410: 75, 420: 105}, 410, 7.5, id="slow to start"),
-        pytest.param(WHOLE | {410: 15, 420: 45}, 410, math.nan, id="resumed behind the last record"),
-        pytest.param(WHOLE | {410: 1198, 420: 1228}, 410, math.nan, id="clock of the machine set back"),
+        pytest.param(
+            WHOLE | {410: 15, 420: 45},
+            410,
+            math.nan,
+            id="resumed behind the last record",
+        ),
+        pytest.param(
+            WHOLE | {410: 1198, 420: 1228},
+            410,
+            math.nan,
+            id="clock of the machine set back",
+        ),
     ],
 )
-def test_resume_without_overlap_begins_a_clock_anew(ends: dict[int, int], step: int, seconds: float) -> None:
+def test_resume_without_overlap_begins_a_clock_anew(
+    ends: dict[int, int], step: int, seconds: float
+) -> None:
     log = parse(clocked(ends))
     (segment,) = log.segments
-    times = dict(zip(segment.steps.index.tolist(), segment.steps.seconds.tolist(), strict=True))
+    times = dict(
+        zip(segment.steps.index.tolist(), segment.steps.seconds.tolist(), strict=True)
+    )
     assert times.pop(step) == pytest.approx(seconds, nan_ok=True)
     assert set(times.values()) == {3.0}
     assert dropped(log) == ({} if ends.get(410) == 1198 else {"clock-restarted": 1})
 
 
 def test_resume_behind_a_start_line_begins_at_its_last_step() -> None:
-    first, second = parse(clocked(WHOLE) + "***** Running training *****\n" + clocked({410: 30, 420: 60})).segments
+    first, second = parse(
+        clocked(WHOLE) + "***** Running training *****\n" + clocked({410: 30, 420: 60})
+    ).segments
     assert (len(first.steps), second.steps.seconds.tolist()) == (40, [3.0, 3.0])
 
 
 def test_the_first_step_alone_is_one_step() -> None:
-    """ms-swift prints step 1, then every tenth: the second record stands for nine steps."""
-    columns = parse(swift(1, "6s", "").replace(", }", "}") + factory(10, "0:00:51")).segments[0].steps
+    """ms-swift prints step 1, then every tenth: the second record stands for nine
+    steps."""
+    columns = (
+        parse(swift(1, "6s", "").replace(", }", "}") + factory(10, "0:00:51"))
+        .segments[0]
+        .steps
+    )
     assert (columns.seconds.tolist(), columns.mean_of.tolist()) == ([6.0, 5.0], [1, 9])
 
 
 def test_an_evaluation_is_no_part_of_the_next_step() -> None:
     evaluation = factory(20, "0:05:00", loss='"eval_loss": 1.5, ')
     columns = (
-        parse(factory(10, "0:00:30") + factory(20, "0:01:00") + evaluation + factory(30, "0:05:30")).segments[0].steps
+        parse(
+            factory(10, "0:00:30")
+            + factory(20, "0:01:00")
+            + evaluation
+            + factory(30, "0:05:30")
+        )
+        .segments[0]
+        .steps
     )
     assert columns.seconds.tolist() == [3.0, 3.0, 3.0]
 
 
 def test_the_last_record_repeats_the_last_step() -> None:
-    log = parse(factory(10, "0:00:30") + factory(20, "0:01:00") + factory(20, "0:01:09", loss=""))
+    log = parse(
+        factory(10, "0:00:30")
+        + factory(20, "0:01:00")
+        + factory(20, "0:01:09", loss="")
+    )
     assert steps(log) == [[10, 20]]
     assert log.dropped == ()
 
@@ -116,7 +167,11 @@ def test_record_gives_its_other_columns() -> None:
     text = swift(10, "25s")
     for record in (text, text.replace('"', "'")):
         columns = parse(record).segments[0].steps
-        assert (columns.loss[0], columns.grad_norm[0], columns.learning_rate[0]) == (3.95, 2.1, 9e-05)
+        assert (columns.loss[0], columns.grad_norm[0], columns.learning_rate[0]) == (
+            3.95,
+            2.1,
+            9e-05,
+        )
         assert columns.peak_memory_bytes[0] == 16 * 2**30
 
 
@@ -128,7 +183,11 @@ def test_a_diverged_loss_is_data(loss: str) -> None:
 
 
 def test_rewards_are_told() -> None:
-    assert parse(factory(10, "0:00:30", loss='"loss": 0.0, "rewards/chosen": 1.0, ')).segments[0].rewards
+    assert (
+        parse(factory(10, "0:00:30", loss='"loss": 0.0, "rewards/chosen": 1.0, '))
+        .segments[0]
+        .rewards
+    )
     assert not parse(factory(10, "0:00:30")).segments[0].rewards
 
 
@@ -148,7 +207,11 @@ def test_the_last_record_of_llama_factory_ends_a_run(loss: str) -> None:
     assert not parse(run).segments[0].finished
     log = parse(run + last)
     (segment,) = log.segments
-    assert (segment.finished, segment.steps.index.tolist(), log.dropped) == (True, [10, 40], ())
+    assert (segment.finished, segment.steps.index.tolist(), log.dropped) == (
+        True,
+        [10, 40],
+        (),
+    )
 
 
 @pytest.mark.parametrize("end", [-2, -9, 30])
@@ -158,28 +221,46 @@ def test_a_cut_record_is_torn(end: int) -> None:
     assert dropped(log) == {"torn": 1}
 
 
-@pytest.mark.parametrize("text", ['the "current_steps": 4 of it\n', "current_steps: 4\n", 'x{"current_steps": "a"}\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'the "current_steps": 4 of it\n',
+        "current_steps: 4\n",
+        'x{"current_steps": "a"}\n',
+    ],
+)
 def test_words_alone_are_no_record(text: str) -> None:
     assert parse(text).segments == ()
 
 
-# --- real files: counted here by a reader of a few lines that knows nothing of ours ------------------------
+# --- real files: counted here by a reader of a few lines that knows nothing of ours ---
 
 
 @pytest.mark.parametrize(
     ("name", "last", "count", "total", "seconds"),
     [
-        # grep -c '"loss"': 675; elapsed_time of the last of them, less the time of the evaluations
+        # grep -c '"loss"': 675; elapsed_time of the last of them, less the time of the
+        # evaluations
         ("llamafactory_trainer_log.jsonl", 6750, 675, 6750, 21606.0),
-        # grep -c '"loss"': 44; by whole seconds, less five evaluations of 140 to 150 s each
+        # grep -c '"loss"': 44; by whole seconds, less five evaluations of 140 to 150 s
+        # each
         ("msswift_logging.jsonl", 430, 44, 438, 2175.0),
     ],
 )
-def test_real_log_gives_its_steps_and_time(name: str, last: int, count: int, total: int, seconds: float) -> None:
+def test_real_log_gives_its_steps_and_time(
+    name: str, last: int, count: int, total: int, seconds: float
+) -> None:
     (segment,) = read_log(shared(f"logs/today/{name}")).segments
     columns = segment.steps
-    assert (columns.index[-1], len(columns), segment.total_steps, segment.finished) == (last, count, total, True)
-    assert float((columns.seconds * columns.mean_of).sum()) == pytest.approx(seconds, abs=6)
+    assert (columns.index[-1], len(columns), segment.total_steps, segment.finished) == (
+        last,
+        count,
+        total,
+        True,
+    )
+    assert float((columns.seconds * columns.mean_of).sum()) == pytest.approx(
+        seconds, abs=6
+    )
 
 
 def test_a_chat_protocol_of_the_same_name_is_no_run() -> None:

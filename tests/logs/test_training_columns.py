@@ -1,4 +1,5 @@
-"""What tells whether a run trained: learning rate, samples, target tokens, skipped steps, the digits of a loss."""
+"""What tells whether a run trained: learning rate, samples, target tokens, skipped
+steps, the digits of a loss."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from pytest_llmbench.logs.step_records import count_digits
 MOMENT = datetime.fromisoformat("2026-07-01T02:00:00.000001")
 
 
-@pytest.mark.parametrize(("printed", "count"), [(b"0.000", 4), (b"1.258695E+01", 7), (b"-5.97670", 6), (b"nan", 0)])
+@pytest.mark.parametrize(
+    ("printed", "count"),
+    [(b"0.000", 4), (b"1.258695E+01", 7), (b"-5.97670", 6), (b"nan", 0)],
+)
 def test_digits_are_those_of_the_mantissa(printed: bytes, count: int) -> None:
     assert count_digits(printed) == count
 
@@ -45,13 +49,25 @@ def test_megatron_prints_all_but_target_tokens() -> None:
     ],
 )
 def test_other_losses_of_megatron_may_diverge(field: str, diverged: bool) -> None:
-    log = parse("\n".join([megatron(1).replace("loss scale", f"{field} | loss scale"), megatron(2), ""]))
+    log = parse(
+        "\n".join(
+            [
+                megatron(1).replace("loss scale", f"{field} | loss scale"),
+                megatron(2),
+                "",
+            ]
+        )
+    )
     assert dropped(log) == {}
     assert np.isnan(log.segments[0].steps.loss).tolist() == [diverged, False]
 
 
 def test_field_that_is_no_number_is_left_out() -> None:
-    text = megatron(1).replace("learning rate: 3.0", "learning rate: ?").replace("samples:          128", "samples: ?")
+    text = (
+        megatron(1)
+        .replace("learning rate: 3.0", "learning rate: ?")
+        .replace("samples:          128", "samples: ?")
+    )
     columns = parse(text + "\n").segments[0].steps
     assert np.isnan([columns.learning_rate[0], columns.consumed_samples[0]]).all()
     assert columns.seconds.tolist() == [1.5]
@@ -59,17 +75,25 @@ def test_field_that_is_no_number_is_left_out() -> None:
 
 def test_nemo_2_prints_no_samples_with_the_first_step() -> None:
     """In logs of alike lines, with another line between, and with carriage returns."""
-    text = nemo2(0, more="") + "".join(nemo2(step, more=f" | consumed_samples: {512 * step}") for step in range(1, 4))
+    text = nemo2(0, more="") + "".join(
+        nemo2(step, more=f" | consumed_samples: {512 * step}") for step in range(1, 4)
+    )
     for log in (text, text.replace("\n", "\nother\n", 1), text.replace("\n", "\r\n")):
         (segment,) = parse(log).segments
-        assert segment.steps.consumed_samples.tolist() == pytest.approx([math.nan, 512, 1024, 1536], nan_ok=True)
+        assert segment.steps.consumed_samples.tolist() == pytest.approx(
+            [math.nan, 512, 1024, 1536], nan_ok=True
+        )
         assert segment.steps.learning_rate.tolist() == [1.5e-7] * 4
         assert segment.loss_digits == 4
 
 
 def test_maxtext_prints_target_tokens() -> None:
     text = maxtext_run(0, 3)
-    for log in (text, text.replace("\n", " and more\n", 1), text.replace("524288", "524288.0")):
+    for log in (
+        text,
+        text.replace("\n", " and more\n", 1),
+        text.replace("524288", "524288.0"),
+    ):
         (segment,) = parse(log).segments
         assert segment.steps.target_tokens.tolist() == [524288] * 4
         assert segment.loss_digits == 4
@@ -84,13 +108,21 @@ def test_maxtext_steps_of_a_growing_batch_are_dropped() -> None:
 
 def test_work_by_rates_and_tokens_of_megatron_is_read() -> None:
     neox = "".join(
-        f" samples/sec: 85.333 | iteration{megatron(step).partition('iteration')[2]}\n" for step in range(1, 5)
-    )
-    assert parse(neox).segments[0].steps.samples_per_second.tolist() == [85.333] * 4
-    behind = "".join(f"{megatron(step)} samples per second: 85.333 |\n" for step in range(1, 5))
-    assert parse(behind).segments[0].steps.samples_per_second.tolist() == [85.333] * 4
-    tokens = "".join(
-        megatron(step).replace("elapsed", f"consumed tokens: {step * 4096:12d} | elapsed") + "\n"
+        f" samples/sec: 85.333 | iteration{megatron(step).partition('iteration')[2]}\n"
         for step in range(1, 5)
     )
-    assert parse(tokens).segments[0].steps.step_tokens.tolist() == pytest.approx([math.nan, *[4096] * 3], nan_ok=True)
+    assert parse(neox).segments[0].steps.samples_per_second.tolist() == [85.333] * 4
+    behind = "".join(
+        f"{megatron(step)} samples per second: 85.333 |\n" for step in range(1, 5)
+    )
+    assert parse(behind).segments[0].steps.samples_per_second.tolist() == [85.333] * 4
+    tokens = "".join(
+        megatron(step).replace(
+            "elapsed", f"consumed tokens: {step * 4096:12d} | elapsed"
+        )
+        + "\n"
+        for step in range(1, 5)
+    )
+    assert parse(tokens).segments[0].steps.step_tokens.tolist() == pytest.approx(
+        [math.nan, *[4096] * 3], nan_ok=True
+    )

@@ -1,4 +1,5 @@
-"""What lines besides the steps show: validation losses without a number, and skipped updates."""
+"""What lines besides the steps show: validation losses without a number, and skipped
+updates."""
 
 from __future__ import annotations
 
@@ -72,12 +73,29 @@ BAD = {
         " validation loss at iteration 2 | lm loss value: inf | lm loss PPL: inf |",
         *MEGATRON[2:],
     ],
-    "gpt-neox": [*MEGATRON, " validation results at iteration 4 | lm_loss value: nan | lm_loss_ppl value: nan |"],
-    "torchtitan": [*map(titan, (1, 2, 3)), titan(3, "nan", "validate step"), *map(titan, (4, 5, 6))],
+    "gpt-neox": [
+        *MEGATRON,
+        " validation results at iteration 4 | lm_loss value: nan | lm_loss_ppl value: nan |",
+    ],
+    "torchtitan": [
+        *map(titan, (1, 2, 3)),
+        titan(3, "nan", "validate step"),
+        *map(titan, (4, 5, 6)),
+    ],
     "nemo 2": [*map(nemo2, (0, 1, 2)), nemo2(3, " | val_loss: nan")],
-    "nemo 2 from the last but one on": [*map(nemo2, (0, 1)), *(nemo2(step, " | val_loss: nan") for step in (2, 3))],
-    "maxtext": [*map(maxtext, (0, 1, 2)), "eval metrics after step: 2, loss=nan, total_weights=65536.0"],
-    "trainer": [summary("1.2")[0], "{'eval_loss': nan, 'eval_samples_per_second': 1.2}", summary("1.2")[1]],
+    "nemo 2 from the last but one on": [
+        *map(nemo2, (0, 1)),
+        *(nemo2(step, " | val_loss: nan") for step in (2, 3)),
+    ],
+    "maxtext": [
+        *map(maxtext, (0, 1, 2)),
+        "eval metrics after step: 2, loss=nan, total_weights=65536.0",
+    ],
+    "trainer": [
+        summary("1.2")[0],
+        "{'eval_loss': nan, 'eval_samples_per_second': 1.2}",
+        summary("1.2")[1],
+    ],
     "trainer that prints texts": [
         *summary("1.2")[:1],
         "{'eval_loss': 'nan', 'eval_samples_per_second': '2'}",
@@ -93,13 +111,21 @@ BAD = {
     "mlperf": [
         mlperf_record("global_batch_size", 4),
         *(
-            mlperf_record("tracked_stats", {"train_step_time": 2.0}, step=step, samples_count=4 * (step + 1))
+            mlperf_record(
+                "tracked_stats",
+                {"train_step_time": 2.0},
+                step=step,
+                samples_count=4 * (step + 1),
+            )
             for step in range(3)
         ),
         mlperf_record("eval_accuracy", float("nan"), samples_count=12),
     ],
     "event file": [
-        *(f"llmb scalar: {step}/ {1774532589.0 + step} 0.5{step} iteration-time" for step in (1, 2, 3)),
+        *(
+            f"llmb scalar: {step}/ {1774532589.0 + step} 0.5{step} iteration-time"
+            for step in (1, 2, 3)
+        ),
         "llmb scalar: 3/ 1774532593.0 nan lm loss validation",
     ],
 }
@@ -115,11 +141,24 @@ def test_validation_loss_without_a_number_is_found(lines: list[str]) -> None:
 
 
 SOUND = [
-    [*MEGATRON, " validation loss at iteration 4 on validation set | lm loss value: 1.1E+01 | lm loss PPL: 5E+04 |"],
+    [
+        *MEGATRON,
+        " validation loss at iteration 4 on validation set | lm loss value: 1.1E+01 | lm loss PPL: 5E+04 |",
+    ],
     [*MEGATRON, "the metric val_loss is nan-aware, and the loss value: nanoseconds"],
-    ["{'eval_loss': nan, 'eval_samples_per_second': 0.1}", *MEGATRON],  # of what ran before
-    [*map(titan, (1, 2, 3)), titan(3, "8.0207", "validate step"), *map(titan, (4, 5, 6))],
-    [*map(maxtext, (0, 1, 2)), "eval metrics after step: 2, loss=9.1, total_weights=65536.0"],
+    [
+        "{'eval_loss': nan, 'eval_samples_per_second': 0.1}",
+        *MEGATRON,
+    ],  # of what ran before
+    [
+        *map(titan, (1, 2, 3)),
+        titan(3, "8.0207", "validate step"),
+        *map(titan, (4, 5, 6)),
+    ],
+    [
+        *map(maxtext, (0, 1, 2)),
+        "eval metrics after step: 2, loss=9.1, total_weights=65536.0",
+    ],
 ]
 
 
@@ -130,7 +169,9 @@ def test_validation_loss_with_a_number_is_sound(lines: list[str]) -> None:
 
 def deepspeed(step: int, skipped: int | None) -> list[str]:
     stamp = f"[2026-03-02 10:{step // 60:02d}:{step % 60:02d},012] [INFO]"
-    count = [f"{stamp} [logging.py:96:log_dist] [Rank 0] step={step}, skipped={skipped}, lr=[1e-05], mom=[[0.9, 0.95]]"]
+    count = [
+        f"{stamp} [logging.py:96:log_dist] [Rank 0] step={step}, skipped={skipped}, lr=[1e-05], mom=[[0.9, 0.95]]"
+    ]
     timer = (
         f"{stamp} [timer.py:264:stop] epoch=0/micro_step={step}/global_step={step}, "
         f"RunningAvgSamplesPerSec=16.{step}, CurrSamplesPerSec=16.1, MemAllocated=12.3GB, MaxMemAllocated=40.1GB"
@@ -146,32 +187,71 @@ def overflow(old: int, new: int, rank: str = "Rank 0 ") -> str:
 
 
 def flatten(*parts: list[str] | str) -> list[str]:
-    return [line for part in parts for line in ([part] if isinstance(part, str) else part)]
+    return [
+        line for part in parts for line in ([part] if isinstance(part, str) else part)
+    ]
 
 
 SKIPPED = {
     "counts since the start": (
-        flatten(*(deepspeed(step, skipped) for step, skipped in ((1, 1), (2, 1), (3, 2), (4, 2)))),
+        flatten(
+            *(
+                deepspeed(step, skipped)
+                for step, skipped in ((1, 1), (2, 1), (3, 2), (4, 2))
+            )
+        ),
         [1, 0, 1, 0],
     ),
     "counts of several steps": (
-        flatten(*(deepspeed(step, skipped) for step, skipped in ((10, 10), (20, 10), (30, 14), (40, 14)))),
+        flatten(
+            *(
+                deepspeed(step, skipped)
+                for step, skipped in ((10, 10), (20, 10), (30, 14), (40, 14))
+            )
+        ),
         [10, 0, 4, 0],
     ),
     "counts rather than lines": (
-        flatten(overflow(4, 2), deepspeed(1, 1), deepspeed(2, 1), overflow(2, 1), overflow(2, 1), deepspeed(3, 2)),
+        flatten(
+            overflow(4, 2),
+            deepspeed(1, 1),
+            deepspeed(2, 1),
+            overflow(2, 1),
+            overflow(2, 1),
+            deepspeed(3, 2),
+        ),
         [1, 0, 1],
     ),
     "lines alone": (
-        flatten(deepspeed(1, None), overflow(4, 2), deepspeed(2, None), overflow(2, 1), deepspeed(3, None)),
+        flatten(
+            deepspeed(1, None),
+            overflow(4, 2),
+            deepspeed(2, None),
+            overflow(2, 1),
+            deepspeed(3, None),
+        ),
         [0, 1, 1],
     ),
     "lines of two ranks": (
-        flatten(*(deepspeed(10, None), overflow(4, 2), overflow(4, 2, "Rank 1 "), deepspeed(20, None))),
+        flatten(
+            *(
+                deepspeed(10, None),
+                overflow(4, 2),
+                overflow(4, 2, "Rank 1 "),
+                deepspeed(20, None),
+            )
+        ),
         [0, 1],
     ),
     "lines of ranks without a name": (
-        flatten(*(deepspeed(10, None), overflow(4, 2, ""), overflow(4, 2, ""), deepspeed(20, None))),
+        flatten(
+            *(
+                deepspeed(10, None),
+                overflow(4, 2, ""),
+                overflow(4, 2, ""),
+                deepspeed(20, None),
+            )
+        ),
         [0, 1],
     ),
 }
@@ -197,7 +277,9 @@ def test_learning_rates_of_deepspeed_are_read() -> None:
 
 
 def test_skips_count_though_records_print_none() -> None:
-    (segment,) = read(megatron(1), overflow(8, 4), megatron(2), megatron(3), megatron(4))
+    (segment,) = read(
+        megatron(1), overflow(8, 4), megatron(2), megatron(3), megatron(4)
+    )
     assert segment.steps.skipped_steps.tolist() == [0, 1, 0, 0]
 
 
@@ -209,7 +291,9 @@ def test_logs_without_skips_print_none() -> None:
 DEFINED = {
     "InternEvo": (
         RegexDialect(
-            "own", find="tgs_1=", pattern=r"step=(?P<step>\d+) loss=(?P<loss>\S+) .*fwd_bwd_time=(?P<seconds>\S+)"
+            "own",
+            find="tgs_1=",
+            pattern=r"step=(?P<step>\d+) loss=(?P<loss>\S+) .*fwd_bwd_time=(?P<seconds>\S+)",
         ),
         lambda step, skipped: (
             f"INFO -- step={step} loss=10.{step}12345 tgs_1=42.1 lr=7e-06 num_consumed_tokens=131072 "
@@ -235,11 +319,18 @@ DEFINED = {
 }
 
 
-@pytest.mark.parametrize(("dialect", "line", "printed", "skipped"), DEFINED.values(), ids=DEFINED)
+@pytest.mark.parametrize(
+    ("dialect", "line", "printed", "skipped"), DEFINED.values(), ids=DEFINED
+)
 def test_skipped_updates_in_defined_records_are_counted(
-    dialect: RegexDialect, line: Callable[[int, int], str], printed: list[int], skipped: list[int]
+    dialect: RegexDialect,
+    line: Callable[[int, int], str],
+    printed: list[int],
+    skipped: list[int],
 ) -> None:
-    text = "".join(f"{line(step, value)}\n" for step, value in enumerate(printed, start=1))
+    text = "".join(
+        f"{line(step, value)}\n" for step, value in enumerate(printed, start=1)
+    )
     (segment,) = parse_blocks([text.encode()], [dialect]).segments
     counted = np.minimum(skipped, segment.steps.mean_of)
     np.testing.assert_array_equal(np.nan_to_num(segment.steps.skipped_steps), counted)

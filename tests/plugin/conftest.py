@@ -22,7 +22,8 @@ from pytest_llmbench.core.baseline_records import Baseline, Recipe
 from pytest_llmbench.launch.jobs import watch
 from pytest_llmbench.logs.sources.zstd import zstd  # noqa: F401
 
-# pytester forgets what a session imported: a second one would import it again, and compare enums of two modules
+# pytester forgets what a session imported: a second one would import it again, and
+# compare enums of two modules
 OPTIONAL = {"sqlalchemy", "jinja2"}
 for module in pkgutil.walk_packages(pytest_llmbench.__path__, "pytest_llmbench."):
     if not module.name.startswith("pytest_llmbench.suite."):
@@ -36,7 +37,8 @@ UNUSED = (
     *("doctest", "faulthandler", "legacypath", "logging", "pastebin", "stepwise"),
     *("threadexception", "unittest", "unraisableexception"),
 )
-"""Plugins of pytest that no verdict meets. A session takes a tenth less time without them."""
+"""Plugins of pytest that no verdict meets. A session takes a tenth less time without
+them."""
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "experiments"
 
@@ -78,7 +80,8 @@ def _recipes_read_once(recipes: dict[Path, Recipe]) -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _polls_at_once() -> Iterator[None]:
-    """Ask for the jobs of sessions in this process as fast as they end: within milliseconds."""
+    """Ask for the jobs of sessions in this process as fast as they end: within
+    milliseconds."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watch, "Limits", partial(watch.Limits, first_poll=0.02))
         yield
@@ -86,7 +89,8 @@ def _polls_at_once() -> Iterator[None]:
 
 @pytest.fixture
 def generated(tmp_path: Path, baselines: dict[str, Baseline]) -> Write:
-    """Write a run of a configuration (id, options of the generator) below one folder, and return the folder."""
+    """Write a run of a configuration (id, options of the generator) below one folder,
+    and return the folder."""
     folder = tmp_path / "runs"
     folder.mkdir()
 

@@ -26,7 +26,9 @@ def family(generated: Write, *factors: float, night: int = 0) -> Path:
     """Write a run of each size at these multiples of the documented time."""
     for number, (name, factor) in enumerate(zip(FAMILY, factors, strict=True)):
         job = str(1000 * night + number)
-        folder = generated(name, factor=factor, started=START + timedelta(days=night), job_id=job)
+        folder = generated(
+            name, factor=factor, started=START + timedelta(days=night), job_id=job
+        )
     return folder
 
 
@@ -35,7 +37,11 @@ def test_weak_scaling_fails_only_if_asked(judged: Judge, generated: Write) -> No
     folder = family(generated, 1.0, 1.0, 1.0, 1.15)
     session = judged(logs(folder))
     (told,) = checks(session, "weak-scaling").values()
-    assert (told["id"], told["verdict"], told["status"]) == ("llama3.1_8b-25.04-h100-bf16", "REGRESSION", "passed")
+    assert (told["id"], told["verdict"], told["status"]) == (
+        "llama3.1_8b-25.04-h100-bf16",
+        "REGRESSION",
+        "passed",
+    )
     assert told["text"].startswith("64 GPUs have 86.")
     assert len(told["lines"]) == 3
     asked = judged(logs(folder), "--llmb-scaling=fail", "-k", "weak_scaling")
@@ -45,34 +51,53 @@ def test_weak_scaling_fails_only_if_asked(judged: Judge, generated: Write) -> No
 
 
 @pytest.mark.slow
-def test_slow_fp8_run_reports_a_smaller_speed_up(judged: Judge, generated: Write) -> None:
+def test_slow_fp8_run_reports_a_smaller_speed_up(
+    judged: Judge, generated: Write
+) -> None:
     generated(BF16)
     session = judged(logs(generated(FP8, factor=1.15)))
     (told,) = checks(session, "fp8-speedup").values()
-    assert (told["id"], told["verdict"], told["status"]) == ("grok1_314b-25.05-gb200-128", "REGRESSION", "passed")
+    assert (told["id"], told["verdict"], told["status"]) == (
+        "grok1_314b-25.05-gb200-128",
+        "REGRESSION",
+        "passed",
+    )
 
 
 @pytest.mark.slow
 def test_reported_checks_alone_are_not_green(judged: Judge, generated: Write) -> None:
     folder = family(generated, 1.0, 1.0, 1.0, 1.0)
-    assert judged(logs(folder), "-k", "weak_scaling").ret == pytest.ExitCode.TESTS_FAILED
-    assert judged(logs(folder), "-k", "weak_scaling", "--llmb-scaling=fail").ret == pytest.ExitCode.OK
+    assert (
+        judged(logs(folder), "-k", "weak_scaling").ret == pytest.ExitCode.TESTS_FAILED
+    )
+    assert (
+        judged(logs(folder), "-k", "weak_scaling", "--llmb-scaling=fail").ret
+        == pytest.ExitCode.OK
+    )
 
 
 @pytest.fixture
 def shifted(generated: Write) -> Path:
     """Nine quiet nights of four configurations, and one on which all are 8 % slower."""
     for night in range(9):
-        family(generated, *(1 + 0.002 * ((night * 5 + size * 3) % 7 - 3) / 3 for size in range(4)), night=night)
+        family(
+            generated,
+            *(1 + 0.002 * ((night * 5 + size * 3) % 7 - 3) / 3 for size in range(4)),
+            night=night,
+        )
     return family(generated, 1.08, 1.085, 1.08, 1.075, night=9)
 
 
 @pytest.mark.slow
-def test_shared_shift_is_one_item_named_in_each_regression(judged: Judge, shifted: Path) -> None:
+def test_shared_shift_is_one_item_named_in_each_regression(
+    judged: Judge, shifted: Path
+) -> None:
     session = judged(logs(shifted))
     (told,) = checks(session, "cluster-change").values()
     assert (told["verdict"], told["status"]) == ("SLOWER", "passed")
-    assert told["text"].startswith("4 of 4 configurations are slower than their last runs by ")
+    assert told["text"].startswith(
+        "4 of 4 configurations are slower than their last runs by "
+    )
     for name in FAMILY:
         assert session.verdicts[name] == "REGRESSION"
         assert "a cluster-wide change" in session.described[name]["text"]
@@ -80,14 +105,21 @@ def test_shared_shift_is_one_item_named_in_each_regression(judged: Judge, shifte
 
 
 @pytest.mark.slow
-def test_the_selection_changes_no_verdict_and_no_noise(judged: Judge, shifted: Path) -> None:
+def test_the_selection_changes_no_verdict_and_no_noise(
+    judged: Judge, shifted: Path
+) -> None:
     everything, one = judged(logs(shifted)), judged(logs(shifted), "-k", FAMILY[2])
-    assert one.described[FAMILY[2]]["estimate"] == everything.described[FAMILY[2]]["estimate"]
+    assert (
+        one.described[FAMILY[2]]["estimate"]
+        == everything.described[FAMILY[2]]["estimate"]
+    )
     assert one.described[FAMILY[2]]["text"] == everything.described[FAMILY[2]]["text"]
 
 
 @pytest.mark.slow
-def test_users_tests_can_ask_for_checks(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
+def test_users_tests_can_ask_for_checks(
+    judged: Judge, generated: Write, pytester: pytest.Pytester
+) -> None:
     pytester.makepyfile(
         """
         def test_scaling(llmb_weak_scaling):
@@ -98,6 +130,8 @@ def test_users_tests_can_ask_for_checks(judged: Judge, generated: Write, pyteste
         """
     )
     session = judged(
-        logs(family(generated, 1.0, 1.0, 1.0, 1.0)), "--llmb-scaling=fail", "test_users_tests_can_ask_for_checks.py"
+        logs(family(generated, 1.0, 1.0, 1.0, 1.0)),
+        "--llmb-scaling=fail",
+        "test_users_tests_can_ask_for_checks.py",
     )
     assert [one["check"] for one in session.reports] == ["weak-scaling"]

@@ -1,4 +1,5 @@
-"""One bad file costs that file: a night of good runs beside files that nobody can read gives all its verdicts."""
+"""One bad file costs that file: a night of good runs beside files that nobody can read
+gives all its verdicts."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ GROK = "grok1_314b-25.05-gb200-bf16-128"
 DIGITS = "9" * 5000
 LONG_NUMBERS = (DIGITS, f"1e{DIGITS}", f"-{DIGITS}")
 ZEROS = bytes(1 << 25)
-LOG = "log-grok1_314b_3_{}_0.out"  # no baseline has 3 GPUs, so none of them is the newest run of a configuration
+# no baseline has 3 GPUs, so none of them is the newest run of a configuration
+LOG = "log-grok1_314b_3_{}_0.out"
 
 Write = Callable[[Path], object]
 """Write something into a folder of its own."""
@@ -87,7 +89,8 @@ def dig(folder: Path) -> None:
 
 
 def write_far(folder: Path) -> None:
-    """Write a log whose time is beyond every calendar, as far as the file system takes it."""
+    """Write a log whose time is beyond every calendar, as far as the file system takes
+    it."""
     path = folder / LOG.format(14)
     path.write_text(write_steps("1"))
     os.utime(path, ns=(0, 1 << 62))
@@ -99,12 +102,21 @@ COMMANDS = "::error::x\n::stop-commands::x\n##[error]x\nsection_start:1:a\r\x1b[
 
 RED: dict[str, tuple[Write, str]] = {
     "out-zst": (file(LOG.format(3) + ".zst", zstd.compress(ZEROS)), BOMB),
-    "long-numbers": (file(LOG.format(10), "".join(map(write_steps, LONG_NUMBERS))), "no baseline fits"),
+    "long-numbers": (
+        file(LOG.format(10), "".join(map(write_steps, LONG_NUMBERS))),
+        "no baseline fits",
+    ),
     "far-time": (write_far, "no baseline fits"),
     "deep-yaml": (file("llmb-config_13.yaml", "[" * 100_000), "nested too deeply"),
     "holes": (punch, "the rest are holes"),
-    "commands": (file(LOG.format(28), f"{write_steps('1')}{COMMANDS}RuntimeError: {COMMANDS}"), "no baseline fits"),
-    "odd-name": (file("log-a\x1b[31m\n::error::b_3_29_0.out", write_steps("1")), "nothing says its recipe"),
+    "commands": (
+        file(LOG.format(28), f"{write_steps('1')}{COMMANDS}RuntimeError: {COMMANDS}"),
+        "no baseline fits",
+    ),
+    "odd-name": (
+        file("log-a\x1b[31m\n::error::b_3_29_0.out", write_steps("1")),
+        "nothing says its recipe",
+    ),
     "deep-folder": (dig, "File name too long"),
 }
 """Each with what its item says."""
@@ -125,14 +137,19 @@ METADATA = {
 
 
 def write_night(folder: Path, baseline: Baseline) -> None:
-    for name, write in {**{name: write for name, (write, _) in RED.items()}, **LEFT_OUT}.items():
+    for name, write in {
+        **{name: write for name, (write, _) in RED.items()},
+        **LEFT_OUT,
+    }.items():
         (folder / name).mkdir(parents=True)
         write(folder / name)
     for job, (key, value) in enumerate(METADATA.items(), 500):
         (folder / key).mkdir()
         write_run(folder / key, baseline, job_id=str(job))
         (path,) = (folder / key).rglob("llmb-config_*.yaml")
-        text, changes = re.subn(rf"(?m)^( +{key}: ).*$", rf"\g<1>{value}", path.read_text())
+        text, changes = re.subn(
+            rf"(?m)^( +{key}: ).*$", rf"\g<1>{value}", path.read_text()
+        )
         assert changes == 1
         path.write_text(text)
 
@@ -147,10 +164,20 @@ def test_a_night_beside_bad_files_gives_all_its_verdicts(
     assert session.ret == pytest.ExitCode.TESTS_FAILED
     assert len(alone.verdicts) == 83
     assert {name: session.verdicts[name] for name in alone.verdicts} == alone.verdicts
-    new = [" ".join(session.messages[name].split()) for name in session.verdicts if name not in alone.verdicts]
+    new = [
+        " ".join(session.messages[name].split())
+        for name in session.verdicts
+        if name not in alone.verdicts
+    ]
     assert all(len(message) < 10_000 for message in new)
-    lines = [line for name in session.messages for line in session.messages[name].split("\n")]
-    assert not [line for line in lines if line.lstrip().startswith("::") or "##[" in line or not line.isprintable()]
+    lines = [
+        line for name in session.messages for line in session.messages[name].split("\n")
+    ]
+    assert not [
+        line
+        for line in lines
+        if line.lstrip().startswith("::") or "##[" in line or not line.isprintable()
+    ]
     for name, (_, expected) in RED.items():
         (message,) = (each for each in new if f"/bad/{name}/" in each)
         assert expected in message, name
@@ -160,22 +187,29 @@ def test_a_night_beside_bad_files_gives_all_its_verdicts(
 
 
 SILENT = {"parquet", "name-dots", "name-silly"}
-"""What no user takes for a run: data, a hidden file, and a file that a file server keeps until its reader ends."""
+"""What no user takes for a run: data, a hidden file, and a file that a file server
+keeps until its reader ends."""
 
 
 def list_left_out(folder: Path) -> set[str]:
     """Return the kinds with a file that is listed as left out."""
     search = find_runs([folder], Stores())
     ingested = ingest(Settings(logs=(folder,)), load(Settings()), datetime.now(UTC))
-    paths = [path for path, _ in search.ignored] + [path for path, _, _ in search.hidden]
-    paths += [run.attempts[0].log for run in search.metrics]  # next to logs of other runs they are listed
+    paths = [path for path, _ in search.ignored] + [
+        path for path, _, _ in search.hidden
+    ]
+    paths += [
+        run.attempts[0].log for run in search.metrics
+    ]  # next to logs of other runs they are listed
     return {path.relative_to(folder).parts[0] for path in paths}.union(
         file.name.partition("/")[0] for file in ingested.ignored
     )
 
 
 @pytest.mark.slow
-def test_each_kind_of_bad_file_is_named(judged: Judge, examples: Path, tmp_path: Path) -> None:
+def test_each_kind_of_bad_file_is_named(
+    judged: Judge, examples: Path, tmp_path: Path
+) -> None:
     kinds = {**PACKED, **KINDS}
     for name, write in kinds.items():
         (tmp_path / "bad" / name).mkdir(parents=True)
@@ -184,22 +218,52 @@ def test_each_kind_of_bad_file_is_named(judged: Judge, examples: Path, tmp_path:
     session = judged(f"--llmb-logs={examples}", f"--llmb-logs={tmp_path / 'bad'}")
     assert session.ret == pytest.ExitCode.TESTS_FAILED
     assert {name: session.verdicts[name] for name in alone.verdicts} == alone.verdicts
-    messages = ["".join(session.messages[name].split()) for name in session.verdicts if name not in alone.verdicts]
-    items = {name for name in kinds if any(f"/bad/{name}/" in message for message in messages)}
+    messages = [
+        "".join(session.messages[name].split())
+        for name in session.verdicts
+        if name not in alone.verdicts
+    ]
+    items = {
+        name
+        for name in kinds
+        if any(f"/bad/{name}/" in message for message in messages)
+    }
     assert kinds.keys() - items - list_left_out(tmp_path / "bad") == SILENT
     assert len(items) > 130
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("most", "code"), [(12, pytest.ExitCode.USAGE_ERROR), (32, pytest.ExitCode.OK)])
+@pytest.mark.parametrize(
+    ("most", "code"), [(12, pytest.ExitCode.USAGE_ERROR), (32, pytest.ExitCode.OK)]
+)
 def test_session_with_few_file_handles_works_or_says_so(
-    pytester: pytest.Pytester, tmp_path: Path, baselines: dict[str, Baseline], most: int, code: pytest.ExitCode
+    pytester: pytest.Pytester,
+    tmp_path: Path,
+    baselines: dict[str, Baseline],
+    most: int,
+    code: pytest.ExitCode,
 ) -> None:
     write_run(tmp_path, baselines[GROK])
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--llmb-logs={tmp_path}", "-k", GROK]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        f"--llmb-logs={tmp_path}",
+        "-k",
+        GROK,
+    ]
     limited = ["sh", "-c", f'ulimit -n {most} && exec "$@"', "sh", *command]
     with (pytester.path / "said").open("w") as said:
-        done = subprocess.run(limited, cwd=pytester.path, stdout=said, stderr=said, check=False, timeout=120)
+        done = subprocess.run(
+            limited,
+            cwd=pytester.path,
+            stdout=said,
+            stderr=said,
+            check=False,
+            timeout=120,
+        )
     text = (pytester.path / "said").read_text()
     assert done.returncode == code, text
     assert ("Too many open files: allow this process more" in text) is (most == 12)
@@ -217,7 +281,9 @@ def test_session_with_few_file_handles_works_or_says_so(
     ],
     ids=["memory", "disk"],
 )
-def test_system_error_ends_the_session_as_usage_error(error: Exception, message: str) -> None:
+def test_system_error_ends_the_session_as_usage_error(
+    error: Exception, message: str
+) -> None:
     def fail() -> None:
         raise error
 
@@ -230,11 +296,20 @@ def test_unwritable_junitxml_is_reported_after_the_verdicts(
     pytester: pytest.Pytester, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:
     write_run(tmp_path / "logs", baselines[GROK])
-    arguments = [f"--llmb-logs={tmp_path / 'logs'}", "-k", GROK, "-p", "no:cacheprovider"]
+    arguments = [
+        f"--llmb-logs={tmp_path / 'logs'}",
+        "-k",
+        GROK,
+        "-p",
+        "no:cacheprovider",
+    ]
     done = pytester.runpytest_inprocess(*arguments, "--junitxml=/dev/full")
     assert done.ret == pytest.ExitCode.TESTS_FAILED
     text = " ".join(done.stdout.str().split())
     assert "INTERNALERROR" not in text
     assert "1 green: 1 PASS" in text
     assert "--junitxml=/dev/full: not written: No space left on device" in text
-    assert pytester.runpytest_inprocess(*arguments, f"--junitxml={tmp_path / 'j.xml'}").ret == pytest.ExitCode.OK
+    assert (
+        pytester.runpytest_inprocess(*arguments, f"--junitxml={tmp_path / 'j.xml'}").ret
+        == pytest.ExitCode.OK
+    )

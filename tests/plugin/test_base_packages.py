@@ -13,22 +13,34 @@ from generator.experiments import verdicts
 pytestmark = [pytest.mark.wheel, pytest.mark.slow]
 
 OPTIONAL = (
-    *("hyperscan", "re2", "fsspec", "s3fs", "jinja2", "sqlalchemy", "psycopg", "pyarrow", "argcomplete"),
+    *(
+        "hyperscan",
+        "re2",
+        "fsspec",
+        "s3fs",
+        "jinja2",
+        "sqlalchemy",
+        "psycopg",
+        "pyarrow",
+        "argcomplete",
+    ),
     "markdown_it",
 )
-WITHOUT = (
-    f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL})); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-)
+WITHOUT = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL})); import pytest; sys.exit(pytest.main(sys.argv[1:]))"
 
 
 def run_without_extras(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     plugins = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest")
     command = [sys.executable, "-c", WITHOUT, "-q", *plugins, *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def test_plain_install_judges_the_examples(tmp_path: Path, examples: Path) -> None:
-    done = run_without_extras(tmp_path, f"--llmb-logs={examples}", "--llmb-json=o.json", "--llmb-junit=o.xml")
+    done = run_without_extras(
+        tmp_path, f"--llmb-logs={examples}", "--llmb-json=o.json", "--llmb-junit=o.xml"
+    )
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     outcomes = json.loads((tmp_path / "o.json").read_text())["outcomes"]
     judged = {outcome["id"]: outcome.get("verdict") for outcome in outcomes}
@@ -47,7 +59,9 @@ def test_plain_install_judges_the_examples(tmp_path: Path, examples: Path) -> No
         ("--llmb-logs=s3://bucket/runs", "remote"),
     ],
 )
-def test_missing_extra_is_named(tmp_path: Path, examples: Path, option: str, extra: str) -> None:
+def test_missing_extra_is_named(
+    tmp_path: Path, examples: Path, option: str, extra: str
+) -> None:
     logs = () if option.startswith("--llmb-logs") else (f"--llmb-logs={examples}",)
     done = run_without_extras(tmp_path, *logs, option)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr

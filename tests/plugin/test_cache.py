@@ -36,13 +36,18 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def session(pytester: pytest.Pytester, *arguments: str) -> Sequence[str]:
     """Return what a session says of the runs, without how long it took."""
-    lines = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *arguments).outlines
+    lines = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "-p", "no:xdist", *arguments
+    ).outlines
     return [line for line in lines if " in " not in line]
 
 
 @pytest.mark.slow
 def test_a_second_session_says_the_same_and_reads_nothing(
-    pytester: pytest.Pytester, examples: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester,
+    examples: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logs = f"--llmb-logs={examples}"
     first = session(pytester, logs)
@@ -52,7 +57,9 @@ def test_a_second_session_says_the_same_and_reads_nothing(
 
 
 @pytest.mark.slow
-def test_no_cache_reads_everything_and_keeps_nothing(pytester: pytest.Pytester, examples: Path, cache: Path) -> None:
+def test_no_cache_reads_everything_and_keeps_nothing(
+    pytester: pytest.Pytester, examples: Path, cache: Path
+) -> None:
     pytester.makeini("[pytest]\nllmb_no_cache = true\n")
     session(pytester, f"--llmb-logs={examples}")
     assert not cache.exists()
@@ -60,7 +67,10 @@ def test_no_cache_reads_everything_and_keeps_nothing(pytester: pytest.Pytester, 
 
 @pytest.mark.slow
 def test_workers_open_no_log_twice(
-    programs: Programs, pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch
+    programs: Programs,
+    pytester: pytest.Pytester,
+    examples: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Counted by what every process of the session opens, and all of it in one process.
 
@@ -72,11 +82,21 @@ def test_workers_open_no_log_twice(
     pytester.makeconftest(OPENED)
     given = [f"--llmb-logs={examples}", "-n2", "--llmb-no-cache"]
     output = pytester.path / "output"
-    assert programs.run("pytest", given, pytester.path, output, output) == pytest.ExitCode.TESTS_FAILED
-    opened = [line.split(maxsplit=1) for line in (pytester.path / "opened").read_text().splitlines()]
+    assert (
+        programs.run("pytest", given, pytester.path, output, output)
+        == pytest.ExitCode.TESTS_FAILED
+    )
+    opened = [
+        line.split(maxsplit=1)
+        for line in (pytester.path / "opened").read_text().splitlines()
+    ]
     counts = Counter(path for _, path in opened)
     assert len(counts) >= 40
-    again = {Path(path).name.rsplit("_", 2)[-2] for path, times in counts.items() if times != 1}
+    again = {
+        Path(path).name.rsplit("_", 2)[-2]
+        for path, times in counts.items()
+        if times != 1
+    }
     assert again == {"1561150", "1561210"}  # the INCONCLUSIVE one, and the REGRESSION
     assert set(counts.values()) == {1, 2}
     assert len({process for process, _ in opened}) == 1

@@ -1,4 +1,5 @@
-"""What a green session says besides: what weakens the gate, what was not judged, and what is known to be slower."""
+"""What a green session says besides: what weakens the gate, what was not judged, and
+what is known to be slower."""
 
 from __future__ import annotations
 
@@ -26,48 +27,117 @@ def cautions(judged: Judge, pytester: pytest.Pytester) -> Cautions:
     """Judge the runs of a folder, and return the cautions of the document by code."""
 
     def run(folder: Path, *arguments: str) -> dict[str, str]:
-        judged(f"--llmb-logs={folder}", "--llmb-json=night.json", *(arguments or ("-k", GROK)))
-        document = json.loads(pytester.path.joinpath("night.json").read_text(encoding="utf-8"))
+        judged(
+            f"--llmb-logs={folder}",
+            "--llmb-json=night.json",
+            *(arguments or ("-k", GROK)),
+        )
+        document = json.loads(
+            pytester.path.joinpath("night.json").read_text(encoding="utf-8")
+        )
         return {one["code"]: one["text"] for one in document["cautions"]}
 
     return run
 
 
 def told_in(text: str) -> list[str]:
-    return [line.removeprefix("caution: ") for line in text.splitlines() if line.startswith("caution: ")]
+    return [
+        line.removeprefix("caution: ")
+        for line in text.splitlines()
+        if line.startswith("caution: ")
+    ]
 
 
-# --- settings ---------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_an_ordinary_night_has_no_caution(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
-    pytester.makeini(f"[pytest]\nllmb_require = {GROK}\nllmb_max_age = 9000d\nllmb_tolerance = 5%\nllmb_trend = fail\n")
+def test_an_ordinary_night_has_no_caution(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester
+) -> None:
+    pytester.makeini(
+        f"[pytest]\nllmb_require = {GROK}\nllmb_max_age = 9000d\nllmb_tolerance = 5%\nllmb_trend = fail\n"
+    )
     folder = generated(GROK)
     assert cautions(folder) == {}
-    assert cautions(folder, "-k", GROK, "--llmb-tolerance=3%", "-o", "llmb_repeat_window=2h") == {}
+    assert (
+        cautions(
+            folder, "-k", GROK, "--llmb-tolerance=3%", "-o", "llmb_repeat_window=2h"
+        )
+        == {}
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ini", "option", "code", "text"),
     [
-        ("tolerance = 3%", "", "tolerance", "tolerance 3 %, not 5 % (llmb_tolerance in tox.ini)"),
-        ("unmatched = list", "", "unmatched", "unmatched runs fail nothing (llmb_unmatched in tox.ini)"),
-        ("inconclusive = skip", "", "inconclusive", "INCONCLUSIVE is skipped (llmb_inconclusive in tox.ini)"),
-        ("improvement = pass", "", "improvement", "improvements pass, however large (llmb_improvement in tox.ini)"),
+        (
+            "tolerance = 3%",
+            "",
+            "tolerance",
+            "tolerance 3 %, not 5 % (llmb_tolerance in tox.ini)",
+        ),
+        (
+            "unmatched = list",
+            "",
+            "unmatched",
+            "unmatched runs fail nothing (llmb_unmatched in tox.ini)",
+        ),
+        (
+            "inconclusive = skip",
+            "",
+            "inconclusive",
+            "INCONCLUSIVE is skipped (llmb_inconclusive in tox.ini)",
+        ),
+        (
+            "improvement = pass",
+            "",
+            "improvement",
+            "improvements pass, however large (llmb_improvement in tox.ini)",
+        ),
         (
             "baseline_release = 25.05",
             "",
             "baseline-release",
             "judged against release 25.05 (llmb_baseline_release in tox.ini)",
         ),
-        ("assumed_cv = 5%", "", "assumed-cv", "assumed variation 5 %, not 1 % (llmb_assumed_cv in tox.ini)"),
-        ("repeat_window = 2h", "", "repeat-window", "runs within 2h are averaged (llmb_repeat_window in tox.ini)"),
-        ("", "--llmb-tolerance=40%", "tolerance", "tolerance 40 %, not 5 % (--llmb-tolerance)"),
-        ("", "-ollmb_assumed_cv=5%", "assumed-cv", "assumed variation 5 %, not 1 % (-o llmb_assumed_cv)"),
-        ("", "-ollmb_tolerance=40%", "tolerance", "tolerance 40 %, not 5 % (-o llmb_tolerance)"),
-        ("trend = fail", "--llmb-trend=report", "overridden", "llmb_trend in tox.ini is replaced by --llmb-trend"),
+        (
+            "assumed_cv = 5%",
+            "",
+            "assumed-cv",
+            "assumed variation 5 %, not 1 % (llmb_assumed_cv in tox.ini)",
+        ),
+        (
+            "repeat_window = 2h",
+            "",
+            "repeat-window",
+            "runs within 2h are averaged (llmb_repeat_window in tox.ini)",
+        ),
+        (
+            "",
+            "--llmb-tolerance=40%",
+            "tolerance",
+            "tolerance 40 %, not 5 % (--llmb-tolerance)",
+        ),
+        (
+            "",
+            "-ollmb_assumed_cv=5%",
+            "assumed-cv",
+            "assumed variation 5 %, not 1 % (-o llmb_assumed_cv)",
+        ),
+        (
+            "",
+            "-ollmb_tolerance=40%",
+            "tolerance",
+            "tolerance 40 %, not 5 % (-o llmb_tolerance)",
+        ),
+        (
+            "trend = fail",
+            "--llmb-trend=report",
+            "overridden",
+            "llmb_trend in tox.ini is replaced by --llmb-trend",
+        ),
         (
             "require = all",
             f"--llmb-require={GROK}",
@@ -77,15 +147,27 @@ def test_an_ordinary_night_has_no_caution(cautions: Cautions, generated: Write, 
     ],
 )
 def test_setting_that_weakens_the_gate_is_a_caution(
-    cautions: Cautions, generated: Write, pytester: pytest.Pytester, *, ini: str, option: str, code: str, text: str
+    cautions: Cautions,
+    generated: Write,
+    pytester: pytest.Pytester,
+    *,
+    ini: str,
+    option: str,
+    code: str,
+    text: str,
 ) -> None:
-    """A typed option counts only if it weakens the gate, an ini key whenever it differs from the default."""
+    """A typed option counts only if it weakens the gate, an ini key whenever it differs
+    from the default."""
     pytester.makefile(".ini", tox=f"[pytest]\nllmb_{ini}\n" if ini else "[pytest]\n")
-    assert cautions(generated(GROK), "-k", GROK, *([option] if option else [])) == {code: text}
+    assert cautions(generated(GROK), "-k", GROK, *([option] if option else [])) == {
+        code: text
+    }
 
 
 @pytest.mark.slow
-def test_option_in_addopts_is_not_typed(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
+def test_option_in_addopts_is_not_typed(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester
+) -> None:
     pytester.makefile(".ini", tox="[pytest]\naddopts = --llmb-since=2020-01-01\n")
     text = "runs before 2020-01-01 left out (--llmb-since in addopts of tox.ini)"
     assert cautions(generated(GROK)) == {"since": text}
@@ -93,20 +175,30 @@ def test_option_in_addopts_is_not_typed(cautions: Cautions, generated: Write, py
 
 @pytest.mark.slow
 def test_the_environment_is_not_typed(
-    cautions: Cautions, generated: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cautions: Cautions,
+    generated: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("PYTEST_ADDOPTS", "--llmb-tolerance=40% --llmb-trend=report")
     text = "tolerance 40 %, not 5 % (--llmb-tolerance in PYTEST_ADDOPTS)"
-    assert cautions(generated(GROK, factor=1.3), "-k", GROK, "-q") == {"tolerance": text}
-    *_, caution, count = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("caution", "1 "))][
-        :2
-    ]
+    assert cautions(generated(GROK, factor=1.3), "-k", GROK, "-q") == {
+        "tolerance": text
+    }
+    *_, caution, count = [
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith(("caution", "1 "))
+    ][:2]
     assert (caution, count) == (f"caution: {text}", "1 green: 1 PASS")
 
 
 @pytest.mark.slow
-def test_keys_in_an_ignored_file_are_a_caution(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
-    """An empty pytest.ini is enough: what pyproject.toml says of pytest is not read any more."""
+def test_keys_in_an_ignored_file_are_a_caution(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester
+) -> None:
+    """An empty pytest.ini is enough: what pyproject.toml says of pytest is not read any
+    more."""
     pytester.makefile(".ini", pytest="[pytest]\n")
     pytester.makepyprojecttoml('[tool.pytest.ini_options]\nllmb_require = ["all"]\n')
     text = "llmb_require in pyproject.toml does not count: pytest reads pytest.ini"
@@ -114,13 +206,17 @@ def test_keys_in_an_ignored_file_are_a_caution(cautions: Cautions, generated: Wr
 
 
 @pytest.mark.slow
-def test_what_a_conftest_sets_is_told(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
-    pytester.makeconftest("def pytest_configure(config): config.option.llmb_tolerance = '40%'")
+def test_what_a_conftest_sets_is_told(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester
+) -> None:
+    pytester.makeconftest(
+        "def pytest_configure(config): config.option.llmb_tolerance = '40%'"
+    )
     text = "tolerance 40 %, not 5 % (--llmb-tolerance of a conftest or an @file)"
     assert cautions(generated(GROK)) == {"tolerance": text}
 
 
-# --- baselines --------------------------------------------------------------------------------------------
+# --- baselines ------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -136,12 +232,32 @@ def test_recorded_baseline_far_above_published_is_a_caution(
 ) -> None:
     for day in range(3):
         started = datetime(2025, 7, 1 + day, tzinfo=UTC)
-        write_run(tmp_path / "old", baselines[GROK], factor=factor, started=started, job_id=str(day))
-        recording = [f"--llmb-logs={tmp_path / 'old'}", "-k", GROK, f"--llmb-record={tmp_path / 'own'}"]
+        write_run(
+            tmp_path / "old",
+            baselines[GROK],
+            factor=factor,
+            started=started,
+            job_id=str(day),
+        )
+        recording = [
+            f"--llmb-logs={tmp_path / 'old'}",
+            "-k",
+            GROK,
+            f"--llmb-record={tmp_path / 'own'}",
+        ]
     assert judged(*recording).ret == pytest.ExitCode.OK
-    write_run(tmp_path / "new", baselines[GROK], factor=factor * 1.01, started=datetime(2025, 7, 9, tzinfo=UTC))
-    found = cautions(tmp_path / "new", "-k", GROK, f"--llmb-baselines={tmp_path / 'own'}")
-    expected = {"recorded-slower-than-published": f"recorded 30 % slower than published: {GROK}"}
+    write_run(
+        tmp_path / "new",
+        baselines[GROK],
+        factor=factor * 1.01,
+        started=datetime(2025, 7, 9, tzinfo=UTC),
+    )
+    found = cautions(
+        tmp_path / "new", "-k", GROK, f"--llmb-baselines={tmp_path / 'own'}"
+    )
+    expected = {
+        "recorded-slower-than-published": f"recorded 30 % slower than published: {GROK}"
+    }
     assert found == (expected if far else {})
 
 
@@ -155,12 +271,28 @@ def test_accepted_moves_that_add_up_are_a_caution(
     found = []
     for month, factor in enumerate((1.0, 1.06, 1.12, 1.13), start=1):
         folder, started = tmp_path / str(month), datetime(2025, month, 1, tzinfo=UTC)
-        write_run(folder, baselines[GROK], factor=factor, started=started, job_id=str(month))
-        arguments = ("-k", GROK, f"--llmb-baselines={own}") if month > 1 else ("-k", GROK)
-        recording = (f"--llmb-logs={folder}", f"--llmb-record={own}", accepted, *arguments)
+        write_run(
+            folder, baselines[GROK], factor=factor, started=started, job_id=str(month)
+        )
+        arguments = (
+            ("-k", GROK, f"--llmb-baselines={own}") if month > 1 else ("-k", GROK)
+        )
+        recording = (
+            f"--llmb-logs={folder}",
+            f"--llmb-record={own}",
+            accepted,
+            *arguments,
+        )
         assert judged(*recording).ret == pytest.ExitCode.OK
-        found.append(cautions(folder, "-k", GROK, f"--llmb-baselines={own}").get("recorded-moved"))
-    sums = [f"recorded values moved {change} since the first: {GROK}" for change in ("+6.0 %", "+12.1 %", "+13.0 %")]
+        found.append(
+            cautions(folder, "-k", GROK, f"--llmb-baselines={own}").get(
+                "recorded-moved"
+            )
+        )
+    sums = [
+        f"recorded values moved {change} since the first: {GROK}"
+        for change in ("+6.0 %", "+12.1 %", "+13.0 %")
+    ]
     assert found == [None, *sums]
 
 
@@ -170,9 +302,14 @@ def test_a_tolerance_of_a_baseline_file_is_told(
 ) -> None:
     own = tmp_path / "own"
     folder = generated(GROK)
-    assert judged(f"--llmb-logs={folder}", "-k", GROK, f"--llmb-record={own}").ret == pytest.ExitCode.OK
+    assert (
+        judged(f"--llmb-logs={folder}", "-k", GROK, f"--llmb-record={own}").ret
+        == pytest.ExitCode.OK
+    )
     (file,) = own.rglob("*.yaml")
-    file.write_text(f"{file.read_text()}tolerance: 8%\ndrift_budget: 9%\n", encoding="utf-8")
+    file.write_text(
+        f"{file.read_text()}tolerance: 8%\ndrift_budget: 9%\n", encoding="utf-8"
+    )
     assert cautions(folder, "-k", GROK, f"--llmb-baselines={own}") == {
         "tolerance": f"tolerance 8 %, not 5 % ({file.name})",
         "drift-budget": "drift budget 9 %, not 5 % (baseline file)",
@@ -188,19 +325,27 @@ def test_acknowledged_changes_in_force_are_told(
         f"  - configuration: grok1*\n    slower: 6%\n    since: {TODAY - timedelta(days=9)}\n"
         f"    expires: {TODAY + timedelta(days=9)}\n    reason: a fix\n    by: A. Person\n"
     )
-    pytester.path.joinpath("a.yaml").write_text(f"schema: 1\nacknowledged:\n{entry}", encoding="utf-8")
+    pytester.path.joinpath("a.yaml").write_text(
+        f"schema: 1\nacknowledged:\n{entry}", encoding="utf-8"
+    )
     folder = generated(GROK, factor=1.06, started=started)
     text = "1 acknowledged change in force, up to +6.0 %"
-    assert cautions(folder, "-k", GROK, "--llmb-acknowledged=a.yaml") == {"acknowledged": text}
-    needless = generated(GROK, factor=1.0, started=started + timedelta(hours=1), job_id="2")
+    assert cautions(folder, "-k", GROK, "--llmb-acknowledged=a.yaml") == {
+        "acknowledged": text
+    }
+    needless = generated(
+        GROK, factor=1.0, started=started + timedelta(hours=1), job_id="2"
+    )
     assert cautions(needless, "-k", GROK, "--llmb-acknowledged=a.yaml") == {}
 
 
-# --- what was not judged ----------------------------------------------------------------------------------
+# --- what was not judged --------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_selected_configurations_without_a_verdict_are_counted(cautions: Cautions, generated: Write) -> None:
+def test_selected_configurations_without_a_verdict_are_counted(
+    cautions: Cautions, generated: Write
+) -> None:
     found = cautions(generated(GROK), "-k", "grok1_314b-25.05-gb200-bf16")
     assert found == {"without-verdict": "2 of 3 selected have no verdict: 2 MISSING"}
 
@@ -210,7 +355,9 @@ def test_stale_configuration_is_a_caution_unless_age_was_typed(
     cautions: Cautions, generated: Write, pytester: pytest.Pytester
 ) -> None:
     pytester.makeini("[pytest]\nllmb_max_age = 20h\n")
-    generated(GROK.replace("bf16", "fp8"), started=datetime.now(UTC) - timedelta(hours=1))
+    generated(
+        GROK.replace("bf16", "fp8"), started=datetime.now(UTC) - timedelta(hours=1)
+    )
     folder = generated(GROK, factor=1.3, started=datetime.now(UTC) - timedelta(days=2))
     found = cautions(folder, "-k", "grok1_314b-25.05-gb200 and 128")
     assert found == {
@@ -230,26 +377,44 @@ CONFTEST = """
 
 
 @pytest.mark.slow
-def test_items_that_a_conftest_skips_are_told(cautions: Cautions, generated: Write, pytester: pytest.Pytester) -> None:
+def test_items_that_a_conftest_skips_are_told(
+    cautions: Cautions, generated: Write, pytester: pytest.Pytester
+) -> None:
     fp8 = GROK.replace("bf16", "fp8")
     generated(fp8, factor=1.3)
     pytester.makeconftest(CONFTEST.format(mark='skip(reason="flaky")'))
-    found = cautions(generated(GROK), "-k", "test_performance and grok1_314b-25.05-gb200 and 128", "-n1")
-    assert found["skipped-items"] == f"skipped before a verdict: 1 item, 1 red: REGRESSION {fp8}"
+    found = cautions(
+        generated(GROK),
+        "-k",
+        "test_performance and grok1_314b-25.05-gb200 and 128",
+        "-n1",
+    )
+    assert (
+        found["skipped-items"]
+        == f"skipped before a verdict: 1 item, 1 red: REGRESSION {fp8}"
+    )
 
 
 @pytest.mark.slow
 def test_regression_expected_by_a_conftest_is_named_first(
-    cautions: Cautions, generated: Write, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+    cautions: Cautions,
+    generated: Write,
+    pytester: pytest.Pytester,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     generated(GROK.replace("bf16", "fp8"), factor=1.3)
     pytester.makeconftest(CONFTEST.format(mark="xfail(strict=False)"))
-    found = cautions(generated(GROK), "-k", "test_performance and grok1_314b-25.05-gb200 and 128", "-q")
+    found = cautions(
+        generated(GROK),
+        "-k",
+        "test_performance and grok1_314b-25.05-gb200 and 128",
+        "-q",
+    )
     assert found["not-asserted"] == "not asserted: 1 REGRESSION"
     assert "not asserted: 1 REGRESSION" in told_in(capsys.readouterr().out)[:2]
 
 
-# --- what is known to be slower ---------------------------------------------------------------------------
+# --- what is known to be slower -------------------------------------------------------
 
 
 def write_month(folder: Path, baseline: Baseline, slower: float) -> Path:
@@ -257,12 +422,20 @@ def write_month(folder: Path, baseline: Baseline, slower: float) -> Path:
     first = datetime.now(UTC) - timedelta(days=30)
     for day in range(30):
         factor = (slower if day >= 20 else 1.0) * (1 + 0.002 * ((day * 7) % 5 - 2))
-        write_run(folder, baseline, factor=factor, started=first + timedelta(days=day), job_id=str(1000 + day))
+        write_run(
+            folder,
+            baseline,
+            factor=factor,
+            started=first + timedelta(days=day),
+            job_id=str(1000 + day),
+        )
     return folder
 
 
 @pytest.fixture(scope="module")
-def months(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]) -> Path:
+def months(
+    tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]
+) -> Path:
     """A month whose last ten runs are 3 % slower."""
     return write_month(tmp_path_factory.mktemp("months"), baselines[GROK], 1.03)
 
@@ -283,11 +456,20 @@ def test_green_session_names_its_slower_trend_first(
     lines = capsys.readouterr().out.splitlines()
     count = lines.index("1 green: 1 PASS")
     assert lines[count - 1] == "caution: trend: 1 SLOWER"
-    assert (pytester.path / "summary.md").read_text().startswith("### llmbench: green, but trend: 1 SLOWER\n")
-    assert "<title>trend: 1 SLOWER, 1 green - llmbench</title>" in (pytester.path / "night.html").read_text()
+    assert (
+        (pytester.path / "summary.md")
+        .read_text()
+        .startswith("### llmbench: green, but trend: 1 SLOWER\n")
+    )
+    assert (
+        "<title>trend: 1 SLOWER, 1 green - llmbench</title>"
+        in (pytester.path / "night.html").read_text()
+    )
     assert main(["chat", "night.json"]) == 0
     assert capsys.readouterr().out.startswith("llmbench GREEN, but trend: 1 SLOWER, ")
-    asked = judged(f"--llmb-logs={months}", "-k", GROK, "-q", "--llmb-trend=fail", "-n1")
+    asked = judged(
+        f"--llmb-logs={months}", "-k", GROK, "-q", "--llmb-trend=fail", "-n1"
+    )
     assert asked.ret == pytest.ExitCode.TESTS_FAILED
     assert "caution" not in capsys.readouterr().out
 
@@ -296,8 +478,12 @@ def test_green_session_names_its_slower_trend_first(
 def test_own_tests_get_the_caution_without_a_trend_item(
     cautions: Cautions, months: Path, pytester: pytest.Pytester
 ) -> None:
-    pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
-    assert cautions(months, "test_mine.py", "-k", GROK) == {"reported-only": "trend: 1 SLOWER"}
+    pytester.makepyfile(
+        test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed"
+    )
+    assert cautions(months, "test_mine.py", "-k", GROK) == {
+        "reported-only": "trend: 1 SLOWER"
+    }
 
 
 @pytest.mark.slow
@@ -305,7 +491,9 @@ def test_change_too_large_to_accept_asks_for_recording(
     judged: Judge, baselines: dict[str, Baseline], tmp_path: Path
 ) -> None:
     write_month(tmp_path, baselines[GROK], 1.14)
-    session = judged(f"--llmb-logs={tmp_path}", "-k", f"test_trend and {GROK}", "--llmb-trend=fail")
+    session = judged(
+        f"--llmb-logs={tmp_path}", "-k", f"test_trend and {GROK}", "--llmb-trend=fail"
+    )
     (told,) = [one for one in session.reports if one.get("check") == "trend"]
     assert told["lines"] == [
         "it is more than the 10 % that an entry may accept; record what is slower than that, with `accept: drift` "
@@ -313,12 +501,14 @@ def test_change_too_large_to_accept_asks_for_recording(
     ]
 
 
-# --- marks ------------------------------------------------------------------------------------------------
+# --- marks ----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [["-k", GROK], ["--llmb-record=own"]])
-def test_unreadable_mark_is_red(judged: Judge, generated: Write, more: list[str]) -> None:
+def test_unreadable_mark_is_red(
+    judged: Judge, generated: Write, more: list[str]
+) -> None:
     """Also of a recording, which may be one of a run of an A/B."""
     folder = generated(GROK)
     place = next(folder.rglob("log-*.out")).parent.parent

@@ -18,9 +18,14 @@ def logs(path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_missing_and_inconclusive_runs_fail_a_certificate(judged: Judge, generated: Write) -> None:
+def test_missing_and_inconclusive_runs_fail_a_certificate(
+    judged: Judge, generated: Write
+) -> None:
     folder = generated(GROK, factor=1.04)
-    assert judged(logs(folder), "-k", f"{GROK} or {LLAMA}").statuses == {GROK: "passed", LLAMA: "skipped"}
+    assert judged(logs(folder), "-k", f"{GROK} or {LLAMA}").statuses == {
+        GROK: "passed",
+        LLAMA: "skipped",
+    }
     session = judged(logs(folder), "-k", f"{GROK} or {LLAMA}", "--llmb-certify")
     assert session.statuses == {GROK: "failed", LLAMA: "failed"}
     assert session.verdicts == {GROK: "INCONCLUSIVE", LLAMA: "MISSING"}
@@ -41,20 +46,35 @@ def test_only_a_typed_tolerance_loosens_a_certificate(
 ) -> None:
     folder = generated(GROK, factor=1.08)
     pytester.makeini("[pytest]\nllmb_tolerance = 20%\n")
-    assert judged(logs(folder), "-k", GROK, "--llmb-certify").statuses == {GROK: "failed"}
-    assert judged(logs(folder), "-k", GROK, "--llmb-certify", "--llmb-tolerance=20%").statuses == {GROK: "passed"}
+    assert judged(logs(folder), "-k", GROK, "--llmb-certify").statuses == {
+        GROK: "failed"
+    }
+    assert judged(
+        logs(folder), "-k", GROK, "--llmb-certify", "--llmb-tolerance=20%"
+    ).statuses == {GROK: "passed"}
 
 
 @pytest.mark.slow
-def test_a_recorded_baseline_certifies_nothing_published(judged: Judge, generated: Write, tmp_path: Path) -> None:
+def test_a_recorded_baseline_certifies_nothing_published(
+    judged: Judge, generated: Write, tmp_path: Path
+) -> None:
     folder = generated(GROK)
     own = tmp_path / "own"
-    assert judged(logs(folder), "-k", GROK, f"--llmb-record={own}").ret == pytest.ExitCode.OK
+    assert (
+        judged(logs(folder), "-k", GROK, f"--llmb-record={own}").ret
+        == pytest.ExitCode.OK
+    )
     path = own / "grok1" / "25.05.yaml"
     path.write_text(path.read_text().replace("25.05", "25.99"))
     path.rename(own / "grok1" / "25.99.yaml")
     name = GROK.replace("25.05", "25.99")
-    given = (logs(folder), "-k", name, f"--llmb-baselines={own}", "--llmb-baseline-release=25.99")
+    given = (
+        logs(folder),
+        "-k",
+        name,
+        f"--llmb-baselines={own}",
+        "--llmb-baseline-release=25.99",
+    )
     assert judged(*given).verdicts == {name: "PASS"}
     session = judged(*given, "--llmb-certify")
     assert session.statuses == {name: "failed"}
@@ -62,21 +82,37 @@ def test_a_recorded_baseline_certifies_nothing_published(judged: Judge, generate
 
 
 @pytest.mark.slow
-def test_skipped_inconclusive_runs_alone_are_not_green(judged: Judge, generated: Write) -> None:
-    session = judged(logs(generated(GROK, factor=1.06)), "-k", GROK, "--llmb-inconclusive=skip")
+def test_skipped_inconclusive_runs_alone_are_not_green(
+    judged: Judge, generated: Write
+) -> None:
+    session = judged(
+        logs(generated(GROK, factor=1.06)), "-k", GROK, "--llmb-inconclusive=skip"
+    )
     assert session.statuses == {GROK: "skipped"}
     assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
-def test_against_both_the_red_one_decides(judged: Judge, generated: Write, tmp_path: Path) -> None:
+def test_against_both_the_red_one_decides(
+    judged: Judge, generated: Write, tmp_path: Path
+) -> None:
     own = tmp_path / "own"
-    assert judged(logs(generated(GROK, factor=0.985)), "-k", GROK, f"--llmb-record={own}").ret == pytest.ExitCode.OK
+    assert (
+        judged(
+            logs(generated(GROK, factor=0.985)), "-k", GROK, f"--llmb-record={own}"
+        ).ret
+        == pytest.ExitCode.OK
+    )
     later = datetime(2026, 7, 1, tzinfo=UTC)
     folder = generated(GROK, factor=1.045, job_id="77", started=later)
     given = (logs(folder), "-k", GROK, f"--llmb-baselines={own}")
-    one = {kind: judged(*given, f"--llmb-against={kind}") for kind in ("published", "recorded", "both")}
-    assert {kind: session.verdicts[GROK] for kind, session in one.items()} == dict.fromkeys(one, "INCONCLUSIVE")
+    one = {
+        kind: judged(*given, f"--llmb-against={kind}")
+        for kind in ("published", "recorded", "both")
+    }
+    assert {
+        kind: session.verdicts[GROK] for kind, session in one.items()
+    } == dict.fromkeys(one, "INCONCLUSIVE")
     assert {kind: session.statuses[GROK] for kind, session in one.items()} == {
         "published": "passed",
         "recorded": "failed",
@@ -85,29 +121,50 @@ def test_against_both_the_red_one_decides(judged: Judge, generated: Write, tmp_p
 
 
 @pytest.mark.slow
-def test_repeats_are_averaged_only_with_a_known_build(judged: Judge, generated: Write) -> None:
+def test_repeats_are_averaged_only_with_a_known_build(
+    judged: Judge, generated: Write
+) -> None:
     """NeMo-Run metadata names the image; older layouts tell nothing."""
     for name, known in ((GROK, True), (LLAMA, False)):
         for hour, factor in enumerate((1.03, 1.02)):
-            folder = generated(name, factor=factor, job_id=f"9{hour}", started=STARTED + timedelta(hours=hour))
+            folder = generated(
+                name,
+                factor=factor,
+                job_id=f"9{hour}",
+                started=STARTED + timedelta(hours=hour),
+            )
         session = judged(logs(folder), "-k", name, "-ollmb_repeat_window=3h")
         told = session.described[name]
         assert bool(told["repeats"]) is known
-        assert any(note["code"] == ("repeats" if known else "build-unknown") for note in told["notes"])
+        assert any(
+            note["code"] == ("repeats" if known else "build-unknown")
+            for note in told["notes"]
+        )
         if known:
-            assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(7.325 * 1.025, rel=1e-3)
+            assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(
+                7.325 * 1.025, rel=1e-3
+            )
 
 
 @pytest.mark.slow
 def test_run_with_its_own_item_is_not_averaged(judged: Judge, generated: Write) -> None:
     for hour, factor in enumerate((1.02, 1.12)):
-        folder = generated(GROK, factor=factor, job_id=f"9{hour}", started=STARTED + timedelta(hours=hour))
-    session = judged(logs(folder), "-k", GROK, "--llmb-runs=each", "-ollmb_repeat_window=3h")
+        folder = generated(
+            GROK,
+            factor=factor,
+            job_id=f"9{hour}",
+            started=STARTED + timedelta(hours=hour),
+        )
+    session = judged(
+        logs(folder), "-k", GROK, "--llmb-runs=each", "-ollmb_repeat_window=3h"
+    )
     assert session.verdicts[f"{GROK}-91"] == "REGRESSION"
 
 
 @pytest.mark.slow
-def test_a_step_that_hung_for_hours_ends_no_session(judged: Judge, generated: Write) -> None:
+def test_a_step_that_hung_for_hours_ends_no_session(
+    judged: Judge, generated: Write
+) -> None:
     seconds = tuple(900_000.0 if step == 20 else 7.325 for step in range(50))
     session = judged(logs(generated(GROK, seconds=seconds)), "-k", GROK)
     assert session.statuses == {GROK: "failed"}

@@ -1,4 +1,5 @@
-"""Checkpoints of runs found on disk, from a budget in a baseline file to the reports."""
+"""Checkpoints of runs found on disk, from a budget in a baseline file to the
+reports."""
 
 from __future__ import annotations
 
@@ -23,15 +24,21 @@ Hold = Callable[..., Judged]
 
 @pytest.fixture
 def hold(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> Hold:
-    """Return a function that judges what was generated against a recorded baseline with these budgets."""
+    """Return a function that judges what was generated against a recorded baseline with
+    these budgets."""
 
     def judge(*arguments: str, **budgets: float) -> Judged:
         published = baselines[LLAMA]
         seconds = published.step_seconds
         limits = tuple(Budget(name, largest) for name, largest in budgets.items())
         measured = Recording("2025-07-01", 1, seconds, seconds, 0.01, (seconds,), ())
-        write.write_recorded(tmp_path / "own", [(replace(published, budgets=limits), measured)])
-        own, runs = f"--llmb-baselines={tmp_path / 'own'}", f"--llmb-logs={tmp_path / 'runs'}"
+        write.write_recorded(
+            tmp_path / "own", [(replace(published, budgets=limits), measured)]
+        )
+        own, runs = (
+            f"--llmb-baselines={tmp_path / 'own'}",
+            f"--llmb-logs={tmp_path / 'runs'}",
+        )
         return judged(own, runs, "-k", LLAMA, *arguments)
 
     return judge
@@ -43,7 +50,11 @@ def test_save_over_budget_names_line_and_file(
 ) -> None:
     generated(LLAMA, checkpoint="save")  # in 4.389 s
     (log,) = tmp_path.rglob("log-*.out")
-    line = next(n for n, text in enumerate(log.read_text().splitlines(), 1) if "Save duration: 4.389s" in text)
+    line = next(
+        n
+        for n, text in enumerate(log.read_text().splitlines(), 1)
+        if "Save duration: 4.389s" in text
+    )
     told = hold(**{SAVE: 4.0})
     assert told.verdicts == {LLAMA: "REGRESSION"}
     found = told.described[LLAMA]
@@ -60,13 +71,17 @@ def test_save_over_budget_names_line_and_file(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "item"), [((), LLAMA), (("--llmb-runs=each",), f"{LLAMA}-2")], ids=["newest", "each"]
+    ("arguments", "item"),
+    [((), LLAMA), (("--llmb-runs=each",), f"{LLAMA}-2")],
+    ids=["newest", "each"],
 )
 def test_newer_load_only_run_must_meet_its_budget(
     hold: Hold, generated: Write, arguments: tuple[str, ...], item: str
 ) -> None:
     generated(LLAMA, job_id="1", started=START)
-    generated(LLAMA, job_id="2", started=START + timedelta(days=1), checkpoint="load")  # in 9.712 s
+    generated(
+        LLAMA, job_id="2", started=START + timedelta(days=1), checkpoint="load"
+    )  # in 9.712 s
     told = hold(*arguments, **{LOAD: 9.0})
     assert (told.verdicts[item], told.statuses[item]) == ("REGRESSION", "failed")
 
@@ -79,7 +94,7 @@ def test_what_started_a_run_is_in_every_report(hold: Hold, generated: Write) -> 
     assert told.properties[LLAMA]["launcher"] == "nemo-run"
 
 
-# --- what was launched ------------------------------------------------------------------------------------
+# --- what was launched ----------------------------------------------------------------
 
 FAKE = "fake_8b-24.11-h100-bf16-8"
 SAVED = "echo 'Global Checkpoint Save : Rank: 0 : Iteration: 50 : Start time: 1.000s : Save duration: {}s'\n"
@@ -89,20 +104,61 @@ SAVED = "echo 'Global Checkpoint Save : Rank: 0 : Iteration: 50 : Start time: 1.
 @pytest.mark.parametrize(
     ("option", "after", "expected"),
     [
-        ("--llmb-save-checkpoint", SAVED.format("4.389"), ("NOT_COMPARABLE", "not-judged", "skipped")),
+        (
+            "--llmb-save-checkpoint",
+            SAVED.format("4.389"),
+            ("NOT_COMPARABLE", "not-judged", "skipped"),
+        ),
         ("--llmb-save-checkpoint", "", ("INVALID", "budget-unknown", "failed")),
-        ("--llmb-load-checkpoint={}", "", ("REGRESSION", "over-budget", "failed")),  # in 9.712 s
+        (
+            "--llmb-load-checkpoint={}",
+            "",
+            ("REGRESSION", "over-budget", "failed"),
+        ),  # in 9.712 s
     ],
 )
 def test_launched_checkpoint_run_must_meet_its_budget(
-    judged: Judge, pytester: pytest.Pytester, option: str, after: str, expected: tuple[str, str, str]
+    judged: Judge,
+    pytester: pytest.Pytester,
+    option: str,
+    after: str,
+    expected: tuple[str, str, str],
 ) -> None:
-    write_recipe(pytester.path, {"8b": f"{PURPOSED}{WELL}\n{after}"}, kind="local", purposes=PURPOSES)
+    write_recipe(
+        pytester.path,
+        {"8b": f"{PURPOSED}{WELL}\n{after}"},
+        kind="local",
+        purposes=PURPOSES,
+    )
     file = pytester.path / "baselines" / "fake.yaml"
-    file.write_text(file.read_text().replace("steps: 50\n", f"steps: 50\nbudgets: {{{SAVE}: 60, {LOAD}: 9}}\n"))
-    weights = pytester.path / "stage" / "results" / "24.11" / "bf16" / "8b" / "8" / "checkpoints" / "x" / "weights"
+    file.write_text(
+        file.read_text().replace(
+            "steps: 50\n", f"steps: 50\nbudgets: {{{SAVE}: 60, {LOAD}: 9}}\n"
+        )
+    )
+    weights = (
+        pytester.path
+        / "stage"
+        / "results"
+        / "24.11"
+        / "bf16"
+        / "8b"
+        / "8"
+        / "checkpoints"
+        / "x"
+        / "weights"
+    )
     if "load" in option:
         weights.mkdir(parents=True)
         (weights / "__0_0.distcp").touch()
-    told = judged("-k", "fake", "--llmb-launch", option.format(weights.parent.relative_to(pytester.path)))
-    assert (told.verdicts[FAKE], told.described[FAKE]["reason"], told.statuses[FAKE]) == expected
+    told = judged(
+        "-k",
+        "fake",
+        "--llmb-launch",
+        option.format(weights.parent.relative_to(pytester.path)),
+    )
+    assert (
+        told.verdicts[FAKE],
+        told.described[FAKE]["reason"],
+        told.statuses[FAKE],
+    ) == expected

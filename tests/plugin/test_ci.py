@@ -1,4 +1,5 @@
-"""What a CI server gets of real sessions: the JSON document, GitHub's summary and annotations, the chat message."""
+"""What a CI server gets of real sessions: the JSON document, GitHub's summary and
+annotations, the chat message."""
 
 from __future__ import annotations
 
@@ -48,22 +49,40 @@ def github(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "summary.md"
 
 
-# --- the document -----------------------------------------------------------------------------------------
+# --- the document ---------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_every_verdict_of_the_examples_is_in_the_document(documented: Any, examples: Path) -> None:
+def test_every_verdict_of_the_examples_is_in_the_document(
+    documented: Any, examples: Path
+) -> None:
     session, found = documented(LOGS(examples))
-    left = {"excerpt": None, "history": None}  # what is made for the reports alone, or made shorter there
+    left = {
+        "excerpt": None,
+        "history": None,
+    }  # what is made for the reports alone, or made shorter there
     told = [
-        {name: value for name, value in {**one, **left}.items() if name not in ("context_begin", "remainder")}
+        {
+            name: value
+            for name, value in {**one, **left}.items()
+            if name not in ("context_begin", "remainder")
+        }
         for one in sorted(session.reports, key=name_of)
     ]
     assert [{**one, **left} for one in sorted(found["outcomes"], key=name_of)] == told
     assert any("lines" in one.get("excerpt", {}) for one in found["outcomes"])
-    assert {one["kind"] for one in found["outcomes"]} == {"configuration", "stray", "check"}
+    assert {one["kind"] for one in found["outcomes"]} == {
+        "configuration",
+        "stray",
+        "check",
+    }
     assert found["counts"]["green"] == {"IMPROVEMENT": 1, "PASS": 17}
-    assert found["counts"]["red"] == {"REGRESSION": 1, "INVALID": 2, "INCONCLUSIVE": 1, "UNMATCHED": 1}
+    assert found["counts"]["red"] == {
+        "REGRESSION": 1,
+        "INVALID": 2,
+        "INCONCLUSIVE": 1,
+        "UNMATCHED": 1,
+    }
     assert (found["exit_code"], found["green"]) == (1, False)
     assert found["baselines"] == "82 configurations in 5 files"
     assert found["tolerances"] == ["5 % unless a baseline says otherwise"]
@@ -83,7 +102,9 @@ def test_other_kinds_of_sessions_are_described_too(
     documented: Any, examples: Path, arguments: list[str], what: str
 ) -> None:
     _, found = documented(LOGS(examples), *arguments)
-    assert what in {one.get(key) for one in found["outcomes"] for key in ("verdict", "check")}
+    assert what in {
+        one.get(key) for one in found["outcomes"] for key in ("verdict", "check")
+    }
 
 
 @pytest.mark.slow
@@ -91,17 +112,23 @@ def test_a_selection_of_nothing_is_not_green(documented: Any, generated: Write) 
     session, found = documented(LOGS(generated(BF16)), "-k", "nothing_has_this_name")
     assert session.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert (found["exit_code"], found["green"], found["outcomes"]) == (5, False, [])
-    assert found["failures"][0].startswith("nothing was judged: no item was selected. Next: ")
+    assert found["failures"][0].startswith(
+        "nothing was judged: no item was selected. Next: "
+    )
 
 
 @pytest.mark.slow
-def test_document_names_a_junit_report_not_written(documented: Any, generated: Write, tmp_path: Path) -> None:
+def test_document_names_a_junit_report_not_written(
+    documented: Any, generated: Write, tmp_path: Path
+) -> None:
     _, found = documented(LOGS(generated(BF16)), "-k", BF16, "--llmb-junit=/dev/full")
     assert (found["exit_code"], found["green"]) == (1, False)
-    assert found["failures"] == ["--llmb-junit=/dev/full: the report was not written: No space left on device"]
+    assert found["failures"] == [
+        "--llmb-junit=/dev/full: the report was not written: No space left on device"
+    ]
 
 
-# --- GitHub -----------------------------------------------------------------------------------------------
+# --- GitHub ---------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -110,7 +137,9 @@ def test_workers_write_one_summary_and_annotate_each_failure(
 ) -> None:
     generated(BF16, factor=1.3)
     folder = generated(FP8)
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-q", LOGS(folder), "-n1")
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "-q", LOGS(folder), "-n1"
+    )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     commands = [line for line in result.outlines if line.startswith("::")]
     assert [line.partition("::")[2].partition("::")[0] for line in commands] == [
@@ -125,11 +154,17 @@ def test_workers_write_one_summary_and_annotate_each_failure(
 @pytest.mark.slow
 @pytest.mark.parametrize("ci", ["true", ""], ids=["switched-off", "elsewhere"])
 def test_summary_and_annotations_are_left_out(
-    pytester: pytest.Pytester, generated: Write, github: Path, monkeypatch: pytest.MonkeyPatch, ci: str
+    pytester: pytest.Pytester,
+    generated: Write,
+    github: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ci: str,
 ) -> None:
     monkeypatch.setenv("GITHUB_ACTIONS", ci)
     options = ("--llmb-github=off",) if ci else ()
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", LOGS(generated(BF16, factor=1.3)), *options)
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", LOGS(generated(BF16, factor=1.3)), *options
+    )
     assert not [line for line in result.outlines if line.startswith("::")]
     assert not github.exists()
 
@@ -140,13 +175,17 @@ def test_a_summary_that_cannot_be_written_changes_no_verdict(
 ) -> None:
     github.mkdir()
     folder = generated(BF16)
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", LOGS(folder), "-k", BF16)
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", LOGS(folder), "-k", BF16
+    )
     assert result.ret == pytest.ExitCode.OK
     told = "".join(result.stdout.str().split())
-    assert f"GITHUB_STEP_SUMMARY={github}:thejobsummarywasnotwritten:Isadirectory" in told
+    assert (
+        f"GITHUB_STEP_SUMMARY={github}:thejobsummarywasnotwritten:Isadirectory" in told
+    )
 
 
-# --- the chat message -------------------------------------------------------------------------------------
+# --- the chat message -----------------------------------------------------------------
 
 
 DAMAGES: tuple[dict[str, Any], ...] = (
@@ -161,7 +200,10 @@ DAMAGES: tuple[dict[str, Any], ...] = (
 
 @pytest.mark.slow
 def test_document_becomes_a_message_unless_it_was_changed(
-    documented: Any, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    documented: Any,
+    generated: Write,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     _, document = documented(LOGS(generated(BF16, factor=1.3)), "-k", BF16)
     path = tmp_path / "reports" / "llmb.json"
@@ -170,7 +212,9 @@ def test_document_becomes_a_message_unless_it_was_changed(
     first, second, link = capsys.readouterr().out.splitlines()
     assert first.startswith("llmbench RED, ")
     assert first.endswith(" UTC: 1 red: 1 REGRESSION")
-    assert second == f"REGRESSION {BF16}: +30.0 % (9.522 s, expected 7.325 s, MFU 36.6 %)"
+    assert (
+        second == f"REGRESSION {BF16}: +30.0 % (9.522 s, expected 7.325 s, MFU 36.6 %)"
+    )
     assert link == "https://ci/7"
     for damage in DAMAGES:
         path.write_text(json.dumps({**document, **damage}))
@@ -178,11 +222,13 @@ def test_document_becomes_a_message_unless_it_was_changed(
         printed = capsys.readouterr()
         if code:
             assert (code, printed.out) == (2, ""), damage
-            assert printed.err.startswith(f"llmbench: {path}: changed since --llmb-json wrote it: "), damage
+            assert printed.err.startswith(
+                f"llmbench: {path}: changed since --llmb-json wrote it: "
+            ), damage
         assert "GREEN" not in printed.out, damage
 
 
-# --- the terminal -----------------------------------------------------------------------------------------
+# --- the terminal ---------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -191,14 +237,20 @@ def test_summary_is_coloured_if_pytest_is(
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("PY_COLORS", "1")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", LOGS(generated(BF16)), "-k", BF16)
-    start = next(number for number, line in enumerate(result.outlines) if line.startswith("verdict   "))
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", LOGS(generated(BF16)), "-k", BF16
+    )
+    start = next(
+        number
+        for number, line in enumerate(result.outlines)
+        if line.startswith("verdict   ")
+    )
     line, count = result.outlines[start + 1 : start + 3]
     assert line.startswith(f"\x1b[32mPASS\x1b[0m           {BF16}")
     assert count == "\x1b[32m1 green: 1 PASS\x1b[0m"
 
 
-# --- the short summary of pytest --------------------------------------------------------------------------
+# --- the short summary of pytest ------------------------------------------------------
 
 HEAD = f"REGRESSION  {BF16} (slower-than-bound)"
 OURS = f"FAILED pytest_llmbench/suite/test_performance.py::test_performance[{BF16}]"
@@ -206,7 +258,8 @@ OURS = f"FAILED pytest_llmbench/suite/test_performance.py::test_performance[{BF1
 
 @pytest.fixture
 def in_ci(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Set what pytest takes for a sign of a CI, one at a time, and return whether there is one."""
+    """Set what pytest takes for a sign of a CI, one at a time, and return whether there
+    is one."""
     for name in ("CI", "BUILD_NUMBER"):
         monkeypatch.delenv(name, raising=False)
     if request.param:
@@ -215,16 +268,25 @@ def in_ci(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
 
 
 def short_summary(result: pytest.RunResult) -> list[str]:
-    """Return what stands between the title of the short summary and the last line, that counts."""
+    """Return what stands between the title of the short summary and the last line, that
+    counts."""
     lines = result.outlines
-    title = next(number for number, line in enumerate(lines) if "short test summary info" in line)
+    title = next(
+        number for number, line in enumerate(lines) if "short test summary info" in line
+    )
     return lines[title + 1 : -1]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("in_ci", "arguments"),
-    [("", ()), ("", ("-q", "--tb=no")), ("", ("-vv",)), ("CI", ()), ("BUILD_NUMBER", ())],
+    [
+        ("", ()),
+        ("", ("-q", "--tb=no")),
+        ("", ("-vv",)),
+        ("CI", ()),
+        ("BUILD_NUMBER", ()),
+    ],
     ids=["plain", "quiet", "verbose", "CI", "BUILD_NUMBER"],
     indirect=["in_ci"],
 )
@@ -236,17 +298,27 @@ def test_the_short_summary_has_one_line_of_each_failure(
     whole = in_ci or arguments == ("-vv",)
     assert short_summary(result) == [f"{OURS} - Failed: {HEAD}" if whole else OURS]
     sections = "--tb=no" not in arguments
-    assert any(line.startswith("next: judge older runs") for line in result.outlines) == sections
+    assert (
+        any(line.startswith("next: judge older runs") for line in result.outlines)
+        == sections
+    )
     case = ElementTree.parse(pytester.path / "junit.xml").find(".//failure/..")  # noqa: S314 (written by pytest here)
     assert case is not None
     failure = case.find("failure")
     assert failure is not None
     assert "next: judge older runs" in str(failure.text)
-    assert f"{HEAD}\n9.522 s is +30.0 %" in str(failure.get("message"))  # pytest itself leaves out what follows
+    assert f"{HEAD}\n9.522 s is +30.0 %" in str(
+        failure.get("message")
+    )  # pytest itself leaves out what follows
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("in_ci", "workers"), [("", ("-n1",)), ("CI", ())], ids=["worker", "CI"], indirect=["in_ci"])
+@pytest.mark.parametrize(
+    ("in_ci", "workers"),
+    [("", ("-n1",)), ("CI", ())],
+    ids=["worker", "CI"],
+    indirect=["in_ci"],
+)
 def test_pytest_s_own_report_keeps_the_whole_message(
     pytester: pytest.Pytester, generated: Write, in_ci: bool, workers: tuple[str, ...]
 ) -> None:
@@ -257,7 +329,9 @@ def test_pytest_s_own_report_keeps_the_whole_message(
                     file.write(f"{report.longreprtext}\\n{report.longrepr.reprcrash.message}")
     """)
     folder = generated(BF16, factor=1.3)
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", LOGS(folder), "-k", BF16, *workers)
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", LOGS(folder), "-k", BF16, *workers
+    )
     kept = (pytester.path / "call.txt").read_text(encoding="utf-8")
     assert kept.count(HEAD) == kept.count("next: judge older runs") == 2
     assert short_summary(result) == [f"{OURS} - Failed: {HEAD}" if in_ci else OURS]
@@ -282,7 +356,9 @@ def test_own_test_shortens_our_message_and_no_other(
         """
     )
     folder = generated(BF16, ending="time-limit")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", LOGS(folder), "-k", BF16, path)
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", LOGS(folder), "-k", BF16, path
+    )
     head = f"INVALID  {BF16} (incomplete)"
     assert short_summary(result) == [
         f"FAILED test_own.py::test_message[{BF16}] - Failed: {head}",
@@ -307,7 +383,9 @@ def test_message_of_another_verdict_stays_in_the_summary(
     )
     folder = generated(BF16)
     key = BF16.replace("-128", "-256")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", LOGS(folder), "-k", f"{key} or {BF16}", path)
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", LOGS(folder), "-k", f"{key} or {BF16}", path
+    )
     (line, *_) = short_summary(result)
     assert (
         line

@@ -1,5 +1,6 @@
-"""A night in two parts, on this machine: submitted with a secret in one folder, collected without it in another, and
-what is left to be repeated is repeated by the command that is printed."""
+"""A night in two parts, on this machine: submitted with a secret in one folder,
+collected without it in another, and what is left to be repeated is repeated by the
+command that is printed."""
 
 from __future__ import annotations
 
@@ -25,16 +26,26 @@ WAITED = (
 class Night:
     """An evening in one folder and a morning in another."""
 
-    def __init__(self, pytester: pytest.Pytester, judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.evening, self.morning = pytester.path / "evening", pytester.path / "morning"
+    def __init__(
+        self, pytester: pytest.Pytester, judged: Judge, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.evening, self.morning = (
+            pytester.path / "evening",
+            pytester.path / "morning",
+        )
         self.morning.mkdir()
         self._pytester, self._judged, self._monkeypatch = pytester, judged, monkeypatch
 
     def submit(self, behaviour: str) -> list[str]:
-        """Submit a job of this behaviour, whose token is in the environment; return the arguments that collect it."""
+        """Submit a job of this behaviour, whose token is in the environment; return the
+        arguments that collect it."""
         write_recipe(self.evening, {"job": behaviour}, kind="local")
         cluster = self.evening / "cluster.yaml"
-        cluster.write_text(cluster.read_text().replace("environment: {", 'environment: {HF_TOKEN: "${HF_TOKEN}", '))
+        cluster.write_text(
+            cluster.read_text().replace(
+                "environment: {", 'environment: {HF_TOKEN: "${HF_TOKEN}", '
+            )
+        )
         with self._monkeypatch.context() as patch:
             patch.chdir(self.evening)
             patch.setenv("HF_TOKEN", TOKEN)
@@ -43,7 +54,9 @@ class Night:
         told = result.stdout.str()
         assert TOKEN not in told
         begin = told.index("  pytest -k fake --llmb-collect")
-        return shlex.split(told[begin : told.index("\n\n", begin)].replace("\\\n", ""))[1:]
+        return shlex.split(told[begin : told.index("\n\n", begin)].replace("\\\n", ""))[
+            1:
+        ]
 
     def run(self, *arguments: str, token: str = "") -> Judged:
         """Run pytest in the morning's folder."""
@@ -59,7 +72,9 @@ class Night:
 
 
 @pytest.fixture
-def night(pytester: pytest.Pytester, judged: Judge, monkeypatch: pytest.MonkeyPatch) -> Night:
+def night(
+    pytester: pytest.Pytester, judged: Judge, monkeypatch: pytest.MonkeyPatch
+) -> Night:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     return Night(pytester, judged, monkeypatch)
 
@@ -68,16 +83,29 @@ CASE = "fake_job-24.11-h100-bf16-8"
 
 
 @pytest.mark.slow
-def test_failed_job_is_explained_without_its_token(night: Night, capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_job_is_explained_without_its_token(
+    night: Night, capfd: pytest.CaptureFixture[str]
+) -> None:
     collect = night.submit(WAITED)
-    reports = ("--llmb-json=a.json", "--llmb-html=a.html", "--llmb-junit=a.xml", "--junitxml=b.xml")
+    reports = (
+        "--llmb-json=a.json",
+        "--llmb-html=a.html",
+        "--llmb-junit=a.xml",
+        "--junitxml=b.xml",
+    )
     told = night.run(*collect, *reports, "-v")
     assert told.verdicts == {CASE: "INVALID"}
     said = " ".join(told.messages[CASE].split())
-    assert "NCCL gave up waiting for a collective operation: (not shown: it may hold a secret) (log-" in said
+    assert (
+        "NCCL gave up waiting for a collective operation: (not shown: it may hold a secret) (log-"
+        in said
+    )
     assert ".out:22, rank 3)" in said
     assert "FAILED: exit code 1" in said
-    shown = [capfd.readouterr().out, *((night.morning / name.partition("=")[2]).read_text() for name in reports)]
+    shown = [
+        capfd.readouterr().out,
+        *((night.morning / name.partition("=")[2]).read_text() for name in reports),
+    ]
     for text in shown:
         assert "NCCL gave up" in " ".join(text.split())
         assert TOKEN not in text
@@ -103,7 +131,9 @@ def test_inconclusive_run_is_repeated_by_the_printed_command(night: Night) -> No
     made = night.count_runs()
     assert night.run(*again, token=TOKEN).verdicts == told.verdicts
     assert night.run(*collect).described[CASE]["resume"]["due"] is False
-    assert night.count_runs() == made, "a sequence has its number of looks, however often it is gone on with"
+    assert night.count_runs() == made, (
+        "a sequence has its number of looks, however often it is gone on with"
+    )
 
 
 @pytest.mark.slow
@@ -116,14 +146,19 @@ def test_expired_token_stays_hidden_in_the_next_session(night: Night) -> None:
     assert (first["attempt"], second["attempt"]) == (1, 2)
     assert "(not shown: it may hold a secret)" in first["text"]
     assert "https://***@hub" in second["text"]
-    shown = [told.messages[CASE], *((night.morning / name.partition("=")[2]).read_text() for name in reports)]
+    shown = [
+        told.messages[CASE],
+        *((night.morning / name.partition("=")[2]).read_text() for name in reports),
+    ]
     for text in shown:
         assert TOKEN not in text
         assert NEXT not in text
 
 
 @pytest.mark.slow
-def test_a_repeat_needs_the_token_that_collecting_did_not(night: Night, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_repeat_needs_the_token_that_collecting_did_not(
+    night: Night, capfd: pytest.CaptureFixture[str]
+) -> None:
     collect = night.submit("echo ran >> $STAGE_PATH/ran; steps 1.045")
     again = shlex.split(night.run(*collect).described[CASE]["resume"]["command"])[1:]
     assert night.run(*again).ret == pytest.ExitCode.USAGE_ERROR
@@ -132,8 +167,12 @@ def test_a_repeat_needs_the_token_that_collecting_did_not(night: Night, capfd: p
 
 
 @pytest.mark.slow
-def test_a_folder_without_the_session_says_where_it_lies(night: Night, capfd: pytest.CaptureFixture[str]) -> None:
-    journal = next(word for word in night.submit(WELL) if word.startswith("--llmb-journal="))
+def test_a_folder_without_the_session_says_where_it_lies(
+    night: Night, capfd: pytest.CaptureFixture[str]
+) -> None:
+    journal = next(
+        word for word in night.submit(WELL) if word.startswith("--llmb-journal=")
+    )
     assert journal == f"--llmb-journal={night.evening / '.llmbench'}"
     assert night.run("--llmb-collect").ret == pytest.ExitCode.USAGE_ERROR
     told = capfd.readouterr().err
@@ -143,17 +182,29 @@ def test_a_folder_without_the_session_says_where_it_lies(night: Night, capfd: py
 
 
 @pytest.mark.slow
-def test_collecting_without_its_baseline_file_is_an_error(night: Night, capfd: pytest.CaptureFixture[str]) -> None:
-    collect = [word for word in night.submit(WELL) if not word.startswith("--llmb-baselines")]
+def test_collecting_without_its_baseline_file_is_an_error(
+    night: Night, capfd: pytest.CaptureFixture[str]
+) -> None:
+    collect = [
+        word for word in night.submit(WELL) if not word.startswith("--llmb-baselines")
+    ]
     assert night.run(*collect[2:]).ret == pytest.ExitCode.USAGE_ERROR
-    assert f"no baseline file has (any more) {CASE}: give --llmb-baselines=DIR" in capfd.readouterr().err
+    assert (
+        f"no baseline file has (any more) {CASE}: give --llmb-baselines=DIR"
+        in capfd.readouterr().err
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", ["{", '{"cases": 7}'], ids=["cut", "changed"])
-def test_a_damaged_plan_is_a_usage_error(night: Night, plan: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_plan_is_a_usage_error(
+    night: Night, plan: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     collect = night.submit(WELL)
-    with closing(sqlite3.connect(night.evening / ".llmbench" / "launch.db")) as database, database:
+    with (
+        closing(sqlite3.connect(night.evening / ".llmbench" / "launch.db")) as database,
+        database,
+    ):
         database.execute("UPDATE note SET value = ?", (plan,))
     assert night.run(*collect).ret == pytest.ExitCode.USAGE_ERROR
     told = capfd.readouterr().err

@@ -1,5 +1,5 @@
-"""Constructed nights: each of those that should be red is red although an older run of the configuration was good, and
-ordinary nights, odd as they may look, are green."""
+"""Constructed nights: each of those that should be red is red although an older run of
+the configuration was good, and ordinary nights, odd as they may look, are green."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ SITE_KEY = "runs"
 
 
 class Night(NamedTuple):
-    """How a night is made, of which configuration, with which options, and which verdicts may be told of it."""
+    """How a night is made, of which configuration, with which options, and which
+    verdicts may be told of it."""
 
     build: Callable[[Site], object]
     verdicts: tuple[str, ...] = ("INVALID",)
@@ -56,7 +57,9 @@ def site(tmp_path: Path, baselines: dict[str, Baseline]) -> Site:
     return Site(folder, baselines)
 
 
-def bad(edit: Callable[[str], str], identifier: str = NEMO2, **options: Any) -> Callable[[Site], object]:
+def bad(
+    edit: Callable[[str], str], identifier: str = NEMO2, **options: Any
+) -> Callable[[Site], object]:
     """Return how a night is made whose run is edited, one day after a good one."""
 
     def changed(text: str) -> str:
@@ -72,33 +75,46 @@ def bad(edit: Callable[[str], str], identifier: str = NEMO2, **options: Any) -> 
 
 
 def slow(identifier: str = NEMO2, **options: Any) -> Callable[[Site], object]:
-    """Return how a night is made with other options of the generator, one day after a good one."""
+    """Return how a night is made with other options of the generator, one day after a
+    good one."""
     return bad(lambda text: text, identifier, **options)
 
 
 def without(pattern: str) -> Callable[[str], str]:
     """Return the edit that takes out the lines in which the pattern is found."""
-    return lambda text: "".join(line for line in text.splitlines(keepends=True) if not re.search(pattern, line))
+    return lambda text: "".join(
+        line for line in text.splitlines(keepends=True) if not re.search(pattern, line)
+    )
 
 
 END = "`Trainer.fit` stopped"
 
 
-# --- what the steps say -----------------------------------------------------------------------------------
+# --- what the steps say ---------------------------------------------------------------
 
 
-def between(first: int, last: int, change: Callable[[str], str | None]) -> Callable[[str], str]:
+def between(
+    first: int, last: int, change: Callable[[str], str | None]
+) -> Callable[[str], str]:
     return of_steps(lambda step, line: change(line) if first <= step <= last else line)
 
 
 def two_processes(site: Site) -> None:
-    """A slow and a fast process print into one file: each step twice, with two times."""
+    """A slow and a fast process print into one file: each step twice, with two
+    times."""
     site.good()
     slowed = timed(lambda _, seconds: f"{seconds * 1.3:.3f}")
 
     def both(text: str) -> str:
-        other = [line for line in slowed(text).splitlines(keepends=True) if "iteration" in line]
-        by_step = {re.search(r"iteration (\d+)/", line).group(1): line for line in other}  # type: ignore[union-attr]
+        other = [
+            line
+            for line in slowed(text).splitlines(keepends=True)
+            if "iteration" in line
+        ]
+        by_step = {
+            re.search(r"iteration (\d+)/", line).group(1): line  # type: ignore[union-attr]
+            for line in other
+        }
         lines = []
         for line in text.splitlines(keepends=True):
             found = re.search(r"iteration (\d+)/", line)
@@ -125,20 +141,35 @@ def renumbered(found: re.Match[str]) -> str:
 
 
 def resumed_in_the_window(site: Site) -> None:
-    """Steps 0 to 29 stand in one attempt, 30 to 49 in the next: neither holds the window."""
+    """Steps 0 to 29 stand in one attempt, 30 to 49 in the next: neither holds the
+    window."""
     site.good()
     path = site.write(restarts=1, cut=30)
     rewrite(path, between(0, 29, lambda _: None))
 
 
 STEPS = {
-    "milliseconds-for-seconds": Night(bad(timed(lambda _, s: f"{s * 1000:.1f}")), ("INVALID", "REGRESSION")),
-    "minutes-for-seconds": Night(bad(timed(lambda _, s: f"{s / 60:.5f}")), ("INVALID", "IMPROVEMENT")),
-    "half-of-the-window-is-not-printed": Night(bad(of_steps(lambda n, line: None if 10 < n < 45 and n % 2 else line))),
-    "the-last-step-of-the-window-is-not-printed": Night(bad(between(44, 44, lambda _: None))),
-    "the-first-step-of-the-window-is-not-printed": Night(bad(between(11, 11, lambda _: None))),
-    "two-processes-one-slow": Night(two_processes, ("INVALID", "REGRESSION", "INCONCLUSIVE")),
-    "steps-numbered-from-a-checkpoint": Night(bad(replace(r"(iteration |global_step: )(\d+)(/49)?", renumbered))),
+    "milliseconds-for-seconds": Night(
+        bad(timed(lambda _, s: f"{s * 1000:.1f}")), ("INVALID", "REGRESSION")
+    ),
+    "minutes-for-seconds": Night(
+        bad(timed(lambda _, s: f"{s / 60:.5f}")), ("INVALID", "IMPROVEMENT")
+    ),
+    "half-of-the-window-is-not-printed": Night(
+        bad(of_steps(lambda n, line: None if 10 < n < 45 and n % 2 else line))
+    ),
+    "the-last-step-of-the-window-is-not-printed": Night(
+        bad(between(44, 44, lambda _: None))
+    ),
+    "the-first-step-of-the-window-is-not-printed": Night(
+        bad(between(11, 11, lambda _: None))
+    ),
+    "two-processes-one-slow": Night(
+        two_processes, ("INVALID", "REGRESSION", "INCONCLUSIVE")
+    ),
+    "steps-numbered-from-a-checkpoint": Night(
+        bad(replace(r"(iteration |global_step: )(\d+)(/49)?", renumbered))
+    ),
     "negative-times": Night(bad(timed(lambda _, s: f"-{s:.3f}"))),
     "negative-time-of-one-step": Night(bad(timed(lambda _, s: f"-{s:.3f}", 20, 20))),
     "three-zero-times": Night(bad(timed(lambda _, s: "0.0", 20, 22))),
@@ -146,22 +177,51 @@ STEPS = {
     "a-time-that-is-no-number": Night(bad(timed(lambda _, s: "nan", 20, 20))),
     "decimal-commas": Night(bad(timed(lambda _, s: f"{s:.3f}".replace(".", ",")))),
     "times-as-masked": Night(bad(timed(lambda _, s: "***", 15, 40))),
-    "exponents": Night(bad(timed(lambda _, s: f"{s * 10:.3e}")), ("REGRESSION", "INVALID")),
-    "no-end-although-the-window-is-whole": Night(bad(lambda text: between(46, 49, lambda _: None)(without(END)(text)))),
+    "exponents": Night(
+        bad(timed(lambda _, s: f"{s * 10:.3e}")), ("REGRESSION", "INVALID")
+    ),
+    "no-end-although-the-window-is-whole": Night(
+        bad(lambda text: between(46, 49, lambda _: None)(without(END)(text)))
+    ),
     "an-end-that-the-steps-do-not-reach": Night(bad(between(31, 49, lambda _: None))),
-    "another-run-behind-a-slow-one": Night(another_run_behind, ("REGRESSION", "INVALID")),
+    "another-run-behind-a-slow-one": Night(
+        another_run_behind, ("REGRESSION", "INVALID")
+    ),
     "resumed-within-the-window": Night(resumed_in_the_window),
     "the-middle-is-zeros": Night(
-        bad(lambda text: text[: len(text) // 2] + "\0" * 4096 + text[len(text) // 2 + 3500 :])
+        bad(
+            lambda text: (
+                text[: len(text) // 2] + "\0" * 4096 + text[len(text) // 2 + 3500 :]
+            )
+        )
     ),
-    "loss-nan-behind-the-window": Night(bad(between(48, 49, replace(r"train_loss: [\d.]+", "train_loss: nan")))),
-    "loss-nan-before-the-window": Night(bad(between(5, 6, replace(r"train_loss: [\d.]+", "train_loss: NaN")))),
-    "loss-minus-nan": Night(bad(between(20, 49, replace(r"train_loss: [\d.]+", "train_loss: -nan")))),
-    "loss-infinite": Night(bad(between(30, 49, replace(r"train_loss: [\d.]+", "train_loss: inf")))),
+    "loss-nan-behind-the-window": Night(
+        bad(between(48, 49, replace(r"train_loss: [\d.]+", "train_loss: nan")))
+    ),
+    "loss-nan-before-the-window": Night(
+        bad(between(5, 6, replace(r"train_loss: [\d.]+", "train_loss: NaN")))
+    ),
+    "loss-minus-nan": Night(
+        bad(between(20, 49, replace(r"train_loss: [\d.]+", "train_loss: -nan")))
+    ),
+    "loss-infinite": Night(
+        bad(between(30, 49, replace(r"train_loss: [\d.]+", "train_loss: inf")))
+    ),
     "no-loss-in-any-step": Night(bad(replace(r" \| reduced_train_loss: [\d.]+", ""))),
-    "no-loss-in-the-window": Night(bad(between(11, 44, replace(r" \| reduced_train_loss: [\d.]+", "")))),
+    "no-loss-in-the-window": Night(
+        bad(between(11, 44, replace(r" \| reduced_train_loss: [\d.]+", "")))
+    ),
     "half-of-the-batch-from-step-10-on": Night(
-        bad(between(10, 49, replace(r"global_batch_size: (\d+)", lambda f: f"global_batch_size: {int(f[1]) // 2}")))
+        bad(
+            between(
+                10,
+                49,
+                replace(
+                    r"global_batch_size: (\d+)",
+                    lambda f: f"global_batch_size: {int(f[1]) // 2}",
+                ),
+            )
+        )
     ),
     "no-step-at-all": Night(bad(without("Training epoch"))),
     "an-out-of-memory-before-the-end": Night(
@@ -194,33 +254,51 @@ STEPS = {
 SLOW = {
     "ten-percent": Night(slow(factor=1.10), ("REGRESSION", "INCONCLUSIVE")),
     "twice-as-long": Night(slow(factor=2.0), ("REGRESSION",)),
-    "the-last-third": Night(bad(timed(lambda _, s: f"{s * 1.25:.3f}", 33, 49)), ("REGRESSION", "INCONCLUSIVE")),
+    "the-last-third": Night(
+        bad(timed(lambda _, s: f"{s * 1.25:.3f}", 33, 49)),
+        ("REGRESSION", "INCONCLUSIVE"),
+    ),
     "every-second-step": Night(
-        bad(timed(lambda n, s: f"{s * (1.2 if n % 2 else 1):.3f}")), ("REGRESSION", "INCONCLUSIVE")
+        bad(timed(lambda n, s: f"{s * (1.2 if n % 2 else 1):.3f}")),
+        ("REGRESSION", "INCONCLUSIVE"),
     ),
     "a-third-of-the-steps-thrice": Night(
-        bad(timed(lambda n, s: f"{s * (3 if n % 3 == 0 else 1):.3f}")), ("REGRESSION", "INCONCLUSIVE", "INVALID")
+        bad(timed(lambda n, s: f"{s * (3 if n % 3 == 0 else 1):.3f}")),
+        ("REGRESSION", "INCONCLUSIVE", "INVALID"),
     ),
-    "slower-with-each-step": Night(bad(timed(lambda n, s: f"{s * (1 + n / 200):.3f}")), ("REGRESSION", "INCONCLUSIVE")),
+    "slower-with-each-step": Night(
+        bad(timed(lambda n, s: f"{s * (1 + n / 200):.3f}")),
+        ("REGRESSION", "INCONCLUSIVE"),
+    ),
     "windows-line-ends": Night(
-        bad(lambda text: text.replace("\n", "\r\n"), factor=1.15), ("REGRESSION", "INCONCLUSIVE")
+        bad(lambda text: text.replace("\n", "\r\n"), factor=1.15),
+        ("REGRESSION", "INCONCLUSIVE"),
     ),
     "behind-a-colour": Night(
-        bad(replace("Training epoch", "\x1b[32mTraining epoch"), factor=1.15), ("REGRESSION", "INCONCLUSIVE")
+        bad(replace("Training epoch", "\x1b[32mTraining epoch"), factor=1.15),
+        ("REGRESSION", "INCONCLUSIVE"),
     ),
     "nemo1": Night(slow(NEMO1, factor=1.12), ("REGRESSION", "INCONCLUSIVE"), NEMO1),
     "grok-24.11": Night(slow(GROK, factor=1.12), ("REGRESSION", "INCONCLUSIVE"), GROK),
-    "maxtext": Night(slow(MAXTEXT, factor=1.12), ("REGRESSION", "INCONCLUSIVE"), MAXTEXT),
-    "launcher": Night(slow(NEMO2_LAUNCHER, factor=1.12), ("REGRESSION", "INCONCLUSIVE"), NEMO2_LAUNCHER),
+    "maxtext": Night(
+        slow(MAXTEXT, factor=1.12), ("REGRESSION", "INCONCLUSIVE"), MAXTEXT
+    ),
+    "launcher": Night(
+        slow(NEMO2_LAUNCHER, factor=1.12),
+        ("REGRESSION", "INCONCLUSIVE"),
+        NEMO2_LAUNCHER,
+    ),
 }
 
 
-# --- other frameworks -------------------------------------------------------------------------------------
+# --- other frameworks -----------------------------------------------------------------
 
 
-def metadata_say(old: str, new: str, *, alone: bool = False) -> Callable[[Site], object]:
-    """Return how a night is made whose metadata say something else than its folder, a day after a good one or
-    alone."""
+def metadata_say(
+    old: str, new: str, *, alone: bool = False
+) -> Callable[[Site], object]:
+    """Return how a night is made whose metadata say something else than its folder, a
+    day after a good one or alone."""
 
     def build(site: Site) -> None:
         if not alone:
@@ -235,28 +313,50 @@ def metadata_say(old: str, new: str, *, alone: bool = False) -> Callable[[Site],
 FRAMEWORKS = {
     "nemo1-loss-nan-in-the-bars": Night(
         bad(
-            replace(r"(iteration|Epoch 0: : +[6-9]\d%.*?)reduced_train_loss=[\d.]+", r"\1reduced_train_loss=nan.0"),
+            replace(
+                r"(iteration|Epoch 0: : +[6-9]\d%.*?)reduced_train_loss=[\d.]+",
+                r"\1reduced_train_loss=nan.0",
+            ),
             NEMO1,
         ),
         identifier=NEMO1,
     ),
-    "nemo1-bars-end-at-two-thirds": Night(slow(NEMO1, ending="killed", cut=33), identifier=NEMO1),
-    "nemo1-record-of-another-time": Night(slow(GROK, dllogger=True, factor=1.15), ("REGRESSION", "INCONCLUSIVE"), GROK),
+    "nemo1-bars-end-at-two-thirds": Night(
+        slow(NEMO1, ending="killed", cut=33), identifier=NEMO1
+    ),
+    "nemo1-record-of-another-time": Night(
+        slow(GROK, dllogger=True, factor=1.15), ("REGRESSION", "INCONCLUSIVE"), GROK
+    ),
     "nemo1-half-of-the-steps": Night(slow(NEMO1, steps=25), identifier=NEMO1),
-    "maxtext-loss-nan": Night(bad(replace(r"loss: 0\.000", "loss: nan"), MAXTEXT), identifier=MAXTEXT),
+    "maxtext-loss-nan": Night(
+        bad(replace(r"loss: 0\.000", "loss: nan"), MAXTEXT), identifier=MAXTEXT
+    ),
     "maxtext-half-the-tflops": Night(
-        bad(replace(r"TFLOP/s/device: ([\d.]+)", lambda f: f"TFLOP/s/device: {float(f[1]) / 2:.3f}"), MAXTEXT),
+        bad(
+            replace(
+                r"TFLOP/s/device: ([\d.]+)",
+                lambda f: f"TFLOP/s/device: {float(f[1]) / 2:.3f}",
+            ),
+            MAXTEXT,
+        ),
         identifier=MAXTEXT,
     ),
     "maxtext-only-the-profiled-steps": Night(
-        bad(lambda text: text[: text.index("Profile of the compiled step")], MAXTEXT), identifier=MAXTEXT
+        bad(lambda text: text[: text.index("Profile of the compiled step")], MAXTEXT),
+        identifier=MAXTEXT,
     ),
     "maxtext-steps-twice-as-fast-than-dispatch-allows": Night(
-        bad(replace(r"(completed step: (?:2[0-9]|3[0-9]), seconds: )[\d.]+", r"\g<1>0.001"), MAXTEXT),
+        bad(
+            replace(
+                r"(completed step: (?:2[0-9]|3[0-9]), seconds: )[\d.]+", r"\g<1>0.001"
+            ),
+            MAXTEXT,
+        ),
         identifier=MAXTEXT,
     ),
     "maxtext-half-of-the-devices": Night(
-        bad(lambda text: text.replace("Num_devices: 128", "Num_devices: 64"), MAXTEXT), identifier=MAXTEXT
+        bad(lambda text: text.replace("Num_devices: 128", "Num_devices: 64"), MAXTEXT),
+        identifier=MAXTEXT,
     ),
     "launcher-other-gpu-in-the-metadata": Night(
         metadata_say("gpu_type: gb200", "gpu_type: b200"),
@@ -286,12 +386,14 @@ FRAMEWORKS = {
 }
 
 
-# --- files ------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------
 
 
-def file_is(change: Callable[[Path], object], *, only: bool = False) -> Callable[[Site], object]:
-    """Return how a night is made whose log is changed as a file, one day after a good one unless it is the only
-    one."""
+def file_is(
+    change: Callable[[Path], object], *, only: bool = False
+) -> Callable[[Site], object]:
+    """Return how a night is made whose log is changed as a file, one day after a good
+    one unless it is the only one."""
 
     def build(site: Site) -> None:
         if not only:
@@ -334,30 +436,54 @@ def directory(path: Path) -> None:
 
 FILES = {
     "an-empty-log": Night(file_is(lambda path: path.write_bytes(b""))),
-    "only-the-preamble": Night(file_is(lambda path: rewrite(path, lambda text: text[: text.index("Training epoch")]))),
-    "bytes-of-chance": Night(file_is(lambda path: path.write_bytes(os.urandom(20_000)))),
-    "utf-16": Night(file_is(lambda path: path.write_bytes(path.read_text(encoding="utf-8").encode("utf-16")))),
+    "only-the-preamble": Night(
+        file_is(
+            lambda path: rewrite(
+                path, lambda text: text[: text.index("Training epoch")]
+            )
+        )
+    ),
+    "bytes-of-chance": Night(
+        file_is(lambda path: path.write_bytes(os.urandom(20_000)))
+    ),
+    "utf-16": Night(
+        file_is(
+            lambda path: path.write_bytes(
+                path.read_text(encoding="utf-8").encode("utf-16")
+            )
+        )
+    ),
     "a-link-to-nothing": Night(file_is(dangling)),
     "a-folder-of-the-name-of-a-log": Night(file_is(directory)),
     "a-gzip-that-breaks-off": Night(file_is(cut_gzip)),
     "a-gzip-that-is-none": Night(file_is(broken_gzip)),
     "a-tar-that-breaks-off": Night(file_is(cut_tar, only=True), ("INVALID", "MISSING")),
-    "the-first-half": Night(file_is(lambda path: rewrite(path, lambda text: text[: len(text) // 2]))),
-    "the-second-half": Night(file_is(lambda path: rewrite(path, lambda text: text[len(text) * 2 // 3 :]))),
+    "the-first-half": Night(
+        file_is(lambda path: rewrite(path, lambda text: text[: len(text) // 2]))
+    ),
+    "the-second-half": Night(
+        file_is(lambda path: rewrite(path, lambda text: text[len(text) * 2 // 3 :]))
+    ),
     "every-line-without-its-end": Night(
         file_is(
             lambda path: rewrite(
-                path, lambda text: "".join(f"{line[: len(line) * 2 // 3]}\n" for line in text.splitlines())
+                path,
+                lambda text: "".join(
+                    f"{line[: len(line) * 2 // 3]}\n" for line in text.splitlines()
+                ),
             )
         )
     ),
 }
 
-# --- runs in the place of others --------------------------------------------------------------------------
+# --- runs in the place of others ------------------------------------------------------
 
 
-def in_place_of(other: str, identifier: str = NEMO2, **options: Any) -> Callable[[Site], object]:
-    """Return how a night is made in which the log of another configuration stands in the folder of `identifier`."""
+def in_place_of(
+    other: str, identifier: str = NEMO2, **options: Any
+) -> Callable[[Site], object]:
+    """Return how a night is made in which the log of another configuration stands in
+    the folder of `identifier`."""
 
     def build(site: Site) -> None:
         site.good(identifier)
@@ -372,13 +498,15 @@ def in_place_of(other: str, identifier: str = NEMO2, **options: Any) -> Callable
 
 
 def two_jobs_of_one_id(site: Site) -> None:
-    """Two jobs have one id, as after the scheduler's database was made anew; the newer one is slow."""
+    """Two jobs have one id, as after the scheduler's database was made anew; the newer
+    one is slow."""
     site.write(days=40, job_id="77")
     site.write(job_id="77", factor=1.2)
 
 
 def slow_in_one_copy(site: Site) -> None:
-    """One job's log stands twice, and one of the two is slow: edited, or another rank's."""
+    """One job's log stands twice, and one of the two is slow: edited, or another
+    rank's."""
     path = site.write(job_id="78", factor=1.25)
     other = site.folder / "copy" / path.relative_to(site.folder)
     other.parent.mkdir(parents=True)
@@ -397,7 +525,8 @@ def slow_beside_metadata_of_a_good_one(site: Site) -> None:
 
 
 def killed_after_a_good_one_of_one_job(site: Site) -> None:
-    """A job was requeued after it had ended, and its second attempt was killed in the window."""
+    """A job was requeued after it had ended, and its second attempt was killed in the
+    window."""
     path = site.write(restarts=0, job_id="79")
     second = path.with_name(path.name.replace("_0.out", "_1.out"))
     text = path.read_text(encoding="utf-8")
@@ -405,14 +534,18 @@ def killed_after_a_good_one_of_one_job(site: Site) -> None:
 
 
 def slow_behind_a_profiled_part(site: Site) -> None:
-    """A profiled run stands before a slow one in the same log: it is slower still, and is not what was asked for."""
+    """A profiled run stands before a slow one in the same log: it is slower still, and
+    is not what was asked for."""
     site.good(MAXTEXT)
     profiled = with_a_profiler(text_of(site, MAXTEXT, factor=1.3))
     site.write(MAXTEXT, factor=1.15, edit=lambda text: profiled + text)
 
 
 def with_a_profiler(text: str) -> str:
-    return text.replace("completed step: 20,", "completed profiler activation, seconds: 1.0\ncompleted step: 20,")
+    return text.replace(
+        "completed step: 20,",
+        "completed profiler activation, seconds: 1.0\ncompleted step: 20,",
+    )
 
 
 def text_of(site: Site, identifier: str = NEMO2, **options: Any) -> str:
@@ -423,15 +556,24 @@ def text_of(site: Site, identifier: str = NEMO2, **options: Any) -> str:
 
 
 def resumed_behind_the_window(site: Site) -> None:
-    """A slow job was requeued near its end, loaded its checkpoint and made the last two steps."""
+    """A slow job was requeued near its end, loaded its checkpoint and made the last two
+    steps."""
     site.good()
     slow = site.write(factor=1.3, restarts=1, cut=48)
     loaded = "Successfully loaded checkpoint from /ckpt/last\n"
-    rewrite(slow, of_steps(lambda step, line: None if step < 48 else f"{loaded}{line}" if step == 48 else line))
+    rewrite(
+        slow,
+        of_steps(
+            lambda step, line: (
+                None if step < 48 else f"{loaded}{line}" if step == 48 else line
+            )
+        ),
+    )
 
 
 def a_hiccup_behind_a_slow_part(site: Site) -> None:
-    """The part that decides, as the slowest, is slow by one step alone; the one before it was slow throughout."""
+    """The part that decides, as the slowest, is slow by one step alone; the one before
+    it was slow throughout."""
     site.good()
     odd = text_of(site, edit=timed(lambda _, seconds: f"{seconds * 6:.3f}", 20, 20))
     site.write(factor=1.09, edit=lambda text: text + odd)
@@ -444,7 +586,8 @@ def a_profiled_part_behind_a_slow_one(site: Site) -> None:
 
 
 def died_under_a_name_of_its_own(site: Site) -> None:
-    """A user's script calls its log train_N.log; that of the night ends before the first step."""
+    """A user's script calls its log train_N.log; that of the night ends before the
+    first step."""
     good = site.good()
     good.rename(good.with_name("train_0.log"))
     dead = site.write(edit=lambda text: f"{before_the_steps(text)}{OUT_OF_MEMORY}")
@@ -478,54 +621,96 @@ OUT_OF_MEMORY = (
 SLOWER = ("REGRESSION", "INCONCLUSIVE", "INVALID")
 
 PLACES = {
-    "fp8-in-the-place-of-bf16": Night(in_place_of(NEMO2, BF16), ("INVALID", "IMPROVEMENT"), BF16),
+    "fp8-in-the-place-of-bf16": Night(
+        in_place_of(NEMO2, BF16), ("INVALID", "IMPROVEMENT"), BF16
+    ),
     "8-gpus-in-the-place-of-16": Night(in_place_of("llama3.1_8b-25.04-h100-fp8-8")),
-    "70b-in-the-place-of-8b": Night(in_place_of("llama3.1_70b-25.04-h100-fp8-64"), ("INVALID",)),
+    "70b-in-the-place-of-8b": Night(
+        in_place_of("llama3.1_70b-25.04-h100-fp8-64"), ("INVALID",)
+    ),
     "another-framework-in-its-place": Night(in_place_of(MAXTEXT), ("INVALID",)),
     "nemo1-half-the-gpus": Night(
-        in_place_of("nemotron4_340b-25.01-h100-bf16-256", NEMO1), ("INVALID", "REGRESSION"), NEMO1
+        in_place_of("nemotron4_340b-25.01-h100-bf16-256", NEMO1),
+        ("INVALID", "REGRESSION"),
+        NEMO1,
     ),
     "nemo1-half-the-sequence": Night(
-        bad(replace(r"(encoder_seq_length: )4096", r"\g<1>2048"), NEMO1), identifier=NEMO1
+        bad(replace(r"(encoder_seq_length: )4096", r"\g<1>2048"), NEMO1),
+        identifier=NEMO1,
     ),
-    "nemo1-fewer-layers": Night(bad(replace(r"(num_layers: )\d+", r"\g<1>8"), NEMO1), identifier=NEMO1),
-    "nemo1-fp8-in-the-settings": Night(bad(replace("fp8: False", "fp8: True"), NEMO1), identifier=NEMO1),
+    "nemo1-fewer-layers": Night(
+        bad(replace(r"(num_layers: )\d+", r"\g<1>8"), NEMO1), identifier=NEMO1
+    ),
+    "nemo1-fp8-in-the-settings": Night(
+        bad(replace("fp8: False", "fp8: True"), NEMO1), identifier=NEMO1
+    ),
     "nemo1-half-the-batch-in-the-settings": Night(
-        bad(replace(r"( global_batch_size: )(\d+)", lambda f: f"{f[1]}{int(f[2]) // 2}"), NEMO1), identifier=NEMO1
+        bad(
+            replace(
+                r"( global_batch_size: )(\d+)", lambda f: f"{f[1]}{int(f[2]) // 2}"
+            ),
+            NEMO1,
+        ),
+        identifier=NEMO1,
     ),
-    "maxtext-fewer-layers": Night(bad(replace(r"(num_decoder_layers: )\d+", r"\g<1>8"), MAXTEXT), identifier=MAXTEXT),
+    "maxtext-fewer-layers": Night(
+        bad(replace(r"(num_decoder_layers: )\d+", r"\g<1>8"), MAXTEXT),
+        identifier=MAXTEXT,
+    ),
     "maxtext-half-the-sequence": Night(
-        bad(replace(r"(max_target_length: )(\d+)", lambda f: f"{f[1]}{int(f[2]) // 2}"), MAXTEXT), identifier=MAXTEXT
+        bad(
+            replace(r"(max_target_length: )(\d+)", lambda f: f"{f[1]}{int(f[2]) // 2}"),
+            MAXTEXT,
+        ),
+        identifier=MAXTEXT,
     ),
     "maxtext-fp8-in-the-settings": Night(
         bad(replace("quantization: ", "quantization: fp8"), MAXTEXT), identifier=MAXTEXT
     ),
     "maxtext-another-model": Night(
-        bad(replace("Config param vocab", "Config param model_name: llama2-7b\nConfig param vocab"), MAXTEXT),
+        bad(
+            replace(
+                "Config param vocab",
+                "Config param model_name: llama2-7b\nConfig param vocab",
+            ),
+            MAXTEXT,
+        ),
         identifier=MAXTEXT,
     ),
     "slow-behind-a-profiled-part": Night(slow_behind_a_profiled_part, SLOWER, MAXTEXT),
     "resumed-behind-the-window": Night(resumed_behind_the_window),
     "a-hiccup-behind-a-slow-part": Night(a_hiccup_behind_a_slow_part, SLOWER),
-    "a-profiled-part-behind-a-slow-one": Night(a_profiled_part_behind_a_slow_one, SLOWER, MAXTEXT),
+    "a-profiled-part-behind-a-slow-one": Night(
+        a_profiled_part_behind_a_slow_one, SLOWER, MAXTEXT
+    ),
     "died-under-a-name-of-its-own": Night(died_under_a_name_of_its_own),
     "a-copy-that-knows-less": Night(a_copy_that_knows_less),
-    "a-hiccup-in-each-repeat": Night(a_hiccup_in_each_repeat, SLOWER, NEMO2_LAUNCHER, ("-ollmb_repeat_window=12h",)),
+    "a-hiccup-in-each-repeat": Night(
+        a_hiccup_in_each_repeat, SLOWER, NEMO2_LAUNCHER, ("-ollmb_repeat_window=12h",)
+    ),
     "two-jobs-of-one-id": Night(two_jobs_of_one_id, SLOWER),
     "slow-in-one-copy": Night(slow_in_one_copy, SLOWER),
-    "metadata-of-another-job": Night(slow_beside_metadata_of_a_good_one, (*SLOWER, "MISSING"), NEMO2_LAUNCHER),
+    "metadata-of-another-job": Night(
+        slow_beside_metadata_of_a_good_one, (*SLOWER, "MISSING"), NEMO2_LAUNCHER
+    ),
     "a-second-attempt-is-killed": Night(killed_after_a_good_one_of_one_job),
     "slow-among-noise": Night(
-        lambda site: [site.write(days=day, factor=1 + 0.003 * (-1) ** day + 0.07 * (day == 0)) for day in range(12)],
+        lambda site: [
+            site.write(days=day, factor=1 + 0.003 * (-1) ** day + 0.07 * (day == 0))
+            for day in range(12)
+        ],
         ("REGRESSION",),
     ),
     "slow-since-a-week": Night(
-        lambda site: [site.write(days=day, factor=1.07 + 0.003 * (-1) ** day - 0.07 * (day > 7)) for day in range(20)],
+        lambda site: [
+            site.write(days=day, factor=1.07 + 0.003 * (-1) ** day - 0.07 * (day > 7))
+            for day in range(20)
+        ],
         ("REGRESSION",),
     ),
 }
 
-# --- frameworks of a user's own -----------------------------------------------------------------------------
+# --- frameworks of a user's own -------------------------------------------------------
 
 MEGATRON = {
     "recipe": "elm", "framework": "Megatron-LM", "dialect": "megatron", "gpu": "h100", "peak": "989", "size": "8b",
@@ -534,14 +719,24 @@ MEGATRON = {
 BATCH, ELM_SECONDS = 128, 12.0
 
 
-def megatron(edit: Callable[[int, str], str | None] = lambda _, line: line, *, seconds: float = ELM_SECONDS) -> str:
+def megatron(
+    edit: Callable[[int, str], str | None] = lambda _, line: line,
+    *,
+    seconds: float = ELM_SECONDS,
+) -> str:
     """Return a log of Megatron-LM, each line of a step edited."""
     began = datetime(2026, 5, 4, 6, tzinfo=UTC)
     lines = ["using world size: 8, data-parallel size: 8\n"]
     for step in range(1, 51):
         wobble = seconds * (1.004 if step % 3 else 0.996)
         line = megatron_line(
-            began + timedelta(seconds=seconds * step), step, 50, wobble, batch=BATCH, tflops=None, loss=11.0 - step / 20
+            began + timedelta(seconds=seconds * step),
+            step,
+            50,
+            wobble,
+            batch=BATCH,
+            tflops=None,
+            loss=11.0 - step / 20,
         )
         lines.append(edit(step, f"{line}\n") or "")
     return "".join(lines)
@@ -556,10 +751,20 @@ ELMS = {
     "loss-nan": megatron(in_window(r"lm loss: \S+", "lm loss: nan")),
     "loss-gone": megatron(in_window(r"lm loss: \S+ \| ", "")),
     "grad-norm-infinite": megatron(in_window(r"grad norm: \S+", "grad norm: inf")),
-    "every-step-skipped": megatron(in_window(r"skipped iterations:   0", "skipped iterations:   1")),
-    "nan-iterations": megatron(in_window(r"nan iterations:   0", "nan iterations:   1")),
-    "half-of-the-batch": megatron(lambda _, line: line.replace("global batch size:   128", "global batch size:    64")),
-    "of-a-hundred-steps": megatron(lambda _, line: line.replace("/      50", "/     100")),
+    "every-step-skipped": megatron(
+        in_window(r"skipped iterations:   0", "skipped iterations:   1")
+    ),
+    "nan-iterations": megatron(
+        in_window(r"nan iterations:   0", "nan iterations:   1")
+    ),
+    "half-of-the-batch": megatron(
+        lambda _, line: line.replace(
+            "global batch size:   128", "global batch size:    64"
+        )
+    ),
+    "of-a-hundred-steps": megatron(
+        lambda _, line: line.replace("/      50", "/     100")
+    ),
     "steps-41-to-50-only": megatron(lambda step, line: line if step > 40 else None),
     "times-of-zero": megatron(in_window(r"\(ms\): \S+", "(ms): 0.0")),
     "times-torn": megatron(in_window(r"\(ms\): (\d+)\.\d .*", r"(ms): \1")),
@@ -567,7 +772,7 @@ ELMS = {
 }
 """Logs of Megatron-LM that are not well."""
 
-# --- which configuration, which run -----------------------------------------------------------------------
+# --- which configuration, which run ---------------------------------------------------
 
 NAMES = {
     "instruct": "pretrain_llama3.1_8b_instruct_fp8_16",
@@ -586,7 +791,7 @@ def renamed(name: str) -> Callable[[Site], object]:
     return lambda site: (site.good(), site.write(experiment=name))
 
 
-# --- sessions ---------------------------------------------------------------------------------------------
+# --- sessions -------------------------------------------------------------------------
 
 
 def nothing(site: Site) -> None:
@@ -595,21 +800,43 @@ def nothing(site: Site) -> None:
 
 SESSIONS: dict[str, tuple[Callable[[Site], object], tuple[str, ...], int]] = {
     "an-empty-folder": (nothing, (), FAILED),
-    "files-that-are-no-logs": (lambda site: (site.folder / "notes.txt").write_text("step 1: 3 s"), (), FAILED),
+    "files-that-are-no-logs": (
+        lambda site: (site.folder / "notes.txt").write_text("step 1: 3 s"),
+        (),
+        FAILED,
+    ),
     "only-a-picture": (
-        lambda site: (site.folder / "log-x_1.out").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(500)),
+        lambda site: (site.folder / "log-x_1.out").write_bytes(
+            b"\x89PNG\r\n\x1a\n" + bytes(500)
+        ),
         (),
         FAILED,
     ),
     "too-old": (lambda site: site.write(days=3), ("--llmb-max-age=1d",), FAILED),
     "since-tomorrow": (Site.write, ("--llmb-since=2999-01-01",), FAILED),
-    "a-required-one-is-missing": (Site.write, ("--llmb-require=grok1_314b-24.11-h100-bf16-8",), FAILED),
+    "a-required-one-is-missing": (
+        Site.write,
+        ("--llmb-require=grok1_314b-24.11-h100-bf16-8",),
+        FAILED,
+    ),
     "a-tolerance-of-nan": (Site.write, ("--llmb-tolerance=nan",), USAGE),
     "a-tolerance-without-end": (Site.write, ("--llmb-tolerance=inf%",), USAGE),
     "a-negative-tolerance": (Site.write, ("--llmb-tolerance=-5%",), USAGE),
-    "a-tolerance-of-everything": (lambda site: site.write(factor=3), ("--llmb-tolerance=1000%",), USAGE),
-    "noise-without-end": (lambda site: site.write(factor=1.2), ("-ollmb_assumed_cv=100%",), USAGE),
-    "a-selection-of-nothing": (Site.write, ("-k", "no-such-thing"), pytest.ExitCode.NO_TESTS_COLLECTED),
+    "a-tolerance-of-everything": (
+        lambda site: site.write(factor=3),
+        ("--llmb-tolerance=1000%",),
+        USAGE,
+    ),
+    "noise-without-end": (
+        lambda site: site.write(factor=1.2),
+        ("-ollmb_assumed_cv=100%",),
+        USAGE,
+    ),
+    "a-selection-of-nothing": (
+        Site.write,
+        ("-k", "no-such-thing"),
+        pytest.ExitCode.NO_TESTS_COLLECTED,
+    ),
     "an-empty-path": (Site.write, ("--llmb-logs=",), USAGE),
     "a-path-that-is-not-there": (Site.write, ("--llmb-logs=/no/such/folder",), USAGE),
     "a-release-that-is-none": (Site.write, ("--llmb-baseline-release=99.99",), USAGE),
@@ -617,11 +844,15 @@ SESSIONS: dict[str, tuple[Callable[[Site], object], tuple[str, ...], int]] = {
     "a-trace-alone": (lambda site: site.write(traced=True), (), FAILED),
     "a-profile-alone": (lambda site: site.write(profiled=True), (), FAILED),
     "a-checkpoint-load-alone": (lambda site: site.write(checkpoint="load"), (), FAILED),
-    "baselines-that-are-not-there": (Site.write, ("--llmb-baselines=/no/such/folder",), USAGE),
+    "baselines-that-are-not-there": (
+        Site.write,
+        ("--llmb-baselines=/no/such/folder",),
+        USAGE,
+    ),
 }
 
 
-# --- ordinary nights --------------------------------------------------------------------------------------
+# --- ordinary nights ------------------------------------------------------------------
 
 
 def nights_with_noise(site: Site) -> None:
@@ -644,8 +875,14 @@ def in_a_tar(site: Site) -> None:
 
 def a_dead_job_in_a_copied_tree(site: Site) -> None:
     """A job died days ago, and a copy gave all files one time."""
-    dead = site.write(GROK, days=3, job_id="1001", edit=lambda text: text[: text.index("[NeMo I")])
-    logs = [dead, site.write(GROK, days=1, job_id="1002"), site.write(GROK, job_id="1003")]
+    dead = site.write(
+        GROK, days=3, job_id="1001", edit=lambda text: text[: text.index("[NeMo I")]
+    )
+    logs = [
+        dead,
+        site.write(GROK, days=1, job_id="1002"),
+        site.write(GROK, job_id="1003"),
+    ]
     stamp = site.newest.timestamp() + 7200
     for place, path in enumerate(reversed(logs)):
         for file in (path, path.with_suffix(".err")):
@@ -655,40 +892,70 @@ def a_dead_job_in_a_copied_tree(site: Site) -> None:
 ORDINARY = {
     "behind-a-profiled-part": Night(
         lambda site: site.write(
-            MAXTEXT, edit=lambda text: with_a_profiler(text) + text.replace("seconds: 7", "seconds: 7")
+            MAXTEXT,
+            edit=lambda text: (
+                with_a_profiler(text) + text.replace("seconds: 7", "seconds: 7")
+            ),
         ),
         identifier=MAXTEXT,
     ),
     "from-the-checkpoint-of-another-precision": Night(
-        bad(lambda text: f"Loading distributed checkpoint from /ckpts/pretrain_llama3.1_8b_bf16_gpus16/step=9\n{text}")
+        bad(
+            lambda text: (
+                f"Loading distributed checkpoint from /ckpts/pretrain_llama3.1_8b_bf16_gpus16/step=9\n{text}"
+            )
+        )
     ),
-    "mixed-precision-with-fp8": Night(bad(lambda text: f"  precision: bf16-mixed\n  fp8: hybrid\n{text}")),
-    "the-second-of-a-series": Night(lambda site: site.write(experiment="pretrain_llama3.1_8b_fp8_16_seq2")),
+    "mixed-precision-with-fp8": Night(
+        bad(lambda text: f"  precision: bf16-mixed\n  fp8: hybrid\n{text}")
+    ),
+    "the-second-of-a-series": Night(
+        lambda site: site.write(experiment="pretrain_llama3.1_8b_fp8_16_seq2")
+    ),
     "a-dead-job-in-a-copied-tree": Night(a_dead_job_in_a_copied_tree, identifier=GROK),
     "clean": Night(Site.write),
     "nemo1": Night(lambda site: site.write(NEMO1), identifier=NEMO1),
     "grok": Night(lambda site: site.write(GROK), identifier=GROK),
     "maxtext": Night(lambda site: site.write(MAXTEXT), identifier=MAXTEXT),
-    "launcher": Night(lambda site: site.write(NEMO2_LAUNCHER), identifier=NEMO2_LAUNCHER),
+    "launcher": Night(
+        lambda site: site.write(NEMO2_LAUNCHER), identifier=NEMO2_LAUNCHER
+    ),
     "two-percent-slower": Night(lambda site: site.write(factor=1.02)),
     "two-percent-faster": Night(lambda site: site.write(factor=0.98)),
     "noisy-steps": Night(lambda site: site.write(noise=0.015)),
     "twelve-nights": Night(nights_with_noise),
     "requeued-after-a-node-failed": Night(lambda site: site.write(restarts=1)),
-    "requeued-twice": Night(lambda site: site.write(NEMO1, restarts=2), identifier=NEMO1),
-    "two-ranks-print": Night(lambda site: site.write(ranks=("[default0]:", "[default1]:"))),
-    "carriage-returns": Night(lambda site: site.write(GROK, carriage_returns=True), identifier=GROK),
-    "records-beside-bars": Night(lambda site: site.write(GROK, dllogger=True), identifier=GROK),
+    "requeued-twice": Night(
+        lambda site: site.write(NEMO1, restarts=2), identifier=NEMO1
+    ),
+    "two-ranks-print": Night(
+        lambda site: site.write(ranks=("[default0]:", "[default1]:"))
+    ),
+    "carriage-returns": Night(
+        lambda site: site.write(GROK, carriage_returns=True), identifier=GROK
+    ),
+    "records-beside-bars": Night(
+        lambda site: site.write(GROK, dllogger=True), identifier=GROK
+    ),
     "a-straggler-at-the-end": Night(lambda site: site.write(last_step_factor=1.6)),
     "windows-line-ends": Night(bad(lambda text: text.replace("\n", "\r\n"))),
     "a-warning-with-a-traceback": Night(
-        bad(lambda text: 'Traceback (most recent call last):\n  File "x.py", line 1\nImportError: no apex\n' + text)
+        bad(
+            lambda text: (
+                'Traceback (most recent call last):\n  File "x.py", line 1\nImportError: no apex\n'
+                + text
+            )
+        )
     ),
     "compressed": Night(packed),
     "in-an-archive": Night(in_a_tar),
     "a-checkpoint-is-saved": Night(lambda site: site.write(checkpoint="save")),
-    "a-slow-night-long-ago": Night(lambda site: (site.write(days=20, factor=1.3), site.write(days=1), site.write())),
-    "a-diverged-night-before": Night(lambda site: (site.write(days=1, ending="diverged"), site.write())),
+    "a-slow-night-long-ago": Night(
+        lambda site: (site.write(days=20, factor=1.3), site.write(days=1), site.write())
+    ),
+    "a-diverged-night-before": Night(
+        lambda site: (site.write(days=1, ending="diverged"), site.write())
+    ),
     "text-in-other-scripts": Night(bad(lambda text: "日本語のログ: 開始 🚀\n" + text)),
     "the-batch-script-beside-it": Night(lambda site: site.write(sbatch="script")),
     "on-this-machine": Night(lambda site: site.write(layout="local")),
@@ -719,7 +986,11 @@ def test_a_night_that_should_be_red_is(judged: Judge, site: Site, name: str) -> 
     if session.statuses[night.identifier] == "failed":
         assert session.verdicts[night.identifier] in night.verdicts
     else:  # the run of the night is one of no configuration, and says that it may be of this one; or none was judged
-        others = [status for name, status in session.statuses.items() if name != night.identifier]
+        others = [
+            status
+            for name, status in session.statuses.items()
+            if name != night.identifier
+        ]
         assert others == ["failed"] or session.findings == ["NOTHING_JUDGED"]
 
 
@@ -732,31 +1003,46 @@ def judge_elm(judged: Judge, tmp_path: Path) -> Callable[[str], Judged]:
         runs.mkdir(parents=True)
         own.mkdir()
         (runs / "log-elm_8b_8_7.out").write_text(text, encoding="utf-8")
-        (own / "own.yaml").write_text(own_baseline(**MEGATRON, seconds=f"{ELM_SECONDS * 1.0013:.3f}"), encoding="utf-8")
-        return judged(f"--llmb-logs={tmp_path / 'results'}", f"--llmb-baselines={own}", "-k", "elm")
+        (own / "own.yaml").write_text(
+            own_baseline(**MEGATRON, seconds=f"{ELM_SECONDS * 1.0013:.3f}"),
+            encoding="utf-8",
+        )
+        return judged(
+            f"--llmb-logs={tmp_path / 'results'}",
+            f"--llmb-baselines={own}",
+            "-k",
+            "elm",
+        )
 
     return judge
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ELMS)
-def test_a_run_of_a_users_own_framework_that_should_be_red_is(judge_elm: Callable[[str], Judged], name: str) -> None:
+def test_a_run_of_a_users_own_framework_that_should_be_red_is(
+    judge_elm: Callable[[str], Judged], name: str
+) -> None:
     session = judge_elm(ELMS[name])
     assert session.ret == FAILED
     assert not {"PASS", "IMPROVEMENT"} & set(session.verdicts.values())
 
 
 @pytest.mark.slow
-def test_an_ordinary_run_of_a_users_own_framework_is_green(judge_elm: Callable[[str], Judged]) -> None:
+def test_an_ordinary_run_of_a_users_own_framework_is_green(
+    judge_elm: Callable[[str], Judged],
+) -> None:
     session = judge_elm(megatron())
     assert (session.ret, [*session.verdicts.values()]) == (pytest.ExitCode.OK, ["PASS"])
 
 
 def titan(factor: float) -> str:
-    """Return a log of torchtitan that prints neither seconds nor time stamps: its times follow from tokens/s."""
+    """Return a log of torchtitan that prints neither seconds nor time stamps: its times
+    follow from tokens/s."""
     lines = []
     for step in range(1, 51):
-        rate = 8192 * BATCH / 8 / (ELM_SECONDS * factor * (1.004 if step % 3 else 0.992))
+        rate = (
+            8192 * BATCH / 8 / (ELM_SECONDS * factor * (1.004 if step % 3 else 0.992))
+        )
         lines.append(
             f"[titan] root - INFO - step: {step:2}  loss: {11 - step / 20:8.5f}  grad_norm:  2.2500  "
             f"memory: 28.18GiB(89.87%)  tps: {rate:,.0f}  tflops: {rate * 0.05795:,.2f}  mfu: 41.11%\n"
@@ -765,18 +1051,29 @@ def titan(factor: float) -> str:
 
 
 @pytest.mark.slow
-def test_runs_whose_times_follow_from_tokens_are_no_copies_of_each_other(judged: Judge, tmp_path: Path) -> None:
-    """Both have as many steps, and neither prints a time: the newer, slow one is judged."""
+def test_runs_whose_times_follow_from_tokens_are_no_copies_of_each_other(
+    judged: Judge, tmp_path: Path
+) -> None:
+    """Both have as many steps, and neither prints a time: the newer, slow one is
+    judged."""
     own, runs = tmp_path / "own", tmp_path / "results/own/bf16/8b/8"
     own.mkdir()
     runs.mkdir(parents=True)
-    baseline = own_baseline(**MEGATRON | {"framework": "torchtitan", "dialect": "torchtitan"}, seconds="12.000")
+    baseline = own_baseline(
+        **MEGATRON | {"framework": "torchtitan", "dialect": "torchtitan"},
+        seconds="12.000",
+    )
     (own / "own.yaml").write_text(baseline, encoding="utf-8")
     now = datetime.now(UTC).timestamp()
-    for name, factor, ago in (("log-elm_8b_8_7.out", 1.0, 90_000), ("train_elm_8b.log", 1.3, 7_200)):
+    for name, factor, ago in (
+        ("log-elm_8b_8_7.out", 1.0, 90_000),
+        ("train_elm_8b.log", 1.3, 7_200),
+    ):
         (runs / name).write_text(titan(factor), encoding="utf-8")
         os.utime(runs / name, (now - ago, now - ago))
-    session = judged(f"--llmb-logs={tmp_path / 'results'}", f"--llmb-baselines={own}", "-k", "elm")
+    session = judged(
+        f"--llmb-logs={tmp_path / 'results'}", f"--llmb-baselines={own}", "-k", "elm"
+    )
     assert session.ret == FAILED
     assert "PASS" not in session.verdicts.values()
 
@@ -784,24 +1081,42 @@ def test_runs_whose_times_follow_from_tokens_are_no_copies_of_each_other(judged:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_of_another_name_is_red(judged: Judge, site: Site, name: str) -> None:
-    """An item of its own, or in the place of the older run; it never passes as the configuration that it resembles."""
+    """An item of its own, or in the place of the older run; it never passes as the
+    configuration that it resembles."""
     renamed(NAMES[name])(site)
     session = judged(f"--llmb-logs={site.folder}")
     assert session.ret == FAILED
-    red = [identifier for identifier, status in session.statuses.items() if status == "failed"]
+    red = [
+        identifier
+        for identifier, status in session.statuses.items()
+        if status == "failed"
+    ]
     assert red
     newest = session.described[NEMO2]["run"]
-    assert newest is None or session.statuses[NEMO2] == "failed" or NAMES[name] not in str(newest)
+    assert (
+        newest is None
+        or session.statuses[NEMO2] == "failed"
+        or NAMES[name] not in str(newest)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SESSIONS)
-def test_a_session_that_judges_nothing_is_red(pytester: pytest.Pytester, site: Site, name: str) -> None:
+def test_a_session_that_judges_nothing_is_red(
+    pytester: pytest.Pytester, site: Site, name: str
+) -> None:
     """Or a usage error."""
     build, options, code = SESSIONS[name]
     build(site)
-    logs = () if any(option.startswith("--llmb-logs") for option in options) else (f"--llmb-logs={site.folder}",)
-    assert pytester.runpytest_inprocess("-p", "no:cacheprovider", *logs, *options).ret == code
+    logs = (
+        ()
+        if any(option.startswith("--llmb-logs") for option in options)
+        else (f"--llmb-logs={site.folder}",)
+    )
+    assert (
+        pytester.runpytest_inprocess("-p", "no:cacheprovider", *logs, *options).ret
+        == code
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""An update of the container that NeMo's users reported as slower, replayed: from the first red night to its cause."""
+"""An update of the container that NeMo's users reported as slower, replayed: from the
+first red night to its cause."""
 
 from __future__ import annotations
 
@@ -8,21 +9,34 @@ from pathlib import Path
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
 from support.sessions import Judge, Judged
-from support.updated_container import AFTER, BEFORE, CONTAINERS, date, plan_nights, write_night
+from support.updated_container import (
+    AFTER,
+    BEFORE,
+    CONTAINERS,
+    date,
+    plan_nights,
+    write_night,
+)
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.baseline_records import Baseline
 
 RECORDED = 5
 ROW = "nemotron4_340b-own-{}-128"
-SLOWER, SLIGHTLY, LITTLE, UNCHANGED = (ROW.format(of) for of in ("gb200-fp8", "gb200-bf16", "b200-fp8", "b200-bf16"))
+SLOWER, SLIGHTLY, LITTLE, UNCHANGED = (
+    ROW.format(of) for of in ("gb200-fp8", "gb200-bf16", "b200-fp8", "b200-bf16")
+)
 
 
 @pytest.fixture
 def nights(
-    judged: Judge, baselines: dict[str, Baseline], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    judged: Judge,
+    baselines: dict[str, Baseline],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> list[Judged]:
-    """Judge night after night by what the first five recorded, and return what the sessions said."""
+    """Judge night after night by what the first five recorded, and return what the
+    sessions said."""
     monkeypatch.chdir(tmp_path)
     sessions = []
     for night, runs in enumerate(plan_nights(baselines)):
@@ -31,7 +45,15 @@ def nights(
             judged("--llmb-logs=runs", "--llmb-record=own")
         if night >= RECORDED:
             logs = f"--llmb-logs=runs/{date(night)}"
-            sessions.append(judged(logs, "--llmb-baselines=own", "--llmb-history=history.db", "-k", "own"))
+            sessions.append(
+                judged(
+                    logs,
+                    "--llmb-baselines=own",
+                    "--llmb-history=history.db",
+                    "-k",
+                    "own",
+                )
+            )
     return sessions
 
 
@@ -42,17 +64,38 @@ def test_the_first_red_night_names_what_was_updated_and_two_weeks_beside_each_ot
     before, after = nights[: BEFORE - RECORDED], nights[BEFORE - RECORDED :]
     assert all(set(session.verdicts.values()) == {"PASS"} for session in before)
     for session in after:
-        assert session.verdicts == {SLOWER: "REGRESSION", SLIGHTLY: "PASS", LITTLE: "PASS", UNCHANGED: "PASS"}
-        assert "cluster-wide" not in session.messages[SLOWER], "four configurations moved by 0, 2, 3 and 31 %"
+        assert session.verdicts == {
+            SLOWER: "REGRESSION",
+            SLIGHTLY: "PASS",
+            LITTLE: "PASS",
+            UNCHANGED: "PASS",
+        }
+        assert "cluster-wide" not in session.messages[SLOWER], (
+            "four configurations moved by 0, 2, 3 and 31 %"
+        )
     last = after[0].described[SLOWER]["last_good"]
     assert last["started"].startswith(date(BEFORE - 1))
     then_and_now = [f"nvcr.io#nvidia/{name}" for name in CONTAINERS]
     assert last["software"]["differs"] == {"container": then_and_now}
     capsys.readouterr()
-    sides = [f"{date(0)}..{date(BEFORE - 1)}", f"{date(BEFORE)}..{date(BEFORE + AFTER - 1)}"]
-    code = cli.main(["compare", *sides, "--history=history.db", "--baselines=own", "--json=sides.json"])
+    sides = [
+        f"{date(0)}..{date(BEFORE - 1)}",
+        f"{date(BEFORE)}..{date(BEFORE + AFTER - 1)}",
+    ]
+    code = cli.main(
+        [
+            "compare",
+            *sides,
+            "--history=history.db",
+            "--baselines=own",
+            "--json=sides.json",
+        ]
+    )
     assert code == 1
-    told = {each["configuration"]: each for each in json.loads(Path("sides.json").read_text())["comparisons"]}
+    told = {
+        each["configuration"]: each
+        for each in json.loads(Path("sides.json").read_text())["comparisons"]
+    }
     assert {name: each["answer"] for name, each in told.items()} == {
         SLOWER: "slower",
         SLIGHTLY: "slower",

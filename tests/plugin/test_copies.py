@@ -1,4 +1,5 @@
-"""A log that was copied under another job id is no second run; what chance makes alike is one."""
+"""A log that was copied under another job id is no second run; what chance makes alike
+is one."""
 
 from __future__ import annotations
 
@@ -29,15 +30,24 @@ OLD, NEW = "1530101", "1530222"
 
 @pytest.fixture
 def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
-    """Write a run of a configuration some days after the first one, and return its log."""
+    """Write a run of a configuration some days after the first one, and return its
+    log."""
 
     def write(name: str, day: int, job: str, **options: Any) -> Path:
-        return write_run(tmp_path, baselines[name], job_id=job, started=STARTED + timedelta(days=day), **options)
+        return write_run(
+            tmp_path,
+            baselines[name],
+            job_id=job,
+            started=STARTED + timedelta(days=day),
+            **options,
+        )
 
     return write
 
 
-def verdict(judged: Judge, folder: Path, name: str, *options: str) -> tuple[str, str, str]:
+def verdict(
+    judged: Judge, folder: Path, name: str, *options: str
+) -> tuple[str, str, str]:
     """Return verdict, reason and judged job of a configuration."""
     one = judged(f"--llmb-logs={folder}", *options).described[name]
     return one["verdict"], one["reason"], (one["run"] or {}).get("job_id", "")
@@ -55,19 +65,29 @@ def redated(text: str) -> str:
 
 def with_lines_added(text: str) -> str:
     return "".join(
-        f"{line}\nstep done\n" if place % 9 == 3 else f"{line}\n" for place, line in enumerate(text.split("\n"))
+        f"{line}\nstep done\n" if place % 9 == 3 else f"{line}\n"
+        for place, line in enumerate(text.split("\n"))
     )
 
 
 def without_its_end(text: str) -> str:
     """Cut behind the window: its last line is that of step 46 of 50."""
-    return "\n".join(line for line in text.split("\n") if not re.search(r"(global_step|completed step): 4[789]", line))
+    return "\n".join(
+        line
+        for line in text.split("\n")
+        if not re.search(r"(global_step|completed step): 4[789]", line)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change"),
-    [(LLAMA, str), (LLAMA, redated), (MAXTEXT, with_lines_added), (GROK, without_its_end)],
+    [
+        (LLAMA, str),
+        (LLAMA, redated),
+        (MAXTEXT, with_lines_added),
+        (GROK, without_its_end),
+    ],
     ids=["as-it-is", "redated", "with-lines-added", "without-its-end"],
 )
 def test_copied_log_of_another_job_is_invalid(
@@ -75,55 +95,91 @@ def test_copied_log_of_another_job_is_invalid(
 ) -> None:
     copied(night(name, 0, OLD), night(name, 1, NEW), change)
     one = judged(f"--llmb-logs={tmp_path}").described[name]
-    assert (one["verdict"], one["reason"], one["run"]["job_id"]) == ("INVALID", "copied", NEW)
+    assert (one["verdict"], one["reason"], one["run"]["job_id"]) == (
+        "INVALID",
+        "copied",
+        NEW,
+    )
     assert OLD in one["text"]
     assert NEW in one["text"]
 
 
 @pytest.mark.slow
-def test_worker_finds_a_copy_if_each_run_is_judged(pytester: pytest.Pytester, tmp_path: Path, night: Any) -> None:
+def test_worker_finds_a_copy_if_each_run_is_judged(
+    pytester: pytest.Pytester, tmp_path: Path, night: Any
+) -> None:
     copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
     result = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "-n1", f"--llmb-logs={tmp_path}", "--llmb-runs=each", "-k", f"{OLD} or {NEW}"
+        "-p",
+        "no:cacheprovider",
+        "-n1",
+        f"--llmb-logs={tmp_path}",
+        "--llmb-runs=each",
+        "-k",
+        f"{OLD} or {NEW}",
     )
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines([f"*job {NEW} (*) is a copy of job {OLD}*"])
 
 
 @pytest.mark.slow
-def test_a_copy_of_another_configurations_log_is_invalid(judged: Judge, tmp_path: Path, night: Any) -> None:
-    """One log cannot be of 8 and of 16 GPUs: here nothing in the text contradicts either but the batch size."""
+def test_a_copy_of_another_configurations_log_is_invalid(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
+    """One log cannot be of 8 and of 16 GPUs: here nothing in the text contradicts
+    either but the batch size."""
     old = night(OTHER, 0, OLD)
     copy = copied(
-        old, night(LLAMA, 1, NEW), lambda text: text.replace("global_batch_size: 128", "global_batch_size: 256")
+        old,
+        night(LLAMA, 1, NEW),
+        lambda text: text.replace("global_batch_size: 128", "global_batch_size: 256"),
     )
     os.utime(copy, (STARTED.timestamp() + 200_000, STARTED.timestamp() + 200_000))
     session = judged(f"--llmb-logs={tmp_path}")
     assert session.verdicts[OTHER] == "PASS"
-    assert (session.verdicts[LLAMA], session.described[LLAMA]["reason"]) == ("INVALID", "copied")
+    assert (session.verdicts[LLAMA], session.described[LLAMA]["reason"]) == (
+        "INVALID",
+        "copied",
+    )
 
 
 @pytest.mark.slow
-def test_copy_among_earlier_runs_is_left_out(judged: Judge, tmp_path: Path, night: Any) -> None:
-    """A copy among the nights before is no night, and the newest run is judged as it is."""
+def test_copy_among_earlier_runs_is_left_out(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
+    """A copy among the nights before is no night, and the newest run is judged as it
+    is."""
     copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
     night(LLAMA, 2, "1530333")
     assert verdict(judged, tmp_path, LLAMA) == ("PASS", "within-tolerance", "1530333")
 
 
 @pytest.mark.slow
-def test_second_log_of_a_job_is_no_second_run(judged: Judge, tmp_path: Path, night: Any) -> None:
-    """The same job, with edited dates and in another folder: one run, as old as it was."""
+def test_second_log_of_a_job_is_no_second_run(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
+    """The same job, with edited dates and in another folder: one run, as old as it
+    was."""
     old = night(LLAMA, 0, OLD)
     new = night(LLAMA, 5, OLD + "9")
-    copied(old, new.with_name(new.name.replace(OLD + "9", OLD)), lambda text: text.replace("2025-06-02", "2025-06-07"))
+    copied(
+        old,
+        new.with_name(new.name.replace(OLD + "9", OLD)),
+        lambda text: text.replace("2025-06-02", "2025-06-07"),
+    )
     new.unlink()
     one = judged(f"--llmb-logs={tmp_path}", "-v").described[LLAMA]
-    assert (one["verdict"], one["run"]["job_id"], one["run"]["started"][:10]) == ("PASS", OLD, str(STARTED.date()))
+    assert (one["verdict"], one["run"]["job_id"], one["run"]["started"][:10]) == (
+        "PASS",
+        OLD,
+        str(STARTED.date()),
+    )
 
 
 @pytest.mark.slow
-def test_copy_of_a_stored_run_is_invalid(judged: Judge, tmp_path: Path, night: Any) -> None:
+def test_copy_of_a_stored_run_is_invalid(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
     old = night(LLAMA, 0, OLD)
     options = (f"--llmb-history={tmp_path / 'history.db'}", "-k", LLAMA)
     assert verdict(judged, tmp_path, LLAMA, *options)[0] == "PASS"
@@ -133,17 +189,25 @@ def test_copy_of_a_stored_run_is_invalid(judged: Judge, tmp_path: Path, night: A
 
 
 @pytest.mark.slow
-def test_original_passes_after_its_stored_copy_was_removed(judged: Judge, tmp_path: Path, night: Any) -> None:
-    """The history knows the copy, too: it was INVALID, and says nothing against the original."""
+def test_original_passes_after_its_stored_copy_was_removed(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
+    """The history knows the copy, too: it was INVALID, and says nothing against the
+    original."""
     options = (f"--llmb-history={tmp_path / 'history.db'}", "-k", LLAMA)
     new = copied(night(LLAMA, 0, OLD), night(LLAMA, 1, NEW))
     assert verdict(judged, tmp_path, LLAMA, *options)[0] == "INVALID"
     shutil.rmtree(new.parents[1])
-    assert verdict(judged, tmp_path, LLAMA, *options) == ("PASS", "within-tolerance", OLD)
+    assert verdict(judged, tmp_path, LLAMA, *options) == (
+        "PASS",
+        "within-tolerance",
+        OLD,
+    )
 
 
 def five_step_means(job: int, seconds: float) -> tuple[float, ...]:
-    """Return what NeMo 1 prints of a steady run: the means of five steps, three digits."""
+    """Return what NeMo 1 prints of a steady run: the means of five steps, three
+    digits."""
     single = seconds * (1 + 0.002 * np.random.default_rng(job).standard_normal(50))
     means = [single[max(0, step - 4) : step + 1].mean() for step in range(50)]
     return tuple(float(f"{value:.1f}") for value in means)
@@ -153,7 +217,8 @@ def five_step_means(job: int, seconds: float) -> tuple[float, ...]:
 def test_honest_nights_of_coarse_means_are_no_copies(
     judged: Judge, tmp_path: Path, night: Any, baselines: dict[str, Baseline]
 ) -> None:
-    """Three digits of a five-step mean: two nights that print the same are told, and green."""
+    """Three digits of a five-step mean: two nights that print the same are told, and
+    green."""
     expected = baselines[NEMO1].step_seconds
     printed = five_step_means(1, expected)
     night(NEMO1, 0, OLD, seconds=printed)
@@ -174,7 +239,9 @@ def test_identical_text_with_dates_is_a_copy(
 
 
 @pytest.mark.slow
-def test_a_month_of_honest_nights_holds_no_copy(judged: Judge, tmp_path: Path, night: Any) -> None:
+def test_a_month_of_honest_nights_holds_no_copy(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
     """NeMo 1 prints few digits."""
     for day in range(30):
         night(NEMO1, day, str(1530000 + day))

@@ -1,4 +1,5 @@
-"""All 82 configurations: a run at the published step time passes, one 8 % slower fails, and the cells come out."""
+"""All 82 configurations: a run at the published step time passes, one 8 % slower fails,
+and the cells come out."""
 
 from __future__ import annotations
 
@@ -15,11 +16,16 @@ from pytest_llmbench.core.baseline_records import Baseline
 
 pytestmark = pytest.mark.wheel
 
-CELLS = {"tokens_per_second": "tokens_per_second", "mfu": "mfu", "days_to_1t": "days_to_1t_tokens"}
+CELLS = {
+    "tokens_per_second": "tokens_per_second",
+    "mfu": "mfu",
+    "days_to_1t": "days_to_1t_tokens",
+}
 
 
 def write_all(folder: Path, baselines: dict[str, Baseline], factor: float) -> Path:
-    """Write a run of each configuration whose last step is a straggler; constant but for what the format rounds."""
+    """Write a run of each configuration whose last step is a straggler; constant but
+    for what the format rounds."""
     folder.mkdir()
     for baseline in baselines.values():
         write_run(folder, baseline, factor=factor, last_step_factor=1.3, noise=0.0)
@@ -48,7 +54,8 @@ def written(report: Path) -> dict[str, dict[str, str]]:
 
 
 def number(text: str) -> tuple[Decimal, Decimal]:
-    """Return the value of a printed cell and half a unit of its last place; a percentage becomes a fraction."""
+    """Return the value of a printed cell and half a unit of its last place; a
+    percentage becomes a fraction."""
     digits = Decimal(text.strip().rstrip("%").strip())
     unit = Decimal(1).scaleb(int(digits.as_tuple().exponent)) / 2
     return (digits / 100, unit / 100) if "%" in text else (digits, unit)
@@ -59,7 +66,10 @@ def test_published_step_time_passes_and_gives_the_documented_cells(
     judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]
 ) -> None:
     report = tmp_path / "junit.xml"
-    session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', baselines, 1.0)}", f"--junitxml={report}")
+    session = judged(
+        f"--llmb-logs={write_all(tmp_path / 'runs', baselines, 1.0)}",
+        f"--junitxml={report}",
+    )
     assert session.ret == pytest.ExitCode.OK
     published = written(report)
     assert session.verdicts == dict.fromkeys(baselines, "PASS")
@@ -76,7 +86,10 @@ def test_published_step_time_passes_and_gives_the_documented_cells(
                 continue
             printed, unit = number(corrections.get((identifier, cell), text))
             # the format rounds the step time: the cell may move by the same ratio
-            slack = float(unit) * 1.0001 + abs(measured / baseline.step_seconds - 1) * float(printed) * 1.01
+            slack = (
+                float(unit) * 1.0001
+                + abs(measured / baseline.step_seconds - 1) * float(printed) * 1.01
+            )
             if abs(float(properties[CELLS[cell]]) - float(printed)) > slack:
                 wrong.append((identifier, cell, text, properties[CELLS[cell]]))
             compared += 1
@@ -85,7 +98,9 @@ def test_published_step_time_passes_and_gives_the_documented_cells(
 
 
 @pytest.mark.slow
-def test_a_run_eight_percent_slower_fails(judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]) -> None:
+def test_a_run_eight_percent_slower_fails(
+    judged: Judge, tmp_path: Path, baselines: dict[str, Baseline]
+) -> None:
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', baselines, 1.08)}")
     assert session.verdicts == dict.fromkeys(baselines, "REGRESSION")
     assert session.statuses == dict.fromkeys(baselines, "failed")

@@ -1,4 +1,5 @@
-"""`llmbench baselines draft`: files for runs that match no baseline, to be edited before anything is recorded."""
+"""`llmbench baselines draft`: files for runs that match no baseline, to be edited
+before anything is recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def test_a_draft_matches_its_runs_once_it_is_edited(
     judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_run(tmp_path / "runs", 1)
-    code, told = draft(capsys, tmp_path / "runs", "-o", tmp_path / "drafts", "--dtype", "bf16")
+    code, told = draft(
+        capsys, tmp_path / "runs", "-o", tmp_path / "drafts", "--dtype", "bf16"
+    )
     assert code == 0
     assert "oak_14b-own-h100-bf16-8: 1 run at oak/run_#/train.log" in told
     file = tmp_path / "drafts" / "oak" / "own.yaml"
@@ -31,16 +34,24 @@ def test_a_draft_matches_its_runs_once_it_is_edited(
     text = file.read_text()
     assert "# oak_14b-own-h100-bf16-8: 1 run at" in text
     assert lint_file(read_file(file)).findings == ()
-    file.write_text(text.replace("- size: 14b", "- size: 15b").replace("  14b:", "  15b:"))
+    file.write_text(
+        text.replace("- size: 14b", "- size: 15b").replace("  14b:", "  15b:")
+    )
     options = (f"--llmb-logs={tmp_path / 'runs'}", "-k", "oak")
-    recorded = judged(*options, f"--llmb-baselines={tmp_path / 'drafts'}", f"--llmb-record={tmp_path / 'own'}")
+    recorded = judged(
+        *options,
+        f"--llmb-baselines={tmp_path / 'drafts'}",
+        f"--llmb-record={tmp_path / 'own'}",
+    )
     assert recorded.verdicts == {"oak_15b-own-h100-bf16-8": "RECORDED"}
     session = judged(*options, f"--llmb-baselines={tmp_path / 'own'}")
     assert set(session.statuses.values()) == {"passed"}
 
 
 @pytest.mark.slow
-def test_a_file_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_there_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(tmp_path / "runs", 1)
     file = tmp_path / "drafts" / "oak" / "own.yaml"
     file.parent.mkdir(parents=True)
@@ -53,10 +64,25 @@ def test_a_file_that_is_there_is_kept(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize(
     ("option", "told"),
-    [("--gpus=many", "--gpus=many: expected a whole number from 1"), ("--size= ", "--size= is empty: give a value")],
+    [
+        ("--gpus=many", "--gpus=many: expected a whole number from 1"),
+        ("--size= ", "--size= is empty: give a value"),
+    ],
 )
 def test_draft_refuses_an_invalid_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, told: str
 ) -> None:
-    assert main(["baselines", "draft", str(tmp_path), "-o", str(tmp_path / "drafts"), option]) == 2
+    assert (
+        main(
+            [
+                "baselines",
+                "draft",
+                str(tmp_path),
+                "-o",
+                str(tmp_path / "drafts"),
+                option,
+            ]
+        )
+        == 2
+    )
     assert told in capsys.readouterr().err

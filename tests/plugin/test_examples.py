@@ -29,11 +29,19 @@ def expected() -> dict[str, str]:
 @pytest.mark.slow
 def test_examples_get_their_designed_verdicts(judged: Judge, examples: Path) -> None:
     session = judged(LOGS(examples))
-    found = {name: verdict for name, verdict in session.verdicts.items() if name in expected()}
+    found = {
+        name: verdict
+        for name, verdict in session.verdicts.items()
+        if name in expected()
+    }
     assert found == expected()
-    assert session.statuses == {name: STATUSES[verdict] for name, verdict in session.verdicts.items()}
+    assert session.statuses == {
+        name: STATUSES[verdict] for name, verdict in session.verdicts.items()
+    }
     assert session.ret == pytest.ExitCode.TESTS_FAILED
-    absent = {verdict for name, verdict in session.verdicts.items() if name not in expected()}
+    absent = {
+        verdict for name, verdict in session.verdicts.items() if name not in expected()
+    }
     assert absent == {"MISSING", "unmatched"}
     assert len(session.verdicts) == 82 + 1
     for name, (_, reason) in verdicts().items():
@@ -46,6 +54,12 @@ def test_each_run_can_have_an_item_of_its_own(judged: Judge, examples: Path) -> 
     for experiment in EXPERIMENTS:
         if experiment.expected is None:
             continue
-        names = [name for name in session.verdicts if name.startswith(f"{experiment.configuration}-")]
-        own = [name for name in names if experiment.job_id in name] or [f"{experiment.configuration}-run"]
+        names = [
+            name
+            for name in session.verdicts
+            if name.startswith(f"{experiment.configuration}-")
+        ]
+        own = [name for name in names if experiment.job_id in name] or [
+            f"{experiment.configuration}-run"
+        ]
         assert session.verdicts[own[0]] == str(experiment.expected), own

@@ -1,4 +1,5 @@
-"""The exit codes that docs/ci.md promises: those of pytest, and nothing but a judged and green session ends with 0."""
+"""The exit codes that docs/ci.md promises: those of pytest, and nothing but a judged
+and green session ends with 0."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ BF16, FP8 = "grok1_314b-25.05-gb200-bf16-128", "grok1_314b-25.05-gb200-fp8-128"
 
 
 def ended(pytester: pytest.Pytester, *arguments: object) -> int:
-    return int(pytester.runpytest_inprocess("-p", "no:cacheprovider", *map(str, arguments)).ret)
+    return int(
+        pytester.runpytest_inprocess("-p", "no:cacheprovider", *map(str, arguments)).ret
+    )
 
 
 @pytest.mark.slow
@@ -31,7 +34,10 @@ def ended(pytester: pytest.Pytester, *arguments: object) -> int:
         (["-k", "24.11"], 1),  # nothing of it was judged
         (["-k", FP8, "--llmb-json=/dev/full"], 1),
         (["--llmb-tolerance=much"], 4),
-        (["pytest_llmbench/suite/test_performance.py::test_performance[no-such-id]"], 4),
+        (
+            ["pytest_llmbench/suite/test_performance.py::test_performance[no-such-id]"],
+            4,
+        ),
         (["-k", "nothing_has_this_name"], 5),
     ],
 )
@@ -43,7 +49,9 @@ def test_a_session_over_runs_on_disk(
 
 
 @pytest.mark.slow
-def test_a_report_that_a_conftest_makes_green_is_one(pytester: pytest.Pytester, generated: Write) -> None:
+def test_a_report_that_a_conftest_makes_green_is_one(
+    pytester: pytest.Pytester, generated: Write
+) -> None:
     pytester.makeconftest("""
         import pytest
 
@@ -54,12 +62,18 @@ def test_a_report_that_a_conftest_makes_green_is_one(pytester: pytest.Pytester, 
             return report
     """)
     assert ended(pytester, f"--llmb-logs={generated(FP8)}", "-k", FP8) == 0
-    assert ended(pytester, f"--llmb-logs={generated(BF16, factor=1.3)}", "-k", BF16) == 1
+    assert (
+        ended(pytester, f"--llmb-logs={generated(BF16, factor=1.3)}", "-k", BF16) == 1
+    )
 
 
 @pytest.mark.slow
-def test_an_internal_error_is_three(pytester: pytest.Pytester, generated: Write) -> None:
-    pytester.makeconftest("def pytest_collection_finish(session): raise RuntimeError('broken plugin')")
+def test_an_internal_error_is_three(
+    pytester: pytest.Pytester, generated: Write
+) -> None:
+    pytester.makeconftest(
+        "def pytest_collection_finish(session): raise RuntimeError('broken plugin')"
+    )
     assert ended(pytester, f"--llmb-logs={generated(FP8)}") == 3
 
 
@@ -75,7 +89,9 @@ def test_an_internal_error_is_three(pytester: pytest.Pytester, generated: Write)
         (["--llmb-launch", "-k", "nothing_has_this_name"], WELL, 5),
     ],
 )
-def test_a_session_that_launches(pytester: pytest.Pytester, arguments: list[str], behaviour: str, code: int) -> None:
+def test_a_session_that_launches(
+    pytester: pytest.Pytester, arguments: list[str], behaviour: str, code: int
+) -> None:
     write_recipe(pytester.path, {"one": behaviour}, kind="local")
     given = ["-k", "fake", *arguments]
     assert int(pytester.runpytest_inprocess(*given).ret) == code
@@ -83,8 +99,17 @@ def test_a_session_that_launches(pytester: pytest.Pytester, arguments: list[str]
 
 @pytest.mark.slow
 def test_a_launch_that_is_stopped_is_two(pytester: pytest.Pytester) -> None:
-    write_recipe(pytester.path, {"one": "touch $STAGE_PATH/started; sleep 600"}, kind="local")
-    stop(pytester, signal.SIGTERM, pytester.path / "stage" / "started", "-k", "fake", "--llmb-launch")
+    write_recipe(
+        pytester.path, {"one": "touch $STAGE_PATH/started; sleep 600"}, kind="local"
+    )
+    stop(
+        pytester,
+        signal.SIGTERM,
+        pytester.path / "stage" / "started",
+        "-k",
+        "fake",
+        "--llmb-launch",
+    )
 
 
 @pytest.mark.slow
@@ -98,7 +123,13 @@ def test_stopped_session_exits_with_two_and_reports_it(
             pathlib.Path("started").touch()
             time.sleep(600)
     """)
-    given = [f"--llmb-logs={generated(FP8)}", "-k", FP8, "--llmb-json=o.json", "--junitxml=j.xml"]
+    given = [
+        f"--llmb-logs={generated(FP8)}",
+        "-k",
+        FP8,
+        "--llmb-json=o.json",
+        "--junitxml=j.xml",
+    ]
     told = stop(pytester, number, pytester.path / "started", *given)
     assert "Traceback" not in told
     assert '"exit_code": 2,\n "green": false' in (pytester.path / "o.json").read_text()
@@ -106,11 +137,14 @@ def test_stopped_session_exits_with_two_and_reports_it(
 
 
 def stop(pytester: pytest.Pytester, number: int, started: Path, *arguments: str) -> str:
-    """Send a signal to a session once a file is there, and return what it printed; it ends with 2."""
+    """Send a signal to a session once a file is there, and return what it printed; it
+    ends with 2."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with (pytester.path / "printed").open("w") as printed:
         command = [sys.executable, "-m", "pytest", *arguments]
-        process = subprocess.Popen(command, cwd=pytester.path, env=environment, stdout=printed, stderr=printed)
+        process = subprocess.Popen(
+            command, cwd=pytester.path, env=environment, stdout=printed, stderr=printed
+        )
         try:
             until(started.exists, seconds=60)
             process.send_signal(number)

@@ -9,22 +9,33 @@ from pytest_llmbench.core.options import TYPED_OPTIONS
 
 
 def test_a_path_behind_a_flag_is_a_path(pytester: pytest.Pytester) -> None:
-    """`--llmb-logs PATH` is refused for what pytest does with the path; a flag takes none."""
+    """`--llmb-logs PATH` is refused for what pytest does with the path; a flag takes
+    none."""
     pytester.makepyfile(test_mine="def test_it(llmb_case): pass")
-    config = pytester.parseconfigure("-p", "no:cacheprovider", "--llmb-logs=.", "--llmb-certify", "test_mine.py")
+    config = pytester.parseconfigure(
+        "-p", "no:cacheprovider", "--llmb-logs=.", "--llmb-certify", "test_mine.py"
+    )
     assert config.args == ["test_mine.py"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--llmb-certify"], "--llmb-certify has no runs to work on: add --llmb-logs=PATH"),
+        (
+            ["--llmb-certify"],
+            "--llmb-certify has no runs to work on: add --llmb-logs=PATH",
+        ),
         (["--llmb-logs=" + "x" * 300], "File name too long"),
         (["--llmb-logs=.", "--llmb-certify=yes"], "ignored explicit argument 'yes'"),
-        (["--llmb-logs=.", "--llmb-certify", "--llmb-record=own"], "--llmb-certify with --llmb-record"),
+        (
+            ["--llmb-logs=.", "--llmb-certify", "--llmb-record=own"],
+            "--llmb-certify with --llmb-record",
+        ),
     ],
 )
-def test_misuse_is_one_message(pytester: pytest.Pytester, arguments: list[str], told: str) -> None:
+def test_misuse_is_one_message(
+    pytester: pytest.Pytester, arguments: list[str], told: str
+) -> None:
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert told in result.stderr.str()
@@ -34,4 +45,6 @@ def test_misuse_is_one_message(pytester: pytest.Pytester, arguments: list[str], 
 def test_an_option_that_is_not_typed_has_no_value(pytester: pytest.Pytester) -> None:
     """An idle session is known by it."""
     config = pytester.parseconfig()
-    assert {config.getoption(name_destination(option.flag)) for option in TYPED_OPTIONS} == {None}
+    assert {
+        config.getoption(name_destination(option.flag)) for option in TYPED_OPTIONS
+    } == {None}

@@ -1,4 +1,5 @@
-"""Sessions with a history: what they store, what they learn from it, and what happens where it cannot be written."""
+"""Sessions with a history: what they store, what they learn from it, and what happens
+where it cannot be written."""
 
 from __future__ import annotations
 
@@ -44,13 +45,21 @@ Night = Callable[..., Judged]
 
 @pytest.fixture
 def written(baselines: dict[str, Baseline], tmp_path: Path) -> Callable[..., Path]:
-    """Write the run of a night below a folder of its own, or that of `name`, and return the folder."""
+    """Write the run of a night below a folder of its own, or that of `name`, and return
+    the folder."""
 
     def write(number: int, name: str = "", **options: Any) -> Path:
         folder = tmp_path / (name or f"night-{number}")
         folder.mkdir(exist_ok=True)
-        fields = {"factor": 1 + 0.001 * WOBBLE[number % 10], "noise": 0.0003, "job_id": str(5000 + number), **options}
-        write_run(folder, baselines[GROK], started=FIRST + timedelta(days=number), **fields)
+        fields = {
+            "factor": 1 + 0.001 * WOBBLE[number % 10],
+            "noise": 0.0003,
+            "job_id": str(5000 + number),
+            **options,
+        }
+        write_run(
+            folder, baselines[GROK], started=FIRST + timedelta(days=number), **fields
+        )
         return folder
 
     return write
@@ -58,17 +67,21 @@ def written(baselines: dict[str, Baseline], tmp_path: Path) -> Callable[..., Pat
 
 @pytest.fixture
 def night(judged: Judge, written: Callable[..., Path]) -> Night:
-    """Judge one night's run alone: its folder holds no other. Say which night, and how the run is."""
+    """Judge one night's run alone: its folder holds no other. Say which night, and how
+    the run is."""
 
     def run(number: int, *arguments: str, **options: Any) -> Judged:
-        return judged(f"--llmb-logs={written(number, **options)}", "-k", GROK, HISTORY, *arguments)
+        return judged(
+            f"--llmb-logs={written(number, **options)}", "-k", GROK, HISTORY, *arguments
+        )
 
     return run
 
 
 @pytest.fixture
 def before(judged: Judge, written: Callable[..., Path]) -> Callable[[range], None]:
-    """Judge the runs of these nights, each in an item of its own, and take the folder away."""
+    """Judge the runs of these nights, each in an item of its own, and take the folder
+    away."""
 
     def run(numbers: range) -> None:
         folder = next(iter([written(number, "before") for number in numbers]))
@@ -95,7 +108,8 @@ def test_stored_runs_give_the_noise_of_deleted_folders(
     written: Callable[..., Path],
     pytester: pytest.Pytester,
 ) -> None:
-    """A night alone in its folder is judged with nine of the store, as if all ten lay in one folder."""
+    """A night alone in its folder is judged with nine of the store, as if all ten lay
+    in one folder."""
     assert noise(night(-1))["measured"] is False
     before(range(9))
     tonight = night(9)
@@ -104,7 +118,10 @@ def test_stored_runs_give_the_noise_of_deleted_folders(
         folder = written(number, "together")
     together = judged(f"--llmb-logs={folder}", "-k", GROK)
     assert noise(together) == {**noise(tonight), "source": "10 nights"}
-    estimates = [one.described[GROK]["estimate"] | {"run_to_run": None} for one in (tonight, together)]
+    estimates = [
+        one.described[GROK]["estimate"] | {"run_to_run": None}
+        for one in (tonight, together)
+    ]
     assert estimates[0] == estimates[1]
     both = judged(f"--llmb-logs={folder}", "-k", GROK, HISTORY)
     assert noise(both) == noise(together)  # no run counts twice
@@ -112,18 +129,27 @@ def test_stored_runs_give_the_noise_of_deleted_folders(
 
 
 @pytest.mark.slow
-def test_the_history_is_never_judged(night: Night, judged: Judge, tmp_path: Path) -> None:
-    """A good night in the store does not stand for the bad or missing one of tonight."""
+def test_the_history_is_never_judged(
+    night: Night, judged: Judge, tmp_path: Path
+) -> None:
+    """A good night in the store does not stand for the bad or missing one of
+    tonight."""
     assert night(0).verdicts == {GROK: "PASS"}
     assert night(3, factor=1.2).verdicts == {GROK: "REGRESSION"}
     (tmp_path / "empty").mkdir()
     nothing = judged(f"--llmb-logs={tmp_path / 'empty'}", "-k", GROK, HISTORY)
-    assert (nothing.verdicts, nothing.ret) == ({GROK: "MISSING"}, pytest.ExitCode.TESTS_FAILED)
+    assert (nothing.verdicts, nothing.ret) == (
+        {GROK: "MISSING"},
+        pytest.ExitCode.TESTS_FAILED,
+    )
 
 
 @pytest.mark.slow
-def test_undated_run_counts_as_the_newest(night: Night, before: Callable[[range], None]) -> None:
-    """The clock of the node was ahead: without the nights a change to slower in them would not fail any more."""
+def test_undated_run_counts_as_the_newest(
+    night: Night, before: Callable[[range], None]
+) -> None:
+    """The clock of the node was ahead: without the nights a change to slower in them
+    would not fail any more."""
     before(range(10))
     told = night(2000, "--llmb-trend=fail").described[GROK]
     assert told["run"]["started"] is None
@@ -131,27 +157,41 @@ def test_undated_run_counts_as_the_newest(night: Night, before: Callable[[range]
 
 
 @pytest.mark.slow
-def test_what_a_session_is_told(night: Night, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_session_is_told(
+    night: Night, capsys: pytest.CaptureFixture[str]
+) -> None:
     night(0)
     first = capsys.readouterr().out
     assert "llmbench: history in h.db: nothing yet" in first
     assert "history: 1 verdict stored in h.db" in first
     night(1)
-    assert "llmbench: history in h.db: 1 run of 1 configuration" in capsys.readouterr().out
+    assert (
+        "llmbench: history in h.db: 1 run of 1 configuration" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow
 def test_the_ini_file_can_say_it(
-    judged: Judge, generated: Write, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    judged: Judge,
+    generated: Write,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With what the CI says of itself."""
     pytester.makeini("[pytest]\nllmb_history = sqlite:///h.db\n")
     monkeypatch.setenv("GITHUB_SHA", "abc1234")
-    for name, value in (("SERVER_URL", "https://git.example"), ("REPOSITORY", "a/b"), ("RUN_ID", "7")):
+    for name, value in (
+        ("SERVER_URL", "https://git.example"),
+        ("REPOSITORY", "a/b"),
+        ("RUN_ID", "7"),
+    ):
         monkeypatch.setenv(f"GITHUB_{name}", value)
     judged(f"--llmb-logs={generated(GROK)}", "-k", GROK)
     (row,) = queries.list_everything(place(pytester))
-    assert (row["git_commit"], row["ci_url"]) == ("abc1234", "https://git.example/a/b/actions/runs/7")
+    assert (row["git_commit"], row["ci_url"]) == (
+        "abc1234",
+        "https://git.example/a/b/actions/runs/7",
+    )
     assert row["options"][-2:] == ["-k", GROK]
 
 
@@ -169,15 +209,21 @@ def test_workers_store_nothing_and_the_controller_all(
     (row,) = (row for row in rows if row["configuration"] == GROK)
     assert row["log_sha256"] == files_of(next(folder.rglob("*grok1*")))
     assert len(set(row["log_sha256"])) == len(row["log_fingerprints"]) == 2
-    assert "sha256" not in repr(ended.described[GROK]) + (pytester.path / "out.json").read_text()
+    assert (
+        "sha256"
+        not in repr(ended.described[GROK]) + (pytester.path / "out.json").read_text()
+    )
 
 
-# --- the hashes of logs -----------------------------------------------------------------------------------
+# --- the hashes of logs ---------------------------------------------------------------
 
 
 def files_of(folder: Path) -> list[str]:
     """Return the sha256 of the logs of a folder, in the order of their attempts."""
-    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("log-*.out"))]
+    return [
+        hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("log-*.out"))
+    ]
 
 
 @pytest.mark.slow
@@ -189,7 +235,8 @@ def test_interrupted_hashing_loses_no_verdict(
     capsys: pytest.CaptureFixture[str],
     error: type[BaseException],
 ) -> None:
-    """Also where the interrupt arrives as another error: StopSignals.keep_raised says when."""
+    """Also where the interrupt arrives as another error: StopSignals.keep_raised says
+    when."""
 
     def interrupted(*arguments: Any) -> None:
         with suppress(KeyboardInterrupt):
@@ -199,11 +246,15 @@ def test_interrupted_hashing_loses_no_verdict(
     monkeypatch.setattr(remembering, "with_hashes", interrupted)
     ended = night(0)
     (row,) = queries.list_verdicts(place(pytester), GROK)
-    assert (ended.ret, row["verdict"], row["log_sha256"]) == (pytest.ExitCode.INTERRUPTED, "PASS", [])
+    assert (ended.ret, row["verdict"], row["log_sha256"]) == (
+        pytest.ExitCode.INTERRUPTED,
+        "PASS",
+        [],
+    )
     assert "holds no sha256 of the logs" in capsys.readouterr().out
 
 
-# --- what is stored ---------------------------------------------------------------------------------------
+# --- what is stored -------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -221,7 +272,9 @@ def test_several_tests_of_one_configuration_are_one_verdict(
 
 
 @pytest.mark.slow
-def test_a_session_that_only_tells_leaves_no_store(judged: Judge, generated: Write, pytester: pytest.Pytester) -> None:
+def test_a_session_that_only_tells_leaves_no_store(
+    judged: Judge, generated: Write, pytester: pytest.Pytester
+) -> None:
     judged(f"--llmb-logs={generated(GROK)}", HISTORY, "--collect-only")
     assert not (pytester.path / "h.db").exists()
 
@@ -230,23 +283,31 @@ def test_a_session_that_only_tells_leaves_no_store(judged: Judge, generated: Wri
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--llmb-history=sqlit:///h.db"], "--llmb-history=sqlit:///h.db: found the scheme 'sqlit' (did you mean"),
+        (
+            ["--llmb-history=sqlit:///h.db"],
+            "--llmb-history=sqlit:///h.db: found the scheme 'sqlit' (did you mean",
+        ),
         (["--llmb-history=h.txt"], "--llmb-history=h.txt: the file is not a database"),
-        (["--llmb-history=h.db", "--llmb-record=own"], "--llmb-history with --llmb-record: a session that records"),
+        (
+            ["--llmb-history=h.db", "--llmb-record=own"],
+            "--llmb-history with --llmb-record: a session that records",
+        ),
     ],
 )
 def test_wrong_history_option_is_refused_before_reading(
     pytester: pytest.Pytester, tmp_path: Path, arguments: list[str], told: str
 ) -> None:
     pytester.path.joinpath("h.txt").write_text("no database at all")
-    (tmp_path / "broken.out").write_bytes(b"\x1f\x8b broken")  # reading it would be told
+    (tmp_path / "broken.out").write_bytes(
+        b"\x1f\x8b broken"
+    )  # reading it would be told
     ended = pytester.runpytest(f"--llmb-logs={tmp_path}", *arguments)
     assert ended.ret == pytest.ExitCode.USAGE_ERROR
     ended.stderr.fnmatch_lines([f"*{re.escape(told).replace(chr(92), '')}*"])
     assert "broken" not in ended.stdout.str()
 
 
-# --- what cannot be stored --------------------------------------------------------------------------------
+# --- what cannot be stored ------------------------------------------------------------
 
 
 def unsaved(pytester: pytest.Pytester) -> list[Path]:
@@ -272,7 +333,9 @@ def test_locked_store_changes_no_verdict(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A file keeps the verdict, and `llmbench history add` stores it later, once."""
-    monkeypatch.setattr(store, "PATIENCE_SECONDS", 0.1)  # before the first connection, whose engine is kept
+    monkeypatch.setattr(
+        store, "PATIENCE_SECONDS", 0.1
+    )  # before the first connection, whose engine is kept
     night(0)
     held_while_it_stores(monkeypatch)
     capsys.readouterr()
@@ -280,19 +343,28 @@ def test_locked_store_changes_no_verdict(
     told = " ".join(capsys.readouterr().out.split())
     (file,) = unsaved(pytester)
     assert ended.ret == pytest.ExitCode.TESTS_FAILED
-    assert "history: 1 verdict not stored (no verdict depends on it): h.db: database is locked (SQLITE_BUSY)" in told
+    assert (
+        "history: 1 verdict not stored (no verdict depends on it): h.db: database is locked (SQLITE_BUSY)"
+        in told
+    )
     assert f"they are kept: llmbench history add {file.name} --history h.db" in told
     assert (pytester.path / "junit.xml").exists()
-    assert [row["job_id"] for row in queries.list_runs(place(pytester), "", None, 9)] == ["5000"]
+    assert [
+        row["job_id"] for row in queries.list_runs(place(pytester), "", None, 9)
+    ] == ["5000"]
     for expected in ("1 verdict added to h.db", "0 verdicts added to h.db"):
         assert cli.main(["history", "add", str(file), "--history", "h.db"]) == 0
         assert expected in capsys.readouterr().out
-    assert [row["job_id"] for row in queries.list_runs(place(pytester), "", None, 9)] == ["5000", "5001"]
+    assert [
+        row["job_id"] for row in queries.list_runs(place(pytester), "", None, 9)
+    ] == ["5000", "5001"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "error", [TypeError("an argument\nof another version"), KeyboardInterrupt()], ids=["fault", "interrupt"]
+    "error",
+    [TypeError("an argument\nof another version"), KeyboardInterrupt()],
+    ids=["fault", "interrupt"],
 )
 def test_whatever_fails_while_storing_leaves_the_file(
     night: Night,
@@ -310,7 +382,10 @@ def test_whatever_fails_while_storing_leaves_the_file(
     assert night(0).ret == pytest.ExitCode.OK
     (file,) = unsaved(pytester)
     told = " ".join(capsys.readouterr().out.split())
-    assert f"history: 1 verdict not stored (no verdict depends on it): {type(error).__name__}(" in told
+    assert (
+        f"history: 1 verdict not stored (no verdict depends on it): {type(error).__name__}("
+        in told
+    )
     assert cli.main(["history", "add", str(file), "--history", "h.db"]) == 0
     assert len(queries.list_everything(place(pytester))) == 1
 
@@ -330,7 +405,9 @@ def test_crashing_report_leaves_the_verdict_stored(
     monkeypatch.setattr(junit, "render", fail)
     with pytest.raises(LookupError):
         night(0, "--llmb-junit=junit.xml")
-    assert [row["verdict"] for row in queries.list_everything(place(pytester))] == ["PASS"]
+    assert [row["verdict"] for row in queries.list_everything(place(pytester))] == [
+        "PASS"
+    ]
 
 
 @pytest.fixture
@@ -340,7 +417,10 @@ def small(tmp_path: Path) -> Any:
     folder.mkdir()
     if (
         os.getuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(folder)], check=False).returncode
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=300k", "none", str(folder)],
+            check=False,
+        ).returncode
     ):
         pytest.skip("needs a root that may mount")
     yield folder
@@ -349,10 +429,19 @@ def small(tmp_path: Path) -> Any:
 
 @pytest.mark.slow
 def test_full_disk_changes_no_verdict_and_keeps_the_store(
-    judged: Judge, generated: Write, small: Path, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+    judged: Judge,
+    generated: Write,
+    small: Path,
+    pytester: pytest.Pytester,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = generated(GROK)
-    arguments = (f"--llmb-logs={folder}", "-k", GROK, f"--llmb-history={small / 'h.db'}")
+    arguments = (
+        f"--llmb-logs={folder}",
+        "-k",
+        GROK,
+        f"--llmb-history={small / 'h.db'}",
+    )
     assert judged(*arguments).ret == pytest.ExitCode.OK
     with suppress(OSError), (small / "filler").open("wb", buffering=0) as filler:
         while True:
@@ -367,13 +456,18 @@ def test_full_disk_changes_no_verdict_and_keeps_the_store(
     assert len(json.loads(file.read_text())["verdicts"]) == 82
     (small / "filler").unlink()
     assert len(queries.list_everything(StoreLocation("h.db", small / "h.db"))) == 1
-    assert cli.main(["history", "add", str(file), "--history", str(small / "h.db")]) == 0
+    assert (
+        cli.main(["history", "add", str(file), "--history", str(small / "h.db")]) == 0
+    )
     assert len(queries.list_everything(StoreLocation("h.db", small / "h.db"))) == 83
 
 
 @pytest.mark.slow
 def test_what_can_be_kept_nowhere_is_told(
-    night: Night, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    night: Night,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """No folder takes the file either: files may not grow here any more."""
 
@@ -394,5 +488,8 @@ def test_what_can_be_kept_nowhere_is_told(
     monkeypatch.setattr(remembering.SessionHistory, "store", limited)
     assert night(0).ret == pytest.ExitCode.OK
     told = " ".join(capsys.readouterr().out.split())
-    assert "h.db: gone; they could not be kept in a file either (File too large), and are lost to it" in told
+    assert (
+        "h.db: gone; they could not be kept in a file either (File too large), and are lost to it"
+        in told
+    )
     assert unsaved(pytester) == []

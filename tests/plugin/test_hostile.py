@@ -1,4 +1,5 @@
-"""What a user writes into the cluster file and into baseline files is data, or refused; nothing of it is executed."""
+"""What a user writes into the cluster file and into baseline files is data, or refused;
+nothing of it is executed."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ VALUES = {
     "FUNCTION": f"() {{ :; }}; {HURT}",
     "OPTION": "-n --wrap=x",
 }
-SAVE = "\n".join(f'printf %s "${{{name}-unset}}" >"$STAGE_PATH/{name}"' for name in VALUES)
+SAVE = "\n".join(
+    f'printf %s "${{{name}-unset}}" >"$STAGE_PATH/{name}"' for name in VALUES
+)
 
 
 @pytest.fixture
@@ -49,16 +52,22 @@ def describe(folder: Path, values: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_every_value_reaches_the_job_as_it_is(pytester: pytest.Pytester, folder: Path) -> None:
+def test_every_value_reaches_the_job_as_it_is(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
     write_recipe(folder, {"8b": f"{SAVE}\n{WELL}"}, kind="local")
     describe(folder, VALUES)
     pytester.runpytest("-k", "fake", "--llmb-launch").assert_outcomes(passed=2)
-    assert {name: (folder / "stage" / name).read_bytes().decode() for name in VALUES} == VALUES
+    assert {
+        name: (folder / "stage" / name).read_bytes().decode() for name in VALUES
+    } == VALUES
     assert not list(pytester.path.rglob("hurt"))
 
 
 @pytest.mark.slow
-def test_value_too_long_for_a_process_is_refused(pytester: pytest.Pytester, folder: Path) -> None:
+def test_value_too_long_for_a_process_is_refused(
+    pytester: pytest.Pytester, folder: Path
+) -> None:
     write_recipe(folder, {"8b": HURT}, kind="local")
     describe(folder, {"LONG": "x" * 131_072})
     result = pytester.runpytest("-k", "fake", "--llmb-launch")
@@ -87,13 +96,23 @@ NAMES = (
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "name"),
-    [*(("size", name) for name in NAMES), ("recipe", "../x"), ("variant", "../x"), ("dtype", "../x")],
+    [
+        *(("size", name) for name in NAMES),
+        ("recipe", "../x"),
+        ("variant", "../x"),
+        ("dtype", "../x"),
+    ],
 )
-def test_a_name_that_could_leave_its_folder_is_refused(pytester: pytest.Pytester, key: str, name: str) -> None:
+def test_a_name_that_could_leave_its_folder_is_refused(
+    pytester: pytest.Pytester, key: str, name: str
+) -> None:
     write_recipe(pytester.path, {"8b": HURT}, kind="local")
     file, quoted = pytester.path / "baselines" / "fake.yaml", f'"{name}"'
     changes = {
-        "size": (("size: 8b", f"size: {quoted}"), ("  8b: {formula", f"  {quoted}: {{formula")),
+        "size": (
+            ("size: 8b", f"size: {quoted}"),
+            ("  8b: {formula", f"  {quoted}: {{formula"),
+        ),
         "recipe": (("recipe: fake", f"recipe: {quoted}"),),
         "variant": (("gpus: 8,", f"gpus: 8, variant: {quoted},"),),
         "dtype": (("dtype: bf16", f"dtype: {quoted}"),),

@@ -1,4 +1,5 @@
-"""Keys of pytest's configuration that do not do what they seem to: refused, with their place and what was meant."""
+"""Keys of pytest's configuration that do not do what they seem to: refused, with their
+place and what was meant."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def refused(pytester: pytest.Pytester, examples: Path) -> Refused:
     """Judge the examples, which has to be a usage error, and return its message."""
 
     def run(*arguments: str) -> str:
-        result = pytester.runpytest_inprocess("-p", "no:cacheprovider", f"--llmb-logs={examples}", PLAIN, *arguments)
+        result = pytester.runpytest_inprocess(
+            "-p", "no:cacheprovider", f"--llmb-logs={examples}", PLAIN, *arguments
+        )
         assert result.ret == pytest.ExitCode.USAGE_ERROR
         return " ".join(str(result.stderr).split())
 
@@ -41,7 +44,14 @@ def refused(pytester: pytest.Pytester, examples: Path) -> Refused:
         ("pyproject.toml", '[tool.pytest]\n{key} = "{value}"\n'),
         ("pytest.toml", '[pytest]\n{key} = "{value}"\n'),
     ],
-    ids=["pytest.ini", "tox.ini", "setup.cfg", "ini_options", "tool.pytest", "pytest.toml"],
+    ids=[
+        "pytest.ini",
+        "tox.ini",
+        "setup.cfg",
+        "ini_options",
+        "tool.pytest",
+        "pytest.toml",
+    ],
 )
 def test_unknown_key_or_wrong_value_is_refused_everywhere(
     refused: Refused, pytester: pytest.Pytester, name: str, text: str
@@ -51,7 +61,10 @@ def test_unknown_key_or_wrong_value_is_refused_everywhere(
         pytest.skip("pytest reads such a table from 9.0 on")
     path = pytester.path / name
     path.write_text(text.format(key="llmb_tolerence", value="4%"), encoding="utf-8")
-    assert f"{name}: there is no ini key llmb_tolerence (did you mean 'llmb_tolerance'?)" in refused()
+    assert (
+        f"{name}: there is no ini key llmb_tolerence (did you mean 'llmb_tolerance'?)"
+        in refused()
+    )
     path.write_text(text.format(key="llmb_tolerance", value="4x"), encoding="utf-8")
     assert f"{name}: llmb_tolerance = 4x: found '4x', expected a tolerance" in refused()
 
@@ -60,19 +73,39 @@ def test_unknown_key_or_wrong_value_is_refused_everywhere(
 @pytest.mark.parametrize(
     ("key", "told"),
     [
-        ("llmb_required = all", "there is no ini key llmb_required (did you mean 'llmb_require'?)"),
+        (
+            "llmb_required = all",
+            "there is no ini key llmb_required (did you mean 'llmb_require'?)",
+        ),
         ("LLMB_TREND = fail", "there is no ini key LLMB_TREND"),
-        ("llmbtrend = fail", "there is no ini key llmbtrend (did you mean 'llmb_trend'?)"),
-        ("llmb_certify = true", "llmb_certify is no ini key; write --llmb-certify into addopts"),
+        (
+            "llmbtrend = fail",
+            "there is no ini key llmbtrend (did you mean 'llmb_trend'?)",
+        ),
+        (
+            "llmb_certify = true",
+            "llmb_certify is no ini key; write --llmb-certify into addopts",
+        ),
         ("llmb_require =", "llmb_require is empty: give a value, or leave the key out"),
-        ("llmb_trend = fial", "llmb_trend = fial: expected report or fail (did you mean 'fail'?)"),
-        ("llmb_require = nightly.txt", "llmb_require = nightly.txt: neither a file nor a configuration"),
+        (
+            "llmb_trend = fial",
+            "llmb_trend = fial: expected report or fail (did you mean 'fail'?)",
+        ),
+        (
+            "llmb_require = nightly.txt",
+            "llmb_require = nightly.txt: neither a file nor a configuration",
+        ),
         ("llmb_baselines = nowhere", "nowhere does not exist: "),
         ("llmb_no_cache = maybe", "maybe"),
-        ("addopts = --llmb-trend=fial", "addopts: --llmb-trend=fial: expected report or fail"),
+        (
+            "addopts = --llmb-trend=fial",
+            "addopts: --llmb-trend=fial: expected report or fail",
+        ),
     ],
 )
-def test_a_key_that_does_nothing_is_refused(refused: Refused, pytester: pytest.Pytester, key: str, told: str) -> None:
+def test_a_key_that_does_nothing_is_refused(
+    refused: Refused, pytester: pytest.Pytester, key: str, told: str
+) -> None:
     pytester.makefile(".ini", pytest=f"[pytest]\n{key}\n")
     message = refused()
     assert told in message
@@ -83,9 +116,21 @@ def test_a_key_that_does_nothing_is_refused(refused: Refused, pytester: pytest.P
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        ("pytest.ini", "[tool:pytest]\nllmb_trend = fail\n", "llmb_trend stands in [tool:pytest], which pytest"),
-        ("pytest.ini", "[llmbench]\nllmb_trend = fail\n[pytest]\n", "stands in [llmbench], which pytest does not read"),
-        ("pyproject.toml", '[pytest]\nllmb_trend = "fail"\n', "llmb_trend stands in [pytest], which pytest"),
+        (
+            "pytest.ini",
+            "[tool:pytest]\nllmb_trend = fail\n",
+            "llmb_trend stands in [tool:pytest], which pytest",
+        ),
+        (
+            "pytest.ini",
+            "[llmbench]\nllmb_trend = fail\n[pytest]\n",
+            "stands in [llmbench], which pytest does not read",
+        ),
+        (
+            "pyproject.toml",
+            '[pytest]\nllmb_trend = "fail"\n',
+            "llmb_trend stands in [pytest], which pytest",
+        ),
     ],
 )
 def test_key_in_an_ignored_table_is_refused(
@@ -98,36 +143,54 @@ def test_key_in_an_ignored_table_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["-o", "llmb_trned=fail"], "-o: there is no ini key llmb_trned (did you mean 'llmb_trend'?)"),
+        (
+            ["-o", "llmb_trned=fail"],
+            "-o: there is no ini key llmb_trned (did you mean 'llmb_trend'?)",
+        ),
         (["--override-ini=llmb_tolerance=4x"], "-o llmb_tolerance=4x: found '4x'"),
     ],
 )
-def test_an_override_is_told_as_one(refused: Refused, arguments: list[str], told: str) -> None:
+def test_an_override_is_told_as_one(
+    refused: Refused, arguments: list[str], told: str
+) -> None:
     assert told in refused(*arguments)
 
 
 @pytest.mark.parametrize("flag", REPLACEMENTS)
 def test_removed_option_names_its_replacement(
-    refused: Refused, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, flag: str
+    refused: Refused,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    flag: str,
 ) -> None:
     told = f"{flag} was removed: {REPLACEMENTS[flag]}"
     assert told in refused(f"{flag}=1")
     monkeypatch.setenv("PYTEST_ADDOPTS", f"{flag}=1")
     assert told in refused()
     monkeypatch.delenv("PYTEST_ADDOPTS")
-    pytester.path.joinpath("pytest.ini").write_text(f"[pytest]\naddopts = {flag}=1\n", encoding="utf-8")
+    pytester.path.joinpath("pytest.ini").write_text(
+        f"[pytest]\naddopts = {flag}=1\n", encoding="utf-8"
+    )
     assert told in refused()
 
 
-@pytest.mark.parametrize("flag", [flag for flag in REPLACEMENTS if name_destination(flag) not in INI_KEYS])
-def test_removed_option_is_no_ini_key(refused: Refused, pytester: pytest.Pytester, flag: str) -> None:
+@pytest.mark.parametrize(
+    "flag", [flag for flag in REPLACEMENTS if name_destination(flag) not in INI_KEYS]
+)
+def test_removed_option_is_no_ini_key(
+    refused: Refused, pytester: pytest.Pytester, flag: str
+) -> None:
     key = name_destination(flag)
     assert f"-o: {key} was removed: {REPLACEMENTS[flag]}" in refused("-o", f"{key}=1")
-    pytester.path.joinpath("pytest.ini").write_text(f"[pytest]\n{key} = 1\n", encoding="utf-8")
+    pytester.path.joinpath("pytest.ini").write_text(
+        f"[pytest]\n{key} = 1\n", encoding="utf-8"
+    )
     assert f"pytest.ini: {key} was removed: {REPLACEMENTS[flag]}" in refused()
 
 
-def test_what_stands_in_the_environment_is_told_as_that(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_in_the_environment_is_told_as_that(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTEST_ADDOPTS", "--llmb-tolerance=4x")
     assert "PYTEST_ADDOPTS: --llmb-tolerance=4x: found '4x'" in refused()
 
@@ -139,15 +202,20 @@ def test_workers_change_nothing(refused: Refused, pytester: pytest.Pytester) -> 
 
 
 @pytest.mark.slow
-def test_keys_of_other_plugins_are_left_alone(judged: Judge, examples: Path, pytester: pytest.Pytester) -> None:
-    pytester.makeconftest("def pytest_addoption(parser): parser.addini('llmb_mine', 'a key of mine')")
+def test_keys_of_other_plugins_are_left_alone(
+    judged: Judge, examples: Path, pytester: pytest.Pytester
+) -> None:
+    pytester.makeconftest(
+        "def pytest_addoption(parser): parser.addini('llmb_mine', 'a key of mine')"
+    )
     pytester.makefile(".ini", pytest="[pytest]\nllmb_mine = 1\nsome_other_plugin = 2\n")
     assert judged(f"--llmb-logs={examples}", PLAIN).ret == pytest.ExitCode.OK
 
 
 @pytest.mark.slow
 def test_an_idle_session_stays_idle(pytester: pytest.Pytester) -> None:
-    """Nothing is judged, so nothing is judged too mildly: pytest's own warning is enough."""
+    """Nothing is judged, so nothing is judged too mildly: pytest's own warning is
+    enough."""
     pytester.makefile(".ini", pytest="[pytest]\nllmb_tolerence = 4%\n")
     pytester.makepyfile("def test_plain(): pass")
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")

@@ -1,4 +1,5 @@
-"""The same verdicts from a folder, an archive of it, standard input and a remote place; and what is refused."""
+"""The same verdicts from a folder, an archive of it, standard input and a remote place;
+and what is refused."""
 
 from __future__ import annotations
 
@@ -33,11 +34,16 @@ def pipe(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
 def told(session: Judged) -> object:
     """Return all that a session said of each item but for where the files are."""
     kept = ("verdict", "reason", "text", "metrics", "status", "job_id")
-    return session.ret, {name: {key: one.get(key) for key in kept} for name, one in session.described.items()}
+    return session.ret, {
+        name: {key: one.get(key) for key in kept}
+        for name, one in session.described.items()
+    }
 
 
 @pytest.mark.slow
-def test_archive_is_judged_like_its_folder(judged: Judge, examples: Path, tmp_path: Path) -> None:
+def test_archive_is_judged_like_its_folder(
+    judged: Judge, examples: Path, tmp_path: Path
+) -> None:
     from pytest_llmbench.logs.sources.zstd import zstd
 
     data = packed(examples, tmp_path / "x.tar", "w").read_bytes()
@@ -49,7 +55,9 @@ def test_archive_is_judged_like_its_folder(judged: Judge, examples: Path, tmp_pa
 
 
 @pytest.mark.slow
-def test_an_archive_that_is_cut_is_never_green(judged: Judge, generated: Write, tmp_path: Path) -> None:
+def test_an_archive_that_is_cut_is_never_green(
+    judged: Judge, generated: Write, tmp_path: Path
+) -> None:
     folder = generated(GROK, job_id="1")
     path = packed(folder, tmp_path / "x.tar.gz")
     path.write_bytes(path.read_bytes()[:-10])
@@ -61,12 +69,31 @@ def test_an_archive_that_is_cut_is_never_green(judged: Judge, generated: Write, 
 
 
 @pytest.mark.slow
-def test_standard_input_may_be_an_archive(pytester: pytest.Pytester, generated: Write, tmp_path: Path) -> None:
+def test_standard_input_may_be_an_archive(
+    pytester: pytest.Pytester, generated: Write, tmp_path: Path
+) -> None:
     path = packed(generated(GROK, factor=1.5), tmp_path / "x.tar.gz")
-    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "--llmb-logs=-", "-k", GROK, "-n1"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-s",
+        "-p",
+        "no:cacheprovider",
+        "--llmb-logs=-",
+        "-k",
+        GROK,
+        "-n1",
+    ]
     with path.open("rb") as file:
         done = subprocess.run(
-            command, stdin=file, capture_output=True, text=True, timeout=120, check=False, cwd=pytester.path
+            command,
+            stdin=file,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=pytester.path,
         )
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
     assert "REGRESSION" in done.stdout
@@ -87,26 +114,38 @@ def test_standard_input_may_be_a_log_beside_other_paths(
     pipe(monkeypatch, gzip.compress(log.read_bytes()))
     session = judged(logs("-"), "-s", "--llmb-release=25.05", "--llmb-gpu=gb200")
     assert session.ret == from_file.ret
-    assert sorted(set(session.verdicts.values())) == sorted(set(from_file.verdicts.values()))
+    assert sorted(set(session.verdicts.values())) == sorted(
+        set(from_file.verdicts.values())
+    )
     pipe(monkeypatch, gzip.compress(log.read_bytes()))
     both = judged(logs("-"), logs(folder), "-s")
     assert both.verdicts[GROK] == "PASS"
 
 
 @pytest.mark.slow
-def test_an_empty_standard_input_is_never_green(judged: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_standard_input_is_never_green(
+    judged: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pipe(monkeypatch, b"")
     assert judged(logs("-"), "-s").ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_captured_standard_input_is_a_usage_error(pytester: pytest.Pytester) -> None:
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--capture=sys", logs("-"))
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "--capture=sys", logs("-")
+    )
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--llmb-logs=- reads standard input, which pytest takes away from tests: add -s"])
+    result.stderr.fnmatch_lines(
+        [
+            "*--llmb-logs=- reads standard input, which pytest takes away from tests: add -s"
+        ]
+    )
 
 
 @pytest.mark.slow
-def test_a_remote_place_is_judged_as_a_folder(judged: Judge, generated: Write, tmp_path: Path) -> None:
+def test_a_remote_place_is_judged_as_a_folder(
+    judged: Judge, generated: Write, tmp_path: Path
+) -> None:
     fsspec = pytest.importorskip("fsspec")
     folder = generated(GROK, factor=1.5)
     memory = fsspec.filesystem("memory")
@@ -114,7 +153,12 @@ def test_a_remote_place_is_judged_as_a_folder(judged: Judge, generated: Write, t
     try:
         memory.put(str(folder), "/bucket", recursive=True)
         memory.put(str(packed(folder, tmp_path / "x.tar.gz")), "/archives/x.tar.gz")
-        for url in ("memory://bucket", f"file://{folder}", "memory://archives/x.tar.gz", "memory://archives"):
+        for url in (
+            "memory://bucket",
+            f"file://{folder}",
+            "memory://archives/x.tar.gz",
+            "memory://archives",
+        ):
             assert judged(logs(url), "-k", GROK).verdicts == {GROK: "REGRESSION"}, url
     finally:
         memory.store.clear()
@@ -124,10 +168,15 @@ def test_a_remote_place_is_judged_as_a_folder(judged: Judge, generated: Write, t
     ("url", "message"),
     [
         ("nope://bucket", "*fsspec knows no protocol 'nope'*"),
-        ("ftp://me:secret@host/runs", "*a password or a signature in a path ends up in reports*"),
+        (
+            "ftp://me:secret@host/runs",
+            "*a password or a signature in a path ends up in reports*",
+        ),
     ],
 )
-def test_unusable_url_is_a_usage_error(pytester: pytest.Pytester, url: str, message: str) -> None:
+def test_unusable_url_is_a_usage_error(
+    pytester: pytest.Pytester, url: str, message: str
+) -> None:
     pytest.importorskip("fsspec")
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(url))
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -150,5 +199,7 @@ def test_v_tells_every_file_that_was_skipped(pytester: pytest.Pytester) -> None:
         ([], "2 files skipped (-v tells all of them), first a.txt: *"),
         (["-v"], "skipped b.txt: *"),
     ):
-        result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "--llmb-logs=.", *arguments)
+        result = pytester.runpytest_inprocess(
+            "-p", "no:cacheprovider", "--llmb-logs=.", *arguments
+        )
         result.stdout.fnmatch_lines([told])

@@ -1,4 +1,5 @@
-"""Launching on this machine, without Slurm: what is started, what never is, and what is said."""
+"""Launching on this machine, without Slurm: what is started, what never is, and what is
+said."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ Launch = Callable[..., Judged]
 
 @pytest.fixture
 def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
-    """Write a recipe of these behaviours by size, and run pytest with these arguments."""
+    """Write a recipe of these behaviours by size, and run pytest with these
+    arguments."""
 
     def run(*arguments: str, **behaviours: str) -> Judged:
         if behaviours:
@@ -46,10 +48,15 @@ def test_every_report_states_estimated_and_used_gpu_hours(
 ) -> None:
     reports = ("--llmb-json=s.json", "--llmb-junit=l.xml", "--llmb-html=p.html")
     ok, bad = f"{BEGAN}; {WELL}", f"{BEGAN}; steps 1.0 0 20; exit 3"
-    told = launch("--llmb-launch", "--llmb-repeats=2", *reports, "-k", "fake", ok=ok, bad=bad)
+    told = launch(
+        "--llmb-launch", "--llmb-repeats=2", *reports, "-k", "fake", ok=ok, bad=bad
+    )
     text = " ".join(capsys.readouterr().out.split())
     assert "2 jobs, 0.2 GPU-hours of steps; 1,000 are allowed" in text
-    assert "at most 1.3 GPU-hours: 2 runs of each, 2 starts of each run, 1 after a standstill, 1 on slow nodes" in text
+    assert (
+        "at most 1.3 GPU-hours: 2 runs of each, 2 starts of each run, 1 after a standstill, 1 on slow nodes"
+        in text
+    )
     document = json.loads((pytester.path / "s.json").read_text())
     assert faults(document) == []
     used, lost = document["gpu_hours"]["used"], document["gpu_hours"]["lost"]["failed"]
@@ -57,28 +64,45 @@ def test_every_report_states_estimated_and_used_gpu_hours(
     assert 8 * 60 / 3600 <= lost < used
     assert document["gpu_hours"]["limit"] == 1000
     head = f"GPU-hours: {used:.2g} used"
-    assert f"{head} (0.22 estimated, 1,000 allowed); {lost:.2g} of them lost: failed" in text
+    assert (
+        f"{head} (0.22 estimated, 1,000 allowed); {lost:.2g} of them lost: failed"
+        in text
+    )
     failed = told.described["fake_bad-24.11-h100-bf16-8"]
     assert failed["gpu_hours"]["lost"]["failed"] == lost
-    assert (failed["run"]["started_from"], failed["run"]["age"]) == ("job 1", failed["jobs"][0]["age"])
+    assert (failed["run"]["started_from"], failed["run"]["age"]) == (
+        "job 1",
+        failed["jobs"][0]["age"],
+    )
     assert "gpu_hours_lost_failed" in (pytester.path / "l.xml").read_text()
     assert head in (pytester.path / "p.html").read_text()
 
 
 @pytest.mark.slow
-def test_repeat_that_fails_makes_a_slow_run_invalid(launch: Launch, ran: Callable[[], int]) -> None:
-    """The first run alone would be green: it is below the bound, although it is inconclusive."""
-    commands = "echo ran >> $STAGE_PATH/ran; steps 1.045; [ $(wc -l < $STAGE_PATH/ran) != 2 ]"
+def test_repeat_that_fails_makes_a_slow_run_invalid(
+    launch: Launch, ran: Callable[[], int]
+) -> None:
+    """The first run alone would be green: it is below the bound, although it is
+    inconclusive."""
+    commands = (
+        "echo ran >> $STAGE_PATH/ran; steps 1.045; [ $(wc -l < $STAGE_PATH/ran) != 2 ]"
+    )
     told = launch("--llmb-launch", "-k", "fake", close=commands)
     assert told.verdicts == {"fake_close-24.11-h100-bf16-8": "INVALID"}
     assert ran() == 2
-    assert [job["repeat"] for job in told.described["fake_close-24.11-h100-bf16-8"]["jobs"]] == [1, 2]
+    assert [
+        job["repeat"] for job in told.described["fake_close-24.11-h100-bf16-8"]["jobs"]
+    ] == [1, 2]
     assert told.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
-def test_a_job_that_fails_is_explained_and_not_retried(launch: Launch, ran: Callable[[], int]) -> None:
-    commands = "echo ran >> $STAGE_PATH/ran; steps 1.0 0 20; echo 'no such image' >&2; exit 3"
+def test_a_job_that_fails_is_explained_and_not_retried(
+    launch: Launch, ran: Callable[[], int]
+) -> None:
+    commands = (
+        "echo ran >> $STAGE_PATH/ran; steps 1.0 0 20; echo 'no such image' >&2; exit 3"
+    )
     told = launch("--llmb-launch", "-k", "fake", bad=commands)
     assert told.verdicts == {"fake_bad-24.11-h100-bf16-8": "INVALID"}
     assert "no such image" in told.described["fake_bad-24.11-h100-bf16-8"]["text"]
@@ -108,12 +132,20 @@ def pytest_configure(config):
 
 @pytest.mark.slow
 def test_session_killed_before_a_start_is_resumed(
-    programs: Programs, launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester
+    programs: Programs,
+    launch: Launch,
+    ran: Callable[[], int],
+    pytester: pytest.Pytester,
 ) -> None:
     pytester.makeconftest(KILLED)
     write_recipe(pytester.path, {"ok": COUNTED}, kind="local")
     output = pytester.path / "output"
-    assert programs.run("pytest", ["-k", "fake", "--llmb-launch"], pytester.path, output, output) == -signal.SIGKILL
+    assert (
+        programs.run(
+            "pytest", ["-k", "fake", "--llmb-launch"], pytester.path, output, output
+        )
+        == -signal.SIGKILL
+    )
     left = pytester.path / ".llmbench" / "jobs"
     until(lambda: list(left.rglob("job.exit")))
     told = launch("--llmb-resume", "-k", "fake")
@@ -122,9 +154,15 @@ def test_session_killed_before_a_start_is_resumed(
 
 
 @pytest.mark.slow
-def test_exactly_what_is_selected_is_launched(launch: Launch, pytester: pytest.Pytester) -> None:
-    each = {size: f"touch $STAGE_PATH/{size}; {WELL}" for size in ("one", "two", "three")}
-    told = launch("--llmb-launch", "-k", "fake_one or fake_two", "--deselect", DESELECTED, **each)
+def test_exactly_what_is_selected_is_launched(
+    launch: Launch, pytester: pytest.Pytester
+) -> None:
+    each = {
+        size: f"touch $STAGE_PATH/{size}; {WELL}" for size in ("one", "two", "three")
+    }
+    told = launch(
+        "--llmb-launch", "-k", "fake_one or fake_two", "--deselect", DESELECTED, **each
+    )
     assert told.verdicts == {"fake_one-24.11-h100-bf16-8": "PASS"}
     assert {path.name for path in (pytester.path / "stage").iterdir()} == {"one"}
 
@@ -133,7 +171,9 @@ DESELECTED = "pytest_llmbench/suite/test_performance.py::test_performance[fake_t
 
 
 @pytest.mark.slow
-def test_own_test_launches_what_it_requests(launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester) -> None:
+def test_own_test_launches_what_it_requests(
+    launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester
+) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -147,11 +187,19 @@ def test_own_test_launches_what_it_requests(launch: Launch, ran: Callable[[], in
         """
     )
     assert (
-        launch("--llmb-launch", "-k", "fake and skipped", "test_own_test_launches_what_it_requests.py", ok=COUNTED).ret
+        launch(
+            "--llmb-launch",
+            "-k",
+            "fake and skipped",
+            "test_own_test_launches_what_it_requests.py",
+            ok=COUNTED,
+        ).ret
         != pytest.ExitCode.OK
     )
     assert ran() == 0
-    told = launch("--llmb-launch", "-k", "fake", "test_own_test_launches_what_it_requests.py")
+    told = launch(
+        "--llmb-launch", "-k", "fake", "test_own_test_launches_what_it_requests.py"
+    )
     assert told.verdicts == {"fake_ok-24.11-h100-bf16-8": "PASS"}
     assert ran() == 1
 
@@ -166,7 +214,11 @@ def test_own_test_launches_what_it_requests(launch: Launch, ran: Callable[[], in
     ],
 )
 def test_what_a_mark_keeps_from_running_is_not_launched(
-    launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester, mark: str, runs: int
+    launch: Launch,
+    ran: Callable[[], int],
+    pytester: pytest.Pytester,
+    mark: str,
+    runs: int,
 ) -> None:
     body = "def test_mine(llmb_verdict):\n    assert not llmb_verdict.failed\n"
     pytester.makepyfile(test_mine=f"import pytest\n@pytest.mark.{mark}\n{body}")
@@ -187,10 +239,20 @@ def test_a_session_that_only_tells_something_launches_nothing(
 def test_nothing_is_launched_after_a_collection_error(
     launch: Launch, ran: Callable[[], int], pytester: pytest.Pytester
 ) -> None:
-    good = pytester.makepyfile(test_good="def test_good(llmb_verdict):\n    assert not llmb_verdict.failed\n")
+    good = pytester.makepyfile(
+        test_good="def test_good(llmb_verdict):\n    assert not llmb_verdict.failed\n"
+    )
     broken = pytester.makepyfile(test_broken="import nothing_of_this_name\n")
     for more in ((), ("--continue-on-collection-errors",)):
-        told = launch("--llmb-launch", "-k", "fake or broken", str(good), str(broken), *more, ok=COUNTED)
+        told = launch(
+            "--llmb-launch",
+            "-k",
+            "fake or broken",
+            str(good),
+            str(broken),
+            *more,
+            ok=COUNTED,
+        )
         assert told.ret != pytest.ExitCode.OK
     assert ran() == 0
 
@@ -203,12 +265,18 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
     write_recipe(pytester.path, {"ok": COUNTED, "bad": "exit 1"}, kind="local")
     refused = pytester.runpytest("--llmb-launch", "-k", "fake", "--lf")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines(["*--lf: none of the selected items is known to have failed*"])
+    refused.stderr.fnmatch_lines(
+        ["*--lf: none of the selected items is known to have failed*"]
+    )
     assert ran() == 0
-    pytester.runpytest("--llmb-launch", "-k", "fake").assert_outcomes(passed=2, failed=1)
+    pytester.runpytest("--llmb-launch", "-k", "fake").assert_outcomes(
+        passed=2, failed=1
+    )
     assert ran() == 1
     again = pytester.runpytest("--llmb-launch", "-k", "fake", "--lf")
-    again.assert_outcomes(failed=1, skipped=1, deselected=83)  # nothing was judged besides
+    again.assert_outcomes(
+        failed=1, skipped=1, deselected=83
+    )  # nothing was judged besides
     assert ran() == 1
 
 
@@ -217,27 +285,66 @@ def test_last_failed_launches_what_failed_and_nothing_without_failures(
     ("arguments", "told"),
     [
         (["--llmb-launch", "-n2"], "a launch runs in one process"),
-        (["--llmb-gpu-hours=5", "--llmb-logs=."], "--llmb-gpu-hours has nothing to launch: add --llmb-launch"),
-        (["--llmb-launch", "--llmb-repeats=4"], "--llmb-repeats=4: expected a whole number from 1 to 3"),
-        (["--llmb-launch", "--llmb-retries=-1"], "--llmb-retries=-1: expected a whole number from 0 to 10"),
-        (["--llmb-launch", "--llmb-stall-limit=5"], "--llmb-stall-limit=5: expected auto, none, or a time such as 45m"),
-        (["--llmb-launch", "--llmb-gpu-hours=lots"], "--llmb-gpu-hours=lots: expected a number of GPU-hours"),
-        (["--llmb-launch", "--llmb-cluster=clutser.yaml"], "(did you mean 'cluster.yaml'?)"),
-        (["--llmb-launch", "--llmb-profile", "--llmb-nccl-trace"], "exclude each other"),
-        (["--llmb-collect", "--llmb-resume"], "--llmb-collect and --llmb-resume exclude each other"),
-        (["--llmb-launch", "--llmb-session=x"], "--llmb-session is for --llmb-resume and --llmb-collect"),
+        (
+            ["--llmb-gpu-hours=5", "--llmb-logs=."],
+            "--llmb-gpu-hours has nothing to launch: add --llmb-launch",
+        ),
+        (
+            ["--llmb-launch", "--llmb-repeats=4"],
+            "--llmb-repeats=4: expected a whole number from 1 to 3",
+        ),
+        (
+            ["--llmb-launch", "--llmb-retries=-1"],
+            "--llmb-retries=-1: expected a whole number from 0 to 10",
+        ),
+        (
+            ["--llmb-launch", "--llmb-stall-limit=5"],
+            "--llmb-stall-limit=5: expected auto, none, or a time such as 45m",
+        ),
+        (
+            ["--llmb-launch", "--llmb-gpu-hours=lots"],
+            "--llmb-gpu-hours=lots: expected a number of GPU-hours",
+        ),
+        (
+            ["--llmb-launch", "--llmb-cluster=clutser.yaml"],
+            "(did you mean 'cluster.yaml'?)",
+        ),
+        (
+            ["--llmb-launch", "--llmb-profile", "--llmb-nccl-trace"],
+            "exclude each other",
+        ),
+        (
+            ["--llmb-collect", "--llmb-resume"],
+            "--llmb-collect and --llmb-resume exclude each other",
+        ),
+        (
+            ["--llmb-launch", "--llmb-session=x"],
+            "--llmb-session is for --llmb-resume and --llmb-collect",
+        ),
         (
             ["--llmb-launch", "--llmb-ignore=pyton-version"],
             "--llmb-ignore=pyton-version: no check 'pyton-version' (did you mean 'python-version'?): expected some of",
         ),
-        (["--llmb-launch", "--llmb-ignore=image,token"], "token cannot be overruled: it is about a secret"),
+        (
+            ["--llmb-launch", "--llmb-ignore=image,token"],
+            "token cannot be overruled: it is about a secret",
+        ),
         (["--llmb-launch", "--llmb-ignore=slurm"], "a job could start twice"),
-        (["--llmb-launch", "--llmb-ignore=forbidden-variables"], "which could pass for it"),
-        (["--llmb-resume", "--llmb-ignore=image"], "--llmb-ignore is for a new session"),
+        (
+            ["--llmb-launch", "--llmb-ignore=forbidden-variables"],
+            "which could pass for it",
+        ),
+        (
+            ["--llmb-resume", "--llmb-ignore=image"],
+            "--llmb-ignore is for a new session",
+        ),
         (["--llmb-launch", "--llmb-selftest"], "--llmb-selftest with a launch"),
         (["--llmb-launch", "--llmb-runs=each"], "--llmb-runs=each with a launch"),
         (["--llmb-resume"], "no session here: "),
-        (["--llmb-collect", "--llmb-journal=llmb"], "--llmb-journal=llmb does not exist: "),
+        (
+            ["--llmb-collect", "--llmb-journal=llmb"],
+            "--llmb-journal=llmb does not exist: ",
+        ),
         (["--llmb-launch", "--llmb-journal=cluster.yaml"], "cluster.yaml is a file"),
     ],
 )
@@ -252,14 +359,29 @@ def test_wrong_launch_options_start_nothing(
 
 
 @pytest.mark.slow
-def test_preflight_check_is_overruled_by_name(pytester: pytest.Pytester, ran: Callable[[], int]) -> None:
-    """On the screen, in the head and among the cautions; also by the session that only collects."""
-    write_recipe(pytester.path, {"ok": COUNTED}, kind="local", purposes='  needs: {python: "3.99 or newer"}\n')
+def test_preflight_check_is_overruled_by_name(
+    pytester: pytest.Pytester, ran: Callable[[], int]
+) -> None:
+    """On the screen, in the head and among the cautions; also by the session that only
+    collects."""
+    write_recipe(
+        pytester.path,
+        {"ok": COUNTED},
+        kind="local",
+        purposes='  needs: {python: "3.99 or newer"}\n',
+    )
     refused = pytester.runpytest("-k", "fake", "--llmb-launch")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines([" 1. ?python-version? fake 24.11 needs Python 3.99 or newer;*"])
-    refused.stderr.fnmatch_lines(["overrule what is no problem here: --llmb-ignore=python-version"])
-    assert pytester.runpytest("-k", "fake", "--llmb-launch", "--llmb-ignore=image").ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(
+        [" 1. ?python-version? fake 24.11 needs Python 3.99 or newer;*"]
+    )
+    refused.stderr.fnmatch_lines(
+        ["overrule what is no problem here: --llmb-ignore=python-version"]
+    )
+    assert (
+        pytester.runpytest("-k", "fake", "--llmb-launch", "--llmb-ignore=image").ret
+        == pytest.ExitCode.USAGE_ERROR
+    )
     assert ran() == 0
     overruling = ("-k", "fake", "--llmb-launch", "--llmb-ignore=python-version,image")
     told = pytester.runpytest(*overruling, "--llmb-json=night.json")
@@ -272,23 +394,37 @@ def test_preflight_check_is_overruled_by_name(pytester: pytest.Pytester, ran: Ca
         ]
     )
     document = json.loads((pytester.path / "night.json").read_text())
-    assert [caution["code"] for caution in document["cautions"]] == ["preflight-overruled"]
+    assert [caution["code"] for caution in document["cautions"]] == [
+        "preflight-overruled"
+    ]
     assert "preflight may be overruled: python-version, image" in document["header"]
-    (session,) = {path.name for path in (pytester.path / ".llmbench" / "jobs").iterdir()}
-    collected = pytester.runpytest("-k", "fake", "--llmb-collect", f"--llmb-session={session}")
-    collected.stdout.fnmatch_lines(["*preflight found and was overruled: python-version (--llmb-ignore)*"])
+    (session,) = {
+        path.name for path in (pytester.path / ".llmbench" / "jobs").iterdir()
+    }
+    collected = pytester.runpytest(
+        "-k", "fake", "--llmb-collect", f"--llmb-session={session}"
+    )
+    collected.stdout.fnmatch_lines(
+        ["*preflight found and was overruled: python-version (--llmb-ignore)*"]
+    )
 
 
 @pytest.mark.slow
-def test_launch_beyond_its_gpu_hours_is_refused(pytester: pytest.Pytester, ran: Callable[[], int]) -> None:
+def test_launch_beyond_its_gpu_hours_is_refused(
+    pytester: pytest.Pytester, ran: Callable[[], int]
+) -> None:
     write_recipe(pytester.path, {"ok": COUNTED}, kind="local", gpus=1024)
     cluster = pytester.path / "cluster.yaml"
-    cluster.write_text(cluster.read_text().replace("gpu_hours: 1000\n", "gpu_hours: 10\n"))
+    cluster.write_text(
+        cluster.read_text().replace("gpu_hours: 1000\n", "gpu_hours: 10\n")
+    )
     result = pytester.runpytest("-k", "fake", "--llmb-launch")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "14.2" in result.stderr.str()  # 50 steps of a second on 1024 GPUs
     assert ran() == 0
-    pytester.runpytest("-k", "fake", "--llmb-launch", "--llmb-gpu-hours=20").assert_outcomes(passed=2)
+    pytester.runpytest(
+        "-k", "fake", "--llmb-launch", "--llmb-gpu-hours=20"
+    ).assert_outcomes(passed=2)
     assert ran() == 1
 
 
@@ -298,19 +434,31 @@ def test_configurations_of_another_cluster_are_skipped(launch: Launch) -> None:
     assert told.statuses.pop("fake_ok-24.11-h100-bf16-8") == "passed"
     assert len(told.statuses) == 26
     assert set(told.statuses.values()) == {"skipped"}
-    assert {one["reason"] for one in told.reports} == {"within-tolerance", "not-on-cluster"}
+    assert {one["reason"] for one in told.reports} == {
+        "within-tolerance",
+        "not-on-cluster",
+    }
 
 
 @pytest.mark.slow
 def test_where_nothing_fits_it_is_said_why(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest("-k", "grok1", "--llmb-launch")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "none of the 26 selected configurations fits this machine" in result.stderr.str()
+    assert (
+        "none of the 26 selected configurations fits this machine"
+        in result.stderr.str()
+    )
     assert "cluster.yaml" in result.stderr.str()
 
 
 @pytest.mark.slow
-def test_file_describes_a_cluster_that_is_not_this_machine(pytester: pytest.Pytester) -> None:
-    pytester.path.joinpath("cluster.yaml").write_text("{schema: 1, gpu: h100, largest: 512}\n")
-    result = pytester.runpytest("-k", "grok1_314b-24.11-h100-bf16-512", "--llmb-dry-run")
+def test_file_describes_a_cluster_that_is_not_this_machine(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.path.joinpath("cluster.yaml").write_text(
+        "{schema: 1, gpu: h100, largest: 512}\n"
+    )
+    result = pytester.runpytest(
+        "-k", "grok1_314b-24.11-h100-bf16-512", "--llmb-dry-run"
+    )
     result.stdout.fnmatch_lines(["*64 nodes, 512 GPUs*"])

@@ -1,4 +1,5 @@
-"""A launched run and the nights before it: changes are found, told, accepted and red as for runs on disk."""
+"""A launched run and the nights before it: changes are found, told, accepted and red as
+for runs on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from pytest_llmbench.session.settings import Settings
 
 NAME = "fake_8b-24.11-h100-bf16-8"
 NIGHTS, CHANGED = 33, 26
-START = datetime.now(UTC).replace(hour=3, minute=0, second=0, microsecond=0) - timedelta(days=NIGHTS)
+START = datetime.now(UTC).replace(
+    hour=3, minute=0, second=0, microsecond=0
+) - timedelta(days=NIGHTS)
 DAY = (START + timedelta(days=CHANGED)).date()
 WOBBLE = (0, 1, -1, 2, 0, -2, 1, 0, -1, 1)
 """Per mille of the step time, night by night."""
@@ -34,17 +37,28 @@ Launch = Callable[..., Judged]
 
 @pytest.fixture
 def nights(pytester: pytest.Pytester) -> Nights:
-    """Write 33 nights below `old`, the last 7 at this multiple of the published step time, and the recipe whose job
-    does this, or goes on at their level."""
+    """Write 33 nights below `old`, the last 7 at this multiple of the published step
+    time, and the recipe whose job does this, or goes on at their level."""
 
     def write(level: float, commands: str = "") -> None:
-        write_recipe(pytester.path, {"8b": commands or f"steps {level:.4f}"}, kind="local")
+        write_recipe(
+            pytester.path, {"8b": commands or f"steps {level:.4f}"}, kind="local"
+        )
         baselines = load(Settings(baselines=(pytester.path / "baselines",))).baselines
-        ((baseline, *_),) = [of_key for key, of_key in baselines.items() if key.id == NAME]
+        ((baseline, *_),) = [
+            of_key for key, of_key in baselines.items() if key.id == NAME
+        ]
         for night in range(NIGHTS):
-            factor = (level if night >= CHANGED else 1.0) * (1 + 0.001 * WOBBLE[night % 10])
-            job: dict[str, Any] = {"started": START + timedelta(days=night), "job_id": str(1000 + night)}
-            write_run(pytester.path / "old", baseline, factor=factor, layout="results", **job)
+            factor = (level if night >= CHANGED else 1.0) * (
+                1 + 0.001 * WOBBLE[night % 10]
+            )
+            job: dict[str, Any] = {
+                "started": START + timedelta(days=night),
+                "job_id": str(1000 + night),
+            }
+            write_run(
+                pytester.path / "old", baseline, factor=factor, layout="results", **job
+            )
 
     return write
 
@@ -52,11 +66,14 @@ def nights(pytester: pytest.Pytester) -> Nights:
 @pytest.fixture
 def launch(judged: Judge) -> Launch:
     """Launch it with the old nights, and these arguments."""
-    return lambda *arguments: judged("--llmb-launch", "--llmb-logs=old", "-k", "fake", *arguments)
+    return lambda *arguments: judged(
+        "--llmb-launch", "--llmb-logs=old", "-k", "fake", *arguments
+    )
 
 
 def acknowledge(folder: Path, slower: str, *, days: int = 30) -> str:
-    """Write that the change is accepted for so many more days, and return the option."""
+    """Write that the change is accepted for so many more days, and return the
+    option."""
     (folder / "acknowledged.yaml").write_text(
         f"schema: 1\nacknowledged:\n  - configuration: fake*\n    slower: {slower}\n    since: {DAY}\n"
         f"    expires: {(datetime.now(UTC) + timedelta(days=days)).date()}\n"
@@ -71,16 +88,29 @@ def trends(session: Judged) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_slower_trend_fails_and_is_in_every_report(
-    nights: Nights, launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+    nights: Nights,
+    launch: Launch,
+    pytester: pytest.Pytester,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The verdict alone would be green: the level is within the tolerance."""
     nights(1.04)
     capsys.readouterr()
-    session = launch("--llmb-trend=fail", "--llmb-json=all.json", "--llmb-html=all.html", "--junitxml=junit.xml")
+    session = launch(
+        "--llmb-trend=fail",
+        "--llmb-json=all.json",
+        "--llmb-html=all.html",
+        "--junitxml=junit.xml",
+    )
     printed = capsys.readouterr().out
     assert session.verdicts == {NAME: "PASS"}
     (told,) = trends(session)
-    assert (told["id"], told["verdict"], told["status"], told["decides"]) == (NAME, "SLOWER", "failed", True)
+    assert (told["id"], told["verdict"], told["status"], told["decides"]) == (
+        NAME,
+        "SLOWER",
+        "failed",
+        True,
+    )
     assert f"since {DAY}" in told["text"]
     (change,) = session.described[NAME]["changes"]
     assert change["night"] == CHANGED
@@ -100,10 +130,14 @@ def test_slower_trend_fails_and_is_in_every_report(
 
 
 @pytest.mark.slow
-def test_slower_trend_passes_unless_asked_to_fail(nights: Nights, launch: Launch) -> None:
+def test_slower_trend_passes_unless_asked_to_fail(
+    nights: Nights, launch: Launch
+) -> None:
     nights(1.04)
     session = launch()
-    assert [(one["verdict"], one["status"], one["decides"]) for one in trends(session)] == [("SLOWER", "passed", False)]
+    assert [
+        (one["verdict"], one["status"], one["decides"]) for one in trends(session)
+    ] == [("SLOWER", "passed", False)]
     assert session.ret == pytest.ExitCode.OK
 
 
@@ -123,11 +157,16 @@ def test_selection_does_not_hide_a_slower_trend(
     pytester.makepyfile(test_mine=OWN_TEST)
     session = launch("--llmb-trend=fail", *selection)
     assert [one["status"] for one in trends(session)] == ["failed"]
-    assert (session.verdicts, session.ret) == ({NAME: "PASS"}, pytest.ExitCode.TESTS_FAILED)
+    assert (session.verdicts, session.ret) == (
+        {NAME: "PASS"},
+        pytest.ExitCode.TESTS_FAILED,
+    )
 
 
 @pytest.mark.slow
-def test_own_tests_get_no_report_only_item(nights: Nights, launch: Launch, pytester: pytest.Pytester) -> None:
+def test_own_tests_get_no_report_only_item(
+    nights: Nights, launch: Launch, pytester: pytest.Pytester
+) -> None:
     nights(1.04)
     pytester.makepyfile(test_mine=OWN_TEST)
     session = launch("test_mine.py")
@@ -136,59 +175,91 @@ def test_own_tests_get_no_report_only_item(nights: Nights, launch: Launch, pytes
 
 
 @pytest.mark.slow
-def test_acknowledged_change_passes(nights: Nights, launch: Launch, pytester: pytest.Pytester) -> None:
+def test_acknowledged_change_passes(
+    nights: Nights, launch: Launch, pytester: pytest.Pytester
+) -> None:
     nights(1.06)
     session = launch("--llmb-trend=fail", acknowledge(pytester.path, "6%"))
     assert session.verdicts == {NAME: "PASS"}
-    assert [(one["verdict"], one["status"]) for one in trends(session)] == [("ACKNOWLEDGED", "passed")]
+    assert [(one["verdict"], one["status"]) for one in trends(session)] == [
+        ("ACKNOWLEDGED", "passed")
+    ]
     assert session.described[NAME]["changes"][0]["acknowledged"]["by"] == "A. Person"
     assert session.ret == pytest.ExitCode.OK
 
 
 @pytest.mark.slow
-def test_expired_acknowledgement_covers_no_change(nights: Nights, launch: Launch, pytester: pytest.Pytester) -> None:
+def test_expired_acknowledgement_covers_no_change(
+    nights: Nights, launch: Launch, pytester: pytest.Pytester
+) -> None:
     nights(1.04)
     session = launch("--llmb-trend=fail", acknowledge(pytester.path, "6%", days=-1))
-    assert [(one["verdict"], one["status"]) for one in trends(session)] == [("SLOWER", "failed")]
+    assert [(one["verdict"], one["status"]) for one in trends(session)] == [
+        ("SLOWER", "failed")
+    ]
     assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
-def test_stored_runs_are_searched_for_changes(nights: Nights, judged: Judge, pytester: pytest.Pytester) -> None:
+def test_stored_runs_are_searched_for_changes(
+    nights: Nights, judged: Judge, pytester: pytest.Pytester
+) -> None:
     nights(1.04)
-    stored = judged("--llmb-logs=old", "-k", "fake", "--llmb-history=h.db", "--llmb-runs=each")
+    stored = judged(
+        "--llmb-logs=old", "-k", "fake", "--llmb-history=h.db", "--llmb-runs=each"
+    )
     assert len(stored.verdicts) == NIGHTS
     shutil.rmtree(pytester.path / "old")
-    session = judged("--llmb-launch", "-k", "fake", "--llmb-history=h.db", "--llmb-trend=fail", "--llmb-json=all.json")
+    session = judged(
+        "--llmb-launch",
+        "-k",
+        "fake",
+        "--llmb-history=h.db",
+        "--llmb-trend=fail",
+        "--llmb-json=all.json",
+    )
     assert [one["status"] for one in trends(session)] == ["failed"]
     written = json.loads((pytester.path / "all.json").read_text())
     (told,) = [one for one in written["outcomes"] if one["kind"] == "configuration"]
     assert len(told["history"]) == NIGHTS
-    assert [(one["night"], one["started"][:10]) for one in told["changes"]] == [(CHANGED, str(DAY))]
+    assert [(one["night"], one["started"][:10]) for one in told["changes"]] == [
+        (CHANGED, str(DAY))
+    ]
 
 
 @pytest.mark.slow
-def test_failed_launch_reports_the_older_trend_without_deciding(nights: Nights, launch: Launch) -> None:
+def test_failed_launch_reports_the_older_trend_without_deciding(
+    nights: Nights, launch: Launch
+) -> None:
     nights(1.04, "steps 1.0400 0 20; exit 3")
     session = launch("--llmb-trend=fail")
     assert session.verdicts == {NAME: "INVALID"}
-    assert [(one["status"], one["decides"]) for one in trends(session)] == [("failed", False)]
+    assert [(one["status"], one["decides"]) for one in trends(session)] == [
+        ("failed", False)
+    ]
     assert len(session.described[NAME]["history"]) == NIGHTS
 
 
 @pytest.mark.slow
-def test_recording_launch_uses_only_its_own_runs(nights: Nights, launch: Launch) -> None:
+def test_recording_launch_uses_only_its_own_runs(
+    nights: Nights, launch: Launch
+) -> None:
     nights(1.04)
     session = launch("--llmb-record=mine")
     told = session.described[NAME]
     assert (trends(session), told["verdict"]) == ([], "RECORDED")
-    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(1.04, rel=1e-3)
+    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(
+        1.04, rel=1e-3
+    )
     assert "from 3 valid runs" in told["text"]
 
 
 @pytest.mark.slow
-def test_slow_launch_names_the_last_good_run(nights: Nights, launch: Launch, pytester: pytest.Pytester) -> None:
-    """The log of the job before is gone: the history knows the run, and on which nodes its job ran."""
+def test_slow_launch_names_the_last_good_run(
+    nights: Nights, launch: Launch, pytester: pytest.Pytester
+) -> None:
+    """The log of the job before is gone: the history knows the run, and on which nodes
+    its job ran."""
     nights(1.0)
     shutil.rmtree(pytester.path / "old")
     (pytester.path / "old").mkdir()
@@ -196,7 +267,10 @@ def test_slow_launch_names_the_last_good_run(nights: Nights, launch: Launch, pyt
     assert good["last_good"] is None
     write_recipe(pytester.path, {"8b": "steps 1.3"}, kind="local")
     slow = launch("--llmb-history=h.db").described[NAME]
-    last, nodes = slow["last_good"], [job["nodes"] for job in (*good["jobs"], *slow["jobs"])]
+    last, nodes = (
+        slow["last_good"],
+        [job["nodes"] for job in (*good["jobs"], *slow["jobs"])],
+    )
     assert slow["status"] == "failed"
     assert (last["source"], last["job_id"]) == ("history", good["run"]["job_id"])
     assert last["nodes"] == {"before": nodes[0], "now": nodes[1]}

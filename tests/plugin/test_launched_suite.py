@@ -20,7 +20,11 @@ def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
 
     def run(*arguments: str, asked: int = 3, goes_on: bool = False) -> Judged:
         if not goes_on:  # a job may be just about to run the script
-            write_recipe(pytester.path, {"8b": f"echo ran >> $STAGE_PATH/ran; {WELL}"}, kind="local")
+            write_recipe(
+                pytester.path,
+                {"8b": f"echo ran >> $STAGE_PATH/ran; {WELL}"},
+                kind="local",
+            )
         pytester.path.joinpath("exemplar.yaml").write_text(SUITE % asked)
         started = () if goes_on else ("--llmb-launch", "--llmb-require=exemplar.yaml")
         return judged("-k", "fake", *started, *arguments)
@@ -36,11 +40,19 @@ def ran(pytester: pytest.Pytester) -> Callable[[], int]:
 
 
 @pytest.mark.slow
-def test_passing_run_is_repeated_as_the_suite_asks(launch: Launch, ran: Callable[[], int]) -> None:
+def test_passing_run_is_repeated_as_the_suite_asks(
+    launch: Launch, ran: Callable[[], int]
+) -> None:
     session = launch()
-    assert (session.verdicts, session.ret, ran()) == ({NAME: "PASS"}, pytest.ExitCode.OK, 3)
+    assert (session.verdicts, session.ret, ran()) == (
+        {NAME: "PASS"},
+        pytest.ExitCode.OK,
+        3,
+    )
     assert session.described[NAME]["estimate"]["runs"] == 3
-    assert "fewer-runs" not in [note["code"] for note in session.described[NAME]["notes"]]
+    assert "fewer-runs" not in [
+        note["code"] for note in session.described[NAME]["notes"]
+    ]
 
 
 @pytest.mark.slow
@@ -48,32 +60,58 @@ def test_typed_repeats_give_fewer_runs_and_a_note(
     launch: Launch, ran: Callable[[], int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     session = launch("--llmb-repeats=1")
-    assert (session.verdicts, session.ret, ran()) == ({NAME: "PASS"}, pytest.ExitCode.OK, 1)
-    assert "1 valid run, exemplar.yaml:2 asks for 3 (--llmb-repeats=1)" in capsys.readouterr().out
+    assert (session.verdicts, session.ret, ran()) == (
+        {NAME: "PASS"},
+        pytest.ExitCode.OK,
+        1,
+    )
+    assert (
+        "1 valid run, exemplar.yaml:2 asks for 3 (--llmb-repeats=1)"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow
-def test_certificate_needs_all_runs_of_the_suite(launch: Launch, ran: Callable[[], int]) -> None:
+def test_certificate_needs_all_runs_of_the_suite(
+    launch: Launch, ran: Callable[[], int]
+) -> None:
     session = launch("--llmb-repeats=1", "--llmb-certify", "--llmb-tolerance=50%")
     told = session.described[NAME]
-    assert (told["verdict"], told["reason"], told["status"]) == ("MISSING", "too-few-runs", "failed")
+    assert (told["verdict"], told["reason"], told["status"]) == (
+        "MISSING",
+        "too-few-runs",
+        "failed",
+    )
     assert (session.ret, ran()) == (pytest.ExitCode.TESTS_FAILED, 1)
 
 
 @pytest.mark.slow
-def test_suite_is_missing_until_enough_runs_were_launched(launch: Launch, ran: Callable[[], int]) -> None:
+def test_suite_is_missing_until_enough_runs_were_launched(
+    launch: Launch, ran: Callable[[], int]
+) -> None:
     session = launch(asked=5)
     told = session.described[NAME]
-    assert (told["verdict"], told["reason"], told["status"]) == ("MISSING", "too-few-runs", "failed")
-    assert told["text"].startswith("3 valid runs, exemplar.yaml:2 asks for 5; the newest: ")
+    assert (told["verdict"], told["reason"], told["status"]) == (
+        "MISSING",
+        "too-few-runs",
+        "failed",
+    )
+    assert told["text"].startswith(
+        "3 valid runs, exemplar.yaml:2 asks for 5; the newest: "
+    )
     assert (session.ret, ran()) == (pytest.ExitCode.TESTS_FAILED, 3)
     again = launch("--llmb-logs=.llmbench/jobs", asked=5)
     assert (again.verdicts, again.ret, ran()) == ({NAME: "PASS"}, pytest.ExitCode.OK, 6)
 
 
 @pytest.mark.slow
-def test_only_resuming_makes_the_runs_that_are_left(launch: Launch, ran: Callable[[], int]) -> None:
-    for going_on, verdict, runs in (("--llmb-collect", "MISSING", 1), ("--llmb-resume", "PASS", 1 + 3)):
+def test_only_resuming_makes_the_runs_that_are_left(
+    launch: Launch, ran: Callable[[], int]
+) -> None:
+    for going_on, verdict, runs in (
+        ("--llmb-collect", "MISSING", 1),
+        ("--llmb-resume", "PASS", 1 + 3),
+    ):
         launch("--llmb-submit-only")
         session = launch(going_on, "--llmb-require=exemplar.yaml", goes_on=True)
         assert (session.verdicts, ran()) == ({NAME: verdict}, runs)

@@ -1,4 +1,5 @@
-"""A launched session looks at its configurations together, as one over runs on disk does."""
+"""A launched session looks at its configurations together, as one over runs on disk
+does."""
 
 from __future__ import annotations
 
@@ -15,11 +16,18 @@ from support.sessions import Judge, Judged
 from pytest_llmbench.session.catalog import load
 from pytest_llmbench.session.settings import Settings
 
-SMALL, LARGE, FP8 = (f"fake_8b-24.11-h100-{rest}" for rest in ("bf16-8", "bf16-16", "fp8-8"))
+SMALL, LARGE, FP8 = (
+    f"fake_8b-24.11-h100-{rest}" for rest in ("bf16-8", "bf16-16", "fp8-8")
+)
 FAMILY = "fake_8b-24.11-h100-bf16"
-FURTHER = ({"size": "8b", "gpus": 16, "gbs": 256}, {"size": "8b", "gpus": 8, "dtype": "fp8"})
+FURTHER = (
+    {"size": "8b", "gpus": 16, "gbs": 256},
+    {"size": "8b", "gpus": 8, "dtype": "fp8"},
+)
 NIGHTS = 10
-START = datetime.now(UTC).replace(hour=3, minute=0, second=0, microsecond=0) - timedelta(days=NIGHTS)
+START = datetime.now(UTC).replace(
+    hour=3, minute=0, second=0, microsecond=0
+) - timedelta(days=NIGHTS)
 WOBBLE = (0, 1, -1, 2, 0, -2, 1, 0, -1, 1)
 """Per mille of the step time, night by night."""
 
@@ -46,7 +54,8 @@ Launch = Callable[..., Judged]
 
 @pytest.fixture
 def jobs(pytester: pytest.Pytester) -> Callable[..., None]:
-    """Write three configurations, whose jobs take so many seconds a step, with quiet nights at 1 s below `old`."""
+    """Write three configurations, whose jobs take so many seconds a step, with quiet
+    nights at 1 s below `old`."""
 
     def write(**seconds: float) -> None:
         job = JOB.format(**{"small": 1.0, "large": 1.0, "fp8": 1.0, **seconds})
@@ -74,8 +83,13 @@ def quiet_nights(pytester: pytest.Pytester) -> None:
     for night in range(NIGHTS):
         for number, baseline in enumerate(own):
             factor = 1 + 0.001 * WOBBLE[(night + 3 * number) % 10]
-            job: dict[str, Any] = {"started": START + timedelta(days=night), "job_id": str(1000 + 10 * night + number)}
-            write_run(pytester.path / "old", baseline, factor=factor, layout="results", **job)
+            job: dict[str, Any] = {
+                "started": START + timedelta(days=night),
+                "job_id": str(1000 + 10 * night + number),
+            }
+            write_run(
+                pytester.path / "old", baseline, factor=factor, layout="results", **job
+            )
 
 
 def checks(session: Judged, kind: str) -> Mapping[str, dict[str, Any]]:
@@ -86,14 +100,31 @@ def checks(session: Judged, kind: str) -> Mapping[str, dict[str, Any]]:
 def test_worse_scaling_fails_if_asked(
     launch: Launch, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each of the two is within its own tolerance: without the comparison the launch would be green."""
-    session = launch("--llmb-scaling=fail", "-k", "fake", "--junitxml=junit.xml", small=0.96, large=1.04)
+    """Each of the two is within its own tolerance: without the comparison the launch
+    would be green."""
+    session = launch(
+        "--llmb-scaling=fail",
+        "-k",
+        "fake",
+        "--junitxml=junit.xml",
+        small=0.96,
+        large=1.04,
+    )
     printed = capsys.readouterr().out
     assert session.verdicts == dict.fromkeys((SMALL, LARGE, FP8), "PASS")
     (told,) = checks(session, "weak-scaling").values()
-    assert (told["id"], told["verdict"], told["status"], told["decides"]) == (FAMILY, "REGRESSION", "failed", True)
-    assert told["text"].startswith("16 GPUs have 92.3 % of the throughput per GPU of 8, published 100.0 %")
-    assert [one["status"] for one in checks(session, "fp8-speedup").values()] == ["passed"]
+    assert (told["id"], told["verdict"], told["status"], told["decides"]) == (
+        FAMILY,
+        "REGRESSION",
+        "failed",
+        True,
+    )
+    assert told["text"].startswith(
+        "16 GPUs have 92.3 % of the throughput per GPU of 8, published 100.0 %"
+    )
+    assert [one["status"] for one in checks(session, "fp8-speedup").values()] == [
+        "passed"
+    ]
     assert session.ret == pytest.ExitCode.TESTS_FAILED
     assert f"test_weak_scaling[{FAMILY}]" in printed
     assert "weak-scaling: 1 REGRESSION" in printed
@@ -108,8 +139,15 @@ def test_worse_scaling_fails_if_asked(
 def test_worse_scaling_is_only_reported_by_default(launch: Launch) -> None:
     session = launch(small=0.96, large=1.04)
     (told,) = checks(session, "weak-scaling").values()
-    assert (told["verdict"], told["status"], told["decides"]) == ("REGRESSION", "passed", False)
-    efficiency = {name: one["metrics"].get("weak_scaling_efficiency") for name, one in session.described.items()}
+    assert (told["verdict"], told["status"], told["decides"]) == (
+        "REGRESSION",
+        "passed",
+        False,
+    )
+    efficiency = {
+        name: one["metrics"].get("weak_scaling_efficiency")
+        for name, one in session.described.items()
+    }
     assert efficiency[LARGE]["value"] == pytest.approx(0.96 / 1.04)
     assert efficiency[FP8] is None
     assert session.ret == pytest.ExitCode.OK
@@ -118,7 +156,11 @@ def test_worse_scaling_is_only_reported_by_default(launch: Launch) -> None:
 @pytest.mark.slow
 def test_what_is_as_documented_is_green(launch: Launch) -> None:
     session = launch("--llmb-scaling=fail", "-k", "fake")
-    assert [(one["check"], one["verdict"], one["status"]) for one in session.reports if one["kind"] == "check"] == [
+    assert [
+        (one["check"], one["verdict"], one["status"])
+        for one in session.reports
+        if one["kind"] == "check"
+    ] == [
         ("weak-scaling", "PASS", "passed"),
         ("fp8-speedup", "PASS", "passed"),
     ]
@@ -126,10 +168,21 @@ def test_what_is_as_documented_is_green(launch: Launch) -> None:
 
 
 @pytest.mark.slow
-def test_own_tests_do_not_hide_a_worse_scaling(launch: Launch, pytester: pytest.Pytester) -> None:
+def test_own_tests_do_not_hide_a_worse_scaling(
+    launch: Launch, pytester: pytest.Pytester
+) -> None:
     pytester.makepyfile(test_mine=OWN_TESTS)
-    session = launch("--llmb-scaling=fail", "-k", "fake or scaling", "test_mine.py", small=0.96, large=1.04)
-    assert [one["status"] for one in checks(session, "weak-scaling").values()] == ["failed"]
+    session = launch(
+        "--llmb-scaling=fail",
+        "-k",
+        "fake or scaling",
+        "test_mine.py",
+        small=0.96,
+        large=1.04,
+    )
+    assert [one["status"] for one in checks(session, "weak-scaling").values()] == [
+        "failed"
+    ]
     assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 
@@ -137,18 +190,29 @@ def test_own_tests_do_not_hide_a_worse_scaling(launch: Launch, pytester: pytest.
 def test_only_what_the_launch_judged_is_compared(launch: Launch) -> None:
     """The runs of the other precision below --llmb-logs are of earlier nights."""
     session = launch("--llmb-scaling=fail", "-k", "fake and bf16", fp8=1.2)
-    assert (session.verdicts, session.ret) == (dict.fromkeys((SMALL, LARGE), "PASS"), pytest.ExitCode.OK)
-    assert [(one["check"], one["id"]) for one in session.reports if one["kind"] == "check"] == [
-        ("weak-scaling", FAMILY)
-    ]
+    assert (session.verdicts, session.ret) == (
+        dict.fromkeys((SMALL, LARGE), "PASS"),
+        pytest.ExitCode.OK,
+    )
+    assert [
+        (one["check"], one["id"]) for one in session.reports if one["kind"] == "check"
+    ] == [("weak-scaling", FAMILY)]
 
 
 @pytest.mark.slow
 def test_shared_shift_is_one_item_named_in_each_regression(launch: Launch) -> None:
-    session = launch("--llmb-scaling=fail", "-k", "fake", small=1.08, large=1.08, fp8=1.08)
+    session = launch(
+        "--llmb-scaling=fail", "-k", "fake", small=1.08, large=1.08, fp8=1.08
+    )
     (told,) = checks(session, "cluster-change").values()
-    assert (told["id"], told["verdict"], told["status"]) == ("slower", "SLOWER", "failed")
-    assert told["text"].startswith("3 of 3 configurations are slower than their last runs by ")
+    assert (told["id"], told["verdict"], told["status"]) == (
+        "slower",
+        "SLOWER",
+        "failed",
+    )
+    assert told["text"].startswith(
+        "3 of 3 configurations are slower than their last runs by "
+    )
     for name in (SMALL, LARGE, FP8):
         assert session.verdicts[name] == "REGRESSION"
         assert session.described[name]["text"].endswith(told["text"])
@@ -156,15 +220,15 @@ def test_shared_shift_is_one_item_named_in_each_regression(launch: Launch) -> No
 
 
 @pytest.mark.slow
-def test_last_failed_comparison_says_how_to_launch_again(jobs: Callable[..., None], pytester: pytest.Pytester) -> None:
+def test_last_failed_comparison_says_how_to_launch_again(
+    jobs: Callable[..., None], pytester: pytest.Pytester
+) -> None:
     jobs(small=0.96, large=1.04)
     command = (*LAUNCH, "-k", "fake and bf16", "--llmb-scaling=fail")
     pytester.runpytest(*command).assert_outcomes(passed=3, failed=1)
     refused = pytester.runpytest(*command, "--lf")
     assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    told = (
-        f"test_weak_scaling[[]{FAMILY}] failed, and follows from what was launched: leave out --lf to launch it again"
-    )
+    told = f"test_weak_scaling[[]{FAMILY}] failed, and follows from what was launched: leave out --lf to launch it again"
     refused.stderr.fnmatch_lines([f"*nothing is launched; {told}"])
     ran = (pytester.path / "stage" / "ran").read_text()
     assert ran.count("ran") == 2

@@ -1,4 +1,5 @@
-"""A selection hides nothing that is red about what it selects, and says what it leaves out."""
+"""A selection hides nothing that is red about what it selects, and says what it leaves
+out."""
 
 from __future__ import annotations
 
@@ -23,48 +24,81 @@ from pytest_llmbench.report.outcome_documents import SessionDocument
 
 SUITE = "pytest_llmbench/suite"
 PERFORMANCE = f"{SUITE}/test_performance.py::test_performance"
-GROK = tuple(f"grok1_314b-25.05-gb200-{dtype}-{gpus}" for dtype in ("bf16", "fp8") for gpus in (256, 512))
+GROK = tuple(
+    f"grok1_314b-25.05-gb200-{dtype}-{gpus}"
+    for dtype in ("bf16", "fp8")
+    for gpus in (256, 512)
+)
 LLAMA = ("llama3.1_8b-25.04-h100-bf16-16", "llama3.1_8b-25.04-h100-fp8-16")
 FAIL = ("--llmb-trend=fail", "--llmb-scaling=fail")
 
 
 def write_nights(
-    folder: Path, baselines: dict[str, Baseline], nights: int, factor: Callable[[str, int], float]
+    folder: Path,
+    baselines: dict[str, Baseline],
+    nights: int,
+    factor: Callable[[str, int], float],
 ) -> Path:
     """Six configurations, a run a night, with a spread of 0.2 %."""
-    start = datetime.now(UTC).replace(hour=3, minute=0, second=0, microsecond=0) - timedelta(days=nights)
+    start = datetime.now(UTC).replace(
+        hour=3, minute=0, second=0, microsecond=0
+    ) - timedelta(days=nights)
     random = np.random.default_rng(7)
     for place, name in enumerate((*GROK, *LLAMA)):
         for night in range(nights):
             slower = factor(name, night) * (1 + 0.002 * float(random.standard_normal()))
             started = start + timedelta(days=night, minutes=place)
             write_run(
-                folder, baselines[name], factor=slower, started=started, job_id=str(10_000 + 1000 * place + night)
+                folder,
+                baselines[name],
+                factor=slower,
+                started=started,
+                job_id=str(10_000 + 1000 * place + night),
             )
     return folder
 
 
 @pytest.fixture(scope="module")
-def fortnight(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]) -> Path:
+def fortnight(
+    tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]
+) -> Path:
     """14 nights, all of them 3 % slower from night 8 on: each PASS, and six trends."""
     folder = tmp_path_factory.mktemp("fortnight")
-    return write_nights(folder, baselines, 14, lambda _, night: 1.03 if night >= 8 else 1.0)
+    return write_nights(
+        folder, baselines, 14, lambda _, night: 1.03 if night >= 8 else 1.0
+    )
 
 
 @pytest.fixture(scope="module")
-def week(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]) -> Path:
-    """Seven nights, and one in which everything is 4 % slower: a change of the cluster."""
+def week(
+    tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]
+) -> Path:
+    """Seven nights, and one in which everything is 4 % slower: a change of the
+    cluster."""
     folder = tmp_path_factory.mktemp("week")
-    return write_nights(folder, baselines, 8, lambda _, night: 1.04 if night == 7 else 1.0)
+    return write_nights(
+        folder, baselines, 8, lambda _, night: 1.04 if night == 7 else 1.0
+    )
 
 
-def red(folder: Path, pytester: pytest.Pytester, *options: str) -> tuple[int, list[str], dict[str, Any]]:
+def red(
+    folder: Path, pytester: pytest.Pytester, *options: str
+) -> tuple[int, list[str], dict[str, Any]]:
     """Return the exit code, the red outcomes as `test[id]` and the JSON document."""
     done = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", f"--llmb-logs={folder}", "--llmb-json=llmb.json", *FAIL, *options
+        "-p",
+        "no:cacheprovider",
+        f"--llmb-logs={folder}",
+        "--llmb-json=llmb.json",
+        *FAIL,
+        *options,
     )
     told = json.loads((pytester.path / "llmb.json").read_bytes())
-    names = [f"{one.get('check', one['kind'])} {one['id']}" for one in told["outcomes"] if one["status"] == "failed"]
+    names = [
+        f"{one.get('check', one['kind'])} {one['id']}"
+        for one in told["outcomes"]
+        if one["status"] == "failed"
+    ]
     return int(done.ret), names, told
 
 
@@ -72,13 +106,18 @@ def caution(told: dict[str, Any], code: str) -> str:
     return next((one["text"] for one in told["cautions"] if one["code"] == code), "")
 
 
-# --- what is about a selected configuration stays ----------------------------------------------------------
+# --- what is about a selected configuration stays -------------------------------------
 
 
 @pytest.mark.slow
-def test_a_fortnight_is_red_without_a_selection(fortnight: Path, pytester: pytest.Pytester) -> None:
+def test_a_fortnight_is_red_without_a_selection(
+    fortnight: Path, pytester: pytest.Pytester
+) -> None:
     code, names, told = red(fortnight, pytester)
-    assert (code, sorted(names)) == (1, sorted(f"trend {name}" for name in (*GROK, *LLAMA)))
+    assert (code, sorted(names)) == (
+        1,
+        sorted(f"trend {name}" for name in (*GROK, *LLAMA)),
+    )
     assert [one["code"] for one in told["cautions"]] == ["without-verdict"]
 
 
@@ -102,17 +141,28 @@ def test_a_red_trend_of_a_selected_configuration_stays(
 
 
 @pytest.mark.slow
-def test_one_configuration_brings_only_its_own_trend(fortnight: Path, pytester: pytest.Pytester) -> None:
-    code, names, told = red(fortnight, pytester, "-m", "llmb(gpu='h100', dtype='fp8', gpus=16, model='llama3.1')")
+def test_one_configuration_brings_only_its_own_trend(
+    fortnight: Path, pytester: pytest.Pytester
+) -> None:
+    code, names, told = red(
+        fortnight,
+        pytester,
+        "-m",
+        "llmb(gpu='h100', dtype='fp8', gpus=16, model='llama3.1')",
+    )
     assert (code, names) == (1, [f"trend {LLAMA[1]}"])
     assert caution(told, "left-out-by-selection").startswith("left out by -m: ")
     assert ", 5 red: " in caution(told, "left-out-by-selection")
 
 
 @pytest.mark.slow
-def test_marks_of_a_check_name_its_configurations(judged: Judge, fortnight: Path) -> None:
+def test_marks_of_a_check_name_its_configurations(
+    judged: Judge, fortnight: Path
+) -> None:
     """So that trends of one GPU type can be asked for alone."""
-    session = judged(f"--llmb-logs={fortnight}", "-m", "llmb(check='trend') and llmb(gpu='gb200')")
+    session = judged(
+        f"--llmb-logs={fortnight}", "-m", "llmb(check='trend') and llmb(gpu='gb200')"
+    )
     assert {one["id"] for one in session.reports} == set(GROK)
     assert {one["kind"] for one in session.reports} == {"check"}
 
@@ -134,10 +184,12 @@ def test_cluster_change_stays_with_each_of_its_configurations(
     code, names, told = red(week, pytester, *options)
     assert ("cluster-change slower" in names) is stays
     assert code == 1  # also where nothing was judged
-    assert ("cluster-change slower" in caution(told, "left-out-by-selection")) is not stays
+    assert (
+        "cluster-change slower" in caution(told, "left-out-by-selection")
+    ) is not stays
 
 
-# --- --lf, --ff, --nf, --sw --------------------------------------------------------------------------------
+# --- --lf, --ff, --nf, --sw -----------------------------------------------------------
 
 
 def arguments(folder: Path, *more: str) -> tuple[str, ...]:
@@ -146,11 +198,17 @@ def arguments(folder: Path, *more: str) -> tuple[str, ...]:
 
 def failed(pytester: pytest.Pytester) -> list[str]:
     told = json.loads((pytester.path / "llmb.json").read_bytes())
-    return [f"{one.get('check', one['kind'])} {one['id']}" for one in told["outcomes"] if one["status"] == "failed"]
+    return [
+        f"{one.get('check', one['kind'])} {one['id']}"
+        for one in told["outcomes"]
+        if one["status"] == "failed"
+    ]
 
 
 @pytest.mark.slow
-def test_last_failed_trend_fails_again_and_counts_the_rest(fortnight: Path, pytester: pytest.Pytester) -> None:
+def test_last_failed_trend_fails_again_and_counts_the_rest(
+    fortnight: Path, pytester: pytest.Pytester
+) -> None:
     pytester.runpytest_inprocess(*arguments(fortnight, "-k", LLAMA[0]))
     assert failed(pytester) == [f"trend {LLAMA[0]}"]
     done = pytester.runpytest_inprocess(*arguments(fortnight, "--lf"))
@@ -165,29 +223,40 @@ def test_last_failed_trend_fails_again_and_counts_the_rest(fortnight: Path, pyte
 def test_last_failed_keeps_a_trend_that_failed_since(
     fortnight: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The item failed for another reason; that its trend is red was nobody's wish before."""
+    """The item failed for another reason; that its trend is red was nobody's wish
+    before."""
     name = LLAMA[0]
-    pytester.runpytest_inprocess(f"--llmb-logs={fortnight}", "-k", name, "--llmb-tolerance=1%")
+    pytester.runpytest_inprocess(
+        f"--llmb-logs={fortnight}", "-k", name, "--llmb-tolerance=1%"
+    )
     done = pytester.runpytest_inprocess(*arguments(fortnight, "--lf"))
     assert failed(pytester) == [f"trend {name}"]
     assert done.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
-def test_stepwise_counts_what_it_has_not_come_to(fortnight: Path, pytester: pytest.Pytester) -> None:
+def test_stepwise_counts_what_it_has_not_come_to(
+    fortnight: Path, pytester: pytest.Pytester
+) -> None:
     done = pytester.runpytest_inprocess(*arguments(fortnight, "--sw"))
     told = json.loads((pytester.path / "llmb.json").read_bytes())
     assert "5 red" in caution(told, "not-run")
     assert done.ret != pytest.ExitCode.OK
-    pytester.runpytest_inprocess(*arguments(fortnight, "--sw", f"{PERFORMANCE}[{LLAMA[0]}]"))
+    pytester.runpytest_inprocess(
+        *arguments(fortnight, "--sw", f"{PERFORMANCE}[{LLAMA[0]}]")
+    )
     assert failed(pytester) == [f"trend {LLAMA[0]}"]
 
 
-# --- the user's word ----------------------------------------------------------------------------------------
+# --- the user's word ------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("selection", [("-k", LLAMA[0]), (f"{PERFORMANCE}[{LLAMA[0]}]",)], ids=["keyword", "node-id"])
+@pytest.mark.parametrize(
+    "selection",
+    [("-k", LLAMA[0]), (f"{PERFORMANCE}[{LLAMA[0]}]",)],
+    ids=["keyword", "node-id"],
+)
 def test_deselected_trend_is_left_out_with_a_caution(
     fortnight: Path, pytester: pytest.Pytester, selection: tuple[str, ...]
 ) -> None:
@@ -215,21 +284,27 @@ CONFTESTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("conftest", "selection"), [("silent", ()), ("told", (f"{PERFORMANCE}[{LLAMA[0]}]",))], ids=["silent", "told"]
+    ("conftest", "selection"),
+    [("silent", ()), ("told", (f"{PERFORMANCE}[{LLAMA[0]}]",))],
+    ids=["silent", "told"],
 )
 def test_trends_deselected_by_a_conftest_are_a_caution(
-    fortnight: Path, pytester: pytest.Pytester, conftest: str, selection: tuple[str, ...]
+    fortnight: Path,
+    pytester: pytest.Pytester,
+    conftest: str,
+    selection: tuple[str, ...],
 ) -> None:
     pytester.makeconftest(CONFTESTS[conftest])
     code, names, told = red(fortnight, pytester, *selection)
     assert (code, names) == (0, [])
     assert "6 items, 6 red: trend " in caution(told, "deselected")
-    assert "caution: deselected by --deselect, a conftest or a plugin: 6 items, 6 red" in make_message(
-        convert(told, SessionDocument)
+    assert (
+        "caution: deselected by --deselect, a conftest or a plugin: 6 items, 6 red"
+        in make_message(convert(told, SessionDocument))
     )
 
 
-# --- what did not run ---------------------------------------------------------------------------------------
+# --- what did not run -----------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -243,7 +318,7 @@ def test_stopped_session_counts_failures_that_did_not_run(
     assert f", {6 - len(names)} red: trend " in text
 
 
-# --- runs without a configuration ---------------------------------------------------------------------------
+# --- runs without a configuration -----------------------------------------------------
 
 
 @pytest.fixture
@@ -251,15 +326,30 @@ def good(tmp_path: Path, baselines: dict[str, Baseline]) -> Path:
     """A good run of yesterday, of two configurations."""
     yesterday = datetime.now(UTC) - timedelta(days=1)
     for name in (GROK[2], LLAMA[1]):
-        write_run(tmp_path / "runs", baselines[name], started=yesterday, job_id="100" + name[0].replace("g", "1"))
+        write_run(
+            tmp_path / "runs",
+            baselines[name],
+            started=yesterday,
+            job_id="100" + name[0].replace("g", "1"),
+        )
     return tmp_path / "runs"
 
 
 @pytest.fixture
 def other_gpu(good: Path, baselines: dict[str, Baseline]) -> Path:
     """A newer and slow run of the first, whose metadata name another GPU type."""
-    log = write_run(good, baselines[GROK[2]], factor=1.3, started=datetime.now(UTC) - timedelta(hours=2), job_id="200")
-    files = [path for path in log.parent.rglob("*") if path.suffix in (".yaml", ".yml", ".json")]
+    log = write_run(
+        good,
+        baselines[GROK[2]],
+        factor=1.3,
+        started=datetime.now(UTC) - timedelta(hours=2),
+        job_id="200",
+    )
+    files = [
+        path
+        for path in log.parent.rglob("*")
+        if path.suffix in (".yaml", ".yml", ".json")
+    ]
     assert files
     for path in files:
         path.write_text(path.read_text().replace("gb200", "b300"))
@@ -276,14 +366,19 @@ SELECTIONS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("selection", SELECTIONS.values(), ids=SELECTIONS)
 def test_newer_run_of_another_gpu_type_is_unmatched(
-    other_gpu: Path, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], selection: tuple[str, ...]
+    other_gpu: Path,
+    pytester: pytest.Pytester,
+    capsys: pytest.CaptureFixture[str],
+    selection: tuple[str, ...],
 ) -> None:
     capsys.readouterr()
     code, names, told = red(other_gpu, pytester, *selection)
     assert code == 1
     (name,) = names
     assert name.startswith("stray pretrain_grok1_314b_fp8_256")
-    assert "UNMATCHED pretrain_grok1_314b_fp8_256" in make_message(convert(told, SessionDocument))
+    assert "UNMATCHED pretrain_grok1_314b_fp8_256" in make_message(
+        convert(told, SessionDocument)
+    )
     assert "UNMATCHED" in capsys.readouterr().out
 
 
@@ -296,7 +391,9 @@ def test_selection_fails_on_an_unmatched_run_without_an_item_of_its_own(
     for number in range(4):
         unknown = other_gpu / f"pretrain_model{number}_7b_bf16_gpus8_{newer + number}"
         unknown.mkdir()
-        (unknown / f"log-account.pretrain_{number}_0.out").write_text(f"{line}{number}\n")
+        (unknown / f"log-account.pretrain_{number}_0.out").write_text(
+            f"{line}{number}\n"
+        )
     monkeypatch.setattr(session, "MOST_UNMATCHED", 2)
     code, names, told = red(other_gpu, pytester, "-k", GROK[2])
     assert code == 1
@@ -306,19 +403,28 @@ def test_selection_fails_on_an_unmatched_run_without_an_item_of_its_own(
 
 
 @pytest.mark.slow
-def test_unmatched_run_outside_the_selection_is_a_caution(other_gpu: Path, pytester: pytest.Pytester) -> None:
+def test_unmatched_run_outside_the_selection_is_a_caution(
+    other_gpu: Path, pytester: pytest.Pytester
+) -> None:
     code, names, told = red(other_gpu, pytester, "-k", "llama3.1_8b")
     assert (code, names) == (0, [])
-    assert "1 red: UNMATCHED pretrain_grok1_314b_fp8_256" in caution(told, "left-out-by-selection")
+    assert "1 red: UNMATCHED pretrain_grok1_314b_fp8_256" in caution(
+        told, "left-out-by-selection"
+    )
 
 
 @pytest.mark.slow
-def test_listed_unmatched_run_is_a_caution(other_gpu: Path, pytester: pytest.Pytester) -> None:
+def test_listed_unmatched_run_is_a_caution(
+    other_gpu: Path, pytester: pytest.Pytester
+) -> None:
     code, _, told = red(other_gpu, pytester, "-k", "grok1", "--llmb-unmatched=list")
     assert code == 0
-    assert "UNMATCHED pretrain_grok1_314b_fp8_256" in caution(told, "newer-run-not-judged")
+    assert "UNMATCHED pretrain_grok1_314b_fp8_256" in caution(
+        told, "newer-run-not-judged"
+    )
     assert not caution(
-        red(other_gpu, pytester, "-k", "llama3.1_8b", "--llmb-unmatched=list")[2], "newer-run-not-judged"
+        red(other_gpu, pytester, "-k", "llama3.1_8b", "--llmb-unmatched=list")[2],
+        "newer-run-not-judged",
     )
 
 
@@ -353,14 +459,17 @@ def test_unreadable_folder_fails_what_it_may_hold(
     lock(good / folder)
     code, names, told = red(good, pytester, *selection)
     assert (code, names) == (1, [f"stray unreadable-{Path(folder).name}"])
-    assert f"UNREADABLE unreadable-{Path(folder).name}" in make_message(convert(told, SessionDocument))
+    assert f"UNREADABLE unreadable-{Path(folder).name}" in make_message(
+        convert(told, SessionDocument)
+    )
 
 
 @pytest.mark.slow
 def test_run_of_an_unknown_recipe_fails_only_without_selection(
     good: Path, baselines: dict[str, Baseline], pytester: pytest.Pytester
 ) -> None:
-    """It is red in a session of everything, and named where a selection leaves it out."""
+    """It is red in a session of everything, and named where a selection leaves it
+    out."""
     log = write_run(good, baselines[LLAMA[1]], started=datetime.now(UTC), job_id="300")
     mine = good / "experiments" / "pretrain_mine_13b_fp8_gpus16" / "1"
     mine.mkdir(parents=True)
@@ -369,16 +478,22 @@ def test_run_of_an_unknown_recipe_fails_only_without_selection(
     assert red(good, pytester)[0] == 1
 
 
-# --- a user's own tests -------------------------------------------------------------------------------------
+# --- a user's own tests ---------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_own_tests_do_not_hide_a_failing_trend(fortnight: Path, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
+def test_own_tests_do_not_hide_a_failing_trend(
+    fortnight: Path, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed"
+    )
     code, names, _ = red(fortnight, pytester, "test_mine.py", "-k", LLAMA[0])
     assert (code, names) == (1, [f"trend {LLAMA[0]}"])
     node = f"{SUITE}/test_trend.py::test_trend[{LLAMA[0]}]"
-    code, names, told = red(fortnight, pytester, "test_mine.py", "-k", LLAMA[0], "--deselect", node)
+    code, names, told = red(
+        fortnight, pytester, "test_mine.py", "-k", LLAMA[0], "--deselect", node
+    )
     assert (code, names) == (0, [])
     assert f"trend {LLAMA[0]}" in caution(told, "deselected")
 
@@ -390,25 +505,46 @@ def test_node_ids_of_own_tests_name_other_failures(
     """They leave items out before there are any."""
     write_run(tmp_path / "runs", baselines[LLAMA[0]])
     write_run(tmp_path / "runs", baselines[GROK[3]], factor=1.3)
-    pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
-    options = ("-p", "no:cacheprovider", f"--llmb-logs={tmp_path / 'runs'}", "--llmb-json=llmb.json")
+    pytester.makepyfile(
+        test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed"
+    )
+    options = (
+        "-p",
+        "no:cacheprovider",
+        f"--llmb-logs={tmp_path / 'runs'}",
+        "--llmb-json=llmb.json",
+    )
     done = pytester.runpytest_inprocess(*options, f"test_mine.py::test_it[{LLAMA[0]}]")
     assert done.ret == pytest.ExitCode.OK
     told = json.loads((pytester.path / "llmb.json").read_bytes())
-    assert caution(told, "left-out-by-selection") == f"left out by node ids: 1 item, 1 red: REGRESSION {GROK[3]}"
+    assert (
+        caution(told, "left-out-by-selection")
+        == f"left out by node ids: 1 item, 1 red: REGRESSION {GROK[3]}"
+    )
 
 
 @pytest.mark.slow
-def test_a_users_own_tests_run_alone_where_nobody_asked(fortnight: Path, pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed")
+def test_a_users_own_tests_run_alone_where_nobody_asked(
+    fortnight: Path, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        test_mine="def test_it(llmb_verdict): assert not llmb_verdict.failed"
+    )
     done = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "test_mine.py", f"--llmb-logs={fortnight}", "-k", LLAMA[0]
+        "-p",
+        "no:cacheprovider",
+        "test_mine.py",
+        f"--llmb-logs={fortnight}",
+        "-k",
+        LLAMA[0],
     )
     done.assert_outcomes(passed=1, deselected=81)
 
 
 @pytest.mark.slow
-def test_own_trend_test_replaces_the_built_in_one(fortnight: Path, pytester: pytest.Pytester) -> None:
+def test_own_trend_test_replaces_the_built_in_one(
+    fortnight: Path, pytester: pytest.Pytester
+) -> None:
     pytester.makepyfile(
         test_mine=(
             "def test_it(llmb_verdict): assert not llmb_verdict.failed\n"
@@ -417,17 +553,22 @@ def test_own_trend_test_replaces_the_built_in_one(fortnight: Path, pytester: pyt
         )
     )
     base = ("-p", "no:cacheprovider", "test_mine.py", f"--llmb-logs={fortnight}", *FAIL)
-    pytester.runpytest_inprocess(*base, "-m", "llmb(model='llama3.1', size='8b', gpus=16)").assert_outcomes(
-        passed=2, failed=4, deselected=353
-    )
-    pytester.runpytest_inprocess(*base, "-k", f"test_level_too and {LLAMA[0]}").assert_outcomes(failed=1, deselected=93)
+    pytester.runpytest_inprocess(
+        *base, "-m", "llmb(model='llama3.1', size='8b', gpus=16)"
+    ).assert_outcomes(passed=2, failed=4, deselected=353)
+    pytester.runpytest_inprocess(
+        *base, "-k", f"test_level_too and {LLAMA[0]}"
+    ).assert_outcomes(failed=1, deselected=93)
 
 
-@pytest.mark.parametrize("workers", ["-n0", pytest.param("-n2", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "workers", ["-n0", pytest.param("-n2", marks=pytest.mark.slow)]
+)
 def test_unmatched_runs_without_an_item_are_counted(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
-    """Unreadable files come first. `-n2` runs other processes, with the limit that ships."""
+    """Unreadable files come first. `-n2` runs other processes, with the limit that
+    ships."""
     if workers == "-n0":
         monkeypatch.setattr(session, "MOST_UNMATCHED", 3)
     line = "Training epoch 0, iteration 0/0 | global_step: 0 | reduced_train_loss: 11.0 | train_step_timing in s: 7.3"
@@ -435,9 +576,13 @@ def test_unmatched_runs_without_an_item_are_counted(
     (runs / "new").mkdir()
     (runs / "old").mkdir()
     for number in range(10):
-        (runs / "new" / f"log-account.pretrain_mine_{number}_0.out").write_text(f"{line}{number}\n")
+        (runs / "new" / f"log-account.pretrain_mine_{number}_0.out").write_text(
+            f"{line}{number}\n"
+        )
     (runs / "old" / "cut.tar").write_bytes(bytes(20480))
-    done = pytester.runpytest_inprocess(workers, f"--llmb-logs={runs}", "--llmb-json=o.json", "-p", "no:cacheprovider")
+    done = pytester.runpytest_inprocess(
+        workers, f"--llmb-logs={runs}", "--llmb-json=o.json", "-p", "no:cacheprovider"
+    )
     outcomes = json.loads(Path("o.json").read_text())["outcomes"]
     reasons = [outcome["reason"] for outcome in outcomes if outcome["kind"] == "stray"]
     assert done.ret == pytest.ExitCode.TESTS_FAILED
@@ -445,7 +590,10 @@ def test_unmatched_runs_without_an_item_are_counted(
     text = " ".join(done.stdout.str().split())
     if workers == "-n0":
         assert len(reasons) == 3
-        assert "4 more runs were not judged: only 3 have an item, the last for all others; `llmbench summary`" in text
+        assert (
+            "4 more runs were not judged: only 3 have an item, the last for all others; `llmbench summary`"
+            in text
+        )
         assert "9 more unmatched runs, " in text
     else:
         assert len(reasons) == 11

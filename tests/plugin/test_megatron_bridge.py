@@ -1,5 +1,5 @@
-"""All rows of the tables of Megatron-Bridge: a run at the published number passes, one 8 % slower fails, and one of
-which anything is another row's is judged by no other."""
+"""All rows of the tables of Megatron-Bridge: a run at the published number passes, one
+8 % slower fails, and one of which anything is another row's is judged by no other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
-from generator.bridge import CONFIGURATION, METADATA, SCRIPT, BridgeRun, write_bridge_run
+from generator.bridge import (
+    CONFIGURATION,
+    METADATA,
+    SCRIPT,
+    BridgeRun,
+    write_bridge_run,
+)
 from support.sessions import Judge, Judged
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
@@ -25,7 +31,9 @@ COARSEST = "megatron_bridge_nemotron_3_5_lightning-26.08-gb200-fp8_mx-8"
 def read_rows() -> dict[str, Baseline]:
     """Every row of every release, by id."""
     recipes = read_recipes([find_shipped_tables()])
-    return {baseline.key.id: baseline for recipe in recipes for baseline in recipe.baselines}
+    return {
+        baseline.key.id: baseline for recipe in recipes for baseline in recipe.baselines
+    }
 
 
 @pytest.fixture
@@ -47,33 +55,55 @@ def find_strays(session: Judged) -> dict[str, str]:
 
 
 def of_tables(session: Judged) -> dict[str, str]:
-    return {name: verdict for name, verdict in session.verdicts.items() if name.startswith("megatron_bridge")}
+    return {
+        name: verdict
+        for name, verdict in session.verdicts.items()
+        if name.startswith("megatron_bridge")
+    }
 
 
 @pytest.mark.slow
-def test_a_run_at_the_published_number_passes(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
-    session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', map(BridgeRun, rows.values()))}")
+def test_a_run_at_the_published_number_passes(
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
+) -> None:
+    session = judged(
+        f"--llmb-logs={write_all(tmp_path / 'runs', map(BridgeRun, rows.values()))}"
+    )
     assert of_tables(session) == dict.fromkeys(rows, "PASS")
     for name, baseline in rows.items():
         logged = session.described[name]["metrics"]["logged_tflops_per_gpu"]["value"]
         coarse = baseline.resolution_seconds / baseline.step_seconds
-        assert logged == pytest.approx(float(dict(baseline.cells)["tflops_per_gpu"]), rel=1e-3 + coarse / 2), name
+        assert logged == pytest.approx(
+            float(dict(baseline.cells)["tflops_per_gpu"]), rel=1e-3 + coarse / 2
+        ), name
 
 
 @pytest.mark.slow
-def test_run_eight_percent_slower_fails(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
-    """The step time of `COARSEST` is known to 3.6 % only: its run fails by the rule as written, and is labelled."""
+def test_run_eight_percent_slower_fails(
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
+) -> None:
+    """The step time of `COARSEST` is known to 3.6 % only: its run fails by the rule as
+    written, and is labelled."""
     chosen = [COARSEST, *list(rows)[::4]]
     runs = (BridgeRun(rows[name], factor=1.08) for name in chosen)
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', runs)}")
-    assert {name: session.statuses[name] for name in chosen} == dict.fromkeys(chosen, "failed")
-    assert of_tables(session) == dict.fromkeys(chosen, "REGRESSION") | {COARSEST: "INCONCLUSIVE"}
+    assert {name: session.statuses[name] for name in chosen} == dict.fromkeys(
+        chosen, "failed"
+    )
+    assert of_tables(session) == dict.fromkeys(chosen, "REGRESSION") | {
+        COARSEST: "INCONCLUSIVE"
+    }
 
 
 def find_sibling(baseline: Baseline, rows: dict[str, Baseline]) -> dict[str, str]:
-    """Return what a run of the same name but for its precision says: that of a row, or one of which there is none."""
+    """Return what a run of the same name but for its precision says: that of a row, or
+    one of which there is none."""
     others = ("bf16", "fp8_cs", "fp8_mx", "nvfp4")
-    like = [replace(baseline.key, dtype=dtype) for dtype in others if dtype != baseline.key.dtype]
+    like = [
+        replace(baseline.key, dtype=dtype)
+        for dtype in others
+        if dtype != baseline.key.dtype
+    ]
     there = next((key.dtype for key in like if key.id in rows), like[0].dtype)
     return {"dtype": there, "family": "fp8" if there.startswith("fp8") else there}
 
@@ -82,8 +112,9 @@ def find_sibling(baseline: Baseline, rows: dict[str, Baseline]) -> dict[str, str
 def test_a_run_of_the_sibling_precision_is_never_judged_by_a_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
-    """Half of the runs say it in all places, which makes them runs of another row, or of none; the other half in the
-    name and the script alone: the configuration that was written contradicts them."""
+    """Half of the runs say it in all places, which makes them runs of another row, or
+    of none; the other half in the name and the script alone: the configuration that was
+    written contradicts them."""
     runs = []
     for number, baseline in enumerate(list(rows.values())[::3]):
         changed = find_sibling(baseline, rows)
@@ -92,11 +123,16 @@ def test_a_run_of_the_sibling_precision_is_never_judged_by_a_row(
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', iter(runs))}")
     strays = find_strays(session)
     rows_of = {
-        one["run"]["id"].partition("/")[0]: one["configuration"] for one in session.described.values() if one.get("run")
+        one["run"]["id"].partition("/")[0]: one["configuration"]
+        for one in session.described.values()
+        if one.get("run")
     }
     for number, run in enumerate(runs):
         row = rows_of.get(f"n{number}")
-        assert row is None or (row["dtype"], row["id"] != run.baseline.key.id) == (run.changed["dtype"], True)
+        assert row is None or (row["dtype"], row["id"] != run.baseline.key.id) == (
+            run.changed["dtype"],
+            True,
+        )
         assert (row is None) == (f"n{number}" in strays)
     assert 33 < len(strays) < len(runs)
 
@@ -111,8 +147,21 @@ ROW = "megatron_bridge_llama3_70b-26.04-gb300-fp8_cs-64"
 TUNED = "megatron_bridge_llama3_70b-26.06-gb300-fp8_cs-8-lora"
 
 ATTRIBUTED: dict[str, tuple[str, dict[str, Any]]] = {
-    "metadata": (ROW, {"beside": (METADATA,), "changed": {"name": "llama3.1", "size": "70b", "container": "26.04.00"}}),
-    "tuning": (TUNED, {"beside": (METADATA,), "changed": {"task": "finetune"}, "name": "lora_llama3_70b_fp8_cs_gpus8"}),
+    "metadata": (
+        ROW,
+        {
+            "beside": (METADATA,),
+            "changed": {"name": "llama3.1", "size": "70b", "container": "26.04.00"},
+        },
+    ),
+    "tuning": (
+        TUNED,
+        {
+            "beside": (METADATA,),
+            "changed": {"task": "finetune"},
+            "name": "lora_llama3_70b_fp8_cs_gpus8",
+        },
+    ),
     "script": (ROW, {"name": "friday"}),
     "options": (ROW, {"beside": ()}),
 }
@@ -120,11 +169,16 @@ ATTRIBUTED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ATTRIBUTED)
-def test_run_is_attributed_to_its_row(judged: Judge, tmp_path: Path, rows: dict[str, Baseline], source: str) -> None:
-    """Metadata contain `fp8`, llama3.1 and `finetune`: the name states which FP8 and tuning."""
+def test_run_is_attributed_to_its_row(
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline], source: str
+) -> None:
+    """Metadata contain `fp8`, llama3.1 and `finetune`: the name states which FP8 and
+    tuning."""
     row, run = ATTRIBUTED[source]
     folder = write_one(tmp_path, BridgeRun(rows[row], **run))
-    options = ("--llmb-gpu=gb300", "--llmb-release=26.04") if source == "options" else ()
+    options = (
+        ("--llmb-gpu=gb300", "--llmb-release=26.04") if source == "options" else ()
+    )
     assert of_tables(judged(f"--llmb-logs={folder}", *options)) == {row: "PASS"}
 
 
@@ -143,7 +197,9 @@ def test_what_is_not_said_or_another_is_named_and_judged_by_no_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
     runs = (
-        BridgeRun(rows[ROW], changed=changed, beside=beside, job=str(number), days=number)
+        BridgeRun(
+            rows[ROW], changed=changed, beside=beside, job=str(number), days=number
+        )
         for number, (changed, beside, _) in enumerate(UNMATCHED, 1)
     )
     session = judged(f"--llmb-logs={write_all(tmp_path / 'runs', runs)}")
@@ -159,18 +215,26 @@ FURTHER_TOKENS = {
     "deepseek_v3-26.04-gb300-fp8_mx-256": ("1", "0"),
     "nemotron_3_super-26.08-gb300-nvfp4-64": ("2", "1"),
 }
-OTHER_FSDP = {"gpt_oss_120b-26.08-gb300-fp8_mx-64": "true", "nemotron_3_ultra-26.08-gb200-fp8_mx-256": "false"}
+OTHER_FSDP = {
+    "gpt_oss_120b-26.08-gb300-fp8_mx-64": "true",
+    "nemotron_3_ultra-26.08-gb200-fp8_mx-256": "false",
+}
 
 
 def write_pair(root: Path, row: Baseline) -> None:
-    """Write a run of a row, and a newer one that differs in what the configuration of the row's release sets."""
+    """Write a run of a row, and a newer one that differs in what the configuration of
+    the row's release sets."""
     name = row.key.id.removeprefix("megatron_bridge_")
     changed = {"fsdp": OTHER_FSDP[name]} if name in OTHER_FSDP else {}
     log = write_bridge_run(root / f"row-{name}", BridgeRun(row))
-    other = write_bridge_run(root / f"other-{name}", BridgeRun(row, changed=changed, job="7", days=1))
+    other = write_bridge_run(
+        root / f"other-{name}", BridgeRun(row, changed=changed, job="7", days=1)
+    )
     for path, further in zip((log, other), FURTHER_TOKENS.get(name, ()), strict=False):
         configuration = path.parent / "configs" / "ConfigContainer.yaml"
-        text = configuration.read_text().replace("model:\n", f"model:\n  mtp_num_layers: {further}\n")
+        text = configuration.read_text().replace(
+            "model:\n", f"model:\n  mtp_num_layers: {further}\n"
+        )
         configuration.write_text(text)
 
 
@@ -178,7 +242,8 @@ def write_pair(root: Path, row: Baseline) -> None:
 def test_run_with_other_unprinted_settings_is_not_of_a_row(
     judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
 ) -> None:
-    """Further tokens are 4 % of the work of DeepSeek V3: the tolerance of logged TFLOP/s would not detect them."""
+    """Further tokens are 4 % of the work of DeepSeek V3: the tolerance of logged
+    TFLOP/s would not detect them."""
     names = [*FURTHER_TOKENS, *OTHER_FSDP]
     for name in names:
         write_pair(tmp_path, rows[f"megatron_bridge_{name}"])
@@ -196,17 +261,29 @@ def test_lora_is_judged_by_its_step_time_however_its_work_is_counted(
     for folder, factor, verdict in (("n0", 1.0, "PASS"), ("n1", 1.08, "REGRESSION")):
         log = write_bridge_run(tmp_path / folder, BridgeRun(rows[TUNED], factor=factor))
         pattern = r"(?<=GPU utilization: )[\d.]+"
-        log.write_text(re.sub(pattern, lambda match: f"{float(match[0]) * times:.1f}", log.read_text()))
+        log.write_text(
+            re.sub(
+                pattern, lambda match: f"{float(match[0]) * times:.1f}", log.read_text()
+            )
+        )
         assert of_tables(judged(f"--llmb-logs={tmp_path / folder}")) == {TUNED: verdict}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["{launch}/acct-llm.other_sbatch.sh", "{launch}/{experiment}/scripts/other.sh"])
-def test_of_several_scripts_none_is_read(judged: Judge, tmp_path: Path, rows: dict[str, Baseline], place: str) -> None:
-    """The submitted one says the release, and the one that it runs the GPU type: nobody knows which of two ran."""
+@pytest.mark.parametrize(
+    "place",
+    ["{launch}/acct-llm.other_sbatch.sh", "{launch}/{experiment}/scripts/other.sh"],
+)
+def test_of_several_scripts_none_is_read(
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline], place: str
+) -> None:
+    """The submitted one says the release, and the one that it runs the GPU type: nobody
+    knows which of two ran."""
     log = write_bridge_run(tmp_path / "n0", BridgeRun(rows[ROW]))
     assert of_tables(judged(f"--llmb-logs={tmp_path}")) == {ROW: "PASS"}
-    Path(place.format(launch=log.parent.parent, experiment=log.parent.name)).write_text("true\n")
+    Path(place.format(launch=log.parent.parent, experiment=log.parent.name)).write_text(
+        "true\n"
+    )
     session = judged(f"--llmb-logs={tmp_path}")
     assert of_tables(session) == {}
     missing = "release" if "sbatch" in place else "gpu"
@@ -226,34 +303,65 @@ def test_the_steps_that_the_recipes_average_decide_if_asked(
 
 @pytest.mark.slow
 def test_rows_without_a_run_are_a_line_and_no_item(
-    judged: Judge, tmp_path: Path, rows: dict[str, Baseline], capsys: pytest.CaptureFixture[str]
+    judged: Judge,
+    tmp_path: Path,
+    rows: dict[str, Baseline],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = write_one(tmp_path, BridgeRun(rows[ROW]))
     some = judged(f"--llmb-logs={folder}", "-k", "nemotron_3_ultra")
     assert set(of_tables(some)) == {name for name in rows if "nemotron_3_ultra" in name}
-    for words in ("not nemotron4", "70b and fp8"):  # of which ids of other documents have each
+    for words in (
+        "not nemotron4",
+        "70b and fp8",
+    ):  # of which ids of other documents have each
         assert set(of_tables(judged(f"--llmb-logs={folder}", "-k", words))) == {ROW}
-    required = judged(f"--llmb-logs={folder}", "--llmb-require=megatron_bridge_kimi_k2-26.06-*")
+    required = judged(
+        f"--llmb-logs={folder}", "--llmb-require=megatron_bridge_kimi_k2-26.06-*"
+    )
     assert sorted(of_tables(required).values()) == ["MISSING", "PASS"]
-    assert "no run of 263 configurations of Megatron-Bridge's tables" in capsys.readouterr().out
+    assert (
+        "no run of 263 configurations of Megatron-Bridge's tables"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow
-def test_all_requires_an_answer_of_a_row_with_a_run(judged: Judge, tmp_path: Path, rows: dict[str, Baseline]) -> None:
-    """Too near the bound to tell: whoever requires all, asks for an answer here, too."""
+def test_all_requires_an_answer_of_a_row_with_a_run(
+    judged: Judge, tmp_path: Path, rows: dict[str, Baseline]
+) -> None:
+    """Too near the bound to tell: whoever requires all, asks for an answer here,
+    too."""
     folder = write_one(tmp_path, BridgeRun(rows[ROW], factor=1.045))
-    options = (f"--llmb-logs={folder}", "--llmb-tolerance=4.6%", "--llmb-inconclusive=skip", "-k", ROW)
+    options = (
+        f"--llmb-logs={folder}",
+        "--llmb-tolerance=4.6%",
+        "--llmb-inconclusive=skip",
+        "-k",
+        ROW,
+    )
     assert judged(*options).statuses[ROW] == "skipped"
     required = judged(*options, "-k", "llama3_70b", "--llmb-require=all")
-    assert (required.verdicts[ROW], required.statuses[ROW]) == ("INCONCLUSIVE", "failed")
-    assert {required.statuses[name] for name in of_tables(required) if name != ROW} == {"skipped"}
+    assert (required.verdicts[ROW], required.statuses[ROW]) == (
+        "INCONCLUSIVE",
+        "failed",
+    )
+    assert {required.statuses[name] for name in of_tables(required) if name != ROW} == {
+        "skipped"
+    }
 
 
 @pytest.mark.slow
-def test_what_failed_is_there_again_with_lf(pytester: pytest.Pytester, rows: dict[str, Baseline]) -> None:
+def test_what_failed_is_there_again_with_lf(
+    pytester: pytest.Pytester, rows: dict[str, Baseline]
+) -> None:
     write_bridge_run(pytester.path / "runs" / "n0", BridgeRun(rows[ROW], factor=1.2))
-    assert pytester.runpytest_inprocess("--llmb-logs=runs").parseoutcomes()["failed"] == 1
+    assert (
+        pytester.runpytest_inprocess("--llmb-logs=runs").parseoutcomes()["failed"] == 1
+    )
     (pytester.path / "runs").rename(pytester.path / "away")
     (pytester.path / "runs").mkdir()
     again = pytester.runpytest_inprocess("--llmb-logs=runs", "--lf")
-    again.assert_outcomes(failed=1, skipped=1, deselected=82)  # it is there, and nothing was judged
+    again.assert_outcomes(
+        failed=1, skipped=1, deselected=82
+    )  # it is there, and nothing was judged

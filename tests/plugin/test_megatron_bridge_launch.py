@@ -1,5 +1,6 @@
-"""What launches the rows of the tables of Megatron-Bridge: the command of each, as the documents and the scripts of
-its release have it, refusals with their reason, and the run that such a launch leaves."""
+"""What launches the rows of the tables of Megatron-Bridge: the command of each, as the
+documents and the scripts of its release have it, refusals with their reason, and the
+run that such a launch leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy.dialects.sqlite  # noqa: F401 (its compiled parts cannot be imported twice, as pytester would)
-from generator.bridge import CONFIGURATION, METADATA, SCRIPT, BridgeRun, write_bridge_run
+from generator.bridge import (
+    CONFIGURATION,
+    METADATA,
+    SCRIPT,
+    BridgeRun,
+    write_bridge_run,
+)
 from support.shared_data import shared
 
 from pytest_llmbench.baseline.read import find_shipped_tables, read_recipes
@@ -35,7 +42,10 @@ MODELS = {
     "Kimi_K2": ("kimi", "kimi_k2"),
     "Qwen3_30B_a3B": ("qwen", "qwen3_30b_a3b"),
     "Qwen3_235B_a22B": ("qwen", "qwen3_235b_a22b"),
-    **{f"Nemotron_3_{name}": ("nemotronh", f"nemotron_3_{name.lower()}") for name in ("Nano", "Super", "Ultra")},
+    **{
+        f"Nemotron_3_{name}": ("nemotronh", f"nemotron_3_{name.lower()}")
+        for name in ("Nano", "Super", "Ultra")
+    },
     "Nemotron_3_5_Lightning": ("nemotronh", "nemotron_3_5_lightning"),
 }
 """Family and recipe of setup_experiment.py since v0.3.0, by the names of the tables."""
@@ -60,13 +70,27 @@ CALLER = {"PATH": "/usr/bin", "HF_TOKEN": "hf_very_secret", "STAGE_PATH": "/stag
 
 @cache
 def read_printed() -> dict[Row, dict[str, Any]]:
-    """Every row of the documents, two precisions of one row apart, with what the scripts of its tag call it."""
+    """Every row of the documents, two precisions of one row apart, with what the
+    scripts of its tag call it."""
     rows: dict[Row, dict[str, Any]] = {}
-    files = (shared(f"documents/megatron_bridge/{name}.tsv").read_text().splitlines() for name in ("row_names", "rows"))
-    for row, cells in zip(*(csv.DictReader(lines, delimiter="\t") for lines in files), strict=True):
-        assert [row[name] for name in list(row)[:7]] == [cells[name] for name in list(row)[:7]]
-        model, task = row["model"].partition(" (")[0], row["task"] if row["task"] != "pretrain" else ""
-        configs, rates = row["config"].split() or [""], re.findall(r"\d+", cells["tokens_per_s_per_gpu"])
+    files = (
+        shared(f"documents/megatron_bridge/{name}.tsv").read_text().splitlines()
+        for name in ("row_names", "rows")
+    )
+    for row, cells in zip(
+        *(csv.DictReader(lines, delimiter="\t") for lines in files), strict=True
+    ):
+        assert [row[name] for name in list(row)[:7]] == [
+            cells[name] for name in list(row)[:7]
+        ]
+        model, task = (
+            row["model"].partition(" (")[0],
+            row["task"] if row["task"] != "pretrain" else "",
+        )
+        configs, rates = (
+            row["config"].split() or [""],
+            re.findall(r"\d+", cells["tokens_per_s_per_gpu"]),
+        )
         for number, precision in enumerate(re.findall(r"[\w-]+", row["precision"])):
             tokens = 50 * int(row["gbs"]) * int(cells["seq"]) / int(row["gpus"])
             found = {
@@ -77,7 +101,9 @@ def read_printed() -> dict[Row, dict[str, Any]]:
                 "seconds": tokens / int(rates[number]),
             }
             sizes = (row["gpus"], row["gbs"], task)
-            rows[row["release"], MODELS[model][1], found["gpu"], found["dtype"], *sizes] = {**cells, **row, **found}
+            rows[
+                row["release"], MODELS[model][1], found["gpu"], found["dtype"], *sizes
+            ] = {**cells, **row, **found}
     return rows
 
 
@@ -90,19 +116,35 @@ def read_shipped() -> dict[Row, tuple[Baseline, LaunchFacts]]:
         assert facts is not None
         for base in recipe.baselines:
             key, batch = base.key, str(base.configuration.global_batch_size)
-            rows[key.release, key.size, key.gpu, key.dtype, str(key.gpus), batch, key.task] = (base, facts)
+            rows[
+                key.release,
+                key.size,
+                key.gpu,
+                key.dtype,
+                str(key.gpus),
+                batch,
+                key.task,
+            ] = (base, facts)
     return rows
 
 
 @cache
 def find_catalog() -> Catalog:
     recipes = read_recipes([find_shipped_tables()])
-    return Catalog(recipes, {base.key: (base,) for recipe in recipes for base in recipe.baselines}, tables=recipes)
+    return Catalog(
+        recipes,
+        {base.key: (base,) for recipe in recipes for base in recipe.baselines},
+        tables=recipes,
+    )
 
 
-def find_one(release: str, size: str, gpu: str, dtype: str) -> tuple[Baseline, LaunchFacts]:
+def find_one(
+    release: str, size: str, gpu: str, dtype: str
+) -> tuple[Baseline, LaunchFacts]:
     return next(
-        pair for row, pair in read_shipped().items() if row[:4] == (release, size, gpu, dtype) and not pair[0].key.task
+        pair
+        for row, pair in read_shipped().items()
+        if row[:4] == (release, size, gpu, dtype) and not pair[0].key.task
     )
 
 
@@ -111,14 +153,24 @@ def make_cluster(key: Key) -> Cluster:
 
 
 def plan(base: Baseline, facts: LaunchFacts, launcher: str = "") -> JobSpec:
-    return build_job(base, facts, make_cluster(base.key), caller=CALLER, launcher=launcher)
+    return build_job(
+        base, facts, make_cluster(base.key), caller=CALLER, launcher=launcher
+    )
 
 
 def refuse(base: Baseline, facts: LaunchFacts, launcher: str = "") -> str:
     return explain_unfit(base.configuration, facts, make_cluster(base.key), launcher)
 
 
-SIZES = {"-tp": "tp", "-pp": "pp", "-cp": "cp", "-vp": "vp", "-ep": "ep", "-mb": "mbs", "-gb": "gbs"}
+SIZES = {
+    "-tp": "tp",
+    "-pp": "pp",
+    "-cp": "cp",
+    "-vp": "vp",
+    "-ep": "ep",
+    "-mb": "mbs",
+    "-gb": "gbs",
+}
 SETTINGS = ("model.seq_length", "dataset.sequence_length")
 TAKEN_AWAY = {
     "ddp.use_megatron_fsdp": "false",
@@ -131,13 +183,18 @@ TAKEN_AWAY = {
     "model.cpu_offloading": "false",
     "model.cpu_offloading_num_layers": "0",
 }
-"""What a row without FSDP says of a configuration that has it: the values of a configuration without it."""
+"""What a row without FSDP says of a configuration that has it: the values of a
+configuration without it."""
 
 
 def check_setting(name: str, value: str, row: dict[str, Any]) -> None:
-    """Check a setting of the configuration that a command says against the printed row."""
+    """Check a setting of the configuration that a command says against the printed
+    row."""
     if name == "model.pipeline_model_parallel_layout":
-        stages = [stage.split(",") for stage in value.removeprefix("[[").removesuffix("]]").split("],[")]
+        stages = [
+            stage.split(",")
+            for stage in value.removeprefix("[[").removesuffix("]]").split("],[")
+        ]
         assert len(stages) == int(row["pp"]) * int(row["vp"])
         layers = [layer for stage in stages for layer in stage]
         assert layers == ["embedding", *["decoder"] * 61, "loss"]
@@ -151,7 +208,8 @@ def check_setting(name: str, value: str, row: dict[str, Any]) -> None:
 
 
 def take_sizes(command: Sequence[str], row: dict[str, Any]) -> Sequence[str]:
-    """Return a command without the arguments that say sizes: those that the document prints of its row."""
+    """Return a command without the arguments that say sizes: those that the document
+    prints of its row."""
     words, rest, said = iter(command), [], 0
     for word in words:
         name, _, value = word.partition("=")
@@ -170,10 +228,17 @@ def take_sizes(command: Sequence[str], row: dict[str, Any]) -> Sequence[str]:
 
 
 def list_words(row: dict[str, Any]) -> Iterator[str]:
-    """Yield the arguments of setup_experiment.py, by its argument_parser.py in the tag of the release."""
+    """Yield the arguments of setup_experiment.py, by its argument_parser.py in the tag
+    of the release."""
     model, release = row["model"], row["release"]
-    names = ("model_name", "model_size") if release == "25.11" else ("model_family_name", "model_recipe_name")
-    stated = dict(zip(names, (OLDEST if release == "25.11" else MODELS)[model], strict=True))
+    names = (
+        ("model_name", "model_size")
+        if release == "25.11"
+        else ("model_family_name", "model_recipe_name")
+    )
+    stated = dict(
+        zip(names, (OLDEST if release == "25.11" else MODELS)[model], strict=True)
+    )
     if row["config"] and not row["config"].endswith(
         ("_V1", "_V2", "_MX", "_CS", "_CONFIG", "_BF16", "_NVFP4", "_config")
     ):
@@ -187,10 +252,19 @@ def list_words(row: dict[str, Any]) -> Iterator[str]:
     if row["seconds"] > 15 * 60:
         stated["time_limit"] = "02:00:00"
     per_node = 4 if row["gpu"].startswith("gb") else 8
-    container = {"25.11": "25.11.01", "26.02": "26.02.00", "26.04": "26.04.00"}.get(release, release)
-    stated |= {"gpu": row["gpu"], "compute_dtype": row["dtype"], "num_gpus": row["gpus"]}
+    container = {"25.11": "25.11.01", "26.02": "26.02.00", "26.04": "26.04.00"}.get(
+        release, release
+    )
+    stated |= {
+        "gpu": row["gpu"],
+        "compute_dtype": row["dtype"],
+        "num_gpus": row["gpus"],
+    }
     stated |= {"gpus_per_node": str(min(per_node, int(row["gpus"]))), "max_steps": "50"}
-    stated |= {"container_image": f"/stage/nvidia+nemo+{container}.sqsh", "hf_token": "hf_very_secret"}
+    stated |= {
+        "container_image": f"/stage/nvidia+nemo+{container}.sqsh",
+        "hf_token": "hf_very_secret",
+    }
     stated |= {"account": "acct", "partition": "batch", "log_dir": "/stage"}
     for name, value in stated.items():
         yield from (f"--{name}", value)
@@ -203,11 +277,17 @@ def test_every_row_is_launched_as_the_script_of_its_release_takes_it() -> None:
     assert len(printed) == 265
     for name, row in printed.items():
         spec = plan(*shipped[name])
-        expected = ("python", "scripts/performance/setup_experiment.py", *list_words(row))
+        expected = (
+            "python",
+            "scripts/performance/setup_experiment.py",
+            *list_words(row),
+        )
         assert tuple(take_sizes(spec.command, row)) == expected, name
         assert dict(spec.environment)["NEMORUN_HOME"] == "/stage"
         assert (spec.via, spec.secrets) == ("script", ("HF_TOKEN",))
-        assert ("PRETRAINED_CHECKPOINT" in list_missing(spec, shipped[name][1])) == (row["task"] == "lora"), name
+        assert ("PRETRAINED_CHECKPOINT" in list_missing(spec, shipped[name][1])) == (
+            row["task"] == "lora"
+        ), name
         assert not refuse(*shipped[name])
 
 
@@ -223,36 +303,62 @@ TUNED = ("26.06", "llama3_70b", "gb300", "fp8_cs", "8", "32", "lora")
 
 
 def test_lora_starts_from_a_checkpoint_of_the_user() -> None:
-    """The configuration of LoRA refuses to start without one, and the launch before it: unset and empty alike."""
+    """The configuration of LoRA refuses to start without one, and the launch before it:
+    unset and empty alike."""
     base, facts = read_shipped()[TUNED]
     for caller in (CALLER, {**CALLER, "PRETRAINED_CHECKPOINT": ""}):
         spec = build_job(base, facts, make_cluster(base.key), caller=caller)
         assert "PRETRAINED_CHECKPOINT" in list_missing(spec, facts)
     for cluster, caller in (
-        (Cluster(gpu="gb300", environment=(("PRETRAINED_CHECKPOINT", "/weights/70b"),)), CALLER),
+        (
+            Cluster(
+                gpu="gb300", environment=(("PRETRAINED_CHECKPOINT", "/weights/70b"),)
+            ),
+            CALLER,
+        ),
         (Cluster(gpu="gb300"), {**CALLER, "PRETRAINED_CHECKPOINT": "/weights/70b"}),
     ):
         spec = build_job(base, facts, cluster, caller=caller)
-        assert spec.command[spec.command.index("--pretrained_checkpoint") + 1] == "/weights/70b"
+        assert (
+            spec.command[spec.command.index("--pretrained_checkpoint") + 1]
+            == "/weights/70b"
+        )
         assert "PRETRAINED_CHECKPOINT" not in list_missing(spec, facts)
 
 
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (("26.04.01", "llama31_405b", "h100", "fp8_cs"), "-w pretrain_llama3.1 -s 405b --dtype fp8 --scale 1024"),
-        (("26.04", "nemotron_3_super", "gb300", "nvfp4"), "-w pretrain_nemotron_3 -s 120b --dtype nvfp4 --scale 64"),
-        (("26.02.01", "gpt_oss_120b", "h100", "bf16"), "-w pretrain_gpt_oss -s 120b --dtype bf16 --scale 64"),
+        (
+            ("26.04.01", "llama31_405b", "h100", "fp8_cs"),
+            "-w pretrain_llama3.1 -s 405b --dtype fp8 --scale 1024",
+        ),
+        (
+            ("26.04", "nemotron_3_super", "gb300", "nvfp4"),
+            "-w pretrain_nemotron_3 -s 120b --dtype nvfp4 --scale 64",
+        ),
+        (
+            ("26.02.01", "gpt_oss_120b", "h100", "bf16"),
+            "-w pretrain_gpt_oss -s 120b --dtype bf16 --scale 64",
+        ),
     ],
 )
-def test_llmb_run_launches_what_its_recipes_have(row: tuple[str, str, str, str], words: str) -> None:
-    spec = build_job(*find_one(*row), Cluster(gpu=row[2]), caller={"LLMB_INSTALL": "/llmb"}, launcher="llmb-run")
+def test_llmb_run_launches_what_its_recipes_have(
+    row: tuple[str, str, str, str], words: str
+) -> None:
+    spec = build_job(
+        *find_one(*row),
+        Cluster(gpu=row[2]),
+        caller={"LLMB_INSTALL": "/llmb"},
+        launcher="llmb-run",
+    )
     assert spec.command == ("llmb-run", "submit", *words.split())
     assert (spec.via, spec.directory) == ("llmb-run", Path("/llmb"))
 
 
 def test_llmb_run_launches_no_row_of_other_numbers_than_its_recipes_have() -> None:
-    """Its 405B MXFP8 would be current scaling, its Llama 3 70B on H100 has another batch, and nothing runs 26.08."""
+    """Its 405B MXFP8 would be current scaling, its Llama 3 70B on H100 has another
+    batch, and nothing runs 26.08."""
     every = [pair for pair in read_shipped().values() if not refuse(*pair, "llmb-run")]
     assert len(every) == 18 + 16 + 4
     assert {base.key.release for base, _ in every} == {"26.02.01", "26.04", "26.04.01"}
@@ -274,8 +380,15 @@ def test_the_image_is_where_it_lies(tmp_path: Path) -> None:
     assert find({"STAGE_PATH": str(tmp_path)}) == str(tmp_path / image.name)
     image.parent.mkdir()
     image.touch()
-    assert find({"STAGE_PATH": str(tmp_path)}) == find({"LLMB_INSTALL": str(tmp_path)}) == str(image)
-    assert find({"STAGE_PATH": str(tmp_path), "RUN_CONF_IMAGE": "/mine.sqsh"}) == "/mine.sqsh"
+    assert (
+        find({"STAGE_PATH": str(tmp_path)})
+        == find({"LLMB_INSTALL": str(tmp_path)})
+        == str(image)
+    )
+    assert (
+        find({"STAGE_PATH": str(tmp_path), "RUN_CONF_IMAGE": "/mine.sqsh"})
+        == "/mine.sqsh"
+    )
 
 
 ROWS = [
@@ -290,7 +403,9 @@ def ingest_launched(folder: Path, base: Baseline, run: BridgeRun) -> Key | None:
     """Return which configuration the run that a launch of a row left is of."""
     log = write_bridge_run(folder, run)
     job = re.findall(r"_(\d+)_0\.out$", log.name)[0]
-    found = ingest_job([folder / "experiments"], job, base.key, find_catalog(), datetime.now(UTC))
+    found = ingest_job(
+        [folder / "experiments"], job, base.key, find_catalog(), datetime.now(UTC)
+    )
     assert found is not None
     return found.identity.key
 
@@ -300,18 +415,30 @@ def ingest_launched(folder: Path, base: Baseline, run: BridgeRun) -> Key | None:
 def test_the_run_that_a_launch_leaves_is_of_its_row(
     row: tuple[str, ...], beside: tuple[str, ...], tmp_path: Path
 ) -> None:
-    (base, _), printed = find_one(*row), next(one for name, one in read_printed().items() if name[:4] == row)
+    (base, _), printed = (
+        find_one(*row),
+        next(one for name, one in read_printed().items() if name[:4] == row),
+    )
     name = printed["experiment"].split(" ")[-1]
-    assert ingest_launched(tmp_path, base, BridgeRun(base, beside=beside, name=name)) == base.key
+    assert (
+        ingest_launched(tmp_path, base, BridgeRun(base, beside=beside, name=name))
+        == base.key
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("row", "changed"),
     [
-        (("25.11", "llama31_405b", "gb300", "fp8_cs", "256", "1536", ""), {"fsdp": "true"}),
+        (
+            ("25.11", "llama31_405b", "gb300", "fp8_cs", "256", "1536", ""),
+            {"fsdp": "true"},
+        ),
         (("25.11", "deepseek_v3", "gb200", "fp8_mx", "256", "4096", ""), {"vp": "8"}),
-        (("26.06", "llama3_70b", "h100", "fp8_cs", "32", "32", "sft"), {"task": "lora"}),
+        (
+            ("26.06", "llama3_70b", "h100", "fp8_cs", "32", "32", "sft"),
+            {"task": "lora"},
+        ),
         (TUNED, {"task": "sft"}),
         (TUNED, {"dtype": "bf16"}),
         (TUNED, {"container": "25.11"}),
@@ -319,11 +446,16 @@ def test_the_run_that_a_launch_leaves_is_of_its_row(
     ],
     ids=str,
 )
-def test_launch_that_ran_something_else_is_not_of_its_row(row: Row, changed: dict[str, str], tmp_path: Path) -> None:
+def test_launch_that_ran_something_else_is_not_of_its_row(
+    row: Row, changed: dict[str, str], tmp_path: Path
+) -> None:
     """As a checkout of another version would, or llmb-run of another release."""
     base, _ = read_shipped()[row]
     assert ingest_launched(tmp_path / "same", base, BridgeRun(base)) == base.key
-    assert ingest_launched(tmp_path / "other", base, BridgeRun(base, changed=changed)) != base.key
+    assert (
+        ingest_launched(tmp_path / "other", base, BridgeRun(base, changed=changed))
+        != base.key
+    )
 
 
 @pytest.fixture
@@ -335,13 +467,21 @@ def _environment(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_environment")
-def test_launch_without_the_checkpoint_submits_nothing(pytester: pytest.Pytester) -> None:
+def test_launch_without_the_checkpoint_submits_nothing(
+    pytester: pytest.Pytester,
+) -> None:
     options = ("-k", "26.06 and h100 and lora", "--llmb-launch", "--llmb-gpu=h100")
     result = pytester.runpytest_inprocess(*options)
     assert result.ret != pytest.ExitCode.OK
     text = " ".join((result.stdout.str() + result.stderr.str()).split())
-    assert "PRETRAINED_CHECKPOINT is not set: folder of Llama 3 70B in Megatron's format" in text
-    assert "export PRETRAINED_CHECKPOINT=..., or give it under `environment:` in the cluster file" in text
+    assert (
+        "PRETRAINED_CHECKPOINT is not set: folder of Llama 3 70B in Megatron's format"
+        in text
+    )
+    assert (
+        "export PRETRAINED_CHECKPOINT=..., or give it under `environment:` in the cluster file"
+        in text
+    )
     shown = pytester.runpytest_inprocess(*options, "--llmb-dry-run").stdout.str()
     assert "--pretrained_checkpoint '$PRETRAINED_CHECKPOINT'" in shown
     assert "Nothing was submitted." in shown
@@ -350,15 +490,28 @@ def test_launch_without_the_checkpoint_submits_nothing(pytester: pytest.Pytester
 @pytest.mark.slow
 @pytest.mark.usefixtures("_environment")
 def test_dry_run_shows_each_command_and_no_secret(pytester: pytest.Pytester) -> None:
-    pytester.path.joinpath("cluster.yaml").write_text("{schema: 1, gpu: b300, largest: 2048}\n")
-    result = pytester.runpytest_inprocess("-k", "megatron_bridge", "--llmb-launch", "--llmb-dry-run")
+    pytester.path.joinpath("cluster.yaml").write_text(
+        "{schema: 1, gpu: b300, largest: 2048}\n"
+    )
+    result = pytester.runpytest_inprocess(
+        "-k", "megatron_bridge", "--llmb-launch", "--llmb-dry-run"
+    )
     text = result.stdout.str()
-    assert text.count("\n  python scripts/performance/setup_experiment.py --model_family_name ") == 29
+    assert (
+        text.count(
+            "\n  python scripts/performance/setup_experiment.py --model_family_name "
+        )
+        == 29
+    )
     assert set(re.findall("not launched: .*: (.*)", text)) == {
-        f"for {gpu}, and this cluster has b300" for gpu in ("b200", "gb200", "gb300", "h100")
+        f"for {gpu}, and this cluster has b300"
+        for gpu in ("b200", "gb200", "gb300", "h100")
     }
     assert "--hf_token ***" in text
     assert "PRETRAINED_CHECKPOINT is not set" not in text
     assert "hf_very_secret" not in text
     folders = " ".join(text.split())
-    assert "nothing says where megatron_bridge 26.04 is: no folder with its setup_experiment.py" in folders
+    assert (
+        "nothing says where megatron_bridge 26.04 is: no folder with its setup_experiment.py"
+        in folders
+    )

@@ -1,4 +1,5 @@
-"""Which run is the newest: jobs that left no log, clocks that cannot be compared, and files that were copied."""
+"""Which run is the newest: jobs that left no log, clocks that cannot be compared, and
+files that were copied."""
 
 from __future__ import annotations
 
@@ -30,17 +31,28 @@ def now() -> datetime:
 
 @pytest.fixture
 def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
-    """Write a run of a configuration some days after the first one, or at a moment, and return its log."""
+    """Write a run of a configuration some days after the first one, or at a moment, and
+    return its log."""
 
-    def write(name: str, day: float, job: str, started: datetime = STARTED, **options: Any) -> Path:
-        return write_run(tmp_path, baselines[name], job_id=job, started=started + timedelta(days=day), **options)
+    def write(
+        name: str, day: float, job: str, started: datetime = STARTED, **options: Any
+    ) -> Path:
+        return write_run(
+            tmp_path,
+            baselines[name],
+            job_id=job,
+            started=started + timedelta(days=day),
+            **options,
+        )
 
     return write
 
 
 def told(judged: Judge, folder: Path, name: str, *options: str) -> tuple[str, str, str]:
     """Return verdict, reason and judged job of a configuration."""
-    return outline(judged(f"--llmb-logs={folder}", "-k", name, *options).described[name])
+    return outline(
+        judged(f"--llmb-logs={folder}", "-k", name, *options).described[name]
+    )
 
 
 def outline(one: dict[str, Any]) -> tuple[str, str, str]:
@@ -48,15 +60,19 @@ def outline(one: dict[str, Any]) -> tuple[str, str, str]:
     return one["verdict"], one["reason"], (one["run"] or {}).get("job_id", "")
 
 
-# --- jobs without a log ---------------------------------------------------------------------------------------
+# --- jobs without a log ---------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "evidence"), [(NEMOTRON, f"log-nemo_nemotron4_340b_128_{NEW}.err"), (GROK, "")])
+@pytest.mark.parametrize(
+    ("name", "evidence"),
+    [(NEMOTRON, f"log-nemo_nemotron4_340b_128_{NEW}.err"), (GROK, "")],
+)
 def test_newest_job_without_a_log_is_invalid(
     judged: Judge, tmp_path: Path, night: Any, name: str, evidence: str
 ) -> None:
-    """It left its standard error, or only metadata; a later job takes its place, however long ago it was."""
+    """It left its standard error, or only metadata; a later job takes its place,
+    however long ago it was."""
     night(name, 0, OLD)
     night(name, 20, NEW).unlink()
     one = judged(f"--llmb-logs={tmp_path}", "-k", name).described[name]
@@ -68,8 +84,13 @@ def test_newest_job_without_a_log_is_invalid(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beside", ["", "sbatch_a-b.x_9.out", "config.yaml"])
-def test_a_newest_launch_without_a_log_is_invalid(judged: Judge, tmp_path: Path, night: Any, beside: str) -> None:
-    names, arguments = (LLAMA, GROK), (f"--llmb-logs={tmp_path}", "-k", f"{LLAMA} or {GROK}")
+def test_a_newest_launch_without_a_log_is_invalid(
+    judged: Judge, tmp_path: Path, night: Any, beside: str
+) -> None:
+    names, arguments = (
+        (LLAMA, GROK),
+        (f"--llmb-logs={tmp_path}", "-k", f"{LLAMA} or {GROK}"),
+    )
     launches = {}
     for name in names:
         night(name, 0, OLD)
@@ -80,18 +101,25 @@ def test_a_newest_launch_without_a_log_is_invalid(judged: Judge, tmp_path: Path,
             (folder / beside).write_text("x\n")
         launches[name] = folder.parent.name
     described = judged(*arguments).described
-    assert {name: outline(described[name]) for name in names} == dict.fromkeys(names, ("INVALID", "no-steps", ""))
+    assert {name: outline(described[name]) for name in names} == dict.fromkeys(
+        names, ("INVALID", "no-steps", "")
+    )
     for name in names:
         assert launches[name] in described[name]["text"]
         night(name, 10, LATER)
     described = judged(*arguments).described
     expected = ("PASS", "within-tolerance", LATER)
-    assert {name: outline(described[name]) for name in names} == dict.fromkeys(names, expected)
+    assert {name: outline(described[name]) for name in names} == dict.fromkeys(
+        names, expected
+    )
 
 
 @pytest.mark.slow
-def test_what_is_left_where_no_run_is_alarms_nobody_after_a_week(judged: Judge, tmp_path: Path, night: Any) -> None:
-    """Logs were pruned, and there is none that could be judged in the place of one of these jobs."""
+def test_what_is_left_where_no_run_is_alarms_nobody_after_a_week(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
+    """Logs were pruned, and there is none that could be judged in the place of one of
+    these jobs."""
     night(GROK, 0, OLD).unlink()
     shutil.rmtree(night(LLAMA, 0, OLD).parent)
     night(NEMOTRON, 0, OLD).unlink()
@@ -101,53 +129,76 @@ def test_what_is_left_where_no_run_is_alarms_nobody_after_a_week(judged: Judge, 
     assert session.ret == pytest.ExitCode.OK
 
 
-# --- clocks ---------------------------------------------------------------------------------------------------
+# --- clocks ---------------------------------------------------------------------------
 
 
 def restamped(log: Path, moved: timedelta) -> None:
     """Give the folder of a launch the time of another clock."""
     launch = log.parents[1]
     stamp = int(launch.name.rpartition("_")[2])
-    launch.rename(launch.with_name(launch.name.replace(str(stamp), str(stamp + int(moved.total_seconds())))))
+    launch.rename(
+        launch.with_name(
+            launch.name.replace(str(stamp), str(stamp + int(moved.total_seconds())))
+        )
+    )
 
 
 @pytest.mark.slow
 def test_a_stamp_of_seconds_is_not_believed_where_it_lies_hours_ahead(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
-    """An older good run whose launch bears tomorrow's time does not stand for the slow one of an hour ago."""
-    restamped(night(LLAMA, 0, OLD, now() - timedelta(days=2)), timedelta(days=2, hours=20))
+    """An older good run whose launch bears tomorrow's time does not stand for the slow
+    one of an hour ago."""
+    restamped(
+        night(LLAMA, 0, OLD, now() - timedelta(days=2)), timedelta(days=2, hours=20)
+    )
     night(LLAMA, 0, NEW, now() - timedelta(hours=1), factor=1.3)
     assert told(judged, tmp_path, LLAMA) == ("REGRESSION", "slower-than-bound", NEW)
 
 
 def stampless(log: Path, written: datetime) -> None:
     """Take all times out of a log, and write it anew."""
-    log.write_text(re.sub(r"20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*", "-", log.read_text()))
+    log.write_text(
+        re.sub(r"20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d\S*", "-", log.read_text())
+    )
     os.utime(log, (written.timestamp(), written.timestamp()))
 
 
 @pytest.mark.slow
-def test_what_the_order_rests_on_is_said_where_only_files_tell_it(judged: Judge, tmp_path: Path, night: Any) -> None:
-    """Logs without a time stamp: copying them makes any of them the newest, and the line of the verdict says so."""
+def test_what_the_order_rests_on_is_said_where_only_files_tell_it(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
+    """Logs without a time stamp: copying them makes any of them the newest, and the
+    line of the verdict says so."""
     stampless(night(MAXTEXT, 0, OLD), now() - timedelta(hours=1))
     alone = judged(f"--llmb-logs={tmp_path}", "-k", MAXTEXT).described[MAXTEXT]
     assert "order-file-time" not in [note["code"] for note in alone["notes"]]
     stampless(night(MAXTEXT, 1, NEW, factor=1.02), now() - timedelta(hours=2))
     one = judged(f"--llmb-logs={tmp_path}", "-k", MAXTEXT).described[MAXTEXT]
-    assert (one["verdict"], one["run"]["job_id"], one["run"]["order_source"]) == ("PASS", OLD, "file-time")
+    assert (one["verdict"], one["run"]["job_id"], one["run"]["order_source"]) == (
+        "PASS",
+        OLD,
+        "file-time",
+    )
     assert "only the times of the files say" in one["text"]
     assert "order-file-time" in [note["code"] for note in one["notes"]]
 
 
-# --- another run that may be newer ------------------------------------------------------------------------------
+# --- another run that may be newer ----------------------------------------------------
 
 
 @pytest.mark.slow
-def test_slow_run_of_a_clock_behind_fails_an_older_good_run(judged: Judge, tmp_path: Path, night: Any) -> None:
-    """Its job id is higher, and its log is stamped a day before the other: which is newer decides, and is unknown."""
+def test_slow_run_of_a_clock_behind_fails_an_older_good_run(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
+    """Its job id is higher, and its log is stamped a day before the other: which is
+    newer decides, and is unknown."""
     logs = night(MAXTEXT, 1, OLD), night(MAXTEXT, 0, NEW, factor=1.3)
-    assert told(judged, tmp_path, MAXTEXT) == ("PASS", "within-tolerance", OLD)  # as the files confirm
+    assert told(judged, tmp_path, MAXTEXT) == (
+        "PASS",
+        "within-tolerance",
+        OLD,
+    )  # as the files confirm
     for log in logs:
         os.utime(log, (1.77e9, 1.77e9))
     assert told(judged, tmp_path, MAXTEXT) == ("INVALID", "order-ambiguous", OLD)
@@ -157,8 +208,13 @@ def test_slow_run_of_a_clock_behind_fails_an_older_good_run(judged: Judge, tmp_p
 
 
 @pytest.mark.slow
-def test_job_that_waited_longest_is_the_newest(judged: Judge, tmp_path: Path, night: Any) -> None:
-    """Two jobs were submitted one after the other, and the first one ran last, by the stamps of the logs."""
+def test_job_that_waited_longest_is_the_newest(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
+    """Two jobs were submitted one after the other, and the first one ran last, by the
+    stamps of the logs."""
     for job, submitted, ran, factor in ((OLD, 0, 3, 1.3), (NEW, 1, 2, 1.0)):
-        restamped(night(LLAMA, ran, job, factor=factor), timedelta(days=submitted - ran))
+        restamped(
+            night(LLAMA, ran, job, factor=factor), timedelta(days=submitted - ran)
+        )
     assert told(judged, tmp_path, LLAMA) == ("REGRESSION", "slower-than-bound", OLD)

@@ -24,14 +24,19 @@ def logs(path: Path) -> str:
 
 
 @pytest.mark.slow
-def test_tolerance_beats_ini_beats_default(pytester: pytest.Pytester, judged: Judge, generated: Write) -> None:
+def test_tolerance_beats_ini_beats_default(
+    pytester: pytest.Pytester, judged: Judge, generated: Write
+) -> None:
     folder = generated(GROK, factor=1.09, noise=0.0)
     assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "REGRESSION"}
     pytester.makeini("[pytest]\nllmb_tolerance = 12%\n")
     assert judged(logs(folder), "-k", GROK).verdicts == {GROK: "PASS"}
     typed = judged(logs(folder), "-k", GROK, "--llmb-tolerance=2.5%")
     assert typed.verdicts == {GROK: "REGRESSION"}
-    assert "7.508 s = 7.325 s x 1.025 (tolerance 2.5 %, --llmb-tolerance)" in typed.messages[GROK]
+    assert (
+        "7.508 s = 7.325 s x 1.025 (tolerance 2.5 %, --llmb-tolerance)"
+        in typed.messages[GROK]
+    )
 
 
 @pytest.mark.slow
@@ -45,7 +50,9 @@ def test_missing_configuration_is_skipped_unless_required(
     assert plain.statuses[LLAMA] == "skipped"
     required = judged(logs(folder), "--llmb-require=required.txt")
     assert required.ret == pytest.ExitCode.TESTS_FAILED
-    assert [name for name, status in required.statuses.items() if status == "failed"] == [LLAMA]
+    assert [
+        name for name, status in required.statuses.items() if status == "failed"
+    ] == [LLAMA]
     everything = judged(logs(folder), "--llmb-require=all")
     assert list(everything.statuses.values()).count("failed") == 81
 
@@ -64,25 +71,49 @@ def test_suite_file_requires_configurations_and_numbers_of_runs(
     short = judged(logs(folder), "--llmb-require=exemplar.yaml")
     failed = [name for name, status in short.statuses.items() if status == "failed"]
     assert failed == [GROK, GROK.replace("bf16", "fp8")]
-    assert (short.verdicts[GROK], short.described[GROK]["reason"]) == ("MISSING", "too-few-runs")
-    assert "1 valid run, exemplar.yaml:2 asks for 2; the newest: " in short.described[GROK]["text"]
+    assert (short.verdicts[GROK], short.described[GROK]["reason"]) == (
+        "MISSING",
+        "too-few-runs",
+    )
+    assert (
+        "1 valid run, exemplar.yaml:2 asks for 2; the newest: "
+        in short.described[GROK]["text"]
+    )
     chosen = (logs(folder), "-k", GROK, "--llmb-require=exemplar.yaml")
     generated(GROK, started=now - timedelta(hours=2), job_id="2")
     assert judged(*chosen).verdicts == {GROK: "PASS"}
-    assert judged(*chosen, "--llmb-max-age=12h").described[GROK]["reason"] == "too-few-runs"
+    assert (
+        judged(*chosen, "--llmb-max-age=12h").described[GROK]["reason"]
+        == "too-few-runs"
+    )
     generated(GROK, started=now - timedelta(hours=1), job_id="3", factor=1.2)
-    assert judged(*chosen, "--llmb-max-age=90m").verdicts == {GROK: "REGRESSION"}  # too few runs never hide it
+    assert judged(*chosen, "--llmb-max-age=90m").verdicts == {
+        GROK: "REGRESSION"
+    }  # too few runs never hide it
 
 
 @pytest.mark.slow
-def test_a_stale_configuration_says_when_it_was_last_seen(judged: Judge, generated: Write) -> None:
+def test_a_stale_configuration_says_when_it_was_last_seen(
+    judged: Judge, generated: Write
+) -> None:
     now = datetime.now(UTC)
     generated(GROK, started=now - timedelta(days=12), job_id="41")
-    folder = generated(GROK, started=now - timedelta(days=3), job_id="42", ending="diverged")
-    stale = judged(logs(folder), "-k", GROK, f"--llmb-require={GROK}", "--llmb-max-age=2d")
+    folder = generated(
+        GROK, started=now - timedelta(days=3), job_id="42", ending="diverged"
+    )
+    stale = judged(
+        logs(folder), "-k", GROK, f"--llmb-require={GROK}", "--llmb-max-age=2d"
+    )
     told = stale.described[GROK]
-    assert (told["verdict"], told["reason"], told["status"]) == ("MISSING", "too-old", "failed")
-    assert "stale: the newest run is 3d old, at most 2d is allowed; last valid run 12 nights ago (" in told["text"]
+    assert (told["verdict"], told["reason"], told["status"]) == (
+        "MISSING",
+        "too-old",
+        "failed",
+    )
+    assert (
+        "stale: the newest run is 3d old, at most 2d is allowed; last valid run 12 nights ago ("
+        in told["text"]
+    )
     assert "job 41)" in told["text"]
     diverged = judged(logs(folder), "-k", GROK).described[GROK]
     assert diverged["verdict"] == "INVALID"
@@ -90,25 +121,39 @@ def test_a_stale_configuration_says_when_it_was_last_seen(judged: Judge, generat
 
 
 @pytest.mark.slow
-def test_nothing_judged_is_told_once(judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_judged_is_told_once(
+    judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
+) -> None:
     """By its item, and in the summary with runs of one reason together."""
     for number in (77, 78):
         folder = generated(GROK, release="26.06.00", job_id=str(number))
     session = judged(logs(folder))
     assert session.statuses[LLAMA] == "skipped"
     told = " ".join(capsys.readouterr().out.split())
-    assert told.count("nothing was judged: no valid run of the 82 selected configurations") == 2
+    assert (
+        told.count("nothing was judged: no valid run of the 82 selected configurations")
+        == 2
+    )
     both = "pretrain_grok1_314b_bf16_128/78, pretrain_grok1_314b_bf16_128/77"
-    assert f"2 runs found: {both} (release 26.06.00 has no baseline; nearest {GROK}; " in told
+    assert (
+        f"2 runs found: {both} (release 26.06.00 has no baseline; nearest {GROK}; "
+        in told
+    )
     assert told.count("release 26.06.00 has no baseline; nearest ") == 2
 
 
 @pytest.mark.slow
-def test_a_run_that_matches_nothing_fails_by_itself_unless_it_is_listed(judged: Judge, generated: Write) -> None:
+def test_a_run_that_matches_nothing_fails_by_itself_unless_it_is_listed(
+    judged: Judge, generated: Write
+) -> None:
     generated(GROK)
-    folder = generated(GROK, release="26.06.00", job_id="77", started=datetime(2026, 7, 1, tzinfo=UTC))
+    folder = generated(
+        GROK, release="26.06.00", job_id="77", started=datetime(2026, 7, 1, tzinfo=UTC)
+    )
     session = judged(logs(folder))
-    strays = [name for name, verdict in session.verdicts.items() if verdict == "unmatched"]
+    strays = [
+        name for name, verdict in session.verdicts.items() if verdict == "unmatched"
+    ]
     assert len(strays) == 1
     assert session.statuses[strays[0]] == "failed"
     assert "26.06" in session.messages[strays[0]]
@@ -116,14 +161,18 @@ def test_a_run_that_matches_nothing_fails_by_itself_unless_it_is_listed(judged: 
 
 
 @pytest.mark.slow
-def test_another_release_can_be_judged_on_purpose(judged: Judge, generated: Write) -> None:
+def test_another_release_can_be_judged_on_purpose(
+    judged: Judge, generated: Write
+) -> None:
     folder = generated(GROK, release="26.06.00")
     session = judged(logs(folder), "-k", GROK, "--llmb-baseline-release=25.05")
     assert session.verdicts == {GROK: "PASS"}
 
 
 @pytest.mark.slow
-def test_the_newest_run_decides_and_since_leaves_older_ones_out(judged: Judge, generated: Write) -> None:
+def test_the_newest_run_decides_and_since_leaves_older_ones_out(
+    judged: Judge, generated: Write
+) -> None:
     old, new = datetime(2025, 7, 1, tzinfo=UTC), datetime(2025, 7, 2, tzinfo=UTC)
     generated(GROK, factor=1.2, job_id="1", started=old)
     folder = generated(GROK, job_id="2", started=new)
@@ -131,22 +180,39 @@ def test_the_newest_run_decides_and_since_leaves_older_ones_out(judged: Judge, g
     each = judged(logs(folder), "-k", GROK, "--llmb-runs=each")
     assert each.verdicts == {f"{GROK}-1": "REGRESSION", f"{GROK}-2": "PASS"}
     late = judged(logs(folder), "-k", GROK, "--llmb-since=2025-07-03T00:00+00:00")
-    assert (late.verdicts, late.ret) == ({GROK: "MISSING"}, pytest.ExitCode.TESTS_FAILED)
+    assert (late.verdicts, late.ret) == (
+        {GROK: "MISSING"},
+        pytest.ExitCode.TESTS_FAILED,
+    )
 
 
 @pytest.mark.slow
-def test_a_baseline_recorded_here_decides_from_then_on(judged: Judge, generated: Write, tmp_path: Path) -> None:
+def test_a_baseline_recorded_here_decides_from_then_on(
+    judged: Judge, generated: Write, tmp_path: Path
+) -> None:
     own = tmp_path / "own"
     for number in (1, 2):
-        folder = generated(GROK, factor=1.08, job_id=str(number), started=datetime(2025, 7, number, tzinfo=UTC))
+        folder = generated(
+            GROK,
+            factor=1.08,
+            job_id=str(number),
+            started=datetime(2025, 7, number, tzinfo=UTC),
+        )
     recorded = judged(logs(folder), "-k", GROK, f"--llmb-record={own}")
-    assert (recorded.verdicts, recorded.statuses) == ({GROK: "RECORDED"}, {GROK: "skipped"})
+    assert (recorded.verdicts, recorded.statuses) == (
+        {GROK: "RECORDED"},
+        {GROK: "skipped"},
+    )
     assert "from 2 valid runs (" in recorded.described[GROK]["text"]
-    assert float(recorded.properties[GROK]["step_time_seconds"]) == pytest.approx(7.325 * 1.08, rel=5e-3)
+    assert float(recorded.properties[GROK]["step_time_seconds"]) == pytest.approx(
+        7.325 * 1.08, rel=5e-3
+    )
     assert "bound_seconds" not in recorded.properties[GROK]
     baselines = f"--llmb-baselines={own}"
     assert judged(logs(folder), "-k", GROK, baselines).verdicts == {GROK: "PASS"}
-    assert judged(logs(folder), "-k", GROK, baselines, "--llmb-against=published").verdicts == {GROK: "REGRESSION"}
+    assert judged(
+        logs(folder), "-k", GROK, baselines, "--llmb-against=published"
+    ).verdicts == {GROK: "REGRESSION"}
     both = judged(logs(folder), "-k", GROK, baselines, "--llmb-against=both")
     assert both.verdicts == {GROK: "REGRESSION"}
     assert [other["verdict"] for other in both.described[GROK]["others"]] == ["PASS"]
@@ -156,14 +222,19 @@ def test_a_baseline_recorded_here_decides_from_then_on(judged: Judge, generated:
 def test_recording_again_shows_the_change_and_stops_at_the_drift_budget(
     judged: Judge, generated: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Twice 2 % are written, a third time only with a reason; the nights between are held to the first value."""
+    """Twice 2 % are written, a third time only with a reason; the nights between are
+    held to the first value."""
     own, file = tmp_path / "own", tmp_path / "own" / "grok1" / "25.05.yaml"
     record, judge = f"--llmb-record={own}", f"--llmb-baselines={own}"
 
     def night(number: int, factor: float) -> list[str]:
         started = datetime.now(UTC) - timedelta(days=30 - number)
-        folder = generated(GROK, factor=factor, job_id=str(number), started=started, noise=0.0)
-        since = (started - timedelta(hours=1)).isoformat()  # a day may begin with the night before
+        folder = generated(
+            GROK, factor=factor, job_id=str(number), started=started, noise=0.0
+        )
+        since = (
+            started - timedelta(hours=1)
+        ).isoformat()  # a day may begin with the night before
         return [logs(folder), "-k", GROK, "--llmb-max-age=30d", f"--llmb-since={since}"]
 
     for number, factor in ((1, 1.0), (2, 1.02), (3, 1.02**2)):
@@ -176,22 +247,40 @@ def test_recording_again_shows_the_change_and_stops_at_the_drift_budget(
     refused = judged(*chosen, record)
     assert refused.ret == pytest.ExitCode.TESTS_FAILED
     assert file.read_bytes() == before
-    assert (refused.verdicts, refused.described[GROK]["reason"]) == ({GROK: "REGRESSION"}, "drifted")
-    assert "not recorded: 7.773 s is +6.1 % from 7.325 s, accepted on 20" in refused.described[GROK]["text"]
+    assert (refused.verdicts, refused.described[GROK]["reason"]) == (
+        {GROK: "REGRESSION"},
+        "drifted",
+    )
+    assert (
+        "not recorded: 7.773 s is +6.1 % from 7.325 s, accepted on 20"
+        in refused.described[GROK]["text"]
+    )
     crept = judged(*night(5, 1.09), judge)
-    assert (crept.verdicts, crept.described[GROK]["reason"]) == ({GROK: "REGRESSION"}, "drifted")
-    accepted = f"--llmb-acknowledged={accept_recordings(tmp_path, 'drift', 'driver 570')}"
+    assert (crept.verdicts, crept.described[GROK]["reason"]) == (
+        {GROK: "REGRESSION"},
+        "drifted",
+    )
+    accepted = (
+        f"--llmb-acknowledged={accept_recordings(tmp_path, 'drift', 'driver 570')}"
+    )
     assert judged(*chosen, record, accepted).verdicts == {GROK: "RECORDED"}
     assert "reason: driver 570" in file.read_text()
     assert judged(*night(6, 1.09), judge).verdicts == {GROK: "PASS"}
 
 
 @pytest.mark.slow
-def test_a_recording_takes_what_was_selected_and_no_more(judged: Judge, generated: Write, tmp_path: Path) -> None:
-    old, new = datetime.now(UTC) - timedelta(days=90), datetime.now(UTC) - timedelta(hours=5)
+def test_a_recording_takes_what_was_selected_and_no_more(
+    judged: Judge, generated: Write, tmp_path: Path
+) -> None:
+    old, new = (
+        datetime.now(UTC) - timedelta(days=90),
+        datetime.now(UTC) - timedelta(hours=5),
+    )
     generated(GROK, factor=1.4, job_id="1", started=old)
     folder = generated(GROK, job_id="2", started=new, noise=0.0)
-    for number, extra in enumerate((["--llmb-max-age=36h"], ["--llmb-runs=each", "-k", f"{GROK}-2"])):
+    for number, extra in enumerate(
+        (["--llmb-max-age=36h"], ["--llmb-runs=each", "-k", f"{GROK}-2"])
+    ):
         own = tmp_path / f"own{number}"
         judged(logs(folder), "-k", GROK, f"--llmb-record={own}", *extra)
         text = (own / "grok1" / "25.05.yaml").read_text()
@@ -201,24 +290,56 @@ def test_a_recording_takes_what_was_selected_and_no_more(judged: Judge, generate
 
 USAGE = [
     (["--llmb-logs=nowhere"], "has no 'nowhere'"),
-    (["--llmb-tolerance=5%"], "--llmb-tolerance has no runs to work on: add --llmb-logs=PATH"),
-    (["--llmb-logs=.", "--llmb-gpu=h10"], "known: b200, b300, gb200, gb300, h100 (did you mean 'h100'?)"),
-    (["--llmb-logs=.", "--llmb-release=25.5"], "--llmb-release=25.5: no baseline has it"),
+    (
+        ["--llmb-tolerance=5%"],
+        "--llmb-tolerance has no runs to work on: add --llmb-logs=PATH",
+    ),
+    (
+        ["--llmb-logs=.", "--llmb-gpu=h10"],
+        "known: b200, b300, gb200, gb300, h100 (did you mean 'h100'?)",
+    ),
+    (
+        ["--llmb-logs=.", "--llmb-release=25.5"],
+        "--llmb-release=25.5: no baseline has it",
+    ),
     (["--llmb-logs=.", "--llmb-require=grok1"], "(did you mean '*grok1*'?)"),
-    (["--llmb-logs=.", "--llmb-unmatched=\x1b[2Jlist"], r"=\x1b[2Jlist: expected fail or list"),
-    (["--llmb-logs=.", "--llmb-max-age="], "--llmb-max-age= is empty: give a value, or leave the option out"),
-    (["--llmb-logs=.", "--llmb-against= "], "--llmb-against= is empty: give a value, or leave the option out"),
+    (
+        ["--llmb-logs=.", "--llmb-unmatched=\x1b[2Jlist"],
+        r"=\x1b[2Jlist: expected fail or list",
+    ),
+    (
+        ["--llmb-logs=.", "--llmb-max-age="],
+        "--llmb-max-age= is empty: give a value, or leave the option out",
+    ),
+    (
+        ["--llmb-logs=.", "--llmb-against= "],
+        "--llmb-against= is empty: give a value, or leave the option out",
+    ),
     (["--llmb-logs=.", "--llmb-drift-budget=5"], "write 5% for 5 percent"),
-    (["--llmb-logs=.", "--llmb-tolerence", "5%"], "(did you mean '--llmb-tolerance'?); see pytest --help"),
+    (
+        ["--llmb-logs=.", "--llmb-tolerence", "5%"],
+        "(did you mean '--llmb-tolerance'?); see pytest --help",
+    ),
     (["--llmb-logs", "."], "write --llmb-logs=. with an equals sign"),
-    (["--llmb-logs=.", "--llmb-record=own", "-n2"], "--llmb-record writes from one process"),
-    (["--llmb-logs=.", "--llmb-against=recorded"], "--llmb-against=recorded: no recorded baseline"),
-    (["--llmb-logs=.", "--llmb-json=x", "--junitxml=./x"], "--junitxml is the same file, one would replace the other"),
+    (
+        ["--llmb-logs=.", "--llmb-record=own", "-n2"],
+        "--llmb-record writes from one process",
+    ),
+    (
+        ["--llmb-logs=.", "--llmb-against=recorded"],
+        "--llmb-against=recorded: no recorded baseline",
+    ),
+    (
+        ["--llmb-logs=.", "--llmb-json=x", "--junitxml=./x"],
+        "--junitxml is the same file, one would replace the other",
+    ),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("arguments", "told"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE])
+@pytest.mark.parametrize(
+    ("arguments", "told"), USAGE, ids=[" ".join(arguments) for arguments, _ in USAGE]
+)
 def test_a_wrong_option_is_one_message_before_anything_is_read(
     pytester: pytest.Pytester, arguments: list[str], told: str
 ) -> None:
@@ -229,9 +350,13 @@ def test_a_wrong_option_is_one_message_before_anything_is_read(
 
 
 @pytest.mark.slow
-def test_a_baseline_with_a_typo_is_one_message_with_file_and_line(pytester: pytest.Pytester, examples: Path) -> None:
+def test_a_baseline_with_a_typo_is_one_message_with_file_and_line(
+    pytester: pytest.Pytester, examples: Path
+) -> None:
     pytester.mkdir("own").joinpath("mine.yaml").write_text("schema: 1\nrecipee: mine\n")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), "--llmb-baselines=own")
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", logs(examples), "--llmb-baselines=own"
+    )
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "mine.yaml:2" in result.stderr.str()
     assert "'recipe'" in result.stderr.str()
@@ -249,12 +374,19 @@ def test_an_older_good_run_does_not_stand_for_a_newer_one_that_may_be_of_its_con
     judged: Judge, generated: Write, selection: tuple[str, ...]
 ) -> None:
     generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
-    folder = generated(GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), factor=1.5)
+    folder = generated(
+        GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), factor=1.5
+    )
     contradict(folder, "2")
     session = judged(logs(folder), *selection)
-    assert (session.described[GROK]["verdict"], session.described[GROK]["reason"]) == ("INVALID", "ambiguous")
+    assert (session.described[GROK]["verdict"], session.described[GROK]["reason"]) == (
+        "INVALID",
+        "ambiguous",
+    )
     assert session.statuses[GROK] == "failed"
-    assert judged(logs(folder), "-k", GROK, "--llmb-unmatched=list").verdicts == {GROK: "PASS"}
+    assert judged(logs(folder), "-k", GROK, "--llmb-unmatched=list").verdicts == {
+        GROK: "PASS"
+    }
 
 
 @pytest.mark.slow
@@ -266,20 +398,34 @@ def test_a_stray_that_could_be_almost_anything_puts_nothing_in_doubt(
     (log,) = folder.rglob("log-*_1_0.out")
     (folder / "scratch").mkdir()
     if stray == "loose":
-        lines = [line for line in log.read_text().splitlines() if "Training epoch" in line][:3]
+        lines = [
+            line for line in log.read_text().splitlines() if "Training epoch" in line
+        ][:3]
         (folder / "scratch" / "try.log").write_text("\n".join(lines) + "\n")
     else:
-        generated(GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), profiled=True)
+        generated(
+            GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), profiled=True
+        )
         contradict(folder, "2")
     assert judged(logs(folder), "-k", GROK).verdicts[GROK] == "PASS"
 
 
 @pytest.mark.slow
-def test_a_copy_of_an_old_run_is_no_new_run(judged: Judge, generated: Write, baselines: dict[str, Baseline]) -> None:
+def test_a_copy_of_an_old_run_is_no_new_run(
+    judged: Judge, generated: Write, baselines: dict[str, Baseline]
+) -> None:
     maxtext = "maxtext_llama2_70b-24.11-h100-bf16-64"
     folder = generated(maxtext, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
-    shutil.copytree(folder / "results", folder / "backup" / "results", copy_function=shutil.copyfile)
-    write_run(folder, baselines[maxtext], job_id="2", started=datetime(2025, 8, 1, tzinfo=UTC), factor=1.3)
+    shutil.copytree(
+        folder / "results", folder / "backup" / "results", copy_function=shutil.copyfile
+    )
+    write_run(
+        folder,
+        baselines[maxtext],
+        job_id="2",
+        started=datetime(2025, 8, 1, tzinfo=UTC),
+        factor=1.3,
+    )
     assert judged(logs(folder), "-k", maxtext).verdicts == {maxtext: "REGRESSION"}
 
 
@@ -291,15 +437,27 @@ def test_a_required_configuration_with_only_a_profiled_run_fails_in_either_mode(
     folder = generated(GROK, profiled=True)
     for mode in ("newest", "each"):
         session = judged(logs(folder), f"--llmb-require={GROK}", f"--llmb-runs={mode}")
-        assert [name[: len(GROK)] for name, status in session.statuses.items() if status == "failed"] == [GROK]
+        assert [
+            name[: len(GROK)]
+            for name, status in session.statuses.items()
+            if status == "failed"
+        ] == [GROK]
 
 
 @pytest.mark.slow
-def test_a_measurement_of_a_run_that_is_too_old_is_none(pytester: pytest.Pytester, generated: Write) -> None:
+def test_a_measurement_of_a_run_that_is_too_old_is_none(
+    pytester: pytest.Pytester, generated: Write
+) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_measurement): pass")
     folder = generated(GROK, started=datetime.now(UTC) - timedelta(days=60))
     result = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "test_mine.py", logs(folder), "-k", GROK, "--llmb-max-age=36h"
+        "-p",
+        "no:cacheprovider",
+        "test_mine.py",
+        logs(folder),
+        "-k",
+        GROK,
+        "--llmb-max-age=36h",
     )
     result.assert_outcomes(errors=1, deselected=81)
 
@@ -327,10 +485,16 @@ def lose(folder: Path, job_id: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("spoil", [cut, lose])
 def test_a_lost_newest_job_is_not_taken_for_an_old_one_with_the_same_id(
-    judged: Judge, tmp_path: Path, baselines: dict[str, Baseline], spoil: Callable[[Path, str], None]
+    judged: Judge,
+    tmp_path: Path,
+    baselines: dict[str, Baseline],
+    spoil: Callable[[Path, str], None],
 ) -> None:
     """Two clusters number their jobs alike."""
-    old, new = datetime.now(UTC) - timedelta(days=30), datetime.now(UTC) - timedelta(hours=9)
+    old, new = (
+        datetime.now(UTC) - timedelta(days=30),
+        datetime.now(UTC) - timedelta(hours=9),
+    )
     write_run(tmp_path / "a", baselines[GROK], job_id="1001", started=old)
     write_run(tmp_path / "b", baselines[GROK], job_id="1001", started=new)
     spoil(tmp_path / "b", "1001")
@@ -340,7 +504,9 @@ def test_a_lost_newest_job_is_not_taken_for_an_old_one_with_the_same_id(
 @pytest.mark.slow
 def test_an_empty_attempt_makes_no_copy(judged: Judge, generated: Write) -> None:
     generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC))
-    folder = generated(GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), factor=1.5)
+    folder = generated(
+        GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), factor=1.5
+    )
     for log in list(folder.rglob("log-*_0.out")):
         log.with_name(log.name.replace("_0.out", "_1.out")).touch()
     contradict(folder, "2")
@@ -353,7 +519,9 @@ def test_a_recording_leaves_out_a_configuration_whose_newest_run_is_invalid(
 ) -> None:
     generated(LLAMA)
     generated(GROK, job_id="1", started=datetime(2025, 7, 1, tzinfo=UTC), factor=1.3)
-    folder = generated(GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), ending="diverged")
+    folder = generated(
+        GROK, job_id="2", started=datetime(2025, 7, 2, tzinfo=UTC), ending="diverged"
+    )
     own = tmp_path / "own"
     session = judged(logs(folder), f"--llmb-record={own}")
     assert session.statuses[GROK] == "failed"

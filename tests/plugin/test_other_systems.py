@@ -1,5 +1,5 @@
-"""Where Linux's own calls are missing: runs are read and judged as on Linux, a launch is refused, and so is
-Windows."""
+"""Where Linux's own calls are missing: runs are read and judged as on Linux, a launch
+is refused, and so is Windows."""
 
 from __future__ import annotations
 
@@ -22,11 +22,35 @@ GROK = "grok1_314b-25.05-gb200-bf16-128"
 
 ONLY_LINUX = {
     os: (
-        *("sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate", "memfd_create", "getrandom"),
-        *("copy_file_range", "fdatasync", "pipe2", "splice", "eventfd", "pidfd_open", "getresuid", "unshare", "setns"),
+        *(
+            "sched_getaffinity",
+            "sched_setaffinity",
+            "posix_fadvise",
+            "posix_fallocate",
+            "memfd_create",
+            "getrandom",
+        ),
+        *(
+            "copy_file_range",
+            "fdatasync",
+            "pipe2",
+            "splice",
+            "eventfd",
+            "pidfd_open",
+            "getresuid",
+            "unshare",
+            "setns",
+        ),
         *("O_PATH", "O_DIRECT", "O_NOATIME", "O_LARGEFILE", "POSIX_FADV_DONTNEED"),
     ),
-    signal: ("sigtimedwait", "sigwaitinfo", "pidfd_send_signal", "SIGPWR", "SIGRTMIN", "SIGRTMAX"),
+    signal: (
+        "sigtimedwait",
+        "sigwaitinfo",
+        "pidfd_send_signal",
+        "SIGPWR",
+        "SIGRTMIN",
+        "SIGRTMAX",
+    ),
     select: ("epoll",),
 }
 """What macOS lacks of the modules that talk to the system."""
@@ -43,17 +67,34 @@ def _macos(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("_macos")
 def test_runs_are_judged_stored_and_reported_without_the_calls_of_linux(
-    judged: Judge, generated: Write, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    judged: Judge,
+    generated: Write,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(read, "LARGE", 1000)  # as a log of gigabytes, by several threads
-    reports = ("--llmb-json=a.json", "--llmb-html=a.html", "--llmb-junit=a.xml", "--llmb-history=h.db")
+    monkeypatch.setattr(
+        read, "LARGE", 1000
+    )  # as a log of gigabytes, by several threads
+    reports = (
+        "--llmb-json=a.json",
+        "--llmb-html=a.html",
+        "--llmb-junit=a.xml",
+        "--llmb-history=h.db",
+    )
     session = judged(f"--llmb-logs={generated(GROK)}", "-k", GROK, *reports)
     assert session.verdicts == {GROK: "PASS"}
-    assert {path.name for path in pytester.path.iterdir()} >= {"a.json", "a.html", "a.xml", "h.db"}
+    assert {path.name for path in pytester.path.iterdir()} >= {
+        "a.json",
+        "a.html",
+        "a.xml",
+        "h.db",
+    }
 
 
 @pytest.mark.usefixtures("_macos")
-def test_processors_are_counted_where_nobody_can_ask_which_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_are_counted_where_nobody_can_ask_which_are_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     assert runtime.count_processors() == 3
     monkeypatch.setattr(os, "cpu_count", lambda: None)
@@ -62,11 +103,17 @@ def test_processors_are_counted_where_nobody_can_ask_which_are_allowed(monkeypat
 
 @pytest.mark.usefixtures("_macos")
 def test_a_launch_needs_linux(
-    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     result = pytester.runpytest_inprocess("-k", "tiny", "--llmb-launch")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --llmb-launch: a launch follows its processes in /proc, *: launch on Linux"])
+    result.stderr.fnmatch_lines(
+        [
+            "ERROR: --llmb-launch: a launch follows its processes in /proc, *: launch on Linux"
+        ]
+    )
     monkeypatch.chdir(pytester.path)
     assert main(["setup", "grok1", "--release=25.05", "--folder=."]) == 2
     assert "launch on Linux" in capsys.readouterr().err
@@ -86,13 +133,29 @@ sys.platform = system  # the standard library asks, too
     ("program", "code"),
     [
         ("import pytest\nsys.exit(pytest.main(['--llmb-logs=.']))", 4),
-        ("from pytest_llmbench.cli.main import main\nsys.exit(main(['summary', '.']))", 2),
+        (
+            "from pytest_llmbench.cli.main import main\nsys.exit(main(['summary', '.']))",
+            2,
+        ),
     ],
 )
-def test_windows_is_refused_in_one_line(tmp_path: Path, program: str, code: int) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+def test_windows_is_refused_in_one_line(
+    tmp_path: Path, program: str, code: int
+) -> None:
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYTEST")
+    }
     command = [sys.executable, "-c", ON_WINDOWS + program]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == code, done.stderr
     assert "not on Windows: use it in WSL" in done.stderr
     assert "Traceback" not in done.stderr

@@ -1,6 +1,8 @@
-"""From any folder to a gate in two commands: what matches no baseline is recorded, and judged the next night.
+"""From any folder to a gate in two commands: what matches no baseline is recorded, and
+judged the next night.
 
-A run that says anything else than those that were recorded is never judged by their row.
+A run that says anything else than those that were recorded is never judged by their
+row.
 """
 
 from __future__ import annotations
@@ -20,14 +22,22 @@ from pytest_llmbench.cli.main import main
 
 
 @pytest.mark.slow
-def test_two_commands_make_a_gate(judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_commands_make_a_gate(
+    judged: Judge, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_run(tmp_path / "first", 1)
-    recorded = judged(f"--llmb-logs={tmp_path / 'first'}", f"--llmb-record={tmp_path / 'own'}")
-    assert {name: verdict for name, verdict in recorded.verdicts.items() if verdict != "MISSING"} == {
-        "oak_14b-own-h100-unknown-8": "RECORDED"
-    }
+    recorded = judged(
+        f"--llmb-logs={tmp_path / 'first'}", f"--llmb-record={tmp_path / 'own'}"
+    )
+    assert {
+        name: verdict
+        for name, verdict in recorded.verdicts.items()
+        if verdict != "MISSING"
+    } == {"oak_14b-own-h100-unknown-8": "RECORDED"}
     printed = capsys.readouterr().out
-    recording = printed[printed.index("oak_14b-own-h100-unknown-8: 1 run") :].partition("\n=")[0]
+    recording = printed[printed.index("oak_14b-own-h100-unknown-8: 1 run") :].partition(
+        "\n="
+    )[0]
     assert max(map(len, recording.splitlines())) <= 80
     shown = " ".join(recording.split())
     for said in (
@@ -38,47 +48,77 @@ def test_two_commands_make_a_gate(judged: Judge, tmp_path: Path, capsys: pytest.
         "nothing says dtype: a run with another one there is not told apart",
     ):
         assert said in shown
-    for night, slower, expected in ((2, 1.0, {"PASS", "INCONCLUSIVE"}), (3, 1.12, {"REGRESSION"})):
+    for night, slower, expected in (
+        (2, 1.0, {"PASS", "INCONCLUSIVE"}),
+        (3, 1.12, {"REGRESSION"}),
+    ):
         write_run(tmp_path / f"night{night}", night, seconds=2 * slower)
         session = judged(
-            f"--llmb-logs={tmp_path / f'night{night}'}", f"--llmb-baselines={tmp_path / 'own'}", "-k", "oak"
+            f"--llmb-logs={tmp_path / f'night{night}'}",
+            f"--llmb-baselines={tmp_path / 'own'}",
+            "-k",
+            "oak",
         )
         assert set(session.verdicts.values()) <= expected
         assert set(session.statuses.values()) == {"passed" if night == 2 else "failed"}
 
 
 OTHERS: dict[str, tuple[dict[str, object], str]] = {
-    "GPUs": ({"mesh": MESH.replace("dp_shard=8", "dp_shard=16"), "gbs": 64}, "gpus 16 (line 2), not 8"),
+    "GPUs": (
+        {"mesh": MESH.replace("dp_shard=8", "dp_shard=16"), "gbs": 64},
+        "gpus 16 (line 2), not 8",
+    ),
     "batch": ({"mbs": 8, "gbs": 64}, "global batch size 64 (line 4), not 32"),
-    "precision": ({"more": "Float8 training active with recipe rowwise\n"}, "quantization fp8 (line 5)"),
-    "layout": ({"mesh": "pp=1, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1"}, "parallelism"),
+    "precision": (
+        {"more": "Float8 training active with recipe rowwise\n"},
+        "quantization fp8 (line 5)",
+    ),
+    "layout": (
+        {"mesh": "pp=1, dp_replicate=1, dp_shard=4, cp=1, tp=2, ep=1"},
+        "parallelism",
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", OTHERS)
-def test_another_configuration_at_the_same_place_is_not_judged(judged: Judge, tmp_path: Path, other: str) -> None:
+def test_another_configuration_at_the_same_place_is_not_judged(
+    judged: Judge, tmp_path: Path, other: str
+) -> None:
     differs, said = OTHERS[other]
     write_run(tmp_path / "first", 1)
     judged(f"--llmb-logs={tmp_path / 'first'}", f"--llmb-record={tmp_path / 'own'}")
     write_run(tmp_path / "second", 2, **differs)  # type: ignore[arg-type]
-    session = judged(f"--llmb-logs={tmp_path / 'second'}", f"--llmb-baselines={tmp_path / 'own'}")
-    assert "UNMATCHED" in {str(verdict).upper() for verdict in session.verdicts.values()}
-    assert not {"PASS", "INCONCLUSIVE", "REGRESSION", "IMPROVEMENT"} & set(session.verdicts.values())
-    (text,) = [one["text"] for one in session.described.values() if one["kind"] == "stray"]
+    session = judged(
+        f"--llmb-logs={tmp_path / 'second'}", f"--llmb-baselines={tmp_path / 'own'}"
+    )
+    assert "UNMATCHED" in {
+        str(verdict).upper() for verdict in session.verdicts.values()
+    }
+    assert not {"PASS", "INCONCLUSIVE", "REGRESSION", "IMPROVEMENT"} & set(
+        session.verdicts.values()
+    )
+    (text,) = [
+        one["text"] for one in session.described.values() if one["kind"] == "stray"
+    ]
     assert "another configuration than oak_14b-own-h100-unknown-8: " in text
     assert said in text
 
 
 @pytest.mark.slow
-def test_a_size_that_was_not_read_when_a_baseline_was_recorded_changes_nothing(judged: Judge, tmp_path: Path) -> None:
-    """Its runs stay its own, now that their logs are known to say it; one that says another size of it never is."""
+def test_a_size_that_was_not_read_when_a_baseline_was_recorded_changes_nothing(
+    judged: Judge, tmp_path: Path
+) -> None:
+    """Its runs stay its own, now that their logs are known to say it; one that says
+    another size of it never is."""
     sizes = " hidden_size: 5120\n num_attention_heads: 40\n"
     write_run(tmp_path / "first", 1, more=sizes)
     judged(f"--llmb-logs={tmp_path / 'first'}", f"--llmb-record={tmp_path / 'own'}")
     (file,) = (tmp_path / "own").rglob("*.yaml")
     recorded = file.read_text()
-    old, count = re.subn(r"(hidden size|attention heads|gpu memory): '?[\w ]+'?,\s+", "", recorded)
+    old, count = re.subn(
+        r"(hidden size|attention heads|gpu memory): '?[\w ]+'?,\s+", "", recorded
+    )
     assert count == 3
     for text, more, verdicts in (
         (old, sizes, {"PASS", "INCONCLUSIVE"}),
@@ -86,53 +126,89 @@ def test_a_size_that_was_not_read_when_a_baseline_was_recorded_changes_nothing(j
     ):
         file.write_text(text)
         write_run(tmp_path / "second", 2, more=more)
-        session = judged(f"--llmb-logs={tmp_path / 'second'}", f"--llmb-baselines={tmp_path / 'own'}")
-        found = {str(verdict).upper() for verdict in session.verdicts.values()} - {"MISSING"}
+        session = judged(
+            f"--llmb-logs={tmp_path / 'second'}", f"--llmb-baselines={tmp_path / 'own'}"
+        )
+        found = {str(verdict).upper() for verdict in session.verdicts.values()} - {
+            "MISSING"
+        }
         assert found <= verdicts
         assert found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("folder", "counts"), [("run_{night}", True), ("result_{night}", True), ("tp{night}", False)])
+@pytest.mark.parametrize(
+    ("folder", "counts"),
+    [("run_{night}", True), ("result_{night}", True), ("tp{night}", False)],
+)
 def test_bare_steps_are_matched_unless_their_number_is_a_size(
     judged: Judge, tmp_path: Path, folder: str, *, counts: bool
 ) -> None:
     """A log that prints nothing but steps says as little of itself on every night."""
 
     def write(number: int) -> str:
-        path = write_run(tmp_path / f"night{number}", number, name=f"oak/{folder}/train.log")
-        path.write_text("".join(path.read_text().splitlines(keepends=True)[4:]))  # the steps alone
+        path = write_run(
+            tmp_path / f"night{number}", number, name=f"oak/{folder}/train.log"
+        )
+        path.write_text(
+            "".join(path.read_text().splitlines(keepends=True)[4:])
+        )  # the steps alone
         return f"--llmb-logs={path.parents[2]}"
 
     judged(write(1), f"--llmb-record={tmp_path / 'own'}")
     session = judged(write(2), f"--llmb-baselines={tmp_path / 'own'}")
-    texts = [each["text"] for each in session.described.values() if each["kind"] == "stray"]
+    texts = [
+        each["text"] for each in session.described.values() if each["kind"] == "stray"
+    ]
     places = [folder.format(night=night) for night in (2, 1)]
     expected = "its place oak/{}/train.log, not oak/{}/train.log".format(*places)
     assert [expected in text for text in texts] == ([] if counts else [True])
 
 
 @pytest.mark.slow
-def test_configurations_of_one_folder_get_names_of_their_own(judged: Judge, tmp_path: Path) -> None:
+def test_configurations_of_one_folder_get_names_of_their_own(
+    judged: Judge, tmp_path: Path
+) -> None:
     for night in (1, 2, 3):
         write_run(tmp_path / "runs", night)
-        write_run(tmp_path / "runs", night, name="big/run_{night}/train.log", seconds=4.0, mbs=8, gbs=64)
-        name, more = "oak_fp8/night_{night}.log", "Float8 training active with recipe rowwise\n"
+        write_run(
+            tmp_path / "runs",
+            night,
+            name="big/run_{night}/train.log",
+            seconds=4.0,
+            mbs=8,
+            gbs=64,
+        )
+        name, more = (
+            "oak_fp8/night_{night}.log",
+            "Float8 training active with recipe rowwise\n",
+        )
         write_run(tmp_path / "runs", night, name=name, seconds=1.5, more=more)
-    recorded = judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-record={tmp_path / 'own'}")
-    names = {name for name, verdict in recorded.verdicts.items() if verdict == "RECORDED"}
+    recorded = judged(
+        f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-record={tmp_path / 'own'}"
+    )
+    names = {
+        name for name, verdict in recorded.verdicts.items() if verdict == "RECORDED"
+    }
     assert names == {
         "oak_14b-own-h100-unknown-8",
         "oak_14b-own-h100-unknown-8-gbs32-mbs4-seq2048-dp8",
         "oak_14b-own-h100-fp8-8",
     }
-    session = judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-baselines={tmp_path / 'own'}", "-k", "oak")
+    session = judged(
+        f"--llmb-logs={tmp_path / 'runs'}",
+        f"--llmb-baselines={tmp_path / 'own'}",
+        "-k",
+        "oak",
+    )
     assert {session.verdicts[name] for name in names} <= {"PASS", "INCONCLUSIVE"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("named", [True, False])
-def test_a_second_recording_changes_nothing_that_is_there(judged: Judge, tmp_path: Path, named: bool) -> None:
+def test_a_second_recording_changes_nothing_that_is_there(
+    judged: Judge, tmp_path: Path, named: bool
+) -> None:
     write_run(tmp_path / "runs", 1)
     own = tmp_path / "own"
     judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-record={own}")
@@ -143,16 +219,28 @@ def test_a_second_recording_changes_nothing_that_is_there(judged: Judge, tmp_pat
     judged(f"--llmb-logs={tmp_path / 'others'}", f"--llmb-record={own}", *told)
     after = read_recipe(file).baselines
     assert len(after) == 2
-    assert [one.recording for one in before] == [one.recording for one in after if one.key == before[0].key]
+    assert [one.recording for one in before] == [
+        one.recording for one in after if one.key == before[0].key
+    ]
 
 
 @pytest.mark.slow
-def test_a_log_without_a_step_at_that_place_is_a_run_that_died(judged: Judge, tmp_path: Path) -> None:
+def test_a_log_without_a_step_at_that_place_is_a_run_that_died(
+    judged: Judge, tmp_path: Path
+) -> None:
     write_run(tmp_path / "runs", 1)
     judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-record={tmp_path / 'own'}")
     died = write_run(tmp_path / "runs", 2)
-    died.write_text(START.format(night=2, mesh=MESH, mbs=4, gbs=32) + "Segmentation fault (core dumped)\n")
-    session = judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-baselines={tmp_path / 'own'}", "-k", "oak")
+    died.write_text(
+        START.format(night=2, mesh=MESH, mbs=4, gbs=32)
+        + "Segmentation fault (core dumped)\n"
+    )
+    session = judged(
+        f"--llmb-logs={tmp_path / 'runs'}",
+        f"--llmb-baselines={tmp_path / 'own'}",
+        "-k",
+        "oak",
+    )
     assert session.verdicts == {"oak_14b-own-h100-unknown-8": "INVALID"}
 
 
@@ -161,10 +249,22 @@ def test_draft_states_names_that_runs_lack(judged: Judge, tmp_path: Path) -> Non
     write_run(tmp_path / "runs", 1)
     runs, drafts = f"--llmb-logs={tmp_path / 'runs'}", tmp_path / "drafts"
     stated = ("--model=Elm", "--size=7b", "--dtype=bf16", "--gpus=16")
-    assert main(["baselines", "draft", str(tmp_path / "runs"), "-o", str(drafts), *stated]) == 0
-    recorded = judged(runs, f"--llmb-baselines={drafts}", f"--llmb-record={tmp_path / 'own'}")
-    assert recorded.verdicts["elm_7b-own-h100-bf16-8"] == "RECORDED"  # 8 GPUs: the log states them
-    session = judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-baselines={tmp_path / 'own'}", "-k", "elm")
+    assert (
+        main(["baselines", "draft", str(tmp_path / "runs"), "-o", str(drafts), *stated])
+        == 0
+    )
+    recorded = judged(
+        runs, f"--llmb-baselines={drafts}", f"--llmb-record={tmp_path / 'own'}"
+    )
+    assert (
+        recorded.verdicts["elm_7b-own-h100-bf16-8"] == "RECORDED"
+    )  # 8 GPUs: the log states them
+    session = judged(
+        f"--llmb-logs={tmp_path / 'runs'}",
+        f"--llmb-baselines={tmp_path / 'own'}",
+        "-k",
+        "elm",
+    )
     assert set(session.verdicts) == {"elm_7b-own-h100-bf16-8"}
 
 
@@ -193,27 +293,51 @@ NIGHTS: dict[float, set[str]] = {
 
 
 def read(log: str) -> str:
-    with shared(f"logs/{log}").open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+    with shared(f"logs/{log}").open(
+        encoding="utf-8", errors="surrogateescape", newline=""
+    ) as file:
         return file.read()
 
 
 @pytest.mark.slow
 def test_real_logs_of_many_frameworks(judged: Judge, tmp_path: Path) -> None:
-    """Recorded on one day; the next run passes, and one that is 12 % slower is a REGRESSION."""
+    """Recorded on one day; the next run passes, and one that is 12 % slower is a
+    REGRESSION."""
 
     def write(folder: str, change: Callable[[str], str], days: int) -> str:
         for log, name in REAL.items():
-            place = tmp_path.joinpath(folder, *(rename(part, days) for part in name.split("/")))
+            place = tmp_path.joinpath(
+                folder, *(rename(part, days) for part in name.split("/"))
+            )
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(change(read(log)), encoding="utf-8", errors="surrogateescape", newline="")
+            place.write_text(
+                change(read(log)),
+                encoding="utf-8",
+                errors="surrogateescape",
+                newline="",
+            )
         return f"--llmb-logs={tmp_path / folder}"
 
     recorded = judged(write("first", str, 0), f"--llmb-record={tmp_path / 'own'}")
-    names = [name for name, verdict in recorded.verdicts.items() if verdict == "RECORDED"]
+    names = [
+        name for name, verdict in recorded.verdicts.items() if verdict == "RECORDED"
+    ]
     assert len(names) == len(REAL)
     for days, (slower, expected) in enumerate(NIGHTS.items(), start=1):
-        logs = write(f"night{days}", lambda text, slower=slower, days=days: make_next_night(text, slower, days), days)  # type: ignore[misc]
-        session = judged(logs, f"--llmb-baselines={tmp_path / 'own'}", "--llmb-unmatched=fail")
-        assert {name: session.verdicts[name] in expected for name in names} == dict.fromkeys(names, True)
-        assert {session.statuses[name] for name in names} == {"passed" if slower == 1 else "failed"}
-        assert not [name for name, one in session.described.items() if one["kind"] == "stray"]
+        logs = write(
+            f"night{days}",
+            lambda text, slower=slower, days=days: make_next_night(text, slower, days),  # type: ignore[misc]
+            days,
+        )
+        session = judged(
+            logs, f"--llmb-baselines={tmp_path / 'own'}", "--llmb-unmatched=fail"
+        )
+        assert {
+            name: session.verdicts[name] in expected for name in names
+        } == dict.fromkeys(names, True)
+        assert {session.statuses[name] for name in names} == {
+            "passed" if slower == 1 else "failed"
+        }
+        assert not [
+            name for name, one in session.described.items() if one["kind"] == "stray"
+        ]

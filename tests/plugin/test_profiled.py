@@ -1,4 +1,5 @@
-"""Runs that were profiled, as each release leaves its reports: they never stand in for a night, nor silence one."""
+"""Runs that were profiled, as each release leaves its reports: they never stand in for
+a night, nor silence one."""
 
 from __future__ import annotations
 
@@ -22,22 +23,39 @@ OLD, NEW = "1388101", "1388109"
 
 @pytest.fixture
 def night(tmp_path: Path, baselines: dict[str, Baseline]) -> Any:
-    """Write a run of a configuration some days after the first one, and return its log."""
+    """Write a run of a configuration some days after the first one, and return its
+    log."""
 
     def write(name: str, day: int, job: str, **options: Any) -> Path:
-        return write_run(tmp_path, baselines[name], job_id=job, started=STARTED + timedelta(days=day), **options)
+        return write_run(
+            tmp_path,
+            baselines[name],
+            job_id=job,
+            started=STARTED + timedelta(days=day),
+            **options,
+        )
 
     return write
 
 
-def told(judged: Judge, folder: Path, name: str, *options: str) -> tuple[str, str, list[str]]:
+def told(
+    judged: Judge, folder: Path, name: str, *options: str
+) -> tuple[str, str, list[str]]:
     """Return verdict, judged job and codes of the notes of a configuration."""
     one = judged(f"--llmb-logs={folder}", *options).described[name]
-    return one["verdict"], (one["run"] or {}).get("job_id", ""), [note["code"] for note in one["notes"]]
+    return (
+        one["verdict"],
+        (one["run"] or {}).get("job_id", ""),
+        [note["code"] for note in one["notes"]],
+    )
 
 
 def verdicts(session: Judged) -> dict[str, str]:
-    return {one["run"]["job_id"]: one["verdict"] for one in session.described.values() if one.get("run")}
+    return {
+        one["run"]["job_id"]: one["verdict"]
+        for one in session.described.values()
+        if one.get("run")
+    }
 
 
 @pytest.mark.slow
@@ -46,7 +64,8 @@ def verdicts(session: Judged) -> dict[str, str]:
 def test_a_report_below_a_results_folder_marks_its_job_alone(
     judged: Judge, tmp_path: Path, night: Any, name: str, below: str
 ) -> None:
-    """The newest comparable run is judged, with a note; the folder holds the logs of all nights."""
+    """The newest comparable run is judged, with a note; the folder holds the logs of
+    all nights."""
     night(name, 0, OLD)
     log = night(name, 1, NEW)
     folder = log.parent / below
@@ -60,7 +79,9 @@ def test_a_report_below_a_results_folder_marks_its_job_alone(
 
 
 @pytest.mark.slow
-def test_configuration_with_profiled_runs_alone_is_missing(judged: Judge, tmp_path: Path, night: Any) -> None:
+def test_configuration_with_profiled_runs_alone_is_missing(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
     for day, job in ((0, OLD), (1, NEW)):
         log = night(NEMOTRON, day, job)
         (log.parent / "nsys").mkdir(exist_ok=True)
@@ -74,19 +95,25 @@ def test_configuration_with_profiled_runs_alone_is_missing(judged: Judge, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_process_report_marks_the_only_run_of_its_experiment(judged: Judge, tmp_path: Path, night: Any) -> None:
-    """`experiments/E/profile_<process>.nsys-rep`, where the document of 25.04 says that it is written."""
+def test_a_process_report_marks_the_only_run_of_its_experiment(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
+    """`experiments/E/profile_<process>.nsys-rep`, where the document of 25.04 says that
+    it is written."""
     log = night(LLAMA, 0, OLD)
     (log.parents[2] / "profile_4711.nsys-rep").touch()
     assert told(judged, tmp_path, LLAMA)[0] == "MISSING"
-    assert verdicts(judged(f"--llmb-logs={tmp_path}", "--llmb-runs=each")) == {OLD: "NOT_COMPARABLE"}
+    assert verdicts(judged(f"--llmb-logs={tmp_path}", "--llmb-runs=each")) == {
+        OLD: "NOT_COMPARABLE"
+    }
 
 
 @pytest.mark.slow
 def test_a_report_of_long_ago_does_not_silence_the_only_run_of_a_folder(
     judged: Judge, tmp_path: Path, night: Any
 ) -> None:
-    """Older runs were pruned: what they left of a profiler is not of the run that is there now."""
+    """Older runs were pruned: what they left of a profiler is not of the run that is
+    there now."""
     log = night(LLAMA, 9, NEW)
     report = log.parents[2] / "profile_4711.nsys-rep"
     report.touch()
@@ -100,20 +127,27 @@ def test_a_report_of_long_ago_does_not_silence_the_only_run_of_a_folder(
 def test_the_short_twin_of_a_profiled_run_is_not_comparable(
     judged: Judge, tmp_path: Path, night: Any, ending: str
 ) -> None:
-    """NeMo-Run launches `E` and `E_nsys` together, both of 25 steps: neither is a measurement."""
+    """NeMo-Run launches `E` and `E_nsys` together, both of 25 steps: neither is a
+    measurement."""
     night(LLAMA, 0, OLD)
     log = night(LLAMA, 1, NEW, steps=25)
     beside = log.parent.with_name(log.parent.name + ending)
     beside.mkdir()
-    (beside / log.name.replace(log.parent.name, beside.name)).write_text(log.read_text())
+    (beside / log.name.replace(log.parent.name, beside.name)).write_text(
+        log.read_text()
+    )
     (log.parents[2] / "profile_4711.nsys-rep").touch()
     verdict, job, notes = told(judged, tmp_path, LLAMA)
     assert (verdict, job, "not-comparable" in notes) == ("PASS", OLD, True)
-    assert "profiler-report" not in notes or ending == "_nccltrace"  # the profiled run explains it
+    assert (
+        "profiler-report" not in notes or ending == "_nccltrace"
+    )  # the profiled run explains it
 
 
 @pytest.mark.slow
-def test_a_run_of_all_steps_beside_a_profiled_one_is_judged(judged: Judge, tmp_path: Path, night: Any) -> None:
+def test_a_run_of_all_steps_beside_a_profiled_one_is_judged(
+    judged: Judge, tmp_path: Path, night: Any
+) -> None:
     """It is none that is too short to compare: what it says must not be lost."""
     night(LLAMA, 0, OLD)
     log = night(LLAMA, 1, NEW, factor=1.2)

@@ -12,11 +12,25 @@ from pytest_llmbench.logs.reading import reader as reading_progress
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["-n1"]], ids=["alone", "xdist"])
 def test_a_long_reading_is_told_but_not_under_q(
-    pytester: pytest.Pytester, examples: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+    pytester: pytest.Pytester,
+    examples: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
 ) -> None:
     monkeypatch.setattr(reading_progress, "FIRST_SECONDS", 0)
-    arguments = [*arguments, "-p", "no:cacheprovider", "--llmb-no-cache", f"--llmb-logs={examples}"]
+    arguments = [
+        *arguments,
+        "-p",
+        "no:cacheprovider",
+        "--llmb-no-cache",
+        f"--llmb-logs={examples}",
+    ]
     told = pytester.runpytest_inprocess(*arguments)
-    told.stdout.re_match_lines([r"llmbench: read \d+ of \d+ logs, .* of .*", r"llmbench: read \d+ logs, .*, in \d+ s"])
+    told.stdout.re_match_lines(
+        [
+            r"llmbench: read \d+ of \d+ logs, .* of .*",
+            r"llmbench: read \d+ logs, .*, in \d+ s",
+        ]
+    )
     quiet = pytester.runpytest_inprocess("-q", *arguments)
     quiet.stdout.no_fnmatch_line("llmbench: read *")

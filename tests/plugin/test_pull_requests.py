@@ -1,4 +1,5 @@
-"""What a stranger's checkout can change in a session, and what the ways that SECURITY.md names leave of it."""
+"""What a stranger's checkout can change in a session, and what the ways that
+SECURITY.md names leave of it."""
 
 from __future__ import annotations
 
@@ -38,14 +39,17 @@ def ran(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def checkout(tmp_path: Path, generated: Write, ran: Path) -> Path:
-    """A pull request with a slow run, a conftest beside it and above it, and a plugin that its ini file loads."""
+    """A pull request with a slow run, a conftest beside it and above it, and a plugin
+    that its ini file loads."""
     logs = Path(generated(BF16, factor=1.3))
     folder = tmp_path / "pull_request"
     folder.mkdir()
     logs.rename(folder / "logs")
     for name in ("conftest.py", "logs/conftest.py", "strange.py"):
         (folder / name).write_text(STRANGE.format(ran=str(ran)))
-    (folder / "pytest.ini").write_text("[pytest]\npythonpath = .\naddopts = -p strange\n")
+    (folder / "pytest.ini").write_text(
+        "[pytest]\npythonpath = .\naddopts = -p strange\n"
+    )
     return folder
 
 
@@ -58,23 +62,38 @@ def main_branch(tmp_path: Path) -> Path:
 
 
 def judge(folder: Path, logs: Path, *words: str) -> tuple[int, bool]:
-    """Return the exit code of a session in a folder, and whether its report is green."""
-    program = [str(Path(sys.executable).with_name("pytest")), "-p", "no:cacheprovider", "-q", "-k", BF16]
+    """Return the exit code of a session in a folder, and whether its report is
+    green."""
+    program = [
+        str(Path(sys.executable).with_name("pytest")),
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-k",
+        BF16,
+    ]
     options: Sequence[str] = (f"--llmb-logs={logs}", "--llmb-json=o.json", *words)
-    code = subprocess.run([*program, *options], cwd=folder, check=False, capture_output=True).returncode
+    code = subprocess.run(
+        [*program, *options], cwd=folder, check=False, capture_output=True
+    ).returncode
     return code, json.loads((folder / "o.json").read_text())["green"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--noconftest",), ("-c", "/dev/null")])
-def test_code_of_the_judged_checkout_decides_everything(checkout: Path, ran: Path, words: tuple[str, ...]) -> None:
-    """Why SECURITY.md says not to: exit code and report are green. Each option alone leaves the other way open."""
+def test_code_of_the_judged_checkout_decides_everything(
+    checkout: Path, ran: Path, words: tuple[str, ...]
+) -> None:
+    """Why SECURITY.md says not to: exit code and report are green. Each option alone
+    leaves the other way open."""
     assert judge(checkout, checkout / "logs", *words) == (0, True)
     assert ran.exists()
 
 
 @pytest.mark.slow
-def test_session_in_the_main_checkout_runs_nothing_of_the_logs(checkout: Path, main_branch: Path, ran: Path) -> None:
+def test_session_in_the_main_checkout_runs_nothing_of_the_logs(
+    checkout: Path, main_branch: Path, ran: Path
+) -> None:
     assert judge(main_branch, checkout / "logs") == (1, False)
     assert not ran.exists()
 

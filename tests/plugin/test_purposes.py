@@ -1,5 +1,5 @@
-"""Profiles, traces and checkpoints from the command line to the reports: what they are for is done, or the item fails;
-nothing of them is ever judged for speed."""
+"""Profiles, traces and checkpoints from the command line to the reports: what they are
+for is done, or the item fails; nothing of them is ever judged for speed."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ Launch = Callable[..., Judged]
 
 @pytest.fixture
 def launch(pytester: pytest.Pytester, judged: Judge) -> Launch:
-    """Write a recipe of this behaviour, and launch it on this machine with these arguments."""
+    """Write a recipe of this behaviour, and launch it on this machine with these
+    arguments."""
 
-    def run(*arguments: str, behaviour: str = PURPOSED + WELL, purposes: str = PURPOSES) -> Judged:
+    def run(
+        *arguments: str, behaviour: str = PURPOSED + WELL, purposes: str = PURPOSES
+    ) -> Judged:
         write_recipe(pytester.path, {"8b": behaviour}, kind="local", purposes=purposes)
         return judged("-k", "fake", "--llmb-launch", *arguments)
 
@@ -51,7 +54,11 @@ def test_a_setting_that_was_made_by_hand_and_has_no_effect_is_told(
     monkeypatch.setenv("RUN_CONF_PROFILE_RANKS", "0")
     write_recipe(pytester.path, {"8b": WELL}, kind="local", purposes=PURPOSES)
     cluster = pytester.path / "cluster.yaml"
-    cluster.write_text(cluster.read_text().replace("environment: {", 'environment: {ENABLE_PROFILE: "true", '))
+    cluster.write_text(
+        cluster.read_text().replace(
+            "environment: {", 'environment: {ENABLE_PROFILE: "true", '
+        )
+    )
     for options in (["--llmb-dry-run"], ["--llmb-launch"]):
         told = pytester.runpytest("-k", "fake", *options)
         assert told.ret == pytest.ExitCode.OK
@@ -99,21 +106,43 @@ def test_a_job_that_did_what_it_was_for_is_skipped(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("option", "file"), [("--llmb-profile", REPORT), ("--llmb-save-checkpoint", WEIGHTS)])
-def test_its_files_are_named_everywhere(pytester: pytest.Pytester, option: str, file: str) -> None:
-    write_recipe(pytester.path, {"8b": PURPOSED + WELL}, kind="local", purposes=PURPOSES)
-    result = pytester.runpytest("-k", "fake", "--llmb-launch", option, "--junitxml=one.xml", "--llmb-junit=two.xml")
+@pytest.mark.parametrize(
+    ("option", "file"),
+    [("--llmb-profile", REPORT), ("--llmb-save-checkpoint", WEIGHTS)],
+)
+def test_its_files_are_named_everywhere(
+    pytester: pytest.Pytester, option: str, file: str
+) -> None:
+    write_recipe(
+        pytester.path, {"8b": PURPOSED + WELL}, kind="local", purposes=PURPOSES
+    )
+    result = pytester.runpytest(
+        "-k",
+        "fake",
+        "--llmb-launch",
+        option,
+        "--junitxml=one.xml",
+        "--llmb-junit=two.xml",
+    )
     result.assert_outcomes(passed=1, skipped=1)
     result.stdout.fnmatch_lines([f"*{file}"])
     for name in ("one.xml", "two.xml"):
-        text = ElementTree.tostring(ElementTree.parse(pytester.path / name).getroot(), "unicode")  # noqa: S314 (our own)
+        text = ElementTree.tostring(
+            ElementTree.parse(pytester.path / name).getroot(),  # noqa: S314
+            "unicode",
+        )
         assert file in text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "option",
-    ["--llmb-profile", "--llmb-nccl-trace", "--llmb-save-checkpoint", f"--llmb-load-checkpoint={HERE}/checkpoints/x"],
+    [
+        "--llmb-profile",
+        "--llmb-nccl-trace",
+        "--llmb-save-checkpoint",
+        f"--llmb-load-checkpoint={HERE}/checkpoints/x",
+    ],
 )
 def test_job_that_left_nothing_fails_however_fast_it_was(
     launch: Launch, pytester: pytest.Pytester, option: str
@@ -124,12 +153,18 @@ def test_job_that_left_nothing_fails_however_fast_it_was(
     assert told.described[CONFIGURATION]["reason"] == "nothing-left"
     assert told.ret == pytest.ExitCode.TESTS_FAILED
     assert "+0.0 %" not in told.messages[CONFIGURATION]
-    assert "measured" not in told.messages[CONFIGURATION]  # no step time beside the documented one
+    assert (
+        "measured" not in told.messages[CONFIGURATION]
+    )  # no step time beside the documented one
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", ["0.5", "3.0", "1.0 0 25"], ids=["fast", "slow", "25 steps"])
-def test_speed_and_end_of_a_profiled_run_do_not_matter(launch: Launch, steps: str) -> None:
+@pytest.mark.parametrize(
+    "steps", ["0.5", "3.0", "1.0 0 25"], ids=["fast", "slow", "25 steps"]
+)
+def test_speed_and_end_of_a_profiled_run_do_not_matter(
+    launch: Launch, steps: str
+) -> None:
     told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps {steps}")
     assert told.verdicts == {CONFIGURATION: "NOT_COMPARABLE"}
     assert len(told.described[CONFIGURATION]["jobs"]) == 1  # nor is it repeated
@@ -137,21 +172,30 @@ def test_speed_and_end_of_a_profiled_run_do_not_matter(launch: Launch, steps: st
 
 @pytest.mark.slow
 def test_a_profiled_job_that_failed_is_a_failure(launch: Launch) -> None:
-    told = launch("--llmb-profile", behaviour=f"{PURPOSED}steps 1.0 0 20; echo 'no such image' >&2; exit 3")
+    told = launch(
+        "--llmb-profile",
+        behaviour=f"{PURPOSED}steps 1.0 0 20; echo 'no such image' >&2; exit 3",
+    )
     assert told.verdicts == {CONFIGURATION: "INVALID"}
     assert told.described[CONFIGURATION]["reason"] == "job-failed"
     assert "no such image" in told.described[CONFIGURATION]["text"]
 
 
 @pytest.mark.slow
-def test_a_profile_of_an_earlier_job_is_none_of_this_one(launch: Launch, pytester: pytest.Pytester) -> None:
+def test_a_profile_of_an_earlier_job_is_none_of_this_one(
+    launch: Launch, pytester: pytest.Pytester
+) -> None:
     assert launch("--llmb-profile").statuses == {CONFIGURATION: "skipped"}
     assert (pytester.path / REPORT).exists()
-    assert launch("--llmb-profile", behaviour=WELL).statuses == {CONFIGURATION: "failed"}
+    assert launch("--llmb-profile", behaviour=WELL).statuses == {
+        CONFIGURATION: "failed"
+    }
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_loaded_from_the_parent_of_its_weights(launch: Launch, pytester: pytest.Pytester) -> None:
+def test_a_checkpoint_is_loaded_from_the_parent_of_its_weights(
+    launch: Launch, pytester: pytest.Pytester
+) -> None:
     folder = checkpoint(pytester.path)
     told = launch(f"--llmb-load-checkpoint={folder.relative_to(pytester.path)}")
     assert told.statuses == {CONFIGURATION: "skipped"}
@@ -162,7 +206,10 @@ def test_a_checkpoint_is_loaded_from_the_parent_of_its_weights(launch: Launch, p
 
 REFUSED: dict[str, dict[str, Any]] = {
     "the one above": {"option": f"--llmb-load-checkpoint={WEIGHTS}"},
-    "documented for 8b on 8 to 16 GPUs, not on 32": {"option": "--llmb-save-checkpoint", "gpus": 32},
+    "documented for 8b on 8 to 16 GPUs, not on 32": {
+        "option": "--llmb-save-checkpoint",
+        "gpus": 32,
+    },
     "did you mean 'start'?": {"option": "--llmb-profile=strat:30"},
     "leave --llmb-nccl-trace out": {"option": "--llmb-nccl-trace", "purposes": ""},
 }
@@ -170,7 +217,9 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("message", REFUSED)
-def test_impossible_request_is_refused_before_the_launch(pytester: pytest.Pytester, message: str) -> None:
+def test_impossible_request_is_refused_before_the_launch(
+    pytester: pytest.Pytester, message: str
+) -> None:
     case: dict[str, Any] = {"gpus": 8, "purposes": PURPOSES} | REFUSED[message]
     option = case.pop("option")
     checkpoint(pytester.path)
@@ -181,7 +230,7 @@ def test_impossible_request_is_refused_before_the_launch(pytester: pytest.Pytest
     assert not (pytester.path / "stage" / "ran").exists()
 
 
-# --- profiles of what regressed -----------------------------------------------------------------------------
+# --- profiles of what regressed -------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -200,24 +249,35 @@ def test_a_configuration_that_regressed_is_profiled_once(
 
 
 @pytest.mark.slow
-def test_a_regression_stands_where_no_profile_can_be_made(launch: Launch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_regression_stands_where_no_profile_can_be_made(
+    launch: Launch, capsys: pytest.CaptureFixture[str]
+) -> None:
     told = launch("--llmb-profile-on-regression", behaviour="steps 1.2", purposes="")
     assert "profile of each" not in " ".join(capsys.readouterr().out.split())
     assert told.verdicts == {CONFIGURATION: "REGRESSION"}
-    assert "not profiled: fake 24.11 documents no profiling" in " ".join(told.messages[CONFIGURATION].split())
+    assert "not profiled: fake 24.11 documents no profiling" in " ".join(
+        told.messages[CONFIGURATION].split()
+    )
 
 
-# --- afterwards ---------------------------------------------------------------------------------------------
+# --- afterwards -----------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-load-checkpoint"])
+@pytest.mark.parametrize(
+    "option", ["--llmb-profile", "--llmb-nccl-trace", "--llmb-load-checkpoint"]
+)
 def test_later_such_a_run_is_not_judged_for_its_speed(
     launch: Launch, pytester: pytest.Pytester, judged: Judge, option: str
 ) -> None:
-    value = f"={checkpoint(pytester.path)}" if option == "--llmb-load-checkpoint" else ""
+    value = (
+        f"={checkpoint(pytester.path)}" if option == "--llmb-load-checkpoint" else ""
+    )
     launch(f"{option}{value}", behaviour=f"{PURPOSED}steps 1.3")
     told = judged("-k", "fake", "--llmb-logs=.llmbench/jobs")
     # nothing was judged
-    assert (told.statuses, told.ret) == ({CONFIGURATION: "skipped"}, pytest.ExitCode.TESTS_FAILED)
+    assert (told.statuses, told.ret) == (
+        {CONFIGURATION: "skipped"},
+        pytest.ExitCode.TESTS_FAILED,
+    )
     assert told.described[CONFIGURATION]["reason"] == "only-not-comparable"

@@ -36,7 +36,9 @@ def test_a_run_whose_loss_became_nan_is_invalid_although_its_step_time_is_perfec
         model=BRAHMAI_4B, gpus=8, shape="sequence_length: 4096, layers: 36, gbs: 8, mbs: 1", seconds="0.427",
         more="logged_tflops_factor: 0.842",
     )  # fmt: skip
-    logs = placed(log, tmp_path / "results/own/bf16/4b/8", "log-maxtext_brahmai_4b_8_1.out")
+    logs = placed(
+        log, tmp_path / "results/own/bf16/4b/8", "log-maxtext_brahmai_4b_8_1.out"
+    )
     session = judged(logs, baselines, "-k", "brahmai")
     (told,) = session.described.values()
     assert (told["verdict"], told["reason"]) == ("INVALID", "diverged")
@@ -45,18 +47,24 @@ def test_a_run_whose_loss_became_nan_is_invalid_although_its_step_time_is_perfec
     line = log.read_bytes().split(b"\n")[told["line"] - 1]
     assert b"completed step: 9," in line
     # steps 1 and 2 were only dispatched: 0.277 s and 0.215 s, before 0.434 s
-    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(0.427, abs=0.001)
+    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(
+        0.427, abs=0.001
+    )
 
 
 @pytest.mark.slow
-def test_a_launchers_own_tree_is_judged_by_its_metadata(judged: Judge, tmp_path: Path) -> None:
+def test_a_launchers_own_tree_is_judged_by_its_metadata(
+    judged: Judge, tmp_path: Path
+) -> None:
     tree = shared("logs/llmb_install")
     baselines = written(
         tmp_path, recipe="faketrain", release="26.06", dialect="nemo2", gpu="h100", peak="989", size="8b",
         model=LLAMA_8B, gpus=8, shape="sequence_length: 8192, layers: 32, gbs: 128", seconds="10.03",
         more="logged_tflops_factor: 0.663",
     )  # fmt: skip
-    session = judged(f"--llmb-logs={tree}", baselines, "--llmb-unmatched=list", "-k", "faketrain")
+    session = judged(
+        f"--llmb-logs={tree}", baselines, "--llmb-unmatched=list", "-k", "faketrain"
+    )
     (told,) = session.described.values()
     assert told["verdict"] == "PASS", told["text"]
     assert told["run"]["job_id"] == "15"

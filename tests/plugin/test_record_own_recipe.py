@@ -1,5 +1,5 @@
-"""A recipe that only its owner's file describes is recorded and judged from then on, with the options that are
-told."""
+"""A recipe that only its owner's file describes is recorded and judged from then on,
+with the options that are told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 from support.own_baseline import LLAMA_8B, own_baseline
 from support.sessions import Judge
 
-STEPS = "".join(f"it {step} loss=2.5 {12270 + step % 3} ms/step\n" for step in range(1, 51))
+STEPS = "".join(
+    f"it {step} loss=2.5 {12270 + step % 3} ms/step\n" for step in range(1, 51)
+)
 
 LOG = r"""regex
 log: {find: " ms/step", unit: ms, first_step: 1,
@@ -33,9 +35,13 @@ def write_recipe(folder: Path, *, kind: str = "recipe") -> None:
         seconds="12.2",
         more="dp_excludes_ep: true",
     )
-    text = text.replace("names: [oak]", 'names: [oak, quercus, "1.0"]').replace("title: oak,", "title: Oak and more,")
+    text = text.replace("names: [oak]", 'names: [oak, quercus, "1.0"]').replace(
+        "title: oak,", "title: Oak and more,"
+    )
     if kind == "recipe":
-        text = text.replace("kind: published", "kind: recipe").replace(', cells: {step_time: "12.2"}', "")
+        text = text.replace("kind: published", "kind: recipe").replace(
+            ', cells: {step_time: "12.2"}', ""
+        )
     folder.mkdir()
     (folder / "oak.yaml").write_text(text, encoding="utf-8")
 
@@ -44,7 +50,9 @@ def write_runs(folder: Path) -> None:
     for night in (1, 2, 3):
         run = folder / f"2026-05-0{night}" / "pretrain_quercus_8b_bf16_8"
         run.mkdir(parents=True)
-        (run / f"log-quercus_8b_bf16_8_{night}.out").write_text(STEPS.replace("2.5", f"2.{night}"), encoding="utf-8")
+        (run / f"log-quercus_8b_bf16_8_{night}.out").write_text(
+            STEPS.replace("2.5", f"2.{night}"), encoding="utf-8"
+        )
 
 
 def told_options(shown: str) -> list[str]:
@@ -58,7 +66,11 @@ def told_options(shown: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["recipe", "published"])
 def test_what_was_recorded_judges_the_same_runs(
-    judged: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kind: str
+    judged: Judge,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    kind: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_recipe(tmp_path / "mine", kind=kind)
@@ -69,7 +81,9 @@ def test_what_was_recorded_judges_the_same_runs(
     options = told_options(capsys.readouterr().out)
     assert options == ["--llmb-baselines=mine", "--llmb-baselines=own"]
     for chosen in (options, ["--llmb-baselines=own"]):
-        assert judged(*logs, *chosen).verdicts == dict.fromkeys(recorded.verdicts, "PASS")
+        assert judged(*logs, *chosen).verdicts == dict.fromkeys(
+            recorded.verdicts, "PASS"
+        )
     text = (tmp_path / "own" / "oak" / "own.yaml").read_text(encoding="utf-8")
     for line in (
         "title: Oak and more",
@@ -80,7 +94,11 @@ def test_what_was_recorded_judges_the_same_runs(
         assert line in text
     again = judged(*logs, "--llmb-baselines=own", "--llmb-record=own")
     assert list(again.verdicts.values()) == ["RECORDED"]
-    assert (tmp_path / "own" / "oak" / "own.yaml").read_text(encoding="utf-8").count("names:") == 1
+    assert (tmp_path / "own" / "oak" / "own.yaml").read_text(encoding="utf-8").count(
+        "names:"
+    ) == 1
     elsewhere = judged(*logs, "--llmb-baselines=own", "--llmb-record=other")
     assert list(elsewhere.verdicts.values()) == ["RECORDED"]
-    assert judged(*logs, "--llmb-baselines=other").verdicts == dict.fromkeys(recorded.verdicts, "PASS")
+    assert judged(*logs, "--llmb-baselines=other").verdicts == dict.fromkeys(
+        recorded.verdicts, "PASS"
+    )

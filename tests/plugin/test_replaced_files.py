@@ -1,5 +1,5 @@
-"""Sessions and the files that their users named: nothing of theirs is overwritten, nothing written is read as a
-run."""
+"""Sessions and the files that their users named: nothing of theirs is overwritten,
+nothing written is read as a run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,27 @@ def log_of(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flag", ["--llmb-json", "--llmb-html", "--llmb-junit", "--junitxml", "--log-file"])
-def test_a_log_is_never_overwritten(pytester: pytest.Pytester, generated: Write, flag: str) -> None:
-    """Also by what pytest writes itself; and by no file that the next session would read as a log."""
+@pytest.mark.parametrize(
+    "flag", ["--llmb-json", "--llmb-html", "--llmb-junit", "--junitxml", "--log-file"]
+)
+def test_a_log_is_never_overwritten(
+    pytester: pytest.Pytester, generated: Write, flag: str
+) -> None:
+    """Also by what pytest writes itself; and by no file that the next session would
+    read as a log."""
     folder = generated(GROK)
     log = log_of(folder)
     before = log.read_bytes()
     for place in (log, log.with_name("log-new_7_0.out")):
-        ended = pytester.runpytest(f"--llmb-logs={folder}", "-k", GROK, f"{flag}={place}")
+        ended = pytester.runpytest(
+            f"--llmb-logs={folder}", "-k", GROK, f"{flag}={place}"
+        )
         assert ended.ret == pytest.ExitCode.USAGE_ERROR
-        ended.stderr.fnmatch_lines([f"*{flag}={place}: below --llmb-logs a file of this name is read as a log*"])
+        ended.stderr.fnmatch_lines(
+            [
+                f"*{flag}={place}: below --llmb-logs a file of this name is read as a log*"
+            ]
+        )
     ended = pytester.runpytest(f"--llmb-logs={log}", "-k", GROK, f"{flag}={log}")
     assert ended.ret == pytest.ExitCode.USAGE_ERROR
     ended.stderr.fnmatch_lines([f"*{flag}={log}: --llmb-logs={log} is the same file*"])
@@ -42,10 +53,19 @@ def test_a_log_is_never_overwritten(pytester: pytest.Pytester, generated: Write,
 def test_what_is_written_below_the_logs_is_no_run_of_the_next_session(
     judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Reports, the store, and what pytest writes: each may stand there, and is replaced by the next one."""
+    """Reports, the store, and what pytest writes: each may stand there, and is replaced
+    by the next one."""
     folder = generated(GROK)
-    names = {"--llmb-json": "n.json", "--llmb-html": "n.html", "--llmb-junit": "n.xml", "--llmb-history": "n.db"}
-    written = [f"{flag}={folder / name}" for flag, name in {**names, "--junitxml": "pytest.xml"}.items()]
+    names = {
+        "--llmb-json": "n.json",
+        "--llmb-html": "n.html",
+        "--llmb-junit": "n.xml",
+        "--llmb-history": "n.db",
+    }
+    written = [
+        f"{flag}={folder / name}"
+        for flag, name in {**names, "--junitxml": "pytest.xml"}.items()
+    ]
     for _ in range(3):
         ended = judged(f"--llmb-logs={folder}", "-k", GROK, "-v", *written)
         assert (ended.ret, ended.verdicts) == (pytest.ExitCode.OK, {GROK: "PASS"})
@@ -55,19 +75,32 @@ def test_what_is_written_below_the_logs_is_no_run_of_the_next_session(
 
 @pytest.mark.slow
 def test_a_file_that_came_while_the_session_ran_stays(
-    judged: Judge, generated: Write, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+    judged: Judge,
+    generated: Write,
+    pytester: pytest.Pytester,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A launched job may write its log where the report was to be: the session is red, and the log is there."""
+    """A launched job may write its log where the report was to be: the session is red,
+    and the log is there."""
     place = pytester.path / "night.json"
     pytester.makepyfile(f"""
         from pathlib import Path
         def test_one(llmb_measurement):
             Path({str(place)!r}).write_text("step 1")
     """)
-    ended = judged(f"--llmb-logs={generated(GROK)}", "-k", GROK, f"--llmb-json={place}", str(pytester.path))
+    ended = judged(
+        f"--llmb-logs={generated(GROK)}",
+        "-k",
+        GROK,
+        f"--llmb-json={place}",
+        str(pytester.path),
+    )
     assert ended.ret == pytest.ExitCode.TESTS_FAILED
     told = " ".join(capsys.readouterr().out.split())
-    assert "the report was not written: a file that is no JSON document of llmbench, and is not replaced" in told
+    assert (
+        "the report was not written: a file that is no JSON document of llmbench, and is not replaced"
+        in told
+    )
     assert place.read_text() == "step 1"
 
 
@@ -76,7 +109,15 @@ def test_a_document_on_standard_output_stands_in_what_the_session_said(
     generated: Write, pytester: pytest.Pytester
 ) -> None:
     """Where that goes to a file, neither takes the place of the other."""
-    command = [sys.executable, "-m", "pytest", f"--llmb-logs={generated(GROK)}", "-k", GROK, "--llmb-json=/dev/stdout"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        f"--llmb-logs={generated(GROK)}",
+        "-k",
+        GROK,
+        "--llmb-json=/dev/stdout",
+    ]
     path = pytester.path / "out.txt"
     with path.open("w") as file:
         subprocess.run(command, check=True, stdout=file, cwd=pytester.path)

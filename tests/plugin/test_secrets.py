@@ -1,4 +1,5 @@
-"""A token in the environment of pytest stands in nothing that a session prints or writes, wherever a run shows it."""
+"""A token in the environment of pytest stands in nothing that a session prints or
+writes, wherever a run shows it."""
 
 from __future__ import annotations
 
@@ -18,13 +19,23 @@ FOREIGN = "hf_" + "aB3" * 11
 """One that no variable holds: its form tells."""
 
 GROK = "grok1_314b-25.05-gb200-bf16-128"
-REPORTS = ("--llmb-json=a.json", "--llmb-html=a.html", "--llmb-junit=a.xml", "--junitxml=b.xml", "--llmb-history=h.db")
+REPORTS = (
+    "--llmb-json=a.json",
+    "--llmb-html=a.html",
+    "--llmb-junit=a.xml",
+    "--junitxml=b.xml",
+    "--llmb-history=h.db",
+)
 FAILS = f"Traceback (most recent call last):\nRuntimeError: 401 for https://{TOKEN}@hub with {FOREIGN}\n"
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in {"HF_TOKEN": TOKEN, "GITHUB_ACTIONS": "true", "MAX_TOKENS": "405b-25.05"}.items():
+    for name, value in {
+        "HF_TOKEN": TOKEN,
+        "GITHUB_ACTIONS": "true",
+        "MAX_TOKENS": "405b-25.05",
+    }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
 
@@ -37,8 +48,15 @@ def find_leaks(folder: Path, *texts: str) -> list[str]:
         for path in folder.rglob("*")
         if path.is_file() and not path.name.startswith("log-")
     }
-    shown = {**files, **{f"text {place}": text.encode() for place, text in enumerate(texts)}}
-    return [name for name, content in shown.items() if any(secret.encode() in content for secret in secrets)]
+    shown = {
+        **files,
+        **{f"text {place}": text.encode() for place, text in enumerate(texts)},
+    }
+    return [
+        name
+        for name, content in shown.items()
+        if any(secret.encode() in content for secret in secrets)
+    ]
 
 
 def write_failed(root: Path, baseline: Baseline) -> None:
@@ -46,7 +64,9 @@ def write_failed(root: Path, baseline: Baseline) -> None:
     log = write_run(root, baseline)
     text = log.read_bytes().decode()
     head = f"llmb environment: driver: 550-{TOKEN}\n"
-    log.write_text(head + text[: len(text) // 3].rpartition("\n")[0] + "\n" + FAILS, newline="\n")
+    log.write_text(
+        head + text[: len(text) // 3].rpartition("\n")[0] + "\n" + FAILS, newline="\n"
+    )
 
 
 @pytest.mark.slow
@@ -79,12 +99,25 @@ def test_no_report_of_runs_on_disk_shows_a_token(
 def test_no_file_of_a_launch_shows_a_token(
     pytester: pytest.Pytester, judged: Judge, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_recipe(pytester.path, {"job": f"steps 1.0 0 20; printf '%s' '{FAILS}'; exit 1"}, kind="local")
+    write_recipe(
+        pytester.path,
+        {"job": f"steps 1.0 0 20; printf '%s' '{FAILS}'; exit 1"},
+        kind="local",
+    )
     told = judged("-k", "fake", "--llmb-launch", "--llmb-retries=0", *REPORTS, "-v")
     printed = capfd.readouterr()
     assert set(told.verdicts.values()) == {"INVALID"}
-    reports = [(pytester.path / path.partition("=")[2]).read_bytes().decode("latin-1") for path in REPORTS]
-    assert not find_leaks(pytester.path / ".llmbench", printed.out, printed.err, str(told.reports), *reports)
+    reports = [
+        (pytester.path / path.partition("=")[2]).read_bytes().decode("latin-1")
+        for path in REPORTS
+    ]
+    assert not find_leaks(
+        pytester.path / ".llmbench",
+        printed.out,
+        printed.err,
+        str(told.reports),
+        *reports,
+    )
 
 
 @pytest.mark.slow
@@ -98,34 +131,64 @@ def test_a_recorded_baseline_and_a_users_own_test_show_no_token(
     runs = tmp_path / "runs"
     runs.mkdir()
     log = write_run(runs, baselines[GROK])
-    log.write_bytes(f"llmb environment: driver: 550-{TOKEN}\n".encode() + log.read_bytes())
+    log.write_bytes(
+        f"llmb environment: driver: 550-{TOKEN}\n".encode() + log.read_bytes()
+    )
     judged(f"--llmb-logs={runs}", "-k", GROK, "--llmb-record=recorded")
-    recorded = "".join(path.read_text() for path in (pytester.path / "recorded").rglob("*.yaml"))
+    recorded = "".join(
+        path.read_text() for path in (pytester.path / "recorded").rglob("*.yaml")
+    )
     assert "driver: 550-***" in recorded
     pytester.makepyfile("""
         def test_own(llmb_run):
             print("on", dict(llmb_run.found.environment))
             assert dict(llmb_run.found.environment) == {}, "quoted: " + str(llmb_run.found.environment)
     """)
-    told = judged(f"--llmb-logs={runs}", "-k", GROK, *REPORTS, *map(str, pytester.path.glob("test_*.py")))
+    told = judged(
+        f"--llmb-logs={runs}",
+        "-k",
+        GROK,
+        *REPORTS,
+        *map(str, pytester.path.glob("test_*.py")),
+    )
     printed = capfd.readouterr()
     assert set(told.verdicts.values()) == {"TEST_FAILED"}
     (pytester.path / next(pytester.path.glob("test_*.py")).name).unlink()
-    assert not find_leaks(pytester.path, printed.out, printed.err, recorded, str(told.reports))
+    assert not find_leaks(
+        pytester.path, printed.out, printed.err, recorded, str(told.reports)
+    )
 
 
 @pytest.mark.parametrize(
     ("option", "shown"),
     [
-        ("--llmb-history=postgresql:/u:pw-1s@h/d", "postgresql:/u:***@h/d: no scheme with ://"),
-        ("--llmb-history=host=h password=pw-1s", "host=h password=***: a connection string, and no URL"),
-        ("--llmb-history=mysql://u:a pw-1s@h/d", "mysql://u:***@h/d: found the scheme 'mysql'"),
-        ("--llmb-logs=zip://a::https://u:pw-1s@h", "a password or a signature in a path ends up in reports"),
-        ("--llmb-logs=https://h/a?X-Amz-Signature=pw-1s", "a password or a signature in a path ends up in reports"),
+        (
+            "--llmb-history=postgresql:/u:pw-1s@h/d",
+            "postgresql:/u:***@h/d: no scheme with ://",
+        ),
+        (
+            "--llmb-history=host=h password=pw-1s",
+            "host=h password=***: a connection string, and no URL",
+        ),
+        (
+            "--llmb-history=mysql://u:a pw-1s@h/d",
+            "mysql://u:***@h/d: found the scheme 'mysql'",
+        ),
+        (
+            "--llmb-logs=zip://a::https://u:pw-1s@h",
+            "a password or a signature in a path ends up in reports",
+        ),
+        (
+            "--llmb-logs=https://h/a?X-Amz-Signature=pw-1s",
+            "a password or a signature in a path ends up in reports",
+        ),
     ],
 )
 def test_an_error_shows_no_password(
-    pytester: pytest.Pytester, capfd: pytest.CaptureFixture[str], option: str, shown: str
+    pytester: pytest.Pytester,
+    capfd: pytest.CaptureFixture[str],
+    option: str,
+    shown: str,
 ) -> None:
     logs = () if option.startswith("--llmb-logs") else ("--llmb-logs=.",)
     assert pytester.runpytest(*logs, option).ret == pytest.ExitCode.USAGE_ERROR

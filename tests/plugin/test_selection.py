@@ -1,4 +1,5 @@
-"""Features of pytest that users rely on: selection, ids, xdist, last-failed, and the user's ini file and tests."""
+"""Features of pytest that users rely on: selection, ids, xdist, last-failed, and the
+user's ini file and tests."""
 
 from __future__ import annotations
 
@@ -30,42 +31,66 @@ def logs(path: Path) -> str:
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, examples: Path) -> Run:
-    return lambda *arguments: pytester.runpytest_inprocess("-p", "no:cacheprovider", logs(examples), *arguments)
+    return lambda *arguments: pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", logs(examples), *arguments
+    )
 
 
 @pytest.mark.slow
 def test_keyword_changes_no_verdict(judged: Judge, examples: Path) -> None:
-    everything, some = judged(logs(examples)), judged(logs(examples), "-k", "grok1 and fp8")
+    everything, some = (
+        judged(logs(examples)),
+        judged(logs(examples), "-k", "grok1 and fp8"),
+    )
     assert len(some.verdicts) == 14
-    assert some.verdicts == {name: everything.verdicts[name] for name in everything.verdicts if name in some.verdicts}
+    assert some.verdicts == {
+        name: everything.verdicts[name]
+        for name in everything.verdicts
+        if name in some.verdicts
+    }
     assert all("grok1" in name and "fp8" in name for name in some.verdicts)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("expression", "count"),
-    [("llmb(gpus=128)", 14 + 4), ("llmb(model='llama3.1', size='8b')", 10), ("not llmb", 0)],
+    [
+        ("llmb(gpus=128)", 14 + 4),
+        ("llmb(model='llama3.1', size='8b')", 10),
+        ("not llmb", 0),
+    ],
 )
-def test_mark_selects_configurations(judged: Judge, examples: Path, expression: str, count: int) -> None:
-    """An unmatched run comes with the configuration that it may be of; -m includes the rows of tables."""
+def test_mark_selects_configurations(
+    judged: Judge, examples: Path, expression: str, count: int
+) -> None:
+    """An unmatched run comes with the configuration that it may be of; -m includes the
+    rows of tables."""
     described = judged(logs(examples), "-m", expression).described.values()
-    assert len([outcome for outcome in described if outcome["kind"] == "configuration"]) == count
+    assert (
+        len([outcome for outcome in described if outcome["kind"] == "configuration"])
+        == count
+    )
 
 
 @pytest.mark.slow
 def test_ids_and_class_names_are_the_same_from_an_environment_inside_the_project(
     tmp_path: Path, examples: Path
 ) -> None:
-    """A copy of the package in a virtual environment below the project's root is what pytest imports here."""
+    """A copy of the package in a virtual environment below the project's root is what
+    pytest imports here."""
     project = tmp_path / "project"
     site = project / "venv" / "lib" / "python3" / "site-packages"
     site.mkdir(parents=True)
     (project / "venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
     (project / "pytest.ini").write_text("[pytest]\n")
     source = Path(pytest_llmbench.__file__).parent
-    shutil.copytree(source, site / "pytest_llmbench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        source, site / "pytest_llmbench", ignore=shutil.ignore_patterns("__pycache__")
+    )
     if not (source / "baselines").exists():
-        shutil.copytree(source.parent / "baselines", site / "pytest_llmbench" / "baselines")
+        shutil.copytree(
+            source.parent / "baselines", site / "pytest_llmbench" / "baselines"
+        )
     command = [
         sys.executable,
         "-m",
@@ -79,7 +104,13 @@ def test_ids_and_class_names_are_the_same_from_an_environment_inside_the_project
     ]
     environment = {**os.environ, "PYTHONPATH": str(site)}
     done = subprocess.run(
-        command, cwd=project, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command,
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert f"PASSED {SUITE}[{ID}]" in done.stdout, done.stdout + done.stderr
     report = (project / "junit.xml").read_text()
@@ -89,12 +120,16 @@ def test_ids_and_class_names_are_the_same_from_an_environment_inside_the_project
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["prepend", "importlib"])
-def test_users_ini_does_not_hide_the_suite(pytester: pytest.Pytester, run: Run, mode: str) -> None:
+def test_users_ini_does_not_hide_the_suite(
+    pytester: pytest.Pytester, run: Run, mode: str
+) -> None:
     pytester.makeini(
         "[pytest]\ntestpaths = mine\npython_files = check_*.py\npython_functions = check_*\nfilterwarnings = error\n"
         f"xfail_strict = true\naddopts = --strict-markers --strict-config --import-mode={mode}\n"
     )
-    pytester.mkdir("mine").joinpath("check_mine.py").write_text("def check_mine(): assert False\n")
+    pytester.mkdir("mine").joinpath("check_mine.py").write_text(
+        "def check_mine(): assert False\n"
+    )
     result = run("-k", "25.05-gb200-bf16-128", "-rA")
     result.assert_outcomes(passed=4, deselected=86)  # with its scaling and its speed-up
     result.stdout.fnmatch_lines([f"PASSED {SUITE}?{ID}?"])
@@ -126,44 +161,72 @@ def test_two_workers_give_the_same_verdicts_and_read_no_log(
 
 @pytest.mark.slow
 def test_lf_runs_what_failed(pytester: pytest.Pytester, examples: Path) -> None:
-    pytester.runpytest_inprocess(logs(examples)).assert_outcomes(passed=25, failed=5, skipped=60)
+    pytester.runpytest_inprocess(logs(examples)).assert_outcomes(
+        passed=25, failed=5, skipped=60
+    )
     again = pytester.runpytest_inprocess(logs(examples), "--lf")
-    again.assert_outcomes(failed=5, passed=2, deselected=83)  # with the scaling of what failed
+    again.assert_outcomes(
+        failed=5, passed=2, deselected=83
+    )  # with the scaling of what failed
 
 
 @pytest.mark.slow
 def test_collect_only_lists_and_judges_nothing(run: Run) -> None:
     result = run("--collect-only", "-q")
-    result.stdout.fnmatch_lines([f"{SUITE}?llama3.1_405b-25.04-h100-bf16-1024?", "355 tests collected*"])
+    result.stdout.fnmatch_lines(
+        [f"{SUITE}?llama3.1_405b-25.04-h100-bf16-1024?", "355 tests collected*"]
+    )
     result.stdout.no_fnmatch_line("*green*")
     assert result.ret == pytest.ExitCode.OK
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", ["--help", "--setup-plan", "--fixtures", "--markers", "--cache-show"])
+@pytest.mark.parametrize(
+    "option", ["--help", "--setup-plan", "--fixtures", "--markers", "--cache-show"]
+)
 def test_informative_session_is_not_red(run: Run, option: str) -> None:
     assert run("-p", "cacheprovider", option).ret == pytest.ExitCode.OK
 
 
 @pytest.mark.slow
-def test_undecodable_names_cross_to_workers(pytester: pytest.Pytester, examples: Path) -> None:
+def test_undecodable_names_cross_to_workers(
+    pytester: pytest.Pytester, examples: Path
+) -> None:
     pytest.importorskip("xdist")
-    shutil.copytree(examples / "workloads", os.fsdecode(os.fsencode(pytester.path) + b"/runs/name-\xff"))
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--llmb-logs=runs", "-n1", "-q")
+    shutil.copytree(
+        examples / "workloads",
+        os.fsdecode(os.fsencode(pytester.path) + b"/runs/name-\xff"),
+    )
+    result = pytester.runpytest_subprocess(
+        "-p", "no:cacheprovider", "--llmb-logs=runs", "-n1", "-q"
+    )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "INTERNALERROR" not in result.stdout.str()
 
 
-# --- node ids -------------------------------------------------------------------------------------------------
+# --- node ids -------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_printed_node_id_runs_that_item_again(
-    pytester: pytest.Pytester, judged: Judge, examples: Path, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester,
+    judged: Judge,
+    examples: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Also from a folder below the root of the project, relative to which ids are printed."""
+    """Also from a folder below the root of the project, relative to which ids are
+    printed."""
     assert judged(logs(examples), NODE).nodeids == [NODE]
-    assert len([node for node in judged(logs(examples), SUITE).nodeids if node.startswith(SUITE)]) == 82
+    assert (
+        len(
+            [
+                node
+                for node in judged(logs(examples), SUITE).nodeids
+                if node.startswith(SUITE)
+            ]
+        )
+        == 82
+    )
     pytester.makeini("[pytest]\n")
     monkeypatch.chdir(pytester.mkdir("below"))
     assert judged(logs(examples), f"../{NODE}").nodeids == [NODE]
@@ -177,18 +240,22 @@ def test_mistyped_node_id_is_refused(run: Run, workers: tuple[str, ...]) -> None
     result.stderr.fnmatch_lines(["ERROR: not found: *nosuch*"])
 
 
-def test_node_ids_and_paths_cannot_be_mixed(pytester: pytest.Pytester, run: Run) -> None:
+def test_node_ids_and_paths_cannot_be_mixed(
+    pytester: pytest.Pytester, run: Run
+) -> None:
     pytester.makepyfile(test_mine="def test_plain(): pass")
     result = run(NODE, "test_mine.py")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: *cannot run in one session"])
 
 
-# --- tests of the user ----------------------------------------------------------------------------------------
+# --- tests of the user ----------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_users_tests_run_alone_with_the_fixtures(pytester: pytest.Pytester, run: Run) -> None:
+def test_users_tests_run_alone_with_the_fixtures(
+    pytester: pytest.Pytester, run: Run
+) -> None:
     pytester.makepyfile(
         test_mine="""
         import pytest
@@ -209,7 +276,9 @@ def test_users_tests_run_alone_with_the_fixtures(pytester: pytest.Pytester, run:
 
 
 @pytest.mark.slow
-def test_logs_that_no_test_uses_are_refused(pytester: pytest.Pytester, run: Run) -> None:
+def test_logs_that_no_test_uses_are_refused(
+    pytester: pytest.Pytester, run: Run
+) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(test_mine="def test_plain(): pass")
     result = run("test_mine.py")
@@ -219,10 +288,14 @@ def test_logs_that_no_test_uses_are_refused(pytester: pytest.Pytester, run: Run)
 
 
 @pytest.mark.slow
-def test_logs_in_addopts_do_not_hinder_other_tests(pytester: pytest.Pytester, examples: Path) -> None:
+def test_logs_in_addopts_do_not_hinder_other_tests(
+    pytester: pytest.Pytester, examples: Path
+) -> None:
     pytester.makeini(f"[pytest]\naddopts = {logs(examples)}\n")
     pytester.makepyfile(test_mine="def test_plain(): pass")
-    pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py").assert_outcomes(passed=1)
+    pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "test_mine.py"
+    ).assert_outcomes(passed=1)
 
 
 @pytest.mark.slow
@@ -231,15 +304,21 @@ def test_addopts_logs_with_only_skipped_tests_are_red(
     pytester: pytest.Pytester, examples: Path, workers: tuple[str, ...]
 ) -> None:
     pytester.makeini(f"[pytest]\naddopts = {logs(examples)}\n")
-    pytester.makepyfile(test_mine="import pytest\n@pytest.mark.skip\ndef test_it(llmb_verdict): pass")
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", *workers)
+    pytester.makepyfile(
+        test_mine="import pytest\n@pytest.mark.skip\ndef test_it(llmb_verdict): pass"
+    )
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "test_mine.py", *workers
+    )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
 def test_users_test_fails_without_logs(pytester: pytest.Pytester) -> None:
     uses = ("llmb_trend", "llmb_verdict", "llmb_baseline", "llmb_weak_scaling")
-    pytester.makepyfile(test_mine="\n".join(f"def test_{name}({name}): pass" for name in uses))
+    pytester.makepyfile(
+        test_mine="\n".join(f"def test_{name}({name}): pass" for name in uses)
+    )
     result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
     result.assert_outcomes(errors=len(uses))
     words = "this test judges runs, and there are none: add --llmb-logs=PATH"
@@ -247,41 +326,74 @@ def test_users_test_fails_without_logs(pytester: pytest.Pytester) -> None:
 
 
 @pytest.mark.slow
-def test_users_failing_test_is_red_although_the_verdict_passes(pytester: pytest.Pytester, run: Run) -> None:
-    pytester.makepyfile(test_mine="def test_mine(llmb_verdict): raise ValueError('\\x1b[31m red \\u202e')")
-    result = run("test_mine.py", "-k", "gb200-bf16-128", "--llmb-junit=junit.xml", "--llmb-json=a.json")
+def test_users_failing_test_is_red_although_the_verdict_passes(
+    pytester: pytest.Pytester, run: Run
+) -> None:
+    pytester.makepyfile(
+        test_mine="def test_mine(llmb_verdict): raise ValueError('\\x1b[31m red \\u202e')"
+    )
+    result = run(
+        "test_mine.py",
+        "-k",
+        "gb200-bf16-128",
+        "--llmb-junit=junit.xml",
+        "--llmb-json=a.json",
+    )
     result.assert_outcomes(failed=1, deselected=81)
     result.stdout.fnmatch_lines([f"TEST_FAILED    {ID}*", "1 red: 1 TEST_FAILED"])
     assert 'failures="1"' in pytester.path.joinpath("junit.xml").read_text()
     (outcome,) = json.loads(pytester.path.joinpath("a.json").read_bytes())["outcomes"]
-    assert outcome["text"] == "PASS, but the test failed: ValueError: \\x1b[31m red \\u202e"  # it may quote a log
+    assert (
+        outcome["text"]
+        == "PASS, but the test failed: ValueError: \\x1b[31m red \\u202e"
+    )  # it may quote a log
 
 
 @pytest.mark.slow
-def test_users_test_that_ignores_a_failed_verdict_is_named(pytester: pytest.Pytester, run: Run) -> None:
+def test_users_test_that_ignores_a_failed_verdict_is_named(
+    pytester: pytest.Pytester, run: Run
+) -> None:
     pytester.makepyfile(test_mine="def test_mfu(llmb_verdict): pass")
     result = run("test_mine.py", "-k", "70b-25.04-h100-fp8-256", "--llmb-junit=j.xml")
     result.assert_outcomes(passed=1, deselected=81)
-    result.stdout.fnmatch_lines(["NOT_ASSERTED   llama3.1_70b*", "*INCONCLUSIVE, but the test passed without asking*"])
-    assert "let the test act on llmb_verdict.failed and llmb_verdict.skipped" in " ".join(result.stdout.str().split())
+    result.stdout.fnmatch_lines(
+        [
+            "NOT_ASSERTED   llama3.1_70b*",
+            "*INCONCLUSIVE, but the test passed without asking*",
+        ]
+    )
+    assert (
+        "let the test act on llmb_verdict.failed and llmb_verdict.skipped"
+        in " ".join(result.stdout.str().split())
+    )
     assert 'failures="0"' in pytester.path.joinpath("j.xml").read_text()
 
 
 @pytest.mark.slow
-def test_users_test_of_an_unmatched_run_is_reported(pytester: pytest.Pytester, run: Run) -> None:
-    pytester.makepyfile(test_mine="def test_it(llmb_unmatched): pass\ndef test_too(llmb_verdict): pass")
-    result = run("test_mine.py", "-k", "test_it or gb200-bf16-128", "--llmb-junit=j.xml")
+def test_users_test_of_an_unmatched_run_is_reported(
+    pytester: pytest.Pytester, run: Run
+) -> None:
+    pytester.makepyfile(
+        test_mine="def test_it(llmb_unmatched): pass\ndef test_too(llmb_verdict): pass"
+    )
+    result = run(
+        "test_mine.py", "-k", "test_it or gb200-bf16-128", "--llmb-junit=j.xml"
+    )
     result.assert_outcomes(passed=2, deselected=81)
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
-    assert "UNMATCHED, but the test passed" in pytester.path.joinpath("j.xml").read_text()
+    assert (
+        "UNMATCHED, but the test passed" in pytester.path.joinpath("j.xml").read_text()
+    )
 
 
-# --- sessions that must not be green --------------------------------------------------------------------------
+# --- sessions that must not be green --------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [(), ("-n1",)])
-def test_session_is_red_if_every_item_is_skipped(pytester: pytest.Pytester, run: Run, workers: tuple[str, ...]) -> None:
+def test_session_is_red_if_every_item_is_skipped(
+    pytester: pytest.Pytester, run: Run, workers: tuple[str, ...]
+) -> None:
     pytester.makeconftest(
         "import pytest\n"
         "def pytest_collection_modifyitems(items):\n"
@@ -293,23 +405,31 @@ def test_session_is_red_if_every_item_is_skipped(pytester: pytest.Pytester, run:
 
 
 @pytest.mark.slow
-def test_session_without_runs_is_red_although_users_tests_pass(pytester: pytest.Pytester, tmp_path: Path) -> None:
+def test_session_without_runs_is_red_although_users_tests_pass(
+    pytester: pytest.Pytester, tmp_path: Path
+) -> None:
     pytester.makepyfile(test_mine="def test_it(llmb_verdict): pass")
     (tmp_path / "empty").mkdir()
-    result = pytester.runpytest_inprocess("-p", "no:cacheprovider", "test_mine.py", logs(tmp_path / "empty"))
+    result = pytester.runpytest_inprocess(
+        "-p", "no:cacheprovider", "test_mine.py", logs(tmp_path / "empty")
+    )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines([NOTHING_JUDGED])
 
 
 CRASHES = {
-    "suite": {"conftest": f"import os\ndef pytest_runtest_call(item):\n    if '{ID}' in item.nodeid: os._exit(3)\n"},
+    "suite": {
+        "conftest": f"import os\ndef pytest_runtest_call(item):\n    if '{ID}' in item.nodeid: os._exit(3)\n"
+    },
     "user": {"test_mine": "import os\ndef test_it(llmb_verdict): os._exit(3)"},
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whose", CRASHES)
-def test_crashed_worker_is_in_every_report(pytester: pytest.Pytester, run: Run, whose: str) -> None:
+def test_crashed_worker_is_in_every_report(
+    pytester: pytest.Pytester, run: Run, whose: str
+) -> None:
     pytest.importorskip("xdist")
     pytester.makepyfile(**CRASHES[whose])
     arguments = ("test_mine.py",) if whose == "user" else ()
@@ -322,7 +442,9 @@ def test_crashed_worker_is_in_every_report(pytester: pytest.Pytester, run: Run, 
 
 
 @pytest.mark.slow
-def test_another_test_with_the_same_parameter_is_no_crash(pytester: pytest.Pytester, run: Run) -> None:
+def test_another_test_with_the_same_parameter_is_no_crash(
+    pytester: pytest.Pytester, run: Run
+) -> None:
     pytester.makepyfile(
         test_mine="import pytest\n"
         "def test_a(llmb_verdict): assert not llmb_verdict.failed\n"

@@ -14,10 +14,20 @@ NAME = "grok1_314b-25.05-gb200-bf16-128"
 
 
 @pytest.mark.slow
-def test_every_run_that_passed_is_damaged_and_every_damage_is_caught(judged: Judge, examples: Path) -> None:
-    session = judged(f"--llmb-logs={examples}", "--llmb-selftest", "--llmb-unmatched=list")
-    tested = {one["id"]: one for one in session.reports if one.get("check") == "selftest"}
-    passed = {name for name, verdict in session.verdicts.items() if verdict in ("PASS", "IMPROVEMENT")}
+def test_every_run_that_passed_is_damaged_and_every_damage_is_caught(
+    judged: Judge, examples: Path
+) -> None:
+    session = judged(
+        f"--llmb-logs={examples}", "--llmb-selftest", "--llmb-unmatched=list"
+    )
+    tested = {
+        one["id"]: one for one in session.reports if one.get("check") == "selftest"
+    }
+    passed = {
+        name
+        for name, verdict in session.verdicts.items()
+        if verdict in ("PASS", "IMPROVEMENT")
+    }
     assert set(tested) == passed
     assert len(tested) > 10
     assert {one["verdict"] for one in tested.values()} == {"CAUGHT"}
@@ -29,8 +39,11 @@ def test_every_run_that_passed_is_damaged_and_every_damage_is_caught(judged: Jud
 
 
 @pytest.mark.slow
-def test_a_surviving_mutant_fails(judged: Judge, generated: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The self-test can fail: a gate that does not look at losses lets one mutant through."""
+def test_a_surviving_mutant_fails(
+    judged: Judge, generated: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The self-test can fail: a gate that does not look at losses lets one mutant
+    through."""
     monkeypatch.setattr(validity, "find_not_finite", lambda steps: iter(()))
     session = judged(f"--llmb-logs={generated(NAME)}", "--llmb-selftest", "-k", NAME)
     (told,) = [one for one in session.reports if one.get("check") == "selftest"]
@@ -42,7 +55,13 @@ def test_a_surviving_mutant_fails(judged: Judge, generated: Write, monkeypatch: 
 @pytest.mark.slow
 def test_workers_report_the_same(pytester: pytest.Pytester, generated: Write) -> None:
     result = pytester.runpytest_inprocess(
-        "-p", "no:cacheprovider", "-n1", f"--llmb-logs={generated(NAME)}", "--llmb-selftest", "-k", NAME
+        "-p",
+        "no:cacheprovider",
+        "-n1",
+        f"--llmb-logs={generated(NAME)}",
+        "--llmb-selftest",
+        "-k",
+        NAME,
     )
     result.assert_outcomes(passed=3)
     result.stdout.fnmatch_lines([f"  {NAME}: caught 9 of 9; shows +*"])

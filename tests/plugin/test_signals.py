@@ -1,4 +1,5 @@
-"""Whenever Ctrl-C or SIGTERM comes: exit code 2, every report says so, and none of the night before stays in place."""
+"""Whenever Ctrl-C or SIGTERM comes: exit code 2, every report says so, and none of the
+night before stays in place."""
 
 from __future__ import annotations
 
@@ -22,7 +23,13 @@ from pytest_llmbench.logs.reading import reader
 from pytest_llmbench.plugin import outputs
 from pytest_llmbench.plugin.session import Session
 from pytest_llmbench.report import document, html, junit
-from pytest_llmbench.session import catalog, evaluate, outcomes, session_history, settings
+from pytest_llmbench.session import (
+    catalog,
+    evaluate,
+    outcomes,
+    session_history,
+    settings,
+)
 
 FP8 = "grok1_314b-25.05-gb200-fp8-128"
 
@@ -56,19 +63,35 @@ AFTER_VERDICTS: dict[str, Moment] = {
 def arguments(folder: Path, logs: Path) -> list[str]:
     for name, text in OLD.items():
         (folder / name).write_text(text)
-    reports = ["--junitxml=junitxml.xml", "--llmb-junit=llmb.xml", "--llmb-html=llmb.html", "--llmb-json=llmb.json"]
-    return ["-p", "no:cacheprovider", f"--llmb-logs={logs}", "-k", FP8, "--llmb-history=h.db", *reports]
+    reports = [
+        "--junitxml=junitxml.xml",
+        "--llmb-junit=llmb.xml",
+        "--llmb-html=llmb.html",
+        "--llmb-json=llmb.json",
+    ]
+    return [
+        "-p",
+        "no:cacheprovider",
+        f"--llmb-logs={logs}",
+        "-k",
+        FP8,
+        "--llmb-history=h.db",
+        *reports,
+    ]
 
 
 def assert_interrupted(folder: Path) -> dict[str, Any]:
-    """Check that no report is green, or that of the night before; return the document."""
+    """Check that no report is green, or that of the night before; return the
+    document."""
     for name in ("junitxml.xml", "llmb.xml"):
         assert "<error" in (folder / name).read_text(), name
     assert re.search(r"<title>interrupted, ", (folder / "llmb.html").read_text())
     session: dict[str, Any] = json.loads((folder / "llmb.json").read_text())
     assert (session["exit_code"], session["green"]) == (2, False)
     assert session["failures"]
-    assert not [path.name for path in folder.iterdir() if path.name.startswith(".llmb-")]
+    assert not [
+        path.name for path in folder.iterdir() if path.name.startswith(".llmb-")
+    ]
     return session
 
 
@@ -99,7 +122,11 @@ def test_after_the_verdicts_what_was_judged_is_shown_and_stored(
     when: str,
 ) -> None:
     given = arguments(pytester.path, generated(FP8))
-    announced = {"the JUnit report is made": 2, "the page is made": 1, "the document is made": 1}
+    announced = {
+        "the JUnit report is made": 2,
+        "the page is made": 1,
+        "the document is made": 1,
+    }
     calls = announced.get(when, 0) + 1
     signal_at(monkeypatch, AFTER_VERDICTS[when], signal.SIGTERM, calls)
     assert pytester.runpytest_inprocess(*given, no_reraise_ctrlc=True).ret == 2
@@ -113,17 +140,27 @@ def test_after_the_verdicts_what_was_judged_is_shown_and_stored(
 
 
 @pytest.mark.slow
-def test_without_a_signal_every_report_is_of_tonight_and_green(pytester: pytest.Pytester, generated: Write) -> None:
+def test_without_a_signal_every_report_is_of_tonight_and_green(
+    pytester: pytest.Pytester, generated: Write
+) -> None:
     given = arguments(pytester.path, generated(FP8))
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    handlers = [
+        signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ]
     assert pytester.runpytest_inprocess(*given).ret == 0
     assert json.loads((pytester.path / "llmb.json").read_text())["green"]
     for name in ("junitxml.xml", "llmb.xml"):
         text = (pytester.path / name).read_text()
         assert text != OLD[name]
         assert "<error" not in text
-    assert "<title>1 green - llmbench</title>" in (pytester.path / "llmb.html").read_text()
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+    assert (
+        "<title>1 green - llmbench</title>" in (pytester.path / "llmb.html").read_text()
+    )
+    assert [
+        signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ] == handlers
 
 
 @pytest.mark.slow
@@ -132,8 +169,12 @@ def test_what_judges_nothing_leaves_the_reports_of_the_night_before(
     pytester: pytest.Pytester, generated: Write, more: list[str]
 ) -> None:
     pytester.runpytest_inprocess(*arguments(pytester.path, generated(FP8)), *more)
-    own = [name for name in OLD if name.startswith("llmb")]  # pytest writes its own in any case
-    assert {name: (pytester.path / name).read_text() for name in own} == {name: OLD[name] for name in own}
+    own = [
+        name for name in OLD if name.startswith("llmb")
+    ]  # pytest writes its own in any case
+    assert {name: (pytester.path / name).read_text() for name in own} == {
+        name: OLD[name] for name in own
+    }
 
 
 @pytest.mark.slow
@@ -141,7 +182,12 @@ def test_what_judges_nothing_leaves_the_reports_of_the_night_before(
 def test_usage_error_empties_the_reports_of_the_night_before(
     pytester: pytest.Pytester, generated: Write, more: list[str]
 ) -> None:
-    assert pytester.runpytest_inprocess(*arguments(pytester.path, generated(FP8)), *more).ret == 4
+    assert (
+        pytester.runpytest_inprocess(
+            *arguments(pytester.path, generated(FP8)), *more
+        ).ret
+        == 4
+    )
     told = json.loads((pytester.path / "llmb.json").read_text())
     assert (told["green"], told["exit_code"]) == (False, 4)
     assert more[0] in told["failures"][0]
@@ -158,7 +204,9 @@ def test_a_session_that_is_killed_leaves_reports_that_say_so(
     """)
     given = arguments(pytester.path, generated(FP8))
     output = pytester.path / "output"
-    assert programs.run("pytest", given, pytester.path, output, output) == -signal.SIGKILL
+    assert (
+        programs.run("pytest", given, pytester.path, output, output) == -signal.SIGKILL
+    )
     assert "has not ended" in assert_interrupted(pytester.path)["failures"][0]
 
 
@@ -181,11 +229,18 @@ def test_a_closed_terminal_keeps_no_job_from_being_followed(
 @pytest.mark.slow
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.3, 1)])
 def test_a_reader_that_leaves_early_changes_no_verdict(
-    programs: Programs, pytester: pytest.Pytester, generated: Write, factor: float, code: int
+    programs: Programs,
+    pytester: pytest.Pytester,
+    generated: Write,
+    factor: float,
+    code: int,
 ) -> None:
     """As `| head -1` does."""
     given = [*arguments(pytester.path, generated(FP8, factor=factor)), "-v"]
-    assert programs.run("pytest", given, pytester.path, UNREAD, pytester.path / "errors") == code
+    assert (
+        programs.run("pytest", given, pytester.path, UNREAD, pytester.path / "errors")
+        == code
+    )
     assert (pytester.path / "errors").read_text() == ""
     session = json.loads((pytester.path / "llmb.json").read_text())
     assert (session["exit_code"], len(session["outcomes"])) == (code, 1)
@@ -200,7 +255,12 @@ def test_sighup_of_a_closed_terminal_ends_with_two(
         def pytest_collection_finish(session): signal.raise_signal(signal.SIGHUP)
     """)
     given = arguments(pytester.path, generated(FP8))
-    assert programs.run("pytest", given, pytester.path, CLOSED_TERMINAL, pytester.path / "errors") == 2
+    assert (
+        programs.run(
+            "pytest", given, pytester.path, CLOSED_TERMINAL, pytester.path / "errors"
+        )
+        == 2
+    )
     assert (pytester.path / "errors").read_text() == ""
     assert_interrupted(pytester.path)
 
@@ -210,16 +270,29 @@ def test_sighup_of_a_closed_terminal_ends_with_two(
     ("moment", "said"),
     [
         ((evaluate, "gather"), "nothing was recorded"),
-        ((baseline_write, "write_beside"), "each file in own is whole, as it was or as recorded"),
-        ((Session, "get_outcome"), "recorded before it was interrupted: own/grok1/25.05.yaml"),
+        (
+            (baseline_write, "write_beside"),
+            "each file in own is whole, as it was or as recorded",
+        ),
+        (
+            (Session, "get_outcome"),
+            "recorded before it was interrupted: own/grok1/25.05.yaml",
+        ),
     ],
 )
 def test_an_interrupted_recording_says_what_is_recorded_and_leaves_whole_files(
-    pytester: pytest.Pytester, generated: Write, monkeypatch: pytest.MonkeyPatch, moment: Moment, said: str
+    pytester: pytest.Pytester,
+    generated: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: Moment,
+    said: str,
 ) -> None:
     runs = generated(FP8)
     given = arguments(pytester.path, runs)
-    recording = [*(word for word in given if "history" not in word), "--llmb-record=own"]
+    recording = [
+        *(word for word in given if "history" not in word),
+        "--llmb-record=own",
+    ]
     assert pytester.runpytest_inprocess(*recording).ret == 0
     path = pytester.path / "own" / "grok1" / "25.05.yaml"
     before = path.read_bytes()

@@ -1,4 +1,5 @@
-"""The item about slow nodes: red where a node is named, told where one is evident, skipped where nothing is known."""
+"""The item about slow nodes: red where a node is named, told where one is evident,
+skipped where nothing is known."""
 
 from __future__ import annotations
 
@@ -18,27 +19,40 @@ NODES = "test_slow_node[nodes]"
 
 
 def find_check(session: Judged) -> dict[str, Any]:
-    (check,) = [report for report in session.reports if report.get("check") == "slow-node"]
+    (check,) = [
+        report for report in session.reports if report.get("check") == "slow-node"
+    ]
     return dict(check)
 
 
 @pytest.fixture
 def logs(generated: Write) -> str:
     """The run of the next night, of which nothing says the nodes."""
-    return f"--llmb-logs={generated(GROK, started=datetime(2025, 12, 1, 2, tzinfo=UTC))}"
+    return (
+        f"--llmb-logs={generated(GROK, started=datetime(2025, 12, 1, 2, tzinfo=UTC))}"
+    )
 
 
 @pytest.mark.slow
 def test_a_named_node_is_red_in_an_item_of_its_own(
-    judged: Judge, logs: str, pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+    judged: Judge,
+    logs: str,
+    pytester: pytest.Pytester,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With the runs that show it and what leaves it out; it follows a selection of a configuration that it is
-    about."""
+    """With the runs that show it and what leaves it out; it follows a selection of a
+    configuration that it is about."""
     store_nights(pytester.path / "h.db", {7: 0.1})
     capsys.readouterr()
-    session = judged(logs, HISTORY, "-k", GROK, "--llmb-json=all.json", "--junitxml=junit.xml")
+    session = judged(
+        logs, HISTORY, "-k", GROK, "--llmb-json=all.json", "--junitxml=junit.xml"
+    )
     check = find_check(session)
-    assert (check["status"], check["verdict"], check["decides"]) == ("failed", "SLOW_NODE", False)
+    assert (check["status"], check["verdict"], check["decides"]) == (
+        "failed",
+        "SLOW_NODE",
+        False,
+    )
     assert check["text"].startswith("n07 is slow: +10.0 % (")
     assert "  leave out --llmb-exclude=n07, of Slurm --exclude=n07" in check["lines"]
     assert session.ret == pytest.ExitCode.TESTS_FAILED
@@ -48,13 +62,17 @@ def test_a_named_node_is_red_in_an_item_of_its_own(
     assert "say so then below `repaired:` in the file of --llmb-acknowledged" in printed
     written = json.loads((pytester.path / "all.json").read_text())
     assert [
-        each["check"] for each in written["outcomes"] if each["kind"] == "check" and each["status"] == "failed"
+        each["check"]
+        for each in written["outcomes"]
+        if each["kind"] == "check" and each["status"] == "failed"
     ] == ["slow-node"]
     assert NODES in (pytester.path / "junit.xml").read_text()
 
 
 @pytest.mark.slow
-def test_workers_report_the_same(judged: Judge, logs: str, pytester: pytest.Pytester) -> None:
+def test_workers_report_the_same(
+    judged: Judge, logs: str, pytester: pytest.Pytester
+) -> None:
     store_nights(pytester.path / "h.db", {7: 0.1})
     assert find_check(judged(logs, HISTORY, "-n1"))["verdict"] == "SLOW_NODE"
 
@@ -63,14 +81,27 @@ def test_workers_report_the_same(judged: Judge, logs: str, pytester: pytest.Pyte
 @pytest.mark.parametrize(
     ("options", "answer"),
     [
-        ({"slow": {7: 0.1}, "nights": 8}, ("SUSPECT_NODES", "a slow node is evident, which one cannot be told")),
+        (
+            {"slow": {7: 0.1}, "nights": 8},
+            ("SUSPECT_NODES", "a slow node is evident, which one cannot be told"),
+        ),
         ({"slow": {}, "shared": 0.05}, ("NO_NODE", "no node is evident")),
-        ({"slow": {7: 0.1}, "nights": 6}, ("NOTHING_TO_TELL", "nothing to tell: there is no run with nodes")),
-        ({"slow": {}, "nights": 0}, ("NOTHING_TO_TELL", "no run of the history says its nodes")),
+        (
+            {"slow": {7: 0.1}, "nights": 6},
+            ("NOTHING_TO_TELL", "nothing to tell: there is no run with nodes"),
+        ),
+        (
+            {"slow": {}, "nights": 0},
+            ("NOTHING_TO_TELL", "no run of the history says its nodes"),
+        ),
     ],
 )
 def test_nothing_else_is_red(
-    judged: Judge, logs: str, pytester: pytest.Pytester, options: dict[str, Any], answer: tuple[str, str]
+    judged: Judge,
+    logs: str,
+    pytester: pytest.Pytester,
+    options: dict[str, Any],
+    answer: tuple[str, str],
 ) -> None:
     """Where nothing can be told it is skipped, with the reason, and never green."""
     verdict, text = answer
@@ -92,7 +123,9 @@ def test_without_a_history_there_is_no_item(judged: Judge, logs: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_repair_makes_it_green_again(judged: Judge, logs: str, pytester: pytest.Pytester) -> None:
+def test_a_repair_makes_it_green_again(
+    judged: Judge, logs: str, pytester: pytest.Pytester
+) -> None:
     """What is said of nodes begins with the last repair."""
     store_nights(pytester.path / "h.db", {7: 0.1})
     Path(pytester.path / "done.yaml").write_text(

@@ -1,4 +1,5 @@
-"""Where nothing was judged one item is red, whatever is selected; without that item everything is."""
+"""Where nothing was judged one item is red, whatever is selected; without that item
+everything is."""
 
 from __future__ import annotations
 
@@ -40,13 +41,23 @@ def test_nothing_judged_is_one_red_item(
     pytester: pytest.Pytester, empty: str, arguments: list[str], selected: int
 ) -> None:
     result = pytester.runpytest_inprocess(empty, "--llmb-json=out.json", *arguments)
-    result.assert_outcomes(failed=1, skipped=selected, deselected=result.parseoutcomes().get("deselected", 0))
+    result.assert_outcomes(
+        failed=1,
+        skipped=selected,
+        deselected=result.parseoutcomes().get("deselected", 0),
+    )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["NOTHING_JUDGED  session", "nothing was judged: no valid run of the *"])
-    result.stdout.fnmatch_lines([f"1 red: 1 NOTHING_JUDGED; {selected} skipped: {selected} MISSING"])
+    result.stdout.fnmatch_lines(
+        ["NOTHING_JUDGED  session", "nothing was judged: no valid run of the *"]
+    )
+    result.stdout.fnmatch_lines(
+        [f"1 red: 1 NOTHING_JUDGED; {selected} skipped: {selected} MISSING"]
+    )
     document = json.loads(Path("out.json").read_text())
     assert not document["green"]
-    assert [item["verdict"] for item in document["outcomes"] if item["status"] == "failed"] == ["NOTHING_JUDGED"]
+    assert [
+        item["verdict"] for item in document["outcomes"] if item["status"] == "failed"
+    ] == ["NOTHING_JUDGED"]
 
 
 @pytest.mark.slow
@@ -68,7 +79,9 @@ def test_where_nothing_is_recorded_one_item_is_red(
     """Somebody who records an own run is not told 82 times that others have none."""
     nothing = pytester.runpytest_inprocess(empty, "--llmb-record=own")
     nothing.assert_outcomes(failed=1, skipped=82)
-    nothing.stdout.fnmatch_lines(["NOTHING_JUDGED  session", "nothing was recorded: no valid run was found"])
+    nothing.stdout.fnmatch_lines(
+        ["NOTHING_JUDGED  session", "nothing was recorded: no valid run was found"]
+    )
     path = write_run(pytester.path / "empty", baselines[ONE])
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -77,7 +90,9 @@ def test_where_nothing_is_recorded_one_item_is_red(
     invalid.stdout.fnmatch_lines([f"INVALID  {ONE} *", "1 red: 1 INVALID; *"])
     assert not Path("own").exists()
     path.write_bytes(whole)
-    pytester.runpytest_inprocess(empty, "--llmb-record=own").assert_outcomes(passed=1, skipped=82)
+    pytester.runpytest_inprocess(empty, "--llmb-record=own").assert_outcomes(
+        passed=1, skipped=82
+    )
 
 
 @pytest.mark.slow
@@ -91,7 +106,9 @@ def test_where_nothing_is_recorded_one_item_is_red(
     ],
     ids=["taken out, as by a shard", "marked"],
 )
-def test_where_it_does_not_run_everything_is_red(pytester: pytest.Pytester, empty: str, hook: str) -> None:
+def test_where_it_does_not_run_everything_is_red(
+    pytester: pytest.Pytester, empty: str, hook: str
+) -> None:
     pytester.makeconftest(hook)
     result = pytester.runpytest_inprocess(empty, "-k", "grok1 and gb200")
     assert result.parseoutcomes()["failed"] == 6
@@ -99,14 +116,18 @@ def test_where_it_does_not_run_everything_is_red(pytester: pytest.Pytester, empt
 
 
 @pytest.mark.slow
-def test_where_it_is_skipped_as_it_runs_the_session_is_red(pytester: pytest.Pytester, empty: str) -> None:
+def test_where_it_is_skipped_as_it_runs_the_session_is_red(
+    pytester: pytest.Pytester, empty: str
+) -> None:
     pytester.makeconftest(
         "import pytest\n@pytest.fixture(autouse=True)\ndef skip(request):\n"
         "    if 'something' in request.node.name:\n        pytest.skip('not today')"
     )
     result = pytester.runpytest_inprocess(empty, "-k", ONE)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    result.stdout.fnmatch_lines(["*nothing was judged: no item with a verdict ran to its end*"])
+    result.stdout.fnmatch_lines(
+        ["*nothing was judged: no item with a verdict ran to its end*"]
+    )
 
 
 @pytest.mark.slow
@@ -115,10 +136,15 @@ def test_runs_of_no_baseline_come_first_with_the_command_that_records_them(
 ) -> None:
     """Another model of another framework is near to nothing."""
     write_titan_run(pytester.path / "empty", 1, name="mine/train.log")
-    result = pytester.runpytest_inprocess(empty, "-k", "gb200 or unmatched", "--llmb-json=out.json")
+    result = pytester.runpytest_inprocess(
+        empty, "-k", "gb200 or unmatched", "--llmb-json=out.json"
+    )
     told = result.stdout.str()
     assert "nearest" not in told
     assert told.index("UNMATCHED  mine") < told.index("NOTHING_JUDGED  session")
     result.stdout.fnmatch_lines(
-        ["  pytest --llmb-logs=*empty --llmb-record=own", "2 red: 1 UNMATCHED, 1 NOTHING_JUDGED; *"]
+        [
+            "  pytest --llmb-logs=*empty --llmb-record=own",
+            "2 red: 1 UNMATCHED, 1 NOTHING_JUDGED; *",
+        ]
     )

@@ -1,4 +1,5 @@
-"""A launch that somebody stops before it follows any job: no job goes on without a word, whenever the signal comes."""
+"""A launch that somebody stops before it follows any job: no job goes on without a
+word, whenever the signal comes."""
 
 from __future__ import annotations
 
@@ -73,7 +74,10 @@ def test_a_session_that_was_not_taken_up_is_named_with_its_jobs_which_go_on(
     assert "Traceback" not in printed
     assert f"session {left} was taken up" in printed
     assert f"{ID} on this machine" in printed
-    assert f"  pytest -p no:cacheprovider -k fake --llmb-json=s.json --llmb-resume --llmb-session={left}\n" in printed
+    assert (
+        f"  pytest -p no:cacheprovider -k fake --llmb-json=s.json --llmb-resume --llmb-session={left}\n"
+        in printed
+    )
     assert read_failures(pytester)
     (pytester.path / "stage" / "go").touch()
     assert stop(pytester, "--llmb-resume", f"--llmb-session={left}") == 0
@@ -95,7 +99,9 @@ def test_a_session_that_was_taken_up_has_its_jobs_cancelled(
 
 
 @pytest.mark.slow
-def test_a_second_signal_names_what_may_still_run(pytester: pytest.Pytester, capfd: Capture, left: str) -> None:
+def test_a_second_signal_names_what_may_still_run(
+    pytester: pytest.Pytester, capfd: Capture, left: str
+) -> None:
     with Patch.context() as patch:
         signal_at(patch, (Engine, "resume"), signal.SIGTERM)
         patch.setattr(stop_signals, "AT_ONCE_SECONDS", 0.0)

@@ -1,4 +1,5 @@
-"""Files that the program wrote before its modules moved: a history, the journal of a launch, a recorded baseline."""
+"""Files that the program wrote before its modules moved: a history, the journal of a
+launch, a recorded baseline."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from support.sessions import Judge
 from pytest_llmbench.cli import main as cli
 
 STORED = Path(__file__).parents[1] / "support" / "stored"
-"""Two sessions of the program of 2026-11-22: one launched `good` and `slow`, one submitted `late` and went away."""
+"""Two sessions of the program of 2026-11-22: one launched `good` and `slow`, one
+submitted `late` and went away."""
 
 SESSION, JOB = "20261122-1736-f821", "5-fake_late-24.11-h100-bf16-8"
 SLOW, LATE = "fake_slow-24.11-h100-bf16-8", "fake_late-24.11-h100-bf16-8"
@@ -36,28 +38,51 @@ def old(pytester: pytest.Pytester) -> Path:
         file = folder / place
         file.parent.mkdir(exist_ok=True)
         with sqlite3.connect(file) as database:
-            database.executescript((STORED / f"{name}.sql").read_text().replace("FOLDER", str(folder)))
+            database.executescript(
+                (STORED / f"{name}.sql").read_text().replace("FOLDER", str(folder))
+            )
         database.close()
     job = folder / ".llmbench" / "jobs" / SESSION / JOB
     job.mkdir(parents=True)
     (folder / ".llmbench" / "sessions").mkdir()
-    size = {"DTYPE": "bf16", "MODEL_SIZE": "late", "JOB_TOTAL_GPUS": "8", "STAGE_PATH": str(folder / "stage")}
+    size = {
+        "DTYPE": "bf16",
+        "MODEL_SIZE": "late",
+        "JOB_TOTAL_GPUS": "8",
+        "STAGE_PATH": str(folder / "stage"),
+    }
     with (job / "log-pretrain_fake_late_bf16_8_5_0.out").open("wb") as log:
-        subprocess.run(["./launch.sh"], cwd=folder / "recipe", env={**os.environ, **size}, stdout=log, check=True)
+        subprocess.run(
+            ["./launch.sh"],
+            cwd=folder / "recipe",
+            env={**os.environ, **size},
+            stdout=log,
+            check=True,
+        )
     (job / "job.exit").write_text("0\n")
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("old")
-def test_a_launch_of_the_program_before_is_followed_to_its_verdict(judged: Judge) -> None:
-    told = judged("--llmb-collect", "-k", "fake", "--llmb-cluster=cluster.yaml", "--llmb-history=history.db")
+def test_a_launch_of_the_program_before_is_followed_to_its_verdict(
+    judged: Judge,
+) -> None:
+    told = judged(
+        "--llmb-collect",
+        "-k",
+        "fake",
+        "--llmb-cluster=cluster.yaml",
+        "--llmb-history=history.db",
+    )
     assert told.verdicts[LATE] == "PASS"
     assert told.described[LATE]["jobs"][0]["job_id"] == "5"
 
 
 @pytest.mark.usefixtures("old")
-def test_a_history_of_the_program_before_still_has_its_nights(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_history_of_the_program_before_still_has_its_nights(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert cli.main(["history", "show", SLOW, "--history", "history.db"]) == 0
     shown = capsys.readouterr().out
     assert "REGRESSION" in shown
@@ -65,7 +90,9 @@ def test_a_history_of_the_program_before_still_has_its_nights(capsys: pytest.Cap
 
 
 @pytest.mark.slow
-def test_a_baseline_recorded_by_the_program_before_judges(old: Path, judged: Judge) -> None:
+def test_a_baseline_recorded_by_the_program_before_judges(
+    old: Path, judged: Judge
+) -> None:
     folder = old / "experiments" / "pretrain_fake_slow_bf16_8"
     folder.mkdir(parents=True)
     (folder / "llmb-config_7.yaml").write_text(METADATA)
@@ -76,6 +103,8 @@ def test_a_baseline_recorded_by_the_program_before_judges(old: Path, judged: Jud
         for step in range(50)
     )
     log.write_text(f"{steps}\n`Trainer.fit` stopped: `max_steps=50` reached.\n")
-    told = judged("--llmb-logs=experiments", f"--llmb-baselines={STORED / 'own'}", "-k", SLOW)
+    told = judged(
+        "--llmb-logs=experiments", f"--llmb-baselines={STORED / 'own'}", "-k", SLOW
+    )
     assert told.verdicts[SLOW] == "PASS"
     assert told.described[SLOW]["baseline"]["kind"] == "recorded"

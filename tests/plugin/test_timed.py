@@ -1,4 +1,5 @@
-"""`--llmb-timed=document`: by what each document timed, said in every line, and nothing rests on it later."""
+"""`--llmb-timed=document`: by what each document timed, said in every line, and nothing
+rests on it later."""
 
 from __future__ import annotations
 
@@ -34,15 +35,27 @@ def logs(path: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAST_STEP)
-def test_last_step_decides_if_the_document_timed_it(judged: Judge, generated: Write, name: str) -> None:
+def test_last_step_decides_if_the_document_timed_it(
+    judged: Judge, generated: Write, name: str
+) -> None:
     """The window passes and the last step stalls."""
     folder = generated(name, noise=0.0, last_step_factor=1.3)
     plain = judged(logs(folder), "-k", name)
-    assert (plain.verdicts, plain.properties[name]["timed"]) == ({name: "PASS"}, "window")
+    assert (plain.verdicts, plain.properties[name]["timed"]) == (
+        {name: "PASS"},
+        "window",
+    )
     session = judged(logs(folder), "-k", name, DOCUMENT)
-    assert (session.verdicts, session.properties[name]["timed"]) == ({name: "REGRESSION"}, "document")
+    assert (session.verdicts, session.properties[name]["timed"]) == (
+        {name: "REGRESSION"},
+        "document",
+    )
     told = session.described[name]
-    assert (told["window"]["first"], told["window"]["last"], told["window"]["text"]) == (49, 49, "step 49")
+    assert (
+        told["window"]["first"],
+        told["window"]["last"],
+        told["window"]["text"],
+    ) == (49, 49, "step 49")
     measured = told["metrics"]["step_time_seconds"]["value"]
     assert measured == pytest.approx(told["last_step_seconds"])
     assert measured == pytest.approx(told["expected_seconds"] * 1.3, rel=0.02)
@@ -57,20 +70,36 @@ def test_slow_run_with_a_good_last_step_passes_by_its_document(
     """The ini file asks for it, and a typed option replaces the ini file."""
     pytester.makeini("[pytest]\nllmb_timed = document\n")
     folder = generated(LLAMA, noise=0.0, factor=1.09, last_step_factor=1 / 1.09)
-    assert judged(logs(folder), "-k", LLAMA, "--llmb-timed=window").verdicts == {LLAMA: "REGRESSION"}
+    assert judged(logs(folder), "-k", LLAMA, "--llmb-timed=window").verdicts == {
+        LLAMA: "REGRESSION"
+    }
     session = judged(logs(folder), "-k", LLAMA)
     assert session.verdicts == {LLAMA: "PASS"}
-    assert [note["code"] for note in session.described[LLAMA]["notes"]].count("threshold-only") == 1
+    assert [note["code"] for note in session.described[LLAMA]["notes"]].count(
+        "threshold-only"
+    ) == 1
 
 
 @pytest.mark.slow
-def test_a_document_that_timed_a_mean_says_the_same_and_is_labelled(judged: Judge, generated: Write) -> None:
+def test_a_document_that_timed_a_mean_says_the_same_and_is_labelled(
+    judged: Judge, generated: Write
+) -> None:
     folder = generated(MEAN, factor=1.02, last_step_factor=2.0)
-    plain, other = (judged(logs(folder), "-k", MEAN, *options).described[MEAN] for options in ((), (DOCUMENT,)))
+    plain, other = (
+        judged(logs(folder), "-k", MEAN, *options).described[MEAN]
+        for options in ((), (DOCUMENT,))
+    )
     changed = {name for name in plain if plain[name] != other[name]}
     assert changed == {"timed", "text"}
-    assert (plain["timed"], other["timed"], other["window"]["text"]) == ("window", "document", "mean of steps 11 to 44")
-    assert other["text"] == f"timed as its document does (mean of steps 11 to 44): {plain['text']}"
+    assert (plain["timed"], other["timed"], other["window"]["text"]) == (
+        "window",
+        "document",
+        "mean of steps 11 to 44",
+    )
+    assert (
+        other["text"]
+        == f"timed as its document does (mean of steps 11 to 44): {plain['text']}"
+    )
 
 
 @pytest.mark.slow
@@ -99,16 +128,29 @@ def test_invalid_run_is_invalid_by_its_document(
 
 @pytest.mark.slow
 def test_every_report_labels_the_last_step(
-    generated: Write, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    generated: Write,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Terminal, message, chat, GitHub, HTML, JSON, both JUnit reports and the head of the session."""
+    """Terminal, message, chat, GitHub, HTML, JSON, both JUnit reports and the head of
+    the session."""
     folder = generated(LLAMA, noise=0.0, last_step_factor=1.3)
     generated(MEAN, noise=0.0)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(pytester.path / "summary.md"))
-    outputs = ("--llmb-json=s.json", "--llmb-html=s.html", "--llmb-junit=own.xml", "--junitxml=junit.xml")
-    text = pytester.runpytest("-p", "no:cacheprovider", logs(folder), DOCUMENT, *outputs).stdout.str()
-    written = {path.name: path.read_text() for path in pytester.path.iterdir() if path.suffix}
+    outputs = (
+        "--llmb-json=s.json",
+        "--llmb-html=s.html",
+        "--llmb-junit=own.xml",
+        "--junitxml=junit.xml",
+    )
+    text = pytester.runpytest(
+        "-p", "no:cacheprovider", logs(folder), DOCUMENT, *outputs
+    ).stdout.str()
+    written = {
+        path.name: path.read_text() for path in pytester.path.iterdir() if path.suffix
+    }
     label = "timed as the documents do, to compare with their tables"
     for line in (
         f"llmbench: {label}: nothing is recorded, kept or",
@@ -127,9 +169,15 @@ def test_every_report_labels_the_last_step(
     assert label in written["s.html"]
     document = json.loads(written["s.json"])
     assert faults(document) == []
-    timed = {outcome["timed"] for outcome in document["outcomes"] if outcome["kind"] != "stray"}
+    timed = {
+        outcome["timed"]
+        for outcome in document["outcomes"]
+        if outcome["kind"] != "stray"
+    }
     assert {document["timed"], *timed} == {"document"}
-    assert set(re.findall('name="timed" value="(.*?)"', written["junit.xml"])) == {"document"}
+    assert set(re.findall('name="timed" value="(.*?)"', written["junit.xml"])) == {
+        "document"
+    }
     assert "timed" in written["own.xml"]
     capsys.readouterr()
     assert main(["chat", str(pytester.path / "s.json")]) == 0
@@ -153,9 +201,13 @@ def test_nothing_lasting_rests_on_one_step(
     pytester: pytest.Pytester, generated: Write, option: str, place: str
 ) -> None:
     pytester.path.joinpath("a.yaml").write_text("schema: 1\nacknowledged: []\n")
-    pytester.makeini(f"[pytest]\nllmb_timed = {'document' if place == 'ini' else 'window'}\n")
+    pytester.makeini(
+        f"[pytest]\nllmb_timed = {'document' if place == 'ini' else 'window'}\n"
+    )
     timed = [DOCUMENT] if place == "typed" else []
-    done = pytester.runpytest("-p", "no:cacheprovider", logs(generated(LLAMA)), *timed, option)
+    done = pytester.runpytest(
+        "-p", "no:cacheprovider", logs(generated(LLAMA)), *timed, option
+    )
     assert done.ret == pytest.ExitCode.USAGE_ERROR
     message = " ".join(done.stderr.str().split())
     assert "--llmb-timed=document with --llmb-" in message
@@ -167,19 +219,29 @@ def test_nothing_lasting_rests_on_one_step(
 def test_what_the_ini_file_says_for_other_nights_is_left_out(
     pytester: pytest.Pytester, judged: Judge, generated: Write
 ) -> None:
-    """A repository with a history and acknowledged changes compares with the tables by one option."""
-    pytester.makeini("[pytest]\nllmb_history = h.db\nllmb_acknowledged = a.yaml\nllmb_against = recorded\n")
+    """A repository with a history and acknowledged changes compares with the tables by
+    one option."""
+    pytester.makeini(
+        "[pytest]\nllmb_history = h.db\nllmb_acknowledged = a.yaml\nllmb_against = recorded\n"
+    )
     entry = "{configuration: '*', slower: 9%, since: 2020-01-01, expires: 2090-01-01, reason: known, by: me}"
-    pytester.path.joinpath("a.yaml").write_text(f"schema: 1\nacknowledged:\n  - {entry}\n")
-    session = judged(logs(generated(LLAMA, noise=0.0, last_step_factor=1.08)), "-k", LLAMA, DOCUMENT)
+    pytester.path.joinpath("a.yaml").write_text(
+        f"schema: 1\nacknowledged:\n  - {entry}\n"
+    )
+    session = judged(
+        logs(generated(LLAMA, noise=0.0, last_step_factor=1.08)), "-k", LLAMA, DOCUMENT
+    )
     assert session.verdicts == {LLAMA: "REGRESSION"}
     assert session.described[LLAMA]["expected_seconds"] == 12.27
     assert not pytester.path.joinpath("h.db").exists()
 
 
 @pytest.mark.slow
-def test_a_recorded_baseline_has_no_document(pytester: pytest.Pytester, judged: Judge, generated: Write) -> None:
-    """Where a published one is beside it, that decides; alone it is judged as ever, and not labelled."""
+def test_a_recorded_baseline_has_no_document(
+    pytester: pytest.Pytester, judged: Judge, generated: Write
+) -> None:
+    """Where a published one is beside it, that decides; alone it is judged as ever, and
+    not labelled."""
     folder = generated(LLAMA, noise=0.0, factor=1.2)
     judged(logs(folder), "-k", LLAMA, "--llmb-record=own")
     own = "--llmb-baselines=own"
@@ -203,27 +265,45 @@ MINE = {
 
 
 @pytest.mark.slow
-def test_the_last_step_is_counted_from_the_first_one_of_its_dialect(pytester: pytest.Pytester, judged: Judge) -> None:
+def test_the_last_step_is_counted_from_the_first_one_of_its_dialect(
+    pytester: pytest.Pytester, judged: Judge
+) -> None:
     log = "log: {find: 'took', pattern: 'step (?P<step>[0-9]+) took (?P<seconds>[0-9.]+)', first_step: 1}"
     pytester.mkdir("mine").joinpath("mine.yaml").write_text(
         own_baseline(**MINE, more=log).replace("timed: mean", "timed: last_step")
     )
-    lines = [f"step {number} took {15.0 if number < 50 else 19.5} loss: 2.5\n" for number in range(1, 51)]
-    pytester.mkdir("runs").joinpath("log-mine_8b_bf16_8_7_0.out").write_text("".join(lines))
-    told = judged("--llmb-logs=runs", "--llmb-baselines=mine", "-k", "mine", DOCUMENT).described[
-        "mine_8b-own-h100-bf16-8"
+    lines = [
+        f"step {number} took {15.0 if number < 50 else 19.5} loss: 2.5\n"
+        for number in range(1, 51)
     ]
+    pytester.mkdir("runs").joinpath("log-mine_8b_bf16_8_7_0.out").write_text(
+        "".join(lines)
+    )
+    told = judged(
+        "--llmb-logs=runs", "--llmb-baselines=mine", "-k", "mine", DOCUMENT
+    ).described["mine_8b-own-h100-bf16-8"]
     assert (told["window"]["text"], told["verdict"]) == ("step 50", "REGRESSION")
     assert told["metrics"]["step_time_seconds"]["value"] == 19.5
 
 
 @pytest.mark.slow
-def test_earlier_nights_say_how_much_one_step_varies(judged: Judge, generated: Write) -> None:
-    """Not how much a mean over a window does: the interval is as wide as single steps are apart."""
+def test_earlier_nights_say_how_much_one_step_varies(
+    judged: Judge, generated: Write
+) -> None:
+    """Not how much a mean over a window does: the interval is as wide as single steps
+    are apart."""
     for night in range(12):
-        options = {"started": datetime(2025, 6, 1 + night, 3, tzinfo=UTC), "job_id": str(1000 + night)}
-        folder = generated(LLAMA, noise=0.01, last_step_factor=1 + 0.01 * (night % 3 - 1), **options)
-    plain, other = (judged(logs(folder), "-k", LLAMA, *options).described[LLAMA] for options in ((), (DOCUMENT,)))
+        options = {
+            "started": datetime(2025, 6, 1 + night, 3, tzinfo=UTC),
+            "job_id": str(1000 + night),
+        }
+        folder = generated(
+            LLAMA, noise=0.01, last_step_factor=1 + 0.01 * (night % 3 - 1), **options
+        )
+    plain, other = (
+        judged(logs(folder), "-k", LLAMA, *options).described[LLAMA]
+        for options in ((), (DOCUMENT,))
+    )
     assert other["estimate"]["threshold_only"] is False
     sigmas = [one["estimate"]["run_to_run"]["sigma"] for one in (plain, other)]
     assert sigmas[1] > 3 * sigmas[0]

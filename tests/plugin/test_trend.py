@@ -16,7 +16,9 @@ from pytest_llmbench.core.baseline_records import Baseline
 
 NAME = "llama3.1_8b-25.04-h100-fp8-16"
 NIGHTS, CHANGED = 34, 26
-START = datetime.now(UTC).replace(hour=3, minute=0, second=0, microsecond=0) - timedelta(days=NIGHTS)
+START = datetime.now(UTC).replace(
+    hour=3, minute=0, second=0, microsecond=0
+) - timedelta(days=NIGHTS)
 DAY = (START + timedelta(days=CHANGED)).date()
 
 
@@ -25,18 +27,32 @@ def trend(session: Judged) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def months(tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]) -> Path:
+def months(
+    tmp_path_factory: pytest.TempPathFactory, baselines: dict[str, Baseline]
+) -> Path:
     """26 nights with a spread of 0.3 %, and 8 that are 6 % slower."""
     folder = tmp_path_factory.mktemp("months")
     noise = 0.003 * np.random.default_rng(5).standard_normal(NIGHTS)
     for night, wobble in enumerate(noise.tolist()):
         factor = (1.06 if night >= CHANGED else 1.0) * (1 + wobble)
         started = START + timedelta(days=night)
-        write_run(folder, baselines[NAME], factor=factor, started=started, job_id=str(1000 + night))
+        write_run(
+            folder,
+            baselines[NAME],
+            factor=factor,
+            started=started,
+            job_id=str(1000 + night),
+        )
     return folder
 
 
-def write(path: Path, *, slower: str = "6%", expires: str = "", configuration: str = "llama3.1_8b-*") -> Path:
+def write(
+    path: Path,
+    *,
+    slower: str = "6%",
+    expires: str = "",
+    configuration: str = "llama3.1_8b-*",
+) -> Path:
     expires = expires or (datetime.now(UTC) + timedelta(days=30)).date().isoformat()
     path.write_text(
         f"schema: 1\nacknowledged:\n  - configuration: {configuration}\n    slower: {slower}\n    since: {DAY}\n"
@@ -51,7 +67,9 @@ def options(folder: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_change_is_told_with_its_night_and_fails_where_asked(judged: Judge, months: Path) -> None:
+def test_a_change_is_told_with_its_night_and_fails_where_asked(
+    judged: Judge, months: Path
+) -> None:
     session = judged(*options(months))
     (told,) = trend(session).values()
     assert (told["id"], told["verdict"], told["status"]) == (NAME, "SLOWER", "passed")
@@ -82,35 +100,57 @@ def test_proposed_entry_accepts_a_change(
     file = tmp_path / "acknowledged.yaml"
     file.write_text(f"schema: 1\nacknowledged:\n{entry}\n", encoding="utf-8")
     capsys.readouterr()
-    session = judged(*options(months, f"--llmb-acknowledged={file}", "--llmb-trend=fail"))
+    session = judged(
+        *options(months, f"--llmb-acknowledged={file}", "--llmb-trend=fail")
+    )
     printed = capsys.readouterr().out
     assert (session.verdicts[NAME], session.statuses[NAME]) == ("PASS", "passed")
-    assert (trend(session)[NAME]["verdict"], trend(session)[NAME]["lines"]) == ("ACKNOWLEDGED", [])
+    assert (trend(session)[NAME]["verdict"], trend(session)[NAME]["lines"]) == (
+        "ACKNOWLEDGED",
+        [],
+    )
     assert session.described[NAME]["changes"][0]["acknowledged"]["by"] == "A. Person"
     assert session.ret == pytest.ExitCode.OK
     assert "1 acknowledged change: " in printed
-    assert re.search(r"acknowledged: \+\d\.\d % by A. Person", session.described[NAME]["text"])
+    assert re.search(
+        r"acknowledged: \+\d\.\d % by A. Person", session.described[NAME]["text"]
+    )
 
 
 @pytest.mark.slow
 def test_an_acknowledged_change_alone_is_not_green_where_no_run_was_judged(
     judged: Judge, months: Path, tmp_path: Path
 ) -> None:
-    """The last run is older than allowed: what its nights show says nothing of tonight."""
+    """The last run is older than allowed: what its nights show says nothing of
+    tonight."""
     file = write(tmp_path / "acknowledged.yaml")
-    only = ("-k", f"trend and {NAME}", "--llmb-max-age=1h", "--llmb-trend=fail", f"--llmb-acknowledged={file}")
+    only = (
+        "-k",
+        f"trend and {NAME}",
+        "--llmb-max-age=1h",
+        "--llmb-trend=fail",
+        f"--llmb-acknowledged={file}",
+    )
     session = judged(f"--llmb-logs={months}", *only)
     assert trend(session)[NAME]["verdict"] == "ACKNOWLEDGED"
     assert session.ret == pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.mark.slow
-def test_the_newest_run_is_one_night_where_each_has_an_item(judged: Judge, months: Path) -> None:
-    """It is no earlier night of itself, which would show a change of last night after one night."""
+def test_the_newest_run_is_one_night_where_each_has_an_item(
+    judged: Judge, months: Path
+) -> None:
+    """It is no earlier night of itself, which would show a change of last night after
+    one night."""
     alone = judged(*options(months)).described[NAME]
-    each = judged(f"--llmb-logs={months}", "--llmb-runs=each", "-k", f"{NAME}-{1000 + NIGHTS - 1}")
+    each = judged(
+        f"--llmb-logs={months}", "--llmb-runs=each", "-k", f"{NAME}-{1000 + NIGHTS - 1}"
+    )
     (newest,) = each.described.values()
-    assert (newest["history"], newest["changes"]) == (alone["history"], alone["changes"])
+    assert (newest["history"], newest["changes"]) == (
+        alone["history"],
+        alone["changes"],
+    )
 
 
 @pytest.mark.slow
@@ -127,12 +167,19 @@ def test_what_no_run_needs_is_a_remark(
 
 
 @pytest.mark.slow
-def test_small_changes_that_come_to_a_large_one_fail_together(judged: Judge, generated: Write) -> None:
+def test_small_changes_that_come_to_a_large_one_fail_together(
+    judged: Judge, generated: Write
+) -> None:
     """Three of 0.9 %, each of which alone fails nothing."""
     noise = 0.0003 * np.random.default_rng(5).standard_normal(48)
     for night, wobble in enumerate(noise.tolist()):
-        started, factor = START + timedelta(days=night - 14), 1.009 ** (night // 12) * (1 + wobble)
-        folder = generated(NAME, factor=factor, noise=0.0003, started=started, job_id=str(night))
+        started, factor = (
+            START + timedelta(days=night - 14),
+            1.009 ** (night // 12) * (1 + wobble),
+        )
+        folder = generated(
+            NAME, factor=factor, noise=0.0003, started=started, job_id=str(night)
+        )
     session = judged(*options(folder, "--llmb-trend=fail"))
     (told,) = trend(session).values()
     assert (told["status"], told["verdict"]) == ("failed", "SLOWER")
@@ -144,12 +191,24 @@ def test_small_changes_that_come_to_a_large_one_fail_together(judged: Judge, gen
 def test_a_configuration_that_sits_on_its_bound_says_so(
     judged: Judge, generated: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is green on one night and red on the next, with nothing to be found: 5 % and a bit, 5 % less a bit."""
+    """It is green on one night and red on the next, with nothing to be found: 5 % and a
+    bit, 5 % less a bit."""
     for night in range(14):
-        started, factor = START + timedelta(days=night + NIGHTS - 14), 1.045 if night % 2 else 1.055
-        folder = generated(NAME, factor=factor, noise=0.0005, started=started, job_id=str(night))
+        started, factor = (
+            START + timedelta(days=night + NIGHTS - 14),
+            1.045 if night % 2 else 1.055,
+        )
+        folder = generated(
+            NAME, factor=factor, noise=0.0005, started=started, job_id=str(night)
+        )
     session = judged(*options(folder, "--llmb-trend=fail"))
     (told,) = trend(session).values()
-    assert (told["verdict"], told["status"], told["lines"]) == ("ON_BOUND", "passed", [])
-    assert re.fullmatch(r"sits on its bound \(\S+ s\): 5 of the last 10 nights passed", told["text"])
+    assert (told["verdict"], told["status"], told["lines"]) == (
+        "ON_BOUND",
+        "passed",
+        [],
+    )
+    assert re.fullmatch(
+        r"sits on its bound \(\S+ s\): 5 of the last 10 nights passed", told["text"]
+    )
     assert "sits on its bound" in " ".join(capsys.readouterr().out.split())

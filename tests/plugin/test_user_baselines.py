@@ -1,6 +1,8 @@
-"""Baselines that a user writes for real logs, and for a framework that nobody has heard of: each judges its run.
+"""Baselines that a user writes for real logs, and for a framework that nobody has heard
+of: each judges its run.
 
-At the log's own step time a run passes; against a baseline that is 10 % faster it never does.
+At the log's own step time a run passes; against a baseline that is 10 % faster it never
+does.
 """
 
 from __future__ import annotations
@@ -21,14 +23,23 @@ JudgedAt = Callable[..., Told]
 
 @pytest.fixture
 def judged_at(judged: Judge, tmp_path: Path) -> JudgedAt:
-    def judge(log: Path, baseline: Mapping[str, object], seconds: float, *options: str) -> Told:
+    def judge(
+        log: Path, baseline: Mapping[str, object], seconds: float, *options: str
+    ) -> Told:
         gpus, size = baseline["gpus"], baseline["size"]
         runs, own = tmp_path / f"results/own/bf16/{size}/{gpus}", tmp_path / "baselines"
         for folder in (runs, own):
             folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(log, runs / f"log-{baseline['recipe']}_{size}_{gpus}_7.out")
-        (own / "own.yaml").write_text(own_baseline(**baseline, seconds=f"{seconds:.5g}"))
-        chosen = (f"--llmb-logs={tmp_path / 'results'}", f"--llmb-baselines={own}", "-k", str(baseline["recipe"]))
+        (own / "own.yaml").write_text(
+            own_baseline(**baseline, seconds=f"{seconds:.5g}")
+        )
+        chosen = (
+            f"--llmb-logs={tmp_path / 'results'}",
+            f"--llmb-baselines={own}",
+            "-k",
+            str(baseline["recipe"]),
+        )
         told: Sequence[Told] = list(judged(*chosen, *options).described.values())
         assert len(told) == 1
         return told[0]
@@ -36,7 +47,7 @@ def judged_at(judged: Judge, tmp_path: Path) -> JudgedAt:
     return judge
 
 
-# --- a framework that nobody has heard of ---------------------------------------------------------------
+# --- a framework that nobody has heard of ---------------------------------------------
 
 OAK: dict[str, object] = {
     "recipe": "oak",
@@ -62,7 +73,8 @@ log:
 }
 TOKENS = 8192 * 128 / 8
 SECONDS = 12.27
-"""What an Acorn step takes; every fifth is 0.6 % slower, so 6 of the 34 in the window."""
+"""What an Acorn step takes; every fifth is 0.6 % slower, so 6 of the 34 in the
+window."""
 
 MEAN = SECONDS * (1 + 6 / 34 * 0.006)
 
@@ -91,7 +103,9 @@ def test_a_run_of_an_unknown_framework_is_judged_by_its_own_definition(
 ) -> None:
     told = judged_at(acorn_log(tmp_path, STEPS), OAK, MEAN * factor)
     assert told["verdict"] == verdict, told["text"]
-    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(MEAN, rel=1e-5)
+    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(
+        MEAN, rel=1e-5
+    )
     assert len(told["window_seconds"]) == 34
 
 
@@ -100,7 +114,10 @@ def test_a_run_of_an_unknown_framework_is_judged_by_its_own_definition(
     ("lines", "reason"),
     [
         (STEPS.replace("it 20/50 loss=2.5", "it 20/50 loss=nan"), "diverged"),
-        ("".join(acorn(step, tokens=TOKENS / 2) for step in range(1, 51)), "wrong-configuration"),
+        (
+            "".join(acorn(step, tokens=TOKENS / 2) for step in range(1, 51)),
+            "wrong-configuration",
+        ),
         (STEPS.replace("ms/step", "s/step"), "still-running"),
         ("".join(map(acorn, range(1, 41))), "window-incomplete"),
     ],
@@ -113,9 +130,24 @@ def test_a_run_of_an_unknown_framework_is_checked_like_any_other(
 
 
 UNREAD = {
-    "named": ("oak_8b_bf16_8.out", STEPS.replace("it ", "step "), "INVALID", "line 2: 3: ["),
-    "no-line": ("oak_8b_bf16_8.out", "", "MISSING", "no line of it holds ' ms/step', the `find` of regex:oak-own"),
-    "no-name": ("foo.out", STEPS.replace("it ", "step "), "MISSING", "the pattern of regex:oak-own reads none of 50"),
+    "named": (
+        "oak_8b_bf16_8.out",
+        STEPS.replace("it ", "step "),
+        "INVALID",
+        "line 2: 3: [",
+    ),
+    "no-line": (
+        "oak_8b_bf16_8.out",
+        "",
+        "MISSING",
+        "no line of it holds ' ms/step', the `find` of regex:oak-own",
+    ),
+    "no-name": (
+        "foo.out",
+        STEPS.replace("it ", "step "),
+        "MISSING",
+        "the pattern of regex:oak-own reads none of 50",
+    ),
 }
 
 
@@ -139,11 +171,18 @@ def test_a_log_that_nothing_reads_is_a_run_where_its_name_and_its_lines_say_so(
 def test_a_definition_that_fits_other_logs_takes_no_run_from_its_own_recipe(
     judged_at: JudgedAt, tmp_path: Path
 ) -> None:
-    """A second recipe reads the same lines in another unit; what the run is decides which of them counts."""
-    other = {**OAK, "recipe": "elm", "dialect": str(OAK["dialect"]).replace("unit: ms", "unit: us")}
+    """A second recipe reads the same lines in another unit; what the run is decides
+    which of them counts."""
+    other = {
+        **OAK,
+        "recipe": "elm",
+        "dialect": str(OAK["dialect"]).replace("unit: ms", "unit: us"),
+    }
     (tmp_path / "baselines").mkdir()
     text = own_baseline(**other, seconds="1")
     (tmp_path / "baselines/first.yaml").write_text(text)
     told = judged_at(acorn_log(tmp_path, STEPS), OAK, MEAN)
     assert told["verdict"] == "PASS", told["text"]
-    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(MEAN, rel=1e-5)
+    assert told["metrics"]["step_time_seconds"]["value"] == pytest.approx(
+        MEAN, rel=1e-5
+    )

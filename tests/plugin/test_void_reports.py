@@ -1,4 +1,5 @@
-"""A report of an earlier session is void before the next one judges, also on a disk without room."""
+"""A report of an earlier session is void before the next one judges, also on a disk
+without room."""
 
 from __future__ import annotations
 
@@ -33,19 +34,27 @@ def fail(*arguments: object) -> None:
 
 
 def read_contents(paths: dict[str, Path]) -> dict[str, str]:
-    return {flag: path.read_text() if path.exists() else "" for flag, path in paths.items()}
+    return {
+        flag: path.read_text() if path.exists() else "" for flag, path in paths.items()
+    }
 
 
-def test_full_disk_empties_each_old_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_empties_each_old_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = write_old_reports(tmp_path)
     monkeypatch.setattr(files, "write_whole", fail)
     announce_reports(paths)
     assert read_contents(paths) == dict.fromkeys(OLD, "")
-    with pytest.raises(ReportError, match="empty: the session that was to write it was cut off"):
+    with pytest.raises(
+        ReportError, match="empty: the session that was to write it was cut off"
+    ):
         document.read(paths["--llmb-json"])
 
 
-def test_report_that_cannot_be_emptied_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_that_cannot_be_emptied_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     paths = write_old_reports(tmp_path)
     for name, owner in (("write_whole", files), ("truncate", os)):
         monkeypatch.setattr(owner, name, fail)
@@ -53,20 +62,35 @@ def test_report_that_cannot_be_emptied_is_removed(tmp_path: Path, monkeypatch: p
     assert not list(tmp_path.iterdir())
 
 
-def test_session_is_refused_when_old_report_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_is_refused_when_old_report_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others are void all the same."""
     paths = write_old_reports(tmp_path)
     stays = paths["--llmb-json"]
     truncate, unlink = os.truncate, Path.unlink
     monkeypatch.setattr(files, "write_whole", fail)
-    monkeypatch.setattr(os, "truncate", lambda path, size: fail() if path == stays else truncate(path, size))
-    monkeypatch.setattr(Path, "unlink", lambda path: fail() if path == stays else unlink(path))
-    with pytest.raises(ReportError, match=r"--llmb-json=.* \(No space left on device\)"):
+    monkeypatch.setattr(
+        os,
+        "truncate",
+        lambda path, size: fail() if path == stays else truncate(path, size),
+    )
+    monkeypatch.setattr(
+        Path, "unlink", lambda path: fail() if path == stays else unlink(path)
+    )
+    with pytest.raises(
+        ReportError, match=r"--llmb-json=.* \(No space left on device\)"
+    ):
         announce_reports(paths)
-    assert read_contents(paths) == {**dict.fromkeys(OLD, ""), "--llmb-json": OLD["--llmb-json"]}
+    assert read_contents(paths) == {
+        **dict.fromkeys(OLD, ""),
+        "--llmb-json": OLD["--llmb-json"],
+    }
 
 
-def test_file_that_is_no_report_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_is_no_report_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     notes = tmp_path / "notes"
     notes.write_text("my notes")
     announce_reports(dict.fromkeys(OLD, notes))
@@ -87,21 +111,33 @@ def test_junitxml_is_announced_through_a_link(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("--llmb-logs=gone",), ("--llmb-logs=.", "--llmb-tolerance=many"), ("--llmb-logs=.", "--llmb-baselines=gone"), ()],
+    [
+        ("--llmb-logs=gone",),
+        ("--llmb-logs=.", "--llmb-tolerance=many"),
+        ("--llmb-logs=.", "--llmb-baselines=gone"),
+        (),
+    ],
 )
-def test_usage_error_replaces_each_old_report(pytester: pytest.Pytester, arguments: tuple[str, ...]) -> None:
+def test_usage_error_replaces_each_old_report(
+    pytester: pytest.Pytester, arguments: tuple[str, ...]
+) -> None:
     paths = write_old_reports(pytester.path)
     other = pytester.path / "notes"
     other.write_text("my notes")
     flags = [f"{flag}={path}" for flag, path in paths.items()]
-    assert pytester.runpytest("-q", *arguments, *flags).ret == pytest.ExitCode.USAGE_ERROR
+    assert (
+        pytester.runpytest("-q", *arguments, *flags).ret == pytest.ExitCode.USAGE_ERROR
+    )
     assert document.read(paths["--llmb-json"]).green is False
     assert all("could not begin" in path.read_text() for path in paths.values())
     assert other.read_text() == "my notes"
 
 
 def test_usage_error_writes_no_new_report(pytester: pytest.Pytester) -> None:
-    assert pytester.runpytest("-q", "--llmb-logs=gone", "--llmb-json=n.json").ret == pytest.ExitCode.USAGE_ERROR
+    assert (
+        pytester.runpytest("-q", "--llmb-logs=gone", "--llmb-json=n.json").ret
+        == pytest.ExitCode.USAGE_ERROR
+    )
     assert not (pytester.path / "n.json").exists()
 
 

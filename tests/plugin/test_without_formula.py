@@ -1,4 +1,5 @@
-"""A model whose FLOPs nobody counts: its runs are judged by step time, tokens and what its framework logs itself."""
+"""A model whose FLOPs nobody counts: its runs are judged by step time, tokens and what
+its framework logs itself."""
 
 from __future__ import annotations
 
@@ -28,14 +29,23 @@ configurations:
 """
 
 
-def write_file(folder: Path, *, kind: str = "recipe", models: str = "", more: str = "", peak: str = "989") -> Path:
+def write_file(
+    folder: Path,
+    *,
+    kind: str = "recipe",
+    models: str = "",
+    more: str = "",
+    peak: str = "989",
+) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "oak.yaml"
     path.write_text(FILE.format(kind=kind, models=models, more=more, peak=peak))
     return path
 
 
-def write_run(folder: Path, night: int, *, slower: float = 1.0, work: float = 3600.0) -> None:
+def write_run(
+    folder: Path, night: int, *, slower: float = 1.0, work: float = 3600.0
+) -> None:
     """Write a run of steps of about 8 s and this much TFLOP of a step."""
     run = folder / f"2026-05-0{night}" / "pretrain_oak_8b_bf16_8"
     run.mkdir(parents=True)
@@ -50,12 +60,18 @@ def write_run(folder: Path, night: int, *, slower: float = 1.0, work: float = 36
 
 @pytest.mark.slow
 @pytest.mark.parametrize("models", ["", "models: {8b: {formula: none}}"])
-def test_a_recorded_run_is_judged_by_what_its_framework_counts(judged: Judge, tmp_path: Path, models: str) -> None:
+def test_a_recorded_run_is_judged_by_what_its_framework_counts(
+    judged: Judge, tmp_path: Path, models: str
+) -> None:
     write_file(tmp_path / "mine", models=models, more=", gbs: 8, sequence_length: 8192")
     write_run(tmp_path / "first", 1)
     options = (f"--llmb-baselines={tmp_path / 'mine'}", "-k", "oak")
     assert list(
-        judged(f"--llmb-logs={tmp_path / 'first'}", *options, f"--llmb-record={tmp_path / 'own'}").verdicts.values()
+        judged(
+            f"--llmb-logs={tmp_path / 'first'}",
+            *options,
+            f"--llmb-record={tmp_path / 'own'}",
+        ).verdicts.values()
     ) == ["RECORDED"]
     file = tmp_path / "own" / "oak" / "own.yaml"
     assert "logged_tflop: 3600.0" in file.read_text()
@@ -64,13 +80,20 @@ def test_a_recorded_run_is_judged_by_what_its_framework_counts(judged: Judge, tm
     for night, slower, expected in ((2, 1.0, "PASS"), (3, 1.12, "REGRESSION")):
         write_run(tmp_path / f"night{night}", night, slower=slower)
         session = judged(
-            f"--llmb-logs={tmp_path / f'night{night}'}", f"--llmb-baselines={tmp_path / 'own'}", "-k", "oak"
+            f"--llmb-logs={tmp_path / f'night{night}'}",
+            f"--llmb-baselines={tmp_path / 'own'}",
+            "-k",
+            "oak",
         )
         (outcome,) = session.described.values()
         assert outcome["verdict"] == expected
         metrics = outcome["metrics"]
-        assert metrics["mfu_logged"]["value"] == pytest.approx(3600 / 8 / slower / 989, rel=5e-3)
-        assert outcome["expected_metrics"]["logged_tflops_per_gpu"] == pytest.approx(450, rel=5e-3)
+        assert metrics["mfu_logged"]["value"] == pytest.approx(
+            3600 / 8 / slower / 989, rel=5e-3
+        )
+        assert outcome["expected_metrics"]["logged_tflops_per_gpu"] == pytest.approx(
+            450, rel=5e-3
+        )
         assert not {"mfu", "tflops_per_gpu"} & set(metrics)
         (message,) = session.messages.values()
         if expected == "REGRESSION":
@@ -80,10 +103,17 @@ def test_a_recorded_run_is_judged_by_what_its_framework_counts(judged: Judge, tm
 
 
 @pytest.mark.slow
-def test_a_run_that_logs_other_work_is_of_another_configuration(judged: Judge, tmp_path: Path) -> None:
+def test_a_run_that_logs_other_work_is_of_another_configuration(
+    judged: Judge, tmp_path: Path
+) -> None:
     write_file(tmp_path / "mine", more=", logged_tflop: 3600")
     write_run(tmp_path / "runs", 1, work=3900.0)
-    session = judged(f"--llmb-logs={tmp_path / 'runs'}", f"--llmb-baselines={tmp_path / 'mine'}", "-k", "oak")
+    session = judged(
+        f"--llmb-logs={tmp_path / 'runs'}",
+        f"--llmb-baselines={tmp_path / 'mine'}",
+        "-k",
+        "oak",
+    )
     (outcome,) = session.described.values()
     assert (outcome["verdict"], outcome["reason"]) == ("INVALID", "wrong-configuration")
 
@@ -91,7 +121,11 @@ def test_a_run_that_logs_other_work_is_of_another_configuration(judged: Judge, t
 @pytest.mark.parametrize(
     ("models", "more", "problem"),
     [
-        ("models: {8b: {formula: llama}}", "", "found no 'hidden_size' of 8b, expected it for formula llama"),
+        (
+            "models: {8b: {formula: llama}}",
+            "",
+            "found no 'hidden_size' of 8b, expected it for formula llama",
+        ),
         (
             "models: {8b: {formula: nemotron, hidden_size: 8, vocabulary_size: 8}}",
             "",
@@ -102,10 +136,16 @@ def test_a_run_that_logs_other_work_is_of_another_configuration(judged: Judge, t
             ", gbs: 8, sequence_length: 8, layers: 8, logged_tflop: 3",
             "found 'logged_tflop' of a counted model, expected it with formula: none only",
         ),
-        ("models: {9b: {formula: none}}", "", "found size '8b', expected one that models states: 9b"),
+        (
+            "models: {9b: {formula: none}}",
+            "",
+            "found size '8b', expected one that models states: 9b",
+        ),
     ],
 )
-def test_a_formula_needs_what_it_counts(tmp_path: Path, models: str, more: str, problem: str) -> None:
+def test_a_formula_needs_what_it_counts(
+    tmp_path: Path, models: str, more: str, problem: str
+) -> None:
     with pytest.raises(BaselineError) as raised:
         read_file(write_file(tmp_path, models=models, more=more))
     assert problem in str(raised.value)

@@ -1,11 +1,21 @@
-"""A session in a few lines: never green where it is not, never longer than a chat bears, nobody is called by a log."""
+"""A session in a few lines: never green where it is not, never longer than a chat
+bears, nobody is called by a log."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from support.outcomes import doubtful, killed, make_session, missing, slow, stray, told, with_fields
+from support.outcomes import (
+    doubtful,
+    killed,
+    make_session,
+    missing,
+    slow,
+    stray,
+    told,
+    with_fields,
+)
 
 from pytest_llmbench.core.runtime import read_job_url
 from pytest_llmbench.report.notifications import convert_to_slack, make_message
@@ -13,14 +23,18 @@ from pytest_llmbench.report.outcome_documents import OutcomeDocument
 
 
 def test_a_green_session_is_one_line_and_a_link() -> None:
-    assert make_message(make_session(told(), missing(), exit_code=0), "https://ci/7").splitlines() == [
+    assert make_message(
+        make_session(told(), missing(), exit_code=0), "https://ci/7"
+    ).splitlines() == [
         "llmbench GREEN, 2025-11-20 06:00 UTC: 1 green: 1 PASS; 1 skipped: 1 MISSING",
         "https://ci/7",
     ]
 
 
 def test_what_is_red_is_named_with_its_difference() -> None:
-    lines = make_message(make_session(told(), stray(), killed(), slow(), doubtful("failed"))).splitlines()
+    lines = make_message(
+        make_session(told(), stray(), killed(), slow(), doubtful("failed"))
+    ).splitlines()
     assert lines[1:] == [
         "REGRESSION slow: +20.0 % (8.790 s, expected 7.325 s, MFU 39.7 %)",
         "INVALID killed: stopped after step 27 of 50; the log does not say why",
@@ -32,7 +46,11 @@ def test_what_is_red_is_named_with_its_difference() -> None:
 def test_a_night_on_which_nothing_ran_says_so_and_names_first_what_has_runs() -> None:
     context = "nothing was judged: no valid run of the 3 selected configurations."
     absent = [missing(f"absent-{number}", "failed", (context,)) for number in range(9)]
-    stale = with_fields(told("failed", "stale"), verdict="MISSING", text="stale: the newest run is 2d old")
+    stale = with_fields(
+        told("failed", "stale"),
+        verdict="MISSING",
+        text="stale: the newest run is 2d old",
+    )
     lines = make_message(make_session(*absent, stale), "https://ci/7").splitlines()
     assert lines[1:3] == [context, "MISSING stale: stale: the newest run is 2d old"]
     assert len(lines) <= 10
@@ -51,17 +69,26 @@ def test_a_night_on_which_nothing_ran_says_so_and_names_first_what_has_runs() ->
     ],
 )
 def test_the_first_word_says_how_the_session_ended(
-    described: list[OutcomeDocument], exit_code: int, failures: tuple[str, ...], word: str
+    described: list[OutcomeDocument],
+    exit_code: int,
+    failures: tuple[str, ...],
+    word: str,
 ) -> None:
-    text = make_message(make_session(*described, exit_code=exit_code, failures=failures))
+    text = make_message(
+        make_session(*described, exit_code=exit_code, failures=failures)
+    )
     assert text.startswith(f"llmbench {word} ")
 
 
 def test_a_session_of_thousands_is_ten_lines_of_bounded_length() -> None:
     regression = slow("slow-0")
-    many: list[OutcomeDocument] = [with_fields(regression, id=f"slow-{number}") for number in range(1000)]
+    many: list[OutcomeDocument] = [
+        with_fields(regression, id=f"slow-{number}") for number in range(1000)
+    ]
     many += [stray(f"{n}", "x\ny" * 500) for n in range(9)]
-    lines = make_message(make_session(*many, failures=("nothing " * 90, "b", "c")), "https://ci/7").splitlines()
+    lines = make_message(
+        make_session(*many, failures=("nothing " * 90, "b", "c")), "https://ci/7"
+    ).splitlines()
     assert len(lines) <= 10
     assert lines[-2:] == ["and 1004 more", "https://ci/7"]
     assert lines[1].endswith("... (and 2 more)")
@@ -79,7 +106,11 @@ def test_a_text_of_a_log_calls_nobody() -> None:
     ("environment", "link"),
     [
         (
-            {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "a/b", "GITHUB_RUN_ID": "7"},
+            {
+                "GITHUB_SERVER_URL": "https://github.com",
+                "GITHUB_REPOSITORY": "a/b",
+                "GITHUB_RUN_ID": "7",
+            },
             "https://github.com/a/b/actions/runs/7",
         ),
         ({"CI_JOB_URL": "https://gitlab/a/-/jobs/7"}, "https://gitlab/a/-/jobs/7"),

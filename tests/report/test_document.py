@@ -1,4 +1,5 @@
-"""The JSON document of a session: strict JSON that its schema describes, whatever the outcomes hold."""
+"""The JSON document of a session: strict JSON that its schema describes, whatever the
+outcomes hold."""
 
 from __future__ import annotations
 
@@ -11,7 +12,18 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from support.builders import KEY
-from support.outcomes import SCHEMA, check, doubtful, faults, killed, make_session, missing, slow, stray, told
+from support.outcomes import (
+    SCHEMA,
+    check,
+    doubtful,
+    faults,
+    killed,
+    make_session,
+    missing,
+    slow,
+    stray,
+    told,
+)
 
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.errors import ReportError
@@ -59,23 +71,34 @@ TONIGHT: dict[str, Any] = {
         }
     ],
     "steps": {"index": [11, 12], "seconds": [7.3, None], "slow": [0]},
-    "excerpt": {"log": "log-x_1_0.out", "line": 32, "what": "", "first_line": 31, "lines": ["step 31", "loss nan"]},
+    "excerpt": {
+        "log": "log-x_1_0.out",
+        "line": 32,
+        "what": "",
+        "first_line": 31,
+        "lines": ["step 31", "loss nan"],
+    },
 }
 """What other parts may add to the outcome of a configuration."""
 
 
-def made(*described: OutcomeDocument, exit_code: int = 1, failures: tuple[str, ...] = ()) -> dict[str, Any]:
+def made(
+    *described: OutcomeDocument, exit_code: int = 1, failures: tuple[str, ...] = ()
+) -> dict[str, Any]:
     """Return the document as any reader of JSON reads it."""
     session = make_session(*described, exit_code=exit_code, failures=failures)
     return dict(json.loads(render_session(session), parse_constant=pytest.fail))
 
 
-# --- what it says -----------------------------------------------------------------------------------------
+# --- what it says ---------------------------------------------------------------------
 
 
 def test_the_document_says_how_the_session_ended_and_every_outcome() -> None:
     found = made(*MIXED, failures=("a report was not written",))
-    assert {name: found[name] for name in ("schema", "started", "exit_code", "green", "failures")} == {
+    assert {
+        name: found[name]
+        for name in ("schema", "started", "exit_code", "green", "failures")
+    } == {
         "schema": 1,
         "started": "2025-11-20T06:00:00+00:00",
         "exit_code": 1,
@@ -83,20 +106,41 @@ def test_the_document_says_how_the_session_ended_and_every_outcome() -> None:
         "failures": ["a report was not written"],
     }
     ids = [one["id"] for one in found["outcomes"]]
-    assert ids == ["family", "other", "doubtful", KEY.id, "killed", "missing", "slow", "run_7"]
+    assert ids == [
+        "family",
+        "other",
+        "doubtful",
+        KEY.id,
+        "killed",
+        "missing",
+        "slow",
+        "run_7",
+    ]
     assert all(without_parts(one) in found["outcomes"] for one in MIXED)
-    assert found["counts"]["red"] == {"REGRESSION": 1, "INVALID": 1, "WEAK-SCALING": 1, "UNMATCHED": 1}
+    assert found["counts"]["red"] == {
+        "REGRESSION": 1,
+        "INVALID": 1,
+        "WEAK-SCALING": 1,
+        "UNMATCHED": 1,
+    }
     assert found["count"].startswith("2 green: 1 INCONCLUSIVE, 1 PASS; 4 red:")
 
 
 def without_parts(outcome: OutcomeDocument) -> dict[str, Any]:
-    """Return the plain values of an outcome without the sentences that the terminal shows alone."""
+    """Return the plain values of an outcome without the sentences that the terminal
+    shows alone."""
     plain: dict[str, Any] = json.loads(json.dumps(make_plain(outcome)))
-    return {name: value for name, value in plain.items() if name not in ("context_begin", "remainder")}
+    return {
+        name: value
+        for name, value in plain.items()
+        if name not in ("context_begin", "remainder")
+    }
 
 
 def test_the_page_about_it_shows_the_fields_in_their_order() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "json.md").read_text(
+        encoding="utf-8"
+    )
     (shown,) = re.findall("```json\n(.*?)```", page, re.DOTALL)
     assert list(json.loads(shown)) == list(made(told()))
     assert sorted(json.loads(shown)) == sorted(SCHEMA["properties"])
@@ -112,7 +156,10 @@ def test_the_page_about_it_shows_the_fields_in_their_order() -> None:
     ],
 )
 def test_it_is_green_only_where_the_exit_code_and_every_item_are(
-    described: list[OutcomeDocument], exit_code: int, failures: tuple[str, ...], green: bool
+    described: list[OutcomeDocument],
+    exit_code: int,
+    failures: tuple[str, ...],
+    green: bool,
 ) -> None:
     assert made(*described, exit_code=exit_code, failures=failures)["green"] is green
 
@@ -126,7 +173,7 @@ def test_each_id_stands_once_with_its_worst_outcome() -> None:
     assert [one["status"] for one in found] == ["failed"]
 
 
-# --- the schema -------------------------------------------------------------------------------------------
+# --- the schema -----------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -135,22 +182,45 @@ def test_the_schema_is_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "described", [MIXED, [], [told(**TONIGHT)], [told("failed", verdict="TEST_FAILED", overruled="PASS")]]
+    "described",
+    [
+        MIXED,
+        [],
+        [told(**TONIGHT)],
+        [told("failed", verdict="TEST_FAILED", overruled="PASS")],
+    ],
 )
 def test_the_schema_describes_the_document(described: list[OutcomeDocument]) -> None:
     assert faults(made(*described)) == []
 
 
 def test_nights_name_what_they_ran_with_where_it_changes() -> None:
-    ran_with = [{"nccl": "2.26"}, {"nccl": "2.26"}, {"nccl": "2.27"}, {}, {"nccl": "2.27"}, {"nccl": "2.27"}]
-    nights = [{"started": f"2025-10-0{day}", "verdict": "PASS", "environment": ran_with[day]} for day in range(6)]
+    ran_with = [
+        {"nccl": "2.26"},
+        {"nccl": "2.26"},
+        {"nccl": "2.27"},
+        {},
+        {"nccl": "2.27"},
+        {"nccl": "2.27"},
+    ]
+    nights = [
+        {"started": f"2025-10-0{day}", "verdict": "PASS", "environment": ran_with[day]}
+        for day in range(6)
+    ]
     told_of = made(told(history=nights))
     found = [night.get("environment") for night in told_of["outcomes"][0]["history"]]
-    assert found == [{"nccl": "2.26"}, None, {"nccl": "2.27"}, {}, {"nccl": "2.27"}, None]
+    assert found == [
+        {"nccl": "2.26"},
+        None,
+        {"nccl": "2.27"},
+        {},
+        {"nccl": "2.27"},
+        None,
+    ]
     assert faults(told_of) == []
 
 
-# --- strict JSON ------------------------------------------------------------------------------------------
+# --- strict JSON ----------------------------------------------------------------------
 
 
 def test_numbers_and_text_that_json_lacks_are_replaced() -> None:
@@ -162,11 +232,15 @@ def test_numbers_and_text_that_json_lacks_are_replaced() -> None:
         steps={"index": [1], "seconds": [number], "slow": []},
     )
     (found,) = made(one)["outcomes"]
-    assert (found["window_seconds"], found["log_difference"], found["steps"]["seconds"]) == ([7.3, None], None, [None])
+    assert (
+        found["window_seconds"],
+        found["log_difference"],
+        found["steps"]["seconds"],
+    ) == ([7.3, None], None, [None])
     assert faults(made(one)) == []
 
 
-# --- reading it again -------------------------------------------------------------------------------------
+# --- reading it again -----------------------------------------------------------------
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -178,13 +252,19 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
 
 def test_an_unknown_key_of_a_newer_version_is_ignored(tmp_path: Path) -> None:
     session, path = make_session(told()), tmp_path / "llmb.json"
-    path.write_bytes(render_session(session).replace(b'"verdict": "PASS"', b'"verdict": "PASS", "newer": [1]'))
+    path.write_bytes(
+        render_session(session).replace(
+            b'"verdict": "PASS"', b'"verdict": "PASS", "newer": [1]'
+        )
+    )
     assert read(path) == session
 
 
 def test_an_outcome_without_a_key_is_one_message(tmp_path: Path) -> None:
     path = tmp_path / "llmb.json"
-    path.write_bytes(render_session(make_session(told())).replace(b'"suite": ', b'"room": '))
+    path.write_bytes(
+        render_session(make_session(told())).replace(b'"suite": ', b'"room": ')
+    )
     with pytest.raises(ReportError, match="missing required field `suite`"):
         read(path)
 
@@ -208,7 +288,9 @@ def test_window_seconds_follow_the_run_of_a_configuration_without_one() -> None:
         ),
     ],
 )
-def test_what_is_no_document_is_one_message(tmp_path: Path, content: bytes | None, told: str) -> None:
+def test_what_is_no_document_is_one_message(
+    tmp_path: Path, content: bytes | None, told: str
+) -> None:
     path = tmp_path / "llmb.json"
     if content is not None:
         path.write_bytes(content)

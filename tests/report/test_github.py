@@ -1,4 +1,5 @@
-"""What GitHub shows: no text of a log becomes markup or a command, nothing is larger than GitHub takes."""
+"""What GitHub shows: no text of a log becomes markup or a command, nothing is larger
+than GitHub takes."""
 
 from __future__ import annotations
 
@@ -11,7 +12,16 @@ import pytest
 from cmarkgfm.cmark import Options
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.outcomes import check, doubtful, killed, missing, slow, stray, told, with_fields
+from support.outcomes import (
+    check,
+    doubtful,
+    killed,
+    missing,
+    slow,
+    stray,
+    told,
+    with_fields,
+)
 
 from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.explain import explain
@@ -29,7 +39,11 @@ HOSTILE = "a|b `c` <script>*d*_e_ [f](http://g) ![h](i) ~~j~~ $k$ &amp; \\| #l\n
 
 def rendered(markdown: str) -> str:
     """Return the HTML that GitHub's own renderer makes of it."""
-    return str(cmarkgfm.github_flavored_markdown_to_html(markdown, options=Options.CMARK_OPT_UNSAFE))
+    return str(
+        cmarkgfm.github_flavored_markdown_to_html(
+            markdown, options=Options.CMARK_OPT_UNSAFE
+        )
+    )
 
 
 def rows(markdown: str) -> list[list[str]]:
@@ -39,18 +53,22 @@ def rows(markdown: str) -> list[list[str]]:
     return [[html.unescape(cell) for cell in row] for row in cells if row]
 
 
-# --- the job summary --------------------------------------------------------------------------------------
+# --- the job summary ------------------------------------------------------------------
 
 
 def test_red_stands_first_with_what_to_do_next_then_doubt_then_the_rest() -> None:
-    markdown = render_job_summary([told(), missing(), doubtful(), stray(), slow(), check()], RED)
+    markdown = render_job_summary(
+        [told(), missing(), doubtful(), stray(), slow(), check()], RED
+    )
     assert [row[:2] for row in rows(markdown)] == [
         ["REGRESSION", "slow"],
         ["UNMATCHED", "run_7"],
         ["INCONCLUSIVE", "doubtful"],
         ["PASS", told().id],
     ]
-    assert re.findall("^### (.*)|^#### (.*)|<summary>(.*)</summary>", markdown, re.MULTILINE) == [
+    assert re.findall(
+        "^### (.*)|^#### (.*)|<summary>(.*)</summary>", markdown, re.MULTILINE
+    ) == [
         ("llmbench: red", "", ""),
         ("", "2 red", ""),
         ("", "1 in doubt", ""),
@@ -65,9 +83,18 @@ def test_red_stands_first_with_what_to_do_next_then_doubt_then_the_rest() -> Non
 
 
 def test_a_night_on_which_nothing_ran_says_so_before_it_names_what_has_no_run() -> None:
-    absent = [missing(f"absent-{number}", "failed", ("nothing was judged: no log",)) for number in range(12)]
-    assert html.unescape(render_job_summary(absent, RED)).splitlines()[2] == "nothing was judged: no log"
-    assert list_workflow_commands(absent, ())[0] == "::error title=llmbench::nothing was judged: no log"
+    absent = [
+        missing(f"absent-{number}", "failed", ("nothing was judged: no log",))
+        for number in range(12)
+    ]
+    assert (
+        html.unescape(render_job_summary(absent, RED)).splitlines()[2]
+        == "nothing was judged: no log"
+    )
+    assert (
+        list_workflow_commands(absent, ())[0]
+        == "::error title=llmbench::nothing was judged: no log"
+    )
 
 
 def test_no_text_is_markup() -> None:
@@ -88,7 +115,9 @@ def test_the_summary_fits_and_counts_what_does_not() -> None:
     markdown = render_job_summary(many, RED)
     assert MOST_BYTES - 5_000 < len(markdown.encode()) <= MOST_BYTES
     *shown, last = rows(markdown)
-    assert [row[1] for row in shown] == [f"slow-{number:05d}" for number in range(len(shown))]
+    assert [row[1] for row in shown] == [
+        f"slow-{number:05d}" for number in range(len(shown))
+    ]
     assert last[1] == f"{2000 - len(shown)} more"
 
 
@@ -96,13 +125,16 @@ def test_a_summary_is_added_to_what_stands_there(tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     path.write_text("# before\n")
     append_job_summary(path, [told()], SessionEnding(0))
-    assert path.read_text() == f"# before\n{render_job_summary([told()], SessionEnding(0))}"
+    assert (
+        path.read_text()
+        == f"# before\n{render_job_summary([told()], SessionEnding(0))}"
+    )
     path.write_text("x" * (MOST_BYTES - 10))
     append_job_summary(path, [slow()], RED)
     assert path.stat().st_size == MOST_BYTES - 10
 
 
-# --- annotations ------------------------------------------------------------------------------------------
+# --- annotations ----------------------------------------------------------------------
 
 
 def decoded(command: str) -> tuple[str, str, str]:
@@ -110,13 +142,19 @@ def decoded(command: str) -> tuple[str, str, str]:
     found = re.fullmatch(r"::(error|warning) title=([^,:\n]*)::([^\r\n]*)", command)
     assert found, command
     texts = [found[2].replace("%3A", ":").replace("%2C", ","), found[3]]
-    title, message = (text.replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%") for text in texts)
+    title, message = (
+        text.replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%")
+        for text in texts
+    )
     return found[1], title, message
 
 
 def test_what_is_red_is_an_error_and_what_is_in_doubt_a_warning() -> None:
     found = [
-        decoded(one) for one in list_workflow_commands([told(), doubtful(), stray(), killed(), missing(), check()], [])
+        decoded(one)
+        for one in list_workflow_commands(
+            [told(), doubtful(), stray(), killed(), missing(), check()], []
+        )
     ]
     assert [(level, title) for level, title, _ in found] == [
         ("error", "INVALID killed (incomplete)"),
@@ -131,12 +169,16 @@ def test_what_is_red_is_an_error_and_what_is_in_doubt_a_warning() -> None:
 
 
 def test_a_red_session_without_a_red_item_is_an_error() -> None:
-    assert list_workflow_commands([], ["nothing was judged: x"]) == ["::error title=llmbench::nothing was judged: x"]
+    assert list_workflow_commands([], ["nothing was judged: x"]) == [
+        "::error title=llmbench::nothing was judged: x"
+    ]
 
 
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
-@given(st.text(st.characters(codec="utf-8") | st.sampled_from("::%,\r\n=A0D"), max_size=40))
+@given(
+    st.text(st.characters(codec="utf-8") | st.sampled_from("::%,\r\n=A0D"), max_size=40)
+)
 def test_whatever_a_log_says_is_one_command(text: str) -> None:
     (command,) = list_workflow_commands([slow(f"x{text}", text=f"a{text}")], [])
     level, title, message = decoded(command)
@@ -145,21 +187,33 @@ def test_whatever_a_log_says_is_one_command(text: str) -> None:
     assert message.startswith(f"a{text}\nnext: ")
 
 
-@pytest.mark.parametrize(("number", "shown", "rest"), [(10, 10, ""), (11, 9, "2 more are red: see the job summary")])
+@pytest.mark.parametrize(
+    ("number", "shown", "rest"),
+    [(10, 10, ""), (11, 9, "2 more are red: see the job summary")],
+)
 def test_beyond_ten_the_rest_is_counted(number: int, shown: int, rest: str) -> None:
-    found = [decoded(one) for one in list_workflow_commands([slow(f"{n:02d}") for n in range(number)], [])]
-    assert len([title for _, title, _ in found if title.startswith("REGRESSION")]) == shown
+    found = [
+        decoded(one)
+        for one in list_workflow_commands([slow(f"{n:02d}") for n in range(number)], [])
+    ]
+    assert (
+        len([title for _, title, _ in found if title.startswith("REGRESSION")]) == shown
+    )
     assert len(found) <= 10
     assert (found[-1][2] if rest else "") == rest
 
 
-@pytest.mark.parametrize("command", ["::stop-commands::x", "::error title=PASS::owned", "##[error]owned"])
+@pytest.mark.parametrize(
+    "command", ["::stop-commands::x", "::error title=PASS::owned", "##[error]owned"]
+)
 def test_no_text_of_a_log_is_a_command_to_the_runner(command: str) -> None:
-    """The runner obeys `::` at the beginning of a line, whatever blanks stand before it, and `##[` anywhere (its
-    ActionCommand.cs)."""
+    """The runner obeys `::` at the beginning of a line, whatever blanks stand before
+    it, and `##[` anywhere (its ActionCommand.cs)."""
     text = f"its log ends with {'x' * 56} {command} and {command}"
     one = with_fields(killed(), text=text, log=f"runs {command}/log.out")
     lines = [*explain(one, short=False).splitlines(), *render_summary([one], [text])]
     assert sum("owned" in line or "stop-commands" in line for line in lines) > 4
-    assert not [line for line in lines if line.lstrip().startswith("::") or "##[" in line]
+    assert not [
+        line for line in lines if line.lstrip().startswith("::") or "##[" in line
+    ]
     assert max(map(len, lines)) <= 80

@@ -1,4 +1,5 @@
-"""GPU-hours in every report: what was used, what of it was lost by cause, and of which jobs it is not known."""
+"""GPU-hours in every report: what was used, what of it was lost by cause, and of which
+jobs it is not known."""
 
 from __future__ import annotations
 
@@ -16,29 +17,65 @@ from support.builders import KEY, NOW, evidence, log, run, segment, steps
 from support.outcomes import faults, make_session, told
 
 from pytest_llmbench.core.codes import Reason
-from pytest_llmbench.core.job_records import JobCost, LaunchedJob, Loss, PlannedHours, Purpose
+from pytest_llmbench.core.job_records import (
+    JobCost,
+    LaunchedJob,
+    Loss,
+    PlannedHours,
+    Purpose,
+)
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.document import render_session
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.gpu_hours import format_cost, format_job_cost, sum_configuration
+from pytest_llmbench.report.gpu_hours import (
+    format_cost,
+    format_job_cost,
+    sum_configuration,
+)
 from pytest_llmbench.report.html import render as render_page
 from pytest_llmbench.report.junit import render
-from pytest_llmbench.report.outcome import describe, list_properties, list_property_names
-from pytest_llmbench.report.outcome_documents import ConfigurationCost, ConfigurationOutcome, LostHours, OutcomeDocument
+from pytest_llmbench.report.outcome import (
+    describe,
+    list_properties,
+    list_property_names,
+)
+from pytest_llmbench.report.outcome_documents import (
+    ConfigurationCost,
+    ConfigurationOutcome,
+    LostHours,
+    OutcomeDocument,
+)
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.runs.measure.measurement import measure
 
-JOB = LaunchedJob("14", Purpose.MEASURE, 1, 1, "COMPLETED", ("n1",), started=NOW, cost=JobCost(10.0, 11.0))
-FAILED = replace(JOB, job_id="12", state="NODE_FAIL", cost=JobCost(10.0, 2.0, loss=Loss.FAILED))
-HUNG = replace(JOB, job_id="13", state="CANCELLED", cost=JobCost(10.0, 3.0, loss=Loss.HUNG))
+JOB = LaunchedJob(
+    "14",
+    Purpose.MEASURE,
+    1,
+    1,
+    "COMPLETED",
+    ("n1",),
+    started=NOW,
+    cost=JobCost(10.0, 11.0),
+)
+FAILED = replace(
+    JOB, job_id="12", state="NODE_FAIL", cost=JobCost(10.0, 2.0, loss=Loss.FAILED)
+)
+HUNG = replace(
+    JOB, job_id="13", state="CANCELLED", cost=JobCost(10.0, 3.0, loss=Loss.HUNG)
+)
 REQUEUED = replace(JOB, attempt=2, cost=JobCost(10.0, 15.0, 4.0))
 PURGED = replace(JOB, job_id="41", state="", cost=JobCost(10.0, 0.0, exact=False))
 PLANNED = PlannedHours(10.0, 60.0, 50.0)
 
 
-def launched(*jobs: LaunchedJob, status: Status = Status.PASSED) -> ConfigurationOutcome:
-    measured = measure(run(log(segment(steps(7.33))), job_id="14"), evidence().baseline, NOW)
+def launched(
+    *jobs: LaunchedJob, status: Status = Status.PASSED
+) -> ConfigurationOutcome:
+    measured = measure(
+        run(log(segment(steps(7.33))), job_id="14"), evidence().baseline, NOW
+    )
     outcome = Outcome(Case(KEY.id, KEY), status, judge(evidence(measured)), jobs=jobs)
     return describe(outcome, NOW, Path("/runs"))
 
@@ -59,22 +96,30 @@ def launched(*jobs: LaunchedJob, status: Status = Status.PASSED) -> Configuratio
     ],
     ids=["every-loss", "purged", "perhaps-submitted", "never-ran"],
 )
-def test_the_costs_of_a_configuration_in_words(jobs: Sequence[LaunchedJob], told: str) -> None:
+def test_the_costs_of_a_configuration_in_words(
+    jobs: Sequence[LaunchedJob], told: str
+) -> None:
     cost = sum_configuration(launched(*jobs).jobs)
     assert cost is not None
     assert format_cost(cost) == told
-    message = " ".join(explain(launched(*jobs, status=Status.FAILED), short=False).split())
+    message = " ".join(
+        explain(launched(*jobs, status=Status.FAILED), short=False).split()
+    )
     assert f"GPU-hours {told}" in message
 
 
 def test_the_costs_of_a_job_in_words() -> None:
-    texts = [format_job_cost(job) for job in launched(JOB, FAILED, REQUEUED, PURGED).jobs]
+    texts = [
+        format_job_cost(job) for job in launched(JOB, FAILED, REQUEUED, PURGED).jobs
+    ]
     assert texts == ["11.0", "2.0, lost: failed", "15.0, 4.0 lost: requeued", "unknown"]
 
 
 def test_all_causes_are_in_every_sum_and_the_sum_is_that_of_the_jobs() -> None:
     lost = LostHours(failed=2.0, hung=3.0, requeued=4.0)
-    expected = ConfigurationCost(estimated=10.0, used=20.0, lost=lost, unknown_jobs=("41",))
+    expected = ConfigurationCost(
+        estimated=10.0, used=20.0, lost=lost, unknown_jobs=("41",)
+    )
     assert launched(FAILED, HUNG, REQUEUED, PURGED).gpu_hours == expected
     assert tuple(asdict(lost)) == tuple(map(str, Loss))
     assert launched().gpu_hours is None
@@ -82,7 +127,9 @@ def test_all_causes_are_in_every_sum_and_the_sum_is_that_of_the_jobs() -> None:
 
 def test_the_junit_properties_are_numbers_and_what_is_nothing_has_none() -> None:
     properties = {
-        name: value for name, value in list_properties(launched(FAILED, REQUEUED)) if name.startswith("gpu_hours")
+        name: value
+        for name, value in list_properties(launched(FAILED, REQUEUED))
+        if name.startswith("gpu_hours")
     }
     assert properties == {
         "gpu_hours_used": "17",
@@ -95,16 +142,25 @@ def test_the_junit_properties_are_numbers_and_what_is_nothing_has_none() -> None
     assert unknown["gpu_hours_unknown_jobs"] == "41"
     assert "gpu_hours_used" not in unknown
     found = ElementTree.fromstring(render([launched(FAILED, REQUEUED)], NOW))  # noqa: S314 (our own report)
-    assert "gpu_hours_lost_failed: 2" in (found.findtext(".//system-out") or "").splitlines()
+    assert (
+        "gpu_hours_lost_failed: 2"
+        in (found.findtext(".//system-out") or "").splitlines()
+    )
 
 
-def document(*outcomes: OutcomeDocument, planned: PlannedHours | None = None) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(render_session(make_session(*outcomes, exit_code=0, planned=planned)))
+def document(
+    *outcomes: OutcomeDocument, planned: PlannedHours | None = None
+) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(
+        render_session(make_session(*outcomes, exit_code=0, planned=planned))
+    )
     return made
 
 
 def test_the_document_has_the_costs_of_the_session_and_holds_to_its_schema() -> None:
-    with_plan = document(launched(FAILED, REQUEUED), told(identifier="other"), planned=PLANNED)
+    with_plan = document(
+        launched(FAILED, REQUEUED), told(identifier="other"), planned=PLANNED
+    )
     assert faults(with_plan) == []
     assert with_plan["gpu_hours"] == {
         "estimated": 10.0,
@@ -121,13 +177,22 @@ def test_the_document_has_the_costs_of_the_session_and_holds_to_its_schema() -> 
 
 def test_the_page_tells_them_at_its_head_with_what_was_allowed() -> None:
     page = render_page([launched(FAILED, REQUEUED)], NOW, planned=PLANNED)
-    assert "GPU-hours: 17.0 used (10.0 estimated, 50 allowed); 6.0 of them lost: 2.0 failed, 4.0 requeued" in page
+    assert (
+        "GPU-hours: 17.0 used (10.0 estimated, 50 allowed); 6.0 of them lost: 2.0 failed, 4.0 requeued"
+        in page
+    )
     assert "GPU-hours" not in render_page([told()], NOW)
 
 
 def without_a_run(*jobs: LaunchedJob) -> ConfigurationOutcome:
-    judgement = replace(judge(evidence()), reason=Reason.LOG_MISSING, statements=("no log",))
-    return describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement, jobs=jobs), NOW, Path("/runs"))
+    judgement = replace(
+        judge(evidence()), reason=Reason.LOG_MISSING, statements=("no log",)
+    )
+    return describe(
+        Outcome(Case(KEY.id, KEY), Status.FAILED, judgement, jobs=jobs),
+        NOW,
+        Path("/runs"),
+    )
 
 
 def test_what_left_no_run_is_as_old_as_the_job_that_ran_last() -> None:
@@ -135,7 +200,9 @@ def test_what_left_no_run_is_as_old_as_the_job_that_ran_last() -> None:
     new = replace(JOB, job_id="15", attempt=2, started=NOW - timedelta(hours=3))
     described = without_a_run(old, new)
     assert list(render_summary([described], []))[1].endswith(" 3h")
-    assert "none; its job started 2025-11-20 03:00, 3h old" in " ".join(explain(described, short=False).split())
+    assert "none; its job started 2025-11-20 03:00, 3h old" in " ".join(
+        explain(described, short=False).split()
+    )
     assert '<td class="number" data-v="-' in render_page([described], NOW)
     never = without_a_run(replace(JOB, started=None))
     assert list(render_summary([never], []))[1].endswith(" -")

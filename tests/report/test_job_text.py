@@ -1,4 +1,5 @@
-"""What reports say of the jobs behind a verdict: where they ran, every attempt, and nothing of a baseline's NaN."""
+"""What reports say of the jobs behind a verdict: where they ran, every attempt, and
+nothing of a baseline's NaN."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from support.builders import BASELINE, HISTORY, KEY, NOW, evidence, log, run, segment, steps
+from support.builders import (
+    BASELINE,
+    HISTORY,
+    KEY,
+    NOW,
+    evidence,
+    log,
+    run,
+    segment,
+    steps,
+)
 
 from pytest_llmbench.core.baseline_records import Baseline, BaselineKind
 from pytest_llmbench.core.codes import Reason, Verdict
@@ -22,11 +33,20 @@ from pytest_llmbench.judge.configuration_pairs import compare
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
-from pytest_llmbench.report.outcome import describe, list_properties, list_property_names
+from pytest_llmbench.report.outcome import (
+    describe,
+    list_properties,
+    list_property_names,
+)
 from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, make_plain
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.runs.measure.measurement import measure
-from pytest_llmbench.session.fleet import find_fleet_shift, find_previous_runs, with_shift, with_warnings
+from pytest_llmbench.session.fleet import (
+    find_fleet_shift,
+    find_previous_runs,
+    with_shift,
+    with_warnings,
+)
 from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.session.selftest import run_selftest
 
@@ -35,8 +55,16 @@ SLOW = run(log(segment(steps(7.911))), job_id="14", launch="l")
 GOOD = run(log(segment(steps(7.33))), job_id="14", launch="l")
 
 
-def job(job_id: str, nodes: str = "", state: str = "COMPLETED", **fields: Any) -> LaunchedJob:
-    made = {"purpose": Purpose.MEASURE, "attempt": 1, "repeat": 1, "nodes": tuple(nodes.split()), **fields}
+def job(
+    job_id: str, nodes: str = "", state: str = "COMPLETED", **fields: Any
+) -> LaunchedJob:
+    made = {
+        "purpose": Purpose.MEASURE,
+        "attempt": 1,
+        "repeat": 1,
+        "nodes": tuple(nodes.split()),
+        **fields,
+    }
     return LaunchedJob(job_id=job_id, state=state, **made)
 
 
@@ -50,27 +78,46 @@ SEQUENCE = (
     job("13", "n1 n3", attempt=2, step_seconds=7.911),
     job("14", "n3 n4", repeat=2, step_seconds=7.33),
     job("15", "n5 n6", repeat=3, step_seconds=7.34),
-    job("16", "n5", purpose=Purpose.PROFILE, files=(FOLDER / "16/a.nsys-rep", Path("/other/b.nsys-rep"))),
+    job(
+        "16",
+        "n5",
+        purpose=Purpose.PROFILE,
+        files=(FOLDER / "16/a.nsys-rep", Path("/other/b.nsys-rep")),
+    ),
 )
 SLOW_NODES = "the nodes n[1,3] are slow (7.911 s there, 7.330 s, 7.340 s on n[4-6]): --llmb-exclude=n1,n3"
 
 
 def told(
-    content: Run, *jobs: LaunchedJob, status: Status = Status.FAILED, nodes: str = "", baseline: Baseline = BASELINE
+    content: Run,
+    *jobs: LaunchedJob,
+    status: Status = Status.FAILED,
+    nodes: str = "",
+    baseline: Baseline = BASELINE,
 ) -> ConfigurationOutcome:
     measured = measure(content, baseline, NOW)
     judgement = judge(evidence(measured, *HISTORY, baseline=baseline))
-    return describe(Outcome(Case(KEY.id, KEY), status, judgement, jobs=jobs, nodes=nodes), NOW, FOLDER)
+    return describe(
+        Outcome(Case(KEY.id, KEY), status, judgement, jobs=jobs, nodes=nodes),
+        NOW,
+        FOLDER,
+    )
 
 
 def lines(one: ConfigurationOutcome, label: str) -> list[str]:
     """Return the facts under a label, each unwrapped to one line."""
     text = explain(one, short=False).replace("\n" + " " * 12, " ")
-    return [line[12:] for line in text.splitlines() if line.startswith(f"  {label:<10}")]
+    return [
+        line[12:] for line in text.splitlines() if line.startswith(f"  {label:<10}")
+    ]
 
 
 def properties_of(one: ConfigurationOutcome) -> dict[str, str]:
-    return {name: value for name, value in list_properties(one) if name not in list_property_names()}
+    return {
+        name: value
+        for name, value in list_properties(one)
+        if name not in list_property_names()
+    }
 
 
 def case(*described: ConfigurationOutcome) -> ElementTree.Element:
@@ -79,7 +126,7 @@ def case(*described: ConfigurationOutcome) -> ElementTree.Element:
     return found
 
 
-# --- a failure --------------------------------------------------------------------------------------------
+# --- a failure ------------------------------------------------------------------------
 
 
 def test_a_failure_names_its_nodes() -> None:
@@ -106,22 +153,30 @@ def test_each_job_of_several_has_a_line() -> None:
 
 
 def test_an_attempt_that_was_not_submitted_is_told() -> None:
-    jobs = (job("", state="", text="sbatch: error: invalid account"), job("3", attempt=2, step_seconds=7.4))
+    jobs = (
+        job("", state="", text="sbatch: error: invalid account"),
+        job("3", attempt=2, step_seconds=7.4),
+    )
     assert lines(told(SLOW, *jobs), "job")[0] == (
         "attempt 1 of 2: a job that was not submitted: (sbatch: error: invalid account), retried"
     )
 
 
-# --- the summary ------------------------------------------------------------------------------------------
+# --- the summary ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("jobs", "under"),
     [
-        (RETRIED, ["on n[3-4], 2 attempts: job 12 on n[1-2]: NODE_FAIL (a node failed)"]),
+        (
+            RETRIED,
+            ["on n[3-4], 2 attempts: job 12 on n[1-2]: NODE_FAIL (a node failed)"],
+        ),
         (
             SEQUENCE,
-            ["on n[1,3-6], 3 runs, 4 attempts: job 12 on n[1-2]: NODE_FAIL 16/a.nsys-rep /other/b.nsys-rep"],
+            [
+                "on n[1,3-6], 3 runs, 4 attempts: job 12 on n[1-2]: NODE_FAIL 16/a.nsys-rep /other/b.nsys-rep"
+            ],
         ),
         ((job("7", step_seconds=7.3),), []),
     ],
@@ -135,18 +190,34 @@ def test_a_line_of_the_summary_says_where_it_ran_and_what_failed_before(
 
 
 def test_the_exclude_list_is_not_cut_off() -> None:
-    found = " ".join(" ".join(render_summary([told(GOOD, *SEQUENCE, nodes=SLOW_NODES)], [])).split())
+    found = " ".join(
+        " ".join(render_summary([told(GOOD, *SEQUENCE, nodes=SLOW_NODES)], [])).split()
+    )
     assert SLOW_NODES in found
 
 
-def absent(identifier: str, reason: Reason, text: str, *jobs: LaunchedJob, status: Status = Status.SKIPPED) -> Any:
+def absent(
+    identifier: str,
+    reason: Reason,
+    text: str,
+    *jobs: LaunchedJob,
+    status: Status = Status.SKIPPED,
+) -> Any:
     judgement = replace(judge(evidence()), reason=reason, statements=(text,))
-    return describe(Outcome(Case(identifier, KEY), status, judgement, jobs=jobs), NOW, FOLDER)
+    return describe(
+        Outcome(Case(identifier, KEY), status, judgement, jobs=jobs), NOW, FOLDER
+    )
 
 
 def test_what_is_not_on_this_cluster_is_listed_by_reason() -> None:
-    described = [absent(f"a{n}", Reason.NOT_ON_CLUSTER, "it needs gb200, this cluster has h100") for n in range(24)]
-    described += [absent(f"b{n}", Reason.NOT_ON_CLUSTER, "512 GPUs, the largest size is 16") for n in range(2)]
+    described = [
+        absent(f"a{n}", Reason.NOT_ON_CLUSTER, "it needs gb200, this cluster has h100")
+        for n in range(24)
+    ]
+    described += [
+        absent(f"b{n}", Reason.NOT_ON_CLUSTER, "512 GPUs, the largest size is 16")
+        for n in range(2)
+    ]
     described += [absent("c", Reason.NO_RUN, "no run of this configuration")]
     found = list(render_summary([*described, told(GOOD, status=Status.PASSED)], []))
     assert found[2:-4] == [
@@ -163,13 +234,19 @@ def test_what_is_not_on_this_cluster_is_listed_by_reason() -> None:
 
 
 def test_a_job_without_a_run_has_a_line_of_its_own() -> None:
-    lost = absent("a", Reason.JOB_FAILED, "exit 1: ValueError", job("3", "n1", "FAILED"), status=Status.FAILED)
+    lost = absent(
+        "a",
+        Reason.JOB_FAILED,
+        "exit 1: ValueError",
+        job("3", "n1", "FAILED"),
+        status=Status.FAILED,
+    )
     found = list(render_summary([lost], []))
     assert found[1].split()[:2] == ["MISSING", "a"]
     assert [line.strip() for line in found[2:4]] == ["exit 1: ValueError", "on n1"]
 
 
-# --- JUnit ------------------------------------------------------------------------------------------------
+# --- JUnit ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -207,7 +284,7 @@ def test_both_junit_reports_have_the_properties_of_a_launched_item(
     assert len([line for line in output if line.startswith("launched: ")]) == len(jobs)
 
 
-# --- a configuration that has no value yet ----------------------------------------------------------------
+# --- a configuration that has no value yet --------------------------------------------
 
 EMPTY = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=math.nan, cells=())
 
@@ -222,17 +299,31 @@ def test_without_a_value_a_report_shows_what_was_measured_and_no_nan() -> None:
     )
     json.dumps(make_plain(one), allow_nan=False)
     text = explain(one, short=False)
-    assert "nothing to compare with yet: 7.330 s measured; record it with --llmb-record=DIR" in " ".join(text.split())
+    assert (
+        "nothing to compare with yet: 7.330 s measured; record it with --llmb-record=DIR"
+        in " ".join(text.split())
+    )
     assert f"  {'step time':<18}{'7.330 s':>16}{'-':>16}{'-':>13}" in text.splitlines()
-    everything = "\n".join((text, *render_summary([one], []), render([one], NOW).decode(), str(list_properties(one))))
+    everything = "\n".join(
+        (
+            text,
+            *render_summary([one], []),
+            render([one], NOW).decode(),
+            str(list_properties(one)),
+        )
+    )
     assert "nan" not in everything.lower()
     assert case(one).find("failure") is not None
 
 
-def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged() -> None:
+def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged() -> (
+    None
+):
     found = evidence(measure(GOOD, EMPTY, NOW), baseline=EMPTY)
     judgement = judge(found)
-    judged = JudgedConfigurations({KEY.id: (ConfigurationResult(Case(KEY.id, KEY), judgement), (found,))})
+    judged = JudgedConfigurations(
+        {KEY.id: (ConfigurationResult(Case(KEY.id, KEY), judgement), (found,))}
+    )
     assert find_fleet_shift(judged, find_previous_runs(judged)) is None
     assert with_warnings(with_shift(judged, None)) == judged
 
@@ -240,5 +331,7 @@ def test_without_a_value_nothing_is_said_of_the_session_and_nothing_is_damaged()
         return judgement, Status.PASSED
 
     assert run_selftest(KEY.id, found, judgement, decide) is None
-    compared = compare(CheckKind.WEAK_SCALING, "x", [EMPTY.configuration] * 2, {KEY: [judgement]})
+    compared = compare(
+        CheckKind.WEAK_SCALING, "x", [EMPTY.configuration] * 2, {KEY: [judgement]}
+    )
     assert compared.verdict is Verdict.MISSING

@@ -1,4 +1,5 @@
-"""The JUnit report: no status is lost, whatever a log held; Jenkins accepts the file; nothing is half written."""
+"""The JUnit report: no status is lost, whatever a log held; Jenkins accepts the file;
+nothing is half written."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.outcome import describe
-from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, OutcomeDocument
+from pytest_llmbench.report.outcome_documents import (
+    ConfigurationOutcome,
+    OutcomeDocument,
+)
 
 pytestmark = pytest.mark.wheel
 
@@ -37,26 +41,38 @@ def parsed(*described: OutcomeDocument) -> ElementTree.Element:
 
 
 def status_of(case: ElementTree.Element) -> str:
-    found = [tag for tag in ("failure", "error", "skipped") if case.find(tag) is not None]
+    found = [
+        tag for tag in ("failure", "error", "skipped") if case.find(tag) is not None
+    ]
     return {(): "passed", ("failure",): "failed", ("skipped",): "skipped"}[tuple(found)]
 
 
 def statuses(*described: OutcomeDocument) -> dict[str, str]:
-    return {case.attrib["name"]: status_of(case) for case in parsed(*described).iter("testcase")}
+    return {
+        case.attrib["name"]: status_of(case)
+        for case in parsed(*described).iter("testcase")
+    }
 
 
 def output(one: OutcomeDocument) -> list[str]:
     return (parsed(one).findtext(".//system-out") or "").splitlines()
 
 
-# --- what it says -----------------------------------------------------------------------------------------
+# --- what it says ---------------------------------------------------------------------
 
 
-def test_a_case_for_each_configuration_in_a_suite_for_each_recipe_gpu_and_precision() -> None:
-    key = structs.replace(told().configuration, recipe="llama3.1", release="25.04", gpu="h100")
+def test_a_case_for_each_configuration_in_a_suite_for_each_recipe_gpu_and_precision() -> (
+    None
+):
+    key = structs.replace(
+        told().configuration, recipe="llama3.1", release="25.04", gpu="h100"
+    )
     other = told(identifier="other", suite="llama3.1 25.04 h100 fp8", configuration=key)
     root = parsed(stray(), told(), other, missing())
-    assert [(suite.attrib["name"], [case.attrib["name"] for case in suite.iter("testcase")]) for suite in root] == [
+    assert [
+        (suite.attrib["name"], [case.attrib["name"] for case in suite.iter("testcase")])
+        for suite in root
+    ] == [
         ("grok1 25.05 gb200 bf16", [KEY.id, "missing"]),
         ("llama3.1 25.04 h100 fp8", ["other"]),
         ("unmatched runs", ["run_7"]),
@@ -66,7 +82,9 @@ def test_a_case_for_each_configuration_in_a_suite_for_each_recipe_gpu_and_precis
         "llmbench.llama3_1.25_04.h100.bf16",
         "llmbench.unmatched",
     ]
-    assert {suite.attrib["timestamp"] for suite in root} == {"2025-11-20T06:00:00+00:00"}
+    assert {suite.attrib["timestamp"] for suite in root} == {
+        "2025-11-20T06:00:00+00:00"
+    }
 
 
 def test_every_case_says_what_was_measured_and_what_was_expected() -> None:
@@ -90,14 +108,27 @@ def test_every_case_says_what_was_measured_and_what_was_expected() -> None:
         f"text: {one.text}",
     } <= set(lines)
     names = [line.partition(": ")[0] for line in lines]
-    assert {"tokens_per_second", "mfu", "tflops_per_gpu", "days_to_1t_tokens", "last_step_seconds"} <= set(names)
+    assert {
+        "tokens_per_second",
+        "mfu",
+        "tflops_per_gpu",
+        "days_to_1t_tokens",
+        "last_step_seconds",
+    } <= set(names)
 
 
 def test_every_note_and_problem_is_told_with_its_line() -> None:
-    notes = tuple(Note(NoteCode.TORN, f"torn line {number}", number) for number in range(7))
-    problems = (Problem(Reason.DIVERGED, "loss is nan", 12), Problem(Reason.INCOMPLETE, "50 steps, 20 found"))
+    notes = tuple(
+        Note(NoteCode.TORN, f"torn line {number}", number) for number in range(7)
+    )
+    problems = (
+        Problem(Reason.DIVERGED, "loss is nan", 12),
+        Problem(Reason.INCOMPLETE, "50 steps, 20 found"),
+    )
     judgement = judge(evidence(measurement(problems=problems, notes=notes)))
-    lines = output(describe(Outcome(Case("a", KEY), Status.FAILED, judgement), NOW, DIRECTORY))
+    lines = output(
+        describe(Outcome(Case("a", KEY), Status.FAILED, judgement), NOW, DIRECTORY)
+    )
     assert [line for line in lines if line.startswith("note: ")] == [
         "note: torn: torn line 0",
         *(f"note: torn: torn line {number} (line {number})" for number in range(1, 7)),
@@ -108,8 +139,12 @@ def test_every_note_and_problem_is_told_with_its_line() -> None:
 
 
 def test_a_step_time_that_means_nothing_has_no_difference() -> None:
-    judgement = judge(evidence(measurement(problems=(Problem(Reason.DIVERGED, "loss is nan", 12),))))
-    lines = output(describe(Outcome(Case("a", KEY), Status.FAILED, judgement), NOW, DIRECTORY))
+    judgement = judge(
+        evidence(measurement(problems=(Problem(Reason.DIVERGED, "loss is nan", 12),)))
+    )
+    lines = output(
+        describe(Outcome(Case("a", KEY), Status.FAILED, judgement), NOW, DIRECTORY)
+    )
     assert "verdict: INVALID" in lines
     assert not [line for line in lines if line.startswith("difference")]
 
@@ -118,7 +153,10 @@ def test_a_failure_has_a_message_of_one_line_and_the_whole_explanation() -> None
     one = told("failed", seconds=8.4)
     failure = parsed(with_fields(one, text="slower\nby far")).find(".//failure")
     assert failure is not None
-    assert failure.attrib == {"type": "slower-than-bound", "message": "REGRESSION: slower by far"}
+    assert failure.attrib == {
+        "type": "slower-than-bound",
+        "message": "REGRESSION: slower by far",
+    }
     assert failure.text == explain(with_fields(one, text="slower by far"), short=False)
     assert "+14.7 %" in failure.text
 
@@ -126,19 +164,31 @@ def test_a_failure_has_a_message_of_one_line_and_the_whole_explanation() -> None
 def test_a_skipped_case_says_why() -> None:
     skipped = parsed(missing()).find(".//skipped")
     assert skipped is not None
-    assert skipped.attrib["message"] == skipped.text == "MISSING: no run of this configuration"
+    assert (
+        skipped.attrib["message"]
+        == skipped.text
+        == "MISSING: no run of this configuration"
+    )
 
 
 def test_no_two_cases_have_one_class_and_name() -> None:
     """GitLab knows a case by them within a job, and drops the second."""
-    same: list[OutcomeDocument] = [told("passed", "a"), stray("a"), check(identifier="a")]
+    same: list[OutcomeDocument] = [
+        told("passed", "a"),
+        stray("a"),
+        check(identifier="a"),
+    ]
     same += [check("failed", identifier="b"), missing()]
-    cases = [(case.attrib["classname"], case.attrib["name"]) for case in parsed(*same).iter("testcase")]
+    cases = [
+        (case.attrib["classname"], case.attrib["name"])
+        for case in parsed(*same).iter("testcase")
+    ]
     assert len(set(cases)) == len(cases) == len(same)
 
 
 def test_the_time_of_a_case_is_that_of_its_window() -> None:
-    """34 steps of 7.4123 s; the sum of the suite has the three decimals that the schema allows."""
+    """34 steps of 7.4123 s; the sum of the suite has the three decimals that the schema
+    allows."""
     root = parsed(told(seconds=7.4123), missing())
     assert [case.get("time") for case in root.iter("testcase")] == ["252.018200", None]
     assert root[0].attrib["time"] == "252.018"
@@ -146,40 +196,67 @@ def test_the_time_of_a_case_is_that_of_its_window() -> None:
 
 def test_a_mean_of_ten_steps_took_the_time_of_ten() -> None:
     described = with_fields(told(), window_seconds=[7.0, 8.0], window_mean_of=[10, 20])
-    assert [case.get("time") for case in parsed(described).iter("testcase")] == ["230.000000"]
+    assert [case.get("time") for case in parsed(described).iter("testcase")] == [
+        "230.000000"
+    ]
 
 
-# --- no status is lost ------------------------------------------------------------------------------------
+# --- no status is lost ----------------------------------------------------------------
 
 
 def test_of_several_entries_with_one_id_the_worst_counts() -> None:
-    assert statuses(told("passed"), told("failed"), told("skipped")) == {KEY.id: "failed"}
+    assert statuses(told("passed"), told("failed"), told("skipped")) == {
+        KEY.id: "failed"
+    }
     assert statuses(told("skipped"), told("passed")) == {KEY.id: "skipped"}
 
 
 @pytest.mark.parametrize("status", ["failed", "error", "", "PASSED"])
 def test_whatever_is_neither_passed_nor_skipped_is_a_failure(status: str) -> None:
-    assert statuses(with_fields(told(status="failed"), status=status)) == {KEY.id: "failed"}
+    assert statuses(with_fields(told(status="failed"), status=status)) == {
+        KEY.id: "failed"
+    }
 
 
 def rich() -> ConfigurationOutcome:
     """Make an outcome in which every field is filled."""
-    notes, problems = (Note(NoteCode.TORN, "torn", 3),), (Problem(Reason.DIVERGED, "loss is nan", 12),) * 2
+    notes, problems = (
+        (Note(NoteCode.TORN, "torn", 3),),
+        (Problem(Reason.DIVERGED, "loss is nan", 12),) * 2,
+    )
     judgement = judge(evidence(measurement(problems=problems, notes=notes)))
     other = judge(evidence(measurement(7.1)))
     jobs = (
         LaunchedJob("12", Purpose.MEASURE, 1, 1, "NODE_FAIL", ("n1",)),
         LaunchedJob("14", Purpose.MEASURE, 2, 1, "", ("n2",)),
     )
-    outcome = Outcome(Case("a", KEY), Status.FAILED, judgement, (other,), ("context",), jobs=jobs, nodes="slow nodes")
+    outcome = Outcome(
+        Case("a", KEY),
+        Status.FAILED,
+        judgement,
+        (other,),
+        ("context",),
+        jobs=jobs,
+        nodes="slow nodes",
+    )
     metrics, expected = told().metrics, told().expected_metrics
-    return structs.replace(describe(outcome, NOW, DIRECTORY), metrics=metrics, expected_metrics=expected)
+    return structs.replace(
+        describe(outcome, NOW, DIRECTORY), metrics=metrics, expected_metrics=expected
+    )
 
 
 def test_a_log_cannot_write_lines_into_the_report() -> None:
-    one = told("failed", text="slow\r\nverdict: PASS\u2028verdict: PASS\x85verdict: PASS\x0bverdict: PASS")
-    assert [line for line in output(one) if line.startswith("verdict: ")] == ["verdict: PASS"]
-    assert "text: slow verdict: PASS verdict: PASS verdict: PASS verdict: PASS" in output(one)
+    one = told(
+        "failed",
+        text="slow\r\nverdict: PASS\u2028verdict: PASS\x85verdict: PASS\x0bverdict: PASS",
+    )
+    assert [line for line in output(one) if line.startswith("verdict: ")] == [
+        "verdict: PASS"
+    ]
+    assert (
+        "text: slow verdict: PASS verdict: PASS verdict: PASS verdict: PASS"
+        in output(one)
+    )
 
 
 def test_a_carriage_return_stays_visible() -> None:
@@ -188,21 +265,41 @@ def test_a_carriage_return_stays_visible() -> None:
 
 
 def test_the_order_of_the_entries_does_not_matter() -> None:
-    described: list[OutcomeDocument] = [told("passed", "a"), told("failed", "b"), missing(), stray()]
-    assert {render(order, NOW) for order in itertools.permutations(described)} == {render(described, NOW)}
+    described: list[OutcomeDocument] = [
+        told("passed", "a"),
+        told("failed", "b"),
+        missing(),
+        stray(),
+    ]
+    assert {render(order, NOW) for order in itertools.permutations(described)} == {
+        render(described, NOW)
+    }
 
 
-# --- the schema that Jenkins uses -------------------------------------------------------------------------
+# --- the schema that Jenkins uses -----------------------------------------------------
 
 
 def test_jenkins_accepts_the_report() -> None:
     SCHEMA.validate(
-        render([told("passed", "a"), told("failed", "b", 7.41287), missing(), stray(), rich()], NOW).decode()
+        render(
+            [
+                told("passed", "a"),
+                told("failed", "b", 7.41287),
+                missing(),
+                stray(),
+                rich(),
+            ],
+            NOW,
+        ).decode()
     )
     SCHEMA.validate(render([], NOW).decode())
 
 
-TEXT = st.text(st.characters() | st.characters(categories=["Cs", "Cc"]) | st.sampled_from("\ufffe\uffff&<>\"']\u2028"))
+TEXT = st.text(
+    st.characters()
+    | st.characters(categories=["Cs", "Cc"])
+    | st.sampled_from("\ufffe\uffff&<>\"']\u2028")
+)
 
 
 KEPT = {"status", "kind", "reason", "id", "suite"}
@@ -222,21 +319,41 @@ EVERYTHING = (rich(), told("passed"), missing(), stray())
 
 @pytest.mark.slow
 @settings(max_examples=40)
-@given(st.data(), st.lists(st.tuples(st.sampled_from(["passed", "failed", "skipped"]), TEXT, TEXT), max_size=4))
-def test_no_text_changes_a_status_or_adds_a_line(text: st.DataObject, drawn: list[tuple[str, str, str]]) -> None:
+@given(
+    st.data(),
+    st.lists(
+        st.tuples(st.sampled_from(["passed", "failed", "skipped"]), TEXT, TEXT),
+        max_size=4,
+    ),
+)
+def test_no_text_changes_a_status_or_adds_a_line(
+    text: st.DataObject, drawn: list[tuple[str, str, str]]
+) -> None:
     described = []
     for number, (status, identifier, suite) in enumerate(drawn):
         one = replaced(EVERYTHING[number], text)
-        described.append(with_fields(one, status=status, id=f"{number} {identifier}", suite=suite))
+        described.append(
+            with_fields(one, status=status, id=f"{number} {identifier}", suite=suite)
+        )
     document = render(described, NOW)
     root = ElementTree.fromstring(document)  # noqa: S314 (our own report)
-    found = {case.attrib["name"].partition(" ")[0]: status_of(case) for case in root.iter("testcase")}
+    found = {
+        case.attrib["name"].partition(" ")[0]: status_of(case)
+        for case in root.iter("testcase")
+    }
     assert found == {str(number): status for number, (status, _, _) in enumerate(drawn)}
     assert int(root.attrib["tests"]) == len(drawn)
-    assert int(root.attrib["failures"]) == [status for status, _, _ in drawn].count("failed")
-    assert sum(int(suite.attrib["skipped"]) for suite in root) == [status for status, _, _ in drawn].count("skipped")
+    assert int(root.attrib["failures"]) == [status for status, _, _ in drawn].count(
+        "failed"
+    )
+    assert sum(int(suite.attrib["skipped"]) for suite in root) == [
+        status for status, _, _ in drawn
+    ].count("skipped")
     for case in root.iter("testcase"):
-        names = [line.partition(": ")[0] for line in (case.findtext("system-out") or "").split("\n")]
+        names = [
+            line.partition(": ")[0]
+            for line in (case.findtext("system-out") or "").split("\n")
+        ]
         assert all(re.fullmatch("[a-z0-9_]+", name) for name in names)
         assert names.count("verdict") <= 1
     assert SCHEMA.is_valid(document.decode())

@@ -14,7 +14,12 @@ from msgspec import to_builtins
 from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 from support.outcomes import FOLDER, SCHEMA, make_session
 
-from pytest_llmbench.core.judgement_records import ComparedFacts, ComparedNodes, LastGoodRun, RunSource
+from pytest_llmbench.core.judgement_records import (
+    ComparedFacts,
+    ComparedNodes,
+    LastGoodRun,
+    RunSource,
+)
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.core.text import WIDTH
 from pytest_llmbench.judge.decide import judge
@@ -22,7 +27,11 @@ from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.explain import explain, list_last_good
 from pytest_llmbench.report.junit import render
-from pytest_llmbench.report.notifications import list_workflow_commands, make_message, render_job_summary
+from pytest_llmbench.report.notifications import (
+    list_workflow_commands,
+    make_message,
+    render_job_summary,
+)
 from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
 from pytest_llmbench.runs.measure.measurement import measure
@@ -35,7 +44,9 @@ RICH = replace(
     BARE,
     source=RunSource.FOLDER,
     software=ComparedFacts(("driver",), (("nccl", "2.26.6", "2.27.3"),)),
-    settings=ComparedFacts(("micro batch size",), (("launcher", "sbatch", "nemo-run"),)),
+    settings=ComparedFacts(
+        ("micro batch size",), (("launcher", "sbatch", "nemo-run"),)
+    ),
     nodes=ComparedNodes(("n1", "n2", "n3", "n4"), ("n2", "n4", "n7", "n8")),
     steps=((EVEN,), (SPIKE,)),
 )
@@ -43,7 +54,11 @@ RICH = replace(
 
 def outcome(last: LastGoodRun | None) -> ConfigurationOutcome:
     judgement = judge(evidence(measure(run(log(segment(steps(8.79)))), BASELINE, NOW)))
-    return describe(Outcome(Case(KEY.id, KEY), Status.FAILED, replace(judgement, last_good=last)), NOW, FOLDER)
+    return describe(
+        Outcome(Case(KEY.id, KEY), Status.FAILED, replace(judgement, last_good=last)),
+        NOW,
+        FOLDER,
+    )
 
 
 def facts(last: LastGoodRun) -> dict[str, str]:
@@ -81,14 +96,20 @@ def test_what_is_not_known_is_not_the_same() -> None:
         ),
     ],
 )
-def test_the_nodes_are_told_in_few_words(before: tuple[str, ...], now: tuple[str, ...], text: str) -> None:
+def test_the_nodes_are_told_in_few_words(
+    before: tuple[str, ...], now: tuple[str, ...], text: str
+) -> None:
     since = facts(replace(BARE, nodes=ComparedNodes(before, now)))["since"]
     assert since == f"{text}; not known: software, settings, the shape of the steps"
 
 
 def test_a_verdict_other_than_pass_and_a_red_run_without_a_time_are_told() -> None:
-    last = facts(replace(BARE, verdict="INCONCLUSIVE", slower=None, steps=((EVEN,), (EVEN,))))
-    assert last["last good"] == "2025-11-17 02:00, job 71 (history, INCONCLUSIVE): 7.300 s"
+    last = facts(
+        replace(BARE, verdict="INCONCLUSIVE", slower=None, steps=((EVEN,), (EVEN,)))
+    )
+    assert (
+        last["last good"] == "2025-11-17 02:00, job 71 (history, INCONCLUSIVE): 7.300 s"
+    )
     assert f"; steps then and now: {EVEN}; not known" in last["since"]
 
 
@@ -96,9 +117,12 @@ def test_it_stands_in_the_message_which_fits_80_columns() -> None:
     message = explain(outcome(RICH), short=False)
     assert max(map(len, message.splitlines())) <= WIDTH
     assert (
-        "\n  last good 2025-11-17 02:00, job 71 (folder): 7.300 s, +20.0 % for 3 days\n  since     differs: " in message
+        "\n  last good 2025-11-17 02:00, job 71 (folder): 7.300 s, +20.0 % for 3 days\n  since     differs: "
+        in message
     )
-    assert "last good" not in explain(outcome(None), short=False).replace("last good run", "")
+    assert "last good" not in explain(outcome(None), short=False).replace(
+        "last good run", ""
+    )
 
 
 @pytest.mark.parametrize("last", [RICH, BARE, None])
@@ -119,11 +143,16 @@ def test_reports_tell_it() -> None:
     assert head in str(case.findtext("failure"))
     ending = SessionEnding(1, ())
     assert f"last good: {head}" in html.unescape(render_job_summary([told], ending))
-    assert any(f"last good: {head}" in command for command in list_workflow_commands([told], ()))
+    assert any(
+        f"last good: {head}" in command
+        for command in list_workflow_commands([told], ())
+    )
     assert ", last good 2025-11-17" in make_message(make_session(told))
 
 
 def test_what_to_do_next_begins_with_what_differs() -> None:
-    assert "since the last good run: look at what differs, else run" in advise(outcome(RICH))
+    assert "since the last good run: look at what differs, else run" in advise(
+        outcome(RICH)
+    )
     assert "since the last good run: run both in turn" in advise(outcome(BARE))
     assert "since the last good run" not in advise(outcome(None))

@@ -1,4 +1,5 @@
-"""What a report draws and quotes: the steps of the judged attempt, and the lines of its log around a problem."""
+"""What a report draws and quotes: the steps of the judged attempt, and the lines of its
+log around a problem."""
 
 from __future__ import annotations
 
@@ -20,11 +21,17 @@ from pytest_llmbench.logs.log_excerpt import WIDEST, Excerpt, read_excerpts
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.zstd import zstd
 from pytest_llmbench.report.outcome import describe
-from pytest_llmbench.report.outcome_documents import MOST_STEPS, ConfigurationOutcome, ReportedExcerpt
+from pytest_llmbench.report.outcome_documents import (
+    MOST_STEPS,
+    ConfigurationOutcome,
+    ReportedExcerpt,
+)
 from pytest_llmbench.runs.measure.measurement import measure
 
 
-def told(content: Run, status: Status = Status.FAILED, folder: Path = Path("/runs")) -> ConfigurationOutcome:
+def told(
+    content: Run, status: Status = Status.FAILED, folder: Path = Path("/runs")
+) -> ConfigurationOutcome:
     judgement = judge(evidence(measure(content, BASELINE, NOW)))
     return describe(Outcome(Case(KEY.id, KEY), status, judgement), NOW, folder)
 
@@ -32,7 +39,9 @@ def told(content: Run, status: Status = Status.FAILED, folder: Path = Path("/run
 def in_file(path: Path, *logs: ParsedLog) -> Run:
     """Return a run whose attempts all have this log."""
     whole = run(*logs)
-    attempts = tuple(Attempt(AttemptFiles(one.files.number, path), one.log) for one in whole.attempts)
+    attempts = tuple(
+        Attempt(AttemptFiles(one.files.number, path), one.log) for one in whole.attempts
+    )
     return Run(whole.found, attempts, whole.identity, whole.started, whole.started_from)
 
 
@@ -40,7 +49,7 @@ def numbered(count: int) -> str:
     return "".join(f"line {number}\n" for number in range(1, count + 1))
 
 
-# --- steps ------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------
 
 
 def test_every_step_of_the_attempt_is_told_and_which_of_the_window_are_slow() -> None:
@@ -52,7 +61,10 @@ def test_every_step_of_the_attempt_is_told_and_which_of_the_window_are_slow() ->
 
 
 def test_the_steps_are_those_of_the_judged_attempt() -> None:
-    torn, whole = log(segment(steps([9.0] * 20), finished=False)), log(segment(steps(7.4)))
+    torn, whole = (
+        log(segment(steps([9.0] * 20), finished=False)),
+        log(segment(steps(7.4))),
+    )
     judged = told(run(torn, whole)).steps
     assert judged is not None
     assert judged.seconds == (7.4,) * 50
@@ -76,14 +88,20 @@ def excerpt(path: Path, line: int) -> Excerpt | None:
     return read_excerpts([(path, line)]).get((path, line))
 
 
-# --- the excerpt ------------------------------------------------------------------------------------------
+# --- the excerpt ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("line", "first", "last"), [(1, 1, 13), (50, 23, 62), (99, 72, 100)])
-def test_the_lines_around_a_line(tmp_path: Path, line: int, first: int, last: int) -> None:
+@pytest.mark.parametrize(
+    ("line", "first", "last"), [(1, 1, 13), (50, 23, 62), (99, 72, 100)]
+)
+def test_the_lines_around_a_line(
+    tmp_path: Path, line: int, first: int, last: int
+) -> None:
     (path := tmp_path / "a.out").write_text(numbered(100))
     found = excerpt(path, line)
-    assert found == Excerpt(first, [f"line {number}" for number in range(first, last + 1)])
+    assert found == Excerpt(
+        first, [f"line {number}" for number in range(first, last + 1)]
+    )
 
 
 def test_what_a_log_holds_is_made_fit_to_be_shown(tmp_path: Path) -> None:
@@ -91,18 +109,31 @@ def test_what_a_log_holds_is_made_fit_to_be_shown(tmp_path: Path) -> None:
     path.write_bytes(b"a\tb\x1b[31m\r\n" + b"\xff\n" + b"x" * 1000 + b"\nlast")
     found = excerpt(path, 2)
     assert found is not None
-    assert found.lines == ["a       b\\x1b[31m", "\N{REPLACEMENT CHARACTER}", "x" * (WIDEST - 3) + "...", "last"]
+    assert found.lines == [
+        "a       b\\x1b[31m",
+        "\N{REPLACEMENT CHARACTER}",
+        "x" * (WIDEST - 3) + "...",
+        "last",
+    ]
 
 
-@pytest.mark.parametrize("path", ["<stdin>", "/nowhere/logs.tar/a.out", "/", "s3:/bucket/a.out"])
+@pytest.mark.parametrize(
+    "path", ["<stdin>", "/nowhere/logs.tar/a.out", "/", "s3:/bucket/a.out"]
+)
 def test_what_cannot_be_read_again_has_no_excerpt(path: str) -> None:
     assert excerpt(Path(path), 3) is None
 
 
 @pytest.mark.slow
-def test_logs_in_an_archive_are_quoted_in_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_in_an_archive_are_quoted_in_one_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = ["runs/a.out", "runs/b.out", "runs/c.out.gz"]
-    texts = [numbered(100).encode(), numbered(30_000).encode(), gzip.compress(numbered(500).encode())]
+    texts = [
+        numbered(100).encode(),
+        numbered(30_000).encode(),
+        gzip.compress(numbered(500).encode()),
+    ]
     data = archive([*zip(names, texts, strict=True), ("runs/d.out", b"")])
     path = tmp_path / "night.tar.zst"
     path.write_bytes(zstd.compress(data))
@@ -114,7 +145,9 @@ def test_logs_in_an_archive_are_quoted_in_one_pass(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(files, "read_blocks", blocks)
     places = [(path / names[1], 29_000), (path / names[2], 400), (path / names[0], 3)]
-    found = read_excerpts([*places, (path / "runs" / "gone.out", 3), (path / "runs" / "d.out", 3)])
+    found = read_excerpts(
+        [*places, (path / "runs" / "gone.out", 3), (path / "runs" / "d.out", 3)]
+    )
     assert opened == [path]
     assert set(found) == set(places)
     for place, one in found.items():
@@ -124,13 +157,22 @@ def test_logs_in_an_archive_are_quoted_in_one_pass(tmp_path: Path, monkeypatch: 
 def test_of_an_archive_that_is_cut_what_was_whole_is_quoted(tmp_path: Path) -> None:
     path = tmp_path / "night.tar"
     path.write_bytes(archive([("a.out", b"whole\n"), ("b.out", b"cut\n" * 999)])[:2000])
-    assert list(read_excerpts([(path / "a.out", 1), (path / "b.out", 900)])) == [(path / "a.out", 1)]
+    assert list(read_excerpts([(path / "a.out", 1), (path / "b.out", 900)])) == [
+        (path / "a.out", 1)
+    ]
 
 
-def test_a_large_archive_is_not_passed_for_a_quotation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the log stands at its beginning: another one of its name may follow, and would count."""
+def test_a_large_archive_is_not_passed_for_a_quotation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the log stands at its beginning: another one of its name may follow,
+    and would count."""
     path = tmp_path / "night.tar.gz"
-    path.write_bytes(gzip.compress(archive([("a.out", numbered(9).encode()), ("b.out", bytes(4 << 20))])))
+    path.write_bytes(
+        gzip.compress(
+            archive([("a.out", numbered(9).encode()), ("b.out", bytes(4 << 20))])
+        )
+    )
     assert read_excerpts([(path / "a.out", 1)])
     monkeypatch.setattr(quoting, "MOST", 4 << 20)
     assert read_excerpts([(path / "a.out", 1)]) == {}
@@ -149,7 +191,10 @@ def test_a_failure_says_where_its_problem_stands(tmp_path: Path) -> None:
     [
         ({}, "step 11, the first of the window"),
         ({30: 19.0, 31: 25.0}, "step 31, the slowest of the window: 25.00 s"),
-        ({3: 40.0}, "step 11, the first of the window"),  # what the window leaves out explains nothing
+        (
+            {3: 40.0},
+            "step 11, the first of the window",
+        ),  # what the window leaves out explains nothing
     ],
 )
 def test_a_slow_run_quotes_its_slowest_step_or_where_the_window_begins(
@@ -160,11 +205,15 @@ def test_a_slow_run_quotes_its_slowest_step_or_where_the_window_begins(
     described = told(in_file(path, log(content)), folder=tmp_path)
     number = int(what.split()[1].removesuffix(","))
     assert described.verdict in ("REGRESSION", "INCONCLUSIVE")
-    assert described.excerpt == ReportedExcerpt(log="a.out", line=int(content.steps.line[number]), what=what)
+    assert described.excerpt == ReportedExcerpt(
+        log="a.out", line=int(content.steps.line[number]), what=what
+    )
 
 
 def test_what_passed_quotes_nothing(tmp_path: Path) -> None:
     (path := tmp_path / "a.out").write_text(numbered(300))
     assert told(in_file(path, log(segment(steps(7.3)))), Status.PASSED).excerpt is None
     assert told(in_file(path, log(segment(steps(9.9)))), Status.PASSED).excerpt is None
-    assert told(in_file(path, log(segment(steps(5.0))))).excerpt is None  # an IMPROVEMENT that fails: nothing is slow
+    assert (
+        told(in_file(path, log(segment(steps(5.0))))).excerpt is None
+    )  # an IMPROVEMENT that fails: nothing is slow

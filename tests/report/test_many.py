@@ -1,4 +1,5 @@
-"""Reports of thousands of unmatched runs and attempts stay short, and state how many they leave out."""
+"""Reports of thousands of unmatched runs and attempts stay short, and state how many
+they leave out."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ from pytest_llmbench.report import html, terminal
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.html.page_tables import list_tables
 from pytest_llmbench.report.outcome import describe
-from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, OutcomeDocument
+from pytest_llmbench.report.outcome_documents import (
+    ConfigurationOutcome,
+    OutcomeDocument,
+)
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.runs.measure.measurement import measure
 
@@ -32,22 +36,36 @@ def page(outcomes: list[OutcomeDocument]) -> str:
 def resumed(count: int) -> ConfigurationOutcome:
     """Make the outcome of a run whose log contains so many attempts."""
     died = segment(steps([7.3] * 3), finished=False)
-    measured = measure(run(log(*[died] * (count - 1), segment(steps(7.3)))), BASELINE, NOW)
-    outcome = Outcome(Case("resumed", BASELINE.key), Status.PASSED, judge(evidence(measured)))
+    measured = measure(
+        run(log(*[died] * (count - 1), segment(steps(7.3)))), BASELINE, NOW
+    )
+    outcome = Outcome(
+        Case("resumed", BASELINE.key), Status.PASSED, judge(evidence(measured))
+    )
     return describe(outcome, NOW, FOLDER)
 
 
 @pytest.mark.parametrize("verbosity", [-1, 0])
-def test_summary_lists_the_first_unmatched_runs_and_counts_others(verbosity: int) -> None:
+def test_summary_lists_the_first_unmatched_runs_and_counts_others(
+    verbosity: int,
+) -> None:
     lines = list(render_summary(many(terminal.MOST_STRAYS + 1234), [], verbosity))
-    assert sum("run_0" in line for line in lines if line.startswith("UNMATCHED")) == terminal.MOST_STRAYS
-    assert "...            1,234 UNMATCHED more, not listed; -v or --llmb-json lists all" in lines
+    assert (
+        sum("run_0" in line for line in lines if line.startswith("UNMATCHED"))
+        == terminal.MOST_STRAYS
+    )
+    assert (
+        "...            1,234 UNMATCHED more, not listed; -v or --llmb-json lists all"
+        in lines
+    )
     assert len(lines) < terminal.MOST_STRAYS + 20
 
 
 def test_verbose_summary_lists_all_unmatched_runs() -> None:
     lines = list(render_summary(many(terminal.MOST_STRAYS + 5), [], 1))
-    assert sum(line.startswith("UNMATCHED") for line in lines) == terminal.MOST_STRAYS + 5
+    assert (
+        sum(line.startswith("UNMATCHED") for line in lines) == terminal.MOST_STRAYS + 5
+    )
 
 
 @pytest.mark.slow
@@ -65,9 +83,18 @@ def test_attempts_beyond_the_limit_are_counted() -> None:
     tries = outcome.tries or ()
     numbers = [attempt.number for attempt in tries]
     assert numbers == [1, *range(count - jobs.MOST_KEPT + 1, count + 1)]
-    assert str(jobs.format_log_attempts(tries)).startswith("500 earlier ones, not judged; 501 stopped")
-    assert jobs.list_log_attempts(tries)[0] == f"{count - jobs.MOST_TRIES} earlier ones, not judged"
-    (attempts,) = [rows for caption, _, rows in list_tables(outcome) if caption == "Attempts in the logs"]
+    assert str(jobs.format_log_attempts(tries)).startswith(
+        "500 earlier ones, not judged; 501 stopped"
+    )
+    assert (
+        jobs.list_log_attempts(tries)[0]
+        == f"{count - jobs.MOST_TRIES} earlier ones, not judged"
+    )
+    (attempts,) = [
+        rows
+        for caption, _, rows in list_tables(outcome)
+        if caption == "Attempts in the logs"
+    ]
     assert attempts[-1] == ("others", "", "499 more, not judged and not listed", "")
 
 

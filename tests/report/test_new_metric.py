@@ -1,4 +1,5 @@
-"""A metric is declared in one place: what stands in its table is in JSON, JUnit, the terminal's text and the page."""
+"""A metric is declared in one place: what stands in its table is in JSON, JUnit, the
+terminal's text and the page."""
 
 from __future__ import annotations
 
@@ -19,26 +20,38 @@ from pytest_llmbench.report.outcome_documents import make_plain
 from pytest_llmbench.runs.measure.measurement import measure
 
 
-def test_a_metric_that_is_declared_is_in_every_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_that_is_declared_is_in_every_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     declared = Definition(
         "samples/s",
         larger_is_better=True,
-        formula=lambda baseline, seconds: baseline.configuration.global_batch_size / seconds,
+        formula=lambda baseline, seconds: (
+            baseline.configuration.global_batch_size / seconds
+        ),
         label="samples/s",
         form="{:.3f}",
         is_property=True,
     )
     monkeypatch.setitem(METRICS, "samples_per_second", declared)
     judgement = judge(evidence(measure(run(log(segment(steps(8.0)))), BASELINE, NOW)))
-    described = describe(Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path("/runs"))
+    described = describe(
+        Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path("/runs")
+    )
     batch = BASELINE.configuration.global_batch_size
     value, wanted = batch / 8.0, batch / BASELINE.step_seconds
     stored = json.loads(json.dumps(make_plain(described)))
     assert stored["metrics"]["samples_per_second"]["unit"] == "samples/s"
     assert stored["metrics"]["samples_per_second"]["value"] == pytest.approx(value)
     assert stored["expected_metrics"]["samples_per_second"] == pytest.approx(wanted)
-    assert float(dict(list_properties(described))["samples_per_second"]) == pytest.approx(value)
+    assert float(
+        dict(list_properties(described))["samples_per_second"]
+    ) == pytest.approx(value)
     assert f"samples_per_second: {value!r}" in junit.render([described], NOW).decode()
     assert f"{value:.3f}" in render([described], NOW)
-    row = next(line for line in explain(described, short=False).splitlines() if "samples/s" in line)
+    row = next(
+        line
+        for line in explain(described, short=False).splitlines()
+        if "samples/s" in line
+    )
     assert row.split()[1:3] == [f"{value:.3f}", f"{wanted:.3f}"]

@@ -1,4 +1,5 @@
-"""Files that users name for reports: written whole or not at all, and in the place of nothing that is no report."""
+"""Files that users name for reports: written whole or not at all, and in the place of
+nothing that is no report."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ CONTENT = b"<testsuites/>" * 20
 
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
-    """Let no file grow beyond this many bytes: writing fails in the middle, as on a full disk."""
+    """Let no file grow beyond this many bytes: writing fails in the middle, as on a
+    full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -72,7 +74,9 @@ def test_a_report_that_does_not_fit_leaves_the_old_one_whole(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["file/llmb.xml", "file/deeper/llmb.xml", "folder"])
-def test_a_path_that_cannot_be_a_report_is_an_os_error_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+def test_a_path_that_cannot_be_a_report_is_an_os_error_and_leaves_nothing(
+    tmp_path: Path, name: str
+) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match=name.partition("/")[0]):
@@ -99,7 +103,7 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-# --- what may be replaced ---------------------------------------------------------------------------------
+# --- what may be replaced -------------------------------------------------------------
 
 OWN: list[tuple[FileKind, bytes]] = [
     (JUNIT, junit.render([told()], NOW)),
@@ -133,26 +137,39 @@ def test_what_was_written_before_is_replaced_and_only_by_its_kind(
     assert path.read_bytes() == b"new"
     path.write_bytes(content)
     for other in {JUNIT, JSON, HTML, TRACE, EXPORT, NEW} - {kind}:
-        assert find_obstacle(path, other).startswith(f"a file that is no {other.name}, and is not replaced")
+        assert find_obstacle(path, other).startswith(
+            f"a file that is no {other.name}, and is not replaced"
+        )
 
 
 @pytest.mark.parametrize("content", FOREIGN)
-@pytest.mark.parametrize("kind", [JUNIT, JSON, HTML, TRACE, EXPORT, NEW], ids=lambda kind: kind.name)
-def test_what_is_no_report_stays_as_it_is(tmp_path: Path, kind: FileKind, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "kind", [JUNIT, JSON, HTML, TRACE, EXPORT, NEW], ids=lambda kind: kind.name
+)
+def test_what_is_no_report_stays_as_it_is(
+    tmp_path: Path, kind: FileKind, content: bytes
+) -> None:
     path = tmp_path / "mine"
     path.write_bytes(content)
-    with pytest.raises(FileExistsError, match="is not replaced: give another name, or remove it"):
+    with pytest.raises(
+        FileExistsError, match="is not replaced: give another name, or remove it"
+    ):
         write_whole(path, CONTENT, kind)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("content", [b"", CONTENT])
-def test_a_link_to_a_file_is_no_report_whatever_it_leads_to(tmp_path: Path, content: bytes) -> None:
+def test_a_link_to_a_file_is_no_report_whatever_it_leads_to(
+    tmp_path: Path, content: bytes
+) -> None:
     """The file may be of somebody else, and the link of a tool."""
     (tmp_path / "real.xml").write_bytes(content)
     (tmp_path / "link.xml").symlink_to("real.xml")
-    with pytest.raises(FileExistsError, match=r"a link to the file .*real\.xml: give the name of the file itself"):
+    with pytest.raises(
+        FileExistsError,
+        match=r"a link to the file .*real\.xml: give the name of the file itself",
+    ):
         write_whole(tmp_path / "link.xml", CONTENT, JUNIT)
     assert (tmp_path / "real.xml").read_bytes() == content
     assert (tmp_path / "link.xml").is_symlink()
@@ -169,7 +186,7 @@ def test_links_among_the_folders_and_empty_files_are_written_to(tmp_path: Path) 
     assert (tmp_path / "disk" / "new.xml").read_bytes() == CONTENT * 2
 
 
-# --- standard output --------------------------------------------------------------------------------------
+# --- standard output ------------------------------------------------------------------
 
 PROGRAM = """
 import sys
@@ -183,14 +200,19 @@ print("after")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("goes", ["file", "pipe"])
-def test_standard_output_is_written_to_wherever_it_goes(tmp_path: Path, goes: str) -> None:
-    """In a file it stands between what was said before and after, and that file is no other afterwards."""
+def test_standard_output_is_written_to_wherever_it_goes(
+    tmp_path: Path, goes: str
+) -> None:
+    """In a file it stands between what was said before and after, and that file is no
+    other afterwards."""
     path = tmp_path / "out.txt"
     path.write_text("of another program\n")
     identity = path.stat().st_ino
     command = [sys.executable, "-c", PROGRAM, "/dev/stdout"]
     if goes == "pipe":
-        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        said = subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout
     else:
         with path.open("a") as file:
             subprocess.run(command, check=True, stdout=file)
@@ -200,6 +222,9 @@ def test_standard_output_is_written_to_wherever_it_goes(tmp_path: Path, goes: st
 
 
 def test_only_names_of_descriptors_are_descriptors(tmp_path: Path) -> None:
-    assert [find_descriptor(Path(f"/dev/{name}")) for name in ("stdout", "stderr", "fd/7", "null")] == [1, 2, 7, None]
+    assert [
+        find_descriptor(Path(f"/dev/{name}"))
+        for name in ("stdout", "stderr", "fd/7", "null")
+    ] == [1, 2, 7, None]
     (tmp_path / "stdout").symlink_to("/dev/stdout")
     assert find_descriptor(tmp_path / "stdout") is None

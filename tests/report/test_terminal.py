@@ -1,4 +1,5 @@
-"""The summary of a session: what is shown at which verbosity, in which colour, how wide, and what to do next."""
+"""The summary of a session: what is shown at which verbosity, in which colour, how
+wide, and what to do next."""
 
 from __future__ import annotations
 
@@ -10,32 +11,59 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import asdict
-from support.outcomes import check, doubtful, killed, missing, slow, stray, told, with_fields
+from support.outcomes import (
+    check,
+    doubtful,
+    killed,
+    missing,
+    slow,
+    stray,
+    told,
+    with_fields,
+)
 
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.text import count_columns
 from pytest_llmbench.report.explain import explain, wrap
 from pytest_llmbench.report.html import choose_colour as page_colour
-from pytest_llmbench.report.outcome_documents import OutcomeDocument, make_plain, restore_outcome
+from pytest_llmbench.report.outcome_documents import (
+    OutcomeDocument,
+    make_plain,
+    restore_outcome,
+)
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.report.verdicts import choose_colour, count_verdicts, format_counts
 
-MIXED: list[OutcomeDocument] = [told(), slow(), doubtful(), missing(), stray(), check(), killed()]
+MIXED: list[OutcomeDocument] = [
+    told(),
+    slow(),
+    doubtful(),
+    missing(),
+    stray(),
+    check(),
+    killed(),
+]
 
 
 def coloured(*described: OutcomeDocument) -> dict[str, str]:
     """Return the colour of each marked text."""
-    return {line[: line.marked]: line.colour for line in render_summary(described, []) if line.colour}
+    return {
+        line[: line.marked]: line.colour
+        for line in render_summary(described, [])
+        if line.colour
+    }
 
 
 def steps(*described: OutcomeDocument) -> list[str]:
     """Return what is to be done next, each step in one line."""
-    text = "\n".join(line for line in render_summary(described, [])).partition("\nnext: ")[2]
+    text = "\n".join(line for line in render_summary(described, [])).partition(
+        "\nnext: "
+    )[2]
     lines = text.splitlines()[: -len(wrap(format_counts(described), "  "))]
     return " ".join(line.strip() for line in lines).split(" next: ") if lines else []
 
 
-# --- verbosity --------------------------------------------------------------------------------------------
+# --- verbosity ------------------------------------------------------------------------
 
 
 def test_quiet_shows_what_is_red_and_the_count() -> None:
@@ -47,33 +75,55 @@ def test_quiet_shows_what_is_red_and_the_count() -> None:
     ]
     assert "a report was not written" in lines
     assert " ".join(lines[-2:]).split()[:3] == ["2", "green:", "1"]
-    assert not [line for line in lines if line.startswith(("next", "verdict", "weak-scaling"))]
+    assert not [
+        line for line in lines if line.startswith(("next", "verdict", "weak-scaling"))
+    ]
 
 
 def test_quiet_and_green_is_the_count_alone() -> None:
-    assert list(render_summary([told(), missing()], [], -1)) == ["1 green: 1 PASS; 1 skipped: 1 MISSING"]
+    assert list(render_summary([told(), missing()], [], -1)) == [
+        "1 green: 1 PASS; 1 skipped: 1 MISSING"
+    ]
 
 
 def test_a_red_check_is_shown_where_all_else_is_quiet() -> None:
     lines = list(render_summary([told(), check("failed", Verdict.REGRESSION)], [], -1))
-    assert lines[:2] == ["weak-scaling: 1 REGRESSION", "  family: 93.1 % of the throughput"]
+    assert lines[:2] == [
+        "weak-scaling: 1 REGRESSION",
+        "  family: 93.1 % of the throughput",
+    ]
 
 
 @pytest.mark.parametrize("verbosity", [-1, 0, 1])
 def test_documented_configurations_without_a_run_are_one_line(verbosity: int) -> None:
     """The user's own one stands out by its name."""
-    documented = [with_fields(missing(f"absent-{number}"), own=False) for number in range(9)]
+    documented = [
+        with_fields(missing(f"absent-{number}"), own=False) for number in range(9)
+    ]
     own = [with_fields(told(), own=True), with_fields(missing("mine"), own=True)]
-    text = " ".join(" ".join(render_summary([*documented, *own], [], verbosity)).split())
-    assert ("MISSING 1 without a run: mine MISSING 9 documented configurations have no run" in text) is (verbosity >= 0)
+    text = " ".join(
+        " ".join(render_summary([*documented, *own], [], verbosity)).split()
+    )
+    assert (
+        "MISSING 1 without a run: mine MISSING 9 documented configurations have no run"
+        in text
+    ) is (verbosity >= 0)
     assert ("absent-8" in text) is (verbosity > 0)
-    assert ("next: mine without a run: pytest -k mine --llmb-launch" in text) is (verbosity >= 0)
+    assert ("next: mine without a run: pytest -k mine --llmb-launch" in text) is (
+        verbosity >= 0
+    )
     assert text.endswith("1 green: 1 PASS; 10 skipped: 10 MISSING")
 
 
 def test_required_documented_configuration_is_named() -> None:
-    described = [with_fields(missing("needed", "failed"), own=False), with_fields(missing("absent"), own=False), told()]
-    text = " ".join(render_summary([*described, with_fields(told(identifier="mine"), own=True)], []))
+    described = [
+        with_fields(missing("needed", "failed"), own=False),
+        with_fields(missing("absent"), own=False),
+        told(),
+    ]
+    text = " ".join(
+        render_summary([*described, with_fields(told(identifier="mine"), own=True)], [])
+    )
     assert "MISSING        1 without a run: needed" in text
     assert "MISSING        1 documented configuration has no run" in text
 
@@ -82,19 +132,31 @@ def test_everything_without_a_run_is_named_where_more_was_asked_for() -> None:
     absent = [missing(f"absent-{number}") for number in range(9)]
     assert "absent-8" not in " ".join(render_summary(absent, []))
     named = " ".join(" ".join(render_summary([told(), *absent], [], 1)).split())
-    assert "MISSING 9 without a run: absent-0, absent-1, absent-2, absent-3, absent-4, absent-5, absent-6" in named
+    assert (
+        "MISSING 9 without a run: absent-0, absent-1, absent-2, absent-3, absent-4, absent-5, absent-6"
+        in named
+    )
     assert "absent-8" in named
 
 
-def test_of_configurations_without_a_run_the_red_ones_have_a_line_of_their_own() -> None:
+def test_of_configurations_without_a_run_the_red_ones_have_a_line_of_their_own() -> (
+    None
+):
     lines = [
-        line for line in render_summary([missing("a"), missing("b", "failed"), told()], []) if "without a run:" in line
+        line
+        for line in render_summary([missing("a"), missing("b", "failed"), told()], [])
+        if "without a run:" in line
     ]
-    assert lines == ["MISSING        1 without a run: b", "MISSING        1 without a run: a"]
+    assert lines == [
+        "MISSING        1 without a run: b",
+        "MISSING        1 without a run: a",
+    ]
 
 
 def test_other_reason_than_noise_stands_under_an_inconclusive_line() -> None:
-    one = told(verdict="INCONCLUSIVE", reason="warming-up", remainder="why it is no PASS")
+    one = told(
+        verdict="INCONCLUSIVE", reason="warming-up", remainder="why it is no PASS"
+    )
     lines = [line.strip() for line in render_summary([one], [])]
     assert lines[2] == "why it is no PASS"
 
@@ -102,16 +164,21 @@ def test_other_reason_than_noise_stands_under_an_inconclusive_line() -> None:
 @pytest.mark.parametrize("verdict", ["TEST_FAILED", "NOT_ASSERTED"])
 def test_broken_run_shows_no_step_time(verdict: str) -> None:
     diverged = [{"code": "diverged", "text": "the loss is NaN", "line": 0}]
-    row = list(render_summary([told("failed", "x", verdict=verdict, problems=diverged)], []))[1]
+    row = list(
+        render_summary([told("failed", "x", verdict=verdict, problems=diverged)], [])
+    )[1]
     assert row.split()[:5] == [verdict, "x", "-", "-", "-"]
 
 
-# --- colours ----------------------------------------------------------------------------------------------
+# --- colours --------------------------------------------------------------------------
 
 
 def test_the_word_of_a_verdict_has_the_colour_of_its_status() -> None:
     found = coloured(told(), slow(), doubtful(), missing(), stray())
-    assert {word: found[word] for word in ("PASS", "REGRESSION", "INCONCLUSIVE", "MISSING", "UNMATCHED")} == {
+    assert {
+        word: found[word]
+        for word in ("PASS", "REGRESSION", "INCONCLUSIVE", "MISSING", "UNMATCHED")
+    } == {
         "PASS": "green",
         "REGRESSION": "red",
         "INCONCLUSIVE": "yellow",
@@ -149,17 +216,25 @@ def test_what_only_reports_a_loss_is_not_green(verdict: str) -> None:
     told_only = with_fields(check(), verdict=verdict)
     assert coloured(told(), told_only)["weak-scaling:"] == "yellow"
     assert page_colour(told_only.status, told_only.verdict) == "unclear"
-    assert (coloured(told(), check())["weak-scaling:"], page_colour(check().status, check().verdict)) == (
+    assert (
+        coloured(told(), check())["weak-scaling:"],
+        page_colour(check().status, check().verdict),
+    ) == (
         "green",
         "green",
     )
 
 
-# --- counts -----------------------------------------------------------------------------------------------
+# --- counts ---------------------------------------------------------------------------
 
 
-def test_a_run_without_a_configuration_that_is_called_like_one_takes_no_verdict_away() -> None:
-    assert format_counts([told(), stray(told().id)]) == "1 green: 1 PASS; 1 red: 1 UNMATCHED"
+def test_a_run_without_a_configuration_that_is_called_like_one_takes_no_verdict_away() -> (
+    None
+):
+    assert (
+        format_counts([told(), stray(told().id)])
+        == "1 green: 1 PASS; 1 red: 1 UNMATCHED"
+    )
 
 
 def test_the_worst_of_an_id_is_counted_by_verdict() -> None:
@@ -170,7 +245,7 @@ def test_the_worst_of_an_id_is_counted_by_verdict() -> None:
     }
 
 
-# --- what to do next --------------------------------------------------------------------------------------
+# --- what to do next ------------------------------------------------------------------
 
 
 def test_red_comes_first_with_its_log_and_how_to_judge_only_that_again() -> None:
@@ -183,13 +258,17 @@ def test_red_comes_first_with_its_log_and_how_to_judge_only_that_again() -> None
 
 def test_what_is_inconclusive_says_how_many_runs_would_settle_it() -> None:
     (found,) = steps(told(), doubtful())
-    assert found.startswith("doubtful: run it again, and judge the runs together with `llmb_repeat_window`")
+    assert found.startswith(
+        "doubtful: run it again, and judge the runs together with `llmb_repeat_window`"
+    )
     assert found.endswith("; about 5 runs would settle it")
     assert "log:" not in found
 
 
 def test_an_improvement_is_recorded() -> None:
-    assert steps(told("passed", "fast", 6.5)) == ["fast: record a new baseline with --llmb-record=DIR"]
+    assert steps(told("passed", "fast", 6.5)) == [
+        "fast: record a new baseline with --llmb-record=DIR"
+    ]
 
 
 def test_what_is_missing_is_launched_where_nothing_else_is_left() -> None:
@@ -197,21 +276,44 @@ def test_what_is_missing_is_launched_where_nothing_else_is_left() -> None:
         "a and 1 more without a run: pytest -k a --llmb-launch launches it, --llmb-dry-run says what that takes"
     ]
     assert "launches it" not in " ".join(steps(doubtful(), missing("a")))
-    assert "launch it (pytest -k a --llmb-launch) where its file says how" in steps(told(), missing("a", "failed"))[0]
+    assert (
+        "launch it (pytest -k a --llmb-launch) where its file says how"
+        in steps(told(), missing("a", "failed"))[0]
+    )
 
 
 def test_where_nothing_was_judged_the_reason_says_what_to_do() -> None:
-    assert steps(missing("a", "failed", ("nothing was judged: no log below x", "Next: look there"))) == []
+    assert (
+        steps(
+            missing(
+                "a",
+                "failed",
+                ("nothing was judged: no log below x", "Next: look there"),
+            )
+        )
+        == []
+    )
 
 
 def test_a_session_in_which_all_is_well_leaves_nothing_to_do() -> None:
     assert steps(told(), check()) == []
 
 
-# --- width ------------------------------------------------------------------------------------------------
+# --- width ----------------------------------------------------------------------------
 
 WORDS = st.text(st.sampled_from("ab-_. /,:語ｗ\u0301é"), max_size=150)
-KEPT = {"status", "kind", "reason", "suite", "verdict", "check", "unit", "log", "files", "age"}
+KEPT = {
+    "status",
+    "kind",
+    "reason",
+    "suite",
+    "verdict",
+    "check",
+    "unit",
+    "log",
+    "files",
+    "age",
+}
 
 
 def replaced(value: Any, words: Iterator[str], key: str = "") -> Any:
@@ -229,14 +331,20 @@ def replaced(value: Any, words: Iterator[str], key: str = "") -> Any:
 def test_no_id_and_no_text_is_wider_than_eighty_columns(drawn: list[str]) -> None:
     words = itertools.cycle(drawn)
     described = [
-        restore_outcome({**replaced(make_plain(one), words), "id": f"{number}{next(words)}"})
+        restore_outcome(
+            {**replaced(make_plain(one), words), "id": f"{number}{next(words)}"}
+        )
         for number, one in enumerate(MIXED)
     ]
     for verbosity in (-1, 0, 1):
         lines = list(render_summary(described, [next(words)], verbosity))
         assert [line for line in lines if count_columns(line) > 80] == []
     for one in described:
-        assert [line for line in explain(one, short=False).splitlines() if count_columns(line) > 80] == []
+        assert [
+            line
+            for line in explain(one, short=False).splitlines()
+            if count_columns(line) > 80
+        ] == []
 
 
 def test_text_with_many_commands_is_wrapped() -> None:

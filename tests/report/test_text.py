@@ -20,8 +20,16 @@ from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.advice import ADVICE, advise
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.outcome import describe, describe_stray, list_properties, list_property_names
-from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, ReportedMetric
+from pytest_llmbench.report.outcome import (
+    describe,
+    describe_stray,
+    list_properties,
+    list_property_names,
+)
+from pytest_llmbench.report.outcome_documents import (
+    ConfigurationOutcome,
+    ReportedMetric,
+)
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.report.verdicts import format_counts
 from pytest_llmbench.runs.measure.measurement import measure
@@ -29,10 +37,18 @@ from pytest_llmbench.runs.measure.measurement import measure
 FOLDER = Path("/runs")
 
 
-def outcome(content: Run | None, status: Status = Status.FAILED, context: tuple[str, ...] = ()) -> ConfigurationOutcome:
+def outcome(
+    content: Run | None, status: Status = Status.FAILED, context: tuple[str, ...] = ()
+) -> ConfigurationOutcome:
     """Make the outcome of a run."""
     measurements = () if content is None else (measure(content, BASELINE, NOW),)
-    return describe(Outcome(Case(KEY.id, KEY), status, judge(evidence(*measurements)), context=context), NOW, FOLDER)
+    return describe(
+        Outcome(
+            Case(KEY.id, KEY), status, judge(evidence(*measurements)), context=context
+        ),
+        NOW,
+        FOLDER,
+    )
 
 
 SLOW = run(log(segment(steps([7.911] * 49 + [9.0]))), started=NOW - timedelta(hours=3))
@@ -67,9 +83,14 @@ next: judge older runs of it, too, or keep a history (--llmb-history=URL): they
 
 def test_what_a_run_ran_on_is_one_line_of_its_message() -> None:
     said = (("nccl", "2.26.6+cuda12.8"), ("container", "of the log"))
-    recorded = (("container", "nvcr.io#nvidia/nemo:25.04.01"), ("framework", "nemo2 25.04.01"))
+    recorded = (
+        ("container", "nvcr.io#nvidia/nemo:25.04.01"),
+        ("framework", "nemo2 25.04.01"),
+    )
     content = replace(SLOW.attempts[0].log, environment=said)
-    judgement = judge(evidence(measure(run(content, environment=recorded), BASELINE, NOW)))
+    judgement = judge(
+        evidence(measure(run(content, environment=recorded), BASELINE, NOW))
+    )
     one = Outcome(Case(KEY.id, KEY), Status.FAILED, judgement)
     described = describe(one, NOW, FOLDER, "1a2b3c4d5e6f70819")
     assert described.environment == {
@@ -90,7 +111,10 @@ def test_what_a_run_ran_on_is_one_line_of_its_message() -> None:
 
 
 def test_where_many_items_fail_a_message_has_three_lines() -> None:
-    assert explain(outcome(SLOW), short=True).splitlines() == [*REGRESSION.splitlines()[:3], "log: log-x_1_0.out"]
+    assert explain(outcome(SLOW), short=True).splitlines() == [
+        *REGRESSION.splitlines()[:3],
+        "log: log-x_1_0.out",
+    ]
 
 
 def test_an_invalid_run_shows_no_step_time_that_means_nothing() -> None:
@@ -102,7 +126,9 @@ def test_an_invalid_run_shows_no_step_time_that_means_nothing() -> None:
 
 
 def test_nothing_judged_is_said_in_each_message() -> None:
-    text = explain(outcome(None, context=("nothing was judged: no run was found",)), short=False)
+    text = explain(
+        outcome(None, context=("nothing was judged: no run was found",)), short=False
+    )
     assert "nothing was judged: no run was found" in text
 
 
@@ -113,21 +139,37 @@ def test_every_reason_has_advice() -> None:
 def test_who_has_a_recorded_baseline_is_not_told_to_record_one() -> None:
     described = outcome(SLOW)
     assert "record its own baseline" in advise(described)
-    own = advise(with_fields(described, baseline=replaced(described.baseline, kind="recorded")))
+    own = advise(
+        with_fields(described, baseline=replaced(described.baseline, kind="recorded"))
+    )
     assert own.endswith("goes into the file of --llmb-acknowledged")
 
 
 def test_who_let_an_acknowledgement_expire_is_told_what_to_do_with_it() -> None:
-    gone = {"code": "acknowledgement-expired", "text": "expired on 2025-11-19", "line": 0}
-    assert "a later day after `expires`" in advise(with_fields(outcome(SLOW), notes=[gone]))
+    gone = {
+        "code": "acknowledgement-expired",
+        "text": "expired on 2025-11-19",
+        "line": 0,
+    }
+    assert "a later day after `expires`" in advise(
+        with_fields(outcome(SLOW), notes=[gone])
+    )
 
 
 @pytest.mark.parametrize("measured", [True, False])
-def test_only_who_does_not_know_the_noise_is_told_how_to_know_it(measured: bool) -> None:
+def test_only_who_does_not_know_the_noise_is_told_how_to_know_it(
+    measured: bool,
+) -> None:
     described = outcome(SLOW)
     assert described.estimate is not None
     noise = replaced(described.estimate.run_to_run, measured=measured)
-    told = advise(with_fields(described, reason="cannot-tell", estimate=replaced(described.estimate, run_to_run=noise)))
+    told = advise(
+        with_fields(
+            described,
+            reason="cannot-tell",
+            estimate=replaced(described.estimate, run_to_run=noise),
+        )
+    )
     assert ("makes the noise known" in told) is not measured
 
 
@@ -139,16 +181,29 @@ def test_what_a_session_only_collected_says_the_command_that_repeats_it_whole() 
     assert f"      {command}" in lines
     assert "HF_TOKEN" in advise(told)
     assert advise(told).endswith(f": `{command}`")
-    assert command not in explain(with_fields(told, resume=resume | {"due": False}), short=False)
+    assert command not in explain(
+        with_fields(told, resume=resume | {"due": False}), short=False
+    )
 
 
 def test_the_summary() -> None:
     passed = with_fields(outcome(run(), Status.PASSED), id="passed")
     missing = with_fields(outcome(None, Status.SKIPPED), id="missing")
-    killed = with_fields(outcome(run(log(segment(steps([7.3] * 47), finished=False)))), id="killed")
-    stray = describe_stray(UnmatchedRun("pretrain_x/9", Reason.UNMATCHED, "no baseline", FOLDER / "log.out"), FOLDER)
+    killed = with_fields(
+        outcome(run(log(segment(steps([7.3] * 47), finished=False)))), id="killed"
+    )
+    stray = describe_stray(
+        UnmatchedRun(
+            "pretrain_x/9", Reason.UNMATCHED, "no baseline", FOLDER / "log.out"
+        ),
+        FOLDER,
+    )
     assert (
-        "\n".join(render_summary([passed, missing, killed, outcome(SLOW), stray], ["remark " * 15]))
+        "\n".join(
+            render_summary(
+                [passed, missing, killed, outcome(SLOW), stray], ["remark " * 15]
+            )
+        )
         == """\
 verdict        configuration                      step time MFU %    diff   age
 REGRESSION     grok1_314b-25.05-gb200-bf16-128     7.911 s  44.1  +8.0 %    3h
@@ -173,7 +228,8 @@ next: only what is red again: the same command with --lf
 
 
 def test_an_mfu_of_logged_flops_is_marked_and_explained() -> None:
-    """Its framework may count FLOPs that the formula does not: the two are not one number."""
+    """Its framework may count FLOPs that the formula does not: the two are not one
+    number."""
     told = outcome(run(), Status.PASSED)
     metrics = {name: metric for name, metric in told.metrics.items() if name != "mfu"}
     mfu = ReportedMetric(value=0.3127, standard_deviation=None, unit="")
@@ -197,7 +253,9 @@ def test_what_was_not_judged_stands_under_a_green_line_too() -> None:
 
 
 KILLED = Ending(EndingCode.TIME_LIMIT, Quote("JOB 1 CANCELLED DUE TO TIME LIMIT"), 300)
-REQUEUED = run(log(segment(steps([7.3] * 13), finished=False), ending=KILLED), log(segment()))
+REQUEUED = run(
+    log(segment(steps([7.3] * 13), finished=False), ending=KILLED), log(segment())
+)
 
 
 def test_a_pass_after_failed_attempts_says_so() -> None:
@@ -207,12 +265,19 @@ def test_a_pass_after_failed_attempts_says_so() -> None:
         "restarted: 2 attempts in 2 files; the last, from line 1 of",
         "file 2, is judged; 1 stopped after step 12 (time limit)",
     ]
-    assert dict(list_properties(told))["log_attempts"] == "1 stopped after step 12 (time limit); 2 finished, judged"
+    assert (
+        dict(list_properties(told))["log_attempts"]
+        == "1 stopped after step 12 (time limit); 2 finished, judged"
+    )
 
 
 def test_a_failure_lists_all_attempts_with_their_places() -> None:
     again = replace(REQUEUED, attempts=(*REQUEUED.attempts[:1], *SLOW.attempts))
-    lines = [line for line in explain(outcome(again), short=False).splitlines() if "attempt " in line]
+    lines = [
+        line
+        for line in explain(outcome(again), short=False).splitlines()
+        if "attempt " in line
+    ]
     assert lines == [
         "  attempt   1: steps 0 to 12, stopped after step 12 (time limit)",
         "  attempt   2: steps 0 to 49, finished, judged (log-x_1_0.out:1)",
@@ -224,46 +289,82 @@ def test_the_count_of_nothing_is_not_green() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [run(log(segment(steps([7.3] * 28), finished=False))), run(excluded=Reason.PROFILED)]
+    "content",
+    [
+        run(log(segment(steps([7.3] * 28), finished=False))),
+        run(excluded=Reason.PROFILED),
+    ],
 )
 def test_a_step_time_that_does_not_count_is_no_property(content: Run) -> None:
     told = dict(list_properties(outcome(content)))
     assert {"expected_seconds", "window", "verdict", "reason", "log"} <= set(told)
-    assert not {"step_time_seconds", "mfu", "tokens_per_second", "tflops_per_gpu"} & set(told)
+    assert not {
+        "step_time_seconds",
+        "mfu",
+        "tokens_per_second",
+        "tflops_per_gpu",
+    } & set(told)
 
 
 def test_properties_are_strings_with_all_digits() -> None:
     told = dict(list_properties(outcome(SLOW)))
-    assert tuple(told) == tuple(name for name in list_property_names() if name not in ("log_attempts", "mfu_logged"))
+    assert tuple(told) == tuple(
+        name
+        for name in list_property_names()
+        if name not in ("log_attempts", "mfu_logged")
+    )
     assert all(isinstance(value, str) for value in told.values())
     assert float(told["bound_seconds"]) == 7.325 * 1.05
     assert told["window"] == "mean of steps 11 to 44"
 
 
-def run_here(*seconds: float | None, launcher: str = "local", **fields: Any) -> ConfigurationOutcome:
+def run_here(
+    *seconds: float | None, launcher: str = "local", **fields: Any
+) -> ConfigurationOutcome:
     """Make an outcome of several jobs, the second attempt of each of which counts."""
     jobs = [
-        make_job(repeat=number, attempt=attempt, step_seconds=value if attempt == 2 else 9.0)
+        make_job(
+            repeat=number, attempt=attempt, step_seconds=value if attempt == 2 else 9.0
+        )
         for number, value in enumerate(seconds, 1)
         for attempt in (1, 2)
     ]
     one = outcome(SLOW)
     assert one.run is not None
-    made = {"jobs": jobs, "run": replaced(one.run, launcher=launcher), "expected_seconds": 1.0, "bound_seconds": 1.05}
+    made = {
+        "jobs": jobs,
+        "run": replaced(one.run, launcher=launcher),
+        "expected_seconds": 1.0,
+        "bound_seconds": 1.05,
+    }
     return with_fields(one, **{**made, **fields})
 
 
-def test_nodes_that_are_slow_each_time_are_to_be_left_out_before_anything_is_run_again() -> None:
-    told = advise(run_here(reason="repeats-disagree", verdict="INCONCLUSIVE", slow_nodes=["n2"]))
+def test_nodes_that_are_slow_each_time_are_to_be_left_out_before_anything_is_run_again() -> (
+    None
+):
+    told = advise(
+        run_here(reason="repeats-disagree", verdict="INCONCLUSIVE", slow_nodes=["n2"])
+    )
     assert "--llmb-exclude" in told
-    assert "--llmb-exclude" not in advise(run_here(reason="repeats-disagree", verdict="INCONCLUSIVE"))
+    assert "--llmb-exclude" not in advise(
+        run_here(reason="repeats-disagree", verdict="INCONCLUSIVE")
+    )
 
 
 @pytest.mark.parametrize(
     ("described", "times", "cause"),
     [
-        (run_here(1.3, 1.06, 1.9), "1.300 s, 1.060 s and 1.900 s", "something else may have run beside them"),
-        (run_here(1.0, None, 1.3, reason="cannot-tell"), "1.000 s and 1.300 s", "something else may have run"),
+        (
+            run_here(1.3, 1.06, 1.9),
+            "1.300 s, 1.060 s and 1.900 s",
+            "something else may have run beside them",
+        ),
+        (
+            run_here(1.0, None, 1.3, reason="cannot-tell"),
+            "1.000 s and 1.300 s",
+            "something else may have run",
+        ),
     ],
 )
 def test_where_runs_on_this_machine_were_slow_their_times_come_with_what_to_do(
@@ -283,5 +384,7 @@ def test_where_runs_on_this_machine_were_slow_their_times_come_with_what_to_do(
         run_here(1.3, 1.06, 1.9, reason="diverged"),
     ],
 )
-def test_a_single_run_and_runs_of_a_cluster_have_the_usual_advice(described: ConfigurationOutcome) -> None:
+def test_a_single_run_and_runs_of_a_cluster_have_the_usual_advice(
+    described: ConfigurationOutcome,
+) -> None:
     assert "this machine" not in advise(described)

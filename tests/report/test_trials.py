@@ -10,12 +10,19 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from pytest_llmbench.core.trial_records import NextTrial, Trial, TrialOutcome, TrialReport
+from pytest_llmbench.core.trial_records import (
+    NextTrial,
+    Trial,
+    TrialOutcome,
+    TrialReport,
+)
 from pytest_llmbench.launch.policies import ab_policy as paired
 from pytest_llmbench.launch.policies import search_policy as bisect
 from pytest_llmbench.report.trials import describe
 
-SCHEMA = json.loads(files("pytest_llmbench.report").joinpath("session.schema.json").read_text("utf-8"))
+SCHEMA = json.loads(
+    files("pytest_llmbench.report").joinpath("session.schema.json").read_text("utf-8")
+)
 
 
 def find_faults(described: dict[str, Any]) -> list[str]:
@@ -26,7 +33,10 @@ def find_faults(described: dict[str, Any]) -> list[str]:
         if "trials" in definition.get("properties", {})
     )
     return [
-        error.message for error in Draft202012Validator({**properties, "$defs": SCHEMA["$defs"]}).iter_errors(described)
+        error.message
+        for error in Draft202012Validator(
+            {**properties, "$defs": SCHEMA["$defs"]}
+        ).iter_errors(described)
     ]
 
 
@@ -36,9 +46,17 @@ def measured(variant: int, seconds: float) -> Trial:
 
 def compare(*seconds: float) -> dict[str, Any]:
     trials: list[Trial] = []
-    while isinstance(step := paired.next_step(trials, paired.PairedSettings(len(seconds))), NextTrial):
+    while isinstance(
+        step := paired.next_step(trials, paired.PairedSettings(len(seconds))), NextTrial
+    ):
         trials.append(measured(step.variant, seconds[step.variant]))
-    return describe(TrialReport(tuple(f"v{number}" for number in range(len(seconds))), step, nodes=("n1", "n2")))
+    return describe(
+        TrialReport(
+            tuple(f"v{number}" for number in range(len(seconds))),
+            step,
+            nodes=("n1", "n2"),
+        )
+    )
 
 
 def test_an_ab_has_its_difference_as_a_fraction_with_its_interval() -> None:
@@ -46,7 +64,12 @@ def test_an_ab_has_its_difference_as_a_fraction_with_its_interval() -> None:
     assert find_faults(described) == []
     assert (described["variants"], described["nodes"]) == (["v0", "v1"], ["n1", "n2"])
     (answer,) = described["answers"]
-    assert (answer["variant"], answer["reference"], answer["answer"], answer["pairs"]) == ("v1", "v0", "slower", 2)
+    assert (
+        answer["variant"],
+        answer["reference"],
+        answer["answer"],
+        answer["pairs"],
+    ) == ("v1", "v0", "slower", 2)
     estimate = answer["estimate"]
     assert estimate["difference"] == pytest.approx(0.05)
     assert 0 < estimate["low"] < 0.05 < estimate["high"]
@@ -55,37 +78,61 @@ def test_an_ab_has_its_difference_as_a_fraction_with_its_interval() -> None:
 
 
 def test_it_says_how_the_runs_got_their_nodes() -> None:
-    report = TrialReport(("a", "b"), nodes=("n1",), allocations=2, separate_because="none could be held any more")
+    report = TrialReport(
+        ("a", "b"),
+        nodes=("n1",),
+        allocations=2,
+        separate_because="none could be held any more",
+    )
     described = describe(report)
     assert find_faults(described) == []
-    assert (described["allocations"], described["separate_because"]) == (2, "none could be held any more")
+    assert (described["allocations"], described["separate_because"]) == (
+        2,
+        "none could be held any more",
+    )
     assert compare(1.0, 1.05)["separate_because"] is None
 
 
 def test_an_arm_without_a_run_has_no_estimate() -> None:
-    failed = [Trial(0, TrialOutcome.MEASURED, 1000.0), *[Trial(1, TrialOutcome.DOES_NOT_RUN, None)] * 2]
+    failed = [
+        Trial(0, TrialOutcome.MEASURED, 1000.0),
+        *[Trial(1, TrialOutcome.DOES_NOT_RUN, None)] * 2,
+    ]
     step = paired.next_step(failed, paired.PairedSettings())
     assert not isinstance(step, NextTrial)
     described = describe(TrialReport(("a", "b"), step))
     assert find_faults(described) == []
-    assert (described["answers"][0]["answer"], described["answers"][0]["estimate"]) == ("does-not-run", None)
+    assert (described["answers"][0]["answer"], described["answers"][0]["estimate"]) == (
+        "does-not-run",
+        None,
+    )
 
 
 def search(seconds: Sequence[float | None]) -> dict[str, Any]:
     trials: list[Trial] = []
-    while isinstance(step := bisect.next_step(trials, bisect.BisectSettings(len(seconds))), NextTrial):
+    while isinstance(
+        step := bisect.next_step(trials, bisect.BisectSettings(len(seconds))), NextTrial
+    ):
         taken = seconds[step.variant]
         trials.append(
-            Trial(step.variant, TrialOutcome.DOES_NOT_RUN, None) if taken is None else measured(step.variant, taken)
+            Trial(step.variant, TrialOutcome.DOES_NOT_RUN, None)
+            if taken is None
+            else measured(step.variant, taken)
         )
-    return describe(TrialReport(tuple(f"b{number}" for number in range(len(seconds))), search=step))
+    return describe(
+        TrialReport(tuple(f"b{number}" for number in range(len(seconds))), search=step)
+    )
 
 
 def test_a_search_names_the_builds_of_its_changes() -> None:
     described = search([1.0, 1.0, 1.0, None, 1.04, 1.04, 1.04])
     assert find_faults(described) == []
     found = described["search"]
-    assert (found["answer"], found["do_not_run"], found["ranges"]) == ("found", ["b3"], [])
+    assert (found["answer"], found["do_not_run"], found["ranges"]) == (
+        "found",
+        ["b3"],
+        [],
+    )
     (change,) = found["changes"]
     assert (change["first"], change["last"]) == ("b3", "b4")
     assert change["difference"] == pytest.approx(0.04, abs=1e-3)

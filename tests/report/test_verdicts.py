@@ -1,4 +1,5 @@
-"""What stands beside a green light: every report names it, first, and says nothing where there is nothing to say."""
+"""What stands beside a green light: every report names it, first, and says nothing
+where there is nothing to say."""
 
 from __future__ import annotations
 
@@ -10,10 +11,26 @@ from pathlib import Path
 
 import pytest
 from support.builders import NOW
-from support.outcomes import check, faults, level_change, make_session, missing, slow, told, with_fields
+from support.outcomes import (
+    check,
+    faults,
+    level_change,
+    make_session,
+    missing,
+    slow,
+    told,
+    with_fields,
+)
 
 from pytest_llmbench.core.codes import Verdict
-from pytest_llmbench.core.outcome_records import Caution, CautionCode, Check, CheckKind, Finding, Status
+from pytest_llmbench.core.outcome_records import (
+    Caution,
+    CautionCode,
+    Check,
+    CheckKind,
+    Finding,
+    Status,
+)
 from pytest_llmbench.report import notifications
 from pytest_llmbench.report.document import SessionEnding, read, render_session
 from pytest_llmbench.report.html import render as page
@@ -22,31 +39,59 @@ from pytest_llmbench.report.outcome_documents import CheckOutcome, OutcomeDocume
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.report.verdicts import SessionState, format_findings, list_findings
 
-WIDE = Caution(CautionCode.TOLERANCE, "tolerance 40 % (llmb_tolerance in pytest.ini), not 5 %")
+WIDE = Caution(
+    CautionCode.TOLERANCE, "tolerance 40 % (llmb_tolerance in pytest.ini), not 5 %"
+)
 
 
-def trend(identifier: str = "x", verdict: str = "SLOWER", status: Status = Status.PASSED) -> CheckOutcome:
-    return describe_check(Check(CheckKind.TREND, identifier, status, Finding(verdict), "+3.1 % since 2025-11-02"))
+def trend(
+    identifier: str = "x", verdict: str = "SLOWER", status: Status = Status.PASSED
+) -> CheckOutcome:
+    return describe_check(
+        Check(
+            CheckKind.TREND,
+            identifier,
+            status,
+            Finding(verdict),
+            "+3.1 % since 2025-11-02",
+        )
+    )
 
 
-def in_quiet_terminal(described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()) -> str:
+def in_quiet_terminal(
+    described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()
+) -> str:
     return "\n".join(render_summary(described, [], -1, cautions))
 
 
-def in_chat(described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()) -> str:
-    return notifications.make_message(make_session(*described, exit_code=0, cautions=cautions))
+def in_chat(
+    described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()
+) -> str:
+    return notifications.make_message(
+        make_session(*described, exit_code=0, cautions=cautions)
+    )
 
 
-def in_github(described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()) -> str:
-    return html.unescape(notifications.render_job_summary(described, SessionEnding(0, cautions=cautions)))
+def in_github(
+    described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()
+) -> str:
+    return html.unescape(
+        notifications.render_job_summary(described, SessionEnding(0, cautions=cautions))
+    )
 
 
-def in_title(described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()) -> str:
-    (title,) = map(str, re.findall("<title>(.*)</title>", page(described, NOW, cautions)))
+def in_title(
+    described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()
+) -> str:
+    (title,) = map(
+        str, re.findall("<title>(.*)</title>", page(described, NOW, cautions))
+    )
     return title
 
 
-def in_page(described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()) -> str:
+def in_page(
+    described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()
+) -> str:
     body = page(described, NOW, cautions).partition("<header>")[2]
     return html.unescape(re.sub("<[^>]*>", "", body))
 
@@ -56,14 +101,20 @@ SIX = [trend(f"x-{number}") for number in range(6)]
 
 
 @pytest.mark.parametrize("report", [*EVERY, in_title])
-def test_what_is_known_to_be_slower_is_named_before_anything_is_green(report: Callable[..., str]) -> None:
+def test_what_is_known_to_be_slower_is_named_before_anything_is_green(
+    report: Callable[..., str],
+) -> None:
     text = report([told(), *SIX])
-    good = min(text.index(word) for word in ("1 green", "1 PASS", "PASS:") if word in text)
+    good = min(
+        text.index(word) for word in ("1 green", "1 PASS", "PASS:") if word in text
+    )
     assert text.index("trend: 6 SLOWER") < good
 
 
 def test_the_first_word_of_a_chat_is_no_bare_green() -> None:
-    assert in_chat([told(), *SIX]) == ("llmbench GREEN, but trend: 6 SLOWER, 2025-11-20 06:00 UTC: 1 green: 1 PASS")
+    assert in_chat([told(), *SIX]) == (
+        "llmbench GREEN, but trend: 6 SLOWER, 2025-11-20 06:00 UTC: 1 green: 1 PASS"
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,12 +122,48 @@ def test_the_first_word_of_a_chat_is_no_bare_green() -> None:
     [
         ([told(), check(), trend(verdict="FASTER"), trend("a", "ACKNOWLEDGED")], []),
         ([trend(status=Status.FAILED)], []),
-        ([check(verdict=Verdict.REGRESSION), trend()], ["weak-scaling: 1 REGRESSION", "trend: 1 SLOWER"]),
+        (
+            [check(verdict=Verdict.REGRESSION), trend()],
+            ["weak-scaling: 1 REGRESSION", "trend: 1 SLOWER"],
+        ),
         ([told(changes=[level_change(0.03)]), trend(told().id, "ACKNOWLEDGED")], []),
-        ([told(changes=[level_change(0.03, stands=False), level_change(0.005), level_change(-0.2)])], []),
-        ([told(changes=[level_change(0.03, acknowledged={"reason": "a fix", "by": "ops", "expires": None})])], []),
-        ([told(changes=[level_change(0.006), level_change(0.006)])], ["trend: 1 SLOWER"]),
-        ([told(verdict="NOT_ASSERTED", overruled="REGRESSION")], ["not asserted: 1 REGRESSION"]),
+        (
+            [
+                told(
+                    changes=[
+                        level_change(0.03, stands=False),
+                        level_change(0.005),
+                        level_change(-0.2),
+                    ]
+                )
+            ],
+            [],
+        ),
+        (
+            [
+                told(
+                    changes=[
+                        level_change(
+                            0.03,
+                            acknowledged={
+                                "reason": "a fix",
+                                "by": "ops",
+                                "expires": None,
+                            },
+                        )
+                    ]
+                )
+            ],
+            [],
+        ),
+        (
+            [told(changes=[level_change(0.006), level_change(0.006)])],
+            ["trend: 1 SLOWER"],
+        ),
+        (
+            [told(verdict="NOT_ASSERTED", overruled="REGRESSION")],
+            ["not asserted: 1 REGRESSION"],
+        ),
         ([told("skipped", verdict="NOT_ASSERTED", overruled="PASS")], []),
         ([with_fields(trend(), overruled="SLOWER")], ["not asserted: 1 SLOWER"]),
     ],
@@ -89,12 +176,18 @@ def test_a_finding_is_what_is_known_to_be_worse_and_fails_nothing(
 
 def test_a_red_session_names_it_too() -> None:
     assert format_findings(SessionState.RED, SIX) == ", trend: 6 SLOWER"
-    assert in_title([told(), slow(), *SIX]) == "1 red, trend: 6 SLOWER, 1 green - llmbench"
-    assert notifications.make_message(make_session(told(), slow(), *SIX)).startswith("llmbench RED, trend: 6 SLOWER, ")
+    assert (
+        in_title([told(), slow(), *SIX]) == "1 red, trend: 6 SLOWER, 1 green - llmbench"
+    )
+    assert notifications.make_message(make_session(told(), slow(), *SIX)).startswith(
+        "llmbench RED, trend: 6 SLOWER, "
+    )
 
 
 @pytest.mark.parametrize("report", EVERY)
-def test_every_report_shows_each_caution_once_and_before_the_count(report: Callable[..., str]) -> None:
+def test_every_report_shows_each_caution_once_and_before_the_count(
+    report: Callable[..., str],
+) -> None:
     text = report([told()], (WIDE,))
     assert " ".join(text.split()).count(f"aution: {WIDE.text}") == 1
     if report is in_chat:
@@ -114,8 +207,12 @@ def test_a_finding_stands_once_though_it_is_among_the_cautions() -> None:
         assert report([told(), *SIX], among).count("trend: 6 SLOWER") == 1
 
 
-def test_the_document_has_codes_and_one_without_cautions_is_read(tmp_path: Path) -> None:
-    session = make_session(told(), *SIX, exit_code=0, cautions=(*list_findings(SIX), WIDE))
+def test_the_document_has_codes_and_one_without_cautions_is_read(
+    tmp_path: Path,
+) -> None:
+    session = make_session(
+        told(), *SIX, exit_code=0, cautions=(*list_findings(SIX), WIDE)
+    )
     found = json.loads(render_session(session))
     assert found["cautions"] == [
         {"code": "reported-only", "text": "trend: 6 SLOWER"},
@@ -123,19 +220,34 @@ def test_the_document_has_codes_and_one_without_cautions_is_read(tmp_path: Path)
     ]
     assert faults(found) == []
     old = tmp_path / "old.json"
-    old.write_text(json.dumps({name: value for name, value in found.items() if name != "cautions"}))
-    assert notifications.make_message(read(old)).startswith("llmbench GREEN, but trend: 6 SLOWER, ")
+    old.write_text(
+        json.dumps({name: value for name, value in found.items() if name != "cautions"})
+    )
+    assert notifications.make_message(read(old)).startswith(
+        "llmbench GREEN, but trend: 6 SLOWER, "
+    )
 
 
 def test_github_lists_what_is_only_reported_and_warns_of_it() -> None:
     text = in_github([told(), *SIX])
     assert text.startswith("### llmbench: green, but trend: 6 SLOWER\n")
     assert "#### 6 only reported" in text
-    assert len([line for line in notifications.list_workflow_commands(SIX, ()) if line.startswith("::warning ")]) == 6
+    assert (
+        len(
+            [
+                line
+                for line in notifications.list_workflow_commands(SIX, ())
+                if line.startswith("::warning ")
+            ]
+        )
+        == 6
+    )
 
 
 def test_every_code_is_documented() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "ci.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "ci.md").read_text(
+        encoding="utf-8"
+    )
     documented = page.partition("## Cautions")[2].partition("\n## ")[0]
     assert [code for code in CautionCode if f"`{code}`" not in documented] == []
 

@@ -12,7 +12,13 @@ from pytest_llmbench.core.statements import (
     Remark,
     ShiftReference,
 )
-from pytest_llmbench.report.wording import BUDGET_DOUBTS, CHANGES, FIGURES, REMARKS, phrase
+from pytest_llmbench.report.wording import (
+    BUDGET_DOUBTS,
+    CHANGES,
+    FIGURES,
+    REMARKS,
+    phrase,
+)
 
 COMPONENTS = {
     statements.DriftLimits,
@@ -28,7 +34,11 @@ COMPONENTS = {
 }
 """Records that are part of a statement."""
 
-RECORDS = [record for record in vars(statements).values() if hasattr(record, "_fields") and record not in COMPONENTS]
+RECORDS = [
+    record
+    for record in vars(statements).values()
+    if hasattr(record, "_fields") and record not in COMPONENTS
+]
 
 
 @pytest.mark.parametrize("record", RECORDS)

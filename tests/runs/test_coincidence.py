@@ -1,5 +1,5 @@
-"""How probable it is that two runs print the same steps: no honest pair is a copy, and every copy of fine digits
-is."""
+"""How probable it is that two runs print the same steps: no honest pair is a copy, and
+every copy of fine digits is."""
 
 from __future__ import annotations
 
@@ -11,15 +11,30 @@ import pytest
 from support.builders import log, run, segment, steps, without
 
 from pytest_llmbench.core.run_records import Run
-from pytest_llmbench.runs.coincidence import CERTAIN, PrintedSteps, estimate_chance, find_shared_steps, hash_steps
+from pytest_llmbench.runs.coincidence import (
+    CERTAIN,
+    PrintedSteps,
+    estimate_chance,
+    find_shared_steps,
+    hash_steps,
+)
 
 EVERY = np.ones(50, dtype=bool)
 
 
-def printed(seconds: float, spread: float, decimals: int, averaged: int, random: np.random.Generator) -> list[float]:
-    """Return what a log prints of a run: rounded, each time the mean of the last few steps."""
+def printed(
+    seconds: float,
+    spread: float,
+    decimals: int,
+    averaged: int,
+    random: np.random.Generator,
+) -> list[float]:
+    """Return what a log prints of a run: rounded, each time the mean of the last few
+    steps."""
     single = seconds * (1 + spread * random.standard_normal(50))
-    means = [single[max(0, step + 1 - averaged) : step + 1].mean() for step in range(50)]
+    means = [
+        single[max(0, step + 1 - averaged) : step + 1].mean() for step in range(50)
+    ]
     return [float(value) for value in np.round(means, decimals)]
 
 
@@ -27,10 +42,17 @@ def chance(values: list[float], averaged: int = 1) -> float:
     return estimate_chance([(PrintedSteps(steps(values), averaged), EVERY)])
 
 
-@pytest.mark.parametrize(("seconds", "spread", "decimals"), [(12.39, 0.002, 2), (7.908, 0.0003, 3)])
-def test_fifty_steps_of_four_digits_are_no_coincidence(seconds: float, spread: float, decimals: int) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "spread", "decimals"), [(12.39, 0.002, 2), (7.908, 0.0003, 3)]
+)
+def test_fifty_steps_of_four_digits_are_no_coincidence(
+    seconds: float, spread: float, decimals: int
+) -> None:
     random = np.random.default_rng(1)
-    assert max(chance(printed(seconds, spread, decimals, 1, random)) for _ in range(50)) < CERTAIN
+    assert (
+        max(chance(printed(seconds, spread, decimals, 1, random)) for _ in range(50))
+        < CERTAIN
+    )
 
 
 @pytest.mark.slow
@@ -38,8 +60,11 @@ def test_fifty_steps_of_four_digits_are_no_coincidence(seconds: float, spread: f
     ("seconds", "spread", "decimals", "averaged"),
     [(24.0, 0.002, 1, 5), (24.0, 0.001, 1, 1)],
 )
-def test_no_honest_pair_is_certain_to_be_a_copy(seconds: float, spread: float, decimals: int, averaged: int) -> None:
-    """Of some millions of pairs those that print the same, which are up to every third, may all be chance."""
+def test_no_honest_pair_is_certain_to_be_a_copy(
+    seconds: float, spread: float, decimals: int, averaged: int
+) -> None:
+    """Of some millions of pairs those that print the same, which are up to every third,
+    may all be chance."""
     random = np.random.default_rng(2)
     nights: dict[tuple[float, ...], int] = defaultdict(int)
     for _ in range(3000):
@@ -58,7 +83,8 @@ def test_few_steps_or_equal_ones_prove_nothing() -> None:
 
 
 def test_steps_that_depend_on_their_number_alone_prove_nothing() -> None:
-    """Another run of the configuration agrees as well in most steps: the times follow from the steps."""
+    """Another run of the configuration agrees as well in most steps: the times follow
+    from the steps."""
     values = printed(7.325, 0.003, 3, 1, np.random.default_rng(4))
     witness = values.copy()
     witness[20] += 0.001

@@ -1,4 +1,5 @@
-"""Runs of one configuration are ordered by one clock, and what left no step by a clock that it shares."""
+"""Runs of one configuration are ordered by one clock, and what left no step by a clock
+that it shares."""
 
 from __future__ import annotations
 
@@ -11,7 +12,11 @@ from support.builders import KEY, NOW, log, run, segment
 
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.core.run_records import Clock, Dating, Remains, Run
-from pytest_llmbench.runs.ordering import drop_future_datings, drop_superseded, order_runs
+from pytest_llmbench.runs.ordering import (
+    drop_future_datings,
+    drop_superseded,
+    order_runs,
+)
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 ZONED = (Clock.FOLDER_NAME, Clock.FILE_TIME)
@@ -19,19 +24,25 @@ WHOLE, DEAD = log(segment()), log()
 
 
 def made(job: str, content: ParsedLog = WHOLE, /, **clocks: timedelta) -> Run:
-    """Return a run that started so long before NOW by each clock (`metadata`, `folder_name`, `log`, `file_time`)."""
+    """Return a run that started so long before NOW by each clock (`metadata`,
+    `folder_name`, `log`, `file_time`)."""
     datings = tuple(
         Dating(clock, NOW - ago, clock, zoned=clock in ZONED)
-        for clock, ago in ((Clock(name.replace("_", "-")), ago) for name, ago in clocks.items())
+        for clock, ago in (
+            (Clock(name.replace("_", "-")), ago) for name, ago in clocks.items()
+        )
     )
     first = next(iter(drop_future_datings(datings, NOW)), None)
     clock = first.clock if first else Clock.UNKNOWN
-    found = run(content, key=KEY, id=job, job_id=job, started=first.moment if first else None)
+    found = run(
+        content, key=KEY, id=job, job_id=job, started=first.moment if first else None
+    )
     return replace(found, datings=datings, order_source=clock)
 
 
 def jobs(*runs: Run) -> list[str]:
-    """Return the job ids, newest first, whatever the order in which the runs were found."""
+    """Return the job ids, newest first, whatever the order in which the runs were
+    found."""
     found = [one.found.job_id for one in order_runs(runs, NOW)]
     assert [one.found.job_id for one in order_runs(runs[::-1], NOW)] == found
     return found
@@ -44,11 +55,31 @@ def source(*runs: Run) -> Clock:
 @pytest.mark.parametrize(
     ("first", "second", "newest", "clock"),
     [
-        ({"metadata": DAY, "log": DAY}, {"metadata": 2 * DAY, "log": HOUR}, "2", Clock.LOG),
+        (
+            {"metadata": DAY, "log": DAY},
+            {"metadata": 2 * DAY, "log": HOUR},
+            "2",
+            Clock.LOG,
+        ),
         ({"metadata": DAY}, {"metadata": 2 * DAY, "log": HOUR}, "1", Clock.METADATA),
-        ({"metadata": HOUR, "log": 2 * DAY}, {"folder_name": DAY, "log": DAY}, "2", Clock.LOG),
-        ({"folder_name": HOUR, "file_time": DAY}, {"log": 2 * HOUR, "file_time": HOUR}, "2", Clock.FILE_TIME),
-        ({"folder_name": -20 * HOUR, "log": DAY}, {"folder_name": HOUR, "log": HOUR}, "2", Clock.LOG),
+        (
+            {"metadata": HOUR, "log": 2 * DAY},
+            {"folder_name": DAY, "log": DAY},
+            "2",
+            Clock.LOG,
+        ),
+        (
+            {"folder_name": HOUR, "file_time": DAY},
+            {"log": 2 * HOUR, "file_time": HOUR},
+            "2",
+            Clock.FILE_TIME,
+        ),
+        (
+            {"folder_name": -20 * HOUR, "log": DAY},
+            {"folder_name": HOUR, "log": HOUR},
+            "2",
+            Clock.LOG,
+        ),
         ({"metadata": -9 * HOUR}, {"metadata": -8 * HOUR}, "1", Clock.METADATA),
         ({"metadata": DAY}, {"log": HOUR}, "2", Clock.MIXED),
     ],
@@ -68,7 +99,11 @@ def test_two_runs_are_compared_by_the_first_clock_that_both_have(
         ({"folder_name": DAY, "log": DAY}, {"folder_name": DAY, "log": HOUR}, "2"),
         ({"folder_name": DAY, "log": HOUR}, {"folder_name": DAY, "log": HOUR}, "2"),
         ({"folder_name": DAY, "log": HOUR}, {"folder_name": DAY}, "2"),
-        ({"folder_name": DAY, "file_time": HOUR}, {"folder_name": DAY, "file_time": DAY}, "2"),
+        (
+            {"folder_name": DAY, "file_time": HOUR},
+            {"folder_name": DAY, "file_time": DAY},
+            "2",
+        ),
     ],
     ids=["log", "log and job", "job alone", "one without", "files tell nothing"],
 )
@@ -80,12 +115,16 @@ def test_of_jobs_of_one_folder_that_is_newest_which_started_last(
 
 
 def test_what_died_in_the_folder_of_others_stays_the_newest() -> None:
-    runs = (made("1", folder_name=DAY, log=HOUR), made("2", folder_name=DAY, log=2 * HOUR))
+    runs = (
+        made("1", folder_name=DAY, log=HOUR),
+        made("2", folder_name=DAY, log=2 * HOUR),
+    )
     assert jobs(*runs, made("3", DEAD, folder_name=DAY))[0] == "3"
 
 
 def test_times_with_and_without_a_zone_are_two_clocks() -> None:
-    """One metadata file says its zone, the other one does not: hours may lie between them."""
+    """One metadata file says its zone, the other one does not: hours may lie between
+    them."""
     naive = made("1", metadata=2 * HOUR, log=3 * DAY)
     zoned = made("2", log=DAY)
     aware = Dating(Clock.METADATA, NOW - 3 * HOUR, "metadata", zoned=True)
@@ -94,30 +133,48 @@ def test_times_with_and_without_a_zone_are_two_clocks() -> None:
 
 
 def test_a_third_run_without_a_clock_takes_it_from_the_others() -> None:
-    runs = [made("1", metadata=DAY, log=3 * DAY), made("2", metadata=2 * DAY, log=2 * DAY), made("3", log=DAY)]
+    runs = [
+        made("1", metadata=DAY, log=3 * DAY),
+        made("2", metadata=2 * DAY, log=2 * DAY),
+        made("3", log=DAY),
+    ]
     assert jobs(*runs) == ["3", "2", "1"]
 
 
-def test_a_time_ahead_by_minutes_is_believed_and_one_by_hours_only_without_a_zone() -> None:
+def test_a_time_ahead_by_minutes_is_believed_and_one_by_hours_only_without_a_zone() -> (
+    None
+):
     soon = Dating(Clock.FOLDER_NAME, NOW + timedelta(minutes=5), "x", zoned=True)
     later = replace(soon, moment=NOW + HOUR)
     elsewhere = replace(later, zoned=False)
     wrong = replace(elsewhere, moment=NOW + 2 * DAY)
-    assert drop_future_datings((wrong, later, elsewhere, soon), NOW) == [elsewhere, soon]
+    assert drop_future_datings((wrong, later, elsewhere, soon), NOW) == [
+        elsewhere,
+        soon,
+    ]
 
 
 @pytest.mark.parametrize(
     ("dead", "newest"),
     [
         ({"file_time": HOUR}, "9"),  # written after all logs
-        ({"file_time": 9 * DAY}, "9"),  # a copy lost the time, and its job id is the highest
+        (
+            {"file_time": 9 * DAY},
+            "9",
+        ),  # a copy lost the time, and its job id is the highest
         ({"log": HOUR, "file_time": 9 * DAY}, "9"),
         ({"log": 3 * DAY, "file_time": HOUR}, "2"),
     ],
 )
-def test_what_left_no_step_is_put_where_a_shared_clock_puts_it(dead: dict[str, timedelta], newest: str) -> None:
-    """It takes no clock from the runs with steps: those go on to be ordered by their logs."""
-    runs = [made("1", log=DAY, file_time=2 * HOUR), made("2", log=2 * HOUR, file_time=3 * HOUR)]
+def test_what_left_no_step_is_put_where_a_shared_clock_puts_it(
+    dead: dict[str, timedelta], newest: str
+) -> None:
+    """It takes no clock from the runs with steps: those go on to be ordered by their
+    logs."""
+    runs = [
+        made("1", log=DAY, file_time=2 * HOUR),
+        made("2", log=2 * HOUR, file_time=3 * HOUR),
+    ]
     assert jobs(*runs) == ["2", "1"]
     assert jobs(*runs, made("9", DEAD, **dead))[0] == newest
 
@@ -158,14 +215,18 @@ def test_a_job_without_a_log_counts_in_the_queue_and_where_an_older_run_would_st
 
 
 def test_a_launch_of_the_last_minutes_is_told_with_the_run_that_is_judged() -> None:
-    runs = order_runs([left("9", Remains.FOLDER, timedelta(minutes=3)), made("1", folder_name=DAY)], NOW)
+    runs = order_runs(
+        [left("9", Remains.FOLDER, timedelta(minutes=3)), made("1", folder_name=DAY)],
+        NOW,
+    )
     (judged,), notes = drop_superseded(runs, NOW)
     assert judged.starting == ("9",)
     assert list(map(str, notes)) == ["9: launched minutes ago, and no log yet"]
 
 
 def test_one_old_log_without_a_stamp_does_not_make_the_times_of_files_decide() -> None:
-    """A copy gave the good run the latest file; the two that bear stamps say which of them is the newest."""
+    """A copy gave the good run the latest file; the two that bear stamps say which of
+    them is the newest."""
     good = made("1", log=DAY, file_time=HOUR)
     slow = made("2", log=2 * HOUR, file_time=3 * HOUR)
     ancient = made("3", file_time=2 * HOUR)

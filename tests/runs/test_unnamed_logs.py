@@ -30,7 +30,9 @@ OTHER = "".join(maxtext(step, f"{3 + step / 1000:.3f}") for step in range(20))
 NOISE = "starting on 1 node\n"
 
 
-def read(root: Path, files: dict[str, str | bytes], catalog: Catalog | None = None) -> IngestedRuns:
+def read(
+    root: Path, files: dict[str, str | bytes], catalog: Catalog | None = None
+) -> IngestedRuns:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,23 +42,53 @@ def read(root: Path, files: dict[str, str | bytes], catalog: Catalog | None = No
 
 def logs(ingested: IngestedRuns, root: Path) -> list[str]:
     """The logs of all runs."""
-    return sorted(str(each.files.log.relative_to(root)) for run in ingested.runs for each in run.attempts)
+    return sorted(
+        str(each.files.log.relative_to(root))
+        for run in ingested.runs
+        for each in run.attempts
+    )
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        *("x.o1234567", "x.e1234567", "x.o12.3", "workerlog.0", "stdout", "stderr", "stdout.txt", "nohup", "train_log"),
-        *("train.log.2026-03-02", "titan_1234", "1234567", "1234567.pbs01.OU", "x.stdout", "x.error", "x.err", "job.3"),
+        *(
+            "x.o1234567",
+            "x.e1234567",
+            "x.o12.3",
+            "workerlog.0",
+            "stdout",
+            "stderr",
+            "stdout.txt",
+            "nohup",
+            "train_log",
+        ),
+        *(
+            "train.log.2026-03-02",
+            "titan_1234",
+            "1234567",
+            "1234567.pbs01.OU",
+            "x.stdout",
+            "x.error",
+            "x.err",
+            "job.3",
+        ),
     ],
 )
 def test_file_with_steps_is_a_run_whatever_its_name(tmp_path: Path, name: str) -> None:
     assert logs(read(tmp_path, {f"exp/{name}": LOG}), tmp_path) == [f"exp/{name}"]
 
 
-@pytest.mark.parametrize("name", ["stdout", "x.o1234567", "titan_4811.err", "train.log.2026-03-02", "job.4811.e"])
-@pytest.mark.parametrize("beside", [{}, {"exp/hostfile": b"node1\n", "exp/core.77": b"\0" * 100}])
-def test_file_in_an_archive_is_read_as_in_its_folder(tmp_path: Path, name: str, beside: dict[str, bytes]) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["stdout", "x.o1234567", "titan_4811.err", "train.log.2026-03-02", "job.4811.e"],
+)
+@pytest.mark.parametrize(
+    "beside", [{}, {"exp/hostfile": b"node1\n", "exp/core.77": b"\0" * 100}]
+)
+def test_file_in_an_archive_is_read_as_in_its_folder(
+    tmp_path: Path, name: str, beside: dict[str, bytes]
+) -> None:
     archive = tmp_path / "night.tar.gz"
     with tarfile.open(archive, "w:gz") as packed:
         for member, text in {f"exp/{name}": LOG.encode(), **beside}.items():
@@ -66,27 +98,43 @@ def test_file_in_an_archive_is_read_as_in_its_folder(tmp_path: Path, name: str, 
     assert logs(read(tmp_path, {}), archive) == [f"exp/{name}"]
 
 
-def test_steps_are_found_in_the_middle_and_at_the_end_of_a_packed_file(tmp_path: Path) -> None:
+def test_steps_are_found_in_the_middle_and_at_the_end_of_a_packed_file(
+    tmp_path: Path,
+) -> None:
     archive, noise = tmp_path / "night.tar", (NOISE * 9000).encode()
     with tarfile.open(archive, "w") as packed:
-        for member, text in {"a/stdout": noise + LOG.encode() + noise, "b/stdout": noise + OTHER.encode()}.items():
+        for member, text in {
+            "a/stdout": noise + LOG.encode() + noise,
+            "b/stdout": noise + OTHER.encode(),
+        }.items():
             header = tarfile.TarInfo(member)
             header.size = len(text)
             packed.addfile(header, io.BytesIO(text))
     assert logs(read(tmp_path, {}), archive) == ["a/stdout", "b/stdout"]
 
 
-STREAMS = [("x.o12", "x.e12"), ("stdout", "stderr"), ("x.stdout", "x.stderr"), ("7.stdout.txt", "7.stderr.txt")]
+STREAMS = [
+    ("x.o12", "x.e12"),
+    ("stdout", "stderr"),
+    ("x.stdout", "x.stderr"),
+    ("7.stdout.txt", "7.stderr.txt"),
+]
 
 
 @pytest.mark.parametrize("streams", STREAMS)
-@pytest.mark.parametrize(("printed", "error", "log"), [(LOG, NOISE, 0), (NOISE, LOG, 1), ("", LOG, 1), (LOG, LOG, 0)])
+@pytest.mark.parametrize(
+    ("printed", "error", "log"),
+    [(LOG, NOISE, 0), (NOISE, LOG, 1), ("", LOG, 1), (LOG, LOG, 0)],
+)
 def test_two_streams_of_a_job_are_one_run(
     tmp_path: Path, streams: tuple[str, str], printed: str, error: str, log: int
 ) -> None:
     (run,) = read(tmp_path, dict(zip(streams, (printed, error), strict=True))).runs
     files = run.attempts[0].files
-    assert (files.log.name, files.err and files.err.name) == (streams[log], streams[1 - log])
+    assert (files.log.name, files.err and files.err.name) == (
+        streams[log],
+        streams[1 - log],
+    )
 
 
 @pytest.mark.parametrize(
@@ -100,21 +148,44 @@ def test_two_streams_of_a_job_are_one_run(
         {"run/log-x_12_0.out": LOG, "pbs/x.o12": OTHER},
     ],
 )
-def test_file_beside_a_log_makes_no_second_run(tmp_path: Path, files: dict[str, str | bytes]) -> None:
+def test_file_beside_a_log_makes_no_second_run(
+    tmp_path: Path, files: dict[str, str | bytes]
+) -> None:
     """The first is the log; the other is listed."""
     log, other = files
     ingested = read(tmp_path, files)
     assert logs(ingested, tmp_path) == [log]
     assert len(ingested.ignored) == 1
-    assert Path(other).name.partition(".")[0] in str(ingested.ignored[0]) or "12" in str(ingested.ignored[0])
+    assert Path(other).name.partition(".")[0] in str(
+        ingested.ignored[0]
+    ) or "12" in str(ingested.ignored[0])
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        *(("README", LOG), ("NOTES", LOG), ("notes.txt", LOG), ("x.md", LOG), ("x.json", LOG), ("core.12", LOG)),
-        *(("data", b"\0" + LOG.encode()), ("x.o12", maxtext_run(0, 8)), ("x.o12", NOISE), ("model-00001", NOISE)),
-        *(("train.out.1", LOG), (".stdout", LOG), ("core", LOG), ("CHANGELOG", LOG), ("fit.py", LOG), ("x.h5", LOG)),
+        *(
+            ("README", LOG),
+            ("NOTES", LOG),
+            ("notes.txt", LOG),
+            ("x.md", LOG),
+            ("x.json", LOG),
+            ("core.12", LOG),
+        ),
+        *(
+            ("data", b"\0" + LOG.encode()),
+            ("x.o12", maxtext_run(0, 8)),
+            ("x.o12", NOISE),
+            ("model-00001", NOISE),
+        ),
+        *(
+            ("train.out.1", LOG),
+            (".stdout", LOG),
+            ("core", LOG),
+            ("CHANGELOG", LOG),
+            ("fit.py", LOG),
+            ("x.h5", LOG),
+        ),
     ],
 )
 def test_other_files_are_no_runs(tmp_path: Path, name: str, text: str | bytes) -> None:
@@ -122,27 +193,46 @@ def test_other_files_are_no_runs(tmp_path: Path, name: str, text: str | bytes) -
 
 
 def test_job_output_without_steps_is_listed(tmp_path: Path) -> None:
-    ignored = read(tmp_path, {"x.o12": NOISE, "x.o13": maxtext_run(0, 8), "data-7": NOISE}).ignored
+    ignored = read(
+        tmp_path, {"x.o12": NOISE, "x.o13": maxtext_run(0, 8), "data-7": NOISE}
+    ).ignored
     assert [file.name for file in ignored] == ["x.o12", f"{tmp_path.name}/13"]
 
 
-def test_outputs_of_several_jobs_are_runs_and_of_several_processes_one(tmp_path: Path) -> None:
+def test_outputs_of_several_jobs_are_runs_and_of_several_processes_one(
+    tmp_path: Path,
+) -> None:
     files: dict[str, str | bytes] = {"a/x.o12": LOG, "a/x.o13": OTHER}
-    files |= {f"b/workerlog.{rank}": OTHER.replace("seconds: 3", f"seconds: {4 + rank}") for rank in range(4)}
-    assert logs(read(tmp_path, files), tmp_path) == ["a/x.o12", "a/x.o13", "b/workerlog.0"]
+    files |= {
+        f"b/workerlog.{rank}": OTHER.replace("seconds: 3", f"seconds: {4 + rank}")
+        for rank in range(4)
+    }
+    assert logs(read(tmp_path, files), tmp_path) == [
+        "a/x.o12",
+        "a/x.o13",
+        "b/workerlog.0",
+    ]
 
 
 def test_job_that_died_at_the_place_of_a_baseline_is_a_run(tmp_path: Path) -> None:
     own = replace(BASELINE, match=RunMatch("exp/x.o#", ()))
     recipe = Recipe(
-        *("x", "own", BaselineKind.RECIPE, "x", "x", "maxtext", ("x",), ""), (own,), (), (), path=Path("x.yaml")
+        *("x", "own", BaselineKind.RECIPE, "x", "x", "maxtext", ("x",), ""),
+        (own,),
+        (),
+        (),
+        path=Path("x.yaml"),
     )
-    ingested = read(tmp_path, {"exp/x.o12": NOISE, "exp/x.e12": "Killed\n"}, Catalog((recipe,), {}))
+    ingested = read(
+        tmp_path, {"exp/x.o12": NOISE, "exp/x.e12": "Killed\n"}, Catalog((recipe,), {})
+    )
     assert logs(ingested, tmp_path) == ["exp/x.o12"]
 
 
 def test_number_of_a_job_in_its_output_is_left_open() -> None:
-    assert [generalise(name) for name in ("x.o1234567", "x.e12", "x.o12.3", "x.o8b")] == [
+    assert [
+        generalise(name) for name in ("x.o1234567", "x.e12", "x.o12.3", "x.o8b")
+    ] == [
         "x.o#",
         "x.e#",
         "x.o#.#",
@@ -150,7 +240,9 @@ def test_number_of_a_job_in_its_output_is_left_open() -> None:
     ]
 
 
-def test_many_files_of_data_are_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_files_of_data_are_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of names that differ in numbers a few are looked into, of all others so many."""
     looks = []
 
@@ -162,7 +254,9 @@ def test_many_files_of_data_are_not_opened(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(unnamed_logs, "MOST_LOOKS", 100)
     shards = tuple(f"part-{number:05d}" for number in range(50_000))
     words = tuple(f"part{'x' * (number + 1)}" for number in range(2000))
-    choice = Looker((), Stores()).choose(UnnamedFiles(tmp_path, shards + words, tmp_path))
+    choice = Looker((), Stores()).choose(
+        UnnamedFiles(tmp_path, shards + words, tmp_path)
+    )
     assert len(looks) <= 110
     assert [why for _, why in choice.ignored if "nor" in why]
 
@@ -173,12 +267,19 @@ def test_long_text_is_read_at_three_places_alone(tmp_path: Path) -> None:
         noise = [b"x\n" * 100_000] * 4
         noise.insert(2 * place, LOG.encode())
         path.write_bytes(b"".join(noise))
-        assert Looker((), Stores()).holds_steps(UnnamedFiles(tmp_path, (), tmp_path), path.name)
+        assert Looker((), Stores()).holds_steps(
+            UnnamedFiles(tmp_path, (), tmp_path), path.name
+        )
     os.truncate(path, 0)
-    assert not Looker((), Stores()).holds_steps(UnnamedFiles(tmp_path, (), tmp_path), path.name)
+    assert not Looker((), Stores()).holds_steps(
+        UnnamedFiles(tmp_path, (), tmp_path), path.name
+    )
 
 
-@pytest.mark.parametrize("name", ["a.safetensors", "b.pt", "c.py", "d.json", "README.en", "events.idx", "e.mp4"])
+@pytest.mark.parametrize(
+    "name",
+    ["a.safetensors", "b.pt", "c.py", "d.json", "README.en", "events.idx", "e.mp4"],
+)
 def test_called_as_data_or_document_is_no_log(name: str) -> None:
     assert not names.may_be_log(name) or name == "events.idx"
 
@@ -203,16 +304,33 @@ def test_later_file_beside_logs_is_named_if_it_may_be_a_log(
     tmp_path: Path, name: str, text: str, hours: float, *, named: bool
 ) -> None:
     folder = tmp_path / "exp"
-    read(tmp_path, {"exp/train-11.out": LOG, "exp/slurm-11.out": OTHER.replace("seconds: 3", "seconds: 5")})
+    read(
+        tmp_path,
+        {
+            "exp/train-11.out": LOG,
+            "exp/slurm-11.out": OTHER.replace("seconds: 3", "seconds: 5"),
+        },
+    )
     read(tmp_path, {f"exp/{name}": text})
-    for path, begun in ((folder / "train-11.out", 0.0), (folder / "slurm-11.out", 0.0), (folder / name, hours)):
+    for path, begun in (
+        (folder / "train-11.out", 0.0),
+        (folder / "slurm-11.out", 0.0),
+        (folder / name, hours),
+    ):
         os.utime(path, (1.79e9 + 3600 * begun, 1.79e9 + 3600 * begun))
     hidden = [file.name for file in read(tmp_path, {}).hidden]
     assert hidden == [Path(name).name] * named
 
 
-@pytest.mark.parametrize("copy", [".neptune/async/stdout.log", "ray/session_1/logs/driver.log", "exp2/console.log"])
+@pytest.mark.parametrize(
+    "copy",
+    [".neptune/async/stdout.log", "ray/session_1/logs/driver.log", "exp2/console.log"],
+)
 def test_copy_below_the_folder_of_its_log_is_no_run(tmp_path: Path, copy: str) -> None:
     """Tools keep what a process prints in folders of their own."""
-    files: dict[str, str | bytes] = {"exp/slurm-7.out": LOG, f"exp/{copy}": LOG, f"other/{copy}": OTHER}
+    files: dict[str, str | bytes] = {
+        "exp/slurm-7.out": LOG,
+        f"exp/{copy}": LOG,
+        f"other/{copy}": OTHER,
+    }
     assert logs(read(tmp_path, files), tmp_path) == ["exp/slurm-7.out", f"other/{copy}"]

@@ -1,4 +1,5 @@
-"""Cautions about runs that are missing or that nobody looked at: each names them, and honest nights have none."""
+"""Cautions about runs that are missing or that nobody looked at: each names them, and
+honest nights have none."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ MARK = Problem(Reason.VARIANT, "logs/.llmbench-ab has a run of an A/B without it
 
 
 def at(hours_ago: float, seconds: float = 7.325, **fields: Any) -> Measurement:
-    return measurement(seconds, run=run(id=f"job_{hours_ago:g}", started=NOW - hours_ago * HOUR), **fields)
+    return measurement(
+        seconds,
+        run=run(id=f"job_{hours_ago:g}", started=NOW - hours_ago * HOUR),
+        **fields,
+    )
 
 
 def pending(hours_ago: float) -> Measurement:
@@ -77,16 +82,25 @@ def test_night_with_a_good_last_run_names_the_bad_ones(bad: dict[str, Any]) -> N
 
 
 def test_pending_mark_names_the_newer_runs() -> None:
-    assert list_texts(pending(1), pending(2), at(30)) == [f"not judged, and newer: job_1, job_2: {MARK.text}"]
+    assert list_texts(pending(1), pending(2), at(30)) == [
+        f"not judged, and newer: job_1, job_2: {MARK.text}"
+    ]
     assert list_texts(pending(1)) == [f"not judged, and newer: job_1: {MARK.text}"]
 
 
 def test_mark_that_names_a_newer_run_is_named() -> None:
     """A mark of any job may name the run of a night."""
-    named = at(1, excluded=Problem(Reason.VARIANT, "logs/.llmbench-ab names its job: a run of an A/B"))
+    named = at(
+        1,
+        excluded=Problem(
+            Reason.VARIANT, "logs/.llmbench-ab names its job: a run of an A/B"
+        ),
+    )
     text = f"not judged, and newer: job_1: {named.excluded.text}"  # type: ignore[union-attr]
     assert list_texts(named, at(30)) == [text]
-    launched = replace(named, run=replace(named.run, found=replace(named.run.found, launch="abc")))
+    launched = replace(
+        named, run=replace(named.run, found=replace(named.run.found, launch="abc"))
+    )
     assert list_texts(launched, at(30)) == []
 
 

@@ -1,4 +1,5 @@
-"""The file of acknowledged changes: what is read, and that everything else is an error that says where and what."""
+"""The file of acknowledged changes: what is read, and that everything else is an error
+that says where and what."""
 
 from __future__ import annotations
 
@@ -10,8 +11,16 @@ from support.builders import KEY
 
 from pytest_llmbench.core.codes import ACCEPTABLE, Reason
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.run_records import AcceptedRecording, Acknowledgement, RecordingRule
-from pytest_llmbench.session.acknowledgements import read_accepted_recordings, read_acknowledged, read_last_repair
+from pytest_llmbench.core.run_records import (
+    AcceptedRecording,
+    Acknowledgement,
+    RecordingRule,
+)
+from pytest_llmbench.session.acknowledgements import (
+    read_accepted_recordings,
+    read_acknowledged,
+    read_last_repair,
+)
 
 TODAY = date(2025, 11, 20)
 ENTRY = """
@@ -56,12 +65,16 @@ def test_faster_is_less_time(tmp_path: Path) -> None:
 
 
 def test_reason_to_fail_is_accepted_beside_a_change(tmp_path: Path) -> None:
-    (_, accepted) = read(tmp_path, HEAD + ENTRY + ENTRY.replace("slower: 6%", "accept: wall-clock"))
+    (_, accepted) = read(
+        tmp_path, HEAD + ENTRY + ENTRY.replace("slower: 6%", "accept: wall-clock")
+    )
     assert (accepted.fraction, accepted.accepts) == (0.0, Reason.WALL_CLOCK)
 
 
 @pytest.mark.parametrize("text", ["slower: 10%", "faster: 40%"])
-def test_ten_percent_are_the_most_that_is_accepted_to_slower(tmp_path: Path, text: str) -> None:
+def test_ten_percent_are_the_most_that_is_accepted_to_slower(
+    tmp_path: Path, text: str
+) -> None:
     """An accepted improvement makes the gate stricter: it may be as large as it is."""
     assert len(read(tmp_path, HEAD + ENTRY.replace("slower: 6%", text))) == 1
 
@@ -75,7 +88,11 @@ def test_ten_percent_are_the_most_that_is_accepted_to_slower(tmp_path: Path, tex
             "4: found '60%', that is 60 %, expected above 0 and at most 10 %; record what is slower than that, "
             "with `accept: drift` in the file of --llmb-acknowledged",
         ),
-        ("slower: 6%", "faster: 60%", "4: found '60%', that is 60 %, expected above 0 and at most 50 %"),
+        (
+            "slower: 6%",
+            "faster: 60%",
+            "4: found '60%', that is 60 %, expected above 0 and at most 50 %",
+        ),
         ("slower: 6%", "slowr: 6%", "4: found the unknown key 'slowr', expected"),
         (
             "slower: 6%",
@@ -88,24 +105,53 @@ def test_ten_percent_are_the_most_that_is_accepted_to_slower(tmp_path: Path, tex
             f"4: found 'wall-clok', expected one of {', '.join(sorted(map(str, ACCEPTABLE)))} "
             "(did you mean 'wall-clock'?)",
         ),
-        ("slower: 6%", "accept: window-incomplete", "4: found 'window-incomplete', expected one of"),
-        ("2026-02-01", "2026-11-22", "6: found 2026-11-22, expected at most a year from now, 2026-11-21"),
-        ("2026-02-01", "2025-10-01", "6: found 2025-10-01, expected a day after 2025-11-03, the start"),
+        (
+            "slower: 6%",
+            "accept: window-incomplete",
+            "4: found 'window-incomplete', expected one of",
+        ),
+        (
+            "2026-02-01",
+            "2026-11-22",
+            "6: found 2026-11-22, expected at most a year from now, 2026-11-21",
+        ),
+        (
+            "2026-02-01",
+            "2025-10-01",
+            "6: found 2025-10-01, expected a day after 2025-11-03, the start",
+        ),
         ("    expires: 2026-02-01\n", "", "3: found no 'expires', expected that key"),
-        ("reason: driver 555, the security fix", 'reason: ""', "7: found '', expected the reason, in words"),
-        ("gb200-bf16-*", "gb200-bf17-128", "3: found 'grok1_314b-25.05-gb200-bf17-128', expected the id"),
-        ("since: 2025-11-03", "since: 2025-11-03\n    since: 2025-11-04", "6: found the key 'since' again"),
+        (
+            "reason: driver 555, the security fix",
+            'reason: ""',
+            "7: found '', expected the reason, in words",
+        ),
+        (
+            "gb200-bf16-*",
+            "gb200-bf17-128",
+            "3: found 'grok1_314b-25.05-gb200-bf17-128', expected the id",
+        ),
+        (
+            "since: 2025-11-03",
+            "since: 2025-11-03\n    since: 2025-11-04",
+            "6: found the key 'since' again",
+        ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, written: str, instead: str, message: str) -> None:
+def test_what_is_wrong_is_said_with_its_line(
+    tmp_path: Path, written: str, instead: str, message: str
+) -> None:
     assert written in ENTRY
-    assert f"acknowledged.yaml:{message}" in refused(tmp_path, HEAD + ENTRY.replace(written, instead))
+    assert f"acknowledged.yaml:{message}" in refused(
+        tmp_path, HEAD + ENTRY.replace(written, instead)
+    )
 
 
 def test_one_change_is_accepted_once(tmp_path: Path) -> None:
     again = ENTRY.replace("gb200-bf16-*", "gb200-*").replace("2025-11-03", "2025-11-06")
-    assert f"10: found {KEY.id} again (first in line 3), expected each change once" in refused(
-        tmp_path, HEAD + ENTRY + again
+    assert (
+        f"10: found {KEY.id} again (first in line 3), expected each change once"
+        in refused(tmp_path, HEAD + ENTRY + again)
     )
     later = ENTRY.replace("2025-11-03", "2025-11-18")
     assert len(read(tmp_path, HEAD + ENTRY + later)) == 2
@@ -113,11 +159,13 @@ def test_one_change_is_accepted_once(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path) -> None:
     assert "acknowledged.yaml:1: found an empty file" in refused(tmp_path, "")
-    with pytest.raises(SettingsError, match="expected a readable file of acknowledged changes"):
+    with pytest.raises(
+        SettingsError, match="expected a readable file of acknowledged changes"
+    ):
         read_acknowledged(tmp_path / "none.yaml", [KEY.id], TODAY)
 
 
-# --- recordings -----------------------------------------------------------------------------------------------
+# --- recordings -----------------------------------------------------------------------
 
 RECORDING = """
   - configuration: grok1*
@@ -131,31 +179,48 @@ RECORDING = """
 def test_recording_is_accepted_without_a_known_configuration(tmp_path: Path) -> None:
     """A configuration that is recorded for the first time is known to no baseline."""
     path = tmp_path / "acknowledged.yaml"
-    path.write_text(f"{HEAD} []\nrecordings:{RECORDING.replace('grok1*', 'elm_7b-*')}", encoding="utf-8")
+    path.write_text(
+        f"{HEAD} []\nrecordings:{RECORDING.replace('grok1*', 'elm_7b-*')}",
+        encoding="utf-8",
+    )
     assert read_acknowledged(path, [KEY.id], TODAY) == ()
     assert read_accepted_recordings(path, TODAY) == (
-        AcceptedRecording("elm_7b-*", RecordingRule.DRIFT, date(2025, 12, 1), "driver 570"),
+        AcceptedRecording(
+            "elm_7b-*", RecordingRule.DRIFT, date(2025, 12, 1), "driver 570"
+        ),
     )
 
 
 @pytest.mark.parametrize(
     ("written", "instead", "message"),
     [
-        ("accept: drift", "accept: level", "5: found 'level', expected drift or levels (did you mean 'levels'?)"),
-        ("2025-12-01", "2026-01-31", "6: found 2026-01-31, expected at most a month from now, 2025-12-21"),
+        (
+            "accept: drift",
+            "accept: level",
+            "5: found 'level', expected drift or levels (did you mean 'levels'?)",
+        ),
+        (
+            "2025-12-01",
+            "2026-01-31",
+            "6: found 2026-01-31, expected at most a month from now, 2025-12-21",
+        ),
         ("    by: A. Person\n", "", "4: found no 'by', expected that key"),
         ("    expires: 2025-12-01\n", "", "4: found no 'expires', expected that key"),
     ],
 )
-def test_recording_refuses_an_invalid_entry(tmp_path: Path, written: str, instead: str, message: str) -> None:
+def test_recording_refuses_an_invalid_entry(
+    tmp_path: Path, written: str, instead: str, message: str
+) -> None:
     path = tmp_path / "acknowledged.yaml"
-    path.write_text(f"{HEAD} []\nrecordings:{RECORDING.replace(written, instead)}", encoding="utf-8")
+    path.write_text(
+        f"{HEAD} []\nrecordings:{RECORDING.replace(written, instead)}", encoding="utf-8"
+    )
     with pytest.raises(SettingsError) as caught:
         read_accepted_recordings(path, TODAY)
     assert f"acknowledged.yaml:{message}" in str(caught.value)
 
 
-# --- repairs of nodes -----------------------------------------------------------------------------------------
+# --- repairs of nodes -----------------------------------------------------------------
 
 REPAIR = """
   - nodes: n7,n[12-13]
@@ -174,8 +239,12 @@ def read_repair(tmp_path: Path, text: str) -> date | None:
 
 def test_the_last_repair_counts(tmp_path: Path) -> None:
     later = REPAIR.replace("11-03", "11-20")
-    assert read_repair(tmp_path, f"{HEAD} []\nrepaired:{REPAIR}{later[1:]}") == date(2025, 11, 20)
-    assert read_repair(tmp_path, f"{HEAD} []\nrepaired:{later}{REPAIR[1:]}") == date(2025, 11, 20)
+    assert read_repair(tmp_path, f"{HEAD} []\nrepaired:{REPAIR}{later[1:]}") == date(
+        2025, 11, 20
+    )
+    assert read_repair(tmp_path, f"{HEAD} []\nrepaired:{later}{REPAIR[1:]}") == date(
+        2025, 11, 20
+    )
     assert read_repair(tmp_path, f"{HEAD}{ENTRY}") is None
     assert read_repair(tmp_path, f"{HEAD} []\nrepaired: []\n") is None
 
@@ -183,12 +252,18 @@ def test_the_last_repair_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "instead", "message"),
     [
-        ("since: 2025-11-03", "since: 2025-11-21", ":5: found 2025-11-21, expected a day until today, 2025-11-20"),
+        (
+            "since: 2025-11-03",
+            "since: 2025-11-21",
+            ":5: found 2025-11-21, expected a day until today, 2025-11-20",
+        ),
         ("nodes: n7,n[12-13]", "nodes: n7 && reboot", ":4: "),
         ("    by: A. Person\n", "", ":4: "),
     ],
 )
-def test_a_repair_that_says_something_else_is_refused(tmp_path: Path, written: str, instead: str, message: str) -> None:
+def test_a_repair_that_says_something_else_is_refused(
+    tmp_path: Path, written: str, instead: str, message: str
+) -> None:
     with pytest.raises(SettingsError) as error:
         read_repair(tmp_path, f"{HEAD} []\nrepaired:{REPAIR.replace(written, instead)}")
     assert f"acknowledged.yaml{message}" in str(error.value)

@@ -23,7 +23,8 @@ from pytest_llmbench.session.settings import Settings
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 STEP = re.compile(rb"Training epoch|tps: ")
-"""What stands in the step lines of the tree: of NeMo 2, and of torchtitan, whose first step has no time."""
+"""What stands in the step lines of the tree: of NeMo 2, and of torchtitan, whose first
+step has no time."""
 LLAMA = "llama3.1_8b-25.04-h100-bf16-16"
 
 
@@ -38,13 +39,21 @@ def found(root: Path, catalog: Catalog) -> IngestedRuns:
 
 
 def attached(log: Path) -> str:
-    """Return what an attached launcher writes of a log: each line behind the name of the task, among its own."""
+    """Return what an attached launcher writes of a log: each line behind the name of
+    the task, among its own."""
     lines = (f"train/0 {line}" for line in log.read_text().splitlines(keepends=True))
-    return "Log directory is: /tmp/x\n" + "".join(lines) + "Job train finished: SUCCEEDED\n"
+    return (
+        "Log directory is: /tmp/x\n"
+        + "".join(lines)
+        + "Job train finished: SUCCEEDED\n"
+    )
 
 
 def jobs(told: IngestedRuns) -> Sequence[tuple[str, Sequence[str]]]:
-    return [(run.found.job_id, [attempt.files.log.name for attempt in run.attempts]) for run in told.runs]
+    return [
+        (run.found.job_id, [attempt.files.log.name for attempt in run.attempts])
+        for run in told.runs
+    ]
 
 
 @pytest.mark.slow
@@ -52,13 +61,16 @@ def jobs(told: IngestedRuns) -> Sequence[tuple[str, Sequence[str]]]:
 def test_the_copies_that_an_attached_launcher_writes_are_no_further_runs(
     catalog: Catalog, tmp_path: Path, name: str
 ) -> None:
-    """The real tree with a copy of each log that holds a step: the same runs, newest first, however it is called."""
+    """The real tree with a copy of each log that holds a step: the same runs, newest
+    first, however it is called."""
     root = tmp_path / "llmb_install"
     shutil.copytree(shared("logs/llmb_install"), root)
     before = found(root, catalog)
     for log in sorted(root.rglob("log-*.out")):
         if STEP.search(log.read_bytes()):
-            (log.parent / name.format(log.stem.split("_")[-2])).write_text(attached(log))
+            (log.parent / name.format(log.stem.split("_")[-2])).write_text(
+                attached(log)
+            )
     after = found(root, catalog)
     assert len(before.runs) == 10
     assert jobs(after) == jobs(before)
@@ -67,7 +79,8 @@ def test_the_copies_that_an_attached_launcher_writes_are_no_further_runs(
 
 
 def placed(root: Path) -> Path:
-    """Write a run whose folders and name tell everything, without metadata, and return its log."""
+    """Write a run whose folders and name tell everything, without metadata, and return
+    its log."""
     return write_run(root, shipped()[LLAMA], job_id="1")
 
 
@@ -97,9 +110,15 @@ def test_a_copy_beside_a_launchers_log_is_known_by_its_steps(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "change", [("train_step_timing in s: 12", "train_step_timing in s: 13"), ("Training epoch 0, iteration 0", "x")]
+    "change",
+    [
+        ("train_step_timing in s: 12", "train_step_timing in s: 13"),
+        ("Training epoch 0, iteration 0", "x"),
+    ],
 )
-def test_a_log_with_other_steps_is_no_copy(catalog: Catalog, tmp_path: Path, change: tuple[str, str]) -> None:
+def test_a_log_with_other_steps_is_no_copy(
+    catalog: Catalog, tmp_path: Path, change: tuple[str, str]
+) -> None:
     log = placed(tmp_path)
     text = attached(log)
     assert change[0] in text
@@ -108,15 +127,23 @@ def test_a_log_with_other_steps_is_no_copy(catalog: Catalog, tmp_path: Path, cha
 
 
 @pytest.mark.slow
-def test_a_log_that_says_another_job_is_no_copy(catalog: Catalog, tmp_path: Path) -> None:
+def test_a_log_that_says_another_job_is_no_copy(
+    catalog: Catalog, tmp_path: Path
+) -> None:
     log = placed(tmp_path)
     (log.parent / "pretrain_llama3.1_8b_bf16_16_77_0.out").write_text(attached(log))
     assert len(found(tmp_path, catalog).runs) == 2
 
 
-@pytest.mark.parametrize(("hours", "excluded"), [(-15, None), (-1, Reason.VARIANT), (23, Reason.VARIANT), (25, None)])
-def test_pending_mark_takes_out_a_day(catalog: Catalog, tmp_path: Path, hours: float, excluded: Reason | None) -> None:
-    """A job of unknown id hardly waits longer: what starts later is another, and so is what started before it."""
+@pytest.mark.parametrize(
+    ("hours", "excluded"),
+    [(-15, None), (-1, Reason.VARIANT), (23, Reason.VARIANT), (25, None)],
+)
+def test_pending_mark_takes_out_a_day(
+    catalog: Catalog, tmp_path: Path, hours: float, excluded: Reason | None
+) -> None:
+    """A job of unknown id hardly waits longer: what starts later is another, and so is
+    what started before it."""
     log = placed(tmp_path)
     os.utime(log)  # copied without its time, it is newer than the mark
     start = next(iter(found(tmp_path, catalog).runs)).started
@@ -127,7 +154,9 @@ def test_pending_mark_takes_out_a_day(catalog: Catalog, tmp_path: Path, hours: f
     assert run.found.excluded is excluded
 
 
-def test_unreadable_marks_are_items_of_their_own(catalog: Catalog, tmp_path: Path) -> None:
+def test_unreadable_marks_are_items_of_their_own(
+    catalog: Catalog, tmp_path: Path
+) -> None:
     for number in ("1", "2"):
         write_run(tmp_path / number / "logs", shipped()[LLAMA], job_id=number)
         (tmp_path / number / "logs" / ".llmbench-ab").write_text("abc")
@@ -139,18 +168,25 @@ def test_unreadable_marks_are_items_of_their_own(catalog: Catalog, tmp_path: Pat
     }
 
 
-# --- a job that was queued again writes on in its log ------------------------------------------------------------
+# --- a job that was queued again writes on in its log ---------------------------------
 
-FIRST, AGAIN = datetime(2026, 11, 2, 2, tzinfo=UTC), datetime(2026, 11, 5, 2, tzinfo=UTC)
+FIRST, AGAIN = (
+    datetime(2026, 11, 2, 2, tzinfo=UTC),
+    datetime(2026, 11, 5, 2, tzinfo=UTC),
+)
 
 
 def cut(text: str, share: float) -> str:
     lines = text.splitlines(keepends=True)
-    return "".join(lines[: int(len(lines) * share)]) + "slurmstepd: error: *** JOB 7 CANCELLED DUE TO PREEMPTION ***\n"
+    return (
+        "".join(lines[: int(len(lines) * share)])
+        + "slurmstepd: error: *** JOB 7 CANCELLED DUE TO PREEMPTION ***\n"
+    )
 
 
 @pytest.mark.parametrize(
-    ("framework", "share", "first"), [(megatron, 0.7, 1), (megatron, 1.0, 1), (megatron, 0.7, 25), (titan, 0.7, 1)]
+    ("framework", "share", "first"),
+    [(megatron, 0.7, 1), (megatron, 1.0, 1), (megatron, 0.7, 25), (titan, 0.7, 1)],
 )
 def test_log_of_a_requeued_job_is_dated_by_its_last_attempt(
     tmp_path: Path, framework: Text, share: float, first: int
@@ -170,7 +206,7 @@ def test_log_without_dates_keeps_its_first_time(tmp_path: Path) -> None:
     assert run.started == FIRST
 
 
-# --- a log of each process ---------------------------------------------------------------------------------------
+# --- a log of each process ------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -186,12 +222,18 @@ def test_log_without_dates_keeps_its_first_time(tmp_path: Path) -> None:
 def test_logs_of_all_processes_are_one_run(
     tmp_path: Path, name: str, paces: Sequence[float], kept: Sequence[str]
 ) -> None:
-    """Each prints losses of its own; a log of another pace, or of a node, is of another run."""
+    """Each prints losses of its own; a log of another pace, or of a node, is of another
+    run."""
     for rank, pace in enumerate(paces):
-        own = OwnRun(start=FIRST, seconds=2.0 * pace, loss=partial(_lose, 3 + rank / 50))
+        own = OwnRun(
+            start=FIRST, seconds=2.0 * pace, loss=partial(_lose, 3 + rank / 50)
+        )
         (tmp_path / name.format(rank)).write_text(titan(own))
     runs = found(tmp_path, Catalog((), {})).runs
-    assert sorted(attempt.files.log.name for run in runs for attempt in run.attempts) == kept
+    assert (
+        sorted(attempt.files.log.name for run in runs for attempt in run.attempts)
+        == kept
+    )
 
 
 def _lose(scale: float, step: int) -> float:

@@ -18,7 +18,10 @@ def measured(*excluded: bool, judged: str = "newest") -> tuple[Measurement, ...]
     """Return the measurements of runs, newest first, some of them profiled."""
     catalog: Any = SimpleNamespace(baselines={KEY: (BASELINE,)}, configurations=())
     runs = [
-        run(started=NOW - timedelta(hours=hours), excluded=Reason.PROFILED if profiled else None)
+        run(
+            started=NOW - timedelta(hours=hours),
+            excluded=Reason.PROFILED if profiled else None,
+        )
         for hours, profiled in enumerate(excluded, start=1)
     ]
     return measure_runs(runs, catalog, NOW, judged)[KEY][0]
@@ -33,7 +36,9 @@ def measured(*excluded: bool, judged: str = "newest") -> tuple[Measurement, ...]
         ((False, True, False), "each", [True, True, True]),
     ],
 )
-def test_a_run_that_may_be_judged_has_its_metrics(excluded: tuple[bool, ...], judged: str, whole: list[bool]) -> None:
+def test_a_run_that_may_be_judged_has_its_metrics(
+    excluded: tuple[bool, ...], judged: str, whole: list[bool]
+) -> None:
     runs = measured(*excluded, judged=judged)
     assert [not one.step_time_only for one in runs] == whole
     assert [bool(one.metrics) for one in runs] == whole

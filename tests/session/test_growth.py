@@ -1,4 +1,5 @@
-"""The work of finding and reading runs grows with their number, not with its square, whatever the files are called."""
+"""The work of finding and reading runs grows with their number, not with its square,
+whatever the files are called."""
 
 from __future__ import annotations
 
@@ -39,16 +40,26 @@ TREES: dict[str, Tree] = {
     "logs": lambda n: {f"log-train_{n}_0.out": own(n)},
     "logs in folders": lambda n: {f"job{n}/log-train_{n}_0.out": own(n)},
     "output of Slurm": lambda n: {f"slurm-{n}.out": own(n)},
-    "two logs of a job": lambda n: {f"slurm-{n}.out": own(n), f"train_{n}.log": own(n + 5000)},
-    "standard errors": lambda n: {f"log-train_{n}_0.err": "srun: error: n1: task 0: Killed\n"},
+    "two logs of a job": lambda n: {
+        f"slurm-{n}.out": own(n),
+        f"train_{n}.log": own(n + 5000),
+    },
+    "standard errors": lambda n: {
+        f"log-train_{n}_0.err": "srun: error: n1: task 0: Killed\n"
+    },
     "metadata": lambda n: {f"llmb-config_{n}.yaml": f"job_info: {{job_id: {n}}}\n"},
     "logs without a job beside metadata": lambda n: {
         f"llmb-config_{n}.yaml": f"job_info: {{job_id: {n}}}\n",
         f"train{chr(97 + n % 26)}x{n}.log": own(n),
     },
-    "unknown names": lambda n: {f"console{n}": "".join(step(k, 7.3 + n) for k in range(10))},
+    "unknown names": lambda n: {
+        f"console{n}": "".join(step(k, 7.3 + n) for k in range(10))
+    },
     "tables": lambda n: {f"run{n}/metrics.csv": TABLE},
-    "tables below logs": lambda n: {f"log-train_{n}_0.out": own(n), f"run{n}/metrics.csv": TABLE},
+    "tables below logs": lambda n: {
+        f"log-train_{n}_0.out": own(n),
+        f"run{n}/metrics.csv": TABLE,
+    },
     "tables beside the folders of logs": lambda n: {
         f"job{n}/log-train_{n}_0.out": own(n),
         f"run{n}/metrics.csv": TABLE,

@@ -1,4 +1,5 @@
-"""Which earlier run a session calls the last good one, and what its history adds to it."""
+"""Which earlier run a session calls the last good one, and what its history adds to
+it."""
 
 from __future__ import annotations
 
@@ -14,13 +15,23 @@ from support.remembered import START, document, outcome
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.job_records import LaunchedJob, Purpose
-from pytest_llmbench.core.judgement_records import ComparedNodes, Evidence, LastGoodRun, RunSource
+from pytest_llmbench.core.judgement_records import (
+    ComparedNodes,
+    Evidence,
+    LastGoodRun,
+    RunSource,
+)
 from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.run_records import Measurement, StoredRun
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.session.last_good_runs import with_last_good
-from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations, SessionResults, judge_case
+from pytest_llmbench.session.outcomes import (
+    ConfigurationResult,
+    JudgedConfigurations,
+    SessionResults,
+    judge_case,
+)
 from pytest_llmbench.session.session_history import SessionHistory
 from pytest_llmbench.session.settings import Settings
 
@@ -30,13 +41,22 @@ OTHER = replace(KEY, dtype="fp8")
 def read(seconds: float, ago: int, **fields: Any) -> Measurement:
     """Return a run in the folder, so many days before NOW."""
     job = replace(log(segment()), fingerprint=f"{ago:x}-ff")
-    return noisy(seconds, run=run(job, started=NOW - timedelta(days=ago), job_id=str(ago)), seed=ago, **fields)
+    return noisy(
+        seconds,
+        run=run(job, started=NOW - timedelta(days=ago), job_id=str(ago)),
+        seed=ago,
+        **fields,
+    )
 
 
-def stored(seconds: float, ago: int, verdict: str = "PASS", status: str = "passed") -> StoredRun:
+def stored(
+    seconds: float, ago: int, verdict: str = "PASS", status: str = "passed"
+) -> StoredRun:
     started = NOW - timedelta(days=ago)
     window, logs = BASELINE.window, f"{ago:x}-ff"
-    return StoredRun(started, str(ago), logs, window, {}, True, seconds, verdict, status=status)
+    return StoredRun(
+        started, str(ago), logs, window, {}, True, seconds, verdict, status=status
+    )
 
 
 def judge_red(
@@ -44,11 +64,15 @@ def judge_red(
 ) -> ConfigurationResult:
     settings = settings or Settings()
     case = Case(KEY.id, KEY)
-    judged = JudgedConfigurations({KEY.id: (judge_case(case, [known], settings), (known,))})
+    judged = JudgedConfigurations(
+        {KEY.id: (judge_case(case, [known], settings), (known,))}
+    )
     return with_last_good(judged, settings, {KEY: past}).results[KEY.id]
 
 
-def find(known: Evidence, settings: Settings | None = None, past: tuple[StoredRun, ...] = ()) -> LastGoodRun | None:
+def find(
+    known: Evidence, settings: Settings | None = None, past: tuple[StoredRun, ...] = ()
+) -> LastGoodRun | None:
     return judge_red(known, settings, past).judgement.last_good
 
 
@@ -65,14 +89,17 @@ RED = read(8.2, 0)
         ("TEST_FAILED", "failed", False),
     ],
 )
-def test_a_stored_run_is_good_if_it_was_green(verdict: str, status: str, named: bool) -> None:
+def test_a_stored_run_is_good_if_it_was_green(
+    verdict: str, status: str, named: bool
+) -> None:
     """However fast it was: it may have been judged by a narrower bound."""
     last = find(evidence(RED, stored_runs=(stored(7.3, 1, verdict, status),)))
     assert (last is not None and last.verdict == verdict) == named
 
 
 def test_a_run_in_the_folder_is_judged_as_if_it_were_the_newest() -> None:
-    """Within the bound and yet not green: its checkpoint, or what else the session asks for."""
+    """Within the bound and yet not green: its checkpoint, or what else the session asks
+    for."""
     known = evidence(RED, read(7.3, 1))
     last = find(known)
     assert last is not None
@@ -118,7 +145,7 @@ def test_what_has_no_run_names_none() -> None:
     assert result.judgement.last_good is None
 
 
-# --- what the history adds ---------------------------------------------------------------------------------
+# --- what the history adds ------------------------------------------------------------
 
 
 def remember(folder: Path, *outcomes: dict[str, Any]) -> SessionHistory:
@@ -132,7 +159,9 @@ def ran_on(told: dict[str, Any], *nodes: str) -> dict[str, Any]:
     return {**told, "jobs": [{"job_id": "0", "nodes": ["n9"]}, job]}
 
 
-def add(history: SessionHistory, red: Measurement, *nodes: str, key: Key = KEY) -> LastGoodRun | None:
+def add(
+    history: SessionHistory, red: Measurement, *nodes: str, key: Key = KEY
+) -> LastGoodRun | None:
     known = evidence(red, stored_runs=tuple(history.past.get(key, ())))
     result = judge_red(known, past=tuple(history.past.get(key, ())))
     job = LaunchedJob(red.run.found.job_id, Purpose.MEASURE, 1, 1, "COMPLETED", nodes)
@@ -141,7 +170,11 @@ def add(history: SessionHistory, red: Measurement, *nodes: str, key: Key = KEY) 
 
 
 def test_the_nodes_are_those_of_the_job_of_the_run(tmp_path: Path) -> None:
-    history = remember(tmp_path, ran_on(outcome(7.3, 3), "n1", "n2"), ran_on(outcome(7.3, 2), "n7", "n8"))
+    history = remember(
+        tmp_path,
+        ran_on(outcome(7.3, 3), "n1", "n2"),
+        ran_on(outcome(7.3, 2), "n7", "n8"),
+    )
     last = add(history, RED, "n2", "n3")
     assert last is not None
     assert (last.source, last.started) == (RunSource.HISTORY, START + timedelta(days=3))

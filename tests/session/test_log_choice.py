@@ -22,7 +22,10 @@ DAY = 24 * 3600
 
 def maxtext(steps: int = 20, seconds: float = 2.0) -> str:
     """The console of MaxText: a time of each step, with a loss."""
-    return "".join(step_line(step, f"{seconds + step / 1000:.3f}", loss=", loss: 3.100") for step in range(steps))
+    return "".join(
+        step_line(step, f"{seconds + step / 1000:.3f}", loss=", loss: 3.100")
+        for step in range(steps)
+    )
 
 
 def whole(steps: int = 20, seconds: float = 2.0) -> str:
@@ -37,7 +40,8 @@ def csv(steps: int = 20, seconds: float = 2.0, loss: float = 3.1) -> str:
 
 
 def jsonl(steps: int = 20, seconds: float = 2.0) -> str:
-    """LLaMA-Factory's records: of each second step, with the time since the beginning."""
+    """LLaMA-Factory's records: of each second step, with the time since the
+    beginning."""
     rows = (
         f'{{"current_steps": {step}, "total_steps": {steps}, "loss": 3.1, "percentage": {100 * step / steps}, '
         f'"elapsed_time": "0:{int(step * seconds) // 60:02d}:{int(step * seconds) % 60:02d}"}}\n'
@@ -46,7 +50,9 @@ def jsonl(steps: int = 20, seconds: float = 2.0) -> str:
     return "".join(rows)
 
 
-def read(root: Path, files: dict[str, str], catalog: Catalog | None = None) -> IngestedRuns:
+def read(
+    root: Path, files: dict[str, str], catalog: Catalog | None = None
+) -> IngestedRuns:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,7 +63,10 @@ def read(root: Path, files: dict[str, str], catalog: Catalog | None = None) -> I
 def logs(ingested: IngestedRuns, root: Path) -> dict[str, str]:
     """The log of each run, with its standard error."""
     attempts = [attempt.files for run in ingested.runs for attempt in run.attempts]
-    return {str(files.log.relative_to(root)): files.err.name if files.err else "" for files in attempts}
+    return {
+        str(files.log.relative_to(root)): files.err.name if files.err else ""
+        for files in attempts
+    }
 
 
 NOISE = "NCCL version 2.26.2+cuda12.8\nstarting on 1 node\n"
@@ -74,13 +83,17 @@ NOISE = "NCCL version 2.26.2+cuda12.8\nstarting on 1 node\n"
     ],
 )
 @pytest.mark.parametrize("printed", ["", NOISE])
-def test_standard_error_is_the_log_if_it_alone_has_steps(tmp_path: Path, out: str, err: str, printed: str) -> None:
+def test_standard_error_is_the_log_if_it_alone_has_steps(
+    tmp_path: Path, out: str, err: str, printed: str
+) -> None:
     assert logs(read(tmp_path, {out: printed, err: maxtext()}), tmp_path) == {err: out}
 
 
 @pytest.mark.parametrize("error", ["", "UserWarning: x\n", maxtext(), maxtext(60)])
 def test_standard_output_with_steps_stays_the_log(tmp_path: Path, error: str) -> None:
-    assert logs(read(tmp_path, {"x_1.out": maxtext(), "x_1.err": error}), tmp_path) == {"x_1.out": "x_1.err"}
+    assert logs(read(tmp_path, {"x_1.out": maxtext(), "x_1.err": error}), tmp_path) == {
+        "x_1.out": "x_1.err"
+    }
 
 
 def test_how_a_job_ended_is_read_of_both_streams(tmp_path: Path) -> None:
@@ -99,13 +112,23 @@ def test_how_a_job_ended_is_read_of_both_streams(tmp_path: Path) -> None:
         ("run/train.log", "run/trainer_log.jsonl", jsonl()),
     ],
 )
-def test_metrics_are_the_run_if_the_log_has_no_step(tmp_path: Path, console: str, metrics: str, text: str) -> None:
-    assert list(logs(read(tmp_path, {console: NOISE, metrics: text}), tmp_path)) == [metrics]
+def test_metrics_are_the_run_if_the_log_has_no_step(
+    tmp_path: Path, console: str, metrics: str, text: str
+) -> None:
+    assert list(logs(read(tmp_path, {console: NOISE, metrics: text}), tmp_path)) == [
+        metrics
+    ]
 
 
-@pytest.mark.parametrize(("console", "winner"), [(whole(), "trainer_log.jsonl"), (maxtext(), "train.log")])
-def test_source_with_more_times_of_steps_counts(tmp_path: Path, console: str, winner: str) -> None:
-    ingested = read(tmp_path, {"run/train.log": console, "run/trainer_log.jsonl": jsonl()})
+@pytest.mark.parametrize(
+    ("console", "winner"), [(whole(), "trainer_log.jsonl"), (maxtext(), "train.log")]
+)
+def test_source_with_more_times_of_steps_counts(
+    tmp_path: Path, console: str, winner: str
+) -> None:
+    ingested = read(
+        tmp_path, {"run/train.log": console, "run/trainer_log.jsonl": jsonl()}
+    )
     assert list(logs(ingested, tmp_path)) == [f"run/{winner}"]
     assert len(ingested.ignored) == 1
 
@@ -122,21 +145,31 @@ CRASH = 'Traceback (most recent call last):\n  File "fit.py", line 1, in <module
 
 
 @pytest.mark.parametrize(
-    ("hours", "printed", "died"), [(20, CRASH, True), (0, CRASH, False), (20, NOISE, False), (-20, CRASH, False)]
+    ("hours", "printed", "died"),
+    [(20, CRASH, True), (0, CRASH, False), (20, NOISE, False), (-20, CRASH, False)],
 )
 def test_launch_that_died_is_a_run_after_the_metrics_beside_it(
     tmp_path: Path, hours: int, printed: str, *, died: bool
 ) -> None:
-    """The newest run died before it wrote metrics; those of the last one are not judged as if nothing had happened."""
-    own = replace(BASELINE, match=RunMatch("logs/version_#/metrics.csv", (("steps", "20"),)))
+    """The newest run died before it wrote metrics; those of the last one are not judged
+    as if nothing had happened."""
+    own = replace(
+        BASELINE, match=RunMatch("logs/version_#/metrics.csv", (("steps", "20"),))
+    )
     own = replace(own, dialect="metrics")
     catalog = Catalog((own_recipe(own),), {})
     versions = [f"logs/version_{number}/metrics.csv" for number in (0, 1)]
-    read(tmp_path, {"train.log": printed, versions[0]: csv(), versions[1]: csv(seconds=2.1)})
+    read(
+        tmp_path,
+        {"train.log": printed, versions[0]: csv(), versions[1]: csv(seconds=2.1)},
+    )
     for path, hour in ((versions[0], 0), (versions[1], 24), ("train.log", 24 + hours)):
         os.utime(tmp_path / path, (DAY + 3600.0 * hour, DAY + 3600.0 * hour))
     runs = ingest(Settings(logs=(tmp_path,)), catalog, NOW).runs
-    assert [run.attempts[0].files.log.name for run in runs][: 1 + died] == ["train.log", "metrics.csv"][1 - died :]
+    assert [run.attempts[0].files.log.name for run in runs][: 1 + died] == [
+        "train.log",
+        "metrics.csv",
+    ][1 - died :]
     assert {run.identity.key for run in runs} == {own.key}
 
 
@@ -152,23 +185,35 @@ def test_launch_that_died_is_a_run_after_the_metrics_beside_it(
 def test_metrics_beside_a_silent_log_are_a_run_unless_another_log_has_their_steps(
     tmp_path: Path, seconds: float, console: str, runs: list[str]
 ) -> None:
-    files = {"a/train.log": maxtext(), "b/metrics.csv": csv(seconds=seconds)} | ({console: NOISE} if console else {})
+    files = {"a/train.log": maxtext(), "b/metrics.csv": csv(seconds=seconds)} | (
+        {console: NOISE} if console else {}
+    )
     assert sorted(logs(read(tmp_path, files), tmp_path)) == runs
 
 
-@pytest.mark.parametrize(("seconds", "runs"), [(3.0, ["a/train.log", "b/metrics.csv"]), (2.0, ["a/train.log"])])
+@pytest.mark.parametrize(
+    ("seconds", "runs"),
+    [(3.0, ["a/train.log", "b/metrics.csv"]), (2.0, ["a/train.log"])],
+)
 def test_metrics_in_a_folder_of_their_own_are_recorded_beside_other_logs(
     tmp_path: Path, seconds: float, runs: list[str]
 ) -> None:
-    """No baseline is at their place yet; those with the steps of a log are of its run."""
+    """No baseline is at their place yet; those with the steps of a log are of its
+    run."""
     read(tmp_path, {"a/train.log": maxtext(), "b/metrics.csv": csv(seconds=seconds)})
-    ingested = ingest(Settings(logs=(tmp_path,), record=tmp_path / "own"), Catalog((), {}), NOW)
+    ingested = ingest(
+        Settings(logs=(tmp_path,), record=tmp_path / "own"), Catalog((), {}), NOW
+    )
     assert sorted(logs(ingested, tmp_path)) == runs
 
 
-def test_metrics_with_other_losses_than_an_equally_fast_log_are_recorded(tmp_path: Path) -> None:
+def test_metrics_with_other_losses_than_an_equally_fast_log_are_recorded(
+    tmp_path: Path,
+) -> None:
     read(tmp_path, {"a/train.log": maxtext(), "b/metrics.csv": csv(loss=2.7)})
-    ingested = ingest(Settings(logs=(tmp_path,), record=tmp_path / "own"), Catalog((), {}), NOW)
+    ingested = ingest(
+        Settings(logs=(tmp_path,), record=tmp_path / "own"), Catalog((), {}), NOW
+    )
     assert sorted(logs(ingested, tmp_path)) == ["a/train.log", "b/metrics.csv"]
 
 
@@ -206,10 +251,13 @@ def test_metrics_that_are_later_than_all_logs_are_named(
 def test_metrics_at_the_place_of_a_baseline_are_read_beside_logs_of_others(
     tmp_path: Path, log: str, place: str, runs: list[str]
 ) -> None:
-    """A run that is judged must not vanish because another one leaves a log elsewhere; not so beside its own log."""
+    """A run that is judged must not vanish because another one leaves a log elsewhere;
+    not so beside its own log."""
     own = replace(BASELINE, match=RunMatch(place, ()))
     recipe = replace(own_recipe(own), baselines=(own,))
-    ingested = read(tmp_path, {"elm/metrics.csv": csv(), log: maxtext()}, Catalog((recipe,), {}))
+    ingested = read(
+        tmp_path, {"elm/metrics.csv": csv(), log: maxtext()}, Catalog((recipe,), {})
+    )
     assert sorted(logs(ingested, tmp_path)) == runs
 
 
@@ -217,7 +265,16 @@ def own_recipe(baseline: Baseline) -> Recipe:
     """A recipe of one baseline."""
     key = baseline.key
     return Recipe(
-        *(key.recipe, key.release, baseline.kind, "title", "framework", baseline.dialect, (key.recipe,), ""),
+        *(
+            key.recipe,
+            key.release,
+            baseline.kind,
+            "title",
+            "framework",
+            baseline.dialect,
+            (key.recipe,),
+            "",
+        ),
         baselines=(baseline,),
         errata=(),
         launch=(),
@@ -239,14 +296,20 @@ WANDB = "wandb/offline-run-20261127_020000-a1b2c3d4/files/output.log"
     ("console", "copies"),
     [
         (maxtext(), {f"{LAUNCH}/0/stdout.log": maxtext()}),
-        (maxtext(), {f"{LAUNCH}/0/stdout.log": "", f"{LAUNCH}/0/stderr.log": maxtext()}),
+        (
+            maxtext(),
+            {f"{LAUNCH}/0/stdout.log": "", f"{LAUNCH}/0/stderr.log": maxtext()},
+        ),
         (maxtext(), {WANDB: maxtext(15)}),
         (maxtext(15), {WANDB: maxtext()}),
         (maxtext(), {f"wandb/{WANDB}": maxtext()}),
         (bars(whole()), {f"{LAUNCH}/0/stdout.log": whole()}),
         (
             maxtext(12) + "Config param steps: 20\n" + maxtext(20, 3.0),
-            {f"{LAUNCH}/0/stdout.log": maxtext(12), f"{LAUNCH[:-1]}1/0/stdout.log": maxtext(20, 3.0)},
+            {
+                f"{LAUNCH}/0/stdout.log": maxtext(12),
+                f"{LAUNCH[:-1]}1/0/stdout.log": maxtext(20, 3.0),
+            },
         ),
     ],
 )
@@ -256,10 +319,16 @@ def test_what_a_tool_keeps_of_the_console_is_a_copy(
 ) -> None:
     ingested = read(tmp_path, {place: console, **copies})
     assert list(logs(ingested, tmp_path)) == [place]
-    assert sum("a copy of" in file.reason for file in ingested.ignored) == sum(map(bool, copies.values()))
+    assert sum("a copy of" in file.reason for file in ingested.ignored) == sum(
+        map(bool, copies.values())
+    )
 
 
 @pytest.mark.parametrize("place", [WANDB, f"{LAUNCH}/0/stdout.log"])
 @pytest.mark.parametrize("console", [maxtext(seconds=3.0), whole(seconds=2.5), NOISE])
-def test_log_of_a_tool_is_a_run_unless_a_console_has_its_steps(tmp_path: Path, console: str, place: str) -> None:
-    assert place in logs(read(tmp_path, {"train.log": console, place: maxtext()}), tmp_path)
+def test_log_of_a_tool_is_a_run_unless_a_console_has_its_steps(
+    tmp_path: Path, console: str, place: str
+) -> None:
+    assert place in logs(
+        read(tmp_path, {"train.log": console, place: maxtext()}), tmp_path
+    )

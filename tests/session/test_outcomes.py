@@ -1,4 +1,5 @@
-"""Outcomes of items: requirements, numbers of runs that a suite asks for, and sessions without verdicts."""
+"""Outcomes of items: requirements, numbers of runs that a suite asks for, and sessions
+without verdicts."""
 
 from __future__ import annotations
 
@@ -29,16 +30,25 @@ DAY = timedelta(days=1)
 
 
 def measured(*days_ago: float | None) -> list[Measurement]:
-    """Return runs at the published step time that started so many days ago, None at an unknown time."""
+    """Return runs at the published step time that started so many days ago, None at an
+    unknown time."""
     starts = [None if days is None else NOW - days * DAY for days in days_ago]
     return [measurement(7.325, run=run(started=started)) for started in starts]
 
 
-def judge_required(measurements: list[Measurement], asked: int, **fields: Any) -> Judgement:
+def judge_required(
+    measurements: list[Measurement], asked: int, **fields: Any
+) -> Judgement:
     """Judge runs of a configuration of which a suite asks for `asked` runs."""
     seen = evidence(*measurements, **fields)
-    judged = JudgedConfigurations({KEY.id: (judge_case(CASE, [seen], Settings()), (seen,))})
-    return apply_requirements(judged, {KEY: RequiredRuns(asked, "suite.yaml:2")}).results[KEY.id].judgement
+    judged = JudgedConfigurations(
+        {KEY.id: (judge_case(CASE, [seen], Settings()), (seen,))}
+    )
+    return (
+        apply_requirements(judged, {KEY: RequiredRuns(asked, "suite.yaml:2")})
+        .results[KEY.id]
+        .judgement
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +60,9 @@ def judge_required(measurements: list[Measurement], asked: int, **fields: Any) -
         ((0.1, 0.5, None), Verdict.MISSING),
     ],
 )
-def test_runs_older_than_the_limit_do_not_count(days_ago: tuple[float | None, ...], verdict: Verdict) -> None:
+def test_runs_older_than_the_limit_do_not_count(
+    days_ago: tuple[float | None, ...], verdict: Verdict
+) -> None:
     judgement = judge_required(measured(*days_ago), asked=3, max_age=DAY)
     assert judgement.verdict is verdict
     assert judge_required(measured(*days_ago), asked=3).verdict is Verdict.PASS
@@ -59,8 +71,15 @@ def test_runs_older_than_the_limit_do_not_count(days_ago: tuple[float | None, ..
 def make_results(*measurements: Measurement, **fields: Any) -> SessionResults:
     """Return the results of a session of one configuration."""
     result = judge_case(CASE, [evidence(*measurements)], Settings())
-    made = {"unmatched": (), "runs_found": len(measurements), "runs_before_since": 0, "ignored": ()}
-    return SessionResults({KEY.id: result}, measurements={KEY: measurements}, **{**made, **fields})
+    made = {
+        "unmatched": (),
+        "runs_found": len(measurements),
+        "runs_before_since": 0,
+        "ignored": (),
+    }
+    return SessionResults(
+        {KEY.id: result}, measurements={KEY: measurements}, **{**made, **fields}
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,35 +91,57 @@ def make_results(*measurements: Measurement, **fields: Any) -> SessionResults:
         ((KEY.id,), True, Status.FAILED),
     ],
 )
-def test_require_all_skips_on_demand_configurations(require: tuple[str, ...], on_demand: bool, status: Status) -> None:
+def test_require_all_skips_on_demand_configurations(
+    require: tuple[str, ...], on_demand: bool, status: Status
+) -> None:
     """Naming one requires it."""
     results = make_results(on_demand=frozenset({KEY} if on_demand else ()))
-    (outcome,) = decide_outcomes(results, [KEY.id], Settings(require=require), guarded=True)
+    (outcome,) = decide_outcomes(
+        results, [KEY.id], Settings(require=require), guarded=True
+    )
     assert outcome.status is status
 
 
 @pytest.mark.parametrize(
     ("found", "before", "words"),
     [
-        (0, 0, "There is no log (.out or .log) with a training step under the given paths."),
+        (
+            0,
+            0,
+            "There is no log (.out or .log) with a training step under the given paths.",
+        ),
         (2, 2, "All of the 2 runs started before --llmb-since."),
         (2, 1, "2 runs found: "),
     ],
 )
-def test_session_without_verdicts_reports_the_reason(found: int, before: int, words: str) -> None:
+def test_session_without_verdicts_reports_the_reason(
+    found: int, before: int, words: str
+) -> None:
     results = make_results(runs_found=found, runs_before_since=before)
     (outcome,) = decide_outcomes(results, [KEY.id], Settings())
     assert outcome.status is Status.FAILED
-    assert outcome.context[0].startswith("nothing was judged: no valid run of the 1 selected configuration")
+    assert outcome.context[0].startswith(
+        "nothing was judged: no valid run of the 1 selected configuration"
+    )
     assert outcome.context[1].startswith(words)
 
 
 def test_session_without_verdicts_lists_why_runs_do_not_count() -> None:
     strays = [
-        UnmatchedRun(name, Reason.UNMATCHED, "", Path("/runs"), nearest=(KEY,), summary="gpus are 64", advice="--x")
+        UnmatchedRun(
+            name,
+            Reason.UNMATCHED,
+            "",
+            Path("/runs"),
+            nearest=(KEY,),
+            summary="gpus are 64",
+            advice="--x",
+        )
         for name in ("a", "b")
     ]
-    diverged = measurement(problems=(Problem(Reason.DIVERGED, "the loss is no number"),))
+    diverged = measurement(
+        problems=(Problem(Reason.DIVERGED, "the loss is no number"),)
+    )
     results = make_results(diverged, unmatched=tuple(strays), runs_found=3)
     (outcome,) = decide_outcomes(results, [KEY.id], Settings())
     kept = f"3 runs found: a, b (gpus are 64; nearest {KEY.id}; --x), x_1 ({KEY.id}: INVALID)."
@@ -109,11 +150,16 @@ def test_session_without_verdicts_lists_why_runs_do_not_count() -> None:
 
 def test_repeats_that_disagree_certify_nothing() -> None:
     newest, slower = (
-        measurement(seconds, run=run(started=NOW - timedelta(hours=hours), build=("image=a",)))
+        measurement(
+            seconds, run=run(started=NOW - timedelta(hours=hours), build=("image=a",))
+        )
         for hours, seconds in enumerate((7.325, 8.2), start=1)
     )
     settings = Settings(against="both", certify=True)
-    alone, both = evidence(newest), evidence(newest, slower, repeat_window=timedelta(hours=3))
+    alone, both = (
+        evidence(newest),
+        evidence(newest, slower, repeat_window=timedelta(hours=3)),
+    )
     assert judge_evidence(alone, settings, alone=False).verdict is Verdict.PASS
     assert judge_evidence(both, Settings(), alone=False).verdict is Verdict.PASS
     judgement = judge_evidence(both, settings, alone=False)

@@ -1,4 +1,5 @@
-"""What --llmb-record makes of runs: the trimmed mean decides, and the mean stands beside it."""
+"""What --llmb-record makes of runs: the trimmed mean decides, and the mean stands
+beside it."""
 
 from __future__ import annotations
 
@@ -53,8 +54,16 @@ def recorded(folder: Path, start: datetime, *runs: tuple[float, ...]) -> Session
     """Return a session that recorded one stalling run, or these."""
     for number, seconds in enumerate(runs or (STALLED,)):
         began = start + timedelta(hours=number)
-        write_run(folder / "runs", shipped()[KEY.id], seconds=seconds, started=began, job_id=str(500 + number))
-    session = Session(Settings(logs=(folder / "runs",), record=folder / "own"), lambda: NOW, folder)
+        write_run(
+            folder / "runs",
+            shipped()[KEY.id],
+            seconds=seconds,
+            started=began,
+            job_id=str(500 + number),
+        )
+    session = Session(
+        Settings(logs=(folder / "runs",), record=folder / "own"), lambda: NOW, folder
+    )
     session.decide_outcomes([KEY.id])
     return session
 
@@ -71,7 +80,11 @@ def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
     outcome, _ = session.get_outcome(session.results.configurations[KEY.id].case)
     baseline = read_own(tmp_path)
     assert baseline.recording is not None
-    assert outcome.recorded_seconds == baseline.step_seconds == baseline.recording.trimmed_mean_seconds
+    assert (
+        outcome.recorded_seconds
+        == baseline.step_seconds
+        == baseline.recording.trimmed_mean_seconds
+    )
     assert baseline.step_seconds == pytest.approx(7.3, rel=1e-3)
     assert baseline.recording.mean_seconds > 8
     assert outcome.recorded.startswith("recorded 7.300 s (trimmed mean; the mean is 8.")
@@ -79,11 +92,18 @@ def test_the_value_that_decides_is_the_one_that_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sessions_that_record_side_by_side_keep_what_the_others_recorded(tmp_path: Path) -> None:
-    """While another session holds the folder, this one waits, and then adds to what that one wrote."""
+def test_sessions_that_record_side_by_side_keep_what_the_others_recorded(
+    tmp_path: Path,
+) -> None:
+    """While another session holds the folder, this one waits, and then adds to what
+    that one wrote."""
     other = recorded(tmp_path / "other", NOW - timedelta(hours=5))
     written = tmp_path / "other" / "own" / "grok1" / "25.05.yaml"
-    text = written.read_text(encoding="utf-8").replace("gpus: 128", "gpus: 256").replace("dp: 32", "dp: 64")
+    text = (
+        written.read_text(encoding="utf-8")
+        .replace("gpus: 128", "gpus: 256")
+        .replace("dp: 32", "dp: 64")
+    )
     place = tmp_path / "own" / "grok1" / "25.05.yaml"
     with ThreadPoolExecutor() as threads:
         with lock_folder(tmp_path / "own"):
@@ -91,14 +111,28 @@ def test_sessions_that_record_side_by_side_keep_what_the_others_recorded(tmp_pat
             wait([session], timeout=0.5)  # it would be done by then
             place.parent.mkdir(exist_ok=True)
             place.write_text(text, encoding="utf-8")
-        assert session.result().get_outcome(other.results.configurations[KEY.id].case)[0].skipped
+        assert (
+            session.result()
+            .get_outcome(other.results.configurations[KEY.id].case)[0]
+            .skipped
+        )
     assert [one.key.gpus for one in read_recipe(place).baselines] == [128, 256]
 
 
-def test_a_session_that_never_ends_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("pytest_llmbench.baseline.write"), "PATIENCE_SECONDS", 0.1)
+def test_a_session_that_never_ends_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        importlib.import_module("pytest_llmbench.baseline.write"),
+        "PATIENCE_SECONDS",
+        0.1,
+    )
     told = r"another session has been recording here for 0\.1 s"
-    with lock_folder(tmp_path), pytest.raises(RecordError, match=told), lock_folder(tmp_path):
+    with (
+        lock_folder(tmp_path),
+        pytest.raises(RecordError, match=told),
+        lock_folder(tmp_path),
+    ):
         pytest.fail("both hold the folder")
     with lock_folder(tmp_path):
         pass  # it is free again
@@ -106,27 +140,43 @@ def test_a_session_that_never_ends_is_not_waited_for(tmp_path: Path, monkeypatch
 
 def test_the_environment_is_what_all_runs_agree_on() -> None:
     one, two = (
-        measurement(7.3, run=run(environment=(("container", "nemo:25.04\x07"), ("nccl", nccl))))
+        measurement(
+            7.3, run=run(environment=(("container", "nemo:25.04\x07"), ("nccl", nccl)))
+        )
         for nccl in ("2.25.1", "2.26.2")
     )
     container = ("container", "nemo:25.04\\x07")
-    assert make_recording([one, one], NOW, "alice").environment == (container, ("nccl", "2.25.1"))
+    assert make_recording([one, one], NOW, "alice").environment == (
+        container,
+        ("nccl", "2.25.1"),
+    )
     assert make_recording([one, two], NOW, "alice").environment == (container,)
     assert make_recording([one, measurement(7.3)], NOW, "alice").environment == ()
     assert make_recording([one], NOW, "alice").by == "alice"
 
 
 def test_the_newest_run_is_known_where_all_say_when_they_started() -> None:
-    runs = [measurement(7.3, run=run(started=NOW - timedelta(days=days))) for days in (3, 2, 9)]
-    assert make_recording(runs, NOW).newest_run == (NOW - timedelta(days=2)).date().isoformat()
-    assert make_recording([*runs, measurement(7.3, run=run(started=None))], NOW).newest_run == ""
+    runs = [
+        measurement(7.3, run=run(started=NOW - timedelta(days=days)))
+        for days in (3, 2, 9)
+    ]
+    assert (
+        make_recording(runs, NOW).newest_run
+        == (NOW - timedelta(days=2)).date().isoformat()
+    )
+    assert (
+        make_recording([*runs, measurement(7.3, run=run(started=None))], NOW).newest_run
+        == ""
+    )
 
 
 def test_groups_are_nights_or_sets_of_nodes() -> None:
     """Five runs of one night say no more of the next night than one does."""
     one_night = [measurement(7.3, run=run(job_id=str(job))) for job in range(5)]
     racks = {str(job): frozenset({f"n{job}", f"m{job}"}) for job in range(5)}
-    nights = [measurement(7.3, run=run(started=NOW - timedelta(days=day))) for day in range(5)]
+    nights = [
+        measurement(7.3, run=run(started=NOW - timedelta(days=day))) for day in range(5)
+    ]
     assert make_recording(one_night, NOW).groups == 1
     assert make_recording(one_night, NOW, "alice", racks).groups == 5
     assert make_recording(nights, NOW).groups == 5
@@ -140,22 +190,31 @@ def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
     session = recorded(tmp_path, NOW - timedelta(hours=5), (7.3,) * 50, (9.0,) * 50)
     tolerant = parse_tolerances(tolerance, "baseline file")
     runs = tuple(
-        replace(run, baseline=replace(run.baseline, tolerances=tolerant)) for run in session.results.measurements[KEY]
+        replace(run, baseline=replace(run.baseline, tolerances=tolerant))
+        for run in session.results.measurements[KEY]
     )
     results = replace(session.results, measurements={KEY: runs})
     (outcome,), files = record(results, [KEY.id], session.settings, NOW)
     assert len(files) == recorded_files
-    assert ("differ by more than 20 %" in phrase(outcome.judgement)) == (not recorded_files)
+    assert ("differ by more than 20 %" in phrase(outcome.judgement)) == (
+        not recorded_files
+    )
 
 
 @pytest.mark.slow
-def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(tmp_path: Path) -> None:
-    """Their mean would hide a regression of as much as lies between it and the better level."""
+def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(
+    tmp_path: Path,
+) -> None:
+    """Their mean would hide a regression of as much as lies between it and the better
+    level."""
     write_levels(tmp_path, (1.0,) * 14 + (1.05,) * 10, 0.003)
     since = NOW - timedelta(days=10)
     refused, told = recording_outcome(tmp_path)
     assert (refused.failed, told.reason) == (True, "repeats-disagree")
-    assert f"since {since:%Y-%m-%d}; --llmb-since={since:%Y-%m-%d} takes the last one" in told.text
+    assert (
+        f"since {since:%Y-%m-%d}; --llmb-since={since:%Y-%m-%d} takes the last one"
+        in told.text
+    )
     assert not (tmp_path / "own").exists()
     recording_outcome(tmp_path, since=since)
     baseline = read_own(tmp_path)
@@ -163,14 +222,25 @@ def test_runs_of_two_levels_are_refused_and_those_of_one_are_not(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_first_recording_says_how_far_it_is_from_the_document_and_how_many_runs_count(tmp_path: Path) -> None:
-    """A value 30 % beyond its document is recorded, and nobody overlooks it: in the line, the text and the JSON."""
-    session = recorded(tmp_path, NOW - timedelta(hours=5), (7.325 * 1.3,) * 50, (7.325 * 1.302,) * 50)
+def test_a_first_recording_says_how_far_it_is_from_the_document_and_how_many_runs_count(
+    tmp_path: Path,
+) -> None:
+    """A value 30 % beyond its document is recorded, and nobody overlooks it: in the
+    line, the text and the JSON."""
+    session = recorded(
+        tmp_path, NOW - timedelta(hours=5), (7.325 * 1.3,) * 50, (7.325 * 1.302,) * 50
+    )
     _, told = session.get_outcome(session.results.configurations[KEY.id].case)
     notes = {note.code: note.text for note in told.notes}
-    assert notes["recorded-against-published"] == "+30.1 % against the published 7.325 s"
-    assert notes["recorded-few-groups"].startswith("k0 = 1: one night on one set of nodes; record 5 runs on 5 nights")
-    assert told.text.endswith(f"; {notes['recorded-against-published']}; {notes['recorded-few-groups']}")
+    assert (
+        notes["recorded-against-published"] == "+30.1 % against the published 7.325 s"
+    )
+    assert notes["recorded-few-groups"].startswith(
+        "k0 = 1: one night on one set of nodes; record 5 runs on 5 nights"
+    )
+    assert told.text.endswith(
+        f"; {notes['recorded-against-published']}; {notes['recorded-few-groups']}"
+    )
     session.described.append(told)
     summary = " ".join(" ".join(render_terminal(session)).split())
     assert notes["recorded-against-published"] in summary
@@ -189,22 +259,42 @@ def write_levels(folder: Path, levels: Sequence[float], cv: float = 0.002) -> No
     for night, (level, wobble) in enumerate(zip(levels, noise.tolist(), strict=True)):
         began = NOW - timedelta(days=len(levels) - night)
         seconds = (7.3 * level * (1 + cv * wobble),) * 50
-        write_run(folder / "runs", shipped()[KEY.id], seconds=seconds, started=began, job_id=str(500 + night))
+        write_run(
+            folder / "runs",
+            shipped()[KEY.id],
+            seconds=seconds,
+            started=began,
+            job_id=str(500 + night),
+        )
 
 
-def recording_outcome(folder: Path, **options: Any) -> tuple[Outcome, ConfigurationOutcome]:
+def recording_outcome(
+    folder: Path, **options: Any
+) -> tuple[Outcome, ConfigurationOutcome]:
     """Return what a session that records says of the runs in a folder."""
-    session = Session(Settings(logs=(folder / "runs",), record=folder / "own", **options), lambda: NOW, folder)
+    session = Session(
+        Settings(logs=(folder / "runs",), record=folder / "own", **options),
+        lambda: NOW,
+        folder,
+    )
     session.decide_outcomes([KEY.id])
     return session.get_outcome(session.results.configurations[KEY.id].case)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", [{"expires": NOW.date() - timedelta(days=1)}, {"configuration": "nemotron*"}])
-def test_levels_are_refused_unless_an_entry_is_in_force(tmp_path: Path, other: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "other",
+    [{"expires": NOW.date() - timedelta(days=1)}, {"configuration": "nemotron*"}],
+)
+def test_levels_are_refused_unless_an_entry_is_in_force(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
     write_levels(tmp_path, LEVELS["three and three"])
     outcome, told = recording_outcome(
-        tmp_path, acknowledged=accept_recordings(tmp_path, "levels", "two pools", **{"expires": NOW.date(), **other})
+        tmp_path,
+        acknowledged=accept_recordings(
+            tmp_path, "levels", "two pools", **{"expires": NOW.date(), **other}
+        ),
     )
     assert (outcome.failed, told.reason) == (True, "repeats-disagree")
     assert not (tmp_path / "own").exists()
@@ -212,10 +302,16 @@ def test_levels_are_refused_unless_an_entry_is_in_force(tmp_path: Path, other: d
 
 @pytest.mark.slow
 @pytest.mark.parametrize("levels", LEVELS.values(), ids=LEVELS)
-def test_two_levels_are_recorded_only_if_somebody_says_why(tmp_path: Path, levels: tuple[float, ...]) -> None:
+def test_two_levels_are_recorded_only_if_somebody_says_why(
+    tmp_path: Path, levels: tuple[float, ...]
+) -> None:
     write_levels(tmp_path, levels)
     outcome, told = recording_outcome(tmp_path)
-    assert (outcome.failed, told.verdict, told.reason) == (True, "INVALID", "repeats-disagree")
+    assert (outcome.failed, told.verdict, told.reason) == (
+        True,
+        "INVALID",
+        "repeats-disagree",
+    )
     count = len(levels) // 2
     told_levels = rf"not recorded: its runs are of two levels, {count} at 7\.\d+ s and {count} at 7\.\d+ s "
     match = re.match(rf"{told_levels}\(\+(\d\.\d) %; 7\.\d+ s to 7\.\d+ s\)", told.text)
@@ -225,7 +321,10 @@ def test_two_levels_are_recorded_only_if_somebody_says_why(tmp_path: Path, level
     assert "`accept: levels` in the file of --llmb-acknowledged" in advise(told)
     assert not (tmp_path / "own").exists()
     outcome, told = recording_outcome(
-        tmp_path, acknowledged=accept_recordings(tmp_path, "levels", "two pools of nodes", expires=NOW.date())
+        tmp_path,
+        acknowledged=accept_recordings(
+            tmp_path, "levels", "two pools of nodes", expires=NOW.date()
+        ),
     )
     assert (outcome.skipped, told.verdict) == (True, "RECORDED")
     assert "of several levels" in told.text
@@ -242,11 +341,16 @@ def test_honest_runs_are_recorded_and_keep_no_reason_that_they_do_not_need(
 ) -> None:
     write_levels(tmp_path, (1.0,) * runs, cv)
     _, told = recording_outcome(
-        tmp_path, acknowledged=accept_recordings(tmp_path, "levels", "not needed", expires=NOW.date())
+        tmp_path,
+        acknowledged=accept_recordings(
+            tmp_path, "levels", "not needed", expires=NOW.date()
+        ),
     )
     assert told.verdict == "RECORDED"
     assert f"k0 = {runs}: {runs} nights or sets of nodes" in told.text
-    assert "recorded-few-groups" not in {note.code for note in told.notes}, "three are enough"
+    assert "recorded-few-groups" not in {note.code for note in told.notes}, (
+        "three are enough"
+    )
     baseline = read_own(tmp_path)
     assert baseline.recording
     assert baseline.recording.levels == ""
@@ -256,15 +360,31 @@ def test_honest_runs_are_recorded_and_keep_no_reason_that_they_do_not_need(
 @pytest.mark.parametrize(
     ("runs", "reason", "why"),
     [
-        ([(7.3,) * 50, (9.0,) * 50], "repeats-disagree", "its runs differ by more than 10 %"),
+        (
+            [(7.3,) * 50, (9.0,) * 50],
+            "repeats-disagree",
+            "its runs differ by more than 10 %",
+        ),
         (
             [tuple(40.0 if step % 6 == 0 else 7.3 for step in range(50))],
             "few-steps-decide",
             "a few slow steps take more than a fifth",
         ),
-        ([tuple(7.3 * (1 + 0.005 * step) for step in range(50))], "cannot-tell", "the steps of"),
-        ([tuple(7.3 * (1.3 - 0.005 * step) for step in range(50))], "warming-up", "the steps of"),
-        ([tuple(7.3 * (1.2 if step < 25 else 1) for step in range(50))], "warming-up", "the steps of"),
+        (
+            [tuple(7.3 * (1 + 0.005 * step) for step in range(50))],
+            "cannot-tell",
+            "the steps of",
+        ),
+        (
+            [tuple(7.3 * (1.3 - 0.005 * step) for step in range(50))],
+            "warming-up",
+            "the steps of",
+        ),
+        (
+            [tuple(7.3 * (1.2 if step < 25 else 1) for step in range(50))],
+            "warming-up",
+            "the steps of",
+        ),
     ],
 )
 def test_runs_that_are_the_baseline_of_nothing_are_refused(
@@ -280,7 +400,9 @@ def test_runs_that_are_the_baseline_of_nothing_are_refused(
     summary = " ".join(" ".join(render_terminal(session)).split())
     assert f"not recorded: {why}" in summary
     assert "1 red: 1 INVALID" in summary
-    assert "Next: " not in summary  # nothing keeps it from being judged: it was not to be
+    assert (
+        "Next: " not in summary
+    )  # nothing keeps it from being judged: it was not to be
     assert not (tmp_path / "own").exists()
 
 
@@ -292,7 +414,9 @@ def test_runs_that_are_the_baseline_of_nothing_are_refused(
         (tuple(7.3 * (1 + 0.001 * step) for step in range(50)), "drift"),
     ],
 )
-def test_unusual_steps_are_recorded_with_a_word(tmp_path: Path, seconds: tuple[float, ...], code: str) -> None:
+def test_unusual_steps_are_recorded_with_a_word(
+    tmp_path: Path, seconds: tuple[float, ...], code: str
+) -> None:
     session = recorded(tmp_path, NOW - timedelta(hours=5), seconds)
     outcome, told = session.get_outcome(session.results.configurations[KEY.id].case)
     assert outcome.skipped
@@ -303,7 +427,9 @@ def test_unusual_steps_are_recorded_with_a_word(tmp_path: Path, seconds: tuple[f
 @pytest.mark.slow
 def test_minority_that_drifts_is_recorded_with_a_word(tmp_path: Path) -> None:
     drifting = tuple(7.3 * (0.96 + 0.0025 * step) for step in range(50))
-    session = recorded(tmp_path, NOW - timedelta(hours=5), (7.4,) * 50, (7.5,) * 50, drifting)
+    session = recorded(
+        tmp_path, NOW - timedelta(hours=5), (7.4,) * 50, (7.5,) * 50, drifting
+    )
     outcome, told = session.get_outcome(session.results.configurations[KEY.id].case)
     assert outcome.skipped
     assert "drift" in {note.code for note in told.notes}

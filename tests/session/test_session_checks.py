@@ -1,4 +1,5 @@
-"""Each check over several configurations has a row, and a file of the built-in suite that users copy."""
+"""Each check over several configurations has a row, and a file of the built-in suite
+that users copy."""
 
 from __future__ import annotations
 
@@ -20,12 +21,17 @@ OTHERS = {"test_performance", "test_unmatched_run"}
 
 
 def test_each_row_has_a_file_of_the_suite_and_each_file_a_row() -> None:
-    files = {path.stem for path in Path(pytest_llmbench.suite.__file__).parent.glob("test_*.py")}
+    files = {
+        path.stem
+        for path in Path(pytest_llmbench.suite.__file__).parent.glob("test_*.py")
+    }
     assert files - OTHERS == {kind.test_name for kind in CheckKind}
 
 
 @pytest.mark.parametrize("kind", CheckKind)
-def test_the_file_holds_a_test_of_its_name_that_takes_the_fixture_of_its_kind(kind: CheckKind) -> None:
+def test_the_file_holds_a_test_of_its_name_that_takes_the_fixture_of_its_kind(
+    kind: CheckKind,
+) -> None:
     name = kind.test_name
     test = getattr(import_module(f"pytest_llmbench.suite.{name}"), name)
     assert list(inspect.signature(test).parameters) == [name.replace("test_", "llmb_")]
@@ -40,8 +46,12 @@ def test_each_fixture_says_what_it_is(kind: CheckKind) -> None:
 
 def test_a_kind_that_no_report_knows_is_reported() -> None:
     """A kind, a row and a file of the suite are enough."""
-    described = describe_check(Check(CheckKind.TREND, "all", Status.FAILED, Finding.SLOWER, "3 of them"))
-    new = structs.replace(described, check="new-kind", reason="new-kind", suite="new kind")
+    described = describe_check(
+        Check(CheckKind.TREND, "all", Status.FAILED, Finding.SLOWER, "3 of them")
+    )
+    new = structs.replace(
+        described, check="new-kind", reason="new-kind", suite="new kind"
+    )
     message = explain(new, short=False)
     assert "NEW-KIND SLOWER  all" in message
     assert "look at the configurations that it is about" in " ".join(message.split())

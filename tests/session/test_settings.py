@@ -17,14 +17,23 @@ from pytest_llmbench.core.option import list_rows, name_destination
 from pytest_llmbench.core.option_converters import find_output, find_page, parse_moment
 from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.session.settings import CERTIFIED, LaunchRequest, Settings, cache_folder, list_outputs, resolve
+from pytest_llmbench.session.settings import (
+    CERTIFIED,
+    LaunchRequest,
+    Settings,
+    cache_folder,
+    list_outputs,
+    resolve,
+)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "experiments").mkdir()
     (tmp_path / "broken").symlink_to("nowhere")
-    (tmp_path / "file.txt").write_text("grok1*  # all of it\n\nllama3.1_8b-25.04-h100-bf16-8\n")
+    (tmp_path / "file.txt").write_text(
+        "grok1*  # all of it\n\nllama3.1_8b-25.04-h100-bf16-8\n"
+    )
     return tmp_path
 
 
@@ -32,7 +41,13 @@ def test_nothing_given_is_the_default(folder: Path) -> None:
     default = Settings(cache=cache_folder(os.environ))
     assert resolve({}, folder) == default
     assert (
-        resolve({name_destination(option.flag): [] if option.repeats else None for option in OPTIONS}, folder)
+        resolve(
+            {
+                name_destination(option.flag): [] if option.repeats else None
+                for option in OPTIONS
+            },
+            folder,
+        )
         == default
     )
 
@@ -52,10 +67,16 @@ def test_nothing_given_is_the_default(folder: Path) -> None:
         ("assumed_cv", "0.5%", 0.005),
         ("assumed_cv", "50%", 0.5),
         ("require", ["all"], ("all",)),
-        ("require", ["file.txt", "x*"], ("grok1*", "llama3.1_8b-25.04-h100-bf16-8", "x*")),
+        (
+            "require",
+            ["file.txt", "x*"],
+            ("grok1*", "llama3.1_8b-25.04-h100-bf16-8", "x*"),
+        ),
     ],
 )
-def test_a_value_means_what_it_says(folder: Path, name: str, value: Any, expected: Any) -> None:
+def test_a_value_means_what_it_says(
+    folder: Path, name: str, value: Any, expected: Any
+) -> None:
     assert getattr(resolve({f"llmb_{name}": value}, folder), name) == expected
 
 
@@ -70,7 +91,10 @@ def test_a_value_means_what_it_says(folder: Path, name: str, value: Any, expecte
     ],
 )
 def test_the_commit_that_a_ci_names(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], expected: str
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    expected: str,
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -80,7 +104,8 @@ def test_the_commit_that_a_ci_names(
 def both(typed: dict[str, Any], ini: dict[str, Any]) -> ChainMap[str, Any]:
     """Return options as the plugin hands them over."""
     return ChainMap(
-        {f"llmb_{name}": value for name, value in typed.items()}, {f"llmb_{name}": value for name, value in ini.items()}
+        {f"llmb_{name}": value for name, value in typed.items()},
+        {f"llmb_{name}": value for name, value in ini.items()},
     )
 
 
@@ -88,23 +113,35 @@ def both(typed: dict[str, Any], ini: dict[str, Any]) -> ChainMap[str, Any]:
     ("typed", "ini", "expected"),
     [
         ("", "5%", [("5 %", "ini")]),
-        ("mfu:3%", "5%", [("5 %", "ini"), ("3 % of mfu (+3.09 % time)", "--llmb-tolerance")]),
-        ("7%", "5%, mfu:3%", [("7 %", "--llmb-tolerance"), ("3 % of mfu (+3.09 % time)", "ini")]),
+        (
+            "mfu:3%",
+            "5%",
+            [("5 %", "ini"), ("3 % of mfu (+3.09 % time)", "--llmb-tolerance")],
+        ),
+        (
+            "7%",
+            "5%, mfu:3%",
+            [("7 %", "--llmb-tolerance"), ("3 % of mfu (+3.09 % time)", "ini")],
+        ),
     ],
 )
 def test_a_typed_tolerance_replaces_that_of_the_ini_file_metric_by_metric(
     folder: Path, typed: str, ini: str, expected: list[tuple[str, str]]
 ) -> None:
-    settings = resolve(both({"tolerance": typed} if typed else {}, {"tolerance": ini}), folder)
+    settings = resolve(
+        both({"tolerance": typed} if typed else {}, {"tolerance": ini}), folder
+    )
     assert [(str(one), one.source) for one in settings.tolerances] == expected
 
 
-def test_a_wrong_tolerance_in_the_ini_file_is_told_even_where_another_is_typed(folder: Path) -> None:
+def test_a_wrong_tolerance_in_the_ini_file_is_told_even_where_another_is_typed(
+    folder: Path,
+) -> None:
     with pytest.raises(SettingsError, match="fiv%"):
         resolve(both({"tolerance": "5%"}, {"tolerance": "fiv%"}), folder)
 
 
-# --- certify ----------------------------------------------------------------------------------------------
+# --- certify --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -116,7 +153,12 @@ def test_a_wrong_tolerance_in_the_ini_file_is_told_even_where_another_is_typed(f
             {"tolerance": "mfu:2%"},
             {},
             "tolerances",
-            (CERTIFIED, Tolerance(0.02, "mfu", larger_is_better=True, source="--llmb-tolerance")),
+            (
+                CERTIFIED,
+                Tolerance(
+                    0.02, "mfu", larger_is_better=True, source="--llmb-tolerance"
+                ),
+            ),
         ),
         ({"require": ["grok1*"]}, {}, "require", ("grok1*", "all")),
         ({}, {}, "against", "published"),
@@ -134,15 +176,21 @@ def test_what_a_certificate_rests_on(
 
 
 @pytest.mark.parametrize("mode", ["literal", "skip"])
-def test_a_certificate_does_not_rest_on_a_run_that_cannot_tell(folder: Path, mode: str) -> None:
-    told = f"--llmb-inconclusive={mode} with --llmb-certify: .* cannot tell; leave it out"
+def test_a_certificate_does_not_rest_on_a_run_that_cannot_tell(
+    folder: Path, mode: str
+) -> None:
+    told = (
+        f"--llmb-inconclusive={mode} with --llmb-certify: .* cannot tell; leave it out"
+    )
     with pytest.raises(SettingsError, match=told):
         resolve({"llmb_certify": True, "llmb_inconclusive": mode}, folder)
 
 
 @pytest.mark.parametrize("flag", ["certify", "selftest"])
 def test_a_session_that_records_judges_nothing(folder: Path, flag: str) -> None:
-    with pytest.raises(SettingsError, match=f"--llmb-{flag} with --llmb-record: .* judges nothing"):
+    with pytest.raises(
+        SettingsError, match=f"--llmb-{flag} with --llmb-record: .* judges nothing"
+    ):
         resolve({f"llmb_{flag}": True, "llmb_record": "new"}, folder)
 
 
@@ -168,7 +216,9 @@ def test_a_session_that_records_judges_nothing(folder: Path, flag: str) -> None:
         ("junit", "experiments", "is a folder"),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_was_expected(folder: Path, name: str, value: Any, told: str) -> None:
+def test_a_wrong_value_is_refused_with_what_was_expected(
+    folder: Path, name: str, value: Any, told: str
+) -> None:
     with pytest.raises(SettingsError) as caught:
         resolve({f"llmb_{name}": value}, folder)
     assert told in str(caught.value)
@@ -176,40 +226,71 @@ def test_a_wrong_value_is_refused_with_what_was_expected(folder: Path, name: str
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("json", "html"), ("junit", "json"), ("history", "json"), ("acknowledged", "html"), ("logs", "junit")],
+    [
+        ("json", "html"),
+        ("junit", "json"),
+        ("history", "json"),
+        ("acknowledged", "html"),
+        ("logs", "junit"),
+    ],
 )
-def test_a_file_that_would_replace_another_is_refused(folder: Path, one: str, other: str) -> None:
+def test_a_file_that_would_replace_another_is_refused(
+    folder: Path, one: str, other: str
+) -> None:
     """A report in the place of the history would end it; a link is the same file."""
     (folder / "x").touch()
     (folder / "link").symlink_to("x")
     values = {f"llmb_{one}": ["x"] if one == "logs" else "x", f"llmb_{other}": "link"}
-    with pytest.raises(SettingsError, match=rf"--llmb-\w+=.*: --llmb-{one}.* is the same file"):
+    with pytest.raises(
+        SettingsError, match=rf"--llmb-\w+=.*: --llmb-{one}.* is the same file"
+    ):
         resolve(values, folder)
     assert resolve({**values, f"llmb_{other}": "y"}, folder)
 
 
 @pytest.mark.parametrize(
-    ("flag", "name"), [("require", "required.txt"), ("require", "suite.yml"), ("baselines", "own/mine.yaml")]
+    ("flag", "name"),
+    [
+        ("require", "required.txt"),
+        ("require", "suite.yml"),
+        ("baselines", "own/mine.yaml"),
+    ],
 )
-def test_a_report_does_not_replace_what_the_next_session_reads(folder: Path, flag: str, name: str) -> None:
+def test_a_report_does_not_replace_what_the_next_session_reads(
+    folder: Path, flag: str, name: str
+) -> None:
     (folder / "own").mkdir()
     (folder / name).write_text("grok1*\n")
-    values = {f"llmb_{flag}": ["own" if flag == "baselines" else name], "llmb_json": name}
-    with pytest.raises(SettingsError, match=rf"--llmb-json=.*: --llmb-{flag}=.* is the same file"):
+    values = {
+        f"llmb_{flag}": ["own" if flag == "baselines" else name],
+        "llmb_json": name,
+    }
+    with pytest.raises(
+        SettingsError, match=rf"--llmb-json=.*: --llmb-{flag}=.* is the same file"
+    ):
         resolve(values, folder)
     assert resolve({**values, "llmb_json": "own/night.json"}, folder)
 
 
 def test_a_report_does_not_replace_the_cluster_file(folder: Path) -> None:
     (folder / "cluster.yaml").touch()
-    with pytest.raises(SettingsError, match=r"--llmb-html=.*: --llmb-cluster is the same file"):
-        resolve({"llmb_html": "cluster.yaml"}, folder, LaunchRequest(cluster=folder / "cluster.yaml"))
+    with pytest.raises(
+        SettingsError, match=r"--llmb-html=.*: --llmb-cluster is the same file"
+    ):
+        resolve(
+            {"llmb_html": "cluster.yaml"},
+            folder,
+            LaunchRequest(cluster=folder / "cluster.yaml"),
+        )
 
 
 @pytest.mark.parametrize(
     ("place", "told"),
     [
-        ("notes.md", "notes.md: a file that is no .*, and is not replaced: give another name, or remove it"),
+        (
+            "notes.md",
+            "notes.md: a file that is no .*, and is not replaced: give another name, or remove it",
+        ),
         ("link", "link: a link to the file .*/empty: give the name of the file itself"),
         (
             "experiments/log-x_1_0.out",
@@ -218,10 +299,15 @@ def test_a_report_does_not_replace_the_cluster_file(folder: Path) -> None:
         ("experiments/a/run.LOG.gz", "read as a log"),
         ("experiments/night.tar.gz", "read as a log"),
         ("also/x_stdout.txt", "read as a log"),
-        ("given.txt", "--llmb-logs=.*given.txt is the same file, one would replace the other"),
+        (
+            "given.txt",
+            "--llmb-logs=.*given.txt is the same file, one would replace the other",
+        ),
     ],
 )
-def test_a_report_replaces_nothing_of_the_user(folder: Path, place: str, told: str) -> None:
+def test_a_report_replaces_nothing_of_the_user(
+    folder: Path, place: str, told: str
+) -> None:
     """Neither what is there, nor what the next session would read."""
     (folder / "notes.md").write_text("mine")
     (folder / "empty").touch()
@@ -257,19 +343,30 @@ def test_a_report_may_be_new_empty_or_no_file_at_all(folder: Path, place: str) -
 
 def test_a_store_that_would_be_read_as_a_log_is_refused(folder: Path) -> None:
     with pytest.raises(
-        SettingsError, match=r"--llmb-history=.*history.log: below --llmb-logs .*, such as history.db, or"
+        SettingsError,
+        match=r"--llmb-history=.*history.log: below --llmb-logs .*, such as history.db, or",
     ):
-        resolve({"llmb_logs": ["experiments"], "llmb_history": "experiments/history.log"}, folder)
-    assert resolve({"llmb_logs": ["experiments"], "llmb_history": "experiments/history.db"}, folder).history
+        resolve(
+            {"llmb_logs": ["experiments"], "llmb_history": "experiments/history.log"},
+            folder,
+        )
+    assert resolve(
+        {"llmb_logs": ["experiments"], "llmb_history": "experiments/history.db"}, folder
+    ).history
 
 
 def test_devices_may_be_shared(folder: Path) -> None:
-    assert resolve({"llmb_json": "/dev/null", "llmb_junit": "/dev/null"}, folder).json == Path("/dev/null")
+    assert resolve(
+        {"llmb_json": "/dev/null", "llmb_junit": "/dev/null"}, folder
+    ).json == Path("/dev/null")
 
 
 def test_a_loop_of_links_is_no_crash(folder: Path) -> None:
     (folder / "loop").symlink_to("loop")
-    assert resolve({"llmb_json": "loop", "llmb_html": "x.html"}, folder).json == folder / "loop"
+    assert (
+        resolve({"llmb_json": "loop", "llmb_html": "x.html"}, folder).json
+        == folder / "loop"
+    )
 
 
 @pytest.mark.parametrize(
@@ -288,7 +385,9 @@ def test_a_trend_that_nothing_searches_for_is_refused_where_it_was_typed(
 
 
 @pytest.mark.parametrize("nights", [{"logs": ["."]}, {"history": "history.db"}])
-def test_a_launch_that_knows_of_earlier_nights_may_fail_for_their_trend(folder: Path, nights: dict[str, Any]) -> None:
+def test_a_launch_that_knows_of_earlier_nights_may_fail_for_their_trend(
+    folder: Path, nights: dict[str, Any]
+) -> None:
     settings = resolve(both({"trend": "fail", **nights}, {}), folder, LaunchRequest())
     assert settings.trend == "fail"
 
@@ -299,7 +398,10 @@ def test_a_pattern_may_be_longer_than_the_name_of_a_file(folder: Path) -> None:
 
 def test_a_file_of_patterns_that_is_no_text_is_refused(folder: Path) -> None:
     (folder / "wanted").write_bytes(b"grok1\xff")
-    with pytest.raises(SettingsError, match="--llmb-require=wanted: not UTF-8, expected a file of configurations"):
+    with pytest.raises(
+        SettingsError,
+        match="--llmb-require=wanted: not UTF-8, expected a file of configurations",
+    ):
         resolve({"llmb_require": ["wanted"]}, folder)
 
 
@@ -309,24 +411,39 @@ def test_what_has_no_end_is_no_file_of_patterns(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "device").symlink_to("/dev/zero")
     for name in ("pipe", "device"):
-        with pytest.raises(SettingsError, match=f"--llmb-require={name}: no regular file, expected a file"):
+        with pytest.raises(
+            SettingsError,
+            match=f"--llmb-require={name}: no regular file, expected a file",
+        ):
             resolve({"llmb_require": [name]}, folder)
     (folder / "large").write_bytes(b"x\n" * (1 << 24))
-    with pytest.raises(SettingsError, match="--llmb-require=large: more than 16 MiB, expected a file"):
+    with pytest.raises(
+        SettingsError, match="--llmb-require=large: more than 16 MiB, expected a file"
+    ):
         resolve({"llmb_require": ["large"]}, folder)
 
 
 def test_suite_files_are_told_from_patterns(folder: Path) -> None:
     (folder / "exemplar.yaml").write_text("config: {}\n")
     settings = resolve({"llmb_require": ["grok1*", "exemplar.yaml"]}, folder)
-    assert (settings.require, settings.suites) == (("grok1*",), (folder / "exemplar.yaml",))
-    with pytest.raises(SettingsError, match=r"has no 'exemplary.yaml' \(did you mean 'exemplar.yaml'"):
+    assert (settings.require, settings.suites) == (
+        ("grok1*",),
+        (folder / "exemplar.yaml",),
+    )
+    with pytest.raises(
+        SettingsError, match=r"has no 'exemplary.yaml' \(did you mean 'exemplar.yaml'"
+    ):
         resolve({"llmb_require": ["exemplary.yaml"]}, folder)
 
 
 def test_an_ini_file_names_one_file_of_acknowledged_changes(folder: Path) -> None:
     (folder / "known.yaml").write_text("schema: 1\nacknowledged: []\n")
-    assert resolve(both({}, {"acknowledged": [folder / "known.yaml"]}), folder).acknowledged == folder / "known.yaml"
+    assert (
+        resolve(
+            both({}, {"acknowledged": [folder / "known.yaml"]}), folder
+        ).acknowledged
+        == folder / "known.yaml"
+    )
     with pytest.raises(SettingsError, match="found 2 paths, expected one"):
         resolve(both({}, {"acknowledged": ["known.yaml", "known.yaml"]}), folder)
 
@@ -349,10 +466,16 @@ def test_every_help_text_begins_with_a_capital_and_shows_the_default() -> None:
 
 def test_every_row_is_a_field_of_its_own_name() -> None:
     """A field that is called otherwise is listed here: its option is harder to find."""
-    names = {row.flag: name for kind in (Settings, LaunchSettings) for name, row in list_rows(kind).items()}
+    names = {
+        row.flag: name
+        for kind in (Settings, LaunchSettings)
+        for name, row in list_rows(kind).items()
+    }
     assert names.keys() == {option.flag for option in OPTIONS}
     others = {
-        flag: name for flag, name in names.items() if flag not in (f"--llmb-{name.replace('_', '-')}", f"llmb_{name}")
+        flag: name
+        for flag, name in names.items()
+        if flag not in (f"--llmb-{name.replace('_', '-')}", f"llmb_{name}")
     }
     assert others == {
         "--llmb-logs": "log_paths",
@@ -375,5 +498,10 @@ def test_settings_are_frozen_and_know_their_fields() -> None:
 
 
 def test_every_file_that_a_session_writes_is_compared_with_the_others() -> None:
-    written = {option.flag for option in OPTIONS if option.find in (find_output, find_page)}
-    assert written - {"--llmb-record"} | {"--llmb-history"} == list_outputs(Settings()).keys()
+    written = {
+        option.flag for option in OPTIONS if option.find in (find_output, find_page)
+    }
+    assert (
+        written - {"--llmb-record"} | {"--llmb-history"}
+        == list_outputs(Settings()).keys()
+    )

@@ -1,4 +1,5 @@
-"""A change that was taken back stays so whatever comes later, and the entry that an item prints accepts no more."""
+"""A change that was taken back stays so whatever comes later, and the entry that an
+item prints accepts no more."""
 
 from __future__ import annotations
 
@@ -16,7 +17,12 @@ from hypothesis import strategies as st
 from support.builders import KEY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.codes import Verdict
-from pytest_llmbench.core.judgement_records import DailyRun, Judgement, LevelChange, Noise
+from pytest_llmbench.core.judgement_records import (
+    DailyRun,
+    Judgement,
+    LevelChange,
+    Noise,
+)
 from pytest_llmbench.core.outcome_records import Case, Check
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.judge.acknowledged import apply_acknowledgements, select_covering
@@ -38,7 +44,8 @@ EXPIRES = TODAY + timedelta(days=30)
 
 
 class Seen(NamedTuple):
-    """What a session says of a series: its changes, the items about them, and the level that runs are held against."""
+    """What a session says of a series: its changes, the items about them, and the level
+    that runs are held against."""
 
     changes: tuple[LevelChange, ...]
     checks: tuple[Check, ...]
@@ -48,11 +55,16 @@ class Seen(NamedTuple):
 
 
 def nights(levels: Sequence[float], each: int = EACH) -> list[DailyRun]:
-    """Return nights at these levels (logarithms over the baseline), with a spread of 0.1 %; the last one is
-    tonight."""
-    values = np.repeat(levels, each) + 0.001 * np.random.default_rng(3).standard_normal(len(levels) * each)
+    """Return nights at these levels (logarithms over the baseline), with a spread of
+    0.1 %; the last one is tonight."""
+    values = np.repeat(levels, each) + 0.001 * np.random.default_rng(3).standard_normal(
+        len(levels) * each
+    )
     first = NOW - timedelta(days=len(values) - 1)
-    return [DailyRun(first + timedelta(days=day), 7.325 * math.exp(value)) for day, value in enumerate(values.tolist())]
+    return [
+        DailyRun(first + timedelta(days=day), 7.325 * math.exp(value))
+        for day, value in enumerate(values.tolist())
+    ]
 
 
 def day(position: int, levels: Sequence[float]) -> date:
@@ -61,34 +73,66 @@ def day(position: int, levels: Sequence[float]) -> date:
 
 
 def accepted(levels: Sequence[float], position: int, line: int = 3) -> Acknowledgement:
-    """Return the entry that accepts the change to a level, rounded up to 0.1 % as an item prints it."""
+    """Return the entry that accepts the change to a level, rounded up to 0.1 % as an
+    item prints it."""
     size = math.expm1(levels[position] - levels[position - 1])
     fraction = math.copysign(math.ceil(round(abs(size) * 1000, 6)) / 1000 + 0.001, size)
-    return Acknowledgement(KEY.id, fraction, day(position, levels), EXPIRES, "a driver", "A", f"a.yaml:{line}")
+    return Acknowledgement(
+        KEY.id,
+        fraction,
+        day(position, levels),
+        EXPIRES,
+        "a driver",
+        "A",
+        f"a.yaml:{line}",
+    )
 
 
-def seen(levels: Sequence[float], entries: Sequence[Acknowledgement], factor: float = 1.0) -> Seen:
-    """Return what is said of these levels, with tonight's run slower by a further factor than the last night."""
+def seen(
+    levels: Sequence[float], entries: Sequence[Acknowledgement], factor: float = 1.0
+) -> Seen:
+    """Return what is said of these levels, with tonight's run slower by a further
+    factor than the last night."""
     series = nights(levels)
-    runs = [measurement(one.statistic_seconds, run=run(started=one.started)) for one in reversed(series)]
+    runs = [
+        measurement(one.statistic_seconds, run=run(started=one.started))
+        for one in reversed(series)
+    ]
     tonight = measurement(series[-1].statistic_seconds * factor, run=run(started=NOW))
     of = apply_acknowledgements(evidence(tonight, *runs[1:], prior=KNOWN), entries)
     found = find_changes(series, KNOWN, select_covering(KEY.id, entries), TODAY)
     judgement = judge(of)
-    judged = JudgedConfigurations({KEY.id: (ConfigurationResult(Case(KEY.id, KEY), _with(judgement, found)), (of,))})
-    checks = tuple(check_trends(judged, Settings(trend="fail"), Catalog((), {}, tuple(entries))))
+    judged = JudgedConfigurations(
+        {
+            KEY.id: (
+                ConfigurationResult(Case(KEY.id, KEY), _with(judgement, found)),
+                (of,),
+            )
+        }
+    )
+    checks = tuple(
+        check_trends(judged, Settings(trend="fail"), Catalog((), {}, tuple(entries)))
+    )
     level = of.baseline.step_seconds / 7.325
-    return Seen(found, checks, level, judgement.verdict, tuple(find_unneeded(judged, entries)))
+    return Seen(
+        found, checks, level, judgement.verdict, tuple(find_unneeded(judged, entries))
+    )
 
 
 def _with(judgement: Judgement, changes: tuple[LevelChange, ...]) -> Judgement:
     return replace(judgement, changes=changes)
 
 
-def followed(check: Check, entries: Sequence[Acknowledgement], folder: Path) -> list[Acknowledgement] | None:
-    """Return the entries of a file in which somebody did what an item prints; None where it prints no entry."""
+def followed(
+    check: Check, entries: Sequence[Acknowledgement], folder: Path
+) -> list[Acknowledgement] | None:
+    """Return the entries of a file in which somebody did what an item prints; None
+    where it prints no entry."""
     lines = list(check.lines)
-    begin = next((place for place, line in enumerate(lines) if line.startswith("to accept it")), None)
+    begin = next(
+        (place for place, line in enumerate(lines) if line.startswith("to accept it")),
+        None,
+    )
     if begin is None or not any("- configuration:" in line for line in lines[begin:]):
         return None
     text = "\n".join(line for line in lines[begin + 1 :])
@@ -114,13 +158,20 @@ def test_a_change_that_was_taken_back_stays_so_when_it_comes_again() -> None:
 
 
 def test_a_later_change_that_was_accepted_makes_no_earlier_one_red() -> None:
-    """The first was taken back; accepting the second must not ask to accept the first, too."""
+    """The first was taken back; accepting the second must not ask to accept the first,
+    too."""
     told = seen(BACK_AND_AGAIN, [accepted(BACK_AND_AGAIN, 3)])
     (check,) = told.checks
-    assert (check.verdict, check.failed, told.verdict) == ("ACKNOWLEDGED", False, Verdict.PASS)
+    assert (check.verdict, check.failed, told.verdict) == (
+        "ACKNOWLEDGED",
+        False,
+        Verdict.PASS,
+    )
 
 
-def test_an_entry_whose_change_was_taken_back_gives_the_next_one_no_room(tmp_path: Path) -> None:
+def test_an_entry_whose_change_was_taken_back_gives_the_next_one_no_room(
+    tmp_path: Path,
+) -> None:
     """Both added up would accept 10 % of a configuration that is 5 % slower."""
     entries = [accepted(BACK_AND_AGAIN, 1)]
     told = seen(BACK_AND_AGAIN, entries)
@@ -147,7 +198,8 @@ def test_what_is_left_of_a_change_is_all_that_an_entry_accepts(tmp_path: Path) -
 
 
 def test_an_entry_of_a_later_change_that_was_taken_back_has_to_go_first() -> None:
-    """With both the gate would accept 10 %: nothing says which of the two changes went back."""
+    """With both the gate would accept 10 %: nothing says which of the two changes went
+    back."""
     levels = [0.0, 0.05, 0.10, 0.05]
     (check,) = seen(levels, [accepted(levels, 2)]).checks
     assert check.failed
@@ -166,19 +218,31 @@ CHANGES = st.sampled_from([0.05, 0.03, 0.08, -0.05, -0.03, -0.08])
 def test_no_printed_entry_opens_the_gate_wider_than_its_own_change(
     tmp_path_factory: pytest.TempPathFactory, changes: list[float], chosen: set[int]
 ) -> None:
-    """Whatever went up and down, and whichever of it was accepted: accepting what an item asks for allows what the
-    configuration does now, or what was allowed before."""
+    """Whatever went up and down, and whichever of it was accepted: accepting what an
+    item asks for allows what the configuration does now, or what was allowed before."""
     levels = np.cumsum([0.0, *changes]).tolist()
-    entries = [accepted(levels, place, 10 * place) for place in sorted(chosen) if place < len(levels)]
+    entries = [
+        accepted(levels, place, 10 * place)
+        for place in sorted(chosen)
+        if place < len(levels)
+    ]
     for _ in range(3):
         before = seen(levels, entries)
         asked = [check for check in before.checks if check.failed]
-        after = followed(asked[0], entries, tmp_path_factory.mktemp("file")) if asked else None
+        after = (
+            followed(asked[0], entries, tmp_path_factory.mktemp("file"))
+            if asked
+            else None
+        )
         if after is None:
             return
         told = seen(levels, after)
         rounded_up = 1.002 ** (len(after) + 1)
         assert told.level <= max(before.level, math.exp(levels[-1]), 1.0) * rounded_up
-        (asked_for,) = [one for one in before.changes if one.stands and one.acknowledged is None and one.difference > 0]
+        (asked_for,) = [
+            one
+            for one in before.changes
+            if one.stands and one.acknowledged is None and one.difference > 0
+        ]
         assert total(after) <= total(entries) + math.log1p(asked_for.lasting) + 0.003
         entries = after

@@ -7,13 +7,18 @@ from pathlib import Path
 
 
 def accept_recordings(
-    folder: Path, accept: str, reason: str, *, configuration: str = "*", expires: date | None = None
+    folder: Path,
+    accept: str,
+    reason: str,
+    *,
+    configuration: str = "*",
+    expires: date | None = None,
 ) -> Path:
     """Write a file with one entry under `recordings`; it expires today."""
     last = expires or datetime.now(UTC).date()
-    entry = (
-        f"{{configuration: '{configuration}', accept: {accept}, expires: {last}, reason: '{reason}', by: A. Person}}"
-    )
+    entry = f"{{configuration: '{configuration}', accept: {accept}, expires: {last}, reason: '{reason}', by: A. Person}}"
     file = folder / "acknowledged.yaml"
-    file.write_text(f"{{schema: 1, acknowledged: [], recordings: [{entry}]}}\n", encoding="utf-8")
+    file.write_text(
+        f"{{schema: 1, acknowledged: [], recordings: [{entry}]}}\n", encoding="utf-8"
+    )
     return file

@@ -1,4 +1,5 @@
-"""Archives and compressed files that are truncated, damaged or none at all, each kind in a folder of its own."""
+"""Archives and compressed files that are truncated, damaged or none at all, each kind
+in a folder of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +12,19 @@ import zipfile
 from collections.abc import Callable
 
 from pytest_llmbench.logs.sources.zstd import zstd
-from support.bad_files import GZ, LINES, LOG, STEPS, Write, empty_folder, fifo, file, link, patch, sparse
+from support.bad_files import (
+    GZ,
+    LINES,
+    LOG,
+    STEPS,
+    Write,
+    empty_folder,
+    fifo,
+    file,
+    link,
+    patch,
+    sparse,
+)
 from support.written_archives import END, archive, special
 
 NEST = f"run_3/{LOG}"
@@ -33,7 +46,11 @@ def change(**values: object) -> Callable[[tarfile.TarInfo], None]:
 
 def pax(records: bytes, size: int | None = None) -> bytes:
     """Return a pax header with these records before a log."""
-    head = special("pax", change(type=b"x", size=len(records) if size is None else size), tarfile.USTAR_FORMAT)
+    head = special(
+        "pax",
+        change(type=b"x", size=len(records) if size is None else size),
+        tarfile.USTAR_FORMAT,
+    )
     return head + records + bytes(-len(records) % 512)
 
 
@@ -78,24 +95,39 @@ ARCHIVES: dict[str, Write] = {
     "tar-absolute-name": file("e.tar", archive([(f"/{NEST}", STEPS)])),
     "tar-parent-name": file("e.tar", archive([(f"../{NEST}", STEPS)])),
     "tar-twice": file("e.tar", archive([(NEST, STEPS), (NEST, STEPS)])),
-    "tar-file-and-folder": file("e.tar", archive([(NEST, STEPS), (f"{NEST}/{LOG}", STEPS)])),
-    "tar-folder-then-file": file("e.tar", archive([(f"{NEST}/{LOG}", STEPS), (NEST, STEPS)])),
-    "tar-log-is-folder": file("e.tar", special(f"{NEST}/", change(type=tarfile.DIRTYPE)) + END),
+    "tar-file-and-folder": file(
+        "e.tar", archive([(NEST, STEPS), (f"{NEST}/{LOG}", STEPS)])
+    ),
+    "tar-folder-then-file": file(
+        "e.tar", archive([(f"{NEST}/{LOG}", STEPS), (NEST, STEPS)])
+    ),
+    "tar-log-is-folder": file(
+        "e.tar", special(f"{NEST}/", change(type=tarfile.DIRTYPE)) + END
+    ),
     "tar-hard-links": file(
         "e.tar",
         special(NEST, change(type=tarfile.LNKTYPE, linkname="b.out"))
         + special("b.out", change(type=tarfile.LNKTYPE, linkname=NEST))
         + END,
     ),
-    "tar-link": file("e.tar", special(NEST, change(type=tarfile.SYMTYPE, linkname="/etc/passwd")) + END),
+    "tar-link": file(
+        "e.tar",
+        special(NEST, change(type=tarfile.SYMTYPE, linkname="/etc/passwd")) + END,
+    ),
     "tar-device": file("e.tar", special(NEST, change(type=tarfile.CHRTYPE)) + END),
     "tar-unknown-type": file("e.tar", special(NEST, change(type=b"Z")) + END),
     "tar-gnu-holes": file("e.tar", seal(patch(TAR, 156, b"S"))),
     "tar-pax-holes": file("e.tar", pax(record(b"GNU.sparse.major", b"1")) + TAR),
     "tar-pax-nul-name": file("e.tar", pax(record(b"path", b"run_3/a\0b.out")) + TAR),
-    "tar-pax-bytes-name": file("e.tar", pax(record(b"path", b"run_3/log-\xff\xfe_3_7_0.out")) + TAR),
-    "tar-pax-newline-name": file("e.tar", pax(record(b"path", b"run_3/log-a\n::error::b_3_7_0.out")) + TAR),
-    "tar-pax-long-name": file("e.tar", pax(record(b"path", b"a/" * 3000 + LOG.encode())) + TAR),
+    "tar-pax-bytes-name": file(
+        "e.tar", pax(record(b"path", b"run_3/log-\xff\xfe_3_7_0.out")) + TAR
+    ),
+    "tar-pax-newline-name": file(
+        "e.tar", pax(record(b"path", b"run_3/log-a\n::error::b_3_7_0.out")) + TAR
+    ),
+    "tar-pax-long-name": file(
+        "e.tar", pax(record(b"path", b"a/" * 3000 + LOG.encode())) + TAR
+    ),
     "tar-pax-giant": file("e.tar", pax(b"", 1 << 32)),
     "tar-pax-lying-length": file("e.tar", pax(b"999 path=x\n") + TAR),
     "tar-pax-endless-size": file("e.tar", pax(record(b"size", b"9" * 18)) + TAR),
@@ -106,7 +138,9 @@ ARCHIVES: dict[str, Write] = {
     "tar-in-tar": file("e.tar", archive([("inner.tar", TAR)])),
     "tar-cpio": file("e.tar", b"070701" + b"0" * 104 + STEPS),
     "tgz-cut": file("e.tgz", gzip.compress(TAR)[:-40]),
-    "tgz-crc": file("e.tgz", patch(gzip.compress(TAR), len(gzip.compress(TAR)) - 8, b"\0\0\0\0")),
+    "tgz-crc": file(
+        "e.tgz", patch(gzip.compress(TAR), len(gzip.compress(TAR)) - 8, b"\0\0\0\0")
+    ),
     "tgz-garbage-behind": file("e.tgz", gzip.compress(TAR) + b"garbage" * 9),
     "tgz-of-nothing": file("e.tgz", gzip.compress(b"")),
     "tgz-header-alone": file("e.tgz", GZ[:10]),

@@ -1,4 +1,5 @@
-"""Files that disks, jobs, copies and compressors leave, each kind in a folder of its own."""
+"""Files that disks, jobs, copies and compressors leave, each kind in a folder of its
+own."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ LINES = "".join(
 )
 DEEP = 100_000
 STEPS = LINES.encode()
-NAME = "log-grok1_314b_3_{}_0.out"  # no baseline has 3 GPUs, so none of them is the newest run of a configuration
+# no baseline has 3 GPUs, so none of them is the newest run of a configuration
+NAME = "log-grok1_314b_3_{}_0.out"
 LOG = NAME.format(7)
 
 
@@ -97,7 +99,9 @@ def chain(folder: Path, links: int = 60) -> None:
     """Make links that lead to each other, more than the system follows."""
     (folder / "0.out").write_bytes(STEPS)
     for number in range(1, links):
-        (folder / f"{number}.link").symlink_to(f"{number - 1}.link" if number > 1 else "0.out")
+        (folder / f"{number}.link").symlink_to(
+            f"{number - 1}.link" if number > 1 else "0.out"
+        )
     (folder / LOG).symlink_to(f"{links - 1}.link")
 
 
@@ -127,10 +131,13 @@ def patch(data: bytes, place: int, new: bytes) -> bytes:
 
 GZ = gzip.compress(STEPS)
 EVENTS = frame(b"\x09" + bytes(8) + b"\x1a\x0dbrain.Event:2") + b"".join(
-    event(step, scalar("iteration-time", 7.5), scalar("lm loss", 9.5)) for step in range(30)
+    event(step, scalar("iteration-time", 7.5), scalar("lm loss", 9.5))
+    for step in range(30)
 )
 EVENT_NAME = "events.out.tfevents.1774532589.node.1.0"
-CSV = "step,train_step_timing in s,reduced_train_loss\n" + "".join(f"{step},7.5,9.5\n" for step in range(30))
+CSV = "step,train_step_timing in s,reduced_train_loss\n" + "".join(
+    f"{step},7.5,9.5\n" for step in range(30)
+)
 METADATA = "llmb-config_7.yaml"
 
 
@@ -142,19 +149,32 @@ METRICS: dict[str, Write] = {
     "events-holes": sparse(EVENT_NAME, 2 << 30, EVENTS),
     "events-folder": empty_folder(EVENT_NAME),
     "csv-nul": file("metrics.csv", CSV.replace("7.5", "7\0.5")),
-    "csv-columns": file("metrics.csv", "step,train_step_timing in s," + ",".join(map(str, range(100_000))) + "\n1,2\n"),
+    "csv-columns": file(
+        "metrics.csv",
+        "step,train_step_timing in s," + ",".join(map(str, range(100_000))) + "\n1,2\n",
+    ),
     "csv-quotes": file("metrics.csv", CSV + '"' + CSV),
     "csv-utf-16": file("metrics.csv", CSV.encode("utf-16")),
     "csv-names-alone": file("metrics.csv", CSV.partition("\n")[0]),
     "csv-carriage-returns": file("metrics.csv", CSV.replace("\n", "\r")),
     "csv-huge": file("metrics.csv", CSV.replace("7.5", "9" * 5000)),
-    "jsonl-deep": file("metrics.jsonl", '{"step": 1, "train_step_timing in s": 7.5, "x": ' + "[" * DEEP + "\n"),
+    "jsonl-deep": file(
+        "metrics.jsonl",
+        '{"step": 1, "train_step_timing in s": 7.5, "x": ' + "[" * DEEP + "\n",
+    ),
     "jsonl-deep-first": file("metrics.jsonl", "[" * DEEP),
-    "jsonl-nan": file("metrics.jsonl", '{"step": NaN, "train_step_timing in s": -Infinity}\n' * 30),
-    "jsonl-keys-twice": file("metrics.jsonl", '{"step": 1, "step": 2, "train_step_timing in s": 7.5}\n' * 30),
-    "jsonl-huge": file("metrics.jsonl", f'{{"step": {"9" * 5000}, "train_step_timing in s": 1e999}}\n'),
+    "jsonl-nan": file(
+        "metrics.jsonl", '{"step": NaN, "train_step_timing in s": -Infinity}\n' * 30
+    ),
+    "jsonl-keys-twice": file(
+        "metrics.jsonl", '{"step": 1, "step": 2, "train_step_timing in s": 7.5}\n' * 30
+    ),
+    "jsonl-huge": file(
+        "metrics.jsonl", f'{{"step": {"9" * 5000}, "train_step_timing in s": 1e999}}\n'
+    ),
     "jsonl-surrogates": file(
-        "metrics.jsonl", '{"step": 1, "train_step_timing in s": 7.5, "\\ud800": "\\udfff"}\n' * 30
+        "metrics.jsonl",
+        '{"step": 1, "train_step_timing in s": 7.5, "\\ud800": "\\udfff"}\n' * 30,
     ),
     "json-deep": file("trainer_state.json", '{"log_history": ' + "[" * DEEP),
     "json-cut": file("trainer_state.json", '{"log_history": [{"step": 1, "loss"'),
@@ -170,19 +190,30 @@ METADATA_FILES: dict[str, Write] = {
     "yaml-utf-16": file(METADATA, "job_info:\n  job_id: 7\n".encode("utf-16")),
     "yaml-not-utf-8": file(METADATA, b"job_info:\n  job_id: \xff\xfe\n"),
     "yaml-tabs": file(METADATA, "job_info:\n\tjob_id: 7\n"),
-    "yaml-tag": file(METADATA, "job_info: !!python/object/apply:os.system ['touch /tmp/owned']\n"),
+    "yaml-tag": file(
+        METADATA, "job_info: !!python/object/apply:os.system ['touch /tmp/owned']\n"
+    ),
     "yaml-holds-itself": file(METADATA, "job_info: &a [*a]\n"),
     "yaml-bomb": file(
         METADATA,
-        "a0: &a0 x\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 20)),
+        "a0: &a0 x\n"
+        + "".join(
+            f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 20)
+        ),
     ),
     "yaml-merge": file(METADATA, "job_info:\n  <<: *nothing\n"),
-    "yaml-two-documents": file(METADATA, "job_info:\n  job_id: 7\n---\njob_info:\n  job_id: 8\n"),
-    "yaml-key-twice": file(METADATA, "job_info:\n  job_id: 7\njob_info:\n  job_id: 8\n"),
+    "yaml-two-documents": file(
+        METADATA, "job_info:\n  job_id: 7\n---\njob_info:\n  job_id: 8\n"
+    ),
+    "yaml-key-twice": file(
+        METADATA, "job_info:\n  job_id: 7\njob_info:\n  job_id: 8\n"
+    ),
     "yaml-odd-key": file(METADATA, "? [a, b]\n: c\n"),
     "yaml-deep": file(METADATA, "{a: " * DEEP),
     "yaml-deep-lines": file(METADATA, "".join(" " * n + "a:\n" for n in range(600))),
-    "yaml-deep-list": file(METADATA, "container_info:\n  images: " + "[" * 15 + "]" * 15 + "\n"),
+    "yaml-deep-list": file(
+        METADATA, "container_info:\n  images: " + "[" * 15 + "]" * 15 + "\n"
+    ),
     "yaml-cut": file(METADATA, 'job_info:\n  job_id: "7'),
     "yaml-directive": file(METADATA, "%YAML 9.9\n---\njob_info: {}\n"),
     "yaml-large": file(METADATA, "a: b\n#" + "x" * 300_000),
@@ -192,10 +223,18 @@ METADATA_FILES: dict[str, Write] = {
         "job_info: [1]\nworkload_info: 7\nmodel_info: {model_name: {a: b}, scale: [1]}\ncluster_info: x\n"
         "container_info: {images: {a: [{b: c}]}}\njob_config: {env_overrides: [x], model_overrides: 3}\n",
     ),
-    "yaml-time-of-year-0": file(METADATA, "job_info: {job_id: 7, launch_time: 0000-01-01T00:00:00}\n"),
-    "yaml-time-of-year-1": file(METADATA, "job_info: {job_id: 7, launch_time: '0001-01-01T00:00:00+14:00'}\n"),
-    "yaml-time-of-year-9999": file(METADATA, "job_info: {job_id: 7, launch_time: '9999-12-31T23:59:59-14:00'}\n"),
-    "yaml-time-of-words": file(METADATA, "job_info: {job_id: 7, launch_time: [yesterday]}\n"),
+    "yaml-time-of-year-0": file(
+        METADATA, "job_info: {job_id: 7, launch_time: 0000-01-01T00:00:00}\n"
+    ),
+    "yaml-time-of-year-1": file(
+        METADATA, "job_info: {job_id: 7, launch_time: '0001-01-01T00:00:00+14:00'}\n"
+    ),
+    "yaml-time-of-year-9999": file(
+        METADATA, "job_info: {job_id: 7, launch_time: '9999-12-31T23:59:59-14:00'}\n"
+    ),
+    "yaml-time-of-words": file(
+        METADATA, "job_info: {job_id: 7, launch_time: [yesterday]}\n"
+    ),
     "yaml-folder": empty_folder(METADATA),
     "yaml-fifo": fifo(METADATA),
     "yaml-link-to-itself": link(METADATA, METADATA),
@@ -212,9 +251,15 @@ LOGS: dict[str, Write] = {
     "log-utf-32": file(LOG, LINES.encode("utf-32")),
     "log-byte-order-mark": file(LOG, LINES.encode("utf-8-sig")),
     "log-nul-holes": file(LOG, STEPS.replace(b"\n", b"\n" + bytes(4096), 9)),
-    "log-nul-between": file(LOG, b"\0".join(STEPS[i : i + 1] for i in range(len(STEPS)))),
-    "log-mixed-encodings": file(LOG, STEPS + b"\xe4\xf6\xfc\n" + "äöü\n".encode() + b"\xff\xfe\0\n"),
-    "log-surrogates": file(LOG, STEPS + b"\xed\xa0\x80\xed\xb0\x80 RuntimeError: \xed\xa0\x80\n"),
+    "log-nul-between": file(
+        LOG, b"\0".join(STEPS[i : i + 1] for i in range(len(STEPS)))
+    ),
+    "log-mixed-encodings": file(
+        LOG, STEPS + b"\xe4\xf6\xfc\n" + "äöü\n".encode() + b"\xff\xfe\0\n"
+    ),
+    "log-surrogates": file(
+        LOG, STEPS + b"\xed\xa0\x80\xed\xb0\x80 RuntimeError: \xed\xa0\x80\n"
+    ),
     "log-half-a-letter": file(LOG, STEPS + "ä".encode()[:1]),
     "log-long-line": file(LOG, STEPS + b"x" * (2 << 20) + b"\n" + STEPS),
     "log-of-one-line": file(LOG, STEPS.replace(b"\n", b" ") * 20),
@@ -222,18 +267,37 @@ LOGS: dict[str, Write] = {
     "log-backspaces": file(LOG, STEPS + b"a\x08" * 50_000),
     "log-form-feeds": file(LOG, STEPS.replace(b"\n", b"\x0c\x0b\x85\n")),
     "log-brackets": file(
-        LOG, "{'loss': " * DEEP + "\n" + ":::MLLOG " + '{"a":' * DEEP + "\n" + "[" * DEEP + "\n" + LINES
+        LOG,
+        "{'loss': " * DEEP
+        + "\n"
+        + ":::MLLOG "
+        + '{"a":' * DEEP
+        + "\n"
+        + "[" * DEEP
+        + "\n"
+        + LINES,
     ),
-    "log-year-0": file(LOG, "0000-00-00 00:00:00 start\n0000-01-01T00:00:00Z x\n9999-12-31T23:59:59-14:00 x\n" + LINES),
+    "log-year-0": file(
+        LOG,
+        "0000-00-00 00:00:00 start\n0000-01-01T00:00:00Z x\n9999-12-31T23:59:59-14:00 x\n"
+        + LINES,
+    ),
     "log-far-dates": file(
-        LOG, "".join(f"[{year}-02-30 25:61:61] {line}\n" for year in (1, 99999) for line in LINES.split("\n"))
+        LOG,
+        "".join(
+            f"[{year}-02-30 25:61:61] {line}\n"
+            for year in (1, 99999)
+            for line in LINES.split("\n")
+        ),
     ),
     "log-shrinking-steps": file(LOG, LINES[::-1]),
     "log-random": file(LOG, bytes(n * 167 % 256 for n in range(100_000))),
     "log-elf": file(LOG, b"\x7fELF" + bytes(range(256)) * 99),
     "log-pickle": file(LOG, b"\x80\x04cos\nsystem\n(S'touch /tmp/owned'\ntR."),
     "log-html": file(LOG, "<html>504 Gateway Time-out</html>\n"),
-    "log-lfs-pointer": file(LOG, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"),
+    "log-lfs-pointer": file(
+        LOG, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    ),
     "log-holes-behind": sparse(LOG, 2 << 30, STEPS),
     "log-before-1970": dated(-(10**18)),
     "log-year-2262": dated((1 << 63) - 1),
@@ -251,10 +315,16 @@ LOGS: dict[str, Write] = {
     "log-link-to-terminal": link(LOG, "/dev/tty"),
     "log-link-to-folder": link(LOG, "."),
     "log-link-beyond-names": link(LOG, "x" * 300),
-    "log-hard-link": both(file(LOG, STEPS), lambda folder: os.link(folder / LOG, folder / NAME.format(8))),
+    "log-hard-link": both(
+        file(LOG, STEPS), lambda folder: os.link(folder / LOG, folder / NAME.format(8))
+    ),
     "err-alone": file(LOG.replace(".out", ".err"), b"\xff" * 99),
-    "err-folder": both(file(LOG, STEPS), lambda folder: (folder / LOG.replace(".out", ".err")).mkdir()),
-    "err-broken": both(file(LOG, STEPS), file(LOG.replace(".out", ".err") + ".gz", GZ[:40])),
+    "err-folder": both(
+        file(LOG, STEPS), lambda folder: (folder / LOG.replace(".out", ".err")).mkdir()
+    ),
+    "err-broken": both(
+        file(LOG, STEPS), file(LOG.replace(".out", ".err") + ".gz", GZ[:40])
+    ),
 }
 
 NAMES: dict[str, Write] = {
@@ -271,16 +341,24 @@ NAMES: dict[str, Write] = {
     "name-dots": file("...out", STEPS),
     "name-dash": file("-rf.out", STEPS),
     "name-percent": file("%s%n{0}{x!r}$(id)`id`.out", STEPS),
-    "name-case": both(file(LOG, STEPS), file(LOG.upper(), STEPS.replace(b"7.5", b"8.5"))),
-    "name-two-forms": both(file("log-a\u0308_3_7_0.out", STEPS), file("log-\xe4_3_7_0.out", STEPS)),
+    "name-case": both(
+        file(LOG, STEPS), file(LOG.upper(), STEPS.replace(b"7.5", b"8.5"))
+    ),
+    "name-two-forms": both(
+        file("log-a\u0308_3_7_0.out", STEPS), file("log-\xe4_3_7_0.out", STEPS)
+    ),
     "name-put-away": file(LOG + ".1", STEPS),
     "name-partial": file(f".{LOG}.a1B2c3", STEPS),
     "name-silly": file(f".nfs{'0' * 20}", STEPS),
     "name-date-of-year-0": within("0000-00-00_00-00-00", file(LOG, STEPS)),
     "name-endless-time": within("1999999999999999999", file(LOG, STEPS)),
     "folder-git": within(".git", file(LOG, STEPS)),
-    "folder-chain-of-links": both(*(link(f"l{n}", f"l{n - 1}" if n else ".") for n in range(60))),
-    "folder-links-each-other": both(within("a", link("x", "../b")), within("b", link("x", "../a"))),
+    "folder-chain-of-links": both(
+        *(link(f"l{n}", f"l{n - 1}" if n else ".") for n in range(60))
+    ),
+    "folder-links-each-other": both(
+        within("a", link("x", "../b")), within("b", link("x", "../a"))
+    ),
 }
 
 MARKS: dict[str, Write] = {
@@ -292,7 +370,9 @@ MARKS: dict[str, Write] = {
     "mark-zero": both(file(LOG, STEPS), link(".llmbench-ab", "/dev/zero")),
     "mark-nowhere": both(file(LOG, STEPS), link(".llmbench-ab", "nowhere")),
     "mark-holes": both(file(LOG, STEPS), sparse(".llmbench-ab", 2 << 30)),
-    "mark-endless-time": both(file(LOG, STEPS), file(".llmbench-ab", f"t1 {'9' * 400}\nt2 {'9' * 5000} 7\n")),
+    "mark-endless-time": both(
+        file(LOG, STEPS), file(".llmbench-ab", f"t1 {'9' * 400}\nt2 {'9' * 5000} 7\n")
+    ),
     "mark-of-log-folder": both(file(LOG, STEPS), empty_folder(f"{LOG}.ab")),
     "mark-of-log-nowhere": both(file(LOG, STEPS), link(f"{LOG}.ab", "nowhere")),
 }

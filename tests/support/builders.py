@@ -1,4 +1,5 @@
-"""Small, complete objects for tests: a configuration, a baseline, a run that fits it."""
+"""Small, complete objects for tests: a configuration, a baseline, a run that fits
+it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,14 @@ from pytest_llmbench.core.baseline_records import (
 from pytest_llmbench.core.judgement_records import Evidence, Noise
 from pytest_llmbench.core.log_records import ParsedLog, Segment, Steps
 from pytest_llmbench.core.robust import compute_trimmed_mean
-from pytest_llmbench.core.run_records import Attempt, AttemptFiles, Identity, Measurement, Run, RunFiles
+from pytest_llmbench.core.run_records import (
+    Attempt,
+    AttemptFiles,
+    Identity,
+    Measurement,
+    Run,
+    RunFiles,
+)
 
 NOW = datetime(2025, 11, 20, 6, 0, tzinfo=UTC)
 
@@ -62,9 +70,16 @@ BASELINE = Baseline(
 )
 
 
-def steps(seconds: Sequence[float] | float = 7.325, first: int = 0, **columns: Any) -> Steps:
-    """Return columns for consecutive steps (50 equal ones by default); step k stands on line 100 + k."""
-    values = np.full(50, seconds, dtype=float) if isinstance(seconds, float | int) else np.array(seconds, dtype=float)
+def steps(
+    seconds: Sequence[float] | float = 7.325, first: int = 0, **columns: Any
+) -> Steps:
+    """Return columns for consecutive steps (50 equal ones by default); step k stands on
+    line 100 + k."""
+    values = (
+        np.full(50, seconds, dtype=float)
+        if isinstance(seconds, float | int)
+        else np.array(seconds, dtype=float)
+    )
     count = len(values)
     index = np.arange(first, first + count)
     absent = np.full(count, np.nan)
@@ -100,13 +115,19 @@ def steps(seconds: Sequence[float] | float = 7.325, first: int = 0, **columns: A
 def without(columns: Steps, *numbers: int) -> Steps:
     """Return the columns without the steps of these numbers."""
     keep = ~np.isin(columns.index, numbers)
-    return Steps(**{name: getattr(columns, name)[keep] for name in Steps.__dataclass_fields__})
+    return Steps(
+        **{name: getattr(columns, name)[keep] for name in Steps.__dataclass_fields__}
+    )
 
 
-def segment(columns: Steps | None = None, *, finished: bool = True, total: int | None = 50) -> Segment:
+def segment(
+    columns: Steps | None = None, *, finished: bool = True, total: int | None = 50
+) -> Segment:
     """Return a segment that ends as its steps do."""
     columns = steps() if columns is None else columns
-    return Segment(columns, first_line=1, last_line=200, total_steps=total, finished=finished)
+    return Segment(
+        columns, first_line=1, last_line=200, total_steps=total, finished=finished
+    )
 
 
 def log(*segments: Segment, **fields: Any) -> ParsedLog:
@@ -120,22 +141,39 @@ def _make_whole_log() -> ParsedLog:
 
 
 def run(
-    *logs: ParsedLog, started: datetime | None = NOW - timedelta(hours=3), key: Key | None = KEY, **found: Any
+    *logs: ParsedLog,
+    started: datetime | None = NOW - timedelta(hours=3),
+    key: Key | None = KEY,
+    **found: Any,
 ) -> Run:
     """Return a run with an attempt for each log, or one complete attempt."""
     logs = logs or (_make_whole_log(),)
-    files = tuple(AttemptFiles(number, Path(f"/runs/log-x_1_{number}.out")) for number in range(len(logs)))
-    fields: dict[str, Any] = {"id": "x_1", "folder": Path("/runs"), "attempts": files, "hints": (), "job_id": "1"}
+    files = tuple(
+        AttemptFiles(number, Path(f"/runs/log-x_1_{number}.out"))
+        for number in range(len(logs))
+    )
+    fields: dict[str, Any] = {
+        "id": "x_1",
+        "folder": Path("/runs"),
+        "attempts": files,
+        "hints": (),
+        "job_id": "1",
+    }
     fields |= {"launcher": "sbatch", **found}
-    attempts = tuple(Attempt(one, content) for one, content in zip(files, logs, strict=True))
-    return Run(RunFiles(**fields), attempts, Identity(key, "by name"), started, "folder name")
+    attempts = tuple(
+        Attempt(one, content) for one, content in zip(files, logs, strict=True)
+    )
+    return Run(
+        RunFiles(**fields), attempts, Identity(key, "by name"), started, "folder name"
+    )
 
 
 ASSUMED = Noise(0.01, 4.0, "assumed, nothing was measured", measured=False)
 
 
 def measurement(seconds: float | None = 7.4, **fields: Any) -> Measurement:
-    """Return a valid measurement of one run: 34 equal steps, numbered from 11; step k stands on line 100 + k."""
+    """Return a valid measurement of one run: 34 equal steps, numbered from 11; step k
+    stands on line 100 + k."""
     made: dict[str, Any] = {
         "run": fields.get("run") or run(),
         "baseline": BASELINE,
@@ -152,29 +190,57 @@ def measurement(seconds: float | None = 7.4, **fields: Any) -> Measurement:
     return Measurement(**{**made, **fields})
 
 
-def noisy(seconds: float, cv: float = 0.01, *, seed: int = 0, statistic: str = "mean", **fields: Any) -> Measurement:
-    """Return a valid measurement whose statistic is `seconds`, with independent noise on its steps."""
+def noisy(
+    seconds: float,
+    cv: float = 0.01,
+    *,
+    seed: int = 0,
+    statistic: str = "mean",
+    **fields: Any,
+) -> Measurement:
+    """Return a valid measurement whose statistic is `seconds`, with independent noise
+    on its steps."""
     values = 1 + cv * np.random.default_rng(seed).standard_normal(34)
-    middle = compute_trimmed_mean(values) if statistic == "trimmed_mean" else float(np.mean(values))
-    return measurement(seconds, window_seconds=tuple((values / middle * seconds).tolist()), **fields)
+    middle = (
+        compute_trimmed_mean(values)
+        if statistic == "trimmed_mean"
+        else float(np.mean(values))
+    )
+    return measurement(
+        seconds, window_seconds=tuple((values / middle * seconds).tolist()), **fields
+    )
 
 
 def nights(*seconds: float, first: int = 1, **fields: Any) -> tuple[Measurement, ...]:
-    """Return measurements of one run a night, newest first: the first one `first` days before NOW."""
+    """Return measurements of one run a night, newest first: the first one `first` days
+    before NOW."""
     return tuple(
         measurement(value, run=run(started=NOW - timedelta(days=first + day)), **fields)
         for day, value in enumerate(seconds)
     )
 
 
-HISTORY = nights(*(7.325 * (1 + 0.003 * wobble) for wobble in (0, 1, -1, 2, 0, -2, 1, 0, -1, 1, 0, 2)))
+HISTORY = nights(
+    *(
+        7.325 * (1 + 0.003 * wobble)
+        for wobble in (0, 1, -1, 2, 0, -2, 1, 0, -1, 1, 0, 2)
+    )
+)
 """Twelve nights around the baseline: sigma 0.3 to 0.4 %."""
 
 
-def evidence(*measurements: Measurement, tolerance: float = 0.05, **fields: Any) -> Evidence:
+def evidence(
+    *measurements: Measurement, tolerance: float = 0.05, **fields: Any
+) -> Evidence:
     """Return evidence on the baseline, newest measurement first."""
     baseline = fields.pop("baseline", BASELINE)
-    return Evidence(baseline, measurements, Tolerance(tolerance), NOW, **{"prior": ASSUMED, **fields})
+    return Evidence(
+        baseline,
+        measurements,
+        Tolerance(tolerance),
+        NOW,
+        **{"prior": ASSUMED, **fields},
+    )
 
 
 def at(baseline: Baseline, **changes: Any) -> Baseline:
@@ -182,7 +248,18 @@ def at(baseline: Baseline, **changes: Any) -> Baseline:
     return replace(baseline, **changes)
 
 
-def means_of(count: int, seconds: Sequence[float], first: int = 1, **columns: Any) -> Steps:
-    """Return columns of a log that prints every `count`-th step: each time is the mean of so many, up to its step."""
+def means_of(
+    count: int, seconds: Sequence[float], first: int = 1, **columns: Any
+) -> Steps:
+    """Return columns of a log that prints every `count`-th step: each time is the mean
+    of so many, up to its step."""
     index = first - 1 + count * np.arange(1, len(seconds) + 1)
-    return steps(seconds, **{"index": index, "line": index + 100, "mean_of": np.full(len(seconds), count), **columns})
+    return steps(
+        seconds,
+        **{
+            "index": index,
+            "line": index + 100,
+            "mean_of": np.full(len(seconds), count),
+            **columns,
+        },
+    )

@@ -25,7 +25,8 @@ class Places:
         return LogCache(self.folder, [self.runs], definitions)
 
     def again(self, definitions: tuple[RegexDialect, ...] = ()) -> list[Path]:
-        """Read all runs with the cache, compare that with reading them without, and return what was read."""
+        """Read all runs with the cache, compare that with reading them without, and
+        return what was read."""
         self.read.clear()
         found = reading_of(self.runs, definitions, cache=self.cache(definitions))
         read = sorted(self.read)

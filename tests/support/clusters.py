@@ -20,12 +20,14 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "integration" / "slurm" / "cluster"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "slurmdbd", "mariadbd", "sbatch", "sacct")
 PORTS = range(10_000, 20_000, 100)
-"""Below the ports that Linux hands out by itself. A cluster uses a hundred of them; the first is the claim on them."""
+"""Below the ports that Linux hands out by itself. A cluster uses a hundred of them; the
+first is the claim on them."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster: partitions `batch` (all nodes, 8 GPUs each), `short` (n1, 10 minutes); account `research`."""
+    """A running cluster: partitions `batch` (all nodes, 8 GPUs each), `short` (n1, 10
+    minutes); account `research`."""
 
     folder: Path
     nodes: tuple[str, ...]
@@ -35,16 +37,29 @@ class Cluster:
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run a command of Slurm, whatever it returns."""
         environment = {**os.environ, **self.environment}
-        return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=180, check=False)
+        return subprocess.run(
+            arguments,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
 
     def run(self, *arguments: str) -> str:
-        """Return what a command of Slurm prints; the test fails where the command fails."""
+        """Return what a command of Slurm prints; the test fails where the command
+        fails."""
         done = self.ask(*arguments)
-        assert done.returncode == 0, f"{arguments}: {done.returncode} {done.stdout}{done.stderr}"
+        assert done.returncode == 0, (
+            f"{arguments}: {done.returncode} {done.stdout}{done.stderr}"
+        )
         return done.stdout.strip()
 
-    def run_python(self, folder: Path, *arguments: str, **variables: str) -> tuple[int, str]:
-        """Run Python with these arguments in a folder; return its exit code and what it printed, in 80 columns."""
+    def run_python(
+        self, folder: Path, *arguments: str, **variables: str
+    ) -> tuple[int, str]:
+        """Run Python with these arguments in a folder; return its exit code and what it
+        printed, in 80 columns."""
         done = subprocess.run(
             [sys.executable, *arguments],
             cwd=folder,
@@ -59,29 +74,45 @@ class Cluster:
     def submit(self, script: str, *options: str) -> str:
         """Submit a job of one shell line and return its id."""
         output = str(self.folder / "log" / "job-%j")
-        return self.run("sbatch", "--parsable", f"--output={output}", *options, f"--wrap={script}")
+        return self.run(
+            "sbatch", "--parsable", f"--output={output}", *options, f"--wrap={script}"
+        )
 
     def state(self, job_id: str) -> str:
-        """Return the state that slurmctld gives a job: PENDING, RUNNING, COMPLETED, ..."""
-        shown = re.search(r"JobState=(\w+)", self.ask("scontrol", "show", "job", job_id).stdout)
+        """Return the state that slurmctld gives a job: PENDING, RUNNING, COMPLETED,
+        ..."""
+        shown = re.search(
+            r"JobState=(\w+)", self.ask("scontrol", "show", "job", job_id).stdout
+        )
         return shown[1] if shown else ""
 
     def wait(self, job_id: str, *states: str, seconds: float = 180.0) -> str:
         """Wait until a job is in one of the states, and return it."""
         end = time.monotonic() + seconds
         while (state := self.state(job_id)) not in states:
-            assert time.monotonic() < end, f"job {job_id} is {state or 'unknown'}, not {' or '.join(states)}"
+            assert time.monotonic() < end, (
+                f"job {job_id} is {state or 'unknown'}, not {' or '.join(states)}"
+            )
             time.sleep(0.03)
         return state
 
     def end_in_time(self, job_id: str) -> None:
-        """Let the time of a running job be over, and wait until Slurm has ended it for that: some 2 s."""
-        for later in (1, 4, 16):  # on a busy machine a second is over before slurmctld reads of it
-            done = self.ask("scontrol", "update", f"JobId={job_id}", f"EndTime=now+{later}seconds")
+        """Let the time of a running job be over, and wait until Slurm has ended it for
+        that: some 2 s."""
+        for later in (
+            1,
+            4,
+            16,
+        ):  # on a busy machine a second is over before slurmctld reads of it
+            done = self.ask(
+                "scontrol", "update", f"JobId={job_id}", f"EndTime=now+{later}seconds"
+            )
             if done.returncode == 0:
                 break
         else:
-            raise AssertionError(f"the end of job {job_id} cannot be set: {done.stdout}{done.stderr}")
+            raise AssertionError(
+                f"the end of job {job_id} cannot be set: {done.stdout}{done.stderr}"
+            )
         end = time.monotonic() + 180
         while self.state(job_id) != "TIMEOUT":
             assert time.monotonic() < end, f"job {job_id} does not end"
@@ -113,17 +144,26 @@ class Cluster:
 
 
 @contextmanager
-def running(database: bool = True, nodes: int = 4, gpu_type: str = "") -> Iterator[Cluster]:
-    """Start a cluster of its own and stop it, even if this process is killed: the script waits for the end of
-    stdin."""
+def running(
+    database: bool = True, nodes: int = 4, gpu_type: str = ""
+) -> Iterator[Cluster]:
+    """Start a cluster of its own and stop it, even if this process is killed: the
+    script waits for the end of stdin."""
     with ExitStack() as stack:
         port, claim = _claimed_ports()
         stack.enter_context(claim)
-        folder = Path(tempfile.mkdtemp(prefix="llmb-slurm-", dir="/tmp"))  # sockets need a short path
+        folder = Path(
+            tempfile.mkdtemp(prefix="llmb-slurm-", dir="/tmp")
+        )  # sockets need a short path
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         folder.chmod(0o755)  # clients of munged reach its socket
         errors = stack.enter_context(tempfile.TemporaryFile("w+"))
-        settings = {**os.environ, "NODES": str(nodes), "GPU_TYPE": gpu_type, "DATABASE": str(int(database))}
+        settings = {
+            **os.environ,
+            "NODES": str(nodes),
+            "GPU_TYPE": gpu_type,
+            "DATABASE": str(int(database)),
+        }
         served = subprocess.Popen(
             [SCRIPT, "serve", str(folder), str(port)],
             stdin=subprocess.PIPE,
@@ -143,16 +183,19 @@ def running(database: bool = True, nodes: int = 4, gpu_type: str = "") -> Iterat
 
 
 def missing() -> str:
-    """Return which programs of a cluster are not installed here, empty where it can be started."""
+    """Return which programs of a cluster are not installed here, empty where it can be
+    started."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
     absent = [name for name in PROGRAMS if not shutil.which(name, path=path)]
-    return f"needs Slurm, but {', '.join(absent)} is not installed: tests/integration/slurm/cluster install" * bool(
-        absent
+    return (
+        f"needs Slurm, but {', '.join(absent)} is not installed: tests/integration/slurm/cluster install"
+        * bool(absent)
     )
 
 
 def _claimed_ports() -> tuple[int, socket.socket]:
-    """Return the first port of a free hundred, with the socket that keeps other test runs away while it is open."""
+    """Return the first port of a free hundred, with the socket that keeps other test
+    runs away while it is open."""
     for port in PORTS:
         claim = socket.socket()
         try:

@@ -11,15 +11,23 @@ from pytest_llmbench.core.log_records import ParsedLog, Steps
 
 
 def bits(value: Any) -> Any:
-    """Return all types, texts, numbers and columns of nested records, so that only equal ones are equal."""
+    """Return all types, texts, numbers and columns of nested records, so that only
+    equal ones are equal."""
     if dataclasses.is_dataclass(value):
-        told = [(one.name, bits(getattr(value, one.name))) for one in dataclasses.fields(value)]
-        return Steps.__name__ if isinstance(value, Steps) else type(value).__name__, told
+        told = [
+            (one.name, bits(getattr(value, one.name)))
+            for one in dataclasses.fields(value)
+        ]
+        return Steps.__name__ if isinstance(value, Steps) else type(
+            value
+        ).__name__, told
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.tobytes()
     if isinstance(value, tuple):
         return tuple(map(bits, value))
-    return type(value).__name__, value.hex() if isinstance(value, float) else repr(value)
+    return type(value).__name__, value.hex() if isinstance(value, float) else repr(
+        value
+    )
 
 
 def described(log: ParsedLog) -> object:

@@ -1,4 +1,5 @@
-"""Nights that are constructed to look green, or to look odd and be well: what tests of the gate are fed with."""
+"""Nights that are constructed to look green, or to look odd and be well: what tests of
+the gate are fed with."""
 
 from __future__ import annotations
 
@@ -26,17 +27,33 @@ Edit = Callable[[str], str]
 
 @dataclass
 class Site:
-    """A folder of runs in the making. The last night began three hours ago, those before it a day earlier each."""
+    """A folder of runs in the making. The last night began three hours ago, those
+    before it a day earlier each."""
 
     folder: Path
     baselines: Mapping[str, Baseline]
-    newest: datetime = field(default_factory=lambda: datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3))
+    newest: datetime = field(
+        default_factory=lambda: (
+            datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
+        )
+    )
     number: int = 5000
 
-    def write(self, identifier: str = NEMO2, *, days: float = 0, edit: Edit | None = None, **options: Any) -> Path:
-        """Write a run that began so many days before the last night, and return its log."""
+    def write(
+        self,
+        identifier: str = NEMO2,
+        *,
+        days: float = 0,
+        edit: Edit | None = None,
+        **options: Any,
+    ) -> Path:
+        """Write a run that began so many days before the last night, and return its
+        log."""
         self.number += 1
-        usual = {"started": self.newest - timedelta(days=days), "job_id": str(self.number + 1000 * (9 - int(days)))}
+        usual = {
+            "started": self.newest - timedelta(days=days),
+            "job_id": str(self.number + 1000 * (9 - int(days))),
+        }
         path = write_run(self.folder, self.baselines[identifier], **usual | options)
         if edit is not None:
             rewrite(path, edit)
@@ -56,13 +73,16 @@ def rewrite(path: Path, edit: Edit) -> None:
     os.utime(path, (stamp, stamp))
 
 
-def replace(pattern: str, by: str | Callable[[re.Match[str]], str], count: int = 0) -> Edit:
+def replace(
+    pattern: str, by: str | Callable[[re.Match[str]], str], count: int = 0
+) -> Edit:
     """Return the edit that replaces what a regular expression finds."""
     return lambda text: re.sub(pattern, by, text, count=count)
 
 
 def of_steps(change: Callable[[int, str], str | None], name: str = "iteration") -> Edit:
-    """Return the edit that changes each line of a NeMo 2 step by its number; None takes the line out."""
+    """Return the edit that changes each line of a NeMo 2 step by its number; None takes
+    the line out."""
 
     def edit(text: str) -> str:
         lines = []
@@ -75,12 +95,19 @@ def of_steps(change: Callable[[int, str], str | None], name: str = "iteration") 
     return edit
 
 
-def timed(scale: Callable[[int, float], str], first: int = 0, last: int = 10**9) -> Edit:
-    """Return the edit that prints other step times in the lines of NeMo 2 from step `first` to `last`."""
+def timed(
+    scale: Callable[[int, float], str], first: int = 0, last: int = 10**9
+) -> Edit:
+    """Return the edit that prints other step times in the lines of NeMo 2 from step
+    `first` to `last`."""
 
     def change(step: int, line: str) -> str:
         if not first <= step <= last:
             return line
-        return re.sub(r"(?<=timing in s: )[\d.]+", lambda found: scale(step, float(found.group())), line)
+        return re.sub(
+            r"(?<=timing in s: )[\d.]+",
+            lambda found: scale(step, float(found.group())),
+            line,
+        )
 
     return of_steps(change)

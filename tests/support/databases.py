@@ -22,7 +22,14 @@ FREE_BYTES = 2**30
 
 def missing() -> str:
     """Return what is not installed here, empty where a server can be started."""
-    path = os.pathsep.join((os.environ.get("PATH", ""), *glob("/usr/lib/postgresql/*/bin"), "/usr/sbin", "/sbin"))
+    path = os.pathsep.join(
+        (
+            os.environ.get("PATH", ""),
+            *glob("/usr/lib/postgresql/*/bin"),
+            "/usr/sbin",
+            "/sbin",
+        )
+    )
     programs = ("initdb", "postgres", *(["runuser"] if os.geteuid() == 0 else []))
     absent = [name for name in programs if not shutil.which(name, path=path)]
     if not absent:
@@ -32,10 +39,15 @@ def missing() -> str:
 
 @contextmanager
 def running() -> Iterator[Path]:
-    """Start a server and give the folder of its socket. It stops at the end of stdin: this process may be killed."""
-    in_memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > FREE_BYTES  # databases are written faster there
+    """Start a server and give the folder of its socket. It stops at the end of stdin:
+    this process may be killed."""
+    in_memory = (
+        MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > FREE_BYTES
+    )  # databases are written faster there
     parent = MEMORY if in_memory else "/tmp"  # noqa: S108
-    folder = Path(tempfile.mkdtemp(prefix="llmb-pg-", dir=parent))  # sockets need a short path
+    folder = Path(
+        tempfile.mkdtemp(prefix="llmb-pg-", dir=parent)
+    )  # sockets need a short path
     folder.chmod(0o755)
     command = [str(SCRIPT), "serve", str(folder)]
     served = subprocess.Popen(
@@ -58,7 +70,8 @@ def running() -> Iterator[Path]:
 
 
 def server() -> Iterator[Path]:
-    """Start a server; without PostgreSQL skip the test, or fail it under LLMB_REQUIRE_POSTGRESQL."""
+    """Start a server; without PostgreSQL skip the test, or fail it under
+    LLMB_REQUIRE_POSTGRESQL."""
     if absent := missing():
         if os.environ.get("LLMB_REQUIRE_POSTGRESQL"):
             pytest.fail(absent)
@@ -69,8 +82,8 @@ def server() -> Iterator[Path]:
 
 @contextmanager
 def new_database(folder: Path) -> Iterator[str]:
-    """Make an empty database, give its URL, and drop it: all of a session take a GB, and 20 s to delete from a
-    disk."""
+    """Make an empty database, give its URL, and drop it: all of a session take a GB,
+    and 20 s to delete from a disk."""
     name = f"h{uuid.uuid4().hex}"
     _execute(folder, f"CREATE DATABASE {name}")
     try:
@@ -82,5 +95,7 @@ def new_database(folder: Path) -> Iterator[str]:
 def _execute(folder: Path, statement: str) -> None:
     import psycopg
 
-    with psycopg.connect(host=str(folder), user="llmb", dbname="postgres", autocommit=True) as connection:
+    with psycopg.connect(
+        host=str(folder), user="llmb", dbname="postgres", autocommit=True
+    ) as connection:
         connection.execute(statement.encode())

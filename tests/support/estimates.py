@@ -1,4 +1,5 @@
-"""Estimates of a difference to a baseline, for tests of what is computed from several of them."""
+"""Estimates of a difference to a baseline, for tests of what is computed from several
+of them."""
 
 from __future__ import annotations
 
@@ -32,4 +33,9 @@ def make_estimate(difference: float, **fields: Any) -> Estimate:
     }
     error, freedom = made["standard_error"], made["degrees_of_freedom"]
     has_error = math.isfinite(error) and error > 0
-    return Estimate(p_slower=compute_probability(difference / error, freedom) if has_error else None, **made)
+    return Estimate(
+        p_slower=compute_probability(difference / error, freedom)
+        if has_error
+        else None,
+        **made,
+    )

@@ -1,4 +1,5 @@
-"""Event files of TensorBoard as frameworks write them: frames of protocol buffers with their checksums."""
+"""Event files of TensorBoard as frameworks write them: frames of protocol buffers with
+their checksums."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ def checksum(data: bytes) -> int:
 def frame(data: bytes) -> bytes:
     """One record with its length and both checksums."""
     length = struct.pack("<Q", len(data))
-    return length + struct.pack("<I", checksum(length)) + data + struct.pack("<I", checksum(data))
+    return (
+        length
+        + struct.pack("<I", checksum(length))
+        + data
+        + struct.pack("<I", checksum(data))
+    )
 
 
 def varint(value: int) -> bytes:
@@ -42,7 +48,9 @@ def field(number: int, value: int | float | bytes) -> bytes:
 
 def event(step: int, *values: bytes, moment: float = 1774532589.0) -> bytes:
     summary = b"".join(field(1, value) for value in values)
-    return frame(field(1, moment) + (field(2, step) if step else b"") + field(5, summary))
+    return frame(
+        field(1, moment) + (field(2, step) if step else b"") + field(5, summary)
+    )
 
 
 def scalar(tag: str, value: float) -> bytes:
@@ -57,7 +65,9 @@ def tensor_scalar(tag: str, value: float) -> bytes:
 
 def argument(name: str, value: str) -> bytes:
     """As Megatron keeps an argument."""
-    return field(1, f"{name}/text_summary".encode()) + field(8, field(1, 7) + field(8, value.encode()))
+    return field(1, f"{name}/text_summary".encode()) + field(
+        8, field(1, 7) + field(8, value.encode())
+    )
 
 
 VERSION = frame(field(1, 1774532589.0) + field(3, b"brain.Event:2"))
@@ -69,9 +79,18 @@ def event_file(*events: bytes) -> bytes:
 
 def run(seconds: Sequence[float], total: int = 0, first: int = 1) -> bytes:
     """The event file of a Megatron run."""
-    arguments = [event(0, argument("train_iters", str(total)), argument("seq_length", "8192"))] if total else []
+    arguments = (
+        [event(0, argument("train_iters", str(total)), argument("seq_length", "8192"))]
+        if total
+        else []
+    )
     steps = [
-        event(step, scalar("lm loss", 7.5), scalar("iteration-time", value), scalar("throughput", 200 / value))
+        event(
+            step,
+            scalar("lm loss", 7.5),
+            scalar("iteration-time", value),
+            scalar("throughput", 200 / value),
+        )
         for step, value in enumerate(seconds, first)
     ]
     return event_file(*arguments, *steps)

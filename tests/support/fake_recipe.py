@@ -1,4 +1,5 @@
-"""A small recipe whose jobs do what their size says: real jobs of a real launcher, without any training."""
+"""A small recipe whose jobs do what their size says: real jobs of a real launcher,
+without any training."""
 
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ PURPOSES = """\
     save_gpus: {8b: [8, 16]}
     load_gpus: {8b: [8]}
 """
-"""What the document of this recipe says of profiles, traces and checkpoints, for a model of size 8b."""
+"""What the document of this recipe says of profiles, traces and checkpoints, for a
+model of size 8b."""
 
 PURPOSED = r"""
 env | grep -E '^(ENABLE|PROFILE|LOAD)_' >$STAGE_PATH/variables || true
@@ -141,24 +143,37 @@ def write_recipe(
     purposes: str = "",
     further: Sequence[Mapping[str, object]] = (),
 ) -> None:
-    """Write baselines/fake.yaml, recipe/launch.sh, cluster.yaml and an ini file below a folder.
+    """Write baselines/fake.yaml, recipe/launch.sh, cluster.yaml and an ini file below a
+    folder.
 
-    `behaviours` are shell commands by model size: what a job of that size does. `directives` are lines of #SBATCH,
-    `purposes` what the document says of profiles, traces and checkpoints. Of each size there is one configuration, in
-    bf16 at a batch of 128; `further` are more of them, by what differs: size, gpus, dtype, gbs.
+    `behaviours` are shell commands by model size: what a job of that size does.
+    `directives` are lines of #SBATCH, `purposes` what the document says of profiles,
+    traces and checkpoints. Of each size there is one configuration, in bf16 at a batch
+    of 128; `further` are more of them, by what differs: size, gpus, dtype, gbs.
     """
     recipe, stage = folder / "recipe", folder / "stage"
     for one in (recipe, stage, folder / "baselines"):
         one.mkdir(parents=True, exist_ok=True)
-    cases = "".join(f"    {size})\n{commands}\n    ;;\n" for size, commands in behaviours.items())
-    program(recipe / "launch.sh", f"{HEAD}{cases}esac\n".replace("{directives}", directives))
+    cases = "".join(
+        f"    {size})\n{commands}\n    ;;\n" for size, commands in behaviours.items()
+    )
+    program(
+        recipe / "launch.sh", f"{HEAD}{cases}esac\n".replace("{directives}", directives)
+    )
     program(recipe / "submit.sh", SUBMIT)
     of_sizes = [{"size": size, "gpus": gpus} for size in behaviours]
-    rows = "".join(ROW.format(**{"dtype": "bf16", "gbs": 128, **one}) for one in (*of_sizes, *further))
+    rows = "".join(
+        ROW.format(**{"dtype": "bf16", "gbs": 128, **one})
+        for one in (*of_sizes, *further)
+    )
     models = "\n".join(MODEL.format(size=size) for size in behaviours)
-    text = BASELINES.format(models=models, rows=rows, kind=kind, fixed=FIXED, purposes=purposes)
+    text = BASELINES.format(
+        models=models, rows=rows, kind=kind, fixed=FIXED, purposes=purposes
+    )
     (folder / "baselines" / "fake.yaml").write_text(text)
-    (folder / "cluster.yaml").write_text(CLUSTER.format(stage=stage, folder=recipe) + cluster)
+    (folder / "cluster.yaml").write_text(
+        CLUSTER.format(stage=stage, folder=recipe) + cluster
+    )
     (folder / "pytest.ini").write_text("[pytest]\nllmb_baselines = baselines\n")
 
 

@@ -16,7 +16,8 @@ TOOLS = Tools(run, {})
 
 
 class FakeSchedulers(Schedulers):
-    """Schedulers of which some are stood in for, by the way in which a job is submitted."""
+    """Schedulers of which some are stood in for, by the way in which a job is
+    submitted."""
 
     def __init__(self, stand_ins: Mapping[str, Scheduler]) -> None:
         super().__init__(TOOLS)
@@ -27,7 +28,9 @@ class FakeSchedulers(Schedulers):
         return self.stand_ins.get(spec.via) or super().find(spec)
 
 
-def make_slurm(client: object, journal: JobRecords | None = None, **tools: Any) -> SlurmScheduler:
+def make_slurm(
+    client: object, journal: JobRecords | None = None, **tools: Any
+) -> SlurmScheduler:
     """Return Slurm with a client that is stood in for."""
     made = Tools(run, {}, journal, **tools)
     return SlurmScheduler(made, cast("Slurm", client))
@@ -36,4 +39,6 @@ def make_slurm(client: object, journal: JobRecords | None = None, **tools: Any) 
 def make_slurm_schedulers(client: object) -> Schedulers:
     """Return schedulers whose Slurm has a client that is stood in for."""
     slurm = make_slurm(client)
-    return FakeSchedulers({via: slurm for via in SCHEDULERS if not load_scheduler(via).here})
+    return FakeSchedulers(
+        {via: slurm for via in SCHEDULERS if not load_scheduler(via).here}
+    )

@@ -1,5 +1,5 @@
-"""Processes of `llmbench` and of pytest that end as Python ends, each forked from one that has imported the
-package."""
+"""Processes of `llmbench` and of pytest that end as Python ends, each forked from one
+that has imported the package."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ if program == "llmbench":
     sys.exit(main(words))
 runpy.run_module(program, run_name="__main__")
 """
-"""Runs the programs that lines of its input describe, one after the other, and prints their exit codes."""
+"""Runs the programs that lines of its input describe, one after the other, and prints
+their exit codes."""
 
 UNREAD = "pipe"
 """The output of a program that nobody reads: a pipe whose other end is closed."""
@@ -61,26 +62,51 @@ class Programs:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def run(self, program: str, words: Sequence[str], folder: Path, output: str | Path, errors: str | Path) -> int:
-        """Run "llmbench" or "pytest" in a folder and return its exit code, negative after a signal.
+    def run(
+        self,
+        program: str,
+        words: Sequence[str],
+        folder: Path,
+        output: str | Path,
+        errors: str | Path,
+    ) -> int:
+        """Run "llmbench" or "pytest" in a folder and return its exit code, negative
+        after a signal.
 
         `output` and `errors` are files, to which is added, UNREAD or CLOSED_TERMINAL.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-        asked = (program, list(words), str(folder), environment, [str(output), str(errors)])
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name != "PYTHONUNBUFFERED"
+        }
+        asked = (
+            program,
+            list(words),
+            str(folder),
+            environment,
+            [str(output), str(errors)],
+        )
         print(json.dumps(asked), file=self._process.stdin, flush=True)
         return int(self._process.stdout.readline())
 
 
 @contextmanager
 def forking() -> Iterator[Programs]:
-    """Start the process that programs are forked from; its output is buffered, as in a shell."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    """Start the process that programs are forked from; its output is buffered, as in a
+    shell."""
+    environment = {
+        name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"
+    }
     command = [sys.executable, "-Ic", FORKING]
     with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             yield Programs(process)

@@ -1,4 +1,5 @@
-"""Sessions of pytest in processes of their own, forked from a process that has imported all modules already."""
+"""Sessions of pytest in processes of their own, forked from a process that has imported
+all modules already."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from subprocess import TimeoutExpired
 import pytest_llmbench
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
-PLUGINS = ("pytest_llmbench", "hypothesis", "_hypothesis_globals", "_hypothesis_pytestplugin", "xdist")
+PLUGINS = (
+    "pytest_llmbench",
+    "hypothesis",
+    "_hypothesis_globals",
+    "_hypothesis_pytestplugin",
+    "xdist",
+)
 PRELOADED = (
     "pytest",
     "pdb",
@@ -27,7 +34,9 @@ PRELOADED = (
     "xdist.plugin",
     "xdist.looponfail",
     *(
-        ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__")
+        ".".join(
+            (PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)
+        ).removesuffix(".__init__")
         for path in sorted(PACKAGE.rglob("*.py"))
         if path.parent.name != "suite"
     ),
@@ -49,8 +58,8 @@ class ForkedSession:
         output: Path,
         prepare: Callable[[], None] | None = None,
     ) -> None:
-        """Start pytest with these arguments in a folder; what it prints is added to `output`. `prepare` runs
-        before."""
+        """Start pytest with these arguments in a folder; what it prints is added to
+        `output`. `prepare` runs before."""
         target = (tuple(arguments), folder, dict(environment), output, prepare)
         self._process = _FORKING.Process(target=_run_session, args=target)
         self._process.start()
@@ -81,8 +90,11 @@ class ForkedSession:
         self._process.kill()
 
 
-def run_session(folder: Path, environment: Mapping[str, str], *arguments: str) -> tuple[int, str]:
-    """Run a session that polls Slurm quickly; return its exit code and what it printed."""
+def run_session(
+    folder: Path, environment: Mapping[str, str], *arguments: str
+) -> tuple[int, str]:
+    """Run a session that polls Slurm quickly; return its exit code and what it
+    printed."""
     output = folder / "out.txt"
     output.unlink(missing_ok=True)
     session = ForkedSession(arguments, folder, environment, output, poll_quickly)
@@ -101,7 +113,8 @@ def _run_session(
     output: Path,
     prepare: Callable[[], None] | None,
 ) -> None:
-    """Be the session: what it inherits is what `python -Im pytest` has in this folder."""
+    """Be the session: what it inherits is what `python -Im pytest` has in this
+    folder."""
     os.setsid()
     os.chdir(folder)
     os.environ.clear()
@@ -112,10 +125,15 @@ def _run_session(
     for stream in (1, 2):
         os.dup2(written, stream)
     os.close(written)
-    sys.path[:] = [each for each in sys.path if each and SUPPORT not in (Path(each), *Path(each).parents)]
+    sys.path[:] = [
+        each
+        for each in sys.path
+        if each and SUPPORT not in (Path(each), *Path(each).parents)
+    ]
     for name in PLUGINS:
         if module := sys.modules.get(name):
-            module.__doc__ = "PYTEST_DONT_REWRITE"  # no warning that they are imported before pytest can rewrite them
+            # no warning that they are imported before pytest can rewrite them
+            module.__doc__ = "PYTEST_DONT_REWRITE"
     if prepare:
         prepare()
     import pytest
@@ -125,7 +143,8 @@ def _run_session(
 
 
 def poll_quickly(gone_seconds: float = 600.0) -> None:
-    """Let a session poll Slurm ten times as often, and wait a second instead of ten; `gone_seconds` for lost nodes."""
+    """Let a session poll Slurm ten times as often, and wait a second instead of ten;
+    `gone_seconds` for lost nodes."""
     from pytest_llmbench.launch.jobs import engine as follow
     from pytest_llmbench.launch.jobs import progress, watch
 

@@ -58,13 +58,17 @@ class Gate:
         found = {}
         for case in (case for case in cases if "fake_" in str(case.get("name"))):
             told = {one.get("name"): one.get("value") for one in case.iter("property")}
-            found[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = f"{told['verdict']} {told['reason']}"
+            found[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = (
+                f"{told['verdict']} {told['reason']}"
+            )
         return found
 
     @property
     def gpu_hours(self) -> dict[str, Any]:
         """Return what the last session used, from its document."""
-        hours: dict[str, Any] = json.loads((self.folder / "session.json").read_text())["gpu_hours"]
+        hours: dict[str, Any] = json.loads((self.folder / "session.json").read_text())[
+            "gpu_hours"
+        ]
         return hours
 
     def go(self) -> None:

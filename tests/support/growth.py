@@ -1,4 +1,5 @@
-"""How the work of a function grows with its input, without a clock: the lines of the package that it executes."""
+"""How the work of a function grows with its input, without a clock: the lines of the
+package that it executes."""
 
 from __future__ import annotations
 
@@ -17,12 +18,13 @@ FACTOR = 4
 """How many times as large the large input is."""
 
 LINEAR = 1.05 * FACTOR
-"""Lines that are executed for the large input, over those for the small one, at most. A loop of every item over all
-others would execute far more."""
+"""Lines that are executed for the large input, over those for the small one, at most. A
+loop of every item over all others would execute far more."""
 
 
 def count_lines(function: Callable[[], object]) -> int:
-    """Return how many lines of the package a function executes; each pass of a comprehension counts as one."""
+    """Return how many lines of the package a function executes; each pass of a
+    comprehension counts as one."""
     count = 0
 
     def follow(_frame: Any, event: str, _argument: object) -> Any:
@@ -47,11 +49,14 @@ def count_lines(function: Callable[[], object]) -> int:
 
 
 def measure_growth(make: Callable[[int], Callable[[], object]], small: int) -> float:
-    """Return how much more is executed for an input that is FACTOR times as large as a small one.
+    """Return how much more is executed for an input that is FACTOR times as large as a
+    small one.
 
-    `make` prepares the input of a size and returns what works on it; what loads once is not counted.
+    `make` prepares the input of a size and returns what works on it; what loads once is
+    not counted.
     """
-    # Hyperscan, which is loaded after some hundreds of logs, calls the package for each match, up to a number of them.
+    # Hyperscan, which is loaded after some hundreds of logs, calls the package for each
+    # match, up to a number of them.
     scan.build_search.cache_clear()
     with patch.object(scan, "WORTH", sys.maxsize):
         make(2)()

@@ -1,4 +1,5 @@
-"""Texts without a secret that look as if they had one: names, hashes, settings and lines as logs have them."""
+"""Texts without a secret that look as if they had one: names, hashes, settings and
+lines as logs have them."""
 
 from __future__ import annotations
 

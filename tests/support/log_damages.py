@@ -1,7 +1,9 @@
-"""What happens to logs: cut off, torn, lost, repeated, mixed with other text; each a strategy for the bytes of a log.
+"""What happens to logs: cut off, torn, lost, repeated, mixed with other text; each a
+strategy for the bytes of a log.
 
-Left out is what nobody can tell from a log that is whole: a number that lost digits in its middle, and two records
-that were cut and glued at one column (see docs/parsing.md, "What cannot be told").
+Left out is what nobody can tell from a log that is whole: a number that lost digits in
+its middle, and two records that were cut and glued at one column (see docs/parsing.md,
+"What cannot be told").
 """
 
 from __future__ import annotations
@@ -14,7 +16,16 @@ from support.log_strategies import Written
 
 Damage = Callable[[Written], st.SearchStrategy[bytes]]
 
-PIECES = (b"\x00", b"\x00" * 512, b"\xff\xfe", b"\xef\xbb\xbf", b"\x1b[31m", b"\xe2\x96", b"\x02d", b"x" * 9000)
+PIECES = (
+    b"\x00",
+    b"\x00" * 512,
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\x1b[31m",
+    b"\xe2\x96",
+    b"\x02d",
+    b"x" * 9000,
+)
 JUNK = st.one_of(
     st.sampled_from(PIECES),
     st.lists(st.integers(128, 255), min_size=1, max_size=20).map(bytes),
@@ -68,9 +79,12 @@ def repeated_lines(draw: st.DrawFn, log: Written) -> bytes:
 
 @st.composite
 def inserted(draw: st.DrawFn, log: Written, what: st.SearchStrategy[bytes]) -> bytes:
-    """Up to two pieces stand somewhere inside the log, on lines that do not follow each other."""
+    """Up to two pieces stand somewhere inside the log, on lines that do not follow each
+    other."""
     data = log.data
-    for place in sorted({draw(_places(log)) for _ in range(draw(st.integers(1, 2)))}, reverse=True):
+    for place in sorted(
+        {draw(_places(log)) for _ in range(draw(st.integers(1, 2)))}, reverse=True
+    ):
         data = data[:place] + draw(what) + data[place:]
     return data
 
@@ -114,7 +128,11 @@ def glued(draw: st.DrawFn, log: Written) -> bytes:
 def torn(draw: st.DrawFn, log: Written) -> bytes:
     """A line feed stands inside a line."""
     place = draw(_places(log))
-    return log.data[:place] + draw(st.sampled_from([b"\n", b"\r\n", b"\n\n"])) + log.data[place:]
+    return (
+        log.data[:place]
+        + draw(st.sampled_from([b"\n", b"\r\n", b"\n\n"]))
+        + log.data[place:]
+    )
 
 
 DAMAGES: dict[str, Damage] = {

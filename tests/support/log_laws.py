@@ -11,37 +11,65 @@ from support.log_strategies import Written
 
 STEP = tuple[int, float, float]
 PLACES = 9
-"""Decimals to which times are compared: milliseconds are divided in one reader and not in another."""
+"""Decimals to which times are compared: milliseconds are divided in one reader and not
+in another."""
 
 
 def list_steps(log: ParsedLog) -> list[list[STEP]]:
     """List the steps of each segment: number, seconds, loss (NaN if absent)."""
-    columns = [(one.steps.index, one.steps.seconds, one.steps.loss) for one in log.segments]
-    return [list(zip(*(column.tolist() for column in each), strict=True)) for each in columns]
+    columns = [
+        (one.steps.index, one.steps.seconds, one.steps.loss) for one in log.segments
+    ]
+    return [
+        list(zip(*(column.tolist() for column in each), strict=True))
+        for each in columns
+    ]
 
 
 def require_printed(log: ParsedLog, written: Written) -> None:
-    """Fail if a step has a time or loss that was not printed for it; a missing number is no harm."""
+    """Fail if a step has a time or loss that was not printed for it; a missing number
+    is no harm."""
     times = {(step, round(value, PLACES)) for step, value in written.times}
     losses = {(step, round(value, PLACES)) for step, value in written.losses}
     for step, seconds, loss in (each for run in list_steps(log) for each in run):
-        for value, known in ((round(seconds, PLACES), times), (round(loss, PLACES), losses)):
-            assert math.isnan(value) or (step, value) in known or (None, value) in known, (step, value)
+        for value, known in (
+            (round(seconds, PLACES), times),
+            (round(loss, PLACES), losses),
+        ):
+            assert (
+                math.isnan(value) or (step, value) in known or (None, value) in known
+            ), (step, value)
 
 
 def find_problems(log: ParsedLog) -> list[str]:
     """List what contradicts itself in a parsed log."""
     laws = {
-        "more lines than the log has": any(segment.last_line > log.lines for segment in log.segments),
-        "a segment without a step": any(not len(segment.steps) for segment in log.segments),
-        "steps out of order": any((np.diff(segment.steps.index) <= 0).any() for segment in log.segments),
+        "more lines than the log has": any(
+            segment.last_line > log.lines for segment in log.segments
+        ),
+        "a segment without a step": any(
+            not len(segment.steps) for segment in log.segments
+        ),
+        "steps out of order": any(
+            (np.diff(segment.steps.index) <= 0).any() for segment in log.segments
+        ),
         "a step outside its segment": any(
-            not segment.first_line <= segment.steps.line.min() <= segment.steps.line.max() <= segment.last_line
+            not segment.first_line
+            <= segment.steps.line.min()
+            <= segment.steps.line.max()
+            <= segment.last_line
             for segment in log.segments
         ),
-        "a step that is the mean of none": any((segment.steps.mean_of < 1).any() for segment in log.segments),
-        "an example that cannot be printed": any(not record.shown.isprintable() for record in log.dropped),
-        "something dropped no times or nowhere": any(rec.count < 1 or rec.first_line < 1 for rec in log.dropped),
-        "an ending outside the log": log.ending is not None and not 1 <= log.ending.line <= max(log.lines, 1),
+        "a step that is the mean of none": any(
+            (segment.steps.mean_of < 1).any() for segment in log.segments
+        ),
+        "an example that cannot be printed": any(
+            not record.shown.isprintable() for record in log.dropped
+        ),
+        "something dropped no times or nowhere": any(
+            rec.count < 1 or rec.first_line < 1 for rec in log.dropped
+        ),
+        "an ending outside the log": log.ending is not None
+        and not 1 <= log.ending.line <= max(log.lines, 1),
     }
     return [problem for problem, broken in laws.items() if broken]

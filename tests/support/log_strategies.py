@@ -1,4 +1,5 @@
-"""Logs of every dialect with what they say known beforehand: what the laws of parsing are held against."""
+"""Logs of every dialect with what they say known beforehand: what the laws of parsing
+are held against."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ NOISE = (
 
 
 class Step(NamedTuple):
-    """What a log says of one step. `printed` is text that stands on the line of its record and nowhere else."""
+    """What a log says of one step. `printed` is text that stands on the line of its
+    record and nowhere else."""
 
     step: int
     seconds: float
@@ -39,7 +41,8 @@ class Step(NamedTuple):
 
 
 class Value(NamedTuple):
-    """What a run measured in one step, before it is printed: `ended` is the time of day after it."""
+    """What a run measured in one step, before it is printed: `ended` is the time of day
+    after it."""
 
     step: int
     seconds: float
@@ -54,8 +57,9 @@ Pairs = frozenset[tuple[int | None, float]]
 class Written:
     """A log and what it says.
 
-    lines: with their ends. truth: the steps of each run, of the rank that counts. times, losses: every (step, value)
-    that a reader may give when lines are lost; step is None where lines do not say of which step they are.
+    lines: with their ends. truth: the steps of each run, of the rank that counts.
+    times, losses: every (step, value) that a reader may give when lines are lost; step
+    is None where lines do not say of which step they are.
     """
 
     dialect: str
@@ -72,11 +76,13 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """How one framework writes: the text of a step after the one before it, and what that text says.
+    """How one framework writes: the text of a step after the one before it, and what
+    that text says.
 
-    numbered: whether a line says its step. start: a line that a process begins with, empty where the reader knows
-    none. prefixes: what the lines of one and of several ranks begin with. first: numbers that a run can begin with.
-    less, between: what else a run's lines may be read as where others are lost, as steps and as times.
+    numbered: whether a line says its step. start: a line that a process begins with,
+    empty where the reader knows none. prefixes: what the lines of one and of several
+    ranks begin with. first: numbers that a run can begin with. less, between: what else
+    a run's lines may be read as where others are lost, as steps and as times.
     """
 
     dialect: str
@@ -93,11 +99,14 @@ class Framework:
     )
     first: tuple[int, ...] = (0, 1, 12)
     less: Callable[[Value, Value | None], Step] | None = None
-    between: Callable[[Sequence[Value]], Iterator[tuple[int, float]]] = field(default=lambda run: iter(()))
+    between: Callable[[Sequence[Value]], Iterator[tuple[int, float]]] = field(
+        default=lambda run: iter(())
+    )
 
 
 def _bar(now: Value, shown: Value | None) -> str:
-    """A progress bar after `now`, with the values of the step that it shows; the first stale one shows none."""
+    """A progress bar after `now`, with the values of the step that it shows; the first
+    stale one shows none."""
     values = {}
     if shown is not None:
         values = {
@@ -115,7 +124,12 @@ def _nemo1(now: Value, before: Value | None) -> str:
 
 def _nemo1_said(now: Value, _before: Value | None) -> Step:
     time = lines.bar_number(now.seconds)
-    return Step(now.step, float(time), float(lines.bar_number(now.loss)), f"train_step_timing in s={time}]")
+    return Step(
+        now.step,
+        float(time),
+        float(lines.bar_number(now.loss)),
+        f"train_step_timing in s={time}]",
+    )
 
 
 def _dll(now: Value, before: Value | None) -> str:
@@ -132,7 +146,9 @@ def _dll(now: Value, before: Value | None) -> str:
 
 
 def _dll_said(now: Value, _before: Value | None) -> Step:
-    return Step(now.step, now.seconds, now.loss, f" train_step_timing in s : {now.seconds} ")
+    return Step(
+        now.step, now.seconds, now.loss, f" train_step_timing in s : {now.seconds} "
+    )
 
 
 def _nemo2(now: Value, _before: Value | None) -> str:
@@ -143,17 +159,34 @@ def _nemo2(now: Value, _before: Value | None) -> str:
         "reduced_train_loss": now.loss,
         "train_step_timing in s": now.seconds,
     }
-    return lines.nemo2_line(now.step, TOTAL, values | ({"consumed_samples": 128 * now.step} if now.step else {})) + "\n"
+    return (
+        lines.nemo2_line(
+            now.step,
+            TOTAL,
+            values | ({"consumed_samples": 128 * now.step} if now.step else {}),
+        )
+        + "\n"
+    )
 
 
 def _nemo2_said(now: Value, _before: Value | None) -> Step:
     time = lines.nemo2_number(now.seconds)
-    return Step(now.step, float(time), float(lines.nemo2_number(now.loss)), f"train_step_timing in s: {time}")
+    return Step(
+        now.step,
+        float(time),
+        float(lines.nemo2_number(now.loss)),
+        f"train_step_timing in s: {time}",
+    )
 
 
 def _maxtext(now: Value, _before: Value | None) -> str:
     line = lines.maxtext_line(
-        now.step, now.seconds, tflops=460.48, tokens_per_second=1035.97, total_weights=524288, loss=now.loss
+        now.step,
+        now.seconds,
+        tflops=460.48,
+        tokens_per_second=1035.97,
+        total_weights=524288,
+        loss=now.loss,
     )
     return line + "\n"
 
@@ -163,7 +196,9 @@ def _maxtext_said(now: Value, _before: Value | None) -> Step:
 
 
 def _megatron(now: Value, _before: Value | None) -> str:
-    line = lines.megatron_line(now.ended, now.step, TOTAL, now.seconds, batch=128, tflops=64.9, loss=now.loss)
+    line = lines.megatron_line(
+        now.ended, now.step, TOTAL, now.seconds, batch=128, tflops=64.9, loss=now.loss
+    )
     return line + "\n"
 
 
@@ -176,11 +211,19 @@ def _step_time(now: Value, _before: Value | None) -> str:
 
 
 def _step_time_said(now: Value, _before: Value | None) -> Step:
-    return Step(now.step, round(now.seconds, 2), None, f"Step Time : {now.seconds:.2f}s")
+    return Step(
+        now.step, round(now.seconds, 2), None, f"Step Time : {now.seconds:.2f}s"
+    )
 
 
 def _titan(now: Value, _before: Value | None) -> str:
-    line = lines.torchtitan_line(now.ended, now.step, loss=now.loss, tokens_per_second=2110 / now.seconds, tflops=12.83)
+    line = lines.torchtitan_line(
+        now.ended,
+        now.step,
+        loss=now.loss,
+        tokens_per_second=2110 / now.seconds,
+        tflops=12.83,
+    )
     return line + "\n"
 
 
@@ -190,10 +233,14 @@ def _titan_said(now: Value, before: Value | None) -> Step:
 
 
 def _titan_between(run: Sequence[Value]) -> Iterator[tuple[int, float]]:
-    """A step's time is the gap to the line before it, whichever that is, over the steps between them."""
+    """A step's time is the gap to the line before it, whichever that is, over the steps
+    between them."""
     for place, late in enumerate(run):
         for early in run[:place]:
-            yield late.step, (late.ended - early.ended).total_seconds() / (late.step - early.step)
+            yield (
+                late.step,
+                (late.ended - early.ended).total_seconds() / (late.step - early.step),
+            )
 
 
 def _paxml(now: Value, _before: Value | None) -> str:
@@ -201,12 +248,17 @@ def _paxml(now: Value, _before: Value | None) -> str:
 
 
 def _paxml_said(now: Value, _before: Value | None) -> Step:
-    return Step(now.step, round(now.seconds, 2), None, f"took {now.seconds:.2f} seconds.")
+    return Step(
+        now.step, round(now.seconds, 2), None, f"took {now.seconds:.2f} seconds."
+    )
 
 
 def _metrics(now: Value, _before: Value | None) -> str:
     values = {"lm loss": now.loss, "iteration-time": now.seconds}
-    return "".join(lines.metric_line(now.ended, now.step, TOTAL, value, name) + "\n" for name, value in values.items())
+    return "".join(
+        lines.metric_line(now.ended, now.step, TOTAL, value, name) + "\n"
+        for name, value in values.items()
+    )
 
 
 def _metrics_said(now: Value, _before: Value | None) -> Step:
@@ -214,11 +266,18 @@ def _metrics_said(now: Value, _before: Value | None) -> Step:
 
 
 def _trainer(now: Value, _before: Value | None) -> str:
-    return lines.trainer_record(now.step, TOTAL, (now.ended - STARTED).total_seconds(), now.loss) + "\n"
+    return (
+        lines.trainer_record(
+            now.step, TOTAL, (now.ended - STARTED).total_seconds(), now.loss
+        )
+        + "\n"
+    )
 
 
 def _trainer_said(now: Value, before: Value | None) -> Step:
-    seconds = math.nan if before is None else float(_whole(now) - _whole(before)) or math.nan
+    seconds = (
+        math.nan if before is None else float(_whole(now) - _whole(before)) or math.nan
+    )
     return Step(now.step, seconds, now.loss, f'"current_steps": {now.step}, ')
 
 
@@ -275,26 +334,38 @@ SUMMARIES = "huggingface"
 NAMES = (*FRAMEWORKS, SUMMARIES)
 
 GAPS = ("torchtitan", "trainer")
-"""Times are gaps between lines: that a restart was lost with the lines around it nobody can tell."""
+"""Times are gaps between lines: that a restart was lost with the lines around it nobody
+can tell."""
 ROUNDED = ("nemo1", "nemo1-dllogger")
-"""Bars round steps from 995 on: where most second prints are lost, nobody can tell which of the others are stale."""
+"""Bars round steps from 995 on: where most second prints are lost, nobody can tell
+which of the others are stale."""
 
 
 @st.composite
 def written(draw: st.DrawFn, name: str, *, lines_get_lost: bool = False) -> Written:
-    """A log of a framework: one to three runs of four to nine steps, of one or two ranks, between other lines.
+    """A log of a framework: one to three runs of four to nine steps, of one or two
+    ranks, between other lines.
 
-    One from which lines get lost has no more runs, and no more rounded steps, than its reader can tell then.
+    One from which lines get lost has no more runs, and no more rounded steps, than its
+    reader can tell then.
     """
     one_run = lines_get_lost and name in GAPS
     if name == SUMMARIES:
-        return summaries(draw(st.integers(1, 1 if one_run else 3)), draw(st.integers(0, 2**16)))
+        return summaries(
+            draw(st.integers(1, 1 if one_run else 3)), draw(st.integers(0, 2**16))
+        )
     how = FRAMEWORKS[name]
     runs = 1 if one_run or not how.numbered else draw(st.integers(1, 3))
     return write(
         how,
         first=draw(
-            st.sampled_from([one for one in how.first if not (lines_get_lost and name in ROUNDED and one > 990)])
+            st.sampled_from(
+                [
+                    one
+                    for one in how.first
+                    if not (lines_get_lost and name in ROUNDED and one > 990)
+                ]
+            )
         ),
         lengths=draw(st.lists(st.integers(4, 9), min_size=runs, max_size=runs)),
         prefixes=draw(st.sampled_from(how.prefixes)),
@@ -304,9 +375,16 @@ def written(draw: st.DrawFn, name: str, *, lines_get_lost: bool = False) -> Writ
 
 
 def write(
-    how: Framework, *, first: int, lengths: Sequence[int], prefixes: Sequence[str], starts: bool, seed: int
+    how: Framework,
+    *,
+    first: int,
+    lengths: Sequence[int],
+    prefixes: Sequence[str],
+    starts: bool,
+    seed: int,
 ) -> Written:
-    """Return the log of runs that all begin with step `first`, their numbers and other lines made from `seed`."""
+    """Return the log of runs that all begin with step `first`, their numbers and other
+    lines made from `seed`."""
     random = Random(seed)
     moment = STARTED
     text: list[str] = []
@@ -322,28 +400,51 @@ def write(
         every = [run, *others]
         truth.append(tuple(how.said(*pair) for pair in _pairs(run)))
         for values in every:
-            said = [say(*pair) for say in (how.said, how.less) if say for pair in _pairs(values)]
-            times |= {(one.step if how.numbered else None, one.seconds) for one in said}.union(how.between(values))
+            said = [
+                say(*pair)
+                for say in (how.said, how.less)
+                if say
+                for pair in _pairs(values)
+            ]
+            times |= {
+                (one.step if how.numbered else None, one.seconds) for one in said
+            }.union(how.between(values))
             losses |= {(one.step, one.loss) for one in said if one.loss is not None}
         for pairs in zip(*(_pairs(values) for values in every), strict=True):
-            text += [_with_prefix(prefix, how.text(*pair)) for prefix, pair in zip(prefixes, pairs, strict=True)]
+            text += [
+                _with_prefix(prefix, how.text(*pair))
+                for prefix, pair in zip(prefixes, pairs, strict=True)
+            ]
             text += random.choices(NOISE, k=random.randrange(3))
-    data = "".join(each if each.endswith("\n") else f"{each}\n" for each in text).encode()
+    data = "".join(
+        each if each.endswith("\n") else f"{each}\n" for each in text
+    ).encode()
     return Written(
-        how.dialect, tuple(data.splitlines(keepends=True)), tuple(truth), frozenset(times), frozenset(losses)
+        how.dialect,
+        tuple(data.splitlines(keepends=True)),
+        tuple(truth),
+        frozenset(times),
+        frozenset(losses),
     )
 
 
 def summaries(runs: int, seed: int) -> Written:
-    """Return a log of trainers that say nothing until their end: one line for each run, and it holds the only step."""
+    """Return a log of trainers that say nothing until their end: one line for each run,
+    and it holds the only step."""
     random = Random(seed)
     text: list[str] = []
     truth = []
     for steps in random.sample(range(20, 500), runs):
         runtime = steps * random.randrange(150, 1900) / 1000
         loss = random.randrange(100, 1300) / 100
-        printed = lines.huggingface_summary(runtime, 32 * steps / runtime, steps / runtime, loss)
-        text += [*random.choices(NOISE, k=3), printed, *random.choices(NOISE, k=random.randrange(3))]
+        printed = lines.huggingface_summary(
+            runtime, 32 * steps / runtime, steps / runtime, loss
+        )
+        text += [
+            *random.choices(NOISE, k=3),
+            printed,
+            *random.choices(NOISE, k=random.randrange(3)),
+        ]
         seconds = float(f"{runtime:.4f}") / steps
         truth.append((Step(steps, seconds, loss, printed),))
     every = [step for run in truth for step in run]
@@ -361,11 +462,14 @@ def _with_prefix(prefix: str, text: str) -> str:
 
 
 def _run(first: int, length: int, moment: datetime, random: Random) -> list[Value]:
-    """Return a run's values, none twice: thousandths of a second, hundredths of a loss."""
+    """Return a run's values, none twice: thousandths of a second, hundredths of a
+    loss."""
     values = []
     milliseconds = random.sample(range(150, 99_999), length)
     losses = random.sample(range(100, 1300), length)
-    for step, time, loss in zip(range(first, first + length), milliseconds, losses, strict=True):
+    for step, time, loss in zip(
+        range(first, first + length), milliseconds, losses, strict=True
+    ):
         moment += timedelta(milliseconds=time)
         values.append(Value(step, time / 1000, loss / 100, moment))
     return values

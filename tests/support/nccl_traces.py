@@ -28,7 +28,8 @@ def record(operation: str = "AllReduce", number: int = 0, **changed: object) -> 
 
 
 def run(steps: int = 10, ranks: int = 2, **changed: object) -> Iterator[str]:
-    """Yield the lines of a small run: in each step two reductions and one gathering of every rank."""
+    """Yield the lines of a small run: in each step two reductions and one gathering of
+    every rank."""
     for number in range(steps):
         for rank in range(ranks):
             own = {"gpu": rank, "comm": f"0x{rank + 1:x}", "nranks": ranks, **changed}

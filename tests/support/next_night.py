@@ -1,4 +1,5 @@
-"""The log of the next night, made from a real one: other times of steps, later dates, another job."""
+"""The log of the next night, made from a real one: other times of steps, later dates,
+another job."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
 
-# What is a time of a step, and what is a rate that falls as much as the time grows. The groups: before, number.
+# What is a time of a step, and what is a rate that falls as much as the time grows. The
+# groups: before, number.
 TIMES = re.compile(
     r"(elapsed time per iteration \(ms\): |\| iteration_time: |Step Time : |completed step: \d+, seconds: "
     r"|train_step_timing in s ?[=:] ?|['\"]train_runtime['\"]: '?|\"train_step_time\": )([\d.]+)"
@@ -19,7 +21,8 @@ RATES = re.compile(
     r"|['\"]train_(?:samples|steps)_per_second['\"]: '?|\"throughput\": |\"tps\": )([\d.,]*\d)"
 )
 JITTER = (0.001, -0.002, 0.002, -0.001, 0.0)
-# Lines whose steps have no time but that of their stamps, and those that say the time so far.
+# Lines whose steps have no time but that of their stamps, and those that say the time
+# so far.
 STAMPED = ("[titan]", "CurrSamplesPerSec")
 CLOCKS = ("global_step/max_steps", "current_steps")
 MILLISECONDS = re.compile(r"(\"time_ms\": )(\d+)")
@@ -31,12 +34,14 @@ DAY = re.compile(r"(?<!\d)20\d\d(-?)[01]\d\1[0-3]\d(?!\d)")
 
 
 def make_next_night(text: str, slower: float = 1.0, days: int = 1) -> str:
-    """Return a log whose steps take `slower` times as long, with a jitter of 0.2 %, and that is `days` younger."""
+    """Return a log whose steps take `slower` times as long, with a jitter of 0.2 %, and
+    that is `days` younger."""
     return "".join(_change_lines(text, slower, days))
 
 
 def rename(name: str, days: int = 1) -> str:
-    """Return the name of a folder or log on a later night: other dates, and another job."""
+    """Return the name of a folder or log on a later night: other dates, and another
+    job."""
     moved = DAY.sub(partial(_shift_day, days=days), name)
     return re.sub(r"(?<=slurm-)\d+", lambda match: str(int(match[0]) + days), moved)
 
@@ -54,7 +59,9 @@ def _change_lines(text: str, slower: float, days: int) -> Iterator[str]:
             changed = SPEED.sub(partial(_scale, factor=1 / slower), changed)
         if first is not None and any(name in line for name in STAMPED):
             changed = STAMP.sub(partial(_stretch, first=first, slower=slower), changed)
-        changed = MILLISECONDS.sub(partial(_stretch_milliseconds, began=began, slower=slower), changed)
+        changed = MILLISECONDS.sub(
+            partial(_stretch_milliseconds, began=began, slower=slower), changed
+        )
         yield DAY.sub(partial(_shift_day, days=days), changed)
 
 
@@ -63,7 +70,9 @@ def _scale(match: re.Match[str], factor: float) -> str:
     if number.count(".") > 1:
         return match[0]
     digits = len(number.partition(".")[2])
-    return f"{match[1]}{float(number) * factor:{',' if ',' in match[2] else ''}.{digits}f}"
+    return (
+        f"{match[1]}{float(number) * factor:{',' if ',' in match[2] else ''}.{digits}f}"
+    )
 
 
 def _stretch_elapsed(match: re.Match[str], slower: float) -> str:
@@ -96,6 +105,8 @@ def _stretch(match: re.Match[str], first: datetime, slower: float) -> str:
 def _shift_day(match: re.Match[str], days: int) -> str:
     form = f"%Y{match[1]}%m{match[1]}%d"
     try:
-        return (datetime.strptime(match[0], form).astimezone() + timedelta(days)).strftime(form)
+        return (
+            datetime.strptime(match[0], form).astimezone() + timedelta(days)
+        ).strftime(form)
     except ValueError:  # digits that are no day
         return match[0]

@@ -1,4 +1,5 @@
-"""Histories of launched nights on nodes that are known, for tests of the search for slow nodes."""
+"""Histories of launched nights on nodes that are known, for tests of the search for
+slow nodes."""
 
 from __future__ import annotations
 
@@ -20,10 +21,14 @@ from support.remembered import START, document, outcome
 
 NODES, OF_A_JOB = 32, 8
 CV = 0.004
-KEYS = tuple(Key("grok1", "314b", "25.05", "gb200", dtype, 128) for dtype in ("bf16", "fp8"))
+KEYS = tuple(
+    Key("grok1", "314b", "25.05", "gb200", dtype, 128) for dtype in ("bf16", "fp8")
+)
 
 
-def launch(described: dict[str, Any], nodes: frozenset[str] | set[str], seconds: float) -> dict[str, Any]:
+def launch(
+    described: dict[str, Any], nodes: frozenset[str] | set[str], seconds: float
+) -> dict[str, Any]:
     """Return an outcome as a session that launched its run says it."""
     run = described["run"]
     job = {
@@ -40,16 +45,25 @@ def launch(described: dict[str, Any], nodes: frozenset[str] | set[str], seconds:
         "ended_by": "others",
         "started": run["started"],
         "age": "1 h",
-        "gpu_hours": {"estimated": 1.0, "used": 1.0, "requeued": 0.0, "exact": True, "lost": ""},
+        "gpu_hours": {
+            "estimated": 1.0,
+            "used": 1.0,
+            "requeued": 0.0,
+            "exact": True,
+            "lost": "",
+        },
     }
     return {**described, "jobs": [job] if nodes else []}
 
 
-def make_nights(slow: Mapping[int, float], **options: Any) -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
-    """Yield sessions, a night each: when, and the outcome of each of two configurations on nodes of its own.
+def make_nights(
+    slow: Mapping[int, float], **options: Any
+) -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
+    """Yield sessions, a night each: when, and the outcome of each of two configurations
+    on nodes of its own.
 
-    `slow` are nodes by how much slower they are. Options are those of `_judge_nights`. Equal nights are judged once in
-    a process: the outcomes are copies.
+    `slow` are nodes by how much slower they are. Options are those of `_judge_nights`.
+    Equal nights are judged once in a process: the outcomes are copies.
     """
     for began, outcomes in _judge_nights(tuple(slow.items()), **options):
         yield began, deepcopy(outcomes)
@@ -66,26 +80,42 @@ def _judge_nights(
     unknown: bool = False,
     seed: int = 1,
 ) -> tuple[tuple[datetime, list[dict[str, Any]]], ...]:
-    """Judge the runs of these nights. `together` are nodes that one job has on two of five nights, and all jobs are
-    slower by `shared` from the night `since` on."""
+    """Judge the runs of these nights. `together` are nodes that one job has on two of
+    five nights, and all jobs are slower by `shared` from the night `since` on."""
     random, slow, sessions = np.random.default_rng(seed), dict(slow_nodes), []
     for night in range(nights):
         order = random.permutation(NODES).tolist()
         outcomes = []
         for place, key in enumerate(KEYS):
-            nodes = set(order[OF_A_JOB * place : OF_A_JOB * (place + 1)]) - set(together)
+            nodes = set(order[OF_A_JOB * place : OF_A_JOB * (place + 1)]) - set(
+                together
+            )
             nodes |= set(together) if place == night % 5 else set()
             slowest = max(math.log1p(slow.get(node, 0.0)) for node in nodes)
-            level = slowest + (math.log1p(shared) if night >= since else 0.0) + CV * random.standard_normal()
+            level = (
+                slowest
+                + (math.log1p(shared) if night >= since else 0.0)
+                + CV * random.standard_normal()
+            )
             seconds = 7.4 * math.exp(level)
             job = f"{1000 + 10 * night + place}"
-            described = outcome(seconds, night, key=key, job=job, logs=f"{night:x}{place}-00ff")
-            outcomes.append(launch(described, set() if unknown else {f"n{node:02}" for node in nodes}, seconds))
+            described = outcome(
+                seconds, night, key=key, job=job, logs=f"{night:x}{place}-00ff"
+            )
+            outcomes.append(
+                launch(
+                    described,
+                    set() if unknown else {f"n{node:02}" for node in nodes},
+                    seconds,
+                )
+            )
         sessions.append((START + timedelta(days=night, hours=2), outcomes))
     return tuple(sessions)
 
 
-def store(path: Path, sessions: Iterator[tuple[datetime, list[dict[str, Any]]]]) -> Path:
+def store(
+    path: Path, sessions: Iterator[tuple[datetime, list[dict[str, Any]]]]
+) -> Path:
     """Write sessions into a history."""
     place = StoreLocation(path.name, path.absolute())
     for began, outcomes in sessions:
@@ -94,12 +124,17 @@ def store(path: Path, sessions: Iterator[tuple[datetime, list[dict[str, Any]]]])
 
 
 def store_nights(path: Path, slow: Mapping[int, float], **options: Any) -> Path:
-    """Write the nights of `make_nights` into a new history. Equal nights are judged and stored once in a process."""
+    """Write the nights of `make_nights` into a new history. Equal nights are judged and
+    stored once in a process."""
     path.write_bytes(_make_store(tuple(slow.items()), tuple(options.items())))
     return path
 
 
 @cache
-def _make_store(slow: tuple[tuple[int, float], ...], options: tuple[tuple[str, Any], ...]) -> bytes:
+def _make_store(
+    slow: tuple[tuple[int, float], ...], options: tuple[tuple[str, Any], ...]
+) -> bytes:
     with TemporaryDirectory() as folder:
-        return store(Path(folder, "h.db"), make_nights(dict(slow), **dict(options))).read_bytes()
+        return store(
+            Path(folder, "h.db"), make_nights(dict(slow), **dict(options))
+        ).read_bytes()

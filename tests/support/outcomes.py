@@ -1,4 +1,5 @@
-"""Outcomes of every kind, and the schema of their document, for the tests of reports."""
+"""Outcomes of every kind, and the schema of their document, for the tests of
+reports."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ from jsonschema import Draft202012Validator
 
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.job_records import PlannedHours
-from pytest_llmbench.core.outcome_records import Case, Caution, Check, CheckKind, Outcome, Status, UnmatchedRun
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    Caution,
+    Check,
+    CheckKind,
+    Outcome,
+    Status,
+    UnmatchedRun,
+)
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.document import SessionEnding, SessionHead, make_document
 from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
@@ -31,7 +40,11 @@ from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, st
 
 FOLDER = Path("/runs")
 
-SCHEMA = json.loads(resources.files("pytest_llmbench.report").joinpath("session.schema.json").read_text("utf-8"))
+SCHEMA = json.loads(
+    resources.files("pytest_llmbench.report")
+    .joinpath("session.schema.json")
+    .read_text("utf-8")
+)
 VALIDATOR = Draft202012Validator(SCHEMA)
 
 Changed = TypeVar("Changed", ConfigurationOutcome, UnmatchedOutcome, CheckOutcome)
@@ -44,11 +57,16 @@ def faults(value: Any) -> list[str]:
 
 def with_fields(outcome: Changed, **fields: Any) -> Changed:
     """Replace fields of an outcome; they may be plain values, as in JSON."""
-    return msgspec.convert({**make_plain(outcome), **msgspec.to_builtins(fields)}, type(outcome))
+    return msgspec.convert(
+        {**make_plain(outcome), **msgspec.to_builtins(fields)}, type(outcome)
+    )
 
 
 def told(
-    status: str = "passed", identifier: str = KEY.id, seconds: float = 7.33, **fields: Any
+    status: str = "passed",
+    identifier: str = KEY.id,
+    seconds: float = 7.33,
+    **fields: Any,
 ) -> ConfigurationOutcome:
     """Make the outcome of a complete run at this step time."""
     measured = measure(run(log(segment(steps(seconds)))), BASELINE, NOW)
@@ -73,8 +91,16 @@ def make_job(**fields: Any) -> ReportedJob:
         "nodes": (),
         "text": "",
     }
-    more = {"files": (), "submission": "submitted", "ended_by": "others", "started": None, "age": "-"}
-    return ReportedJob(**{**usual, **more, "step_seconds": None, "gpu_hours": hours, **fields})
+    more = {
+        "files": (),
+        "submission": "submitted",
+        "ended_by": "others",
+        "started": None,
+        "age": "-",
+    }
+    return ReportedJob(
+        **{**usual, **more, "step_seconds": None, "gpu_hours": hours, **fields}
+    )
 
 
 def level_change(difference: float, **fields: Any) -> dict[str, Any]:
@@ -86,7 +112,15 @@ def level_change(difference: float, **fields: Any) -> dict[str, Any]:
         "high": None,
         "environment": {},
     }
-    return {**usual, "difference": difference, "stands": True, "acknowledged": None, "text": "", "night": 0, **fields}
+    return {
+        **usual,
+        "difference": difference,
+        "stands": True,
+        "acknowledged": None,
+        "text": "",
+        "night": 0,
+        **fields,
+    }
 
 
 def make_session(
@@ -97,36 +131,63 @@ def make_session(
     planned: PlannedHours | None = None,
 ) -> SessionDocument:
     """Make the document of a session with these outcomes."""
-    head = SessionHead("0.1.0", "82 configurations in 5 files", ["5 %"], ["tolerance: 5 %"])
-    return make_document(outcomes, head, SessionEnding(exit_code, failures, cautions), NOW, planned)
+    head = SessionHead(
+        "0.1.0", "82 configurations in 5 files", ["5 %"], ["tolerance: 5 %"]
+    )
+    return make_document(
+        outcomes, head, SessionEnding(exit_code, failures, cautions), NOW, planned
+    )
 
 
-def doubtful(status: str = "passed", identifier: str = "doubtful") -> ConfigurationOutcome:
+def doubtful(
+    status: str = "passed", identifier: str = "doubtful"
+) -> ConfigurationOutcome:
     """Make the outcome of a run that cannot tell."""
     return told(status, identifier, 7.6)
 
 
 def killed(identifier: str = "killed") -> ConfigurationOutcome:
     """Make the outcome of a run that did not finish."""
-    measured = measure(run(log(segment(steps([7.3] * 28), finished=False))), BASELINE, NOW)
-    return describe(Outcome(Case(identifier, KEY), Status.FAILED, judge(evidence(measured))), NOW, FOLDER)
+    measured = measure(
+        run(log(segment(steps([7.3] * 28), finished=False))), BASELINE, NOW
+    )
+    return describe(
+        Outcome(Case(identifier, KEY), Status.FAILED, judge(evidence(measured))),
+        NOW,
+        FOLDER,
+    )
 
 
 def missing(
     identifier: str = "missing", status: str = "skipped", context: tuple[str, ...] = ()
 ) -> ConfigurationOutcome:
     """Make the outcome of a configuration without a run."""
-    outcome = Outcome(Case(identifier, KEY), Status(status), judge(evidence()), context=context)
+    outcome = Outcome(
+        Case(identifier, KEY), Status(status), judge(evidence()), context=context
+    )
     return describe(outcome, NOW, FOLDER)
 
 
-def stray(identifier: str = "run_7", text: str = "no baseline of release 26.01") -> UnmatchedOutcome:
+def stray(
+    identifier: str = "run_7", text: str = "no baseline of release 26.01"
+) -> UnmatchedOutcome:
     """Make the outcome of a run that matches nothing."""
-    return describe_stray(UnmatchedRun(identifier, Reason.UNMATCHED, text, Path("/runs/log_7.out")), FOLDER)
+    return describe_stray(
+        UnmatchedRun(identifier, Reason.UNMATCHED, text, Path("/runs/log_7.out")),
+        FOLDER,
+    )
 
 
-def check(status: str = "passed", verdict: Verdict = Verdict.PASS, identifier: str = "family") -> CheckOutcome:
+def check(
+    status: str = "passed", verdict: Verdict = Verdict.PASS, identifier: str = "family"
+) -> CheckOutcome:
     """Make the outcome of a look at a family."""
     return describe_check(
-        Check(CheckKind.WEAK_SCALING, identifier, Status(status), verdict, "93.1 % of the throughput")
+        Check(
+            CheckKind.WEAK_SCALING,
+            identifier,
+            Status(status),
+            verdict,
+            "93.1 % of the throughput",
+        )
     )

@@ -27,5 +27,12 @@ LLAMA_8B = "hidden_size: 4096, attention_heads: 32, query_groups: 8, ffn_size: 1
 
 def own_baseline(**values: object) -> str:
     """Return the text of a baseline file; `more` are further keys of it."""
-    usual = {"release": "own", "framework": "its framework", "first": 11, "last": 44, "steps": 50, "more": ""}
+    usual = {
+        "release": "own",
+        "framework": "its framework",
+        "first": 11,
+        "last": 44,
+        "steps": 50,
+        "more": "",
+    }
     return TEMPLATE.format(**usual | values)

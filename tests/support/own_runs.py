@@ -1,4 +1,5 @@
-"""Logs of runs that no document knows, as frameworks print them: with stamps, evaluations, saves and restarts."""
+"""Logs of runs that no document knows, as frameworks print them: with stamps,
+evaluations, saves and restarts."""
 
 from __future__ import annotations
 
@@ -40,10 +41,12 @@ ARGUMENTS: Mapping[str, object] = {
 
 @dataclass(frozen=True)
 class OwnRun:
-    """A run: how long each step takes, what happens between steps, and what its log prints besides.
+    """A run: how long each step takes, what happens between steps, and what its log
+    prints besides.
 
-    `slower(step)` multiplies the time of a step; `gaps` are seconds that pass before a step and belong to none,
-    `lines` what is printed there; `loss`, `norm`, `rate` and `skipped` are functions of the step.
+    `slower(step)` multiplies the time of a step; `gaps` are seconds that pass before a
+    step and belong to none, `lines` what is printed there; `loss`, `norm`, `rate` and
+    `skipped` are functions of the step.
     """
 
     seconds: float = 2.0
@@ -70,13 +73,19 @@ class OwnRun:
         random, now, steps = Random(self.seed), self.start, []  # noqa: S311
         for step in range(self.first, self.steps + 1):
             warm_up = 1 + 2 * math.exp(-(step - self.first) / 1.2)
-            seconds = self.seconds * math.exp(random.gauss(0, 0.003)) * warm_up * self.slower(step)
+            seconds = (
+                self.seconds
+                * math.exp(random.gauss(0, 0.003))
+                * warm_up
+                * self.slower(step)
+            )
             now += timedelta(seconds=seconds + self.gaps.get(step, 0.0))
             steps.append((step, seconds, now))
         return steps
 
     def printed(self) -> list[tuple[int, float, datetime]]:
-        """Return the steps that are printed, each with the mean of the seconds since the one before."""
+        """Return the steps that are printed, each with the mean of the seconds since
+        the one before."""
         shown, since = [], []
         for step, seconds, now in self.times():
             since.append(seconds)
@@ -93,12 +102,20 @@ def changed(run: OwnRun, **arguments: object) -> OwnRun:
 
 def megatron(run: OwnRun) -> str:
     """Return a log of Megatron-LM."""
-    text = [run.head, f"using world size: {run.arguments['world_size']}, data-parallel size: 16\n"]
+    text = [
+        run.head,
+        f"using world size: {run.arguments['world_size']}, data-parallel size: 16\n",
+    ]
     if run.dump:
         text.append("------------------------ arguments ------------------------\n")
-        text += [f"  {name} {'.' * max(3, 48 - len(name))} {value}\n" for name, value in run.arguments.items()]
+        text += [
+            f"  {name} {'.' * max(3, 48 - len(name))} {value}\n"
+            for name, value in run.arguments.items()
+        ]
         text.append("-------------------- end of arguments ---------------------\n")
-    text.append(f"[before the start of training step] datetime: {run.start:%Y-%m-%d %H:%M:%S} \n")
+    text.append(
+        f"[before the start of training step] datetime: {run.start:%Y-%m-%d %H:%M:%S} \n"
+    )
     shown = {step: (seconds, now) for step, seconds, now in run.printed()}
     for step in range(run.first, run.steps + 1):
         text.append(run.lines.get(step, ""))
@@ -114,11 +131,18 @@ def megatron(run: OwnRun) -> str:
             " number of nan iterations:   0 |\n"
         )
     end = max((now for _, now in shown.values()), default=run.start)
-    return "".join([*text, f"[after training is done] datetime: {end:%Y-%m-%d %H:%M:%S} \n", run.tail])
+    return "".join(
+        [
+            *text,
+            f"[after training is done] datetime: {end:%Y-%m-%d %H:%M:%S} \n",
+            run.tail,
+        ]
+    )
 
 
 def titan(run: OwnRun) -> str:
-    """Return a log of torchtitan, which prints no step times but tokens/s, and a stamp on each line."""
+    """Return a log of torchtitan, which prints no step times but tokens/s, and a stamp
+    on each line."""
 
     def line(now: datetime, text: str) -> str:
         stamp = f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03d}"
@@ -128,7 +152,9 @@ def titan(run: OwnRun) -> str:
     text = [run.head, line(run.start, "Starting job: Llama 3 8B training")]
     if run.dump:
         text += [
-            line(run.start, "CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory"),
+            line(
+                run.start, "CUDA capacity: NVIDIA H100 80GB HBM3 with 79.10GiB memory"
+            ),
             line(run.start, "Model llama3 8B size: 8,030,261,248 total parameters"),
             line(
                 run.start,
@@ -178,7 +204,9 @@ def trainer(run: OwnRun) -> str:
             text.append(f"{record}\n")
     minutes, rest = divmod(int(runtime), 60)
     pace = runtime / run.steps
-    text.append(f"\r100%|{'█' * 10}| {run.steps}/{run.steps} [{minutes:02d}:{rest:02d}<00:00,  {pace:.2f}s/it]")
+    text.append(
+        f"\r100%|{'█' * 10}| {run.steps}/{run.steps} [{minutes:02d}:{rest:02d}<00:00,  {pace:.2f}s/it]"
+    )
     end = {
         "train_runtime": round(runtime, 4),
         "train_samples_per_second": round(run.steps * run.batch / runtime, 3),
@@ -190,7 +218,8 @@ def trainer(run: OwnRun) -> str:
 
 
 def nanotron(run: OwnRun) -> str:
-    """Return a log of nanotron, whose numbers have three digits and no zeros at their end."""
+    """Return a log of nanotron, whose numbers have three digits and no zeros at their
+    end."""
 
     def shorten(value: float) -> str:
         for unit, size in (("M", 1e6), ("K", 1e3)):

@@ -1,4 +1,5 @@
-"""A job that is to be submitted, with everything that it needs on disk: each test takes one thing away."""
+"""A job that is to be submitted, with everything that it needs on disk: each test takes
+one thing away."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ from typing import Any
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.commands import CommandOutput
-from pytest_llmbench.core.job_records import Checkpointing, Command, JobSpec, LaunchFacts, Profiling, Purpose
+from pytest_llmbench.core.job_records import (
+    Checkpointing,
+    Command,
+    JobSpec,
+    LaunchFacts,
+    Profiling,
+    Purpose,
+)
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.problems import LocalMachine
 
@@ -20,7 +28,10 @@ FACTS = LaunchFacts(
     kind="script",
     commands=(Command("script", "script", "./launch.sh"),),
     gpus_per_node=(("h100", 8),),
-    required=(("STAGE_PATH", "folder of the image and the results"), ("HF_TOKEN", "access token")),
+    required=(
+        ("STAGE_PATH", "folder of the image and the results"),
+        ("HF_TOKEN", "access token"),
+    ),
     optional=(("SBATCH_GPUS_PER_NODE", "all GPUs of a node"),),
     forbidden=(("LLMB_INSTALL", "of later releases"),),
     image="nemo.sqsh",
@@ -53,7 +64,9 @@ def program(path: Path, text: str = "#!/bin/sh\n") -> Path:
     return path
 
 
-def planned(folder: Path, gpus: int = 16, facts: LaunchFacts = FACTS, **fields: Any) -> PlannedJob:
+def planned(
+    folder: Path, gpus: int = 16, facts: LaunchFacts = FACTS, **fields: Any
+) -> PlannedJob:
     """Return a job for which everything is there; `environment` is added to its own."""
     recipe, stage, virtual = folder / "recipe", folder / "stage", folder / "venv"
     for path in (recipe, stage):
@@ -79,7 +92,9 @@ def planned(folder: Path, gpus: int = 16, facts: LaunchFacts = FACTS, **fields: 
         via="script",
         command=("./launch.sh",),
         directory=recipe,
-        environment=tuple((name, value) for name, value in environment.items() if value is not None),
+        environment=tuple(
+            (name, value) for name, value in environment.items() if value is not None
+        ),
         secrets=("HF_TOKEN",),
         nodes=gpus // 8,
         gpus=gpus,
@@ -96,7 +111,11 @@ class Python:
         self.asked: list[tuple[str, ...]] = []
 
     def __call__(
-        self, arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        *,
+        timeout: float,
+        environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
         """Return the version, whatever is asked."""
         self.asked.append(tuple(arguments))

@@ -19,7 +19,10 @@ CONFIGURATION = "llama3.1_8b-25.04-h100-bf16-16"
 def write_runs(root: Path, count: int, **options: Any) -> list[Path]:
     """Write runs of one configuration and return their logs."""
     baseline = shipped()[CONFIGURATION]
-    return [write_run(root, baseline, job_id=str(1000 + number), **options) for number in range(count)]
+    return [
+        write_run(root, baseline, job_id=str(1000 + number), **options)
+        for number in range(count)
+    ]
 
 
 def reading_of(root: Path, definitions: Sequence[Any] = (), **options: Any) -> Reading:

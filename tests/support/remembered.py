@@ -1,4 +1,5 @@
-"""Outcomes of configurations as sessions have them, and documents of them, for tests of the history."""
+"""Outcomes of configurations as sessions have them, and documents of them, for tests of
+the history."""
 
 from __future__ import annotations
 
@@ -35,20 +36,41 @@ def outcome(
     logs: str = "00ff",
     **run: Any,
 ) -> dict[str, Any]:
-    """Return what a session says of a run: of `night` days after START; None seconds is no run."""
+    """Return what a session says of a run: of `night` days after START; None seconds is
+    no run."""
     configuration = replace(builders.BASELINE.configuration, key=key)
     baseline = replace(builders.BASELINE, configuration=configuration)
-    found = {"started": START + timedelta(days=night), "key": key, "job_id": job or f"{1000 + night}", **run}
-    log = replace(builders.log(builders.segment()), fingerprint=logs if logs != "00ff" else f"{night:x}-00ff")
+    found = {
+        "started": START + timedelta(days=night),
+        "key": key,
+        "job_id": job or f"{1000 + night}",
+        **run,
+    }
+    log = replace(
+        builders.log(builders.segment()),
+        fingerprint=logs if logs != "00ff" else f"{night:x}-00ff",
+    )
     runs = []
     if seconds:
-        metrics = (make_metric("step_time_seconds", seconds, 0.0741), make_metric("mfu", 0.25))
-        runs = [builders.noisy(seconds, run=builders.run(log, **found), baseline=baseline, metrics=metrics)]
+        metrics = (
+            make_metric("step_time_seconds", seconds, 0.0741),
+            make_metric("mfu", 0.25),
+        )
+        runs = [
+            builders.noisy(
+                seconds,
+                run=builders.run(log, **found),
+                baseline=baseline,
+                metrics=metrics,
+            )
+        ]
     evidence = builders.evidence(*runs, baseline=baseline)
     judgement = judge(evidence)
     status = Status.SKIPPED if judgement.verdict is Verdict.MISSING else Status.PASSED
     told = Outcome(Case(key.id, key), status, judgement)
-    plain: dict[str, Any] = json.loads(json.dumps(make_plain(describe(told, builders.NOW, Path("/runs")))))
+    plain: dict[str, Any] = json.loads(
+        json.dumps(make_plain(describe(told, builders.NOW, Path("/runs"))))
+    )
     return plain
 
 
@@ -57,10 +79,20 @@ def restore(plain: dict[str, Any]) -> ConfigurationOutcome:
     return msgspec.convert(plain, ConfigurationOutcome)
 
 
-def document(*outcomes: dict[str, Any], began: datetime = builders.NOW, **session: Any) -> dict[str, Any]:
+def document(
+    *outcomes: dict[str, Any], began: datetime = builders.NOW, **session: Any
+) -> dict[str, Any]:
     """Return what a session with these outcomes stores."""
-    fields: dict[str, Any] = {"host": "ci", "program": "0.1.0", "options": ["-q"], "environment": {}, **session}
-    return record.make_document(record.describe_session(uuid.uuid4().hex, began, **fields), outcomes)
+    fields: dict[str, Any] = {
+        "host": "ci",
+        "program": "0.1.0",
+        "options": ["-q"],
+        "environment": {},
+        **session,
+    }
+    return record.make_document(
+        record.describe_session(uuid.uuid4().hex, began, **fields), outcomes
+    )
 
 
 def nights(seconds: Sequence[float], **run: Any) -> list[dict[str, Any]]:

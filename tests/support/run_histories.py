@@ -9,7 +9,16 @@ from typing import Any
 
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.codes import Reason, Verdict
-from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.core.job_records import (
+    Blame,
+    Job,
+    JobEnd,
+    JobSpec,
+    JobStatus,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
 from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.trial_records import Trial, TrialOutcome, TrialTime
@@ -77,13 +86,20 @@ def ended(
     return EndedJob(job, end, problem=problem, failed_nodes=failed_nodes)
 
 
-def make_history(*jobs: EndedJob, spec: JobSpec = SPEC, waiting: Iterable[NextJob] = (), **fields: Any) -> RunHistory:
+def make_history(
+    *jobs: EndedJob,
+    spec: JobSpec = SPEC,
+    waiting: Iterable[NextJob] = (),
+    **fields: Any,
+) -> RunHistory:
     """A history of ended jobs, all of which were asked for, and of `waiting` ones."""
     asked = [NextJob(each.job.spec, each.job.attempt, each.job.repeat) for each in jobs]
     return RunHistory(spec, (*asked, *waiting), jobs, **fields)
 
 
-def judged(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL) -> ConfigurationResult:
+def judged(
+    verdict: Verdict, reason: Reason = Reason.CANNOT_TELL
+) -> ConfigurationResult:
     """A verdict on the runs of a history."""
     tolerance = Tolerance(0.05)
     judgement = Judgement(verdict, reason, ("as told",), BASELINE, 7.7, tolerance)
@@ -133,7 +149,12 @@ def ended_trial(number: int, spec: JobSpec, trial: Trial, **fields: Any) -> Ende
     return replace(ended(number, spec=placed, **nodes), time=time)
 
 
-def trial_history(variants: Sequence[JobSpec], trials: Sequence[Trial], **fields: Any) -> RunHistory:
+def trial_history(
+    variants: Sequence[JobSpec], trials: Sequence[Trial], **fields: Any
+) -> RunHistory:
     """A history of trials, in the order in which they were made."""
-    jobs = [ended_trial(number, variants[trial.variant], trial) for number, trial in enumerate(trials, 1)]
+    jobs = [
+        ended_trial(number, variants[trial.variant], trial)
+        for number, trial in enumerate(trials, 1)
+    ]
     return make_history(*jobs, spec=variants[0], **fields)

@@ -1,5 +1,6 @@
-"""Texts of logs with a secret in them, and texts without any that look as if. All secrets are drawn here, at run time:
-no file of this repository contains a text in the form of a token."""
+"""Texts of logs with a secret in them, and texts without any that look as if. All
+secrets are drawn here, at run time: no file of this repository contains a text in the
+form of a token."""
 
 from __future__ import annotations
 
@@ -204,7 +205,8 @@ name: token value: {v}
 
 
 def list_values(random: Random) -> Iterator[str]:
-    """Yield values of the forms that generators of secrets draw, one after the other."""
+    """Yield values of the forms that generators of secrets draw, one after the
+    other."""
     while True:
         yield draw(random, HEX, 40)
         yield draw(random, LETTERS, 32)
@@ -222,14 +224,22 @@ def list_assigned(seed: int = 7) -> list[tuple[str, str]]:
     for notation in NOTATIONS:
         for _ in range(2):
             value = next(values)
-            while "{v}@" in notation and not set("/+").isdisjoint(value):  # a URL quotes them
+            while "{v}@" in notation and not set("/+").isdisjoint(
+                value
+            ):  # a URL quotes them
                 value = next(values)
-            texts.append((notation.replace("\\n", "\n").replace("\\t", "\t").format(v=value), value))
+            texts.append(
+                (
+                    notation.replace("\\n", "\n").replace("\\t", "\t").format(v=value),
+                    value,
+                )
+            )
     return texts
 
 
 def list_tokens(seed: int = 8) -> list[tuple[str, str]]:
-    """Return (text, secret) of each form of a token, in changing contexts without a name that tells."""
+    """Return (text, secret) of each form of a token, in changing contexts without a
+    name that tells."""
     random = Random(seed)
 
     def letters(size: int) -> str:
@@ -280,15 +290,23 @@ def list_tokens(seed: int = 8) -> list[tuple[str, str]]:
         "value: {v}.",
     ]
     return [
-        (contexts[index % len(contexts)].format(v=form), form.rpartition("/")[2]) for index, form in enumerate(forms)
+        (contexts[index % len(contexts)].format(v=form), form.rpartition("/")[2])
+        for index, form in enumerate(forms)
     ]
 
 
 def list_blocks(seed: int = 9) -> list[tuple[str, str]]:
-    """Return (text, a line of the key) of private keys as files, JSON and logs show them."""
+    """Return (text, a line of the key) of private keys as files, JSON and logs show
+    them."""
     random = Random(seed)
     texts = []
-    for kind in ("OPENSSH PRIVATE", "RSA PRIVATE", "PRIVATE", "EC PRIVATE", "PGP PRIVATE"):
+    for kind in (
+        "OPENSSH PRIVATE",
+        "RSA PRIVATE",
+        "PRIVATE",
+        "EC PRIVATE",
+        "PGP PRIVATE",
+    ):
         lines = [draw(random, BASE64, 64) for _ in range(4)]
         end = "KEY BLOCK-----" if kind.startswith("PGP") else "KEY-----"
         begin, close = f"-----BEGIN {kind} {end}", f"-----END {kind} {end}"
@@ -309,7 +327,8 @@ def list_basic(seed: int = 10) -> list[tuple[str, str]]:
 
 
 def list_second(seed: int = 99) -> list[tuple[str, str]]:
-    """Return (text, secret) of what was written after the rules were: three of these secrets are shown."""
+    """Return (text, secret) of what was written after the rules were: three of these
+    secrets are shown."""
     random = Random(seed)
 
     def hex40() -> str:
@@ -344,7 +363,10 @@ def list_second(seed: int = 99) -> list[tuple[str, str]]:
             lambda: draw(random, LETTERS, 43),
         ),
         ("rclone: pass = {v}", letters32),
-        ("[s3]\naccess_key = AKX\nsecret_key = {v}\n", lambda: draw(random, BASE64, 40)),
+        (
+            "[s3]\naccess_key = AKX\nsecret_key = {v}\n",
+            lambda: draw(random, BASE64, 40),
+        ),
         ("mc alias set minio http://minio:9000 admin {v}", letters16),
         ("s3cmd --access_key=x --secret_key={v} ls", lambda: draw(random, BASE64, 40)),
         ("smbclient -U user%{v}", letters16),
@@ -355,18 +377,27 @@ def list_second(seed: int = 99) -> list[tuple[str, str]]:
         ("podman login -u x -p {v} quay.io", letters16),
         ("skopeo copy --src-creds=bot:{v} docker://a docker://b", letters16),
         ("apptainer pull --docker-login user pw={v}", letters16),
-        ("enroot: machine nvcr.io login $oauthtoken password {v}", lambda: draw(random, BASE64, 84)),
+        (
+            "enroot: machine nvcr.io login $oauthtoken password {v}",
+            lambda: draw(random, BASE64, 84),
+        ),
         ("NGC_CLI_API_KEY: {v}", lambda: draw(random, BASE64, 84)),
         ("ngc: API key set to {v}", lambda: draw(random, BASE64, 84)),
         ("slurmrestd: X-SLURM-USER-TOKEN: {v}", lambda: draw(random, URL_SAFE, 80)),
         ("SLURM_JWT={v}", lambda: draw(random, URL_SAFE, 80)),
-        ("scontrol token lifespan=3600\nSLURM_JWT={v}", lambda: draw(random, URL_SAFE, 90)),
+        (
+            "scontrol token lifespan=3600\nSLURM_JWT={v}",
+            lambda: draw(random, URL_SAFE, 90),
+        ),
         ("munge key: {v}", lambda: draw(random, BASE64, 60)),
         ("ray start --redis-password={v}", letters16),
         ("Jupyter: http://node1:8888/lab?token={v}", lambda: draw(random, HEX, 48)),
         ("tensorboard http://h:6006/?auth_token={v}", letters32),
         ("sacred: mongo_url=mongodb://u:{v}@m:27017/db?authSource=admin", letters16),
-        ("dvc remote modify --local s3 secret_access_key {v}", lambda: draw(random, BASE64, 40)),
+        (
+            "dvc remote modify --local s3 secret_access_key {v}",
+            lambda: draw(random, BASE64, 40),
+        ),
         (
             "git remote set-url origin https://user:{v}@dev.azure.com/o/p",
             lambda: draw(random, "abcdefghijklmnopqrstuvwxyz234567", 52),
@@ -382,25 +413,47 @@ def list_second(seed: int = 99) -> list[tuple[str, str]]:
         ),
         ("UV_INDEX_PRIVATE_PASSWORD={v}", letters20),
         ("POETRY_HTTP_BASIC_X_PASSWORD={v}", letters20),
-        ("twine upload -u __token__ -p {v} dist/*", lambda: "py" + "pi-AgEIcHlwaS5vcmc" + draw(random, URL_SAFE, 100)),
-        ("OPENAI_API_KEY: '{v}'", lambda: "s" + "k-proj-" + draw(random, URL_SAFE, 100)),
-        ("telegram.error: bot{v} not found", lambda: "1234567890:A" + "A" + draw(random, URL_SAFE, 33)),
+        (
+            "twine upload -u __token__ -p {v} dist/*",
+            lambda: "py" + "pi-AgEIcHlwaS5vcmc" + draw(random, URL_SAFE, 100),
+        ),
+        (
+            "OPENAI_API_KEY: '{v}'",
+            lambda: "s" + "k-proj-" + draw(random, URL_SAFE, 100),
+        ),
+        (
+            "telegram.error: bot{v} not found",
+            lambda: "1234567890:A" + "A" + draw(random, URL_SAFE, 33),
+        ),
         ('smtp.login("me", "{v}")', letters16),
         ("msmtprc password {v}", letters16),
-        ("Traceback: requests.exceptions.HTTPError: 401 for url: https://api.x.com/v1/x?apikey={v}", letters32),
-        ('pydantic: Settings(db_url=PostgresDsn("postgresql://llm:{v}@db/llm"))', letters16),
+        (
+            "Traceback: requests.exceptions.HTTPError: 401 for url: https://api.x.com/v1/x?apikey={v}",
+            letters32,
+        ),
+        (
+            'pydantic: Settings(db_url=PostgresDsn("postgresql://llm:{v}@db/llm"))',
+            letters16,
+        ),
         ('"connectionString": "Server=tcp:x,1433;User ID=sa;Password={v};"', letters16),
         ("X-Goog-Signature={v}", lambda: draw(random, HEX, 128)),
         ('"private_key_id": "{v}"', hex40),
         ('"refresh_token": "{v}"', lambda: "1/" + "/0" + draw(random, URL_SAFE, 60)),
         (
             "age: {v}",
-            lambda: "AG" + "E-SECRET-KEY-1" + "".join(random.choices("QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L", k=58)),
+            lambda: (
+                "AG"
+                + "E-SECRET-KEY-1"
+                + "".join(random.choices("QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L", k=58))
+            ),
         ),
         ('passphrase="{v}"', lambda: "correct horse battery staple"),
         ("LDAP bind password: {v}", letters16),
         ('redis.Redis(host="h", password="{v}")', letters16),
-        ('"AZURE_STORAGE_CONNECTION_STRING=AccountName=x;AccountKey={v}=="', lambda: draw(random, BASE64, 86)),
+        (
+            '"AZURE_STORAGE_CONNECTION_STRING=AccountName=x;AccountKey={v}=="',
+            lambda: draw(random, BASE64, 86),
+        ),
         ("Proxy: http://{v}:@proxy:3128", letters32),
         ("webhook: https://outlook.webhook.office.com/hook?sig={v}", safe43),
         ('sops: {{"mac": "x", "DATABASE_PASSWORD": "{v}"}}', letters16),

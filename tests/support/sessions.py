@@ -16,18 +16,27 @@ from pytest_llmbench.report.outcome_documents import make_plain
 
 
 class Judged:
-    """What a session said: by test id its outcome and its dictionary, and the whole result."""
+    """What a session said: by test id its outcome and its dictionary, and the whole
+    result."""
 
     def __init__(self, record: pytest.HookRecorder) -> None:
         self.ret = record.ret
         reports: list[Any] = record.getreports("pytest_runtest_logreport")  # type: ignore[assignment]
         every = [report for report in reports if hasattr(report, "llmb")]
-        self.reports: list[dict[str, Any]] = json.loads(json.dumps([make_plain(report.llmb) for report in every]))
+        self.reports: list[dict[str, Any]] = json.loads(
+            json.dumps([make_plain(report.llmb) for report in every])
+        )
         told = [report for report in every if report.llmb.kind != "check"]
-        self.described = {plain["id"]: plain for plain in self.reports if plain["kind"] != "check"}
-        self.verdicts = {one.llmb.id: one.llmb.verdict or one.llmb.reason for one in told}
+        self.described = {
+            plain["id"]: plain for plain in self.reports if plain["kind"] != "check"
+        }
+        self.verdicts = {
+            one.llmb.id: one.llmb.verdict or one.llmb.reason for one in told
+        }
         self.statuses = {one.llmb.id: one.outcome for one in told}
-        self.findings = [report["verdict"] for report in self.reports if report["kind"] == "check"]
+        self.findings = [
+            report["verdict"] for report in self.reports if report["kind"] == "check"
+        ]
         self.nodeids = [one.nodeid for one in told]
         self.properties = {one.llmb.id: dict(one.user_properties) for one in told}
         self.messages = {one.llmb.id: str(one.longrepr) for one in told}
@@ -37,7 +46,8 @@ Judge = Callable[..., Judged]
 """Run pytest with these arguments in this process."""
 
 Write = Callable[..., Path]
-"""Write a run of a configuration (id, options of the generator) and return the folder of all of them."""
+"""Write a run of a configuration (id, options of the generator) and return the folder
+of all of them."""
 
 
 def until(condition: Callable[[], object], seconds: float = 180) -> None:
@@ -52,8 +62,11 @@ Moment = tuple[ModuleType | type, str]
 """A function, by what it stands in and its name."""
 
 
-def signal_at(patch: pytest.MonkeyPatch, moment: Moment, number: int, calls: int = 1) -> None:
-    """Send this process a signal when a function is called for the `calls`-th time, as timeout(1) does: twice."""
+def signal_at(
+    patch: pytest.MonkeyPatch, moment: Moment, number: int, calls: int = 1
+) -> None:
+    """Send this process a signal when a function is called for the `calls`-th time, as
+    timeout(1) does: twice."""
     owner, name = moment
     original: Callable[..., Any] = getattr(owner, name)
     left = calls

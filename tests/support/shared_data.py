@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-SHARED = Path(os.environ.get("LLMB_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+SHARED = Path(
+    os.environ.get("LLMB_SHARED", Path(__file__).resolve().parents[3] / "shared")
+)
 
 
 def shared(name: str) -> Path:
-    """Return a shared file or folder; where it is absent skip the test, or fail it under LLMB_REQUIRE_SHARED."""
+    """Return a shared file or folder; where it is absent skip the test, or fail it
+    under LLMB_REQUIRE_SHARED."""
     path = SHARED / name
     if path.exists():
         return path

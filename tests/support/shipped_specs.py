@@ -22,7 +22,8 @@ CALLER = {
     "LD_PRELOAD": "/home/user/mine.so",
     "SLURM_JOB_ID": "99",
 }
-"""A shell in which somebody worked before: some of it is meant for the jobs, most of it is not."""
+"""A shell in which somebody worked before: some of it is meant for the jobs, most of it
+is not."""
 
 CLUSTER = Cluster(gpu="h100", account="acct", partition="batch", gres="gpu:8")
 
@@ -47,4 +48,6 @@ def baseline(name: str, ending: str) -> Baseline:
 
 def spec(name: str, ending: str, cluster: Cluster = CLUSTER, **changes: Any) -> JobSpec:
     """The job of a shipped configuration."""
-    return build_job(baseline(name, ending), facts(name), cluster, **{"caller": CALLER, **changes})
+    return build_job(
+        baseline(name, ending), facts(name), cluster, **{"caller": CALLER, **changes}
+    )

@@ -38,5 +38,12 @@ def write_run(
             f"grad_norm:  2.2500  memory: 28.18GiB(35.62%)  tps: {round(mbs * 2048 / time):,}  "
             f"tflops: {800 / time:.2f}  mfu: {800 / time / 9.89:.2f}%\n"
         )
-    path.write_text("".join((*lines, f"[titan] 2026-05-0{night} 10:59:00,000 - root - INFO - Training completed\n")))
+    path.write_text(
+        "".join(
+            (
+                *lines,
+                f"[titan] 2026-05-0{night} 10:59:00,000 - root - INFO - Training completed\n",
+            )
+        )
+    )
     return path

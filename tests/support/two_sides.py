@@ -36,21 +36,35 @@ def side(seconds: float, first: int, container: str) -> tuple[SideRun, ...]:
 
 
 def result(*factors: float, container: str = "nemo:2") -> SidesCompared:
-    """Return a configuration for each factor by which B takes longer, with a run and a name that markup is in."""
+    """Return a configuration for each factor by which B takes longer, with a run and a
+    name that markup is in."""
     sides = {
-        f"model_{at}-25.05-h100-bf16-8": (side(7, 0, "nemo:1"), side(7 * factor, 10, container))
+        f"model_{at}-25.05-h100-bf16-8": (
+            side(7, 0, "nemo:1"),
+            side(7 * factor, 10, container),
+        )
         for at, factor in enumerate(factors)
     }
-    answers = compare_all({name: Sides(*runs) for name, runs in sides.items()}, 0.01, 0.01)
+    answers = compare_all(
+        {name: Sides(*runs) for name, runs in sides.items()}, 0.01, 0.01
+    )
     places = [
-        ComparedSide(label, label.lower(), {(name, WINDOW): runs[at] for name, runs in sides.items()})
+        ComparedSide(
+            label,
+            label.lower(),
+            {(name, WINDOW): runs[at] for name, runs in sides.items()},
+        )
         for at, label in enumerate("AB")
     ]
-    no_data = (NoData("B", "B/r99", Reason.DIVERGED, "the loss is <b>no number</b>", "x"),)
+    no_data = (
+        NoData("B", "B/r99", Reason.DIVERGED, "the loss is <b>no number</b>", "x"),
+    )
     return SidesCompared(
         places[0],
         ComparedSide("B", "<script>alert(1)</script>", places[1].runs, no_data),
         0.01,
-        tuple(SideComparison(name, WINDOW, *sides[name], *answers[name]) for name in sides),
+        tuple(
+            SideComparison(name, WINDOW, *sides[name], *answers[name]) for name in sides
+        ),
         (NotCompared("y", "A", "only in A: B has no run of it"),),
     )

@@ -1,8 +1,10 @@
-"""Nights before and after an update of the container that made some configurations slower.
+"""Nights before and after an update of the container that made some configurations
+slower.
 
-The step times are those that github.com/NVIDIA-NeMo/NeMo/issues/14911 gives for Nemotron4 340B under nemo:25.07.01 and
-nemo:25.09. It tells neither the number of GPUs nor a spread: 128 GPUs, 0.2 % from night to night and 0.2 % from step
-to step are assumptions of this file.
+The step times are those that github.com/NVIDIA-NeMo/NeMo/issues/14911 gives for
+Nemotron4 340B under nemo:25.07.01 and nemo:25.09. It tells neither the number of GPUs
+nor a spread: 128 GPUs, 0.2 % from night to night and 0.2 % from step to step are
+assumptions of this file.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ STEP_SECONDS = {
     ("b200", "fp8"): (1.47, 1.52),
     ("b200", "bf16"): (2.24, 2.24),
 }
-"""By GPU type and precision the seconds a step under the first container and under the second."""
+"""By GPU type and precision the seconds a step under the first container and under the
+second."""
 
 CONTAINERS = ("nemo:25.07.01", "nemo:25.09")
 FIRST_NIGHT = datetime(2025, 9, 20, 2, tzinfo=UTC)
@@ -36,7 +39,8 @@ LIKE = "nemotron4_340b-25.01-h100-{dtype}-128"
 
 
 class Run(NamedTuple):
-    """A baseline that a run is generated from, options of the generator, and the container it names."""
+    """A baseline that a run is generated from, options of the generator, and the
+    container it names."""
 
     baseline: Baseline
     options: dict[str, Any]
@@ -54,15 +58,26 @@ def plan_nights(baselines: Mapping[str, Baseline]) -> Iterator[list[Run]]:
             job = str(910000 + 10 * night + at)
             factor = Random(job).gauss(1.0, SPREAD)  # noqa: S311 (a simulation)
             started = FIRST_NIGHT + timedelta(days=night, minutes=20 * at)
-            options = {"job_id": job, "started": started, "factor": factor, "noise": 0.002}
+            options = {
+                "job_id": job,
+                "started": started,
+                "factor": factor,
+                "noise": 0.002,
+            }
             configuration = replace(like.configuration, key=key)
-            planned = replace(like, configuration=configuration, step_seconds=seconds[updated], dialect="nemo2")
+            planned = replace(
+                like,
+                configuration=configuration,
+                step_seconds=seconds[updated],
+                dialect="nemo2",
+            )
             runs.append(Run(planned, options, CONTAINERS[updated]))
         yield runs
 
 
 def write_night(folder: Path, runs: list[Run]) -> None:
-    """Write the runs of a night, each with the container that its launcher's metadata names."""
+    """Write the runs of a night, each with the container that its launcher's metadata
+    names."""
     for baseline, options, container in runs:
         log = write_run(folder / baseline.key.gpu, baseline, **options)
         (metadata,) = log.parent.glob("llmb-config_*.yaml")

@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterable
 MEMBER = 1_750_000_000
 
 
-def archive(files: Iterable[tuple[str, bytes]], kind: int = tarfile.PAX_FORMAT, modified: float = MEMBER) -> bytes:
+def archive(
+    files: Iterable[tuple[str, bytes]],
+    kind: int = tarfile.PAX_FORMAT,
+    modified: float = MEMBER,
+) -> bytes:
     """Return an archive of files, with their names and texts in this order."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=kind) as tar:
@@ -20,8 +24,11 @@ def archive(files: Iterable[tuple[str, bytes]], kind: int = tarfile.PAX_FORMAT, 
     return buffer.getvalue()
 
 
-def special(name: str, change: Callable[[tarfile.TarInfo], None], kind: int = tarfile.PAX_FORMAT) -> bytes:
-    """Return one member without data, changed as wanted, without the end of an archive."""
+def special(
+    name: str, change: Callable[[tarfile.TarInfo], None], kind: int = tarfile.PAX_FORMAT
+) -> bytes:
+    """Return one member without data, changed as wanted, without the end of an
+    archive."""
     info = tarfile.TarInfo(name)
     change(info)
     return info.tobuf(kind)  # type: ignore[arg-type]

@@ -11,7 +11,13 @@ def parse(text: str | bytes) -> ParsedLog:
     return parse_blocks([text.encode() if isinstance(text, str) else text])
 
 
-def nemo2(step: int, seconds: str = "6.061", *, total: int = 50, more: str = " | consumed_samples: 640") -> str:
+def nemo2(
+    step: int,
+    seconds: str = "6.061",
+    *,
+    total: int = 50,
+    more: str = " | consumed_samples: 640",
+) -> str:
     """A NeMo 2 line of epoch 0."""
     return (
         f"Training epoch 0, iteration {step}/{total - 1} | lr: 1.5e-07 | global_batch_size: 128 | "
@@ -25,15 +31,26 @@ def nemo2_run(first: int, last: int, prefix: str = "", *, total: int = 50) -> st
 
 
 def nemo2_log(order: str, **lines: str) -> str:
-    """Write NeMo 2 lines of steps in an order such as "0-9 8 START 10-12"; words are names of other `lines`."""
+    """Write NeMo 2 lines of steps in an order such as "0-9 8 START 10-12"; words are
+    names of other `lines`."""
     text = ""
     for word in order.split():
         first, _, last = word.partition("-")
-        text += lines[word] if word in lines else nemo2_run(int(first), int(last or first))
+        text += (
+            lines[word] if word in lines else nemo2_run(int(first), int(last or first))
+        )
     return text
 
 
-def bar(count: int, step: str, seconds: str, *, total: int = 50, samples: str = "512.0", loss: str = "12.90") -> str:
+def bar(
+    count: int,
+    step: str,
+    seconds: str,
+    *,
+    total: int = 50,
+    samples: str = "512.0",
+    loss: str = "12.90",
+) -> str:
     """A NeMo 1 progress bar with its logged values."""
     return (
         f"Epoch 0: :  10%|█         | {count}/{total} [01:19<11:58, v_num=None, reduced_train_loss={loss}, "
@@ -41,7 +58,9 @@ def bar(count: int, step: str, seconds: str, *, total: int = 50, samples: str = 
     )
 
 
-def dll(step: int, seconds: str, *, samples: str = "512.0", loss: str = "12.94773006439209") -> str:
+def dll(
+    step: int, seconds: str, *, samples: str = "512.0", loss: str = "12.94773006439209"
+) -> str:
     """A DLLogger record."""
     return (
         f"DLL 2025-06-11 05:14:49.562847 - {step} reduced_train_loss : {loss}  lr : 0.0  global_step : {step}.0  "
@@ -74,12 +93,18 @@ def dropped(log: ParsedLog) -> dict[str, int]:
 
 FILLER = b"text without any meaning that stands between the steps\n" * 60
 LOGS = {
-    "nemo1": "".join("\r" + bar(n + 1, f"{n}.000", "2.000") + dll(n, "2.0012") + "\n" * (n % 3 == 0) for n in range(4)),
+    "nemo1": "".join(
+        "\r" + bar(n + 1, f"{n}.000", "2.000") + dll(n, "2.0012") + "\n" * (n % 3 == 0)
+        for n in range(4)
+    ),
     "nemo2": "[NeMo I 2025-04-11 14:48:45 x] start\n"
     + nemo2_run(0, 1, "0: ")
     + nemo2(2, more="")
     + nemo2_run(0, 1, "0: "),
-    "maxtext": "Config param steps: 3\n" + maxtext_run(0, 2) + "Config param steps: 9\n" + maxtext_run(0, 3),
+    "maxtext": "Config param steps: 3\n"
+    + maxtext_run(0, 2)
+    + "Config param steps: 9\n"
+    + maxtext_run(0, 3),
     "endings": "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2021-05-27T21:42:11 DUE TO TIME LIMIT ***\n",
 }
 """Small logs, and below all of them in one text with something between them."""

@@ -20,7 +20,8 @@ import time
 
 time.perf_counter = itertools.count(0.0, 0.1).__next__
 """
-"""A `sitecustomize` with which each training step takes 0.1 s, however busy the machine is."""
+"""A `sitecustomize` with which each training step takes 0.1 s, however busy the machine
+is."""
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +32,8 @@ def recipe() -> Path:
 
 @pytest.fixture(scope="session")
 def train() -> ModuleType:
-    """The training script as a module; without PyTorch skip the test, or fail it under LLMB_REQUIRE_TORCH."""
+    """The training script as a module; without PyTorch skip the test, or fail it under
+    LLMB_REQUIRE_TORCH."""
     try:
         torch = importlib.import_module("torch")
     except ImportError as error:
@@ -39,7 +41,9 @@ def train() -> ModuleType:
         if os.environ.get("LLMB_REQUIRE_TORCH"):
             pytest.fail(absent)
         pytest.skip(absent)
-    torch.set_num_threads(1)  # more threads than free cores wait for each other in every small product
+    torch.set_num_threads(
+        1
+    )  # more threads than free cores wait for each other in every small product
     return importlib.import_module("tiny_llama.train")
 
 
@@ -49,19 +53,40 @@ def steady_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("steady")
     (folder / "sitecustomize.py").write_text(CLOCK)
     program = folder / "python"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(folder))} exec {shlex.quote(sys.executable)} "$@"\n')
+    program.write_text(
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(folder))} exec {shlex.quote(sys.executable)} "$@"\n'
+    )
     program.chmod(0o755)
     return program
 
 
 @pytest.fixture(scope="session")
-def launched(train: ModuleType, steady_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a session that launched 50 steps in two processes on the CPU, and recorded them."""
+def launched(
+    train: ModuleType, steady_python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder of a session that launched 50 steps in two processes on the CPU, and
+    recorded them."""
     folder = tmp_path_factory.mktemp("launched")
-    command = [sys.executable, "-Im", "pytest", "-p", "no:cacheprovider", "-q", "-k", IDENTIFIER, "--llmb-launch"]
-    (folder / "cluster.yaml").write_text("{schema: 1, gpu: cpu, gpus_per_node: 2, largest: 2}\n")
+    command = [
+        sys.executable,
+        "-Im",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-k",
+        IDENTIFIER,
+        "--llmb-launch",
+    ]
+    (folder / "cluster.yaml").write_text(
+        "{schema: 1, gpu: cpu, gpus_per_node: 2, largest: 2}\n"
+    )
     written = [f"--llmb-record={folder / 'recorded'}", "--llmb-json=out.json"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PYTEST_")
+    }
     done = subprocess.run(
         [*command, "--llmb-repeats=1", *written, f"--llmb-baselines={RECIPE}"],
         cwd=folder,

@@ -10,14 +10,26 @@ from pathlib import Path
 
 import pytest
 
-DEFAULTS = ["--size", "15m", "--dtype", "fp32", "--gpu", "cpu", "--gpus", "1", "--steps", "50"]
+DEFAULTS = [
+    "--size",
+    "15m",
+    "--dtype",
+    "fp32",
+    "--gpu",
+    "cpu",
+    "--gpus",
+    "1",
+    "--steps",
+    "50",
+]
 TORCHRUN = ["-m", "torch.distributed.run"]
 
 Done = subprocess.CompletedProcess[str]
 
 
 def program(path: Path) -> Path:
-    """Write a program that prints its arguments, one a line; asked whether there is a PyTorch it says yes."""
+    """Write a program that prints its arguments, one a line; asked whether there is a
+    PyTorch it says yes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text('#!/bin/sh\n[ "$1" = -c ] || printf "%s\\n" "$@"\n')
     path.chmod(0o755)
@@ -26,15 +38,23 @@ def program(path: Path) -> Path:
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """A Python that prints its arguments; its path has a space and what a shell would run."""
+    """A Python that prints its arguments; its path has a space and what a shell would
+    run."""
     return program(tmp_path / "a $(touch ran) folder" / "python")
 
 
 def launch(script: Path, python: Path, **variables: str) -> Done:
-    """Run launch.sh with nothing but these variables, in the folder of the fake Python."""
+    """Run launch.sh with nothing but these variables, in the folder of the fake
+    Python."""
     environment = {"PATH": os.environ["PATH"], "PYTHON": str(python), **variables}
     return subprocess.run(
-        [script], env=environment, cwd=python.parent, capture_output=True, text=True, timeout=180, check=False
+        [script],
+        env=environment,
+        cwd=python.parent,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
     )
 
 
@@ -51,15 +71,39 @@ def test_nothing_is_required(recipe: Path, python: Path) -> None:
 
 
 def test_every_variable_is_handed_on(recipe: Path, python: Path) -> None:
-    said = {"MODEL_SIZE": "1b", "DTYPE": "bf16", "GPU_TYPE": "h100", "COMPILE": "1", "MAX_STEPS": "7"}
+    said = {
+        "MODEL_SIZE": "1b",
+        "DTYPE": "bf16",
+        "GPU_TYPE": "h100",
+        "COMPILE": "1",
+        "MAX_STEPS": "7",
+    }
     given = arguments(launch(recipe / "launch.sh", python, **said), recipe)
-    assert given == ["--size", "1b", "--dtype", "bf16", "--gpu", "h100", "--gpus", "1", "--steps", "7", "--compile"]
+    assert given == [
+        "--size",
+        "1b",
+        "--dtype",
+        "bf16",
+        "--gpu",
+        "h100",
+        "--gpus",
+        "1",
+        "--steps",
+        "7",
+        "--compile",
+    ]
 
 
 def test_several_processes_are_started_by_torchrun(recipe: Path, python: Path) -> None:
     done = launch(recipe / "launch.sh", python, JOB_TOTAL_GPUS="8")
     assert done.returncode == 0, done.stderr
-    expected = [*TORCHRUN, "--nproc-per-node=8", "--standalone", str(recipe / "train.py"), *DEFAULTS]
+    expected = [
+        *TORCHRUN,
+        "--nproc-per-node=8",
+        "--standalone",
+        str(recipe / "train.py"),
+        *DEFAULTS,
+    ]
     expected[expected.index("--gpus") + 1] = "8"
     assert done.stdout.splitlines() == expected
 
@@ -79,34 +123,45 @@ def test_several_processes_are_started_by_torchrun(recipe: Path, python: Path) -
         ("COMPILE", "yes", "expected one of: 0 1"),
         ("MAX_STEPS", "0", "expected a whole number from 1"),
         ("MAX_STEPS", "x[$(touch ran)]", "expected a whole number from 1"),
-        ("PYTHON", "no-such-python", "no such program, expected a Python that has PyTorch"),
+        (
+            "PYTHON",
+            "no-such-python",
+            "no such program, expected a Python that has PyTorch",
+        ),
     ],
 )
-def test_what_it_cannot_do_is_refused(recipe: Path, python: Path, name: str, value: str, expected: str) -> None:
+def test_what_it_cannot_do_is_refused(
+    recipe: Path, python: Path, name: str, value: str, expected: str
+) -> None:
     done = launch(recipe / "launch.sh", python, **{name: value})
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"launch.sh: {name}={value}: {expected}\n"
     assert not list(python.parent.glob("ran"))
 
 
-def test_a_missing_pytorch_names_the_interpreter_before_anything_starts(recipe: Path, tmp_path: Path) -> None:
+def test_a_missing_pytorch_names_the_interpreter_before_anything_starts(
+    recipe: Path, tmp_path: Path
+) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexit 1\n")
     python.chmod(0o755)
     done = launch(recipe / "launch.sh", python, JOB_TOTAL_GPUS="8")
-    expected = (
-        f"launch.sh: PYTHON={python} has no PyTorch: pip install 'torch>=2.5' there, or set PYTHON to one that has it\n"
-    )
+    expected = f"launch.sh: PYTHON={python} has no PyTorch: pip install 'torch>=2.5' there, or set PYTHON to one that has it\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
 
 
 @pytest.mark.slow
-def test_a_pytorch_that_cannot_be_imported_says_why(recipe: Path, tmp_path: Path) -> None:
+def test_a_pytorch_that_cannot_be_imported_says_why(
+    recipe: Path, tmp_path: Path
+) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no libcudart')")
     interpreter = shutil.which("python3") or ""
     done = launch(recipe / "launch.sh", Path(interpreter), PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
-    assert "cannot import PyTorch (no libcudart): pip install 'torch>=2.5', or set PYTHON" in done.stderr
+    assert (
+        "cannot import PyTorch (no libcudart): pip install 'torch>=2.5', or set PYTHON"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -124,20 +179,41 @@ def test_a_slurm_job_leaves_its_log_below_the_stage_path(
     program(tmp_path / "bin" / "srun")
     stage = tmp_path / "stage $(touch ran)"
     path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    job = {"SLURM_JOB_ID": "12", "SLURM_SUBMIT_DIR": str(recipe), "SLURM_RESTART_COUNT": "1"}
+    job = {
+        "SLURM_JOB_ID": "12",
+        "SLURM_SUBMIT_DIR": str(recipe),
+        "SLURM_RESTART_COUNT": "1",
+    }
     done = launch(spooled, python, PATH=path, STAGE_PATH=str(stage), **job)
-    log = stage / "results" / "1.0" / "fp32" / "15m" / "1" / "log-tiny_llama_15m_1_12_1.out"
+    log = (
+        stage
+        / "results"
+        / "1.0"
+        / "fp32"
+        / "15m"
+        / "1"
+        / "log-tiny_llama_15m_1_12_1.out"
+    )
     assert done.returncode == 0, done.stderr
     printed = done.stdout.splitlines()
     assert printed[0] == f"log: {log}"
     assert f"--output={log}" in printed
-    assert printed[-len(DEFAULTS) - 3 :] == [str(python), "-u", str(recipe / "train.py"), *DEFAULTS]
+    assert printed[-len(DEFAULTS) - 3 :] == [
+        str(python),
+        "-u",
+        str(recipe / "train.py"),
+        *DEFAULTS,
+    ]
     assert log.parent.is_dir()
     assert not list(tmp_path.rglob("ran"))
 
 
-def test_a_job_that_was_submitted_elsewhere_says_where_to_submit_it(python: Path, spooled: Path) -> None:
-    done = launch(spooled, python, SLURM_JOB_ID="12", SLURM_SUBMIT_DIR=str(python.parent))
+def test_a_job_that_was_submitted_elsewhere_says_where_to_submit_it(
+    python: Path, spooled: Path
+) -> None:
+    done = launch(
+        spooled, python, SLURM_JOB_ID="12", SLURM_SUBMIT_DIR=str(python.parent)
+    )
     assert (done.returncode, done.stdout) == (2, "")
     expected = f"launch.sh: no train.py in {python.parent}: run sbatch in the folder of launch.sh\n"
     assert done.stderr == expected
@@ -148,16 +224,38 @@ def test_on_two_nodes_the_processes_meet_at_the_first_one(
 ) -> None:
     program(tmp_path / "bin" / "srun")
     path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    job = {"SLURM_JOB_ID": "12", "SLURM_SUBMIT_DIR": str(recipe), "SLURM_JOB_NUM_NODES": "2", "JOB_TOTAL_GPUS": "8"}
-    done = launch(spooled, python, PATH=path, STAGE_PATH=str(tmp_path), COMPILE="1", **job)
+    job = {
+        "SLURM_JOB_ID": "12",
+        "SLURM_SUBMIT_DIR": str(recipe),
+        "SLURM_JOB_NUM_NODES": "2",
+        "JOB_TOTAL_GPUS": "8",
+    }
+    done = launch(
+        spooled, python, PATH=path, STAGE_PATH=str(tmp_path), COMPILE="1", **job
+    )
     assert done.returncode == 0, done.stderr
     printed = done.stdout.splitlines()
-    for option in ("--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--kill-on-bad-exit=1"):
+    for option in (
+        "--nodes=2",
+        "--ntasks=2",
+        "--ntasks-per-node=1",
+        "--kill-on-bad-exit=1",
+    ):
         assert option in printed
     start = printed[printed.index(str(python)) + 1 :]
-    assert start[:5] == [*TORCHRUN, "--nproc-per-node=4", "--nnodes=2", "--rdzv-backend=c10d"]
+    assert start[:5] == [
+        *TORCHRUN,
+        "--nproc-per-node=4",
+        "--nnodes=2",
+        "--rdzv-backend=c10d",
+    ]
     assert "--rdzv-id=12" in start
     assert f"--rdzv-endpoint={socket.gethostname()}:20012" in start
-    assert printed[0].endswith("/results/1.0/fp32/15m/8/log-tiny_llama_compiled_15m_8_12_0.out")
+    assert printed[0].endswith(
+        "/results/1.0/fp32/15m/8/log-tiny_llama_compiled_15m_8_12_0.out"
+    )
     odd = launch(spooled, python, PATH=path, **{**job, "JOB_TOTAL_GPUS": "3"})
-    assert odd.stderr == "launch.sh: JOB_TOTAL_GPUS=3: expected as many on each of 2 nodes\n"
+    assert (
+        odd.stderr
+        == "launch.sh: JOB_TOTAL_GPUS=3: expected as many on each of 2 nodes\n"
+    )

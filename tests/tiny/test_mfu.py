@@ -1,4 +1,5 @@
-"""MFU of the small Llama: its own FLOPs against the peak of an H100, and none on a CPU, which has no stated peak."""
+"""MFU of the small Llama: its own FLOPs against the peak of an H100, and none on a CPU,
+which has no stated peak."""
 
 from __future__ import annotations
 
@@ -13,13 +14,26 @@ from pytest_llmbench.core.metric_definitions import compute_model_flops_utilizat
 
 
 def test_mfu_on_an_h100_is_against_989_tflops(recipe: Path) -> None:
-    by_id = {baseline.key.id: baseline for baseline in read_recipe(recipe / "tiny_llama.yaml").baselines}
-    gpu, cpu = by_id["tiny_llama_1b-1.0-h100-bf16-1"], by_id["tiny_llama_15m-1.0-cpu-fp32-1"]
+    by_id = {
+        baseline.key.id: baseline
+        for baseline in read_recipe(recipe / "tiny_llama.yaml").baselines
+    }
+    gpu, cpu = (
+        by_id["tiny_llama_1b-1.0-h100-bf16-1"],
+        by_id["tiny_llama_15m-1.0-cpu-fp32-1"],
+    )
     size = gpu.configuration.architecture
     heads = (size.query_groups or 0) / (size.attention_heads or 1)
-    attention = 12 * size.layers * size.hidden_size**2 * (1 + heads + size.sequence_length / size.hidden_size)
+    attention = (
+        12
+        * size.layers
+        * size.hidden_size**2
+        * (1 + heads + size.sequence_length / size.hidden_size)
+    )
     mlp = 18 * size.layers * (size.ffn_size or 0) * size.hidden_size
-    flops = size.sequence_length * (attention + mlp + 6 * size.vocabulary_size * size.hidden_size)
+    flops = size.sequence_length * (
+        attention + mlp + 6 * size.vocabulary_size * size.hidden_size
+    )
     step = gpu.configuration.global_batch_size * flops
     found = compute_model_flops_utilization(gpu.configuration, 1.2, gpu.peak_tflops)
     assert found == pytest.approx(step / 1.2 / 989e12)
@@ -42,9 +56,13 @@ PEAKS = {
 
 
 @pytest.mark.parametrize("file", ["tiny_llama.yaml", "tiny_llama_compiled.yaml"])
-def test_mfu_is_against_the_peak_of_the_gpu_and_without_one_there_is_none(recipe: Path, file: str) -> None:
+def test_mfu_is_against_the_peak_of_the_gpu_and_without_one_there_is_none(
+    recipe: Path, file: str
+) -> None:
     for baseline in read_recipe(recipe / file).baselines:
-        found = compute_model_flops_utilization(baseline.configuration, 1.2, baseline.peak_tflops)
+        found = compute_model_flops_utilization(
+            baseline.configuration, 1.2, baseline.peak_tflops
+        )
         if baseline.key.gpu in PEAKS:
             assert baseline.peak_tflops == PEAKS[baseline.key.gpu]
             assert found > 0
@@ -52,14 +70,22 @@ def test_mfu_is_against_the_peak_of_the_gpu_and_without_one_there_is_none(recipe
             assert math.isnan(found)
 
 
-def test_a_gpu_that_is_not_in_the_list_is_two_lines(recipe: Path, tmp_path: Path) -> None:
+def test_a_gpu_that_is_not_in_the_list_is_two_lines(
+    recipe: Path, tmp_path: Path
+) -> None:
     """Those of README."""
-    peak, row = re.findall(r"^  (?:- \{.*)?rtxa6000.*\n", (recipe / "README.md").read_text(), re.MULTILINE)
+    peak, row = re.findall(
+        r"^  (?:- \{.*)?rtxa6000.*\n", (recipe / "README.md").read_text(), re.MULTILINE
+    )
     text = (recipe / "tiny_llama.yaml").read_text()
     text = text.replace("peak_tflops:\n", f"peak_tflops:\n{peak}").replace(
         "configurations:\n", f"configurations:\n{row}"
     )
     (tmp_path / "tiny_llama.yaml").write_text(text)
     baselines = read_recipe(tmp_path / "tiny_llama.yaml").baselines
-    (own,) = (baseline for baseline in baselines if baseline.key.id == "tiny_llama_250m-1.0-rtxa6000-bf16-1")
+    (own,) = (
+        baseline
+        for baseline in baselines
+        if baseline.key.id == "tiny_llama_250m-1.0-rtxa6000-bf16-1"
+    )
     assert math.isnan(own.peak_tflops)

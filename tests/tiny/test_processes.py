@@ -1,4 +1,5 @@
-"""Several processes train together, on the CPU with gloo, and one that dies ends the job."""
+"""Several processes train together, on the CPU with gloo, and one that dies ends the
+job."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ PASSED_ON = ("PATH", "HOME", "LANG", "TMPDIR")
 
 def find_children(parent: int) -> list[int]:
     """Return the processes that a process started."""
-    return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    return [
+        int(child)
+        for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    ]
 
 
 @pytest.mark.slow
@@ -49,13 +53,18 @@ def test_a_process_that_dies_ends_the_others_and_the_job(recipe: Path) -> None:
 
 @pytest.mark.slow
 def test_local_launch_starts_one_process_per_gpu(launched: Path, log: Path) -> None:
-    """The reports contain the environment of the run, and no MFU: a CPU has no documented peak."""
+    """The reports contain the environment of the run, and no MFU: a CPU has no
+    documented peak."""
     (outcome,) = json.loads((launched / "out.json").read_text())["outcomes"]
     assert (outcome["id"], outcome["verdict"]) == (IDENTIFIER, "RECORDED")
-    assert outcome["metrics"]["step_time_seconds"]["value"] == pytest.approx(0.1)  # by the clock of `steady_python`
+    assert outcome["metrics"]["step_time_seconds"]["value"] == pytest.approx(
+        0.1
+    )  # by the clock of `steady_python`
     assert "mfu" not in outcome["metrics"]
     assert outcome["environment"]["device"].endswith(", 1 thread")
     assert outcome["environment"]["pytorch"].startswith("2.")
     assert (launched / "recorded" / "tiny_llama").is_dir()
     (segment,) = read_log(log).segments
-    assert [(each.field, each.value) for each in segment.stated] == [(StatedField.GPUS, "2")]
+    assert [(each.field, each.value) for each in segment.stated] == [
+        (StatedField.GPUS, "2")
+    ]

@@ -1,4 +1,5 @@
-"""A real run of 50 steps in two processes: its log is read, recorded and judged like any other."""
+"""A real run of 50 steps in two processes: its log is read, recorded and judged like
+any other."""
 
 from __future__ import annotations
 
@@ -36,28 +37,43 @@ def test_it_learns(log: Path) -> None:
 
 @pytest.mark.slow
 def test_what_it_logs_is_the_work_of_its_baseline(log: Path, recipe: Path) -> None:
-    (baseline,) = (each for each in read_recipe(recipe / "tiny_llama.yaml").baselines if each.key.id == IDENTIFIER)
+    (baseline,) = (
+        each
+        for each in read_recipe(recipe / "tiny_llama.yaml").baselines
+        if each.key.id == IDENTIFIER
+    )
     steps = read_log(log).segments[0].steps
     assert (steps.global_batch_size == baseline.configuration.global_batch_size).all()
     assert (steps.peak_memory_bytes > 0).all()
     work = steps.tflops_per_gpu * steps.seconds
-    assert work == pytest.approx(metric_definitions.compute_tflops_per_gpu(baseline.configuration, 1.0), rel=2e-3)
+    assert work == pytest.approx(
+        metric_definitions.compute_tflops_per_gpu(baseline.configuration, 1.0), rel=2e-3
+    )
 
 
 @pytest.mark.slow
-def test_recorded_and_judged(log: Path, recipe: Path, pytester: pytest.Pytester) -> None:
-    """Without a recording nothing passes; with one the same run does, and a run twice as slow or of another number of
-    processes does not."""
+def test_recorded_and_judged(
+    log: Path, recipe: Path, pytester: pytest.Pytester
+) -> None:
+    """Without a recording nothing passes; with one the same run does, and a run twice
+    as slow or of another number of processes does not."""
 
     def run(logs: Path, *arguments: str) -> tuple[int, str]:
         done = pytester.runpytest(
-            "-p", "no:cacheprovider", "-q", f"--llmb-logs={logs}", f"--llmb-baselines={recipes}", *arguments
+            "-p",
+            "no:cacheprovider",
+            "-q",
+            f"--llmb-logs={logs}",
+            f"--llmb-baselines={recipes}",
+            *arguments,
         )
         return int(done.ret), done.stdout.str()
 
     recipes = pytester.mkdir("recipes")
     shutil.copy(recipe / "tiny_llama.yaml", recipes)
-    usual, slow = (retimed(log, pytester.path / str(seconds), seconds) for seconds in (0.2, 0.4))
+    usual, slow = (
+        retimed(log, pytester.path / str(seconds), seconds) for seconds in (0.2, 0.4)
+    )
     code, output = run(usual)
     assert code == 1, output
     code, output = run(usual, f"--llmb-record={recipes / 'recorded'}")
@@ -77,17 +93,25 @@ def test_recorded_and_judged(log: Path, recipe: Path, pytester: pytest.Pytester)
 
 
 def retimed(log: Path, folder: Path, seconds: float) -> Path:
-    """Write the log with step times around `seconds` and the same work, whatever else ran on this machine."""
+    """Write the log with step times around `seconds` and the same work, whatever else
+    ran on this machine."""
     copy = folder.joinpath(*log.parts[-6:])
     copy.parent.mkdir(parents=True)
     lines = log.read_text().splitlines()
-    copy.write_text("".join(f"{with_time(line, seconds + number % 5 / 1000)}\n" for number, line in enumerate(lines)))
+    copy.write_text(
+        "".join(
+            f"{with_time(line, seconds + number % 5 / 1000)}\n"
+            for number, line in enumerate(lines)
+        )
+    )
     return folder
 
 
 def with_time(line: str, seconds: float) -> str:
     """Return the line of a step as if it had taken so long; any other line as it is."""
-    found = re.search(r"(train_step_timing in s: )(\S+)( \| TFLOPS_per_GPU: )(\S+)", line)
+    found = re.search(
+        r"(train_step_timing in s: )(\S+)( \| TFLOPS_per_GPU: )(\S+)", line
+    )
     if not found:
         return line
     tflops = float(found[4]) * float(found[2]) / seconds

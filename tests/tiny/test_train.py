@@ -1,4 +1,5 @@
-"""The model is a Llama, it learns, and it does the work that its log and its MFU rest on."""
+"""The model is a Llama, it learns, and it does the work that its log and its MFU rest
+on."""
 
 from __future__ import annotations
 
@@ -35,24 +36,39 @@ def trainer(train: ModuleType, size: Any, dtype: str = "fp32") -> Any:
 
 
 @pytest.mark.slow
-def test_sizes_and_flops_are_those_of_the_baseline_file(train: ModuleType, recipe: Path) -> None:
+def test_sizes_and_flops_are_those_of_the_baseline_file(
+    train: ModuleType, recipe: Path
+) -> None:
     baselines = read_recipe(recipe / "tiny_llama.yaml").baselines
     assert {each.key.size for each in baselines} == set(train.SIZES)
     baselines += read_recipe(recipe / "tiny_llama_compiled.yaml").baselines
     for baseline in baselines:
         size, configuration = train.SIZES[baseline.key.size], baseline.configuration
         stated = configuration.architecture
-        assert (size.layers, size.hidden, size.ffn) == (stated.layers, stated.hidden_size, stated.ffn_size)
-        assert (size.heads, size.groups) == (stated.attention_heads, stated.query_groups)
-        assert (size.vocabulary, size.sequence) == (stated.vocabulary_size, stated.sequence_length)
+        assert (size.layers, size.hidden, size.ffn) == (
+            stated.layers,
+            stated.hidden_size,
+            stated.ffn_size,
+        )
+        assert (size.heads, size.groups) == (
+            stated.attention_heads,
+            stated.query_groups,
+        )
+        assert (size.vocabulary, size.sequence) == (
+            stated.vocabulary_size,
+            stated.sequence_length,
+        )
         batch = (configuration.global_batch_size, configuration.micro_batch_size)
         assert (size.batch * baseline.key.gpus, size.micro_batch) == batch
         assert size.flops == count_model_flops(stated), baseline.key.id
 
 
 @pytest.mark.slow
-def test_the_model_does_as_many_flops_as_the_formula_says(train: ModuleType, torch: Any, small: Any) -> None:
-    """PyTorch counts those of every matrix product; attention as plain products, the whole score matrix."""
+def test_the_model_does_as_many_flops_as_the_formula_says(
+    train: ModuleType, torch: Any, small: Any
+) -> None:
+    """PyTorch counts those of every matrix product; attention as plain products, the
+    whole score matrix."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -73,9 +89,14 @@ def test_attention_looks_back_only(train: ModuleType, torch: Any, small: Any) ->
     assert not torch.allclose(before[:, 10:], after[:, 10:], atol=1e-3)
 
 
-def test_rotation_tells_distances_and_nothing_else(train: ModuleType, torch: Any, small: Any) -> None:
+def test_rotation_tells_distances_and_nothing_else(
+    train: ModuleType, torch: Any, small: Any
+) -> None:
     turn = train.turns(small)
-    query, key = (torch.randn(small.hidden // small.heads).expand(small.sequence, -1) for _ in range(2))
+    query, key = (
+        torch.randn(small.hidden // small.heads).expand(small.sequence, -1)
+        for _ in range(2)
+    )
     products = train.rotated(query, turn) @ train.rotated(key, turn).T
     for distance in range(small.sequence - 1):
         diagonal = products.diagonal(distance)
@@ -85,19 +106,30 @@ def test_rotation_tells_distances_and_nothing_else(train: ModuleType, torch: Any
 
 @pytest.mark.slow
 def test_micro_batches_are_one_batch(train: ModuleType, torch: Any, small: Any) -> None:
-    """Gradients are accumulated: the loss and the weights after steps do not depend on how a batch is cut."""
-    whole, cut = (trainer(train, small._replace(micro_batch=number)) for number in (4, 1))
+    """Gradients are accumulated: the loss and the weights after steps do not depend on
+    how a batch is cut."""
+    whole, cut = (
+        trainer(train, small._replace(micro_batch=number)) for number in (4, 1)
+    )
     for step in range(3):
         one, other = whole.step(step), cut.step(step)
-        assert one["reduced_train_loss"] == pytest.approx(other["reduced_train_loss"], rel=1e-5)
-    for one, other in zip(whole.model.parameters(), cut.model.parameters(), strict=True):
+        assert one["reduced_train_loss"] == pytest.approx(
+            other["reduced_train_loss"], rel=1e-5
+        )
+    for one, other in zip(
+        whole.model.parameters(), cut.model.parameters(), strict=True
+    ):
         assert torch.allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_weights_are_trained_in_32_bits_and_cast_once_a_step(
-    train: ModuleType, torch: Any, small: Any, dtype: str, monkeypatch: pytest.MonkeyPatch
+    train: ModuleType,
+    torch: Any,
+    small: Any,
+    dtype: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     one = trainer(train, small._replace(micro_batch=1), dtype)
     cast, before = one.weights.cast, one.weights.master.detach().clone()
@@ -117,13 +149,21 @@ def test_weights_are_trained_in_32_bits_and_cast_once_a_step(
     for copy in one.model.parameters():
         assert copy.dtype is train.DTYPES[dtype]
         assert copy.grad is None
-    assert torch.equal(torch.cat([copy.flatten() for copy in one.model.parameters()]), one.weights.copies)
+    assert torch.equal(
+        torch.cat([copy.flatten() for copy in one.model.parameters()]),
+        one.weights.copies,
+    )
 
 
 @pytest.mark.slow
-def test_gradients_of_micro_batches_are_added_up_in_32_bits(train: ModuleType, torch: Any, small: Any) -> None:
-    """The same batch, cut or whole, has the same loss in BF16 to its rounding, and learns as FP32 does."""
-    whole, cut = (trainer(train, small._replace(micro_batch=number), "bf16") for number in (4, 1))
+def test_gradients_of_micro_batches_are_added_up_in_32_bits(
+    train: ModuleType, torch: Any, small: Any
+) -> None:
+    """The same batch, cut or whole, has the same loss in BF16 to its rounding, and
+    learns as FP32 does."""
+    whole, cut = (
+        trainer(train, small._replace(micro_batch=number), "bf16") for number in (4, 1)
+    )
     exact = trainer(train, small)
     for step in range(12):
         losses = [each.step(step)["reduced_train_loss"] for each in (whole, cut, exact)]
@@ -134,7 +174,9 @@ def test_bf16_computes_in_bf16(train: ModuleType, torch: Any, small: Any) -> Non
     seen = set()
     one = trainer(train, small, "bf16")
     for module in one.model.blocks.modules():
-        module.register_forward_hook(lambda _module, _inputs, output: seen.add(output.dtype))
+        module.register_forward_hook(
+            lambda _module, _inputs, output: seen.add(output.dtype)
+        )
     one.step(0)
     assert seen == {torch.bfloat16}
 
@@ -149,7 +191,9 @@ def test_keys_and_values_are_shared_without_being_repeated(
         shapes.append((query.shape[1], key.shape[1], value.shape[1]))
         mixed = attend(query, key, value, **options)
         repeated = (each.repeat_interleave(2, dim=1) for each in (key, value))
-        assert torch.allclose(mixed, attend(query, *repeated, is_causal=True), atol=1e-6)
+        assert torch.allclose(
+            mixed, attend(query, *repeated, is_causal=True), atol=1e-6
+        )
         return mixed
 
     monkeypatch.setattr(train.functional, "scaled_dot_product_attention", watch)
@@ -172,13 +216,20 @@ def test_only_a_compiled_run_compiles(
     assert compiled == [one.model]
 
 
-def test_processes_take_parts_of_one_batch(train: ModuleType, torch: Any, small: Any) -> None:
+def test_processes_take_parts_of_one_batch(
+    train: ModuleType, torch: Any, small: Any
+) -> None:
     whole = train.Trainer(small._replace(batch=8), "fp32", torch.device(CPU))
-    parts = [train.Trainer(small, "fp32", torch.device(CPU), rank=rank, ranks=2) for rank in range(2)]
+    parts = [
+        train.Trainer(small, "fp32", torch.device(CPU), rank=rank, ranks=2)
+        for rank in range(2)
+    ]
     assert torch.equal(whole._tokens(), torch.cat([part._tokens() for part in parts]))
 
 
-def test_two_runs_see_the_same_tokens(train: ModuleType, torch: Any, small: Any) -> None:
+def test_two_runs_see_the_same_tokens(
+    train: ModuleType, torch: Any, small: Any
+) -> None:
     one, other = trainer(train, small), trainer(train, small)
     tokens = one._tokens()
     assert torch.equal(tokens, other._tokens())
@@ -219,15 +270,21 @@ def test_a_device_is_called_as_a_launch_calls_it_and_one_of_another_type_is_refu
     assert read_gpu_type(name) == gpu
     assert train.device_of(gpu).type == "cuda"
     for other in {*NAMES.values()} - {gpu}:
-        with pytest.raises(SystemExit, match=f"GPU_TYPE={other}: found {name}, which is of type {gpu}$"):
+        with pytest.raises(
+            SystemExit, match=f"GPU_TYPE={other}: found {name}, which is of type {gpu}$"
+        ):
             train.device_of(other)
 
 
-def test_a_process_without_a_gpu_of_its_own_says_so(train: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_a_gpu_of_its_own_says_so(
+    train: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(train.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(train.torch.cuda, "device_count", lambda: 4)
     monkeypatch.setenv("LOCAL_RANK", "4")
-    with pytest.raises(SystemExit, match="process 5 of this node has no GPU: PyTorch finds 4"):
+    with pytest.raises(
+        SystemExit, match="process 5 of this node has no GPU: PyTorch finds 4"
+    ):
         train.device_of("h100")
 
 
@@ -236,7 +293,10 @@ def test_as_many_processes_as_gpus_are_asked_for(
     train: ModuleType, monkeypatch: pytest.MonkeyPatch, processes: str, gpus: int
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", processes)
-    with pytest.raises(SystemExit, match=f"JOB_TOTAL_GPUS={gpus}: started as {processes} processes, expected one"):
+    with pytest.raises(
+        SystemExit,
+        match=f"JOB_TOTAL_GPUS={gpus}: started as {processes} processes, expected one",
+    ):
         train.join_processes(train.torch.device(CPU), gpus)
 
 
@@ -246,14 +306,27 @@ SMI = "570.133.20, 700.00 W, 1980 MHz, 2619 MHz\n"
 @pytest.mark.parametrize(
     ("printed", "expected"),
     [
-        (SMI, {"power_limit": "700.00 W", "clocks": "1980 MHz SM, 2619 MHz memory, at most", "driver": "570.133.20"}),
-        (SMI.replace("700.00 W", "[N/A]"), {"clocks": "1980 MHz SM, 2619 MHz memory, at most", "driver": "570.133.20"}),
+        (
+            SMI,
+            {
+                "power_limit": "700.00 W",
+                "clocks": "1980 MHz SM, 2619 MHz memory, at most",
+                "driver": "570.133.20",
+            },
+        ),
+        (
+            SMI.replace("700.00 W", "[N/A]"),
+            {"clocks": "1980 MHz SM, 2619 MHz memory, at most", "driver": "570.133.20"},
+        ),
         ("No devices were found\n", {}),
         (None, {}),
     ],
 )
 def test_what_a_run_ran_on_stands_in_its_log_and_is_read(
-    train: ModuleType, monkeypatch: pytest.MonkeyPatch, printed: str | None, expected: dict[str, str]
+    train: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    printed: str | None,
+    expected: dict[str, str],
 ) -> None:
     """Whatever nvidia-smi does not say, or where there is none, is left out."""
 
@@ -269,19 +342,38 @@ def test_what_a_run_ran_on_stands_in_its_log_and_is_read(
     monkeypatch.setattr(train.torch.cuda.nccl, "version", lambda: (2, 27, 3))
     monkeypatch.setattr(train.torch.version, "cuda", "12.8")
     values = train.environment(train.torch.device("cuda", 0))
-    log = "".join(f"llmb environment: {name}: {value}\n" for name, value in values.items() if value)
-    always = {"device": gpu.name, "cuda": "12.8", "nccl": "2.27.3", "pytorch": train.torch.__version__}
+    log = "".join(
+        f"llmb environment: {name}: {value}\n"
+        for name, value in values.items()
+        if value
+    )
+    always = {
+        "device": gpu.name,
+        "cuda": "12.8",
+        "nccl": "2.27.3",
+        "pytorch": train.torch.__version__,
+    }
     assert dict(parse(log).environment) == {**always, **expected}
 
 
-def test_a_missing_gpu_is_said(train: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_said(
+    train: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(train.torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match=r"GPU_TYPE=h100: PyTorch .* finds no GPU; GPU_TYPE=cpu needs none"):
+    with pytest.raises(
+        SystemExit,
+        match=r"GPU_TYPE=h100: PyTorch .* finds no GPU; GPU_TYPE=cpu needs none",
+    ):
         train.device_of("h100")
 
 
 def test_numbers_are_printed_as_nemo_prints_them(train: ModuleType) -> None:
-    values = {"lr": 6e-05, "global_step": 3, "train_step_timing in s": 12.3456, "TFLOPS_per_GPU": 1249.4}
+    values = {
+        "lr": 6e-05,
+        "global_step": 3,
+        "train_step_timing in s": 12.3456,
+        "TFLOPS_per_GPU": 1249.4,
+    }
     assert train.line(3, 50, values) == (
         "Training epoch 0, iteration 3/49 | lr: 6e-05 | global_step: 3 | train_step_timing in s: 12.35"
         " | TFLOPS_per_GPU: 1.249e+03"

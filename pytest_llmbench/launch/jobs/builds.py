@@ -1,7 +1,9 @@
-"""Builds of commits in their checkouts: each is made once, before a run of it is submitted, and its result is kept.
+"""Builds of commits in their checkouts: each is made once, before a run of it is
+submitted, and its result is kept.
 
-A build outlives a session that is killed, as a submission does; the next one waits for it. Its record lies beside the
-checkout and is written before its command runs, so that no two builds ever work in one checkout.
+A build outlives a session that is killed, as a submission does; the next one waits for
+it. Its record lies beside the checkout and is written before its command runs, so that
+no two builds ever work in one checkout.
 """
 
 from __future__ import annotations
@@ -18,7 +20,11 @@ from pytest_llmbench.core.job_records import Job, SubmissionState
 from pytest_llmbench.launch import redact
 from pytest_llmbench.launch.file_lock import take_lock
 from pytest_llmbench.launch.jobs import process
-from pytest_llmbench.launch.schedulers.submission import SubmitError, hide_secrets, quote_end
+from pytest_llmbench.launch.schedulers.submission import (
+    SubmitError,
+    hide_secrets,
+    quote_end,
+)
 from pytest_llmbench.launch.schedulers.submit_command import GRACE_SECONDS, KILLED
 
 OUTPUT = "build.out"
@@ -30,7 +36,8 @@ class BuildRecord:
     """A build that was started."""
 
     command: tuple[str, ...]
-    checkout: int  # the time of its checkout: one that was removed and made again is not built
+    # the time of its checkout: one that was removed and made again is not built
+    checkout: int
     session: str  # that started it
     folder: str  # of the job, with output and exit code
     process: process.Process
@@ -39,7 +46,9 @@ class BuildRecord:
 class Builder:
     """Runs the command that builds the checkout of a job."""
 
-    def __init__(self, session: str, sleep: Callable[[float], None], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, session: str, sleep: Callable[[float], None], tell: Callable[[str], None]
+    ) -> None:
         self._session = session
         self._sleep = sleep
         self._tell = tell
@@ -47,8 +56,8 @@ class Builder:
     def build(self, job: Job) -> None:
         """Build the checkout of a job if it has one and that was not done before.
 
-        SubmitError: the build failed, which its session does not try again; or it was killed (`STOPPED`), which says
-        nothing of it.
+        SubmitError: the build failed, which its session does not try again; or it was
+        killed (`STOPPED`), which says nothing of it.
         """
         if job.spec.build and job.spec.checkout:
             with self._hold(job.spec.checkout):
@@ -57,7 +66,9 @@ class Builder:
     @contextmanager
     def _hold(self, checkout: Path) -> Iterator[None]:
         """Keep other sessions out of a checkout, and wait for one that is in it."""
-        while (lock := take_lock(checkout.with_name(f"{checkout.name}.build.lock"))) is None:
+        while (
+            lock := take_lock(checkout.with_name(f"{checkout.name}.build.lock"))
+        ) is None:
             self._sleep(1.0)
         try:
             yield
@@ -68,7 +79,11 @@ class Builder:
         file = checkout.with_name(f"{checkout.name}.build.json")
         record = _read_record(file)
         code = self._wait_for_end(record) if record else None
-        if record is None or code is None or not self._counts(record, code, job, checkout):
+        if (
+            record is None
+            or code is None
+            or not self._counts(record, code, job, checkout)
+        ):
             record = self._start(job, checkout, file)
             code = self._wait_for_end(record)
         if code == 0:
@@ -78,10 +93,13 @@ class Builder:
             text = f"{job.spec.case_id}: its build was killed, which says nothing of it: {output}"
             raise SubmitError(text, state=SubmissionState.STOPPED)
         words = quote_end(job, hide_secrets(output, job))
-        raise SubmitError(f"{job.spec.case_id}: its build ended with exit code {code}: {words} (all of it: {output})")
+        raise SubmitError(
+            f"{job.spec.case_id}: its build ended with exit code {code}: {words} (all of it: {output})"
+        )
 
     def _counts(self, record: BuildRecord, code: int, job: Job, checkout: Path) -> bool:
-        """Whether a result still holds: a failure only in its session, since what it lacked may be there by now."""
+        """Whether a result still holds: a failure only in its session, since what it
+        lacked may be there by now."""
         same = record.command == _hide(job) and record.checkout == _read_time(checkout)
         failed = 0 < code <= KILLED and record.session == self._session
         return same and (code == 0 or failed)
@@ -89,7 +107,13 @@ class Builder:
     def _start(self, job: Job, checkout: Path, file: Path) -> BuildRecord:
         def record(started: process.Process) -> None:
             made.append(
-                BuildRecord(_hide(job), _read_time(checkout), self._session, str(job.folder.absolute()), started)
+                BuildRecord(
+                    _hide(job),
+                    _read_time(checkout),
+                    self._session,
+                    str(job.folder.absolute()),
+                    started,
+                )
             )
             part = file.with_suffix(".part")
             part.write_text(json.dumps(asdict(made[0])), encoding="utf-8")
@@ -97,17 +121,23 @@ class Builder:
 
         made: list[BuildRecord] = []
         output, exit_file = job.folder / OUTPUT, job.folder / EXIT
-        self._tell(f"llmbench: builds {checkout.name[:12]}, whose output is in {output}")
+        self._tell(
+            f"llmbench: builds {checkout.name[:12]}, whose output is in {output}"
+        )
         environment = dict(job.spec.environment)
         try:
-            process.start(job.spec.build, checkout, environment, output, exit_file, record=record)
+            process.start(
+                job.spec.build, checkout, environment, output, exit_file, record=record
+            )
         except (LaunchError, OSError) as error:
-            raise SubmitError(f"{job.spec.case_id}: its build: {redact(str(error), job.spec)}") from error
+            raise SubmitError(
+                f"{job.spec.case_id}: its build: {redact(str(error), job.spec)}"
+            ) from error
         return made[0]
 
     def _wait_for_end(self, record: BuildRecord) -> int | None:
-        """Return the exit code of a build, None where it left none. Who interrupts it ends the build, too: whose
-        session was another one, that session is no more."""
+        """Return the exit code of a build, None where it left none. Who interrupts it
+        ends the build, too: whose session was another one, that session is no more."""
         exit_file = Path(record.folder) / EXIT
         code = process.read_exit_code(exit_file)
         if code is not None:
@@ -130,10 +160,20 @@ def _read_time(checkout: Path) -> int:
 
 
 def _read_record(file: Path) -> BuildRecord | None:
-    """Return the record of the last build of a checkout; None where there is none, or nothing that one could be."""
+    """Return the record of the last build of a checkout; None where there is none, or
+    nothing that one could be."""
     try:
         fields = json.loads(file.read_text(encoding="utf-8"))
         begun = process.Process(**fields.pop("process"))
-        return BuildRecord(**{**fields, "command": tuple(fields["command"])}, process=begun)
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        return BuildRecord(
+            **{**fields, "command": tuple(fields["command"])}, process=begun
+        )
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ):
         return None

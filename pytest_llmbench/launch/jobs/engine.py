@@ -1,4 +1,5 @@
-"""Submits jobs, follows all of them with one poll, and hands each one on when it has ended."""
+"""Submits jobs, follows all of them with one poll, and hands each one on when it has
+ended."""
 
 from __future__ import annotations
 
@@ -37,13 +38,22 @@ from pytest_llmbench.launch.jobs.watch import (
     has_moved_on,
 )
 from pytest_llmbench.launch.schedulers.protocol import Scheduler
-from pytest_llmbench.launch.schedulers.submission import SchedulerAway, Submission, SubmitError, describe_problem
+from pytest_llmbench.launch.schedulers.submission import (
+    SchedulerAway,
+    Submission,
+    SubmitError,
+    describe_problem,
+)
 
-RECOVER_SECONDS = 20.0  # how long a submission that is under way may take to end when everything is cancelled
+# how long a submission that is under way may take to end when everything is cancelled
+RECOVER_SECONDS = 20.0
 
-PAUSES = 10  # how many times as long as a poll took the pause after it is at least: a slow scheduler is asked rarely
+# how many times as long as a poll took the pause after it is at least: a slow scheduler
+# is asked rarely
+PAUSES = 10
 
-# gets every job that ended or could not be submitted; returns the jobs that follow from it
+# gets every job that ended or could not be submitted; returns the jobs that follow from
+# it
 Finished = Callable[[Job, JobEnd], Sequence["NextJob"]]
 
 Begin = Callable[[], Sequence["NextJob"]]
@@ -64,7 +74,8 @@ class NextJob:
 
 
 class _TakenJob(NamedTuple):
-    """What a poll made of a job: the job, its status before, whether it moved on, and whether it is to be cancelled."""
+    """What a poll made of a job: the job, its status before, whether it moved on, and
+    whether it is to be cancelled."""
 
     job: Job
     before: JobStatus | None
@@ -89,7 +100,8 @@ class Engine:
         follow_only: bool = False,
         admit: Callable[[Job], str] = lambda _job: "",
     ) -> None:
-        """Take a stand-in for each part; `admit` says why a job may not be submitted, or nothing."""
+        """Take a stand-in for each part; `admit` says why a job may not be submitted,
+        or nothing."""
         self._journal = journal
         self._submitter = submitter
         self._schedulers = submitter.schedulers
@@ -111,21 +123,27 @@ class Engine:
         self._pause = limits.first_poll
         self._polled = now() - timedelta(days=1)
 
-    def run(self, specs: Sequence[JobSpec], finished: Finished, begin: Begin | None = None) -> None:
-        """Submit jobs and what follows from them, and return when all have ended; `begin` says what starts first, where
-        that is not all of them.
+    def run(
+        self, specs: Sequence[JobSpec], finished: Finished, begin: Begin | None = None
+    ) -> None:
+        """Submit jobs and what follows from them, and return when all have ended;
+        `begin` says what starts first, where that is not all of them.
 
-        LaunchError: a scheduler did not answer for too long; the jobs are left as they are. `finished` may be called
-        with a job whose status is UNKNOWN: nothing knows it, and only its log can tell.
+        LaunchError: a scheduler did not answer for too long; the jobs are left as they
+        are. `finished` may be called with a job whose status is UNKNOWN: nothing knows
+        it, and only its log can tell.
         """
         self._finished = finished
         self._enqueue(begin() if begin else map(NextJob, specs))
         self._follow()
 
-    def resume(self, specs: Sequence[JobSpec], finished: Finished, begin: Begin | None = None) -> None:
-        """Go on with the session that the journal has resumed, as `run` would have: jobs that ended are handed on
-        again, live ones followed, and submitted is only what certainly was not. `specs` hold the secrets that the
-        journal does not, and configurations that the session had not come to."""
+    def resume(
+        self, specs: Sequence[JobSpec], finished: Finished, begin: Begin | None = None
+    ) -> None:
+        """Go on with the session that the journal has resumed, as `run` would have:
+        jobs that ended are handed on again, live ones followed, and submitted is only
+        what certainly was not. `specs` hold the secrets that the journal does not, and
+        configurations that the session had not come to."""
         self._finished = finished
         ended = self._take_up(specs)
         for job in ended:
@@ -133,10 +151,14 @@ class Engine:
         self._enqueue(begin() if begin else map(NextJob, specs))
         self._follow()
 
-    def submit_only(self, specs: Sequence[JobSpec], *, goes_on: bool = False) -> tuple[JobSpec, ...]:
-        """Submit jobs and return those for which there was no room (`max_jobs`, or local jobs, which take turns).
+    def submit_only(
+        self, specs: Sequence[JobSpec], *, goes_on: bool = False
+    ) -> tuple[JobSpec, ...]:
+        """Submit jobs and return those for which there was no room (`max_jobs`, or
+        local jobs, which take turns).
 
-        `goes_on`: the journal has resumed a session, and what it submitted is not submitted again.
+        `goes_on`: the journal has resumed a session, and what it submitted is not
+        submitted again.
         """
         if goes_on:
             self._take_up(specs)
@@ -155,7 +177,11 @@ class Engine:
             self._journal.hide(find_secret_values(spec))
         self._specs = {spec.case_id: spec for spec in specs}
         live = {job.number for job in self._journal.list_live()}
-        jobs = [self._restore_secrets(job) for job in self._journal.list_jobs() if job.submission not in NEVER_MADE]
+        jobs = [
+            self._restore_secrets(job)
+            for job in self._journal.list_jobs()
+            if job.submission not in NEVER_MADE
+        ]
         self._identities = {job.identity for job in jobs}
         self._resumed_identities = frozenset(self._identities)
         self._jobs = {job.number: job for job in jobs}
@@ -165,32 +191,48 @@ class Engine:
             elif job.number in live:
                 self._intended.append(job)
         self._say(f"resumed: {summarize(jobs)}")
-        return sorted((job for job in jobs if job.number not in live), key=holds_nodes)  # behind the runs in them
+        return sorted(
+            (job for job in jobs if job.number not in live), key=holds_nodes
+        )  # behind the runs in them
 
     def cancel(self) -> tuple[str, ...]:
-        """Cancel every job of this session that has not ended, and wait until they are gone, at most 30 s.
+        """Cancel every job of this session that has not ended, and wait until they are
+        gone, at most 30 s.
 
-        Returns the job ids that may still be there; a configuration's id for a job of which nothing tells whether it
-        was submitted.
+        Returns the job ids that may still be there; a configuration's id for a job of
+        which nothing tells whether it was submitted.
         """
         going: list[Job] = []
         doubtful: list[str] = []
         for job in self._journal.list_live():
             try:
-                caught = job if job.job_id else self._catch_submission(self._find_whole(job))
+                caught = (
+                    job if job.job_id else self._catch_submission(self._find_whole(job))
+                )
                 going += [caught] if caught else []
             except LaunchError as error:
                 self._say(str(error))
-                recorded = next(other for other in self._journal.list_jobs() if other.number == job.number)
+                recorded = next(
+                    other
+                    for other in self._journal.list_jobs()
+                    if other.number == job.number
+                )
                 if recorded.job_id:  # it was found, and only could not be written down
                     going.append(recorded)
                 else:
                     doubtful.append(job.spec.case_id)
-        left = cancel_jobs(going, self._schedulers, self._journal, now=self._now, sleep=self._sleep, tell=self._say)
+        left = cancel_jobs(
+            going,
+            self._schedulers,
+            self._journal,
+            now=self._now,
+            sleep=self._sleep,
+            tell=self._say,
+        )
         self._live.clear()
         return (*doubtful, *left)
 
-    # --- submitting ---------------------------------------------------------------------------------------
+    # --- submitting -------------------------------------------------------------------
 
     def _enqueue(self, following: Iterable[NextJob]) -> None:
         for each in following:
@@ -199,7 +241,9 @@ class Engine:
                 self._identities.add(each.identity)
                 self._queue.append(each)
             elif each.identity not in self._resumed_identities:
-                raise ValueError(f"{each.identity}: there is a job for this already in this session")
+                raise ValueError(
+                    f"{each.identity}: there is a job for this already in this session"
+                )
 
     def _submit_next(self) -> bool:
         """Submit one job if there is room; return whether something was done."""
@@ -215,7 +259,12 @@ class Engine:
         for place, each in enumerate(self._queue):
             if self._has_room(each.spec):
                 del self._queue[place]
-                self._submit(self._journal.intend(each.spec, self._now(), each.attempt, each.repeat), each.spec)
+                self._submit(
+                    self._journal.intend(
+                        each.spec, self._now(), each.attempt, each.repeat
+                    ),
+                    each.spec,
+                )
                 return True
         return False
 
@@ -223,17 +272,28 @@ class Engine:
         if spec.allocation:
             return not waits_for_nodes(spec, (*self._queue, *self._intended))
         scheduler = self._schedulers.find(spec)
-        mine = sum(self._schedulers.find(job.spec) is scheduler for job in self._live.values())
+        mine = sum(
+            self._schedulers.find(job.spec) is scheduler for job in self._live.values()
+        )
         if scheduler.at_once is not None and mine >= scheduler.at_once:
             return False
-        return len(self._live) < self._limits.max_jobs and not self._find_absence(spec).lasts
+        return (
+            len(self._live) < self._limits.max_jobs
+            and not self._find_absence(spec).lasts
+        )
 
     def _submit(self, job: Job, spec: JobSpec) -> None:
-        job = replace(job, spec=replace(spec, digests=()))  # the journal's has no secrets
+        job = replace(
+            job, spec=replace(spec, digests=())
+        )  # the journal's has no secrets
         self._jobs[job.number] = job
         if why := self._admit(job):
             self._identities.discard(job.identity)  # it may be planned once more
-            self._hand_on(self._record_failure(job, SubmissionState.UNAFFORDABLE, f"not submitted: {why}"))
+            self._hand_on(
+                self._record_failure(
+                    job, SubmissionState.UNAFFORDABLE, f"not submitted: {why}"
+                )
+            )
             return
         try:
             self._note_submission(job, self._submitter.submit(job))
@@ -244,7 +304,8 @@ class Engine:
             self._note_refusal(job, error)
 
     def _recover(self, job: Job) -> None:
-        """Go on with a job that was intended before: find its submission, or submit it if it certainly was not."""
+        """Go on with a job that was intended before: find its submission, or submit it
+        if it certainly was not."""
         try:
             submission = self._submitter.recover(job)
         except SchedulerAway as error:
@@ -256,41 +317,61 @@ class Engine:
             if submission:
                 self._note_submission(job, submission)
             elif self._follow_only:
-                self._say(f"{job.spec.case_id} was not submitted; --llmb-resume submits it")
+                self._say(
+                    f"{job.spec.case_id} was not submitted; --llmb-resume submits it"
+                )
             else:
                 self._submit_again(job)
 
     def _submit_again(self, job: Job) -> None:
-        """Submit a job anew, in a folder of its own, of which a submission came to nothing; the journal keeps both."""
+        """Submit a job anew, in a folder of its own, of which a submission came to
+        nothing; the journal keeps both."""
         self._record_failure(job, SubmissionState.SUPERSEDED)
         del self._jobs[job.number]
-        self._submit(self._journal.intend(job.spec, self._now(), job.attempt, job.repeat), job.spec)
+        self._submit(
+            self._journal.intend(job.spec, self._now(), job.attempt, job.repeat),
+            job.spec,
+        )
 
     def _note_submission(self, job: Job, submission: Submission) -> Job:
         self._note_answer(job)
         done = replace(
-            self._journal.record_submission(job.number, submission.job_id, submission.folder, self._now()),
+            self._journal.record_submission(
+                job.number, submission.job_id, submission.folder, self._now()
+            ),
             spec=job.spec,
         )
         self._jobs[job.number] = self._live[job.number] = done
         self._progress.tell_submitted(done, self._now())
-        if not self._queue:  # where many are submitted one after another, each of them is no reason to ask for all
+        # where many are submitted one after another, each of them is no reason to ask
+        # for all
+        if not self._queue:
             self._pause = self._limits.first_poll
         return done
 
     def _note_refusal(self, job: Job, error: SubmitError) -> None:
-        self._hand_on(replace(self._record_failure(job, error.state, str(error)), spec=job.spec))
+        self._hand_on(
+            replace(self._record_failure(job, error.state, str(error)), spec=job.spec)
+        )
 
     def _record_failure(self, job: Job, state: SubmissionState, text: str = "") -> Job:
-        return self._journal.record_failure(job.number, describe_problem(state, text), self._now(), state)
+        return self._journal.record_failure(
+            job.number, describe_problem(state, text), self._now(), state
+        )
 
     def _leave_out(self) -> None:
         while self._queue:
             each = self._queue.popleft()
-            which = f" (run {each.repeat}, attempt {each.attempt})" if (each.repeat, each.attempt) != (1, 1) else ""
-            self._say(f"{each.spec.case_id}{which} is not submitted: --llmb-collect submits nothing")
+            which = (
+                f" (run {each.repeat}, attempt {each.attempt})"
+                if (each.repeat, each.attempt) != (1, 1)
+                else ""
+            )
+            self._say(
+                f"{each.spec.case_id}{which} is not submitted: --llmb-collect submits nothing"
+            )
 
-    # --- following ----------------------------------------------------------------------------------------
+    # --- following --------------------------------------------------------------------
 
     def _follow(self) -> None:
         while self._queue or self._intended or self._live:
@@ -302,7 +383,9 @@ class Engine:
 
     def _is_due(self) -> bool:
         elapsed = (self._now() - self._polled).total_seconds()
-        return not 0 <= elapsed < self._pause  # a clock that was set back must not stop the polls
+        return (
+            not 0 <= elapsed < self._pause
+        )  # a clock that was set back must not stop the polls
 
     def _wait(self) -> None:
         elapsed = (self._now() - self._polled).total_seconds()
@@ -327,14 +410,29 @@ class Engine:
         waiting = len(self._queue) + len(self._intended)
         self._progress.update(list(self._jobs.values()), waiting, self._now())
 
-    def _take_answers(self, scheduler: Scheduler, jobs: Sequence[Job], statuses: Mapping[int, JobStatus]) -> bool:
-        """Write what a poll says, report it, and do what follows; return True if a job came to another state."""
+    def _take_answers(
+        self,
+        scheduler: Scheduler,
+        jobs: Sequence[Job],
+        statuses: Mapping[int, JobStatus],
+    ) -> bool:
+        """Write what a poll says, report it, and do what follows; return True if a job
+        came to another state."""
         logs = self._read_logs(jobs, statuses)
-        with self._journal.write_together():  # on many disks each write takes as long as the poll
-            answers = [self._take(job, statuses.get(job.number), logs.get(job.number)) for job in jobs]
+        with (
+            self._journal.write_together()
+        ):  # on many disks each write takes as long as the poll
+            answers = [
+                self._take(job, statuses.get(job.number), logs.get(job.number))
+                for job in jobs
+            ]
         cancels = self._limits.stalls.cancels
-        for answer in answers:  # only what is written: a session that is killed goes on with what it said
-            self._progress.tell_change(answer.job, answer.before, self._now(), cancels=cancels)
+        for answer in (
+            answers
+        ):  # only what is written: a session that is killed goes on with what it said
+            self._progress.tell_change(
+                answer.job, answer.before, self._now(), cancels=cancels
+            )
         for job in jobs:
             if job.number not in self._live:
                 self._hand_on(self._jobs[job.number])
@@ -344,17 +442,23 @@ class Engine:
             self._say(problem)
         return any(answer.moved for answer in answers)
 
-    def _read_logs(self, jobs: Sequence[Job], statuses: Mapping[int, JobStatus]) -> dict[int, LogProgress]:
-        """Return what the logs of running jobs show, by number, and of those whose time was over."""
+    def _read_logs(
+        self, jobs: Sequence[Job], statuses: Mapping[int, JobStatus]
+    ) -> dict[int, LogProgress]:
+        """Return what the logs of running jobs show, by number, and of those whose time
+        was over."""
         if self._read_progress is None:
             return {}
         return {
             job.number: self._read_progress(replace(job, status=status))
             for job in jobs
-            if (status := statuses.get(job.number)) and (status.phase is Phase.RUNNING or status.state == "TIMEOUT")
+            if (status := statuses.get(job.number))
+            and (status.phase is Phase.RUNNING or status.state == "TIMEOUT")
         }
 
-    def _take(self, job: Job, status: JobStatus | None, log: LogProgress | None) -> _TakenJob:
+    def _take(
+        self, job: Job, status: JobStatus | None, log: LogProgress | None
+    ) -> _TakenJob:
         """Write what a poll says of a job."""
         now = self._now()
         step = self._watch.decide(job, status, now, log)
@@ -362,11 +466,16 @@ class Engine:
         if step.ended and step.status:
             text = explain_job_end(replace(job, status=step.status)).text
             del self._live[job.number]
-            job = replace(self._journal.record_end(job.number, step.status, text, now), spec=job.spec)
+            job = replace(
+                self._journal.record_end(job.number, step.status, text, now),
+                spec=job.spec,
+            )
             self._jobs[job.number] = job
             return _TakenJob(job, before, moved=True)
         if differs(before, step.status) and step.status:
-            job = replace(self._journal.record_status(job.number, step.status), spec=job.spec)
+            job = replace(
+                self._journal.record_status(job.number, step.status), spec=job.spec
+            )
             self._jobs[job.number] = self._live[job.number] = job
         return _TakenJob(job, before, moved=moved, cancel=step.cancel)
 
@@ -378,11 +487,14 @@ class Engine:
         self._enqueue(self._finished(job, end))
 
     def _catch_submission(self, job: Job) -> Job | None:
-        """Return a job whose submission is under way once it is submitted; None if it certainly was not."""
+        """Return a job whose submission is under way once it is submitted; None if it
+        certainly was not."""
         submission = self._submitter.recover(job, RECOVER_SECONDS)
         if submission:
             return self._note_submission(job, submission)
-        self._record_failure(job, SubmissionState.STOPPED, "cancelled before it was submitted")
+        self._record_failure(
+            job, SubmissionState.STOPPED, "cancelled before it was submitted"
+        )
         return None
 
     def _find_whole(self, job: Job) -> Job:
@@ -391,16 +503,22 @@ class Engine:
         return replace(job, spec=mine.spec) if mine else self._restore_secrets(job)
 
     def _restore_secrets(self, job: Job) -> Job:
-        """Return a job with the secrets that the journal does not keep, where this session knows them."""
+        """Return a job with the secrets that the journal does not keep, where this
+        session knows them."""
         fresh = self._specs.get(job.spec.case_id)
         values = dict(fresh.environment) if fresh else {}
         stored = job.spec.environment
-        pairs = tuple((name, values.get(name, value) if value == MASK else value) for name, value in stored)
+        pairs = tuple(
+            (name, values.get(name, value) if value == MASK else value)
+            for name, value in stored
+        )
         return replace(job, spec=replace(job.spec, environment=pairs))
 
     def _find_absence(self, spec: JobSpec) -> Absence:
         scheduler = self._schedulers.find(spec)
-        return self._absences.setdefault(scheduler, Absence(scheduler.name, self._limits.away_seconds))
+        return self._absences.setdefault(
+            scheduler, Absence(scheduler.name, self._limits.away_seconds)
+        )
 
     def _note_silence(self, job: Job, error: SchedulerAway) -> None:
         self._polled = self._now()  # the next try has to wait
@@ -411,7 +529,11 @@ class Engine:
     def _note_answer(self, job: Job) -> None:
         if away := self._find_absence(job.spec).note_answer(self._now()):
             scheduler = self._schedulers.find(job.spec)
-            alike = [other for other in self._live.values() if self._schedulers.find(other.spec) is scheduler]
+            alike = [
+                other
+                for other in self._live.values()
+                if self._schedulers.find(other.spec) is scheduler
+            ]
             self._watch.leave_out_pause(away, alike)
             self._say(f"{scheduler.name} answers again")
 

@@ -1,4 +1,5 @@
-"""The SQLite file of the journal: opened and checked, its errors in words, and its rows, without values of secrets."""
+"""The SQLite file of the journal: opened and checked, its errors in words, and its
+rows, without values of secrets."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ from pathlib import Path
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.core.job_records import (
+    EndedBy,
+    Job,
+    JobSpec,
+    JobStatus,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
 from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.launch import find_secret_values, make_digest, redact
@@ -25,9 +34,12 @@ FOLDER = ".llmbench"  # where nobody names another
 NAME = "launch.db"
 SCHEMA = 1
 PATIENCE_SECONDS = 20.0  # how long another process may hold the file
-SHORTEST = 4  # a shorter secret is hidden in its variable alone: in another text it means nothing, as `1` does
+# a shorter secret is hidden in its variable alone: in another text it means nothing, as
+# `1` does
+SHORTEST = 4
 
-# the default rollback journal, not WAL: project folders lie on network file systems, where WAL does not work
+# the default rollback journal, not WAL: project folders lie on network file systems,
+# where WAL does not work
 TABLES = """
 CREATE TABLE session (
     id TEXT PRIMARY KEY, label TEXT NOT NULL, started TEXT NOT NULL, finished TEXT
@@ -63,16 +75,21 @@ REMEDIES = {
 
 
 def open_database(folder: Path) -> sqlite3.Connection:
-    """Return the journal in `folder`, made with its folder if there is none; LaunchError if it cannot be used."""
+    """Return the journal in `folder`, made with its folder if there is none;
+    LaunchError if it cannot be used."""
     try:
-        own = folder.name == FOLDER or not folder.exists()  # a folder of somebody else may hold what git is to see
+        own = (
+            folder.name == FOLDER or not folder.exists()
+        )  # a folder of somebody else may hold what git is to see
         (folder / "sessions").mkdir(parents=True, exist_ok=True)
         ignore = folder / ".gitignore"
         if own and not ignore.exists():
             ignore.write_text("*\n", encoding="ascii")
     except OSError as error:
         where = "name a folder that can be written and has room: --llmb-journal=DIR"
-        raise LaunchError(f"{folder} cannot be made: {error.strerror}; {where}") from None
+        raise LaunchError(
+            f"{folder} cannot be made: {error.strerror}; {where}"
+        ) from None
     file = folder / NAME
     with explain_errors(file):
         database = sqlite3.connect(file, timeout=PATIENCE_SECONDS, isolation_level=None)
@@ -87,7 +104,8 @@ def open_database(folder: Path) -> sqlite3.Connection:
 
 @contextmanager
 def open_transaction(database: sqlite3.Connection) -> Iterator[None]:
-    """Do all or nothing, while no other process begins, resumes or writes. One inside another is a part of it."""
+    """Do all or nothing, while no other process begins, resumes or writes. One inside
+    another is a part of it."""
     if database.in_transaction:
         yield
         return
@@ -103,13 +121,24 @@ def explain_errors(file: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError:  # SQLite names a table of its schema, or quotes it
-        raise LaunchError(f"{file}: the names in it are no text; {REMEDIES['CORRUPT']}") from None
+        raise LaunchError(
+            f"{file}: the names in it are no text; {REMEDIES['CORRUPT']}"
+        ) from None
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.ProgrammingError):
             raise
         name = getattr(error, "sqlite_errorname", "") or ""
-        remedy = next((text for code, text in REMEDIES.items() if name.startswith(f"SQLITE_{code}")), MOVE)
-        raise LaunchError(f"{file}: {error}{f' ({name})' if name else ''}; {remedy}") from None
+        remedy = next(
+            (
+                text
+                for code, text in REMEDIES.items()
+                if name.startswith(f"SQLITE_{code}")
+            ),
+            MOVE,
+        )
+        raise LaunchError(
+            f"{file}: {error}{f' ({name})' if name else ''}; {remedy}"
+        ) from None
 
 
 def _prepare(database: sqlite3.Connection, file: Path) -> None:
@@ -122,7 +151,9 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
             database.execute(f"PRAGMA user_version = {SCHEMA}")
         elif version == SCHEMA:
             columns = {row[1] for row in database.execute("PRAGMA table_info(job)")}
-            if "submission" not in columns:  # an earlier version made the file, and may still write it: names suffice
+            if (
+                "submission" not in columns
+            ):  # an earlier version made the file, and may still write it: names suffice
                 database.execute("ALTER TABLE job ADD COLUMN submission TEXT")
         else:
             raise LaunchError(
@@ -134,7 +165,7 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
         raise LaunchError(f"{file} is damaged ({damage}): {MOVE}")
 
 
-# --- jobs as rows -----------------------------------------------------------------------------------------
+# --- jobs as rows ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,20 +187,33 @@ def find_job_folder(folder: Path, session: str, number: int, case_id: str) -> Pa
     return folder / "jobs" / session / f"{number}-{case_id}"
 
 
-def insert_job(database: sqlite3.Connection, row: tuple[str, str, str, int, int, str]) -> int:
-    """Add a job that is about to be submitted: session, token, spec, attempt, repeat, time; return its number."""
+def insert_job(
+    database: sqlite3.Connection, row: tuple[str, str, str, int, int, str]
+) -> int:
+    """Add a job that is about to be submitted: session, token, spec, attempt, repeat,
+    time; return its number."""
     statement = "INSERT INTO job (session, token, spec, attempt, repeat, intended) VALUES (?, ?, ?, ?, ?, ?)"
     return database.execute(statement, row).lastrowid or 0
 
 
-def update_job(database: sqlite3.Connection, entry: JournalEntry, submitted: str | None, over: str | None) -> bool:
-    """Write an entry over its row, with the times that are given; False where there is no such row."""
+def update_job(
+    database: sqlite3.Connection,
+    entry: JournalEntry,
+    submitted: str | None,
+    over: str | None,
+) -> bool:
+    """Write an entry over its row, with the times that are given; False where there is
+    no such row."""
     job, process = entry.job, entry.process
     statement = """UPDATE job SET pid = ?, process_started = ?, mark = ?, job_id = ?, log_folder = ?, status = ?,
                    problem = ?, text = ?, submission = ?, submitted = coalesce(submitted, ?), over = coalesce(over, ?)
                    WHERE number = ?"""
     row = (
-        *((process.pid, process.started, process.mark) if process else (None, None, None)),
+        *(
+            (process.pid, process.started, process.mark)
+            if process
+            else (None, None, None)
+        ),
         job.job_id,
         None if job.log_folder is None else str(job.log_folder),
         None if job.status is None else encode_status(job.status),
@@ -183,9 +227,14 @@ def update_job(database: sqlite3.Connection, entry: JournalEntry, submitted: str
     return database.execute(statement, row).rowcount == 1
 
 
-def read_jobs(database: sqlite3.Connection, folder: Path, session: str) -> dict[int, JournalEntry]:
-    """Return the jobs of a session by number; LaunchError for a row that cannot be read."""
-    rows = database.execute("SELECT * FROM job WHERE session = ? ORDER BY number", (session,)).fetchall()
+def read_jobs(
+    database: sqlite3.Connection, folder: Path, session: str
+) -> dict[int, JournalEntry]:
+    """Return the jobs of a session by number; LaunchError for a row that cannot be
+    read."""
+    rows = database.execute(
+        "SELECT * FROM job WHERE session = ? ORDER BY number", (session,)
+    ).fetchall()
     return {row["number"]: _read_entry(row, folder) for row in rows}
 
 
@@ -203,12 +252,24 @@ def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
             log_folder=None if row["log_folder"] is None else Path(row["log_folder"]),
             status=None if row["status"] is None else decode_status(row["status"]),
             problem=row["problem"],
-            submission=_read_submission(row["submission"], row["problem"], row["job_id"]),
+            submission=_read_submission(
+                row["submission"], row["problem"], row["job_id"]
+            ),
         )
-        process = None if row["pid"] is None else Process(row["pid"], row["process_started"], row["mark"])
+        process = (
+            None
+            if row["pid"] is None
+            else Process(row["pid"], row["process_started"], row["mark"])
+        )
         entry = JournalEntry(job, process, row["text"])
         _refuse_other_types(entry)
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise LaunchError(
             f"{folder / NAME}: job number {row['number']} of session {row['session']} cannot be read ({error}): it was "
             "written by another version of pytest-llmbench, or is damaged; end its jobs by hand (squeue --me), and "
@@ -218,7 +279,8 @@ def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
 
 
 def _refuse_other_types(entry: JournalEntry) -> None:
-    """Raise TypeError for a value that no session wrote: a column of SQLite holds anything."""
+    """Raise TypeError for a value that no session wrote: a column of SQLite holds
+    anything."""
     job, process = entry.job, entry.process
     numbers = [job.number, job.attempt, job.repeat, *([process.pid] if process else [])]
     texts = [
@@ -228,37 +290,58 @@ def _refuse_other_types(entry: JournalEntry) -> None:
         entry.text or "",
         *([process.started, process.mark] if process else []),
     ]
-    for value, kind in [*((number, int) for number in numbers), *((text, str) for text in texts)]:
+    for value, kind in [
+        *((number, int) for number in numbers),
+        *((text, str) for text in texts),
+    ]:
         if type(value) is not kind:
             raise TypeError(f"found {value!r:.40}")
 
 
 def _read_submission(state: str | None, problem: str, job_id: str) -> SubmissionState:
-    # an earlier version, which may still write the file, says it in `problem` alone and leaves the state as it was:
-    # taken for INTENDED, a job that it found UNCERTAIN would be submitted twice
+    # an earlier version, which may still write the file, says it in `problem` alone and
+    # leaves the state as it was: taken for INTENDED, a job that it found UNCERTAIN
+    # would be submitted twice
     if state in (None, SubmissionState.INTENDED, SubmissionState.SUBMITTED):
         return find_state(problem, job_id)
     return SubmissionState(state)
 
 
 def encode_spec(spec: JobSpec, values: Iterable[str] = ()) -> str:
-    """Return a spec as JSON: MASK stands for its secrets, and for these secret `values` in its command and variables.
+    """Return a spec as JSON: MASK stands for its secrets, and for these secret `values`
+    in its command and variables.
 
-    Other fields are kept as they are: with another case id or folder a job would not be found again.
+    Other fields are kept as they are: with another case id or folder a job would not be
+    found again.
     """
-    long = {value for value in (*values, *find_secret_values(spec)) if len(value) >= SHORTEST}
+    long = {
+        value
+        for value in (*values, *find_secret_values(spec))
+        if len(value) >= SHORTEST
+    }
     environment = [
-        (name, MASK if name in spec.secrets and value else redact(value, long)) for name, value in spec.environment
+        (name, MASK if name in spec.secrets and value else redact(value, long))
+        for name, value in spec.environment
     ]
     command = [redact(argument, long) for argument in spec.command]
-    digests = [(name, make_digest(value)) for name, value in spec.environment if name in spec.secrets and value]
+    digests = [
+        (name, make_digest(value))
+        for name, value in spec.environment
+        if name in spec.secrets and value
+    ]
     build = [redact(argument, long) for argument in spec.build]
-    changed = {"environment": environment, "command": command, "build": build, "digests": digests}
+    changed = {
+        "environment": environment,
+        "command": command,
+        "build": build,
+        "digests": digests,
+    }
     return json.dumps({**asdict(spec), **changed}, default=_write_value)
 
 
 def decode_spec(text: str) -> JobSpec:
-    """Return the spec; ValueError, TypeError, KeyError or AttributeError for a text that is none."""
+    """Return the spec; ValueError, TypeError, KeyError or AttributeError for a text
+    that is none."""
     fields = json.loads(text)
     if "scheduler_options" not in fields:  # an earlier version wrote it
         fields["scheduler_options"] = fields.pop("sbatch_options", ())
@@ -271,7 +354,9 @@ def decode_spec(text: str) -> JobSpec:
         "environment": tuple((name, value) for name, value in fields["environment"]),
         "log_folders": tuple(map(Path, fields["log_folders"])),
         **{name: tuple(fields[name]) for name in ("command", "secrets", "exclude")},
-        "digests": tuple((name, text) for name, text in fields.get("digests", ())),  # nor has it these
+        "digests": tuple(
+            (name, text) for name, text in fields.get("digests", ())
+        ),  # nor has it these
         "scheduler_options": tuple(fields["scheduler_options"]),
         "build": tuple(fields.get("build", ())),
         "checkout": Path(fields["checkout"]) if fields.get("checkout") else None,
@@ -288,10 +373,15 @@ def decode_status(text: str) -> JobStatus:
     """Return the status; errors as of `decode_spec`."""
     fields = json.loads(text)
     written = {name: fields[name] for name in ("submitted", "started", "ended")}
-    times = {name: time and datetime.fromisoformat(time) for name, time in written.items()}
+    times = {
+        name: time and datetime.fromisoformat(time) for name, time in written.items()
+    }
     # a journal of an earlier version says in words alone who ended a job
     by_words = EndedBy.PYTEST if fields["reason"].startswith(OWN) else EndedBy.OTHERS
-    codes = {"phase": Phase(fields["phase"]), "ended_by": EndedBy(fields.get("ended_by", by_words))}
+    codes = {
+        "phase": Phase(fields["phase"]),
+        "ended_by": EndedBy(fields.get("ended_by", by_words)),
+    }
     stall = fields.get("stall")  # a journal of an earlier version says nothing of it
     stall = stall and Stall(**{**stall, "place": StallPlace(stall["place"])})
     earlier = tuple(fields.get("earlier_seconds", ()))

@@ -1,6 +1,8 @@
-"""What a waiting session tells: a line for each change of a job, one for all of them now and then.
+"""What a waiting session tells: a line for each change of a job, one for all of them
+now and then.
 
-The lines are the same for people and for CI logs: no control characters, at most 80 columns, rarer as time passes.
+The lines are the same for people and for CI logs: no control characters, at most 80
+columns, rarer as time passes.
 """
 
 from __future__ import annotations
@@ -15,14 +17,17 @@ from pytest_llmbench.core.job_records import STEPLESS, Job, JobEnd, JobStatus, P
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.launch.schedulers import load_scheduler
 
-# how far the log of a job is: steps done, of how many (None: unknown), seconds that one takes
+# how far the log of a job is: steps done, of how many (None: unknown), seconds that one
+# takes
 LastStep = Callable[[Job], tuple[int, int | None, float] | None]
 
 COLUMNS = 80
 INDENT = " " * 10
 CHANGED_SECONDS = 10.0
 FIRST_HEARTBEAT_SECONDS, LONGEST_HEARTBEAT_SECONDS, SLOWER = 60.0, 300.0, 1.5
-LOOKED_AT = 4  # the logs of so many running jobs are looked at for one line: those that started last, which end last
+# the logs of so many running jobs are looked at for one line: those that started last,
+# which end last
+LOOKED_AT = 4
 
 
 def find_no_step(_job: Job) -> None:
@@ -32,7 +37,9 @@ def find_no_step(_job: Job) -> None:
 class Progress:
     """Tells how the jobs of a session are, with times of this machine's zone."""
 
-    def __init__(self, tell: Callable[[str], None], last_step: LastStep = find_no_step) -> None:
+    def __init__(
+        self, tell: Callable[[str], None], last_step: LastStep = find_no_step
+    ) -> None:
         self._tell = tell
         self.last_step = last_step
         self._told: datetime | None = None
@@ -43,18 +50,37 @@ class Progress:
         """Tell that a job was submitted."""
         self.say(f"job {job.job_id} submitted: {_name_job(job)}", now)
 
-    def tell_change(self, job: Job, before: JobStatus | None, now: datetime, *, cancels: bool = False) -> None:
-        """Tell what is new of a job: it was requeued, it runs and where, it stands still, it goes on."""
+    def tell_change(
+        self,
+        job: Job,
+        before: JobStatus | None,
+        now: datetime,
+        *,
+        cancels: bool = False,
+    ) -> None:
+        """Tell what is new of a job: it was requeued, it runs and where, it stands
+        still, it goes on."""
         status = job.status
         if status is None:
             return
-        ran, runs = (known is not None and known.phase is Phase.RUNNING for known in (before, status))
+        ran, runs = (
+            known is not None and known.phase is Phase.RUNNING
+            for known in (before, status)
+        )
         again = before is not None and status.restarts > before.restarts
         if again:
-            self.say(f"job {job.job_id} was requeued, and starts again: {_name_job(job)}", now)
+            self.say(
+                f"job {job.job_id} was requeued, and starts again: {_name_job(job)}",
+                now,
+            )
         if runs and (again or not ran):
-            self.say(f"job {job.job_id} runs{_name_nodes(status)}: {_name_job(job)}", now)
-        was_still, is_still = before is not None and before.stall is not None, status.stall is not None
+            self.say(
+                f"job {job.job_id} runs{_name_nodes(status)}: {_name_job(job)}", now
+            )
+        was_still, is_still = (
+            before is not None and before.stall is not None,
+            status.stall is not None,
+        )
         if runs and was_still != is_still:
             self.say(self._describe_still(job, status, cancels=cancels), now)
 
@@ -66,11 +92,18 @@ class Progress:
         since = format_duration(stall.seconds)
         text = f"job {job.job_id} stands still{_name_nodes(status)}: {_name_job(job)}: no sign of life for {since}"
         text += f", {describe_place(stall)}" if stall.found else ""
-        place = f"log: {stall.log}" if stall.found else f"no log of its own was found in {stall.log}"
-        return f"{text}; {place}" + ("; it is cancelled if that goes on" if cancels else "")
+        place = (
+            f"log: {stall.log}"
+            if stall.found
+            else f"no log of its own was found in {stall.log}"
+        )
+        return f"{text}; {place}" + (
+            "; it is cancelled if that goes on" if cancels else ""
+        )
 
     def tell_ended(self, job: Job, end: JobEnd, now: datetime) -> None:
-        """Tell that a job ended, and what is wrong with it; or that it was not submitted."""
+        """Tell that a job ended, and what is wrong with it; or that it was not
+        submitted."""
         if not job.status:
             self.say(end.text or f"{_name_job(job)} was not submitted", now)
             return
@@ -85,10 +118,13 @@ class Progress:
         """Tell something, with the time before it."""
         first, *others = text.splitlines() or [""]
         indented = (wrap_line(line.strip(), INDENT) for line in others)
-        self._tell("\n".join((wrap_line(f"{now.astimezone():%H:%M:%S}  {first}"), *indented)))
+        self._tell(
+            "\n".join((wrap_line(f"{now.astimezone():%H:%M:%S}  {first}"), *indented))
+        )
 
     def update(self, jobs: Sequence[Job], waiting: int, now: datetime) -> None:
-        """Tell how all jobs are, if it is time: something changed, or nothing was told for long.
+        """Tell how all jobs are, if it is time: something changed, or nothing was told
+        for long.
 
         `waiting` is the number of jobs that are not submitted yet.
         """
@@ -105,15 +141,29 @@ class Progress:
         self.say("; ".join(filter(None, (counts, self._find_furthest(jobs, now)))), now)
 
     def _find_furthest(self, jobs: Sequence[Job], now: datetime) -> str:
-        """Return how far the run is that has the longest way to go, of those that started last."""
-        running = [job for job in jobs if job.status and job.status.phase is Phase.RUNNING and not job.status.stall]
+        """Return how far the run is that has the longest way to go, of those that
+        started last."""
+        running = [
+            job
+            for job in jobs
+            if job.status and job.status.phase is Phase.RUNNING and not job.status.stall
+        ]
         # a log that is found by the id of an allocation is that of a run in it
         stepping = [job for job in running if job.spec.purpose not in STEPLESS]
-        seen = [(job, step) for job in stepping[-LOOKED_AT:] if (step := self.last_step(job))]
-        ways = [(_estimate_rest(done, total, seconds), job, done, total) for job, (done, total, seconds) in seen]
+        seen = [
+            (job, step)
+            for job in stepping[-LOOKED_AT:]
+            if (step := self.last_step(job))
+        ]
+        ways = [
+            (_estimate_rest(done, total, seconds), job, done, total)
+            for job, (done, total, seconds) in seen
+        ]
         if not ways:
             return ""
-        left, job, done, total = max(ways, key=lambda way: -1 if way[0] is None else way[0])
+        left, job, done, total = max(
+            ways, key=lambda way: -1 if way[0] is None else way[0]
+        )
         text = f"{_name_job(job)} step {format_step(done, total)}"
         if left is None:
             return text
@@ -127,15 +177,31 @@ def summarize(jobs: Iterable[Job], waiting: int = 0) -> str:
 
 
 def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
-    phases = Counter(job.status.phase if job.status else Phase.WAITING for job in jobs if not job.refused)
+    phases = Counter(
+        job.status.phase if job.status else Phase.WAITING
+        for job in jobs
+        if not job.refused
+    )
     if number := phases[Phase.WAITING]:
-        pending = [job.status for job in jobs if job.status and job.status.phase is Phase.WAITING]
+        pending = [
+            job.status
+            for job in jobs
+            if job.status and job.status.phase is Phase.WAITING
+        ]
         reasons = sorted({status.reason for status in pending if status.reason})
         yield f"{number} pending" + (f" ({join_first(reasons, 3)})" if reasons else "")
     if number := phases[Phase.RUNNING]:
-        statuses = [(job, job.status) for job in jobs if job.status and job.status.phase is Phase.RUNNING]
-        still = [_name_still(job, status.stall) for job, status in statuses if status.stall]
-        yield f"{number} running" + (f" (standing still: {join_first(still, 3)})" if still else "")
+        statuses = [
+            (job, job.status)
+            for job in jobs
+            if job.status and job.status.phase is Phase.RUNNING
+        ]
+        still = [
+            _name_still(job, status.stall) for job, status in statuses if status.stall
+        ]
+        yield f"{number} running" + (
+            f" (standing still: {join_first(still, 3)})" if still else ""
+        )
     if number := phases[Phase.UNKNOWN]:
         lost = [job for job in jobs if job.status and job.status.phase is Phase.UNKNOWN]
         names = sorted({load_scheduler(job.spec.via).name for job in lost})
@@ -175,9 +241,19 @@ def format_duration(seconds: float) -> str:
 
 
 def wrap_line(line: str, first: str = "") -> str:
-    """Return a line in as many of 80 columns as it takes, without anything that a terminal would act on."""
+    """Return a line in as many of 80 columns as it takes, without anything that a
+    terminal would act on."""
     text = escape(line)
-    return textwrap.fill(text, COLUMNS, initial_indent=first, subsequent_indent=INDENT, break_on_hyphens=False) or first
+    return (
+        textwrap.fill(
+            text,
+            COLUMNS,
+            initial_indent=first,
+            subsequent_indent=INDENT,
+            break_on_hyphens=False,
+        )
+        or first
+    )
 
 
 def _estimate_rest(done: int, total: int | None, seconds: float) -> float | None:
@@ -196,7 +272,11 @@ def _name_nodes(status: JobStatus) -> str:
 def _name_job(job: Job) -> str:
     """Return the configuration, and which of several jobs for it this one is."""
     spec = job.spec
-    purpose = "" if spec.purpose.value == "measure" else " ".join(filter(None, (spec.purpose.value, spec.variant)))
+    purpose = (
+        ""
+        if spec.purpose.value == "measure"
+        else " ".join(filter(None, (spec.purpose.value, spec.variant)))
+    )
     again = f"attempt {job.attempt}" if job.attempt > 1 else ""
     repeat = f"run {job.repeat}" if job.repeat > 1 else ""
     more = ", ".join(filter(None, (purpose, repeat, again)))

@@ -1,6 +1,8 @@
-"""A recipe's own setup step, the documented way: what it is, whether it can run, and its run to the end.
+"""A recipe's own setup step, the documented way: what it is, whether it can run, and
+its run to the end.
 
-It is no job of the journal: its output is shown while it runs, and stopped it leaves nothing behind to go on with.
+It is no job of the journal: its output is shown while it runs, and stopped it leaves
+nothing behind to go on with.
 """
 
 from __future__ import annotations
@@ -52,8 +54,16 @@ from pytest_llmbench.launch.plan.job_spec import (
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight import launch_checks
 from pytest_llmbench.launch.preflight.dry_run import format_command
-from pytest_llmbench.launch.preflight.problems import JobProblem, LocalMachine, describe_problems, group_problems
-from pytest_llmbench.launch.preflight.python_checks import check_python_version, check_virtual_environment
+from pytest_llmbench.launch.preflight.problems import (
+    JobProblem,
+    LocalMachine,
+    describe_problems,
+    group_problems,
+)
+from pytest_llmbench.launch.preflight.python_checks import (
+    check_python_version,
+    check_virtual_environment,
+)
 from pytest_llmbench.launch.schedulers import HERE, find_via, load_scheduler
 from pytest_llmbench.launch.schedulers.protocol import Scheduler
 
@@ -63,22 +73,30 @@ LIMITS = Limits()
 GRACE_SECONDS = 10.0
 TOO_LONG = 124  # as timeout(1) has it
 
-# pip ends with 0 all the same, and the recipes' documents say of these lines that they do no harm
+# pip ends with 0 all the same, and the recipes' documents say of these lines that they
+# do no harm
 RESOLVER = "pip's dependency resolver does not currently take into account"
-HARMLESS = re.compile(rf"{RESOLVER}|This behaviour is the source of the following|tritonclient \S+ requires urllib3")
+HARMLESS = re.compile(
+    rf"{RESOLVER}|This behaviour is the source of the following|tritonclient \S+ requires urllib3"
+)
 CONFLICT = re.compile(r"^\S+ \S+ requires .+ but you have .+ which is incompatible")
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 
 
 def build_setup_step(
-    facts: LaunchFacts, cluster: Cluster, caller: Mapping[str, str], folder: Path | None = None
+    facts: LaunchFacts,
+    cluster: Cluster,
+    caller: Mapping[str, str],
+    folder: Path | None = None,
 ) -> PlannedJob:
-    """Return the setup step of a recipe as a job, for the checks that all jobs go through.
+    """Return the setup step of a recipe as a job, for the checks that all jobs go
+    through.
 
-    It runs as the document has it typed into a shell, so the caller's environment is its own (proxies, credentials of
-    registries); the cluster file adds to it, and what the recipe forbids is removed. LaunchError where the recipe has
-    none, or nothing says where its script lies.
+    It runs as the document has it typed into a shell, so the caller's environment is
+    its own (proxies, credentials of registries); the cluster file adds to it, and what
+    the recipe forbids is removed. LaunchError where the recipe has none, or nothing
+    says where its script lies.
     """
     name = f"{facts.recipe} {facts.release}"
     if not facts.setup:
@@ -87,10 +105,16 @@ def build_setup_step(
     assignments = list(takewhile(_ASSIGNMENT.match, words))
     words = words[len(assignments) :]
     key = Key(facts.recipe, "", facts.release, "", "", 0)
-    installed = find_installed(key, cluster) or InstalledRecipe(facts.recipe, facts.release)
-    untimed = replace(cluster, time_limit="")  # that of the benchmarks: to import an image may take longer
+    installed = find_installed(key, cluster) or InstalledRecipe(
+        facts.recipe, facts.release
+    )
+    untimed = replace(
+        cluster, time_limit=""
+    )  # that of the benchmarks: to import an image may take longer
     via = find_via(words[0]) if words else HERE
-    parts = JobParts(key, facts, untimed, Command("setup", via, shlex.join(words)), installed, caller)
+    parts = JobParts(
+        key, facts, untimed, Command("setup", via, shlex.join(words)), installed, caller
+    )
     environment = _build_environment(parts)
     values = find_placeholders(parts, 1, environment)
     for assignment in assignments:
@@ -99,7 +123,11 @@ def build_setup_step(
             environment[variable] = value
     command = build_arguments(parts, values, environment)
     if folder is None and installed.folder:
-        folder = Path(fill_references(str(installed.folder), caller, "`folder` in the cluster file"))
+        folder = Path(
+            fill_references(
+                str(installed.folder), caller, "`folder` in the cluster file"
+            )
+        )
     spec = JobSpec(
         case_id=name,
         key=key,
@@ -117,7 +145,8 @@ def build_setup_step(
 
 
 def is_cluster_job(step: PlannedJob) -> bool:
-    """Return True if a setup step is a job of a cluster; else it runs where it is started."""
+    """Return True if a setup step is a job of a cluster; else it runs where it is
+    started."""
     return not load_scheduler(step.spec.via).here
 
 
@@ -126,9 +155,12 @@ def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
     facts = step.facts
     facts = replace(
         facts,
-        virtual_environment=facts.virtual_environment or bool(facts.python),  # what it installs goes there
+        virtual_environment=facts.virtual_environment
+        or bool(facts.python),  # what it installs goes there
         needs_token=False,
-        required=tuple((name, meaning) for name, meaning in facts.required if name in STAGES),
+        required=tuple(
+            (name, meaning) for name, meaning in facts.required if name in STAGES
+        ),
     )
     every = (
         launch_checks.check_variables,
@@ -140,29 +172,39 @@ def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
         check_python_version,
     )
     on = machine or LocalMachine()
-    problems = [problem for check in every for problem in check(replace(step, facts=facts), on)]
+    problems = [
+        problem for check in every for problem in check(replace(step, facts=facts), on)
+    ]
     program, path = step.spec.command[0], dict(step.spec.environment).get("PATH", "")
     if is_cluster_job(step) and not shutil.which(program, path=path):
         name = load_scheduler(step.spec.via).name
-        problems.append(JobProblem(f"there is no {name} on this machine: no {program} on the PATH", "use a login node"))
+        problems.append(
+            JobProblem(
+                f"there is no {name} on this machine: no {program} on the PATH",
+                "use a login node",
+            )
+        )
     return describe_problems(group_problems((step, problem) for problem in problems))
 
 
-# --- its environment and command --------------------------------------------------------------------------
+# --- its environment and command ------------------------------------------------------
 
 
 def _build_environment(parts: JobParts) -> dict[str, str]:
     cluster, environment = parts.cluster, dict(parts.caller)
     environment |= name_settings(replace(cluster, gres="", time_limit=""))
     for name, value in (*cluster.environment, *parts.installed.environment):
-        environment[name] = fill_references(value, parts.caller, f"{name} in the cluster file")
+        environment[name] = fill_references(
+            value, parts.caller, f"{name} in the cluster file"
+        )
     environment |= activate(parts, environment)
     forbidden = {name for name, _ in parts.facts.forbidden}
     return {name: value for name, value in environment.items() if name not in forbidden}
 
 
 def _check_directory(name: str, command: Sequence[str], folder: Path | None) -> Path:
-    """Return the folder if the script of the step lies in it; never the current one by chance."""
+    """Return the folder if the script of the step lies in it; never the current one by
+    chance."""
     script = next((word for word in command if word.endswith(".sh")), command[0])
     if folder and (folder / script).is_file():
         return folder.absolute()
@@ -173,7 +215,7 @@ def _check_directory(name: str, command: Sequence[str], folder: Path | None) -> 
     )
 
 
-# --- running it -------------------------------------------------------------------------------------------
+# --- running it -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +231,8 @@ class SetupHost:
 
 
 class SetupOutput:
-    """The lines that a step has printed: masked, told at once, and kept for the message of a failure."""
+    """The lines that a step has printed: masked, told at once, and kept for the message
+    of a failure."""
 
     def __init__(self, step: PlannedJob, tell: Callable[[str], None]) -> None:
         self.lines: list[str] = []
@@ -197,12 +240,15 @@ class SetupOutput:
 
     def take(self, line: str) -> str:
         """Take a line; return it as it may be shown."""
-        self.lines.append(escape(redact(line.rstrip("\r\n"), self._spec).replace("\t", "    ")))
+        self.lines.append(
+            escape(redact(line.rstrip("\r\n"), self._spec).replace("\t", "    "))
+        )
         self._tell(self.lines[-1])
         return self.lines[-1]
 
     def take_new(self, file: Path, *, ended: bool) -> None:
-        """Take the lines of a file that came since the last time: whole ones, until nothing more is written."""
+        """Take the lines of a file that came since the last time: whole ones, until
+        nothing more is written."""
         try:
             whole = file.read_text(encoding="utf-8", errors="replace")
         except OSError:  # a job that has not started has no output
@@ -212,22 +258,29 @@ class SetupOutput:
             self.take(line)
 
     def explain_failure(self, what: str, file: Path) -> str:
-        """Return what went wrong with the last lines, and the file that has all of them."""
-        telling = [line for line in self.lines if line.strip() and not HARMLESS.search(line)]
+        """Return what went wrong with the last lines, and the file that has all of
+        them."""
+        telling = [
+            line for line in self.lines if line.strip() and not HARMLESS.search(line)
+        ]
         last = (f"  {line}" for line in telling[-LAST_LINES:])
         return "\n".join([f"setup failed: {what}", *last, f"all of it: {file}"])
 
 
 def run_setup(step: PlannedJob, host: SetupHost) -> str:
-    """Run a setup step and wait for its end; return what went wrong, with the last lines and their file, or nothing.
+    """Run a setup step and wait for its end; return what went wrong, with the last
+    lines and their file, or nothing.
 
-    Stopped (Ctrl-C) or out of time, it leaves nothing behind: what it started is ended, a job of it is cancelled.
+    Stopped (Ctrl-C) or out of time, it leaves nothing behind: what it started is ended,
+    a job of it is cancelled.
     """
     host.log.parent.mkdir(parents=True, exist_ok=True)
     output = SetupOutput(step, host.tell)
     code = _run(step, host, output)
     if code:
-        shown = "ran out of time" if code is TOO_LONG else f"ended with exit code {code}"
+        shown = (
+            "ran out of time" if code is TOO_LONG else f"ended with exit code {code}"
+        )
         return output.explain_failure(f"{format_command(step.spec)} {shown}", host.log)
     if is_cluster_job(step) and (problem := _follow_job(step, host, output)):
         return problem
@@ -246,7 +299,9 @@ def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int:
             with suppress(LaunchError):  # what cannot be killed is waited for
                 process.stop(started, GRACE_SECONDS, time.sleep)
 
-        timer = threading.Timer(host.seconds, expire)  # the loop below waits for the next line, which may never come
+        timer = threading.Timer(
+            host.seconds, expire
+        )  # the loop below waits for the next line, which may never come
         timer.daemon = True
         timer.start()
         try:
@@ -262,8 +317,9 @@ def _run(step: PlannedJob, host: SetupHost, output: SetupOutput) -> int:
 
 
 def _start(spec: JobSpec, mark: str) -> subprocess.Popen[str]:
-    # not process.start: the shell of its wrapper drops variables such as BASH_FUNC_module%%, by which clusters hand on
-    # `module`, and its output would lie in a file with all secrets
+    # not process.start: the shell of its wrapper drops variables such as
+    # BASH_FUNC_module%%, by which clusters hand on `module`, and its output would lie
+    # in a file with all secrets
     try:
         return subprocess.Popen(  # noqa: S603 (an argument list from the recipe's file)
             spec.command,
@@ -277,29 +333,51 @@ def _start(spec: JobSpec, mark: str) -> subprocess.Popen[str]:
             start_new_session=True,
         )
     except OSError as error:
-        raise LaunchError(f"{spec.command[0]} in {spec.directory} cannot be started: {error.strerror}") from error
+        raise LaunchError(
+            f"{spec.command[0]} in {spec.directory} cannot be started: {error.strerror}"
+        ) from error
 
 
 def _follow_job(step: PlannedJob, host: SetupHost, output: SetupOutput) -> str:
     scheduler, program = host.scheduler, step.spec.command[0]
-    submissions = scheduler.read_submissions(step.spec.via, "\n".join(output.lines)) if scheduler else ()
+    submissions = (
+        scheduler.read_submissions(step.spec.via, "\n".join(output.lines))
+        if scheduler
+        else ()
+    )
     if len(submissions) != 1 or scheduler is None:
-        return output.explain_failure(f"{program} printed no job id: nothing to wait for", host.log)
+        return output.explain_failure(
+            f"{program} printed no job id: nothing to wait for", host.log
+        )
     submitted = JobStatus(Phase.UNKNOWN, "", submitted=host.now())
-    job = Job(1, "", step.spec, host.log.parent, job_id=submissions[0].job_id, status=submitted)
+    job = Job(
+        1,
+        "",
+        step.spec,
+        host.log.parent,
+        job_id=submissions[0].job_id,
+        status=submitted,
+    )
     file = scheduler.find_output(job)
     output.lines.clear()
     host.tell(f"waiting for job {job.job_id}; its output: {file}")
     try:
-        problem = _wait_for_job(job, scheduler, host, lambda ended: output.take_new(file, ended=ended))
+        problem = _wait_for_job(
+            job, scheduler, host, lambda ended: output.take_new(file, ended=ended)
+        )
     except BaseException:
         host.tell(f"cancelling job {job.job_id} {scheduler.cancel([job])}".rstrip())
         raise
-    return output.explain_failure(f"job {job.job_id}: {problem}", file) if problem else ""
+    return (
+        output.explain_failure(f"job {job.job_id}: {problem}", file) if problem else ""
+    )
 
 
-def _wait_for_job(job: Job, scheduler: Scheduler, host: SetupHost, show: Callable[[bool], None]) -> str:
-    """Wait for the end of a job; return what went wrong, or nothing. A scheduler that is away is waited for."""
+def _wait_for_job(
+    job: Job, scheduler: Scheduler, host: SetupHost, show: Callable[[bool], None]
+) -> str:
+    """Wait for the end of a job; return what went wrong, or nothing. A scheduler that
+    is away is waited for."""
     watch, submitted = Watch(LIMITS), host.now()
     while True:
         try:
@@ -321,7 +399,7 @@ def _wait_for_job(job: Job, scheduler: Scheduler, host: SetupHost, show: Callabl
         host.sleep(POLL_SECONDS)
 
 
-# --- how it ended -----------------------------------------------------------------------------------------
+# --- how it ended ---------------------------------------------------------------------
 
 
 def _explain_end(job: Job, status: JobStatus | None) -> str:
@@ -334,16 +412,23 @@ def _explain_end(job: Job, status: JobStatus | None) -> str:
 
 
 def _tell_conflicts(lines: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Say of pip's error whether it is the known one; exit code 0 is a success either way."""
+    """Say of pip's error whether it is the known one; exit code 0 is a success either
+    way."""
     if not any(RESOLVER in line for line in lines):
         return
-    others = [line for line in lines if CONFLICT.match(line) and not HARMLESS.search(line)]
+    others = [
+        line for line in lines if CONFLICT.match(line) and not HARMLESS.search(line)
+    ]
     if others:
-        tell("pip reports conflicts that the recipe's document does not know; a run may fail because of them:")
+        tell(
+            "pip reports conflicts that the recipe's document does not know; a run may fail because of them:"
+        )
         for line in others:
             tell(f"  {line}")
     else:
-        tell("pip's error about tritonclient and urllib3 is a known one and does no harm.")
+        tell(
+            "pip's error about tritonclient and urllib3 is a known one and does no harm."
+        )
 
 
 def _explain_missing_image(step: PlannedJob, output: SetupOutput, file: Path) -> str:
@@ -354,20 +439,28 @@ def _explain_missing_image(step: PlannedJob, output: SetupOutput, file: Path) ->
         name = images[0].name
         return f"the setup step ended well; the container image {name} is fetched separately:\n  {by_hand}"
     places = " or ".join(str(path.parent) for path in images)
-    return output.explain_failure(f"it ended well and left no container image {images[0].name} in {places}", file)
+    return output.explain_failure(
+        f"it ended well and left no container image {images[0].name} in {places}", file
+    )
 
 
-def list_own_variables(step: PlannedJob, caller: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the variables that a step gets and the caller's shell does not have so, and its stage folders; sorted,
-    without the values of secrets."""
+def list_own_variables(
+    step: PlannedJob, caller: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Return the variables that a step gets and the caller's shell does not have so,
+    and its stage folders; sorted, without the values of secrets."""
     shown = mask_environment(step.spec.environment, step.spec.secrets)
     values = dict(step.spec.environment)
-    return sorted(pair for pair in shown if caller.get(pair[0]) != values[pair[0]] or pair[0] in STAGES)
+    return sorted(
+        pair
+        for pair in shown
+        if caller.get(pair[0]) != values[pair[0]] or pair[0] in STAGES
+    )
 
 
 def describe_import(step: PlannedJob) -> str:
-    """Return where the container image comes from and lies then, and the command for it where the step does not fetch
-    it; empty for a recipe without one."""
+    """Return where the container image comes from and lies then, and the command for it
+    where the step does not fetch it; empty for a recipe without one."""
     images = find_images(step.facts.image, launch_checks.find_stages(step))
     if not images or not step.facts.image_source:
         return ""
@@ -377,12 +470,18 @@ def describe_import(step: PlannedJob) -> str:
 
 
 def _format_separate_import(step: PlannedJob) -> str:
-    """Return how the image is fetched where the setup script does not do it: in the recipes with LLMB_INSTALL."""
+    """Return how the image is fetched where the setup script does not do it: in the
+    recipes with LLMB_INSTALL."""
     environment, facts = dict(step.spec.environment), step.facts
     install = environment.get("LLMB_INSTALL")
     if not install or not facts.image_source:
         return ""
     target = Path(install) / "images" / facts.image
-    command = f"enroot import --output {target} {launch_checks.format_image_source(facts)}"
-    default = next((command.via for command in facts.commands if command.name == facts.kind), step.spec.via)
+    command = (
+        f"enroot import --output {target} {launch_checks.format_image_source(facts)}"
+    )
+    default = next(
+        (command.via for command in facts.commands if command.name == facts.kind),
+        step.spec.via,
+    )
     return load_scheduler(default).format_on_node(command, environment)

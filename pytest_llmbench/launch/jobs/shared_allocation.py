@@ -1,4 +1,5 @@
-"""Runs that share an allocation: its plan, the allocations that a session holds, and the logs of their runs."""
+"""Runs that share an allocation: its plan, the allocations that a session holds, and
+the logs of their runs."""
 
 from __future__ import annotations
 
@@ -45,9 +46,14 @@ class AllocationPlan:
     limit_option: str = ""  # how its command is given a time limit, up to the value
 
     def describe(self, runs: int, warm_ups: int) -> str:
-        """Return in a line how `runs` get their nodes; the first `warm_ups` are discarded."""
+        """Return in a line how `runs` get their nodes; the first `warm_ups` are
+        discarded."""
         if self.spec is None:
-            return f"each run is a job of its own, on the nodes of the first: {self.because}" if self.because else ""
+            return (
+                f"each run is a job of its own, on the nodes of the first: {self.because}"
+                if self.because
+                else ""
+            )
         seconds = round_up(runs * self.run_seconds)
         hours = seconds / 3600 * self.spec.occupied_gpus
         nodes, limit = count_noun(self.spec.nodes, "node"), format_limit(seconds)
@@ -62,7 +68,11 @@ class AllocationPlan:
             return None
         *words, script = self.spec.command
         limit = f"{self.limit_option}{format_limit(round_up(runs * self.run_seconds))}"
-        return replace(self.spec, command=(*words, limit, script), gpu_hours=runs * self.spec.gpu_hours)
+        return replace(
+            self.spec,
+            command=(*words, limit, script),
+            gpu_hours=runs * self.spec.gpu_hours,
+        )
 
 
 def round_up(seconds: float) -> float:
@@ -77,9 +87,18 @@ def format_limit(seconds: float) -> str:
 
 
 def place_run(spec: JobSpec, allocation: int, *, warm_up: bool = False) -> JobSpec:
-    """Return the run of a variant in an allocation: the script that its command submits, with its arguments."""
-    index = next(index for index, word in enumerate(spec.command) if word.endswith(".sh"))
-    return replace(spec, via="allocation", command=spec.command[index:], allocation=allocation, warm_up=warm_up)
+    """Return the run of a variant in an allocation: the script that its command
+    submits, with its arguments."""
+    index = next(
+        index for index, word in enumerate(spec.command) if word.endswith(".sh")
+    )
+    return replace(
+        spec,
+        via="allocation",
+        command=spec.command[index:],
+        allocation=allocation,
+        warm_up=warm_up,
+    )
 
 
 def holds_nodes(job: SpecOwner) -> bool:
@@ -100,7 +119,14 @@ def list_allocations(journal: LiveJobs) -> Iterator[Job]:
 def find_allocation(journal: LiveJobs, spec: JobSpec) -> Job | None:
     """Return the allocation of a run; None if it has ended."""
     wanted = (spec.case_id, spec.allocation)
-    return next((job for job in list_allocations(journal) if (job.spec.case_id, job.repeat) == wanted), None)
+    return next(
+        (
+            job
+            for job in list_allocations(journal)
+            if (job.spec.case_id, job.repeat) == wanted
+        ),
+        None,
+    )
 
 
 def release(journal: LiveJobs, case_id: str) -> None:
@@ -117,9 +143,11 @@ def is_kept(job: Job) -> bool:
 
 
 def keep_logs(job: Job, logs: Iterable[Path], depth: int) -> None:
-    """Move the logs of a run into its own folder, under the last `depth` parts of their paths.
+    """Move the logs of a run into its own folder, under the last `depth` parts of their
+    paths.
 
-    The next run in the allocation has the same job id, and may write files of the same names.
+    The next run in the allocation has the same job id, and may write files of the same
+    names.
     """
     for log in logs:
         target = job.folder.joinpath(*log.parts[-depth:])

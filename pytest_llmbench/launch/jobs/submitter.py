@@ -1,4 +1,5 @@
-"""A submission with what comes before it: the build of a checkout, and the mark of a variant's run."""
+"""A submission with what comes before it: the build of a checkout, and the mark of a
+variant's run."""
 
 from __future__ import annotations
 
@@ -17,10 +18,12 @@ class Submitter:
         self._builder = builder
 
     def submit(self, job: Job) -> Submission:
-        """Build the checkout of a job if it has one, mark the run of a variant, and submit; raises as a scheduler."""
+        """Build the checkout of a job if it has one, mark the run of a variant, and
+        submit; raises as a scheduler."""
         self._builder.build(job)
         return submit_marked(job, self.schedulers.find(job.spec))
 
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
-        """Return what became of a submission; None if nothing was submitted, or its job was still being built."""
+        """Return what became of a submission; None if nothing was submitted, or its job
+        was still being built."""
         return recover_marked(job, self.schedulers.find(job.spec), seconds)

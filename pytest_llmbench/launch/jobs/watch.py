@@ -1,4 +1,5 @@
-"""What is done about jobs from poll to poll: go on, end one, cancel some; and how long nobody may answer."""
+"""What is done about jobs from poll to poll: go on, end one, cancel some; and how long
+nobody may answer."""
 
 from __future__ import annotations
 
@@ -24,13 +25,21 @@ from pytest_llmbench.core.job_records import (
 from pytest_llmbench.core.stall_limits import LogProgress, Stall, StallLimits
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.progress import LastStep, find_no_step, format_duration
-from pytest_llmbench.launch.jobs.stall_watch import StallWatch, describe_stall, limit_running
+from pytest_llmbench.launch.jobs.stall_watch import (
+    StallWatch,
+    describe_stall,
+    limit_running,
+)
 from pytest_llmbench.launch.schedulers import Schedulers, load_scheduler
 from pytest_llmbench.launch.schedulers.job_states import OWN, drop_passing
 from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
-BLOCKED_SECONDS = 10.0  # a reason that never clears has to be seen for so long, in poll after poll
-GONE_SECONDS = 600.0  # the same of nodes that an A/B or a search holds on to: a node may come back
+BLOCKED_SECONDS = (
+    10.0  # a reason that never clears has to be seen for so long, in poll after poll
+)
+GONE_SECONDS = (
+    600.0  # the same of nodes that an A/B or a search holds on to: a node may come back
+)
 
 CANCEL_AGAIN_SECONDS = 60.0
 TELL_AGAIN_SECONDS = 300.0
@@ -46,7 +55,9 @@ class Limits:
     max_jobs: int = 100
     pending_seconds: float | None = None
     beside_seconds: float = 3600.0  # the same of a job that no verdict waits for
-    running_seconds: float | None = None  # None: by the job's own estimate, where stalls cancel
+    running_seconds: float | None = (
+        None  # None: by the job's own estimate, where stalls cancel
+    )
     stalls: StallLimits = field(default_factory=StallLimits)
     away_seconds: float = 1800.0  # so long a scheduler may not answer
     lost_seconds: float = 600.0  # so long nothing may know a job
@@ -68,14 +79,18 @@ class _JobMemory:
     phase: Phase
     since: datetime  # it is in this phase
     last_seen: datetime  # when something knew it
-    blocked: datetime | None = None  # since when its reason is one that never clears, or that its nodes are gone
+    blocked: datetime | None = (
+        # since when its reason is one that never clears, or that its nodes are gone
+        None
+    )
     is_stuck: bool = False  # the first of these
     doomed: str = ""  # why it is not waited for any longer
     stall: Stall | None = None  # it stood still then
     cancelled: datetime | None = None
 
     def note(self, status: JobStatus, now: datetime) -> None:
-        """Note what is known of a job. A time in which it was suspended does not count."""
+        """Note what is known of a job. A time in which it was suspended does not
+        count."""
         if status.state == "SUSPENDED" and not self.doomed:
             self.since += now - self.last_seen
         self.last_seen = now
@@ -84,49 +99,78 @@ class _JobMemory:
 
 
 class Watch:
-    """Remembers since when each job is in its phase. Time in which nobody answered does not count."""
+    """Remembers since when each job is in its phase. Time in which nobody answered does
+    not count."""
 
     def __init__(self, limits: Limits, last_step: LastStep = find_no_step) -> None:
         self._limits = limits
         self._stalls = StallWatch(limits.stalls, last_step)
         self._memories: dict[int, _JobMemory] = {}
-        self._taken_along: dict[str, str] = {}  # by the id of an allocation: which run it was cancelled with, and why
+        self._taken_along: dict[
+            str, str
+        ] = {}  # by the id of an allocation: which run it was cancelled with, and why
 
     def decide(
-        self, job: Job, status: JobStatus | None, now: datetime, progress: LogProgress | None = None
+        self,
+        job: Job,
+        status: JobStatus | None,
+        now: datetime,
+        progress: LogProgress | None = None,
     ) -> PollDecision:
-        """Decide about a job from what a poll says of it, None where the poll says nothing, and from what its log
-        shows, None where nobody looked."""
-        memory = self._memories.setdefault(job.number, _JobMemory(Phase.UNKNOWN, now, now))
+        """Decide about a job from what a poll says of it, None where the poll says
+        nothing, and from what its log shows, None where nobody looked."""
+        memory = self._memories.setdefault(
+            job.number, _JobMemory(Phase.UNKNOWN, now, now)
+        )
         if job.spec.purpose in STEPLESS:
             progress = None
         if status is None or status.phase is Phase.UNKNOWN:
             return self._decide_unknown(job, memory, now)
         memory.note(status, now)
         if status.phase is Phase.ENDED:
-            return PollDecision(self._explain_ended(job, status, memory, progress), ended=True)
+            return PollDecision(
+                self._explain_ended(job, status, memory, progress), ended=True
+            )
         if status.phase is Phase.WAITING:
             self._stalls.forget(job)
         elif progress is not None:
-            status = replace(status, stall=self._stalls.look(job, status, progress, now))
+            status = replace(
+                status, stall=self._stalls.look(job, status, progress, now)
+            )
             hopeless = self._stalls.find_hopeless(job, progress)
             if hopeless and not memory.doomed:
                 memory.doomed, memory.stall = describe_stall(hopeless), hopeless
         if not memory.doomed:
-            memory.doomed, memory.stall = self._find_doom(job, status, memory, now), status.stall
+            memory.doomed, memory.stall = (
+                self._find_doom(job, status, memory, now),
+                status.stall,
+            )
         if not memory.doomed:
             return PollDecision(status)
-        return self._cancel_doomed(job, replace(status, stall=memory.stall), memory, now)
+        return self._cancel_doomed(
+            job, replace(status, stall=memory.stall), memory, now
+        )
 
     def _explain_ended(
-        self, job: Job, status: JobStatus, memory: _JobMemory, progress: LogProgress | None
+        self,
+        job: Job,
+        status: JobStatus,
+        memory: _JobMemory,
+        progress: LogProgress | None,
     ) -> JobStatus:
-        """Return the status of a job that ended with what we did to it, or how it stood still."""
+        """Return the status of a job that ended with what we did to it, or how it stood
+        still."""
         if status.state == "TIMEOUT":
             return replace(status, stall=self._stalls.find_last(job, status, progress))
         before = job.status.stall if job.status else None
-        stall = before if before and before.cancelled else None  # an earlier session may have cancelled it
-        doomed = memory.doomed or self._taken_along.get(job.job_id, "") or (describe_stall(stall) if stall else "")
+        stall = (
+            before if before and before.cancelled else None
+        )  # an earlier session may have cancelled it
+        doomed = (
+            memory.doomed
+            or self._taken_along.get(job.job_id, "")
+            or (describe_stall(stall) if stall else "")
+        )
         if not doomed or status.state != "CANCELLED":
             return status
         return replace(_mark_own(status, doomed), stall=memory.stall or stall)
@@ -136,18 +180,28 @@ class Watch:
         shift = timedelta(seconds=seconds)
         for job in jobs:
             if memory := self._memories.get(job.number):
-                memory.since, memory.last_seen = memory.since + shift, memory.last_seen + shift
+                memory.since, memory.last_seen = (
+                    memory.since + shift,
+                    memory.last_seen + shift,
+                )
                 memory.blocked = memory.blocked and memory.blocked + shift
 
-    def _decide_unknown(self, job: Job, memory: _JobMemory, now: datetime) -> PollDecision:
-        """A job without a record is normal right after its submission and at its end; for long it is lost."""
+    def _decide_unknown(
+        self, job: Job, memory: _JobMemory, now: datetime
+    ) -> PollDecision:
+        """A job without a record is normal right after its submission and at its end;
+        for long it is lost."""
         if (now - memory.last_seen).total_seconds() < self._limits.lost_seconds:
             return PollDecision(job.status)
         last = job.status or JobStatus(Phase.UNKNOWN, "")
         lost = replace(last, phase=Phase.UNKNOWN, state="")
-        return PollDecision(_mark_own(lost, _describe_lost(job, self._limits)), ended=True)
+        return PollDecision(
+            _mark_own(lost, _describe_lost(job, self._limits)), ended=True
+        )
 
-    def _find_doom(self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime) -> str:
+    def _find_doom(
+        self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime
+    ) -> str:
         """Return why a job is not to be waited for any longer, or nothing."""
         seconds = (now - memory.since).total_seconds()
         if status.phase is Phase.RUNNING:
@@ -176,32 +230,49 @@ class Watch:
             "in the cluster file, or --llmb-stall-limit=none, allows more"
         )
 
-    def _find_block(self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime) -> str:
-        """Return the reason that has kept a waiting job from starting for so long that it never will, or nothing."""
+    def _find_block(
+        self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime
+    ) -> str:
+        """Return the reason that has kept a waiting job from starting for so long that
+        it never will, or nothing."""
         scheduler = load_scheduler(job.spec.via)
-        beside, pinned = job.spec.purpose in BESIDE, job.spec.purpose in (*TRIALS, Purpose.ALLOCATION)
+        beside, pinned = (
+            job.spec.purpose in BESIDE,
+            job.spec.purpose in (*TRIALS, Purpose.ALLOCATION),
+        )
         stuck = why = scheduler.explain_stuck(status)
         if not stuck and (beside or pinned):
             why = scheduler.explain_unavailable(status, reserved=beside)
         again = memory.blocked if memory.is_stuck is bool(stuck) else None
         memory.blocked, memory.is_stuck = (again or now) if why else None, bool(stuck)
         longest = GONE_SECONDS if pinned and not stuck else BLOCKED_SECONDS
-        lasts = memory.blocked is not None and (now - memory.blocked).total_seconds() >= longest
+        lasts = (
+            memory.blocked is not None
+            and (now - memory.blocked).total_seconds() >= longest
+        )
         return why if lasts else ""
 
-    def _cancel_doomed(self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime) -> PollDecision:
-        """Cancel a job, again if it does not go; give it up if it cannot be cancelled."""
+    def _cancel_doomed(
+        self, job: Job, status: JobStatus, memory: _JobMemory, now: datetime
+    ) -> PollDecision:
+        """Cancel a job, again if it does not go; give it up if it cannot be
+        cancelled."""
         if memory.cancelled is None:
             memory.cancelled, memory.since = now, now
             if job.spec.allocation:
-                self._taken_along[job.scheduler_id] = f"cancelled by pytest for job {job.job_id} in it: {memory.doomed}"
+                self._taken_along[job.scheduler_id] = (
+                    f"cancelled by pytest for job {job.job_id} in it: {memory.doomed}"
+                )
             return PollDecision(status, cancel=True)
         if (now - memory.since).total_seconds() >= self._limits.lost_seconds:
             cancel = load_scheduler(job.spec.via).format_cancel([job.scheduler_id])
             text = f"{memory.doomed}; it could not be cancelled and is still {status.state}"
             text += f": {cancel}" if cancel else ""
             # without its stall: it may run on, so that it is not started again
-            return PollDecision(_mark_own(replace(status, phase=Phase.ENDED, stall=None), text), ended=True)
+            return PollDecision(
+                _mark_own(replace(status, phase=Phase.ENDED, stall=None), text),
+                ended=True,
+            )
         again = (now - memory.cancelled).total_seconds() >= CANCEL_AGAIN_SECONDS
         memory.cancelled = now if again else memory.cancelled
         return PollDecision(status, cancel=again)
@@ -222,7 +293,8 @@ class Absence:
         return self._since is not None
 
     def note_silence(self, error: str, now: datetime) -> str:
-        """Note that there was no answer; return what to tell. LaunchError when it lasts too long."""
+        """Note that there was no answer; return what to tell. LaunchError when it lasts
+        too long."""
         self._since = self._since or now
         away = (now - self._since).total_seconds()
         if away > self._allowed:
@@ -245,7 +317,8 @@ class Absence:
 
 
 def explain_job_end(job: Job) -> JobEnd:
-    """Return how a job of the journal ended: refused, ended by us, lost, or what its scheduler says."""
+    """Return how a job of the journal ended: refused, ended by us, lost, or what its
+    scheduler says."""
     if job.submission is SubmissionState.STOPPED:
         return JobEnd(Blame.CANCELLED, job.problem)
     if job.refused:
@@ -253,7 +326,8 @@ def explain_job_end(job: Job) -> JobEnd:
     if job.status is None:
         return JobEnd(Blame.RUN, "nothing is known of its end")
     stall = job.status.stall
-    # of one whose record was lost its log alone cannot tell that it was cancelled for it
+    # of one whose record was lost its log alone cannot tell that it was cancelled for
+    # it
     if stall and (job.status.phase is Phase.ENDED or stall.cancelled):
         until = ", until its time limit" if job.status.state == "TIMEOUT" else ""
         return JobEnd(Blame.HUNG, f"it {describe_stall(stall)}{until}")
@@ -271,17 +345,21 @@ def differs(old: JobStatus | None, new: JobStatus | None) -> bool:
 
 
 def has_moved_on(old: JobStatus | None, new: JobStatus | None) -> bool:
-    """Whether a job came to another state, so that more may happen soon; to wait for another reason is none."""
+    """Whether a job came to another state, so that more may happen soon; to wait for
+    another reason is none."""
     return (old and (old.phase, old.state)) != (new and (new.phase, new.state))
 
 
 def _mark_own(status: JobStatus, text: str) -> JobStatus:
-    """Return a status that we ended; it is kept with the job, so that a resumed session says the same."""
+    """Return a status that we ended; it is kept with the job, so that a resumed session
+    says the same."""
     return replace(status, reason=OWN + text, ended_by=EndedBy.PYTEST)
 
 
 def _describe_lost(job: Job, limits: Limits) -> str:
-    nothing = f"nothing has known job {job.job_id} for {format_duration(limits.lost_seconds)}"
+    nothing = (
+        f"nothing has known job {job.job_id} for {format_duration(limits.lost_seconds)}"
+    )
     if job.status and job.status.phase is Phase.RUNNING:
         return f"{nothing}, though it ran: its record was purged or lost; only its log can tell how it ended"
     return f"{nothing}: its record was purged, or it is another cluster's; whether it ran, only its log can tell"
@@ -296,7 +374,8 @@ def cancel_jobs(
     sleep: Callable[[float], None],
     tell: Callable[[str], None],
 ) -> tuple[str, ...]:
-    """Cancel submitted jobs, all at once, and wait until they have ended, at most 30 s; return the ids of the rest.
+    """Cancel submitted jobs, all at once, and wait until they have ended, at most 30 s;
+    return the ids of the rest.
 
     It is tried again where cancelling said that something went wrong.
     """
@@ -316,7 +395,8 @@ def cancel_jobs(
 
 
 def _ask_to_cancel(going: Collection[Job], schedulers: Schedulers) -> str:
-    """Ask each scheduler once to end all of its jobs; return what went wrong, or nothing."""
+    """Ask each scheduler once to end all of its jobs; return what went wrong, or
+    nothing."""
     problems = []
     for scheduler, jobs in schedulers.group(going).items():
         try:
@@ -326,7 +406,12 @@ def _ask_to_cancel(going: Collection[Job], schedulers: Schedulers) -> str:
     return "\n".join(filter(None, problems))
 
 
-def _record_ended(going: dict[int, Job], schedulers: Schedulers, journal: Journal, now: Callable[[], datetime]) -> None:
+def _record_ended(
+    going: dict[int, Job],
+    schedulers: Schedulers,
+    journal: Journal,
+    now: Callable[[], datetime],
+) -> None:
     for scheduler, jobs in schedulers.group(going.values()).items():
         try:
             statuses = scheduler.poll(jobs)

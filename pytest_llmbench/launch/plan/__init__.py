@@ -1,1 +1,2 @@
-"""From a recipe and a cluster to the job of a configuration, what it costs and what it is for."""
+"""From a recipe and a cluster to the job of a configuration, what it costs and what it
+is for."""

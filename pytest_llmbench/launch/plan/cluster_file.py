@@ -1,4 +1,5 @@
-"""What this cluster is: from cluster.yaml, from llmb-run's own file, or from looking at this machine."""
+"""What this cluster is: from cluster.yaml, from llmb-run's own file, or from looking at
+this machine."""
 
 from __future__ import annotations
 
@@ -51,15 +52,24 @@ def _convert_gres(text: str) -> str:
     if re.fullmatch(r"[1-9]\d{0,2}", text):
         return f"gpu:{text}"
     if not re.fullmatch(r"(?a:gpu(:[A-Za-z0-9_.-]+)?:[1-9]\d{0,2})", text):
-        raise ValueError(f"found {text!r}, expected the GPUs of a node as Slurm's gres has them, such as gpu:8")
+        raise ValueError(
+            f"found {text!r}, expected the GPUs of a node as Slurm's gres has them, such as gpu:8"
+        )
     return text
 
 
 _NODES = _expect_text(EXPECTED_NODES, NODES)
 _SLURM_NAME = _expect_text("a name that Slurm has", r"[A-Za-z0-9][A-Za-z0-9_.@+,-]*")
-_VARIABLE = _expect_text("the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*")
-_RECIPE = _expect_text("a recipe, alone or with its release, such as grok1-25.05", r"[a-z0-9][a-z0-9._+-]{0,199}")
-_COMMAND = _expect_text("the name of a launch command, such as sbatch", r"[a-z0-9][a-z0-9._+-]{0,99}")
+_VARIABLE = _expect_text(
+    "the name of an environment variable", r"[A-Za-z_][A-Za-z0-9_]*"
+)
+_RECIPE = _expect_text(
+    "a recipe, alone or with its release, such as grok1-25.05",
+    r"[a-z0-9][a-z0-9._+-]{0,199}",
+)
+_COMMAND = _expect_text(
+    "the name of a launch command, such as sbatch", r"[a-z0-9][a-z0-9._+-]{0,99}"
+)
 _VALUES = Names(Text("a value", r".*"), _VARIABLE)
 
 CLUSTER = Fields(
@@ -75,10 +85,15 @@ CLUSTER = Fields(
         "account": _SLURM_NAME,
         "partition": _SLURM_NAME,
         "gres": ConvertedScalar(_convert_gres),
-        "time_limit": _expect_text('a time limit such as "01:30:00" or "90"', r"(\d{1,4}-)?\d{1,6}(:\d{1,2}){0,2}"),
+        "time_limit": _expect_text(
+            'a time limit such as "01:30:00" or "90"',
+            r"(\d{1,4}-)?\d{1,6}(:\d{1,2}){0,2}",
+        ),
         "qos": _SLURM_NAME,
         "reservation": _SLURM_NAME,
-        "constraint": _expect_text('features of nodes such as "h100&nvlink"', r"[A-Za-z0-9_.&|*()\[\],:-]+"),
+        "constraint": _expect_text(
+            'features of nodes such as "h100&nvlink"', r"[A-Za-z0-9_.&|*()\[\],:-]+"
+        ),
         "segment": Number(1, 10**5, whole=True),
         "nodelist": _NODES,
         "exclude": Items(_NODES, least=0),
@@ -87,7 +102,12 @@ CLUSTER = Fields(
         "installed": Names(
             Fields(
                 {},
-                {"folder": Text(), "launcher": _COMMAND, "environment": _VALUES, "virtual_environment": Text()},
+                {
+                    "folder": Text(),
+                    "launcher": _COMMAND,
+                    "environment": _VALUES,
+                    "virtual_environment": Text(),
+                },
             ),
             _RECIPE,
         ),
@@ -96,12 +116,14 @@ CLUSTER = Fields(
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Return the cluster that a cluster.yaml describes (docs/cluster.md explains its keys), or llmb-run's own file.
+    """Return the cluster that a cluster.yaml describes (docs/cluster.md explains its
+    keys), or llmb-run's own file.
 
-    Folders are taken from where the file lies; `${NAME}` in them and in values of variables is left as it is:
-    `fill_references` replaces it. A recipe with its release comes before one without. Raises LaunchError with file,
-    line, what was found and what was expected. `llmb_run` names llmb-run's own file, whose values the keys of this one
-    replace.
+    Folders are taken from where the file lies; `${NAME}` in them and in values of
+    variables is left as it is: `fill_references` replaces it. A recipe with its release
+    comes before one without. Raises LaunchError with file, line, what was found and
+    what was expected. `llmb_run` names llmb-run's own file, whose values the keys of
+    this one replace.
     """
     if path.is_dir() or path.name == LLMB_RUN_FILE:
         return read_llmb_run(path)
@@ -114,12 +136,19 @@ def read_cluster(path: Path) -> Cluster:
     llmb_run = _resolve_path(entry.get("llmb_run"), path.parent)
     below = read_llmb_run(llmb_run) if llmb_run else Cluster()
     special = ("schema", "llmb_run", "environment", "installed")
-    stated = {name: value for name, value in entry.values.items() if name not in special and value is not None}
+    stated = {
+        name: value
+        for name, value in entry.values.items()
+        if name not in special and value is not None
+    }
     return replace(
         below,
         **stated,
         environment=(*below.environment, *_read_environment(entry)),
-        installed=(*sorted(installed, key=lambda recipe: not recipe.release), *below.installed),
+        installed=(
+            *sorted(installed, key=lambda recipe: not recipe.release),
+            *below.installed,
+        ),
         source=path,
     )
 
@@ -138,7 +167,8 @@ def _read_installed(name: str, entry: YamlMapping, beside: Path) -> InstalledRec
 
 
 def _split_release(name: str) -> tuple[str, str]:
-    """Return `grok1-25.05` as recipe and release: a release begins with a digit and has a dot."""
+    """Return `grok1-25.05` as recipe and release: a release begins with a digit and has
+    a dot."""
     match = re.fullmatch(r"(.+)-(\d+\.[^-]*)", name)
     return (match[1], match[2]) if match else (name, "")
 
@@ -146,7 +176,9 @@ def _split_release(name: str) -> tuple[str, str]:
 def _resolve_path(text: str | None, beside: Path) -> Path | None:
     if text is None:
         return None
-    return Path(text) if text.startswith("${") else beside.absolute() / expand_home(text)
+    return (
+        Path(text) if text.startswith("${") else beside.absolute() / expand_home(text)
+    )
 
 
 def _read_environment(entry: YamlMapping) -> Pairs:
@@ -159,8 +191,8 @@ def _get_mapping(entry: YamlMapping | None, name: str) -> Mapping[str, Any]:
 
 
 def fill_references(text: str, caller: Mapping[str, str], where: str) -> str:
-    """Return a text with `${NAME}` taken from the caller's environment; LaunchError, which names `where` it stands and
-    the variable, for one that is not set there."""
+    """Return a text with `${NAME}` taken from the caller's environment; LaunchError,
+    which names `where` it stands and the variable, for one that is not set there."""
 
     def get_value(match: re.Match[str]) -> str:
         if match[1] not in caller:
@@ -172,7 +204,7 @@ def fill_references(text: str, caller: Mapping[str, str], where: str) -> str:
     return _REFERENCE.sub(get_value, text)
 
 
-# --- llmb-run's own file ----------------------------------------------------------------------------------
+# --- llmb-run's own file --------------------------------------------------------------
 
 
 def _convert_loose(text: str) -> str:
@@ -181,20 +213,39 @@ def _convert_loose(text: str) -> str:
 
 _ANY = ConvertedScalar(_convert_loose)
 _ANY_VALUES = Nullable(Names(_ANY))
-_HEAD: dict[str, Any] = dict.fromkeys(("llmb_repo", "llmb_install", "gpu_type", "cluster_name"), _ANY)
-_TARGET = Fields({}, dict.fromkeys(("partition", "gres", "gpus_per_node"), _ANY), closed=False)
+_HEAD: dict[str, Any] = dict.fromkeys(
+    ("llmb_repo", "llmb_install", "gpu_type", "cluster_name"), _ANY
+)
+_TARGET = Fields(
+    {}, dict.fromkeys(("partition", "gres", "gpus_per_node"), _ANY), closed=False
+)
 _WORKLOADS = Fields(
     {},
     {
         "installed": Nullable(Items(_ANY, least=0)),
-        "config": Nullable(Names(Nullable(Fields({}, {"venv_path": _ANY, "environment": _ANY_VALUES}, closed=False)))),
+        "config": Nullable(
+            Names(
+                Nullable(
+                    Fields(
+                        {},
+                        {"venv_path": _ANY, "environment": _ANY_VALUES},
+                        closed=False,
+                    )
+                )
+            )
+        ),
     },
     closed=False,
 )
 _LLMB_RUN = Fields(
     {
         "slurm": Fields(
-            {}, {**dict.fromkeys(("account", "gpu_partition", "gpu_gres"), _ANY), "gpu": _TARGET}, closed=False
+            {},
+            {
+                **dict.fromkeys(("account", "gpu_partition", "gpu_gres"), _ANY),
+                "gpu": _TARGET,
+            },
+            closed=False,
         )
     },
     {
@@ -208,10 +259,12 @@ _LLMB_RUN = Fields(
 
 
 def read_llmb_run(path: Path) -> Cluster:
-    """Return the cluster that llmb-run's cluster_config.yaml describes, of any of its shapes; `path` may be its folder.
+    """Return the cluster that llmb-run's cluster_config.yaml describes, of any of its
+    shapes; `path` may be its folder.
 
-    Its recipes are launched by llmb-run, in every release that has it: the file does not say which one is installed.
-    Keys of llmb-run that launching does not need are passed over. Raises LaunchError with file and line.
+    Its recipes are launched by llmb-run, in every release that has it: the file does
+    not say which one is installed. Keys of llmb-run that launching does not need are
+    passed over. Raises LaunchError with file and line.
     """
     path = path / LLMB_RUN_FILE if path.is_dir() else path
     root = read_document(path, what=f"{LLMB_RUN_FILE} of llmb-run", raises=LaunchError)
@@ -220,7 +273,10 @@ def read_llmb_run(path: Path) -> Cluster:
     slurm: YamlMapping = entry["slurm"]
     gpu = _get_mapping(slurm, "gpu")
     gres = gpu.get("gres") or gpu.get("gpus_per_node") or slurm.get("gpu_gres") or ""
-    folders = (("LLMB_INSTALL", head["llmb_install"]), ("LLMB_REPO", head.get("llmb_repo", "")))
+    folders = (
+        ("LLMB_INSTALL", head["llmb_install"]),
+        ("LLMB_REPO", head.get("llmb_repo", "")),
+    )
     return Cluster(
         name=head.get("cluster_name", ""),
         gpu=head["gpu_type"].lower(),
@@ -228,7 +284,10 @@ def read_llmb_run(path: Path) -> Cluster:
         account=slurm.get("account") or "",
         partition=gpu.get("partition") or slurm.get("gpu_partition") or "",
         gres=_convert_gres(gres) if gres else "",
-        environment=(*((name, value) for name, value in folders if value), *_read_environment(entry)),
+        environment=(
+            *((name, value) for name, value in folders if value),
+            *_read_environment(entry),
+        ),
         installed=_read_workloads(entry.get("workloads")),
         source=path,
     )
@@ -244,7 +303,10 @@ def _check_llmb_run(entry: YamlMapping, report: Report) -> None:
     head = _find_head(entry)
     for name in ("llmb_install", "gpu_type"):
         if not head.get(name):
-            report(entry.line, f"found no {name!r}, expected it at the top or below 'launcher'")
+            report(
+                entry.line,
+                f"found no {name!r}, expected it at the top or below 'launcher'",
+            )
     slurm: YamlMapping = entry["slurm"]
     gpu = slurm.get("gpu")
     for block, name in ((gpu, "gres"), (gpu, "gpus_per_node"), (slurm, "gpu_gres")):
@@ -272,27 +334,35 @@ def _read_workload(name: str, entry: YamlMapping | None) -> InstalledRecipe:
     )
 
 
-# --- this machine -----------------------------------------------------------------------------------------
+# --- this machine ---------------------------------------------------------------------
 
 
 def describe_machine(run: Runner) -> Cluster:
-    """Return this machine as a cluster of one node: its GPUs as nvidia-smi names them, else `cpu` with one of them.
+    """Return this machine as a cluster of one node: its GPUs as nvidia-smi names them,
+    else `cpu` with one of them.
 
     Of several types the one that is there most often counts.
     """
-    done = run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout=30.0)
-    names = [line.strip() for line in done.out.splitlines() if line.strip()] if done.code == 0 else []
+    done = run(
+        ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], timeout=30.0
+    )
+    names = (
+        [line.strip() for line in done.out.splitlines() if line.strip()]
+        if done.code == 0
+        else []
+    )
     types = Counter(map(read_gpu_type, names))
     gpu, count = types.most_common(1)[0] if types else ("cpu", 1)
     return Cluster(gpu=gpu, gpus_per_node=count, largest=count)
 
 
-# --- what a scheduler knows -------------------------------------------------------------------------------
+# --- what a scheduler knows -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedCluster:
-    """A cluster as its scheduler describes it; by key of a cluster file the source of its value."""
+    """A cluster as its scheduler describes it; by key of a cluster file the source of
+    its value."""
 
     scheduler: str  # by name
     cluster: Cluster
@@ -317,11 +387,14 @@ UNKNOWN = """\
 
 
 def format_cluster_file(learned: LearnedCluster) -> str:
-    """Return a cluster file with what was learned, each value with its source, and what is left to say."""
+    """Return a cluster file with what was learned, each value with its source, and what
+    is left to say."""
     lines = ["schema: 1"]
     for name, source in learned.sources:
         setting = f"{name}: {getattr(learned.cluster, name)}"
         lines.append(f"{setting:<28} # {source}")
     if not learned.cluster.gpu:
-        lines.append("# gpu: h100                  # gres names no type: say it here, or with --llmb-gpu")
+        lines.append(
+            "# gpu: h100                  # gres names no type: say it here, or with --llmb-gpu"
+        )
     return "\n".join([*lines, UNKNOWN.format(scheduler=learned.scheduler)])

@@ -1,4 +1,5 @@
-"""How a recipe is launched, which configurations this cluster can run, and what they cost."""
+"""How a recipe is launched, which configurations this cluster can run, and what they
+cost."""
 
 from __future__ import annotations
 
@@ -33,21 +34,26 @@ WIDTH = 79
 
 
 def read_facts(recipe: Recipe) -> LaunchFacts | None:
-    """Return how a recipe is launched; None where its file does not say it, as a recorded one. The file was checked
-    when it was read: nothing is checked again."""
+    """Return how a recipe is launched; None where its file does not say it, as a
+    recorded one. The file was checked when it was read: nothing is checked again."""
     if not recipe.launch:
         return None
     launch = dict(recipe.launch)
-    environment, needs, image = (_get_mapping(launch, name) for name in ("environment", "needs", "image"))
+    environment, needs, image = (
+        _get_mapping(launch, name) for name in ("environment", "needs", "image")
+    )
     return LaunchFacts(
         recipe=recipe.name,
         release=recipe.release,
         kind=str(launch["kind"]),
         commands=tuple(
-            _read_command(name, dict(command)) for name, command in _get_mapping(launch, "commands").items()
+            _read_command(name, dict(command))
+            for name, command in _get_mapping(launch, "commands").items()
         ),
         gpus_per_node=tuple(_get_mapping(launch, "gpus_per_node").items()),
-        arguments=tuple((base.key, base.configuration.arguments) for base in recipe.baselines),
+        arguments=tuple(
+            (base.key, base.configuration.arguments) for base in recipe.baselines
+        ),
         gsw_version=_get_text(launch, "gsw_version"),
         required=_get_pairs(environment, "required"),
         optional=_get_pairs(environment, "optional"),
@@ -85,7 +91,10 @@ def _read_profiling(profiling: Mapping[str, Any]) -> Profiling | None:
         return None
     return Profiling(
         enable=_get_pairs(profiling, "enable"),
-        **{name: _get_text(profiling, name) for name in ("start", "stop", "ranks", "gpu_metrics", "cpu")},
+        **{
+            name: _get_text(profiling, name)
+            for name in ("start", "stop", "ranks", "gpu_metrics", "cpu")
+        },
         default_start=int(profiling.get("default_start", 0)),
         default_stop=int(profiling.get("default_stop", 0)),
     )
@@ -97,16 +106,24 @@ def _read_checkpointing(checkpoint: Mapping[str, Any]) -> Checkpointing | None:
     return Checkpointing(
         save=_get_pairs(checkpoint, "save"),
         load=_get_pairs(checkpoint, "load"),
-        size_bytes=tuple((size, int(count) * GIGABYTE) for size, count in _get_mapping(checkpoint, "disk_gb").items()),
+        size_bytes=tuple(
+            (size, int(count) * GIGABYTE)
+            for size, count in _get_mapping(checkpoint, "disk_gb").items()
+        ),
         save_gpus=_read_limits(checkpoint, "save_gpus"),
         load_gpus=_read_limits(checkpoint, "load_gpus"),
     )
 
 
-def _read_limits(checkpoint: Mapping[str, Any], name: str) -> tuple[tuple[str, tuple[int, int | None]], ...]:
-    """Return by model size the smallest and the largest number of GPUs; a list of one number has no largest."""
+def _read_limits(
+    checkpoint: Mapping[str, Any], name: str
+) -> tuple[tuple[str, tuple[int, int | None]], ...]:
+    """Return by model size the smallest and the largest number of GPUs; a list of one
+    number has no largest."""
     limits = _get_mapping(checkpoint, name).items()
-    return tuple((size, (gpus[0], gpus[1] if len(gpus) > 1 else None)) for size, gpus in limits)
+    return tuple(
+        (size, (gpus[0], gpus[1] if len(gpus) > 1 else None)) for size, gpus in limits
+    )
 
 
 def _get_mapping(facts: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -121,9 +138,15 @@ def _get_text(facts: Mapping[str, Any], name: str) -> str:
     return str(facts.get(name, ""))
 
 
-def explain_unfit(configuration: Configuration, facts: LaunchFacts | None, cluster: Cluster, launcher: str = "") -> str:
-    """Return why this cluster cannot run a configuration, without its id: many share a reason. Empty where nothing that
-    is known of the cluster speaks against it. `launcher` is what the option says."""
+def explain_unfit(
+    configuration: Configuration,
+    facts: LaunchFacts | None,
+    cluster: Cluster,
+    launcher: str = "",
+) -> str:
+    """Return why this cluster cannot run a configuration, without its id: many share a
+    reason. Empty where nothing that is known of the cluster speaks against it.
+    `launcher` is what the option says."""
     key = configuration.key
     if facts is None:
         return f"nothing says how {key.recipe} {key.release} is launched: no baseline file of it has a `launch:`"
@@ -139,7 +162,11 @@ def explain_unfit(configuration: Configuration, facts: LaunchFacts | None, clust
 def _explain_wrong_type(key: Key, cluster: Cluster) -> str:
     if not cluster.gpu:
         return "nothing says which GPUs this cluster has: set `gpu` in the cluster file, or give --llmb-gpu"
-    return f"for {key.gpu}, and this cluster has {cluster.gpu}" if key.gpu != cluster.gpu else ""
+    return (
+        f"for {key.gpu}, and this cluster has {cluster.gpu}"
+        if key.gpu != cluster.gpu
+        else ""
+    )
 
 
 def _explain_too_large(key: Key, cluster: Cluster) -> str:
@@ -154,35 +181,51 @@ def _explain_not_installed(key: Key, cluster: Cluster) -> str:
     names = sorted({_name_installed(installed) for installed in cluster.installed})
     name, like = (
         f"{key.recipe}-{key.release}",
-        [_name_installed(installed) for installed in cluster.installed if _is_alike(installed, key)],
+        [
+            _name_installed(installed)
+            for installed in cluster.installed
+            if _is_alike(installed, key)
+        ],
     )
     return f"{name} is not installed here: there is {join_first(names)}{did_you_mean(name, like)}"
 
 
 def _is_alike(installed: InstalledRecipe, key: Key) -> bool:
-    """Whether the recipe may be meant by its name: an equal release alone makes no two names similar."""
+    """Whether the recipe may be meant by its name: an equal release alone makes no two
+    names similar."""
     return bool(did_you_mean(key.recipe, [installed.recipe]))
 
 
 def find_installed(key: Key, cluster: Cluster) -> InstalledRecipe | None:
-    """Return how a recipe is installed here: the first entry of its release, or of all its releases; None: not, or the
-    cluster file lists nothing."""
+    """Return how a recipe is installed here: the first entry of its release, or of all
+    its releases; None: not, or the cluster file lists nothing."""
     wanted = (f"{key.recipe}-{key.release}", key.recipe)
-    return next((installed for installed in cluster.installed if _name_installed(installed) in wanted), None)
+    return next(
+        (
+            installed
+            for installed in cluster.installed
+            if _name_installed(installed) in wanted
+        ),
+        None,
+    )
 
 
 def _name_installed(installed: InstalledRecipe) -> str:
-    return f"{installed.recipe}-{installed.release}" if installed.release else installed.recipe
+    return (
+        f"{installed.recipe}-{installed.release}"
+        if installed.release
+        else installed.recipe
+    )
 
 
-def _explain_no_command(key: Key, facts: LaunchFacts, cluster: Cluster, launcher: str) -> str:
+def _explain_no_command(
+    key: Key, facts: LaunchFacts, cluster: Cluster, launcher: str
+) -> str:
     name = choose_launcher(key, facts, cluster, launcher)
     names = [command.name for command in facts.commands]
     if name in names:
         return explain_no_arguments(key, facts, facts.commands[names.index(name)])
-    return (
-        f"{key.recipe} {key.release} is not launched by {name!r}, but by {join_first(names)}{did_you_mean(name, names)}"
-    )
+    return f"{key.recipe} {key.release} is not launched by {name!r}, but by {join_first(names)}{did_you_mean(name, names)}"
 
 
 def find_arguments(key: Key, facts: LaunchFacts, command: str) -> str | None:
@@ -191,21 +234,35 @@ def find_arguments(key: Key, facts: LaunchFacts, command: str) -> str | None:
 
 
 def explain_no_arguments(key: Key, facts: LaunchFacts, command: Command) -> str:
-    """Return why a command cannot launch a configuration: it needs what no row states. Empty where it can."""
-    if ARGUMENTS not in command.command or find_arguments(key, facts, command.name) is not None:
+    """Return why a command cannot launch a configuration: it needs what no row states.
+    Empty where it can."""
+    if (
+        ARGUMENTS not in command.command
+        or find_arguments(key, facts, command.name) is not None
+    ):
         return ""
     return command.otherwise or f"its row states no `arguments` for {command.name!r}"
 
 
-def choose_launcher(key: Key, facts: LaunchFacts, cluster: Cluster, option: str = "") -> str:
-    """Return the name of the command that launches a recipe here: what the option says, else the installed recipe's,
-    the cluster's, the document's."""
+def choose_launcher(
+    key: Key, facts: LaunchFacts, cluster: Cluster, option: str = ""
+) -> str:
+    """Return the name of the command that launches a recipe here: what the option says,
+    else the installed recipe's, the cluster's, the document's."""
     installed = find_installed(key, cluster)
-    return option or (installed.launcher if installed else "") or cluster.launcher or facts.kind
+    return (
+        option
+        or (installed.launcher if installed else "")
+        or cluster.launcher
+        or facts.kind
+    )
 
 
-def choose_command(key: Key, facts: LaunchFacts, cluster: Cluster, option: str = "") -> Command:
-    """Return the command that launches a recipe here; LaunchError for one that it does not have."""
+def choose_command(
+    key: Key, facts: LaunchFacts, cluster: Cluster, option: str = ""
+) -> Command:
+    """Return the command that launches a recipe here; LaunchError for one that it does
+    not have."""
     name = choose_launcher(key, facts, cluster, option)
     by_name = {command.name: command for command in facts.commands}
     if name not in by_name:
@@ -219,19 +276,33 @@ def choose_command(key: Key, facts: LaunchFacts, cluster: Cluster, option: str =
     return by_name[name]
 
 
-def find_images(image: str, stages: Mapping[str, Path], override: str = "") -> list[Path]:
-    """Return where the container image of a recipe may lie; nothing where it has none or there is no stage folder."""
+def find_images(
+    image: str, stages: Mapping[str, Path], override: str = ""
+) -> list[Path]:
+    """Return where the container image of a recipe may lie; nothing where it has none
+    or there is no stage folder."""
     if override:
         return [Path(override)]
-    usable = [folder for folder in stages.values() if folder.is_absolute() and os.path.isdir(folder)]
+    usable = [
+        folder
+        for folder in stages.values()
+        if folder.is_absolute() and os.path.isdir(folder)
+    ]
     folders = [folder / below for folder in usable for below in ("", "images")]
     return [folder / image for folder in folders if image]
 
 
 def find_image(image: str, stages: Mapping[str, Path], override: str = "") -> str:
-    """Return the container image as a command takes it: the first that is there, else where it should be."""
-    places = find_images(image, stages, override) or [folder / image for folder in stages.values() if image]
-    return str(next((place for place in places if os.path.isfile(place)), places[0])) if places else ""
+    """Return the container image as a command takes it: the first that is there, else
+    where it should be."""
+    places = find_images(image, stages, override) or [
+        folder / image for folder in stages.values() if image
+    ]
+    return (
+        str(next((place for place in places if os.path.isfile(place)), places[0]))
+        if places
+        else ""
+    )
 
 
 def _explain_no_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> str:
@@ -244,51 +315,68 @@ def _explain_no_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> str:
 
 
 def count_gpus_per_node(key: Key, facts: LaunchFacts, cluster: Cluster) -> int:
-    """Return the GPUs of a node: this cluster's, else the document's; 0 where neither says it."""
+    """Return the GPUs of a node: this cluster's, else the document's; 0 where neither
+    says it."""
     return cluster.gpus_per_node or dict(facts.gpus_per_node).get(key.gpu, 0)
 
 
 def count_nodes(key: Key, facts: LaunchFacts, cluster: Cluster) -> int:
-    """Return the number of nodes; a job that is smaller than a node has one. LaunchError where they do not divide."""
+    """Return the number of nodes; a job that is smaller than a node has one.
+    LaunchError where they do not divide."""
     if why := _explain_no_nodes(key, facts, cluster):
         raise LaunchError(f"{key.id}: {why}")
     return max(1, key.gpus // count_gpus_per_node(key, facts, cluster))
 
 
-# --- cost -------------------------------------------------------------------------------------------------
+# --- cost -----------------------------------------------------------------------------
 
 
 def count_steps(
-    baseline: Baseline, facts: LaunchFacts, purpose: Purpose, environment: Mapping[str, str] = MappingProxyType({})
+    baseline: Baseline,
+    facts: LaunchFacts,
+    purpose: Purpose,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Return how many steps a job makes: those of a run, unless its purpose ends it before. Where a profile ends the
-    run, it does so at the step that the variables of the job say, whoever set them."""
+    """Return how many steps a job makes: those of a run, unless its purpose ends it
+    before. Where a profile ends the run, it does so at the step that the variables of
+    the job say, whoever set them."""
     short = dict(facts.short_runs).get(purpose)
     if short is None:
         return baseline.steps
-    asked = environment.get(facts.profiling.stop, "") if facts.profiling and purpose is Purpose.PROFILE else ""
+    asked = (
+        environment.get(facts.profiling.stop, "")
+        if facts.profiling and purpose is Purpose.PROFILE
+        else ""
+    )
     return int(asked) if asked.isascii() and asked.isdecimal() else short
 
 
 def estimate_gpu_hours(baseline: Baseline, steps: int) -> float:
-    """Return the GPU-hours of a job's steps: steps x step time in seconds x GPUs / 3600; 0 where nothing has timed it
-    yet. Starting up comes on top."""
+    """Return the GPU-hours of a job's steps: steps x step time in seconds x GPUs /
+    3600; 0 where nothing has timed it yet. Starting up comes on top."""
     seconds = steps * baseline.step_seconds * baseline.key.gpus
     return 0.0 if math.isnan(seconds) else seconds / 3600
 
 
 def refuse_hours(by_case: Mapping[str, float], limit: float | None) -> None:
-    """Raise LaunchError, with the total and the largest five, if GPU-hours by configuration (in words) exceed what is
-    allowed: `limit`, or the default where nobody set one."""
+    """Raise LaunchError, with the total and the largest five, if GPU-hours by
+    configuration (in words) exceed what is allowed: `limit`, or the default where
+    nobody set one."""
     total, allowed = sum(by_case.values()), DEFAULT_HOURS if limit is None else limit
     if total <= allowed:  # and not `>`, which NaN would pass
         return
     largest = sorted(by_case.items(), key=lambda item: (-item[1], item[0]))
     lines = [f"  {hours:>9,.1f}  {case_id}" for case_id, hours in largest[:SHOWN]]
     more = len(largest) - SHOWN
-    rest = [f"  {sum(hours for _, hours in largest[SHOWN:]):>9,.1f}  {more} more"] if more > 0 else []
+    rest = (
+        [f"  {sum(hours for _, hours in largest[SHOWN:]):>9,.1f}  {more} more"]
+        if more > 0
+        else []
+    )
     what = count_noun(len(by_case), "configuration")
-    limits = "without being told a session uses at most" if limit is None else "allowed are"
+    limits = (
+        "without being told a session uses at most" if limit is None else "allowed are"
+    )
     raise LaunchError(
         "\n".join(
             [

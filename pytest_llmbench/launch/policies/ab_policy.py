@@ -1,8 +1,10 @@
-"""A/B on the same nodes: which arm runs next, and what its runs say beside those of the reference.
+"""A/B on the same nodes: which arm runs next, and what its runs say beside those of the
+reference.
 
-Arm 0 is the reference; each other arm is an A/B with it. They share its runs, the rounds and the noise: a round runs
-the reference and every arm not answered yet, and the levels are divided by the number of A/Bs, so that an arm is
-falsely slower as rarely as where it is the only one.
+Arm 0 is the reference; each other arm is an A/B with it. They share its runs, the
+rounds and the noise: a round runs the reference and every arm not answered yet, and the
+levels are divided by the number of A/Bs, so that an arm is falsely slower as rarely as
+where it is the only one.
 """
 
 from __future__ import annotations
@@ -36,7 +38,12 @@ from pytest_llmbench.launch.policies.trial_ledger import (
     plan_trial,
     read_ledger,
 )
-from pytest_llmbench.launch.policies.trial_statistics import FIRST_LOOK, MOST_PAIRS, CountedRun, RunBounds
+from pytest_llmbench.launch.policies.trial_statistics import (
+    FIRST_LOOK,
+    MOST_PAIRS,
+    CountedRun,
+    RunBounds,
+)
 from pytest_llmbench.report.trial_wording import describe_answers
 
 
@@ -80,25 +87,35 @@ class PairedSettings:
     """What is asked of an A/B."""
 
     arms: int = 2  # the reference too
-    # The allocation that is running, where one is shared: the first run of each arm in it is a warm-up. None where each
-    # run has an allocation of its own, and so is a first run.
+    # The allocation that is running, where one is shared: the first run of each arm in
+    # it is a warm-up. None where each run has an allocation of its own, and so is a
+    # first run.
     allocation: int | None = None
     margin: float = MARGIN  # a fraction
-    noise: Noise | None = None  # what earlier A/Bs of this configuration say of it on this cluster
+    noise: Noise | None = (
+        None  # what earlier A/Bs of this configuration say of it on this cluster
+    )
 
 
 def count_runs(settings: PairedSettings) -> RunBounds:
-    """Return how many runs there are at least and at most, warm-ups too, where none fails."""
+    """Return how many runs there are at least and at most, warm-ups too, where none
+    fails."""
     warm_ups = 0 if settings.allocation is None else settings.arms
-    return RunBounds(warm_ups + FIRST_LOOK * settings.arms, warm_ups + MOST_PAIRS * settings.arms)
+    return RunBounds(
+        warm_ups + FIRST_LOOK * settings.arms, warm_ups + MOST_PAIRS * settings.arms
+    )
 
 
-def next_step(trials: Sequence[Trial], settings: PairedSettings) -> NextTrial | tuple[PairedAnswer, ...]:
-    """Return the run that is to be made next; at the end the answers, one for each arm but the reference.
+def next_step(
+    trials: Sequence[Trial], settings: PairedSettings
+) -> NextTrial | tuple[PairedAnswer, ...]:
+    """Return the run that is to be made next; at the end the answers, one for each arm
+    but the reference.
 
-    An arm is looked at after 2, 3 and 4 pairs. SLOWER, FASTER: its interval leaves out 0. ALIKE: after the last look
-    the interval lies within the margin. CANNOT_TELL: it does not. Arms that fail twice by themselves, or are lost twice
-    in a row, are answered at once; where the reference is, all are.
+    An arm is looked at after 2, 3 and 4 pairs. SLOWER, FASTER: its interval leaves out
+    0. ALIKE: after the last look the interval lies within the margin. CANNOT_TELL: it
+    does not. Arms that fail twice by themselves, or are lost twice in a row, are
+    answered at once; where the reference is, all are.
     """
     answers: dict[int, PairedAnswer] = {}
     estimates: dict[int, PairedEstimate] = {}
@@ -106,7 +123,9 @@ def next_step(trials: Sequence[Trial], settings: PairedSettings) -> NextTrial | 
     for rounds in range(1, MOST_PAIRS + 1):
         for arm in open_arms:
             if outcome := _find_end(trials, arm, rounds):
-                answers[arm] = PairedAnswer(arm, outcome, _count_pairs(trials, arm), estimates.get(arm))
+                answers[arm] = PairedAnswer(
+                    arm, outcome, _count_pairs(trials, arm), estimates.get(arm)
+                )
         open_arms = [arm for arm in open_arms if arm not in answers]
         if not open_arms:
             break
@@ -121,7 +140,9 @@ def next_step(trials: Sequence[Trial], settings: PairedSettings) -> NextTrial | 
         level = runs.get_level(rounds, settings.noise, settings.arms - 1)
         for arm in open_arms:
             estimates[arm] = estimate_difference(fits[arm], level, settings.noise)
-            if outcome := _answer(estimates[arm], settings.margin, is_last=rounds == MOST_PAIRS):
+            if outcome := _answer(
+                estimates[arm], settings.margin, is_last=rounds == MOST_PAIRS
+            ):
                 answers[arm] = PairedAnswer(arm, outcome, rounds, estimates[arm])
         open_arms = [arm for arm in open_arms if arm not in answers]
     return tuple(answers[arm] for arm in sorted(answers))
@@ -143,10 +164,15 @@ def _find_end(trials: Sequence[Trial], arm: int, rounds: int) -> PairedOutcome |
 
 
 def _count_pairs(trials: Sequence[Trial], arm: int) -> int:
-    return min(sum(runs.is_measured(trial, (variant,)) for trial in trials) for variant in (REFERENCE, arm))
+    return min(
+        sum(runs.is_measured(trial, (variant,)) for trial in trials)
+        for variant in (REFERENCE, arm)
+    )
 
 
-def _answer(estimate: PairedEstimate, margin: float, *, is_last: bool) -> PairedOutcome | None:
+def _answer(
+    estimate: PairedEstimate, margin: float, *, is_last: bool
+) -> PairedOutcome | None:
     """Return what a look says; None where a further pair may tell."""
     if estimate.low > 0:
         return PairedOutcome.SLOWER
@@ -160,7 +186,8 @@ def _answer(estimate: PairedEstimate, margin: float, *, is_last: bool) -> Paired
 
 
 def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
-    """Return how far each arm is from the reference: least squares on arm, constant and a linear trend over the runs.
+    """Return how far each arm is from the reference: least squares on arm, constant and
+    a linear trend over the runs.
 
     With n runs of each of two arms the residuals have 2n - 3 degrees of freedom.
     """
@@ -168,15 +195,23 @@ def _fit(measured: Sequence[CountedRun]) -> dict[int, Fit]:
     logarithms = np.array([run.logarithm for run in measured])
     variants = np.array([run.variant for run in measured])
     places = np.array([run.place for run in measured], dtype=float)
-    columns = [np.ones(len(measured)), places - places.mean(), *(variants == arm for arm in arms)]
+    columns = [
+        np.ones(len(measured)),
+        places - places.mean(),
+        *(variants == arm for arm in arms),
+    ]
     design = np.stack(columns, axis=1)
     inverse = np.linalg.inv(design.T @ design)
     levels = inverse @ (design.T @ logarithms)
     # All runs of an arm may be rounded one way, and those of another one the other.
-    roundings = np.abs(inverse @ design.T) @ np.array([run.rounding for run in measured])
+    roundings = np.abs(inverse @ design.T) @ np.array(
+        [run.rounding for run in measured]
+    )
     rest = logarithms - design @ levels
     squares, freedom = float(rest @ rest), float(len(measured) - design.shape[1])
-    counts = {variant: int(np.sum(variants == variant)) for variant in (REFERENCE, *arms)}
+    counts = {
+        variant: int(np.sum(variants == variant)) for variant in (REFERENCE, *arms)
+    }
     return {
         arm: Fit(
             float(levels[place]),

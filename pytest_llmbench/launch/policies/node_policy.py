@@ -23,12 +23,15 @@ from pytest_llmbench.launch.schedulers import load_scheduler
 class NodePolicy:
     """The jobs that a launch may make on nodes that its own runs make suspect."""
 
-    number: int = 1  # the repeat of both: those before are of nodes that a history names
+    number: int = (
+        1  # the repeat of both: those before are of nodes that a history names
+    )
     check: JobSpec | None = None  # the site's own check of them
 
 
 def next_runs(history: RunHistory, policy: NodePolicy) -> NextRuns | Conclusion:
-    """Choose one more run on nodes that were slow once, and the check of all suspects."""
+    """Choose one more run on nodes that were slow once, and the check of all
+    suspects."""
     if history.finding is None or not list_suspects(history):
         return Conclusion()
     again = history.finding.again
@@ -45,10 +48,14 @@ def list_suspects(history: RunHistory) -> tuple[str, ...]:
 
 
 def list_doubtful(history: RunHistory) -> set[str]:
-    """List the nodes that were slow, and those of jobs that the infrastructure ended."""
+    """List the nodes that were slow, and those of jobs that the infrastructure
+    ended."""
     broken = Blame.INFRASTRUCTURE
     ended = (each.job for each in history.ended if each.end.blame is broken)
-    return {*list_suspects(history), *(node for job in ended for node in get_nodes(job))}
+    return {
+        *list_suspects(history),
+        *(node for job in ended for node in get_nodes(job)),
+    }
 
 
 def pin_nodes(spec: JobSpec, nodes: Iterable[str]) -> JobSpec:

@@ -13,7 +13,14 @@ from pathlib import Path
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import JUDGED, Reason, Verdict
-from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobStatus, Purpose, SubmissionState
+from pytest_llmbench.core.job_records import (
+    Blame,
+    EndedBy,
+    Job,
+    JobStatus,
+    Purpose,
+    SubmissionState,
+)
 from pytest_llmbench.core.judgement_records import Judgement, Look
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.launch.jobs.engine import NextJob
@@ -57,9 +64,13 @@ class RepeatPolicy:
     retries: int = 1  # of a run that the infrastructure ended
 
 
-def plan_repeats(settings: LaunchSettings, asked: int = 1, *, always: bool = False) -> RepeatPolicy:
+def plan_repeats(
+    settings: LaunchSettings, asked: int = 1, *, always: bool = False
+) -> RepeatPolicy:
     """Build the policy of a configuration for which a file asks for `asked` runs."""
-    return RepeatPolicy(settings.repeats, asked, settings.repeats_at_once, always, settings.retries)
+    return RepeatPolicy(
+        settings.repeats, asked, settings.repeats_at_once, always, settings.retries
+    )
 
 
 def choose_look(policy: RepeatPolicy) -> Look:
@@ -71,7 +82,9 @@ def choose_look(policy: RepeatPolicy) -> Look:
     return AT_ONCE if policy.at_once else IN_TURN
 
 
-def next_runs(history: RunHistory, policy: RepeatPolicy) -> NextRuns | NeedsVerdict | Conclusion:
+def next_runs(
+    history: RunHistory, policy: RepeatPolicy
+) -> NextRuns | NeedsVerdict | Conclusion:
     """Choose the next attempt or the repeats, or conclude."""
     if again := choose_retry(history, policy.retries):
         return again
@@ -141,7 +154,9 @@ def _is_given_up(status: JobStatus) -> bool:
 # --- repeats --------------------------------------------------------------------------
 
 
-def _choose_repeats(history: RunHistory, judgement: Judgement, policy: RepeatPolicy) -> tuple[NextJob, ...]:
+def _choose_repeats(
+    history: RunHistory, judgement: Judgement, policy: RepeatPolicy
+) -> tuple[NextJob, ...]:
     """Choose the repeats that a verdict needs, on other nodes than the runs so far."""
     made = history.counted
     if history.failures or not history.may_start:
@@ -174,7 +189,9 @@ def count_next_runs(policy: RepeatPolicy, judgement: Judgement, done: int) -> in
     return policy.most - done if policy.at_once else 1
 
 
-def _conclude(history: RunHistory, result: ConfigurationResult, policy: RepeatPolicy) -> Conclusion:
+def _conclude(
+    history: RunHistory, result: ConfigurationResult, policy: RepeatPolicy
+) -> Conclusion:
     judgement = result.judgement
     unjudged = judgement.verdict is Verdict.INVALID
     if judgement.reason is Reason.NO_BASELINE:
@@ -186,7 +203,9 @@ def _conclude(history: RunHistory, result: ConfigurationResult, policy: RepeatPo
     )
 
 
-def add_failures(result: ConfigurationResult, failures: Mapping[int, RunProblem]) -> ConfigurationResult:
+def add_failures(
+    result: ConfigurationResult, failures: Mapping[int, RunProblem]
+) -> ConfigurationResult:
     """Make a result INVALID if a repeat failed: an inconclusive one could be green."""
     judgement = result.judgement
     hung = [each for each in failures.values() if each.reason is Reason.HUNG]
@@ -230,7 +249,9 @@ def _conclude_purpose(history: RunHistory, ended: EndedJob) -> Conclusion:
     logs = tuple(attempt.files.log for attempt in run.attempts)
     if purpose is Purpose.SAVE_CHECKPOINT:
         saves = "it was launched to save one"
-        run = dataclasses.replace(run, found=dataclasses.replace(run.found, saves=saves))
+        run = dataclasses.replace(
+            run, found=dataclasses.replace(run.found, saves=saves)
+        )
     return Conclusion(
         reason=Reason.PURPOSE_DONE if proof else Reason.PURPOSE_MISSED,
         text=f"{purpose}: {found}; not judged for speed",
@@ -243,7 +264,8 @@ def _conclude_purpose(history: RunHistory, ended: EndedJob) -> Conclusion:
 
 
 def _find_proof(purpose: Purpose, files: Sequence[Path], run: Run) -> str:
-    """Find what shows that a job did what it was for: its files, or a line of its log."""
+    """Find what shows that a job did what it was for: its files, or a line of its
+    log."""
     logs = [attempt.log for attempt in run.attempts]
     if purpose is Purpose.LOAD_CHECKPOINT:
         line = max(log.checkpoints.load_line for log in logs)

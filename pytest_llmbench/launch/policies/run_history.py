@@ -52,7 +52,8 @@ class EndedJob:
 
     @property
     def dated_run(self) -> Run | None:
-        """The run with the start of its job, so that the order of repeats is certain."""
+        """The run with the start of its job, so that the order of repeats is
+        certain."""
         started = self.job.status.started if self.job.status else None
         if self.run is None or started is None:
             return self.run
@@ -87,8 +88,12 @@ class RunHistory:
     @property
     def pending(self) -> frozenset[tuple[int, int]]:
         """The runs that have not ended: repeat and attempt."""
-        asked = {(job.repeat, job.attempt) for job in self.asked if self.is_own(job.spec)}
-        return frozenset(asked - {(each.job.repeat, each.job.attempt) for each in self.own})
+        asked = {
+            (job.repeat, job.attempt) for job in self.asked if self.is_own(job.spec)
+        }
+        return frozenset(
+            asked - {(each.job.repeat, each.job.attempt) for each in self.own}
+        )
 
     @property
     def counted(self) -> dict[int, EndedJob]:

@@ -1,7 +1,9 @@
-"""Search an ordered list of builds for the one that made a configuration slower, by noisy runs on the same nodes.
+"""Search an ordered list of builds for the one that made a configuration slower, by
+noisy runs on the same nodes.
 
-Build 0 is the good end, the last one the bad end; one level before the change, one after it. All runs of all builds
-move the posterior of where the change is, so no run that hardly tells is given up, and none is taken for the truth.
+Build 0 is the good end, the last one the bad end; one level before the change, one
+after it. All runs of all builds move the posterior of where the change is, so no run
+that hardly tells is given up, and none is taken for the truth.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from pytest_llmbench.core.trial_records import (
     TrialOutcome,
     TrialReport,
 )
-from pytest_llmbench.judge.difference import ASSUMED_CV, Fit, estimate_difference, pool_noise
+from pytest_llmbench.judge.difference import (
+    ASSUMED_CV,
+    Fit,
+    estimate_difference,
+    pool_noise,
+)
 from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.launch.policies import trial_statistics as runs
 from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns, RunHistory
@@ -37,19 +44,27 @@ from pytest_llmbench.launch.policies.trial_ledger import (
     plan_trial,
     read_ledger,
 )
-from pytest_llmbench.launch.policies.trial_statistics import FIRST_LOOK, MOST_PAIRS, RunBounds
+from pytest_llmbench.launch.policies.trial_statistics import (
+    FIRST_LOOK,
+    MOST_PAIRS,
+    RunBounds,
+)
 from pytest_llmbench.report.trial_wording import describe_search
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Floats, Integers
 
 NAMED = 0.95  # of the posterior, for a build and for a range
-NEIGHBOURS = 2  # so many runs of the builds on both sides of a change, before it is named
+NEIGHBOURS = (
+    2  # so many runs of the builds on both sides of a change, before it is named
+)
 PRIOR_FREEDOM = 1.0  # of the noise
 FALLS = 20.0  # taken from the log posterior of a change behind which runs are faster
 TWO_CHANGES = math.log(20)
 SHOWN_MIDDLE = 0.01  # one-sided: that a middle level is apart from both ends
-SHOWN_NEIGHBOUR = 0.005  # one-sided: that a build beside a change is; looked at whether or not two changes fit better
+# one-sided: that a build beside a change is; looked at whether or not two changes fit
+# better
+SHOWN_NEIGHBOUR = 0.005
 SHOWN_REST = 0.025  # one-sided, on each side of a change
 TIE = 9  # digits in which shares of the posterior are compared
 
@@ -98,38 +113,56 @@ class BisectSettings:
 
     builds: int  # at least 2
     cap: int | None = None  # the most runs; None: 16 + 4 ceil(log2 builds)
-    noise: Noise | None = None  # what earlier A/Bs of this configuration say of it on this cluster
+    noise: Noise | None = (
+        None  # what earlier A/Bs of this configuration say of it on this cluster
+    )
 
 
 def get_cap(settings: BisectSettings) -> int:
-    """Return the most runs that are made; builds that do not run, and what is lost, are not among them."""
-    return 16 + 4 * math.ceil(math.log2(settings.builds)) if settings.cap is None else settings.cap
+    """Return the most runs that are made; builds that do not run, and what is lost, are
+    not among them."""
+    return (
+        16 + 4 * math.ceil(math.log2(settings.builds))
+        if settings.cap is None
+        else settings.cap
+    )
 
 
 def count_runs(settings: BisectSettings) -> RunBounds:
-    """Return how many runs there are at least, where both ends differ clearly or not at all, and at most."""
+    """Return how many runs there are at least, where both ends differ clearly or not at
+    all, and at most."""
     return RunBounds(min(FIRST_LOOK * 2 + 2, get_cap(settings)), get_cap(settings))
 
 
-def expect_runs(settings: BisectSettings, difference: float, cv: float = ASSUMED_CV) -> int:
-    """Return how many runs a change is expected to take (docs/statistics.md): both are logarithms or fractions."""
+def expect_runs(
+    settings: BisectSettings, difference: float, cv: float = ASSUMED_CV
+) -> int:
+    """Return how many runs a change is expected to take (docs/statistics.md): both are
+    logarithms or fractions."""
     ratio = difference / cv if cv else math.inf
-    more = next((count for least, count in ((5, 6), (4, 9), (3, 12)) if ratio >= least), 17)
+    more = next(
+        (count for least, count in ((5, 6), (4, 9), (3, 12)) if ratio >= least), 17
+    )
     return min(math.ceil(math.log2(settings.builds)) + more, get_cap(settings))
 
 
-def next_step(trials: Sequence[Trial], settings: BisectSettings) -> NextTrial | BisectAnswer:
+def next_step(
+    trials: Sequence[Trial], settings: BisectSettings
+) -> NextTrial | BisectAnswer:
     """Return the run that is to be made next, or what the search ended with.
 
-    FOUND: each change has 0.95 of the posterior, and both its neighbours have two runs. NO_CHANGE_BETWEEN_ENDS: four
-    pairs of the ends do not show that the last build is slower. RANGE: the most runs were made. A build that fails is
-    skipped once and for good, an end that fails twice ends the search; so does infrastructure that fails twice in a
-    row, until the trials that it lost are left out.
+    FOUND: each change has 0.95 of the posterior, and both its neighbours have two runs.
+    NO_CHANGE_BETWEEN_ENDS: four pairs of the ends do not show that the last build is
+    slower. RANGE: the most runs were made. A build that fails is skipped once and for
+    good, an end that fails twice ends the search; so does infrastructure that fails
+    twice in a row, until the trials that it lost are left out.
     """
     ends = _compare_ends(trials, settings)
     if isinstance(ends, NextTrial | BisectAnswer):
         return ends
-    if trials[-1].outcome is TrialOutcome.LOST and runs.is_lost(trials, trials[-1].variant):
+    if trials[-1].outcome is TrialOutcome.LOST and runs.is_lost(
+        trials, trials[-1].variant
+    ):
         return _end(BisectOutcome.LOST, trials, settings, ends)
     table = _tabulate(trials, settings)
     may_run = int(table.counts.sum()) < get_cap(settings)
@@ -139,7 +172,13 @@ def next_step(trials: Sequence[Trial], settings: BisectSettings) -> NextTrial | 
             return result
         results.append(result)
     is_range = any(isinstance(result, BuildRange) for result in results)
-    return _end(BisectOutcome.RANGE if is_range else BisectOutcome.FOUND, trials, settings, ends, results)
+    return _end(
+        BisectOutcome.RANGE if is_range else BisectOutcome.FOUND,
+        trials,
+        settings,
+        ends,
+        results,
+    )
 
 
 def _end(
@@ -151,16 +190,23 @@ def _end(
 ) -> BisectAnswer:
     changes = tuple(result for result in results if isinstance(result, FoundChange))
     ranges = tuple(result for result in results if isinstance(result, BuildRange))
-    skipped = {trial.variant for trial in trials if trial.outcome is TrialOutcome.DOES_NOT_RUN}
+    skipped = {
+        trial.variant for trial in trials if trial.outcome is TrialOutcome.DOES_NOT_RUN
+    }
     inner = tuple(sorted(skipped - {0, settings.builds - 1}))
-    return BisectAnswer(outcome, ends, len(runs.list_measured(trials)), inner, changes, ranges)
+    return BisectAnswer(
+        outcome, ends, len(runs.list_measured(trials)), inner, changes, ranges
+    )
 
 
-# --- the ends ----------------------------------------------------------------------------------------------------
+# --- the ends -------------------------------------------------------------------------
 
 
-def _compare_ends(trials: Sequence[Trial], settings: BisectSettings) -> NextTrial | BisectAnswer | PairedEstimate:
-    """Return how far the ends are apart, once the last build is shown to be slower; until then the next run."""
+def _compare_ends(
+    trials: Sequence[Trial], settings: BisectSettings
+) -> NextTrial | BisectAnswer | PairedEstimate:
+    """Return how far the ends are apart, once the last build is shown to be slower;
+    until then the next run."""
     ends = (0, settings.builds - 1)
     estimate = None
     for rounds in range(1, MOST_PAIRS + 1):
@@ -173,7 +219,9 @@ def _compare_ends(trials: Sequence[Trial], settings: BisectSettings) -> NextTria
         if rounds < FIRST_LOOK:
             continue
         fit = _fit_ends(trials[:end], ends)
-        estimate = estimate_difference(fit, runs.get_level(rounds, settings.noise), settings.noise)
+        estimate = estimate_difference(
+            fit, runs.get_level(rounds, settings.noise), settings.noise
+        )
         if estimate.low > 0:
             return estimate
         if estimate.high < 0:
@@ -181,7 +229,9 @@ def _compare_ends(trials: Sequence[Trial], settings: BisectSettings) -> NextTria
     return _end(BisectOutcome.NO_CHANGE_BETWEEN_ENDS, trials, settings, estimate)
 
 
-def _find_failure(trials: Sequence[Trial], ends: tuple[int, int], rounds: int) -> BisectOutcome | None:
+def _find_failure(
+    trials: Sequence[Trial], ends: tuple[int, int], rounds: int
+) -> BisectOutcome | None:
     does_not_run = (BisectOutcome.GOOD_DOES_NOT_RUN, BisectOutcome.BAD_DOES_NOT_RUN)
     for variant, outcome in zip(ends, does_not_run, strict=True):
         if sum(runs.is_measured(trial, (variant,)) for trial in trials) >= rounds:
@@ -194,28 +244,43 @@ def _find_failure(trials: Sequence[Trial], ends: tuple[int, int], rounds: int) -
 
 
 def _fit_ends(trials: Sequence[Trial], ends: tuple[int, int]) -> Fit:
-    """Return the difference of the means of both ends, with 2n - 2 degrees of freedom after n pairs."""
+    """Return the difference of the means of both ends, with 2n - 2 degrees of freedom
+    after n pairs."""
     measured = runs.list_measured(trials)
-    good, bad = ([run for run in measured if run.variant == variant] for variant in ends)
+    good, bad = (
+        [run for run in measured if run.variant == variant] for variant in ends
+    )
     roundings = (sum(run.rounding for run in side) / len(side) for side in (good, bad))
     fit = fit_two([run.logarithm for run in good], [run.logarithm for run in bad])
     return fit._replace(rounding=sum(roundings))
 
 
 def fit_two(before: Sequence[float], after: Sequence[float]) -> Fit:
-    """Return how far the mean of one set of logarithms is from that of another, with the residuals about both."""
+    """Return how far the mean of one set of logarithms is from that of another, with
+    the residuals about both."""
     means = [sum(side) / len(side) for side in (before, after)]
-    squares = sum((value - mean) ** 2 for side, mean in zip((before, after), means, strict=True) for value in side)
+    squares = sum(
+        (value - mean) ** 2
+        for side, mean in zip((before, after), means, strict=True)
+        for value in side
+    )
     counts = len(before), len(after)
-    return Fit(means[1] - means[0], 1 / counts[0] + 1 / counts[1], squares, sum(counts) - 2.0, counts)
+    return Fit(
+        means[1] - means[0],
+        1 / counts[0] + 1 / counts[1],
+        squares,
+        sum(counts) - 2.0,
+        counts,
+    )
 
 
-# --- the builds between ------------------------------------------------------------------------------------------
+# --- the builds between ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class RunTable:
-    """What the runs of each build say: columns of shape (builds,), logarithms about their mean."""
+    """What the runs of each build say: columns of shape (builds,), logarithms about
+    their mean."""
 
     counts: Floats
     sums: Floats
@@ -223,7 +288,9 @@ class RunTable:
     failed: Flags  # it does not run; what it measured before counts
     noise: Noise | None
     ends_difference: float
-    rounding: float = 0.0  # how far the printed digits may move the difference of two builds
+    rounding: float = (
+        0.0  # how far the printed digits may move the difference of two builds
+    )
 
     @property
     def prior_squares(self) -> float:
@@ -237,7 +304,13 @@ def _tabulate(trials: Sequence[Trial], settings: BisectSettings) -> RunTable:
     logarithms = np.array([run.logarithm for run in measured])
     logarithms -= logarithms.mean()
     failed = np.zeros(settings.builds, dtype=bool)
-    failed[[trial.variant for trial in trials if trial.outcome is TrialOutcome.DOES_NOT_RUN]] = True
+    failed[
+        [
+            trial.variant
+            for trial in trials
+            if trial.outcome is TrialOutcome.DOES_NOT_RUN
+        ]
+    ] = True
     counts, sums, squares = (
         np.bincount(variants, weights, minlength=settings.builds).astype(float)
         for weights in (np.ones(len(measured)), logarithms, logarithms**2)
@@ -247,9 +320,11 @@ def _tabulate(trials: Sequence[Trial], settings: BisectSettings) -> RunTable:
     return RunTable(counts, sums, squares, failed, settings.noise, ends, rounding)
 
 
-def _search(table: RunTable, first: int, stop: int, *, may_run: bool) -> Iterator[NextTrial | FoundChange | BuildRange]:
-    """Yield what is known of the changes among the builds from `first` to before `stop`, whose ends are apart; or what
-    is to be run to know more."""
+def _search(
+    table: RunTable, first: int, stop: int, *, may_run: bool
+) -> Iterator[NextTrial | FoundChange | BuildRange]:
+    """Yield what is known of the changes among the builds from `first` to before
+    `stop`, whose ends are apart; or what is to be run to know more."""
     middle = _find_middle(table, first, stop)
     if middle is not None:
         if table.counts[middle] < NEIGHBOURS and not table.failed[middle]:
@@ -262,9 +337,17 @@ def _search(table: RunTable, first: int, stop: int, *, may_run: bool) -> Iterato
     posterior = compute_posterior(table, first, stop)
     before, after, probability = _find_likeliest(table, posterior, first, stop)
     if probability >= NAMED:
-        short = [build for build in (before, after) if table.counts[build] < NEIGHBOURS and not table.failed[build]]
+        short = [
+            build
+            for build in (before, after)
+            if table.counts[build] < NEIGHBOURS and not table.failed[build]
+        ]
         if not short:
-            apart = [each for each in (before, after) if _is_between(table, (first, each, stop - 1), SHOWN_NEIGHBOUR)]
+            apart = [
+                each
+                for each in (before, after)
+                if _is_between(table, (first, each, stop - 1), SHOWN_NEIGHBOUR)
+            ]
             if apart:
                 yield from _search_both(table, first, apart[0], stop, may_run=may_run)
             else:
@@ -273,27 +356,36 @@ def _search(table: RunTable, first: int, stop: int, *, may_run: bool) -> Iterato
         if may_run:
             yield NextTrial(min(short, key=lambda build: (table.counts[build], build)))
             return
-    yield _choose_build(table, posterior, first, stop) if may_run else _find_range(posterior, first)
+    yield (
+        _choose_build(table, posterior, first, stop)
+        if may_run
+        else _find_range(posterior, first)
+    )
 
 
 def _search_both(
     table: RunTable, first: int, middle: int, stop: int, *, may_run: bool
 ) -> Iterator[NextTrial | FoundChange | BuildRange]:
-    """Yield the same of both parts of a list: the build between them is the last of one, and the first of the other."""
+    """Yield the same of both parts of a list: the build between them is the last of
+    one, and the first of the other."""
     yield from _search(table, first, middle + 1, may_run=may_run)
     yield from _search(table, middle, stop, may_run=may_run)
 
 
 def compute_posterior(table: RunTable, first: int, stop: int) -> Floats:
-    """Return the probability that each build but the first is the first slow one, shape (builds - 1,).
+    """Return the probability that each build but the first is the first slow one, shape
+    (builds - 1,).
 
-    Flat on both levels, and on the logarithm of the noise but for one degree of freedom of what is known of it.
+    Flat on both levels, and on the logarithm of the noise but for one degree of freedom
+    of what is known of it.
     """
     counts, sums = table.counts[first:stop], table.sums[first:stop]
     before, after = np.cumsum(counts)[:-1], np.cumsum(counts[::-1])[::-1][1:]
     sum_before = np.cumsum(sums)[:-1]
     sum_after = sums.sum() - sum_before
-    rest = table.squares[first:stop].sum() - sum_before**2 / before - sum_after**2 / after
+    rest = (
+        table.squares[first:stop].sum() - sum_before**2 / before - sum_after**2 / after
+    )
     spread = table.prior_squares + np.maximum(rest, 0)
     power = (PRIOR_FREEDOM + counts.sum() - 2) / 2
     logarithms = -np.log(before * after) / 2 - power * np.log(spread)
@@ -308,9 +400,11 @@ def _list_running(table: RunTable, first: int, stop: int) -> Integers:
     return np.flatnonzero(runs_or_may) + first
 
 
-def _find_likeliest(table: RunTable, posterior: Floats, first: int, stop: int) -> tuple[int, int, float]:
-    """Return the builds between which the change most probably lies, with the probability: nothing that runs is
-    between them."""
+def _find_likeliest(
+    table: RunTable, posterior: Floats, first: int, stop: int
+) -> tuple[int, int, float]:
+    """Return the builds between which the change most probably lies, with the
+    probability: nothing that runs is between them."""
     running = _list_running(table, first, stop)
     reached = np.concatenate([[0.0], np.cumsum(posterior)])
     groups = np.diff(reached[running - first])
@@ -318,8 +412,11 @@ def _find_likeliest(table: RunTable, posterior: Floats, first: int, stop: int) -
     return int(running[best]), int(running[best + 1]), float(groups[best])
 
 
-def _choose_build(table: RunTable, posterior: Floats, first: int, stop: int) -> NextTrial:
-    """Return the build of which it is least known whether it is slow; of equals that with fewer runs."""
+def _choose_build(
+    table: RunTable, posterior: Floats, first: int, stop: int
+) -> NextTrial:
+    """Return the build of which it is least known whether it is slow; of equals that
+    with fewer runs."""
     reached = np.concatenate([[0.0], np.cumsum(posterior)])
     usable = np.flatnonzero(~table.failed[first:stop])
     distances = np.round(np.abs(reached[usable] - 0.5), TIE)
@@ -331,48 +428,75 @@ def _find_range(posterior: Floats, first: int) -> BuildRange:
     """Return the fewest neighbouring builds that hold 95 % of the posterior."""
     reached = np.concatenate([[0.0], np.cumsum(posterior)])
     total = len(posterior)
-    lasts = np.minimum(np.searchsorted(reached, reached[:-1] + NAMED - 10.0**-TIE), total)
+    lasts = np.minimum(
+        np.searchsorted(reached, reached[:-1] + NAMED - 10.0**-TIE), total
+    )
     held = reached[lasts] - reached[:-1]
-    lengths = np.where(held >= NAMED - 2 * 10.0**-TIE, lasts - np.arange(total), total + 1)
+    lengths = np.where(
+        held >= NAMED - 2 * 10.0**-TIE, lasts - np.arange(total), total + 1
+    )
     place = int(np.lexsort((-held, lengths))[0])
-    return BuildRange(first + place + 1, first + int(lasts[place]), min(float(held[place]), 1.0))
+    return BuildRange(
+        first + place + 1, first + int(lasts[place]), min(float(held[place]), 1.0)
+    )
 
 
-# --- several changes, and what is said of each --------------------------------------------------------------------
+# --- several changes, and what is said of each ----------------------------------------
 
 
 def _find_middle(table: RunTable, first: int, stop: int) -> int | None:
-    """Return the build of a middle level with most runs, where two rising steps fit much better than one; else None."""
+    """Return the build of a middle level with most runs, where two rising steps fit
+    much better than one; else None."""
     builds = np.flatnonzero(table.counts[first:stop]) + first
     if len(builds) < 3:
         return None
-    counts, sums = (np.concatenate([[0.0], np.cumsum(column[builds])]) for column in (table.counts, table.sums))
+    counts, sums = (
+        np.concatenate([[0.0], np.cumsum(column[builds])])
+        for column in (table.counts, table.sums)
+    )
     total = float(table.squares[builds].sum())
     inner = np.arange(1, len(builds))
-    single = total - float(np.max(_explain(counts, sums, 0, inner) + _explain(counts, sums, inner, -1)))
+    single = total - float(
+        np.max(_explain(counts, sums, 0, inner) + _explain(counts, sums, inner, -1))
+    )
     left, right = (places + 1 for places in np.triu_indices(len(builds) - 1, 1))
-    levels = [_average(counts, sums, *bounds) for bounds in ((0, left), (left, right), (right, -1))]
+    levels = [
+        _average(counts, sums, *bounds)
+        for bounds in ((0, left), (left, right), (right, -1))
+    ]
     rising = (levels[0] < levels[1]) & (levels[1] < levels[2])
-    explained = sum(_explain(counts, sums, *bounds) for bounds in ((0, left), (left, right), (right, -1)))
+    explained = sum(
+        _explain(counts, sums, *bounds)
+        for bounds in ((0, left), (left, right), (right, -1))
+    )
     rest = np.where(rising, total - explained, math.inf)
     place = int(np.argmin(rest))
     best = float(rest[place])
     if not math.isfinite(best):
         return None
     prior, runs_made = table.prior_squares, float(counts[-1])
-    gain = (PRIOR_FREEDOM + runs_made) / 2 * math.log((prior + max(single, 0)) / (prior + max(best, 0)))
+    gain = (
+        (PRIOR_FREEDOM + runs_made)
+        / 2
+        * math.log((prior + max(single, 0)) / (prior + max(best, 0)))
+    )
     if gain - math.log(runs_made) / 2 - math.log(stop - first) <= TWO_CHANGES:
         return None
     inside = builds[left[place] : right[place]]
     return int(inside[np.argmax(table.counts[inside])])
 
 
-def _average(counts: Floats, sums: Floats, start: Integers | int, stop: Integers | int) -> Floats:
-    """Return the mean of levels that reach from `start` to before `stop`, of columns that are cumulative."""
+def _average(
+    counts: Floats, sums: Floats, start: Integers | int, stop: Integers | int
+) -> Floats:
+    """Return the mean of levels that reach from `start` to before `stop`, of columns
+    that are cumulative."""
     return np.asarray((sums[stop] - sums[start]) / (counts[stop] - counts[start]))
 
 
-def _explain(counts: Floats, sums: Floats, start: Integers | int, stop: Integers | int) -> Floats:
+def _explain(
+    counts: Floats, sums: Floats, start: Integers | int, stop: Integers | int
+) -> Floats:
     """Return the sums of squares that such levels explain."""
     return np.asarray((sums[stop] - sums[start]) ** 2 / (counts[stop] - counts[start]))
 
@@ -381,42 +505,68 @@ def _estimate_noise(table: RunTable, first: int, stop: int) -> Noise:
     """Return the noise within builds, whatever lies between them."""
     inside = slice(first, stop)
     several = table.counts[inside] > 1
-    counts, sums, squares = (column[inside][several] for column in (table.counts, table.sums, table.squares))
-    rest = float(np.maximum(squares - sums**2 / counts, 0).sum()) if several.any() else 0.0
+    counts, sums, squares = (
+        column[inside][several] for column in (table.counts, table.sums, table.squares)
+    )
+    rest = (
+        float(np.maximum(squares - sums**2 / counts, 0).sum()) if several.any() else 0.0
+    )
     return pool_noise(rest, float((counts - 1).sum()), table.noise)
 
 
 def _is_between(table: RunTable, builds: tuple[int, int, int], level: float) -> bool:
-    """Whether the second of three builds is shown to be slower than the first, and faster than the third."""
+    """Whether the second of three builds is shown to be slower than the first, and
+    faster than the third."""
     first, middle, last = (np.arange(len(table.counts)) == build for build in builds)
-    return _show_rise(table, first, middle, level) > 0 and _show_rise(table, middle, last, level) > 0
+    return (
+        _show_rise(table, first, middle, level) > 0
+        and _show_rise(table, middle, last, level) > 0
+    )
 
 
 def _show_rise(table: RunTable, before: Flags, after: Flags, level: float) -> float:
-    """Return by how much some builds are slower than others; 0 where that is not shown at a one-sided level."""
+    """Return by how much some builds are slower than others; 0 where that is not shown
+    at a one-sided level."""
     counts = [float(table.counts[side].sum()) for side in (before, after)]
     if not all(counts):
         return 0.0
-    rise = float(table.sums[after].sum()) / counts[1] - float(table.sums[before].sum()) / counts[0]
+    rise = (
+        float(table.sums[after].sum()) / counts[1]
+        - float(table.sums[before].sum()) / counts[0]
+    )
     run_noise = _estimate_noise(table, 0, len(table.counts))
     error = run_noise.sigma * math.sqrt(1 / counts[0] + 1 / counts[1])
-    width = compute_quantile(1 - level, run_noise.degrees_of_freedom) * error + table.rounding
+    width = (
+        compute_quantile(1 - level, run_noise.degrees_of_freedom) * error
+        + table.rounding
+    )
     return rise if rise > width else 0.0
 
 
-def _describe_change(table: RunTable, places: tuple[int, int, int, int], probability: float) -> FoundChange:
-    """Return a change between the second and the third of the builds (the first and the last bound the part)."""
+def _describe_change(
+    table: RunTable, places: tuple[int, int, int, int], probability: float
+) -> FoundChange:
+    """Return a change between the second and the third of the builds (the first and the
+    last bound the part)."""
     first, before, after, stop = places
     sides = slice(first, before + 1), slice(after, stop)
     counts = [float(table.counts[side].sum()) for side in sides]
-    means = [float(table.sums[side].sum()) / count for side, count in zip(sides, counts, strict=True)]
+    means = [
+        float(table.sums[side].sum()) / count
+        for side, count in zip(sides, counts, strict=True)
+    ]
     rest = sum(
         float(table.squares[side].sum()) - count * mean**2
         for side, count, mean in zip(sides, counts, means, strict=True)
     )
     freedom = PRIOR_FREEDOM + sum(counts) - 2
     sigma = math.sqrt((table.prior_squares + max(rest, 0)) / freedom)
-    width = compute_quantile(0.975, freedom) * sigma * math.sqrt(1 / counts[0] + 1 / counts[1]) + table.rounding
+    width = (
+        compute_quantile(0.975, freedom)
+        * sigma
+        * math.sqrt(1 / counts[0] + 1 / counts[1])
+        + table.rounding
+    )
     size = means[1] - means[0]
     builds = np.arange(len(table.counts))
     return FoundChange(
@@ -427,6 +577,13 @@ def _describe_change(table: RunTable, places: tuple[int, int, int, int], probabi
         low=size - width,
         high=size + width,
         share=size / table.ends_difference,
-        rest_before=_show_rise(table, builds == first, (builds > first) & (builds <= before), SHOWN_REST),
-        rest_after=_show_rise(table, (builds >= after) & (builds < stop - 1), builds == stop - 1, SHOWN_REST),
+        rest_before=_show_rise(
+            table, builds == first, (builds > first) & (builds <= before), SHOWN_REST
+        ),
+        rest_after=_show_rise(
+            table,
+            (builds >= after) & (builds < stop - 1),
+            builds == stop - 1,
+            SHOWN_REST,
+        ),
     )

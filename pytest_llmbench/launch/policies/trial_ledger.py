@@ -16,7 +16,12 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import Blame, JobSpec, Purpose
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.core.trial_records import NextTrial, Trial, TrialOutcome, TrialReport
+from pytest_llmbench.core.trial_records import (
+    NextTrial,
+    Trial,
+    TrialOutcome,
+    TrialReport,
+)
 from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.jobs.shared_allocation import place_run
 from pytest_llmbench.launch.policies.node_policy import pin_nodes
@@ -48,7 +53,9 @@ NAMES = {Purpose.COMPARE_VARIANTS: "A/B", Purpose.BISECT: "search"}
 class TrialPlan:
     """The variants of a configuration, and how their runs get nodes."""
 
-    variants: tuple[JobSpec, ...]  # the reference of an A/B first, builds in their order
+    variants: tuple[
+        JobSpec, ...
+    ]  # the reference of an A/B first, builds in their order
     allocation: AllocationPlan | None = None  # None: each run is a job of its own
     most: int = 1  # runs
     cluster: str = ""
@@ -122,7 +129,11 @@ class TrialLedger:
 
     def _list_measured(self) -> Iterator[int]:
         measured = TrialOutcome.MEASURED
-        return (number for number in sorted(self.trials) if self.trials[number].outcome is measured)
+        return (
+            number
+            for number in sorted(self.trials)
+            if self.trials[number].outcome is measured
+        )
 
 
 def read_ledger(history: RunHistory, plan: TrialPlan) -> TrialLedger:
@@ -168,7 +179,9 @@ def _add_trial(ledger: TrialLedger, ended: EndedJob, variant: int) -> None:
         numbers = ledger.shared.ended | {spec.allocation}
         ledger.shared = dataclasses.replace(ledger.shared, ended=numbers)
     milliseconds = seconds * 1000 if seconds else None
-    ledger.trials[job.repeat] = Trial(variant, outcome, milliseconds, spec.warm_up, spec.allocation, rounding)
+    ledger.trials[job.repeat] = Trial(
+        variant, outcome, milliseconds, spec.warm_up, spec.allocation, rounding
+    )
     ledger.problems[job.repeat] = problem
     ledger.nodes_of[job.repeat] = get_nodes(job)
 
@@ -224,7 +237,9 @@ def _describe_other_nodes(nodes: Sequence[str], first: Sequence[str]) -> str:
 # --- the next run ---------------------------------------------------------------------
 
 
-def plan_trial(ledger: TrialLedger, plan: TrialPlan, step: NextTrial, allocation: int | None) -> NextRuns:
+def plan_trial(
+    ledger: TrialLedger, plan: TrialPlan, step: NextTrial, allocation: int | None
+) -> NextRuns:
     """Build the jobs of the next trial: a run, after its allocation if that is new."""
     spec, shared, nodes = plan.variants[step.variant], ledger.shared, ledger.nodes
     if allocation is None or shared.plan is None:
@@ -258,7 +273,8 @@ def conclude_trials(
     *,
     failed: bool = False,
 ) -> Conclusion:
-    """Conclude with the answers of a report; `failed`: the last failed run is quoted."""
+    """Conclude with the answers of a report; `failed`: the last failed run is
+    quoted."""
     report = dataclasses.replace(
         report,
         nodes=ledger.nodes,
@@ -279,7 +295,9 @@ def conclude_without_hours(ledger: TrialLedger, purpose: Purpose) -> Conclusion:
     return _end_trials(ledger, _add_place(text, ledger), Reason.PURPOSE_MISSED, None)
 
 
-def _end_trials(ledger: TrialLedger, text: str, reason: Reason, report: TrialReport | None) -> Conclusion:
+def _end_trials(
+    ledger: TrialLedger, text: str, reason: Reason, report: TrialReport | None
+) -> Conclusion:
     because = ledger.shared.because if ledger.shared.newest else ""
     return Conclusion(
         reason=reason,

@@ -1,4 +1,5 @@
-"""Everything that can be known to go wrong, before anything is submitted: all of it at once, with the remedies."""
+"""Everything that can be known to go wrong, before anything is submitted: all of it at
+once, with the remedies."""
 
 from __future__ import annotations
 
@@ -10,19 +11,33 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_llmbench.core.commands import CommandOutput
-from pytest_llmbench.core.job_records import Cluster, LaunchFacts, PreflightCheck, Purpose
+from pytest_llmbench.core.job_records import (
+    Cluster,
+    LaunchFacts,
+    PreflightCheck,
+    Purpose,
+)
 from pytest_llmbench.core.redaction import find_secret_names
 from pytest_llmbench.launch.plan.fit import find_images
 from pytest_llmbench.launch.plan.job_spec import IMAGE, list_missing, list_stages
 from pytest_llmbench.launch.plan.planned_job import PlannedJob, find_script
 from pytest_llmbench.launch.plan.purpose import explain_unloadable
-from pytest_llmbench.launch.preflight.problems import JobProblem, LaunchProblem, LocalMachine, group_problems
+from pytest_llmbench.launch.preflight.problems import (
+    JobProblem,
+    LaunchProblem,
+    LocalMachine,
+    group_problems,
+)
 from pytest_llmbench.launch.preflight.python_checks import (
     check_python_modules,
     check_python_version,
     check_virtual_environment,
 )
-from pytest_llmbench.launch.schedulers import Schedulers, list_schedulers, load_scheduler
+from pytest_llmbench.launch.schedulers import (
+    Schedulers,
+    list_schedulers,
+    load_scheduler,
+)
 
 GIGABYTE = 10**9
 
@@ -33,9 +48,12 @@ def find_stages(planned: PlannedJob) -> dict[str, Path]:
 
 
 def find_documented_stages(planned: PlannedJob) -> dict[str, Path]:
-    """Return the stage folders that the recipe's document names: one cluster file may hold those of other recipes."""
+    """Return the stage folders that the recipe's document names: one cluster file may
+    hold those of other recipes."""
     names = {name for name, _ in (*planned.facts.required, *planned.facts.optional)}
-    return {name: folder for name, folder in find_stages(planned).items() if name in names}
+    return {
+        name: folder for name, folder in find_stages(planned).items() if name in names
+    }
 
 
 def format_setup_command(planned: PlannedJob) -> str:
@@ -44,25 +62,38 @@ def format_setup_command(planned: PlannedJob) -> str:
 
 
 def format_image_source(facts: LaunchFacts) -> str:
-    """Return where the container image of a recipe comes from, as enroot takes it: # behind the registry."""
+    """Return where the container image of a recipe comes from, as enroot takes it: #
+    behind the registry."""
     return f"docker://{facts.image_source.replace('/', '#', 1)}"
 
 
 def check_launch(
-    planned: Sequence[PlannedJob], cluster: Cluster, schedulers: Schedulers, machine: LocalMachine | None = None
+    planned: Sequence[PlannedJob],
+    cluster: Cluster,
+    schedulers: Schedulers,
+    machine: LocalMachine | None = None,
 ) -> tuple[LaunchProblem, ...]:
     """Return what stands in the way of these jobs, nothing if nothing does.
 
     It writes nothing, and asks each scheduler at most once.
     """
-    return group_problems(_run_checks(planned, cluster, schedulers, _run_once(machine or LocalMachine())))
+    return group_problems(
+        _run_checks(planned, cluster, schedulers, _run_once(machine or LocalMachine()))
+    )
 
 
 def _run_checks(
-    planned: Sequence[PlannedJob], cluster: Cluster, schedulers: Schedulers, machine: LocalMachine
+    planned: Sequence[PlannedJob],
+    cluster: Cluster,
+    schedulers: Schedulers,
+    machine: LocalMachine,
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
     for name, check in CHECKS.items():
-        problems = ((job, problem) for job in planned for problem in _report_denied(check(job, machine)))
+        problems = (
+            (job, problem)
+            for job in planned
+            for problem in _report_denied(check(job, machine))
+        )
         yield from ((job, replace(problem, check=name)) for job, problem in problems)
     yield from check_room(planned, machine)
     for scheduler, jobs in schedulers.group(planned).items():
@@ -70,7 +101,8 @@ def _run_checks(
 
 
 def _report_denied(problems: Iterator[JobProblem]) -> Iterator[JobProblem]:
-    """Yield problems, and as one of them a folder that this user may not enter: whether a file is there raises then."""
+    """Yield problems, and as one of them a folder that this user may not enter: whether
+    a file is there raises then."""
     try:
         yield from problems
     except PermissionError as error:
@@ -83,17 +115,22 @@ def _run_once(machine: LocalMachine) -> LocalMachine:
     outputs: dict[tuple[str, ...], CommandOutput] = {}
 
     def run_once(
-        arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+        arguments: Sequence[str],
+        *,
+        timeout: float,
+        environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
         words = tuple(arguments)
         if words not in outputs:  # two hundred jobs use one Python
-            outputs[words] = machine.run(arguments, timeout=timeout, environment=environment)
+            outputs[words] = machine.run(
+                arguments, timeout=timeout, environment=environment
+            )
         return outputs[words]
 
     return replace(machine, run=run_once)
 
 
-# --- script, folders, image -------------------------------------------------------------------------------
+# --- script, folders, image -----------------------------------------------------------
 
 
 def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
@@ -101,14 +138,26 @@ def check_script(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProb
     directory, script = planned.spec.directory, find_script(planned)
     where = f"set {_name_folder(planned)}"
     if unset := re.match(r"\$\{?(\w+)", str(directory)):
-        if unset[1] not in list_missing(planned.spec, planned.facts):  # else it is told as a variable
-            yield JobProblem(f"the recipe's folder is {directory}, and {unset[1]} is not set", where)
+        if unset[1] not in list_missing(
+            planned.spec, planned.facts
+        ):  # else it is told as a variable
+            yield JobProblem(
+                f"the recipe's folder is {directory}, and {unset[1]} is not set", where
+            )
     elif not directory.is_dir():
-        if directory not in find_documented_stages(planned).values():  # else it is told as a variable
-            yield JobProblem(f"there is no folder {directory}", f"create it, or {where}")
+        if (
+            directory not in find_documented_stages(planned).values()
+        ):  # else it is told as a variable
+            yield JobProblem(
+                f"there is no folder {directory}", f"create it, or {where}"
+            )
     elif script and not script.is_file():
         yield _report_missing_script(planned, script)
-    elif script and script == directory / planned.spec.command[0] and not machine.may(script, os.X_OK):
+    elif (
+        script
+        and script == directory / planned.spec.command[0]
+        and not machine.may(script, os.X_OK)
+    ):
         yield JobProblem(f"{script} cannot be executed", f"chmod +x {script}")
     elif script and not machine.may(script, os.R_OK):
         yield JobProblem(f"{script} cannot be read", "ask its owner for the permission")
@@ -121,7 +170,8 @@ def _name_folder(planned: PlannedJob) -> str:
 
 
 def _report_missing_script(planned: PlannedJob, script: Path) -> JobProblem:
-    """Return that a script is not where it is looked for: where nothing says it, that is beside the baseline file."""
+    """Return that a script is not where it is looked for: where nothing says it, that
+    is beside the baseline file."""
     facts, directory = planned.facts, planned.spec.directory
     if facts.file and directory == facts.file.absolute().parent:
         return JobProblem(
@@ -129,9 +179,14 @@ def _report_missing_script(planned: PlannedJob, script: Path) -> JobProblem:
             f"set {_name_folder(planned)}",
         )
     setup = (
-        f"run `{format_setup_command(planned)}`, or " if directory in find_documented_stages(planned).values() else ""
+        f"run `{format_setup_command(planned)}`, or "
+        if directory in find_documented_stages(planned).values()
+        else ""
     )
-    return JobProblem(f"there is no {script.name} in {script.parent}", f"{setup}set {_name_folder(planned)}")
+    return JobProblem(
+        f"there is no {script.name} in {script.parent}",
+        f"{setup}set {_name_folder(planned)}",
+    )
 
 
 def check_stage(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
@@ -143,7 +198,9 @@ def check_stage(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProbl
                 "give its full path; of variables ${NAME} is filled in",
             )
         elif not folder.is_dir():
-            yield JobProblem(f"{name}={folder}: no such folder", f"create it, or correct {name}")
+            yield JobProblem(
+                f"{name}={folder}: no such folder", f"create it, or correct {name}"
+            )
         elif not machine.may(_find_results_folder(planned, folder), os.W_OK | os.X_OK):
             yield JobProblem(
                 f"{name}: {_find_results_folder(planned, folder)} cannot be written",
@@ -152,31 +209,42 @@ def check_stage(planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProbl
 
 
 def _find_results_folder(planned: PlannedJob, stage: Path) -> Path:
-    """Return where results go: the recipe's own part of an installation that may be read-only, else the stage."""
+    """Return where results go: the recipe's own part of an installation that may be
+    read-only, else the stage."""
     workload = dict(planned.spec.environment).get("LLMB_WORKLOAD", "")
     return Path(workload) if workload and Path(workload).is_dir() else stage
 
 
 def check_image(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
-    """Yield whether the container image of a recipe is not there, or is empty as a broken import leaves it."""
-    wanted = find_images(planned.facts.image, find_stages(planned), dict(planned.spec.environment).get(IMAGE, ""))
+    """Yield whether the container image of a recipe is not there, or is empty as a
+    broken import leaves it."""
+    wanted = find_images(
+        planned.facts.image,
+        find_stages(planned),
+        dict(planned.spec.environment).get(IMAGE, ""),
+    )
     present = [path for path in wanted if path.is_file()]
     if wanted and not present:
         folders = " and ".join(str(path.parent) for path in wanted)
         setup = format_setup_command(planned)
         if not planned.facts.setup and planned.facts.image_source:
             setup = f"enroot import --output {wanted[0]} {format_image_source(planned.facts)}"
-        yield JobProblem(f"no container image {wanted[0].name} in {folders}", f"run `{setup}`")
+        yield JobProblem(
+            f"no container image {wanted[0].name} in {folders}", f"run `{setup}`"
+        )
     elif present and not present[0].stat().st_size:
         yield JobProblem(
-            f"the container image {present[0]} is empty", f"delete it and run `{format_setup_command(planned)}`"
+            f"the container image {present[0]} is empty",
+            f"delete it and run `{format_setup_command(planned)}`",
         )
 
 
-# --- variables, programs --------------------------------------------------------------------------
+# --- variables, programs --------------------------------------------------------------
 
 
-def check_variables(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
+def check_variables(
+    planned: PlannedJob, _machine: LocalMachine
+) -> Iterator[JobProblem]:
     """Yield the variables that a job needs and lacks, but for secrets."""
     missing = list_missing(planned.spec, planned.facts)
     return _report_missing(planned, [name for name in missing if not _is_secret(name)])
@@ -184,7 +252,9 @@ def check_variables(planned: PlannedJob, _machine: LocalMachine) -> Iterator[Job
 
 def check_token(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
     """Yield the secrets that a job needs and lacks. No value is ever shown."""
-    return _report_missing(planned, filter(_is_secret, list_missing(planned.spec, planned.facts)))
+    return _report_missing(
+        planned, filter(_is_secret, list_missing(planned.spec, planned.facts))
+    )
 
 
 def _is_secret(name: str) -> bool:
@@ -192,17 +262,33 @@ def _is_secret(name: str) -> bool:
 
 
 def _report_missing(planned: PlannedJob, names: Iterable[str]) -> Iterator[JobProblem]:
-    meanings = dict((("HF_TOKEN", "Hugging Face access token"), *planned.facts.optional, *planned.facts.required))
+    meanings = dict(
+        (
+            ("HF_TOKEN", "Hugging Face access token"),
+            *planned.facts.optional,
+            *planned.facts.required,
+        )
+    )
     what = "an argument of its configuration names it"
-    return (JobProblem(f"{name} is not set: {meanings.get(name, what)}", _advise_setting(name)) for name in names)
+    return (
+        JobProblem(
+            f"{name} is not set: {meanings.get(name, what)}", _advise_setting(name)
+        )
+        for name in names
+    )
 
 
-def check_forbidden(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
+def check_forbidden(
+    planned: PlannedJob, _machine: LocalMachine
+) -> Iterator[JobProblem]:
     """Yield the variables that a job must not have."""
     facts = planned.facts
     for name, reason in facts.forbidden:
         if name in dict(planned.spec.environment):
-            yield JobProblem(f"{name} must not be set for {facts.recipe} {facts.release}: {reason}", f"remove {name}")
+            yield JobProblem(
+                f"{name} must not be set for {facts.recipe} {facts.release}: {reason}",
+                f"remove {name}",
+            )
 
 
 def _advise_setting(name: str) -> str:
@@ -214,36 +300,60 @@ def _advise_setting(name: str) -> str:
 
 
 def check_programs(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
-    """Yield the programs that a job's own PATH does not have; the scheduler looks for its own."""
+    """Yield the programs that a job's own PATH does not have; the scheduler looks for
+    its own."""
     path = dict(planned.spec.environment).get("PATH", "")
     scheduler = load_scheduler(planned.spec.via)
     wanted = dict.fromkeys([planned.spec.command[0], "bash"])
     for name in wanted:
-        if "/" not in name and not scheduler.find_via(name) and not shutil.which(name, path=path):
+        if (
+            "/" not in name
+            and not scheduler.find_via(name)
+            and not shutil.which(name, path=path)
+        ):
             remedy = "install it, or add its folder to PATH under `environment:` in the cluster file"
             yield JobProblem(f"no program {name!r} on the job's PATH", remedy)
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------
 
 
-def check_checkpoint(planned: PlannedJob, _machine: LocalMachine) -> Iterator[JobProblem]:
+def check_checkpoint(
+    planned: PlannedJob, _machine: LocalMachine
+) -> Iterator[JobProblem]:
     """Yield why the checkpoint that a job is to load cannot be loaded."""
-    if planned.spec.purpose is not Purpose.LOAD_CHECKPOINT or planned.facts.checkpoint is None:
+    if (
+        planned.spec.purpose is not Purpose.LOAD_CHECKPOINT
+        or planned.facts.checkpoint is None
+    ):
         return
     environment = dict(planned.spec.environment)
-    names = [name for name, value in planned.facts.checkpoint.load if "{checkpoint}" in value]
+    names = [
+        name for name, value in planned.facts.checkpoint.load if "{checkpoint}" in value
+    ]
     for name in names:
         stage = next(iter(find_stages(planned).values()), None)
         if problem := explain_unloadable(Path(environment.get(name, "")), stage):
-            yield JobProblem(f"{name}={environment.get(name, '')}: {problem}", "correct --llmb-load-checkpoint")
+            yield JobProblem(
+                f"{name}={environment.get(name, '')}: {problem}",
+                "correct --llmb-load-checkpoint",
+            )
 
 
-def check_room(jobs: Sequence[PlannedJob], machine: LocalMachine) -> Iterator[tuple[PlannedJob, JobProblem]]:
-    """Yield the jobs whose checkpoints do not fit together on the disk of their stage folder."""
+def check_room(
+    jobs: Sequence[PlannedJob], machine: LocalMachine
+) -> Iterator[tuple[PlannedJob, JobProblem]]:
+    """Yield the jobs whose checkpoints do not fit together on the disk of their stage
+    folder."""
     for stage in {next(iter(find_stages(job).values()), None): None for job in jobs}:
-        saving = [job for job in jobs if _is_saving(job) and next(iter(find_stages(job).values()), None) == stage]
-        if stage is None or not saving or not os.path.isdir(stage):  # is_dir raises without permission
+        saving = [
+            job
+            for job in jobs
+            if _is_saving(job) and next(iter(find_stages(job).values()), None) == stage
+        ]
+        if (
+            stage is None or not saving or not os.path.isdir(stage)
+        ):  # is_dir raises without permission
             continue
         needed, free = sum(map(_estimate_checkpoint, saving)), machine.free_bytes(stage)
         if needed > free:
@@ -261,22 +371,29 @@ def check_room(jobs: Sequence[PlannedJob], machine: LocalMachine) -> Iterator[tu
 
 
 def _is_saving(planned: PlannedJob) -> bool:
-    return planned.spec.purpose is Purpose.SAVE_CHECKPOINT and planned.facts.checkpoint is not None
+    return (
+        planned.spec.purpose is Purpose.SAVE_CHECKPOINT
+        and planned.facts.checkpoint is not None
+    )
 
 
 def _estimate_checkpoint(planned: PlannedJob) -> int:
     checkpoint = planned.facts.checkpoint
-    return dict(checkpoint.size_bytes).get(planned.spec.key.size, 0) if checkpoint else 0
+    return (
+        dict(checkpoint.size_bytes).get(planned.spec.key.size, 0) if checkpoint else 0
+    )
 
 
 def _format_size(count: int) -> str:
     return f"{count / GIGABYTE:,.0f} GB"
 
 
-# --- all of them ------------------------------------------------------------------------------------------
+# --- all of them ----------------------------------------------------------------------
 
 
-CHECKS: dict[PreflightCheck, Callable[[PlannedJob, LocalMachine], Iterator[JobProblem]]] = {
+CHECKS: dict[
+    PreflightCheck, Callable[[PlannedJob, LocalMachine], Iterator[JobProblem]]
+] = {
     PreflightCheck.VARIABLES: check_variables,
     PreflightCheck.TOKEN: check_token,
     PreflightCheck.FORBIDDEN_VARIABLES: check_forbidden,
@@ -289,4 +406,5 @@ CHECKS: dict[PreflightCheck, Callable[[PlannedJob, LocalMachine], Iterator[JobPr
     PreflightCheck.PYTHON_MODULES: check_python_modules,
     PreflightCheck.CHECKPOINT: check_checkpoint,
 }
-"""What is asked of each job by itself; room on the disk and Slurm are asked of all together."""
+"""What is asked of each job by itself; room on the disk and Slurm are asked of all
+together."""

@@ -26,7 +26,8 @@ def read_free_bytes(folder: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LocalMachine:
-    """How this machine is asked: commands, free bytes of a folder's file system, and what may be done with a path."""
+    """How this machine is asked: commands, free bytes of a folder's file system, and
+    what may be done with a path."""
 
     run: Runner = run
     free_bytes: Callable[[Path], int] = read_free_bytes
@@ -40,7 +41,9 @@ class JobProblem:
     what: str
     remedy: str
     detail: str = ""  # what only this job says: `32 nodes`
-    check: PreflightCheck | None = None  # what found it; None: it stands for itself, as in `llmbench setup`
+    check: PreflightCheck | None = (
+        None  # what found it; None: it stands for itself, as in `llmbench setup`
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +52,46 @@ class LaunchProblem:
 
     what: str
     remedy: str
-    cases: tuple[str, ...]  # the configurations that it concerns, each once, with its detail
+    cases: tuple[
+        str, ...
+    ]  # the configurations that it concerns, each once, with its detail
     check: PreflightCheck | None = None
 
 
-def group_problems(problems: Iterable[tuple[PlannedJob, JobProblem]]) -> tuple[LaunchProblem, ...]:
-    """Return equal findings as one problem, in the order in which they were found first."""
+def group_problems(
+    problems: Iterable[tuple[PlannedJob, JobProblem]],
+) -> tuple[LaunchProblem, ...]:
+    """Return equal findings as one problem, in the order in which they were found
+    first."""
     cases: dict[tuple[str, str, PreflightCheck | None], dict[str, None]] = {}
     for planned, finding in problems:
         case = planned.spec.case_id + (f" ({finding.detail})" if finding.detail else "")
         cases.setdefault((finding.what, finding.remedy, finding.check), {})[case] = None
-    return tuple(LaunchProblem(what, remedy, tuple(names), check) for (what, remedy, check), names in cases.items())
+    return tuple(
+        LaunchProblem(what, remedy, tuple(names), check)
+        for (what, remedy, check), names in cases.items()
+    )
 
 
 def describe_problems(problems: Sequence[LaunchProblem]) -> str:
-    """Return all problems as one text of lines that fit a terminal, but for words that do not; empty without any."""
+    """Return all problems as one text of lines that fit a terminal, but for words that
+    do not; empty without any."""
     if not problems:
         return ""
     head = f"{count_noun(len(problems), 'problem')} to solve first:"
-    entries = (_describe_problem(number, problem) for number, problem in enumerate(problems, 1))
-    allowed = dict.fromkeys(problem.check for problem in problems if problem.check not in (None, *NEVER_IGNORED))
-    hint = [f"overrule what is no problem here: --llmb-ignore={next(iter(allowed))}"] if allowed else []
+    entries = (
+        _describe_problem(number, problem) for number, problem in enumerate(problems, 1)
+    )
+    allowed = dict.fromkeys(
+        problem.check
+        for problem in problems
+        if problem.check not in (None, *NEVER_IGNORED)
+    )
+    hint = (
+        [f"overrule what is no problem here: --llmb-ignore={next(iter(allowed))}"]
+        if allowed
+        else []
+    )
     return "\n".join((head, *entries, *hint))
 
 

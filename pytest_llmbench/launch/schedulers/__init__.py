@@ -1,4 +1,5 @@
-"""What runs jobs: a module for each scheduler, which alone knows its commands and words. Here they are found."""
+"""What runs jobs: a module for each scheduler, which alone knows its commands and
+words. Here they are found."""
 
 from __future__ import annotations
 
@@ -21,10 +22,13 @@ HasSpec = TypeVar("HasSpec", Job, PlannedJob)
 
 @cache
 def load_scheduler(via: str) -> type[Scheduler]:
-    """Return the scheduler of a job by the way in which it is submitted; LaunchError if there is none."""
+    """Return the scheduler of a job by the way in which it is submitted; LaunchError if
+    there is none."""
     if via not in SCHEDULERS:
         expected = f"expected one of {', '.join(SCHEDULERS)}"
-        raise LaunchError(f"no launcher {via!r}{did_you_mean(via, SCHEDULERS)}; {expected}")
+        raise LaunchError(
+            f"no launcher {via!r}{did_you_mean(via, SCHEDULERS)}; {expected}"
+        )
     module, _, name = SCHEDULERS[via].partition(":")
     scheduler: type[Scheduler] = getattr(import_module(module), name)
     return scheduler
@@ -36,7 +40,8 @@ def list_schedulers() -> list[type[Scheduler]]:
 
 
 def find_via(program: str) -> str:
-    """Return the way in which a program that somebody typed submits a job, `HERE` if it submits none."""
+    """Return the way in which a program that somebody typed submits a job, `HERE` if it
+    submits none."""
     ways = (scheduler.find_via(program) for scheduler in list_schedulers())
     return next(filter(None, ways), HERE)
 
@@ -63,10 +68,13 @@ class Schedulers:
 
     def list_clusters(self) -> list[Scheduler]:
         """Return those that run jobs on a cluster."""
-        return [self.get(scheduler) for scheduler in list_schedulers() if not scheduler.here]
+        return [
+            self.get(scheduler) for scheduler in list_schedulers() if not scheduler.here
+        ]
 
     def learn_cluster(self, gpu: str = "") -> LearnedCluster | None:
-        """Return the cluster of the first scheduler that has GPUs; SchedulerAway if none answers."""
+        """Return the cluster of the first scheduler that has GPUs; SchedulerAway if
+        none answers."""
         away: list[SchedulerAway] = []
         for scheduler in self.list_clusters():
             try:
@@ -87,7 +95,8 @@ class Schedulers:
         }
 
     def find_cluster_name(self, jobs: Iterable[PlannedJob]) -> str:
-        """Return the name of the cluster of jobs, or of this machine if all run here. Raises SchedulerAway."""
+        """Return the name of the cluster of jobs, or of this machine if all run here.
+        Raises SchedulerAway."""
         used = [*self.group(jobs), self.get(load_scheduler(HERE))]
         chosen = next((scheduler for scheduler in used if not scheduler.here), used[-1])
         return chosen.find_cluster_name()

@@ -1,7 +1,9 @@
-"""The states of jobs by which this program decides, and what an end means. Every scheduler says its own in these words.
+"""The states of jobs by which this program decides, and what an end means. Every
+scheduler says its own in these words.
 
-PENDING waits, RUNNING and SUSPENDED run; COMPLETED, FAILED, CANCELLED, TIMEOUT and those of `ENDS` have ended. A
-scheduler may keep further words for people; it says in which phase they are.
+PENDING waits, RUNNING and SUSPENDED run; COMPLETED, FAILED, CANCELLED, TIMEOUT and
+those of `ENDS` have ended. A scheduler may keep further words for people; it says in
+which phase they are.
 """
 
 from __future__ import annotations
@@ -24,7 +26,15 @@ PHASES = {
     "RUNNING": Phase.RUNNING,
     "SUSPENDED": Phase.RUNNING,
     **dict.fromkeys(
-        ["BOOT_FAIL", "CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"],
+        [
+            "BOOT_FAIL",
+            "CANCELLED",
+            "COMPLETED",
+            "FAILED",
+            "NODE_FAIL",
+            "OUT_OF_MEMORY",
+            "TIMEOUT",
+        ],
         Phase.ENDED,
     ),
 }
@@ -59,17 +69,21 @@ def find_blame(ending_code: EndingCode) -> Blame:
 
 
 def drop_passing(status: JobStatus) -> JobStatus:
-    """Return what of a status is worth keeping: not for how long a job runs, nor when a waiting one may start, which
-    a scheduler computes anew all the time."""
+    """Return what of a status is worth keeping: not for how long a job runs, nor when a
+    waiting one may start, which a scheduler computes anew all the time."""
     started = None if status.phase is Phase.WAITING else status.started
     return replace(status, elapsed_seconds=None, started=started)
 
 
-def explain_by_state(status: JobStatus, scheduler: str, ends: Ends = ENDS, *, refused: bool = False) -> JobEnd:
-    """Return how a job ended, and whose failure it is. Only COMPLETED without any failed step ended well.
+def explain_by_state(
+    status: JobStatus, scheduler: str, ends: Ends = ENDS, *, refused: bool = False
+) -> JobEnd:
+    """Return how a job ended, and whose failure it is. Only COMPLETED without any
+    failed step ended well.
 
-    A job that has not ended, or is unknown, is blamed on the run: it may run yet, and is not to be started again.
-    `scheduler` is the name of what runs it, `refused` that it asked for what no node has.
+    A job that has not ended, or is unknown, is blamed on the run: it may run yet, and
+    is not to be started again. `scheduler` is the name of what runs it, `refused` that
+    it asked for what no node has.
     """
     if status.phase is not Phase.ENDED:
         return JobEnd(Blame.RUN, _explain_no_end(status, scheduler))
@@ -82,7 +96,10 @@ def explain_by_state(status: JobStatus, scheduler: str, ends: Ends = ENDS, *, re
                 by_whom = f"by the user with uid {status.cancelled_by}"
             return JobEnd(Blame.CANCELLED, f"CANCELLED: {by_whom}")
         case "FAILED" if refused:
-            return JobEnd(Blame.RUN, f"FAILED: no node ever ran it: {scheduler} refused what it asks for")
+            return JobEnd(
+                Blame.RUN,
+                f"FAILED: no node ever ran it: {scheduler} refused what it asks for",
+            )
         case "FAILED":
             return JobEnd(Blame.RUN, f"FAILED: {_explain_exit(status, scheduler)}")
     return _explain_other(status, ends)
@@ -105,7 +122,8 @@ def _explain_other(status: JobStatus, ends: Ends) -> JobEnd:
 
 
 def format_exit(code: str) -> str:
-    """Return `exit code 7`, `signal 11 (SIGSEGV)` or `out of memory` for `7:0`, `0:11` and `0:125`."""
+    """Return `exit code 7`, `signal 11 (SIGSEGV)` or `out of memory` for `7:0`, `0:11`
+    and `0:125`."""
     exit_code, _, number = code.partition(":")
     if not (exit_code.isdecimal() and number.isdecimal()):
         return f"exit code {code!r}"

@@ -1,7 +1,8 @@
-"""Commands on this machine, and the jobs that are such commands, which run one after another.
+"""Commands on this machine, and the jobs that are such commands, which run one after
+another.
 
-The output of a job is its log. Beside it lies a record in the recipe launcher's layout, so that a later
-`--llmb-logs=.llmbench/jobs` finds and identifies the run.
+The output of a job is its log. Beside it lies a record in the recipe launcher's layout,
+so that a later `--llmb-logs=.llmbench/jobs` finds and identifies the run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from pytest_llmbench.core.job_records import Cluster, Job, JobStatus, Phase, Pur
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.schedulers.protocol import Scheduler
-from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError, describe_doubt
+from pytest_llmbench.launch.schedulers.submission import (
+    Submission,
+    SubmitError,
+    describe_doubt,
+)
 from pytest_llmbench.launch.schedulers.submit_command import start_command
 
 LOOK = "ps -ef"  # shows a command that nobody knows of
@@ -26,14 +31,23 @@ LOOK = "ps -ef"  # shows a command that nobody knows of
 JOB_EXIT = "job.exit"
 JOB_CANCELLED = "job.cancelled"
 JOB_GRACE_SECONDS = 10.0
-JUST_KILLED_SECONDS = 0.5  # how long a wrapper may take to see that whoever started it is gone
+JUST_KILLED_SECONDS = (
+    0.5  # how long a wrapper may take to see that whoever started it is gone
+)
 
-# the variables that say that a run is not for comparison, as the recipe launcher records them
-_TELLING = ("ENABLE_PROFILE", "ENABLE_NCCLTRACE", "ENABLE_NCCL_TRACE", "LOAD_CHECKPOINT_PATH")
+# the variables that say that a run is not for comparison, as the recipe launcher
+# records them
+_TELLING = (
+    "ENABLE_PROFILE",
+    "ENABLE_NCCLTRACE",
+    "ENABLE_NCCL_TRACE",
+    "LOAD_CHECKPOINT_PATH",
+)
 
 
 class LocalScheduler(Scheduler):
-    """This machine, which runs commands one after another. The job id is the number in the journal."""
+    """This machine, which runs commands one after another. The job id is the number in
+    the journal."""
 
     name = "this machine"
     here = True
@@ -45,15 +59,20 @@ class LocalScheduler(Scheduler):
     def list_options(cls, via: str, cluster: Cluster) -> tuple[str, ...]:
         """Return no option; LaunchError if the cluster file names nodes."""
         if cluster.nodelist:
-            raise LaunchError(f"`{via}` runs it on this machine, and nodelist names {cluster.nodelist}")
+            raise LaunchError(
+                f"`{via}` runs it on this machine, and nodelist names {cluster.nodelist}"
+            )
         return ()
 
     @classmethod
     def find_log(cls, job: Job) -> Path:
-        """Return where the output of a job lies; SubmitError for a name that is none for a file."""
+        """Return where the output of a job lies; SubmitError for a name that is none
+        for a file."""
         name = job.spec.experiment or job.spec.case_id
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}", name):
-            raise SubmitError(f"{name!r} cannot be the name of a log: expected letters, digits and `_.+-`")
+            raise SubmitError(
+                f"{name!r} cannot be the name of a log: expected letters, digits and `_.+-`"
+            )
         return job.folder / f"log-{name}_{job.number}_0.out"
 
     def find_cluster_name(self) -> str:
@@ -64,19 +83,30 @@ class LocalScheduler(Scheduler):
         """Start a job; SubmitError if it cannot be started."""
         log = self.find_log(job)
         _write_record(job, datetime.now(UTC))
-        start_command(job, job.spec.command, log, job.folder / JOB_EXIT, self._tools.records)
+        start_command(
+            job, job.spec.command, log, job.folder / JOB_EXIT, self._tools.records
+        )
         return self._describe_submission(job)
 
     def recover(self, job: Job, seconds: float = 0.0) -> Submission | None:
-        """Return a job that was started although pytest was killed just then; None if it was not."""
+        """Return a job that was started although pytest was killed just then; None if
+        it was not."""
         begun = self._tools.records.find_process(job.number)
         if begun is None or not is_there(self.find_log(job)):
             return None
-        code = process.wait(begun, job.folder / JOB_EXIT, JUST_KILLED_SECONDS, self._tools.sleep)
+        code = process.wait(
+            begun, job.folder / JOB_EXIT, JUST_KILLED_SECONDS, self._tools.sleep
+        )
         if code == process.NEVER_RAN:
             return None
-        if code is None and not is_there(job.folder / JOB_CANCELLED) and not process.is_alive(begun):
-            raise SubmitError(describe_doubt(job, self.find_log(job), LOOK), uncertain=True)
+        if (
+            code is None
+            and not is_there(job.folder / JOB_CANCELLED)
+            and not process.is_alive(begun)
+        ):
+            raise SubmitError(
+                describe_doubt(job, self.find_log(job), LOOK), uncertain=True
+            )
         return self._describe_submission(job)
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
@@ -84,7 +114,8 @@ class LocalScheduler(Scheduler):
         return {job.number: self._find_status(job) for job in jobs}
 
     def cancel(self, jobs: Sequence[Job]) -> str:
-        """End jobs with everything that they started; return what went wrong, or nothing."""
+        """End jobs with everything that they started; return what went wrong, or
+        nothing."""
         return "\n".join(filter(None, map(self._end, jobs)))
 
     def _end(self, job: Job) -> str:
@@ -102,9 +133,12 @@ class LocalScheduler(Scheduler):
     def _find_status(self, job: Job) -> JobStatus:
         begun = self._tools.records.find_process(job.number)
         running = begun is not None and process.is_alive(begun)
-        # after asking for the process, which leaves its exit code as its last act: none then means that it was killed
+        # after asking for the process, which leaves its exit code as its last act: none
+        # then means that it was killed
         code = process.read_exit_code(job.folder / JOB_EXIT)
-        phase, state, exit_code = _find_state(running, code, cancelled=is_there(job.folder / JOB_CANCELLED))
+        phase, state, exit_code = _find_state(
+            running, code, cancelled=is_there(job.folder / JOB_CANCELLED)
+        )
         started = _read_modified(_find_record(job))
         ended = _read_modified(job.folder / JOB_EXIT) if phase is Phase.ENDED else None
         return JobStatus(
@@ -112,7 +146,9 @@ class LocalScheduler(Scheduler):
             state=state,
             nodes=(socket.gethostname(),),
             exit_code=exit_code,
-            elapsed_seconds=(ended - started).total_seconds() if started and ended else None,
+            elapsed_seconds=(ended - started).total_seconds()
+            if started and ended
+            else None,
             submitted=started,
             started=started,
             ended=ended,
@@ -124,8 +160,11 @@ class LocalScheduler(Scheduler):
         return Submission(str(job.number), job.folder)
 
 
-def _find_state(running: bool, code: int | None, *, cancelled: bool) -> tuple[Phase, str, str]:
-    """Return phase, state and exit code. A job that left no exit code did not end well."""
+def _find_state(
+    running: bool, code: int | None, *, cancelled: bool
+) -> tuple[Phase, str, str]:
+    """Return phase, state and exit code. A job that left no exit code did not end
+    well."""
     if running and code is None:
         return Phase.RUNNING, "RUNNING", ""
     exit_code = "" if code is None else f"0:{code - 128}" if code > 128 else f"{code}:0"
@@ -144,8 +183,15 @@ def _write_record(job: Job, now: datetime) -> None:
 
     key, environment = job.spec.key, dict(job.spec.environment)
     record = {
-        "job_info": {"job_id": str(job.number), "launcher_type": "local", "launch_time": now.isoformat()},
-        "workload_info": {"gsw_version": key.release, "workload_type": key.task or "pretrain"},
+        "job_info": {
+            "job_id": str(job.number),
+            "launcher_type": "local",
+            "launch_time": now.isoformat(),
+        },
+        "workload_info": {
+            "gsw_version": key.release,
+            "workload_type": key.task or "pretrain",
+        },
         "model_info": {
             "model_name": key.recipe,
             "model_size": key.size,
@@ -156,13 +202,19 @@ def _write_record(job: Job, now: datetime) -> None:
         "job_config": {
             "profile_enabled": job.spec.purpose is Purpose.PROFILE,
             "strong_scaling": key.scaling == "strong",
-            "env_overrides": {name: environment[name] for name in _TELLING if environment.get(name)},
+            "env_overrides": {
+                name: environment[name] for name in _TELLING if environment.get(name)
+            },
         },
     }
     try:
-        _find_record(job).write_text(yaml.safe_dump(record, sort_keys=False), encoding="utf-8")
+        _find_record(job).write_text(
+            yaml.safe_dump(record, sort_keys=False), encoding="utf-8"
+        )
     except OSError as error:
-        raise SubmitError(f"{_find_record(job)} cannot be written: {error.strerror}") from error
+        raise SubmitError(
+            f"{_find_record(job)} cannot be written: {error.strerror}"
+        ) from error
 
 
 def _read_modified(path: Path) -> datetime | None:

@@ -1,4 +1,5 @@
-"""What a scheduler knows and does; everything else of a launch works on the records that pass here."""
+"""What a scheduler knows and does; everything else of a launch works on the records
+that pass here."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from pytest_llmbench.core.commands import Runner
-from pytest_llmbench.core.job_records import Cluster, Job, JobEnd, JobSpec, JobStatus, Phase
+from pytest_llmbench.core.job_records import (
+    Cluster,
+    Job,
+    JobEnd,
+    JobSpec,
+    JobStatus,
+    Phase,
+)
 from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.plan.cluster_file import LearnedCluster
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
@@ -32,7 +40,9 @@ class Tools:
 
     run: Runner  # short commands
     environment: Mapping[str, str]  # in which they run: the caller's
-    journal: JobRecords | None = None  # None: no job is submitted, cancelled or followed
+    journal: JobRecords | None = (
+        None  # None: no job is submitted, cancelled or followed
+    )
     sleep: Callable[[float], None] = time.sleep
     submit_seconds: float = SUBMIT_SECONDS
 
@@ -45,26 +55,35 @@ class Tools:
 
 
 class Scheduler(ABC):
-    """What runs jobs, found by the way in which a job is submitted (`SCHEDULERS` of core/job_records.py).
+    """What runs jobs, found by the way in which a job is submitted (`SCHEDULERS` of
+    core/job_records.py).
 
-    A scheduler overrides what it has to say. Class methods need no cluster, and are asked of the class.
+    A scheduler overrides what it has to say. Class methods need no cluster, and are
+    asked of the class.
     """
 
     name: ClassVar[str]  # for messages
-    program: ClassVar[str] = ""  # that submits jobs; the way to submit by it has the same name
-    here: ClassVar[bool] = False  # its jobs run on this machine, and their logs lie in their own folders
+    program: ClassVar[str] = (
+        ""  # that submits jobs; the way to submit by it has the same name
+    )
+    here: ClassVar[bool] = (
+        False  # its jobs run on this machine, and their logs lie in their own folders
+    )
     # variables that its commands read, and that its jobs get from the caller
     configuration_variables: ClassVar[tuple[str, ...]] = ()
-    device_variables: ClassVar[tuple[str, ...]] = ()  # with the GPUs that the caller may use
+    device_variables: ClassVar[
+        tuple[str, ...]
+    ] = ()  # with the GPUs that the caller may use
     gpu_inquiry: ClassVar[str] = ""  # the command that shows which GPUs it has
-    # by key of a cluster file (account, partition, gres, time_limit) the variables in which documents want it
+    # by key of a cluster file (account, partition, gres, time_limit) the variables in
+    # which documents want it
     cluster_variables: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     at_once: ClassVar[int | None] = None  # so many jobs at a time; None: any number
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
 
-    # --- how a job is described -------------------------------------------------------------------------------
+    # --- how a job is described -------------------------------------------------------
 
     @classmethod
     def find_via(cls, program: str) -> str:
@@ -73,7 +92,8 @@ class Scheduler(ABC):
 
     @classmethod
     def runs_in_recipe(cls, via: str) -> bool:
-        """Return True if a command runs in the folder of its recipe, False if its launcher has its own."""
+        """Return True if a command runs in the folder of its recipe, False if its
+        launcher has its own."""
         del via
         return True
 
@@ -85,18 +105,22 @@ class Scheduler(ABC):
 
     @classmethod
     def drop_misread_variables(cls, variables: dict[str, str]) -> dict[str, str]:
-        """Return variables of the caller without those that the scheduler would misread."""
+        """Return variables of the caller without those that the scheduler would
+        misread."""
         return variables
 
     @classmethod
-    def complete_command(cls, via: str, words: Sequence[str], cluster: Cluster) -> tuple[str, ...]:
+    def complete_command(
+        cls, via: str, words: Sequence[str], cluster: Cluster
+    ) -> tuple[str, ...]:
         """Return a command with what the cluster file adds to it."""
         del via, cluster
         return tuple(words)
 
     @classmethod
     def list_options(cls, via: str, cluster: Cluster) -> tuple[str, ...]:
-        """Return the options of a job besides its command; LaunchError if the cluster file asks for the impossible."""
+        """Return the options of a job besides its command; LaunchError if the cluster
+        file asks for the impossible."""
         del via, cluster
         return ()
 
@@ -119,14 +143,24 @@ class Scheduler(ABC):
 
     @classmethod
     def build_node_check(
-        cls, command: str, spec: JobSpec, cluster: Cluster, nodes: Sequence[str], *, minutes: int, output: Path
+        cls,
+        command: str,
+        spec: JobSpec,
+        cluster: Cluster,
+        nodes: Sequence[str],
+        *,
+        minutes: int,
+        output: Path,
     ) -> JobSpec:
-        """Return a job that runs a command once on each of these nodes; `{job}` in `output` is its id."""
+        """Return a job that runs a command once on each of these nodes; `{job}` in
+        `output` is its id."""
         del cluster, nodes, minutes, output
         return replace(spec, command=("bash", "-c", command))
 
     @classmethod
-    def check_script(cls, planned: PlannedJob, machine: LocalMachine) -> Iterator[JobProblem]:
+    def check_script(
+        cls, planned: PlannedJob, machine: LocalMachine
+    ) -> Iterator[JobProblem]:
         """Yield what the folder of a job lacks for its launcher."""
         del planned, machine
         return iter(())
@@ -150,15 +184,17 @@ class Scheduler(ABC):
 
     @classmethod
     def find_log(cls, job: Job) -> Path | None:
-        """Return the log of a job if it is known before its submission. Raises SubmitError."""
+        """Return the log of a job if it is known before its submission. Raises
+        SubmitError."""
         del job
         return None
 
-    # --- what it says of a job --------------------------------------------------------------------------------
+    # --- what it says of a job --------------------------------------------------------
 
     @classmethod
     def find_phase(cls, state: str) -> Phase:
-        """Return the phase of a state; UNKNOWN for a word that is not one of its states."""
+        """Return the phase of a state; UNKNOWN for a word that is not one of its
+        states."""
         return PHASES.get(state, Phase.UNKNOWN)
 
     @classmethod
@@ -168,13 +204,15 @@ class Scheduler(ABC):
 
     @classmethod
     def explain_stuck(cls, status: JobStatus) -> str:
-        """Return why a waiting job never starts by itself and what to do; "" if it may start."""
+        """Return why a waiting job never starts by itself and what to do; "" if it may
+        start."""
         del status
         return ""
 
     @classmethod
     def explain_unavailable(cls, status: JobStatus, *, reserved: bool = True) -> str:
-        """Return that the nodes which a job names are out of service, with `reserved` also reserved; "" if not."""
+        """Return that the nodes which a job names are out of service, with `reserved`
+        also reserved; "" if not."""
         del status, reserved
         return ""
 
@@ -196,15 +234,19 @@ class Scheduler(ABC):
         del job_id
         return ""
 
-    # --- the cluster ------------------------------------------------------------------------------------------
+    # --- the cluster ------------------------------------------------------------------
 
-    def check_jobs(self, jobs: Sequence[PlannedJob], cluster: Cluster) -> Iterator[tuple[PlannedJob, JobProblem]]:
-        """Yield what the scheduler would refuse, or never start; it is asked once for all jobs."""
+    def check_jobs(
+        self, jobs: Sequence[PlannedJob], cluster: Cluster
+    ) -> Iterator[tuple[PlannedJob, JobProblem]]:
+        """Yield what the scheduler would refuse, or never start; it is asked once for
+        all jobs."""
         del jobs, cluster
         return iter(())
 
     def learn_cluster(self, gpu: str = "") -> LearnedCluster | None:
-        """Return the cluster with the most GPUs, of type `gpu` if given; None without GPUs. Raises SchedulerAway."""
+        """Return the cluster with the most GPUs, of type `gpu` if given; None without
+        GPUs. Raises SchedulerAway."""
         del gpu
         return None
 
@@ -222,30 +264,34 @@ class Scheduler(ABC):
         return {}
 
     def plan_allocation(self, jobs: Sequence[PlannedJob], runs: int) -> AllocationPlan:
-        """Return the allocation for at most `runs` of these variants, the reference first, or why there is none."""
+        """Return the allocation for at most `runs` of these variants, the reference
+        first, or why there is none."""
         del jobs, runs
         return AllocationPlan()
 
-    # --- jobs -------------------------------------------------------------------------------------------------
+    # --- jobs -------------------------------------------------------------------------
 
     @abstractmethod
     def submit(self, job: Job) -> Submission:
         """Submit a job and wait for the end of its submission.
 
-        SubmitError: it was refused, or that is unknown (`uncertain`). SchedulerAway: it was not submitted, or `recover`
-        has to find out when the scheduler answers again.
+        SubmitError: it was refused, or that is unknown (`uncertain`). SchedulerAway: it
+        was not submitted, or `recover` has to find out when the scheduler answers
+        again.
         """
 
     @abstractmethod
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
-        """Return what became of a submission that was begun before; None: it is certain that nothing was submitted.
+        """Return what became of a submission that was begun before; None: it is certain
+        that nothing was submitted.
 
         One that still runs gets `seconds` to end. Errors as for `submit`.
         """
 
     @abstractmethod
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
-        """Return what is known of each job, by number; SchedulerAway if nobody answers."""
+        """Return what is known of each job, by number; SchedulerAway if nobody
+        answers."""
 
     @abstractmethod
     def cancel(self, jobs: Sequence[Job]) -> str:

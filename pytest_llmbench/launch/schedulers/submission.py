@@ -1,4 +1,5 @@
-"""A submission, whatever made it: the job id, or why there is none, and what the command printed."""
+"""A submission, whatever made it: the job id, or why there is none, and what the
+command printed."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ MAYBE = "it may have been submitted: "  # how the problem of an UNCERTAIN job be
 # the problem of a SUPERSEDED job
 SUPERSEDED = "its submission came to nothing, and another job took its place"
 
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\r(?=\n)")
+_ESCAPE = re.compile(
+    r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\r(?=\n)"
+)
 # the frames in which newer launchers print what is wrong
 _BOX = re.compile("[\u2500-\u257f]+")
 
@@ -50,7 +53,8 @@ Reader = Callable[[str], Sequence[Submission]]
 
 
 class SubmitError(LaunchError):
-    """A job that was not submitted; `uncertain` if it may have been, so that it must not be submitted again."""
+    """A job that was not submitted; `uncertain` if it may have been, so that it must
+    not be submitted again."""
 
     def __init__(
         self,
@@ -61,18 +65,22 @@ class SubmitError(LaunchError):
     ) -> None:
         super().__init__(message)
         self.uncertain = uncertain
-        self.state = state or (SubmissionState.UNCERTAIN if uncertain else SubmissionState.NOT_SUBMITTED)
+        self.state = state or (
+            SubmissionState.UNCERTAIN if uncertain else SubmissionState.NOT_SUBMITTED
+        )
 
 
 def describe_problem(state: SubmissionState, text: str) -> str:
-    """Return why a job has no id, as people read it: its state, and what is known besides."""
+    """Return why a job has no id, as people read it: its state, and what is known
+    besides."""
     if state is SubmissionState.SUPERSEDED:
         return SUPERSEDED
     return f"{MAYBE}{text}" if state is SubmissionState.UNCERTAIN else text
 
 
 def find_state(problem: str, job_id: str) -> SubmissionState:
-    """Return the state of a job in a journal of an earlier version, which kept its problem in words alone."""
+    """Return the state of a job in a journal of an earlier version, which kept its
+    problem in words alone."""
     if problem.startswith(MAYBE):
         return SubmissionState.UNCERTAIN
     if problem == SUPERSEDED:
@@ -83,7 +91,8 @@ def find_state(problem: str, job_id: str) -> SubmissionState:
 
 
 def estimate_submission(job: Job) -> datetime:
-    """Return a time before a job was submitted (UTC), to bound what is searched for it."""
+    """Return a time before a job was submitted (UTC), to bound what is searched for
+    it."""
     reported = job.status.submitted if job.status else None
     try:
         file = datetime.fromtimestamp((job.folder / OUTPUT).stat().st_mtime, UTC)
@@ -96,11 +105,14 @@ def estimate_submission(job: Job) -> datetime:
 
 
 def read_pattern(pattern: str, text: str) -> list[Submission]:
-    """Read a user's own pattern, a regular expression with a group `job` and perhaps `folder`."""
+    """Read a user's own pattern, a regular expression with a group `job` and perhaps
+    `folder`."""
     matches = re.finditer(pattern, remove_colours(text), re.MULTILINE)
     groups = [match.groupdict() for match in matches]
     return merge_submissions(
-        Submission(group["job"], read_folder(group.get("folder") or "")) for group in groups if group.get("job")
+        Submission(group["job"], read_folder(group.get("folder") or ""))
+        for group in groups
+        if group.get("job")
     )
 
 
@@ -142,8 +154,11 @@ def quote_end(job: Job, text: str) -> str:
     return " | ".join(lines[-SHOWN_LINES:]) or "(nothing)"
 
 
-def describe_refusal(job: Job, code: int | None, text: str, output: Path, remedy: str) -> str:
-    """Return why a submission failed: its last words, the file with all of them, and `remedy`. `text` has no secret."""
+def describe_refusal(
+    job: Job, code: int | None, text: str, output: Path, remedy: str
+) -> str:
+    """Return why a submission failed: its last words, the file with all of them, and
+    `remedy`. `text` has no secret."""
     ended = f"ended with exit code {code} and no job id"
     if code is None:
         ended = "did not end in time"
@@ -154,9 +169,11 @@ def describe_refusal(job: Job, code: int | None, text: str, output: Path, remedy
     )
 
 
-def describe_doubt(job: Job, output: Path, look: str, *, mark: str = "", text: str = "") -> str:
-    """Return that it is unknown whether a job was submitted, what `text` says, and the command `look` that shows it;
-    `mark` is how the job can be recognised there."""
+def describe_doubt(
+    job: Job, output: Path, look: str, *, mark: str = "", text: str = ""
+) -> str:
+    """Return that it is unknown whether a job was submitted, what `text` says, and the
+    command `look` that shows it; `mark` is how the job can be recognised there."""
     answer = ""
     if text.strip():
         answer = f"The submission said: {quote_end(job, text)}. "

@@ -1,4 +1,5 @@
-"""The command that submits a job: run to its end, or found again when the session that started it is gone."""
+"""The command that submits a job: run to its end, or found again when the session that
+started it is gone."""
 
 from __future__ import annotations
 
@@ -34,8 +35,8 @@ def start_command(
     exit_file: Path,
     records: ProcessRecords,
 ) -> process.Process:
-    """Start a command in a session of its own, with output and exit code in files: it is still understood when pytest
-    is killed. SubmitError if it cannot be started."""
+    """Start a command in a session of its own, with output and exit code in files: it
+    is still understood when pytest is killed. SubmitError if it cannot be started."""
     spec = job.spec
     try:
         return process.start(
@@ -64,15 +65,21 @@ class SubmitCommand:
         self._sleep = sleep
         self._seconds = seconds
 
-    def run(self, job: Job, command: Sequence[str], environment: Mapping[str, str]) -> int | None:
-        """Run the command of a job to its end and return its exit code, None if it ran out of time."""
+    def run(
+        self, job: Job, command: Sequence[str], environment: Mapping[str, str]
+    ) -> int | None:
+        """Run the command of a job to its end and return its exit code, None if it ran
+        out of time."""
         spec = replace(job.spec, environment=tuple(environment.items()))
         output, exit_file = job.folder / OUTPUT, job.folder / EXIT
-        begun = start_command(replace(job, spec=spec), command, output, exit_file, self._records)
+        begun = start_command(
+            replace(job, spec=spec), command, output, exit_file, self._records
+        )
         return self._wait_for_end(job, begun, self._seconds)
 
     def resume(self, job: Job, seconds: float) -> int | None:
-        """Return the exit code of a command that an earlier session began, and wait `seconds` for it.
+        """Return the exit code of a command that an earlier session began, and wait
+        `seconds` for it.
 
         None if it ran out of time, NEVER_RAN if it certainly did not run.
         """
@@ -82,7 +89,9 @@ class SubmitCommand:
         code = process.read_exit_code(job.folder / EXIT)
         return self._wait_for_end(job, begun, seconds) if code is None else code
 
-    def _wait_for_end(self, job: Job, begun: process.Process, seconds: float) -> int | None:
+    def _wait_for_end(
+        self, job: Job, begun: process.Process, seconds: float
+    ) -> int | None:
         code = process.wait(begun, job.folder / EXIT, seconds, self._sleep)
         if code is not None:
             return code

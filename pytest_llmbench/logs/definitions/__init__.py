@@ -1,4 +1,5 @@
-"""Dialects that ship as files: what a baseline file may say under `log`, one file for each framework.
+"""Dialects that ship as files: what a baseline file may say under `log`, one file for
+each framework.
 
 They are tried on logs in which no other dialect finds a step.
 """
@@ -11,7 +12,17 @@ from functools import cache
 
 from pytest_llmbench.core.baseline_records import RegexDialect, TimesOf
 
-NAMES = ("automodel", "deepspeed", "llm_c", "modded_nanogpt", "nanochat", "nanotron", "olmo", "prime_rl", "verl")
+NAMES = (
+    "automodel",
+    "deepspeed",
+    "llm_c",
+    "modded_nanogpt",
+    "nanochat",
+    "nanotron",
+    "olmo",
+    "prime_rl",
+    "verl",
+)
 
 
 @cache

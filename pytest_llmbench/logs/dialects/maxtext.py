@@ -1,4 +1,5 @@
-"""MaxText: `completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, ..., loss: 0.000`."""
+"""MaxText: `completed step: 49, seconds: 7.908, TFLOP/s/device: 460.480, ..., loss:
+0.000`."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from statistics import median
 from typing import Any
 
 from pytest_llmbench.core.log_records import DropReason
-from pytest_llmbench.logs.dialect_reader import FieldTable, PrintedField, StepColumns, count_most_digits, match_rows
+from pytest_llmbench.logs.dialect_reader import (
+    FieldTable,
+    PrintedField,
+    StepColumns,
+    count_most_digits,
+    match_rows,
+)
 from pytest_llmbench.logs.step_records import (
     HOLE,
     NAN,
@@ -29,21 +36,25 @@ from pytest_llmbench.logs.step_records import (
 MARKER = b"completed step: "
 
 SECONDS = rb"\d{1,15}+\.\d{3,9}+"
-HEAD = re.compile(rb"completed step: (\d{1,15}+), seconds: (-?(?:%b|%b))," % (SECONDS, NOT_FINITE))
+HEAD = re.compile(
+    rb"completed step: (\d{1,15}+), seconds: (-?(?:%b|%b))," % (SECONDS, NOT_FINITE)
+)
 CUT_HEAD = re.compile(rb"completed step: (?:\d|$)")
 
-# JAX hands a step over and goes on. Until its queue is full MaxText prints how long the handing over took:
-# `seconds: 0.319` in step 1 of a run of 5.66 s. Such steps are among the first, and take less than FAST of later ones.
+# JAX hands a step over and goes on. Until its queue is full MaxText prints how long the
+# handing over took: `seconds: 0.319` in step 1 of a run of 5.66 s. Such steps are among
+# the first, and take less than FAST of later ones.
 FIRST_STEPS = 5
 FEWEST_LATER = 5
 FAST = 0.75
 
 LOSS = b"loss"
-# The target tokens in a step of the whole run (524288 is 128 samples of 4096 tokens): without the sequence length they
-# give no batch size, and padding lowers them.
+# The target tokens in a step of the whole run (524288 is 128 samples of 4096 tokens):
+# without the sequence length they give no batch size, and padding lowers them.
 TARGETS = b"total_weights"
 LOSS_PRINTED = re.compile(rb", loss: (-?\d{1,18}\.\d{3})")
-# What stands before the steps in which the batch grows, which are not those of the configuration.
+# What stands before the steps in which the batch grows, which are not those of the
+# configuration.
 RAMP_UP = b"[Rampup Batch Size Phase], "
 # MaxText prints fixed formats: a number is whole when it has all its places, whatever
 # follows, unless that may continue the number.
@@ -56,26 +67,39 @@ FIELDS = FieldTable(
     PrintedField(b"grad_norm", "grad_norm", EXPONENT),
     PrintedField(TARGETS, "targets", rb"\d{1,15}+(?:\.\d{1,9}+)?", required=False),
 )
-TARGETS_PRINTED = re.compile(rb", total_weights: (%b)(?=,)" % FIELDS.by_name[TARGETS].finite)
-NUMBERS = {field.name: FIELDS.numbers[field.name] for field in FIELDS.fields if field.required}
+TARGETS_PRINTED = re.compile(
+    rb", total_weights: (%b)(?=,)" % FIELDS.by_name[TARGETS].finite
+)
+NUMBERS = {
+    field.name: FIELDS.numbers[field.name] for field in FIELDS.fields if field.required
+}
 
 
-def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
-    """Return the step at `text[start]`, what is left of it, or None where a sentence only begins the same way.
+def read_step(
+    text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | Torn | None:
+    """Return the step at `text[start]`, what is left of it, or None where a sentence
+    only begins the same way.
 
     A step of the phase in which the batch grows has mean_of 0: `settle` leaves it out.
     """
     return read_without_codes(_read_plain, text, start, end, origin)
 
 
-def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+def _read_plain(
+    text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | Torn | None:
     stop = find_line_stop(text, start, end)
     whole = stop < end
     glued = text.find(MARKER, start + len(MARKER), stop)
     stop = stop if glued < 0 else glued
     head = HEAD.match(text, start, stop)
     if head is None:
-        return Torn(origin, text[start:stop]) if CUT_HEAD.match(text, start, stop) else None
+        return (
+            Torn(origin, text[start:stop])
+            if CUT_HEAD.match(text, start, stop)
+            else None
+        )
     number = _read_numbers(text[head.end() : stop])
     if number is None or not (whole or FIELDS.by_name[LOSS].column in number):
         return Torn(origin, text[start:stop])
@@ -95,21 +119,34 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return the steps of one rank without those whose batch had not its size yet."""
     for record in records:
         if not record.mean_of:
-            tally.add(DropReason.RAMPED_UP, record.origin.line, f"step {record.step}: {record.seconds:g} s")
+            tally.add(
+                DropReason.RAMPED_UP,
+                record.origin.line,
+                f"step {record.step}: {record.seconds:g} s",
+            )
     return [record for record in records if record.mean_of]
 
 
-def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> StepColumns | None:
-    """Return the steps at these places, each on a line of its own; None where one is not as the first, or not whole."""
+def read_columns(
+    text: bytes, places: Sequence[int], stops: Sequence[int]
+) -> StepColumns | None:
+    """Return the steps at these places, each on a line of its own; None where one is
+    not as the first, or not whole."""
     fields = text[places[0] : stops[0]].split(b", ")[2:]
     names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
-    if not names or len(set(names)) < len(fields) or text.endswith(RAMP_UP, 0, places[0]):
+    if (
+        not names
+        or len(set(names)) < len(fields)
+        or text.endswith(RAMP_UP, 0, places[0])
+    ):
         return None
     rows = match_rows(_compile_layout(names), text, places, stops)
     if rows is None:
         return None
     steps, printed, *columns = zip(*rows, strict=True)
-    value = dict(zip((name for name in names if name in FIELDS.by_name), columns, strict=True))
+    value = dict(
+        zip((name for name in names if name in FIELDS.by_name), columns, strict=True)
+    )
     seconds = list(map(float, printed))
     return StepColumns(
         list(map(int, steps)),
@@ -126,26 +163,36 @@ def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return the pattern of a record with these fields."""
     fields = FIELDS.describe(names, b": ", rb"[^,\r\n\x00]*+")
     rest = b"".join(b", " + field for field in fields)
-    return re.compile(rb"completed step: (\d{1,15}+), seconds: (-?%b)%b\n" % (SECONDS, rest))
+    return re.compile(
+        rb"completed step: (\d{1,15}+), seconds: (-?%b)%b\n" % (SECONDS, rest)
+    )
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
-    """Return the steps of one attempt, those marked asynchronous whose time is that of dispatching them only."""
+    """Return the steps of one attempt, those marked asynchronous whose time is that of
+    dispatching them only."""
     begin, end = _find_dispatched([record.seconds for record in records])
-    return [record._replace(asynchronous=begin <= place < end) for place, record in enumerate(records)]
+    return [
+        record._replace(asynchronous=begin <= place < end)
+        for place, record in enumerate(records)
+    ]
 
 
 def _find_dispatched(seconds: Sequence[float]) -> tuple[int, int]:
-    """Return the first place, and the one behind the last, of the times that are those of dispatching a step only.
+    """Return the first place, and the one behind the last, of the times that are those
+    of dispatching a step only.
 
-    They follow the steps that compile, are at most FIRST_STEPS with those, and take less than FAST of the next step and
-    of the median of the later ones, which the next step has reached. A step that is fast later on is not judged here.
+    They follow the steps that compile, are at most FIRST_STEPS with those, and take
+    less than FAST of the next step and of the median of the later ones, which the next
+    step has reached. A step that is fast later on is not judged here.
     """
     later = [value for value in seconds[FIRST_STEPS:] if 0 < value < math.inf]
     if len(later) < FEWEST_LATER:
         return 0, 0
     level = median(later)
-    first = sum(1 for _ in takewhile(lambda value: value * FAST > level, seconds[:FIRST_STEPS]))
+    first = sum(
+        1 for _ in takewhile(lambda value: value * FAST > level, seconds[:FIRST_STEPS])
+    )
     fast = list(takewhile(lambda value: 0 < value < FAST * level, seconds[first:]))
     after = first + len(fast)
     sure = after <= FIRST_STEPS and all(value < FAST * seconds[after] for value in fast)

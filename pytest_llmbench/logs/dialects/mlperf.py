@@ -1,6 +1,8 @@
-"""MLPerf: `:::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 0.55}, "metadata": {"step": 31.0}}`.
+"""MLPerf: `:::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 0.55},
+"metadata": {"step": 31.0}}`.
 
-`step` counts steps, samples or tokens, and some records are of a block of steps, between two evaluations.
+`step` counts steps, samples or tokens, and some records are of a block of steps,
+between two evaluations.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from statistics import median
 from typing import Any
 
 from pytest_llmbench.core.log_records import DropReason
-from pytest_llmbench.logs.step_records import NAN, RecordOrigin, StepRecord, Tally, Torn, find_line_stop
+from pytest_llmbench.logs.step_records import (
+    NAN,
+    RecordOrigin,
+    StepRecord,
+    Tally,
+    Torn,
+    find_line_stop,
+)
 
 MARKER = b":::MLLOG "
 KEY = re.compile(rb'[^\r\n]{0,200}?"key": ?"([a-z_]{1,60})"')
@@ -24,10 +33,21 @@ LARGEST = 10**15
 
 # What a record is until `settle` numbers it, in the place of its step. One step:
 SINGLE = -1
-# Means of all steps of a block: of so many samples; that begins or ends at so many samples.
+# Means of all steps of a block: of so many samples; that begins or ends at so many
+# samples.
 BLOCK, BLOCK_FROM, BLOCK_TO = -2, -3, -4
-# No times: the samples in a step, the tokens in a sample, where blocks, evaluations and runs begin and end, a loss.
-BATCH, SEQUENCE, BLOCK_BEGINS, BLOCK_ENDS, EVALUATION, RUN_BEGINS, RUN_ENDS, LOSS = -5, -6, -7, -8, -9, -10, -11, -12
+# No times: the samples in a step, the tokens in a sample, where blocks, evaluations and
+# runs begin and end, a loss.
+BATCH, SEQUENCE, BLOCK_BEGINS, BLOCK_ENDS, EVALUATION, RUN_BEGINS, RUN_ENDS, LOSS = (
+    -5,
+    -6,
+    -7,
+    -8,
+    -9,
+    -10,
+    -11,
+    -12,
+)
 # The result of an evaluation, kept only if it is no number.
 BAD_RESULT = -13
 TIMED = (SINGLE, BLOCK, BLOCK_FROM, BLOCK_TO)
@@ -47,8 +67,9 @@ MARKS = {
 STATISTICS = b"tracked_stats"
 # So many times longer than its steps a block may take by the clock.
 LOOSE = 2
-# By this factor half of the blocks may be longer or shorter than their steps: no evaluation is in them. The first one
-# is left out, for some do not count how long a run takes to start.
+# By this factor half of the blocks may be longer or shorter than their steps: no
+# evaluation is in them. The first one is left out, for some do not count how long a run
+# takes to start.
 CLOSE, FEWEST_BLOCKS = 1.1, 2
 # So many single steps are compared with the clock.
 FEWEST_SINGLES, MOST_SINGLES = 5, 100
@@ -56,34 +77,57 @@ TIMES = ("train_step_time", "train_step_timing in s")
 LOSSES = ("reduced_train_loss", "train_loss")
 
 
-def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
-    """Return what the record at `text[start]` says, for `settle` to number; None for one that says nothing of steps."""
+def read_step(
+    text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | Torn | None:
+    """Return what the record at `text[start]` says, for `settle` to number; None for
+    one that says nothing of steps."""
     key = KEY.match(text, start, end)
     if key is None or not (key[1] == STATISTICS or key[1] in MARKS):
         return None
     stop = find_line_stop(text, start, end)
     try:
-        record, _ = DECODER.raw_decode(text[start + len(MARKER) : stop].decode("utf-8", "replace").lstrip())
+        record, _ = DECODER.raw_decode(
+            text[start + len(MARKER) : stop].decode("utf-8", "replace").lstrip()
+        )
     except (ValueError, RecursionError):
         return Torn(origin, text[start:stop])
-    if not isinstance(record, dict) or not isinstance(metadata := record.get("metadata", {}), dict):
+    if not isinstance(record, dict) or not isinstance(
+        metadata := record.get("metadata", {}), dict
+    ):
         return Torn(origin, text[start:stop])
     value, stamp = record.get("value"), _read_count(record, "time_ms") / 1000
     if key[1] == STATISTICS:
-        statistics = _read_statistics(origin, value, metadata) if isinstance(value, dict) else None
+        statistics = (
+            _read_statistics(origin, value, metadata)
+            if isinstance(value, dict)
+            else None
+        )
         return statistics and statistics._replace(stamp=stamp)
     return _read_mark(origin, MARKS[key[1]], value, metadata, stamp)
 
 
 def _read_mark(
-    origin: RecordOrigin, mark: int, value: object, metadata: Mapping[str, Any], stamp: float
+    origin: RecordOrigin,
+    mark: int,
+    value: object,
+    metadata: Mapping[str, Any],
+    stamp: float,
 ) -> StepRecord | None:
-    """Return what a record without times says; None for the result of an evaluation that is a number."""
+    """Return what a record without times says; None for the result of an evaluation
+    that is a number."""
     number = _read_number(value)
     if mark == BAD_RESULT:
         bad = number is not None and not math.isfinite(number)
         return StepRecord(origin, mark, NAN, 0.0, bad_validation=True) if bad else None
-    record = StepRecord(origin, mark, NAN, 0.0, consumed=_read_count(metadata, "samples_count"), since=(0, stamp))
+    record = StepRecord(
+        origin,
+        mark,
+        NAN,
+        0.0,
+        consumed=_read_count(metadata, "samples_count"),
+        since=(0, stamp),
+    )
     if mark in (BATCH, SEQUENCE):
         return record._replace(batch=_read_count({"": value}, "") or NAN)
     return record._replace(
@@ -92,8 +136,11 @@ def _read_mark(
     )
 
 
-def _read_statistics(origin: RecordOrigin, value: Mapping[str, Any], metadata: Mapping[str, Any]) -> StepRecord | None:
-    """Return what statistics say: `consumed` are samples, `targets` the number that they call their step."""
+def _read_statistics(
+    origin: RecordOrigin, value: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> StepRecord | None:
+    """Return what statistics say: `consumed` are samples, `targets` the number that
+    they call their step."""
     seconds = next((_read_number(value[name]) for name in TIMES if name in value), None)
     loss = next((_read_number(value[name]) for name in LOSSES if name in value), None)
     throughput = _read_number(value.get("throughput"))
@@ -107,7 +154,9 @@ def _read_statistics(origin: RecordOrigin, value: Mapping[str, Any], metadata: M
         consumed=_read_count(metadata, "samples_count"),
         targets=_read_count(metadata, "step"),
     )
-    if throughput is not None:  # with the time of a step beside it, it says where its block begins, else where it ends
+    if (
+        throughput is not None
+    ):  # with the time of a step beside it, it says where its block begins, else where it ends
         place = record._replace(consumed=record.targets)
         return place._replace(step=BLOCK_TO if seconds is None else BLOCK_FROM)
     if seconds is not None:
@@ -124,7 +173,8 @@ def _read_number(value: object) -> float | None:
 
 
 def _read_count(values: Mapping[str, Any], name: str) -> float:
-    """Return a whole number that is not negative, NaN where there is none: others count by parts of an epoch."""
+    """Return a whole number that is not negative, NaN where there is none: others count
+    by parts of an epoch."""
     value = values.get(name)
     if isinstance(value, bool) or not isinstance(value, float | int):
         return NAN
@@ -132,37 +182,52 @@ def _read_count(values: Mapping[str, Any], name: str) -> float:
 
 
 def join(records: Sequence[StepRecord], _tally: Tally) -> list[StepRecord]:
-    """Return the records with what other processes say of the whole run given to those that print times."""
+    """Return the records with what other processes say of the whole run given to those
+    that print times."""
     ranks = {record.origin.rank for record in records if record.step in TIMED}
     if not ranks or {record.origin.rank for record in records} == ranks:
         return list(records)
     return [
         record._replace(origin=record.origin._replace(rank=rank))
         for record in records
-        for rank in ([record.origin.rank] if record.origin.rank in ranks else sorted(ranks))
+        for rank in (
+            [record.origin.rank] if record.origin.rank in ranks else sorted(ranks)
+        )
     ]
 
 
 def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return the steps of one rank, counted from 0.
 
-    Where every step is printed these count, else the means of blocks, which are of all steps: single ones among many
-    are a sample. The other ones are told.
+    Where every step is printed these count, else the means of blocks, which are of all
+    steps: single ones among many are a sample. The other ones are told.
     """
     steps: list[StepRecord] = []
     batch = sequence = NAN
     for run in _divide_runs(records):
-        sizes = {record.batch for record in _select_until_last_time(run, BATCH)} or {batch}
-        lengths = {record.batch for record in _select_until_last_time(run, SEQUENCE)} or {sequence}
-        size, length = (values.pop() if len(values) == 1 else NAN for values in (sizes, lengths))
+        sizes = {record.batch for record in _select_until_last_time(run, BATCH)} or {
+            batch
+        }
+        lengths = {
+            record.batch for record in _select_until_last_time(run, SEQUENCE)
+        } or {sequence}
+        size, length = (
+            values.pop() if len(values) == 1 else NAN for values in (sizes, lengths)
+        )
         steps += _number_run(run, size, length, tally)
-        batch = next((record.batch for record in reversed(run) if record.step == BATCH), size)
-        sequence = next((record.batch for record in reversed(run) if record.step == SEQUENCE), length)
+        batch = next(
+            (record.batch for record in reversed(run) if record.step == BATCH), size
+        )
+        sequence = next(
+            (record.batch for record in reversed(run) if record.step == SEQUENCE),
+            length,
+        )
     return steps
 
 
 def _divide_runs(records: Sequence[StepRecord]) -> list[list[StepRecord]]:
-    """Return the records of each run: it begins behind the end of the one before, or where a second one says so."""
+    """Return the records of each run: it begins behind the end of the one before, or
+    where a second one says so."""
     runs: list[list[StepRecord]] = [[]]
     ended = timed = False
     for record in records:
@@ -176,21 +241,45 @@ def _divide_runs(records: Sequence[StepRecord]) -> list[list[StepRecord]]:
 
 
 def _select_until_last_time(run: Sequence[StepRecord], step: int) -> list[StepRecord]:
-    last = max((place for place, record in enumerate(run) if record.step in TIMED), default=-1)
+    last = max(
+        (place for place, record in enumerate(run) if record.step in TIMED), default=-1
+    )
     return [record for record in run[: last + 1] if record.step == step]
 
 
-def _number_run(run: Sequence[StepRecord], batch: float, sequence: float, tally: Tally) -> list[StepRecord]:
+def _number_run(
+    run: Sequence[StepRecord], batch: float, sequence: float, tally: Tally
+) -> list[StepRecord]:
     if _counts_from_start(run, batch):
-        run = [_make_single(record, batch) if record.step == BLOCK else record for record in run]
-    singles = list(_number_singles([record for record in run if record.step == SINGLE], batch, sequence, tally))
+        run = [
+            _make_single(record, batch) if record.step == BLOCK else record
+            for record in run
+        ]
+    singles = list(
+        _number_singles(
+            [record for record in run if record.step == SINGLE], batch, sequence, tally
+        )
+    )
     blocks = list(_number_blocks(run, batch, tally))
-    whole = not blocks or (singles and 2 * len(singles) > singles[-1].step - singles[0].step + 1)
+    whole = not blocks or (
+        singles and 2 * len(singles) > singles[-1].step - singles[0].step + 1
+    )
     kept, others = (singles, blocks) if whole else (blocks, singles)
     if others:
-        text = f"means of {others[0].mean_of} steps" if whole else "the time of one step of many"
-        tally.add(DropReason.OTHER_RECORDS, others[0].origin.line, f"step {others[0].step}: {text}", len(others))
-    doubt = _compare_total(run, kept, batch) or _compare_clock(run, kept, single=bool(whole))
+        text = (
+            f"means of {others[0].mean_of} steps"
+            if whole
+            else "the time of one step of many"
+        )
+        tally.add(
+            DropReason.OTHER_RECORDS,
+            others[0].origin.line,
+            f"step {others[0].step}: {text}",
+            len(others),
+        )
+    doubt = _compare_total(run, kept, batch) or _compare_clock(
+        run, kept, single=bool(whole)
+    )
     if doubt:
         first, last = kept[0].origin.line, kept[-1].origin.line
         tally.add(DropReason.TIMES_DISAGREE, first, doubt, len(kept), last_line=last)
@@ -198,10 +287,12 @@ def _number_run(run: Sequence[StepRecord], batch: float, sequence: float, tally:
 
 
 def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
-    """Tell whether times with samples alone count them from the start of the run, as MaxText does.
+    """Tell whether times with samples alone count them from the start of the run, as
+    MaxText does.
 
-    Then each is of one step. Else they are the samples of a block, whose mean the time is. The `block_stop` of a time
-    has both counts; without one, blocks cannot have more samples than the run.
+    Then each is of one step. Else they are the samples of a block, whose mean the time
+    is. The `block_stop` of a time has both counts; without one, blocks cannot have more
+    samples than the run.
     """
     counts = [record.consumed for record in run if record.step == BLOCK]
     if not counts:
@@ -212,14 +303,21 @@ def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
     ]
     if any(votes):
         return sum(votes) > 0
-    total = next((record.consumed for record in reversed(run) if record.step == RUN_ENDS), NAN)
+    total = next(
+        (record.consumed for record in reversed(run) if record.step == RUN_ENDS), NAN
+    )
     if math.isfinite(total):
         return counts[-1:] == [total] and sum(counts) > total
-    return len(counts) > LOOSE and counts == [counts[0] * (place + 1) for place in range(len(counts))]
+    return len(counts) > LOOSE and counts == [
+        counts[0] * (place + 1) for place in range(len(counts))
+    ]
 
 
-def _pair_with_stops(run: Sequence[StepRecord]) -> Iterator[tuple[StepRecord, StepRecord]]:
-    """Yield times with samples alone and the end of their block: behind it, or before it if an evaluation follows."""
+def _pair_with_stops(
+    run: Sequence[StepRecord],
+) -> Iterator[tuple[StepRecord, StepRecord]]:
+    """Yield times with samples alone and the end of their block: behind it, or before
+    it if an evaluation follows."""
     time: StepRecord | None = None
     stop: StepRecord | None = None
     for record in run:
@@ -235,23 +333,33 @@ def _pair_with_stops(run: Sequence[StepRecord]) -> Iterator[tuple[StepRecord, St
 
 
 def _make_single(record: StepRecord, batch: float) -> StepRecord:
-    """Return a time that counts samples from the start as one of a single step, numbered from 0."""
+    """Return a time that counts samples from the start as one of a single step,
+    numbered from 0."""
     return record._replace(step=SINGLE, targets=record.consumed / batch - 1)
 
 
-def _compare_total(run: Sequence[StepRecord], kept: Sequence[StepRecord], batch: float) -> str:
-    """Return how the steps contradict the samples of the whole run, "" if they do not."""
-    samples = next((record.consumed for record in reversed(run) if record.step == RUN_ENDS), NAN)
+def _compare_total(
+    run: Sequence[StepRecord], kept: Sequence[StepRecord], batch: float
+) -> str:
+    """Return how the steps contradict the samples of the whole run, "" if they do
+    not."""
+    samples = next(
+        (record.consumed for record in reversed(run) if record.step == RUN_ENDS), NAN
+    )
     if not kept or not (kept[-1].step + 1) * batch > samples:
         return ""
     return f"step {kept[-1].step}, but the run ended with {samples:g} samples, {batch:g} in a step"
 
 
-def _compare_clock(run: Sequence[StepRecord], kept: Sequence[StepRecord], *, single: bool) -> str:
-    """Return how most times contradict those of the records (`time_ms`), "" if they do not or are too few.
+def _compare_clock(
+    run: Sequence[StepRecord], kept: Sequence[StepRecord], *, single: bool
+) -> str:
+    """Return how most times contradict those of the records (`time_ms`), "" if they do
+    not or are too few.
 
-    Means of blocks have to be right within CLOSE. The clock of a step has more in it, so that a single one may be off
-    by LOOSE: less is for those to judge who know what a step is.
+    Means of blocks have to be right within CLOSE. The clock of a step has more in it,
+    so that a single one may be off by LOOSE: less is for those to judge who know what a
+    step is.
     """
     walls = _list_single_walls(run, kept) if single else _list_block_walls(run, kept)
     loose, fewest = (LOOSE, FEWEST_SINGLES) if single else (CLOSE, FEWEST_BLOCKS)
@@ -260,70 +368,115 @@ def _compare_clock(run: Sequence[StepRecord], kept: Sequence[StepRecord], *, sin
     ratio = median(wall / record.seconds for record, wall in walls)
     if 1 / loose <= ratio <= loose:
         return ""
-    seconds, wall = median(record.seconds for record, _ in walls), median(wall for _, wall in walls)
+    seconds, wall = (
+        median(record.seconds for record, _ in walls),
+        median(wall for _, wall in walls),
+    )
     return f"a step of {seconds:.4g} s, but by the times of the records it takes {wall:.4g} s"
 
 
-def _list_single_walls(run: Sequence[StepRecord], kept: Sequence[StepRecord]) -> list[tuple[StepRecord, float]]:
-    """Return single steps with the wall time of a step since the one before, without evaluations.
+def _list_single_walls(
+    run: Sequence[StepRecord], kept: Sequence[StepRecord]
+) -> list[tuple[StepRecord, float]]:
+    """Return single steps with the wall time of a step since the one before, without
+    evaluations.
 
     Of many steps some are returned, from all parts of the run.
     """
-    breaks = [record.origin.line for record in run if record.step in (EVALUATION, RUN_BEGINS)]
+    breaks = [
+        record.origin.line for record in run if record.step in (EVALUATION, RUN_BEGINS)
+    ]
     walls: list[tuple[StepRecord, float]] = []
     for place in range(1, len(kept), max(1, len(kept) // MOST_SINGLES)):
         before, step = kept[place - 1], kept[place]
-        if bisect_left(breaks, before.origin.line) == bisect_left(breaks, step.origin.line):
-            _add_wall(walls, step, (step.stamp - before.stamp) / max(1, step.step - before.step))
+        if bisect_left(breaks, before.origin.line) == bisect_left(
+            breaks, step.origin.line
+        ):
+            _add_wall(
+                walls,
+                step,
+                (step.stamp - before.stamp) / max(1, step.step - before.step),
+            )
     return walls
 
 
-def _list_block_walls(run: Sequence[StepRecord], kept: Sequence[StepRecord]) -> list[tuple[StepRecord, float]]:
-    """Return means of blocks with the wall time of a step of their block, without the first."""
+def _list_block_walls(
+    run: Sequence[StepRecord], kept: Sequence[StepRecord]
+) -> list[tuple[StepRecord, float]]:
+    """Return means of blocks with the wall time of a step of their block, without the
+    first."""
     by_offset = {record.origin.offset: record for record in kept}
     walls: list[tuple[StepRecord, float]] = []
     begin = end = NAN
     for record in run:
         if record.step in (BLOCK_BEGINS, BLOCK_ENDS) and record.since:
-            begin, end = (record.since[1], NAN) if record.step == BLOCK_BEGINS else (begin, record.since[1])
+            begin, end = (
+                (record.since[1], NAN)
+                if record.step == BLOCK_BEGINS
+                else (begin, record.since[1])
+            )
         step = by_offset.get(record.origin.offset)
         if step is not None and record.step in (BLOCK, BLOCK_TO):
-            _add_wall(walls, step, ((record.stamp if math.isnan(end) else end) - begin) / step.mean_of)
+            _add_wall(
+                walls,
+                step,
+                ((record.stamp if math.isnan(end) else end) - begin) / step.mean_of,
+            )
             begin = end = NAN
     return walls[1:]
 
 
-def _add_wall(walls: list[tuple[StepRecord, float]], step: StepRecord, wall: float) -> None:
+def _add_wall(
+    walls: list[tuple[StepRecord, float]], step: StepRecord, wall: float
+) -> None:
     if step.possible and 0 < wall < math.inf:
         walls.append((step, wall))
 
 
-def _number_singles(records: Sequence[StepRecord], batch: float, sequence: float, tally: Tally) -> Iterator[StepRecord]:
+def _number_singles(
+    records: Sequence[StepRecord], batch: float, sequence: float, tally: Tally
+) -> Iterator[StepRecord]:
     """Yield the records of single steps with their numbers.
 
-    With the samples so far beside it `step` is the number; without, it counts samples, or tokens where all are such.
+    With the samples so far beside it `step` is the number; without, it counts samples,
+    or tokens where all are such.
     """
     numbers = [record.targets for record in records if math.isnan(record.consumed)]
     tokens = batch * sequence
-    unit = tokens if numbers and not any(number % tokens for number in numbers) else batch
+    unit = (
+        tokens if numbers and not any(number % tokens for number in numbers) else batch
+    )
     for record in records:
         size, step = batch, record.targets
         if not math.isnan(record.consumed):
             size = record.consumed / (step + 1)
             certain = size == int(size) > 0 if math.isfinite(size) else False
             if certain and not math.isnan(batch) and size != batch:
-                certain, size, step = step == record.consumed and step % batch == 0, batch, step / batch - 1
+                certain, size, step = (
+                    step == record.consumed and step % batch == 0,
+                    batch,
+                    step / batch - 1,
+                )
         else:
             certain, step = unit > 0 and step % unit == 0 and step > 0, step / unit - 1
         if certain:
             consumed = (step + 1) * size
-            yield record._replace(step=int(step), batch=size, consumed=consumed, targets=NAN)
+            yield record._replace(
+                step=int(step), batch=size, consumed=consumed, targets=NAN
+            )
         else:
-            tally.add(DropReason.UNKNOWN_STEP, record.origin.line, f"a step of {record.seconds:g} s without a number")
+            tally.add(
+                DropReason.UNKNOWN_STEP,
+                record.origin.line,
+                f"a step of {record.seconds:g} s without a number",
+            )
 
 
-def _number_blocks(run: Sequence[StepRecord], batch: float, tally: Tally) -> Iterator[StepRecord]:
-    """Yield the means of blocks, each at its last step, with the last loss before it."""
+def _number_blocks(
+    run: Sequence[StepRecord], batch: float, tally: Tally
+) -> Iterator[StepRecord]:
+    """Yield the means of blocks, each at its last step, with the last loss before
+    it."""
     done = 0.0
     losses: list[float] = []
     for place, record in enumerate(run):
@@ -335,11 +488,21 @@ def _number_blocks(run: Sequence[StepRecord], batch: float, tally: Tally) -> Ite
             continue  # of a benchmark that counts epochs
         begin, end = _find_bounds(run, place, done, batch)
         steps, last = (end - begin) / batch, end / batch
-        seconds = record.seconds if record.step != BLOCK_TO else _divide(batch, record.tokens)
-        certain = steps > 0 and last == int(last) and steps == int(steps)  # not so where one of them is NaN
+        seconds = (
+            record.seconds if record.step != BLOCK_TO else _divide(batch, record.tokens)
+        )
+        certain = (
+            steps > 0 and last == int(last) and steps == int(steps)
+        )  # not so where one of them is NaN
         if not certain or not _fits_clock(run, place, seconds * steps):
-            what = f"{record.tokens:g} samples/s" if record.step == BLOCK_TO else f"{record.seconds:g} s"
-            tally.add(DropReason.UNKNOWN_STEP, record.origin.line, f"a block of steps: {what}")
+            what = (
+                f"{record.tokens:g} samples/s"
+                if record.step == BLOCK_TO
+                else f"{record.seconds:g} s"
+            )
+            tally.add(
+                DropReason.UNKNOWN_STEP, record.origin.line, f"a block of steps: {what}"
+            )
             continue
         yield record._replace(
             step=int(last) - 1,
@@ -357,21 +520,32 @@ def _number_blocks(run: Sequence[StepRecord], batch: float, tally: Tally) -> Ite
 
 
 def _fits_clock(run: Sequence[StepRecord], place: int, seconds: float) -> bool:
-    """Tell whether a block of which only a rate is printed can have taken so long, by the times of its records.
+    """Tell whether a block of which only a rate is printed can have taken so long, by
+    the times of its records.
 
-    The rate of one GPU is off by a factor, and so is a `step` that is no number of samples.
+    The rate of one GPU is off by a factor, and so is a `step` that is no number of
+    samples.
     """
     marks = (BLOCK_TO, BLOCK_BEGINS, RUN_BEGINS)
-    start = next((each.since[1] for each in reversed(run[:place]) if each.step in marks and each.since), NAN)
+    start = next(
+        (
+            each.since[1]
+            for each in reversed(run[:place])
+            if each.step in marks and each.since
+        ),
+        NAN,
+    )
     passed = run[place].stamp - start
     if run[place].step != BLOCK_TO or math.isnan(run[place].stamp):
         return True
-    # Where nothing says when it began, as behind the end of a run, it may be the rate of that whole run, of tokens.
+    # Where nothing says when it began, as behind the end of a run, it may be the rate
+    # of that whole run, of tokens.
     return passed <= 0 or passed / LOOSE < seconds < passed * LOOSE
 
 
 def _find_beginning(run: Sequence[StepRecord], place: int) -> tuple[int, float] | None:
-    """Return the clock of the mark that begins a block, behind the block before it; None without such a mark."""
+    """Return the clock of the mark that begins a block, behind the block before it;
+    None without such a mark."""
     for each in reversed(run[:place]):
         if each.step in (BLOCK_BEGINS, RUN_BEGINS):
             return each.since
@@ -380,19 +554,32 @@ def _find_beginning(run: Sequence[StepRecord], place: int) -> tuple[int, float] 
     return None
 
 
-def _find_bounds(run: Sequence[StepRecord], place: int, done: float, batch: float) -> tuple[float, float]:
-    """Return the samples before a block and at its end, NaN where nothing says it; `done` are those of the one before.
+def _find_bounds(
+    run: Sequence[StepRecord], place: int, done: float, batch: float
+) -> tuple[float, float]:
+    """Return the samples before a block and at its end, NaN where nothing says it;
+    `done` are those of the one before.
 
     A block that is lost must not become a part of the next one.
     """
     record = run[place]
     if record.step == BLOCK_FROM:
-        behind = (each.consumed for each in run[place + 1 :] if each.step in (EVALUATION, RUN_ENDS, BLOCK_FROM))
-        return record.consumed, next((count for count in behind if count > record.consumed), NAN)
+        behind = (
+            each.consumed
+            for each in run[place + 1 :]
+            if each.step in (EVALUATION, RUN_ENDS, BLOCK_FROM)
+        )
+        return record.consumed, next(
+            (count for count in behind if count > record.consumed), NAN
+        )
     if record.step == BLOCK:
         following = run[place + 1] if place + 1 < len(run) else record
         end = following.targets * batch if following.step == BLOCK_ENDS else NAN
-        return (end - record.consumed, end) if end >= record.consumed else (done, done + record.consumed)
+        return (
+            (end - record.consumed, end)
+            if end >= record.consumed
+            else (done, done + record.consumed)
+        )
     for each in reversed(run[:place]):
         if each.step == BLOCK_BEGINS and done <= each.consumed < record.consumed:
             return each.consumed, record.consumed

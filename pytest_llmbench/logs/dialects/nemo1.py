@@ -1,7 +1,9 @@
-"""NeMo 1 (NeMo Framework Launcher): progress bars, and DLLogger records with full precision.
+"""NeMo 1 (NeMo Framework Launcher): progress bars, and DLLogger records with full
+precision.
 
-`Epoch 0: : 100%|███| 50/50 [23:22<00:00, ..., global_step=49.00, ..., train_step_timing in s=24.00]`
-`DLL 2025-06-11 05:14:49.562847 - 0 ...  global_step : 0.0  ...  train_step_timing in s : 52.33449 `
+`Epoch 0: : 100%|███| 50/50 [23:22<00:00, ..., global_step=49.00, ..., train_step_timing
+in s=24.00]` `DLL 2025-06-11 05:14:49.562847 - 0 ...  global_step : 0.0  ...
+train_step_timing in s : 52.33449 `
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from pytest_llmbench.logs.step_records import (
     strip_codes,
 )
 
-# What stands before the time so far of a bar; its minutes and seconds. (A regular expression takes ten times as long.)
+# What stands before the time so far of a bar; its minutes and seconds. (A regular
+# expression takes ten times as long.)
 BRACKET = b" ["
 SIXTY = {b"%02d" % number: number for number in range(60)}
 
@@ -45,7 +48,9 @@ MARKERS = (b"Epoch ", b"DLL ")
 # Of a bar: `24.00` means 23.95 to 24.05.
 DIGITS = 3
 
-BAR_BEGIN = rb"Epoch (\d{1,9}+):[: ]*+\d{1,3}+%\|[^|\r\n]*+\| *+(\d{1,15}+)/(\d{1,15}+) \["
+BAR_BEGIN = (
+    rb"Epoch (\d{1,9}+):[: ]*+\d{1,3}+%\|[^|\r\n]*+\| *+(\d{1,15}+)/(\d{1,15}+) \["
+)
 BAR = re.compile(BAR_BEGIN + rb"([^\]\r\n]*+)\]")
 BAR_HEAD = re.compile(rb"Epoch \d{1,9}:[: ]*\d{1,3}%")
 DLL = re.compile(rb"DLL (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?) - (\d{1,15}) ")
@@ -77,32 +82,53 @@ FIELDS = FieldTable(
     PrintedField(SAMPLES, "consumed", FINITE, _parse_consumed),
     PrintedField(NORM, "grad_norm", FINITE),
 )
-DLLOGGER_FIELDS = FieldTable(*FIELDS.fields, PrintedField(RATE, "rate", FINITE, required=False))
-LAYOUT_FIELDS = FieldTable(*FIELDS.fields, PrintedField(STEP, "step", rb"\d{1,15}+(?:\.0{1,9}+)?"))
+DLLOGGER_FIELDS = FieldTable(
+    *FIELDS.fields, PrintedField(RATE, "rate", FINITE, required=False)
+)
+LAYOUT_FIELDS = FieldTable(
+    *FIELDS.fields, PrintedField(STEP, "step", rb"\d{1,15}+(?:\.0{1,9}+)?")
+)
 READ = LAYOUT_FIELDS.by_name.keys()
-# Stands behind the names of a DLLogger record in which no number that is read may have been cut at its end.
+# Stands behind the names of a DLLogger record in which no number that is read may have
+# been cut at its end.
 NOT_CUT = b""
 
 
-def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
-    """Return the step of the bar or DLLogger record at `text[start]`, what is left of it, or None where there is none.
+def read_step(
+    text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | Torn | None:
+    """Return the step of the bar or DLLogger record at `text[start]`, what is left of
+    it, or None where there is none.
 
-    A bar rounds `global_step` from 1000 on (`2e+3`); such a record is marked `rounded`, and `settle` finds its step.
+    A bar rounds `global_step` from 1000 on (`2e+3`); such a record is marked `rounded`,
+    and `settle` finds its step.
     """
     stop = find_line_stop(text, start, end)
     if text.find(b"\x1b", start, stop) >= 0:
         plain = strip_codes(text, start, stop, end)
-        return _read_torn(text[start:stop], origin) if plain is None else _read_plain(plain, 0, len(plain), origin)
+        return (
+            _read_torn(text[start:stop], origin)
+            if plain is None
+            else _read_plain(plain, 0, len(plain), origin)
+        )
     return _read_plain(text, start, end, origin)
 
 
-def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> StepColumns | None:
-    """Return the steps of the bars at these places, each on a line of its own; None where one is not as the others.
+def read_columns(
+    text: bytes, places: Sequence[int], stops: Sequence[int]
+) -> StepColumns | None:
+    """Return the steps of the bars at these places, each on a line of its own; None
+    where one is not as the others.
 
-    A bar that repeats a step with all its values is left out; one without values is none.
+    A bar that repeats a step with all its values is left out; one without values is
+    none.
     """
     inside = BAR.match(text, places[-1])
-    fields = [part.partition(b"=") for part in inside[4].split(b", ") if b"=" in part] if inside else []
+    fields = (
+        [part.partition(b"=") for part in inside[4].split(b", ") if b"=" in part]
+        if inside
+        else []
+    )
     names = tuple(name for name, _, _ in fields)
     if len(set(names)) < len(names) or not {TIME, STEP} <= set(names):
         return None
@@ -120,31 +146,47 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     read = [name for name in names if name in READ]
     repeated = frozenset(again)
     kept = [place for place in valued if place not in repeated]
-    value = dict(zip(read, zip(*(rest[place] for place in kept), strict=True), strict=True))
+    value = dict(
+        zip(read, zip(*(rest[place] for place in kept), strict=True), strict=True)
+    )
     steps = [int(float(step)) for step in value[STEP]]
     number = FIELDS.parse_columns(value)
     where = read.index(STEP)
-    sure = any(_counts_step(heads[place], int(float(rest[place][where]))) for place in valued)
+    sure = any(
+        _counts_step(heads[place], int(float(rest[place][where]))) for place in valued
+    )
     return StepColumns(
         steps,
         resolution=get_significant_units(number["seconds"], DIGITS),
         total=int(totals.pop()) if sure else None,
-        batch=list(map(_get_batch, value[SAMPLES], value[STEP], steps)) if SAMPLES in value else None,
-        stamp=[_read_time_so_far(text, text.find(BRACKET, places[row]) + len(BRACKET)) for row in kept],
+        batch=list(map(_get_batch, value[SAMPLES], value[STEP], steps))
+        if SAMPLES in value
+        else None,
+        stamp=[
+            _read_time_so_far(text, text.find(BRACKET, places[row]) + len(BRACKET))
+            for row in kept
+        ],
         loss_digits=count_most_digits(value.get(LOSS)),
         kept=kept,
-        repeated=_describe_repeated(again, dict(zip(read, rest[again[0]], strict=True))) if again else None,
+        repeated=_describe_repeated(again, dict(zip(read, rest[again[0]], strict=True)))
+        if again
+        else None,
         **number,
     )
 
 
 def _counts_step(head: Sequence[bytes], step: int) -> bool:
-    """Tell whether a bar of epoch, count and total counts a step, or the one behind it: then its total is of steps."""
+    """Tell whether a bar of epoch, count and total counts a step, or the one behind it:
+    then its total is of steps."""
     return int(head[0]) == 0 and int(head[1]) - step in (1, 2)
 
 
 def _describe_repeated(places: Sequence[int], first: dict[bytes, bytes]) -> Repeated:
-    return Repeated(places[0], f"step {int(float(first[STEP]))} again: {float(first[TIME]):g} s", len(places))
+    return Repeated(
+        places[0],
+        f"step {int(float(first[STEP]))} again: {float(first[TIME]):g} s",
+        len(places),
+    )
 
 
 @cache
@@ -156,10 +198,11 @@ def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
 
 
 def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return the records of one rank with every step certain: a rounded one follows from the count of its bar.
+    """Return the records of one rank with every step certain: a rounded one follows
+    from the count of its bar.
 
-    Where bars are printed twice, the first one of a step is stale. With whole steps that shows by itself; of rounded
-    ones the first is left out.
+    Where bars are printed twice, the first one of a step is stale. With whole steps
+    that shows by itself; of rounded ones the first is left out.
     """
     records = [record for record in records if record.mean_of]
     if not any(record.rounded for record in records):
@@ -176,16 +219,23 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
             _learn_offset(offsets, record)
             settled.append(record)
         elif stale:
-            tally.add(DropReason.REPEATED, record.origin.line, f"stale bar near step {record.step}")
+            tally.add(
+                DropReason.REPEATED,
+                record.origin.line,
+                f"stale bar near step {record.step}",
+            )
         elif (step := _count_step(offsets, record)) is None:
-            tally.add(DropReason.UNKNOWN_STEP, record.origin.line, f"step near {record.step}")
+            tally.add(
+                DropReason.UNKNOWN_STEP, record.origin.line, f"step near {record.step}"
+            )
         else:
             settled.append(record._replace(step=step))
     return settled
 
 
 def _learn_offset(offsets: dict[int, int], record: StepRecord) -> None:
-    """Note by how much the steps of an epoch are ahead of its bar; a stale bar shows one less."""
+    """Note by how much the steps of an epoch are ahead of its bar; a stale bar shows
+    one less."""
     if record.bar:
         epoch, count = record.bar
         ahead = record.step + 1 - count
@@ -202,12 +252,16 @@ def _count_step(offsets: dict[int, int], record: StepRecord) -> int | None:
     return step if float(f"{step:.3g}") == record.step else None
 
 
-def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+def _read_plain(
+    text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | Torn | None:
     read = _read_bar if text.startswith(b"Epoch ", start) else _read_dllogger
     return read(text, start, end, origin)
 
 
-def _read_bar(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+def _read_bar(
+    text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | Torn | None:
     if not BAR_HEAD.match(text, start, end):
         return None
     bar = BAR.match(text, start, end)
@@ -240,34 +294,58 @@ def _read_bar(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
 
 
 def _read_time_so_far(text: bytes, begin: int) -> float:
-    """Return the time since a bar began, as it stands there (`1:03:17<`, `23:22<`), in seconds; NaN without one."""
+    """Return the time since a bar began, as it stands there (`1:03:17<`, `23:22<`), in
+    seconds; NaN without one."""
     stop = text.find(b"<", begin, begin + 12)
     if stop < begin + 5:
         return NAN
     try:
         seconds = 60 * SIXTY[text[stop - 5 : stop - 3]] + SIXTY[text[stop - 2 : stop]]
-        return seconds + 3600.0 * int(text[begin : stop - 6]) if stop > begin + 5 else float(seconds)
+        return (
+            seconds + 3600.0 * int(text[begin : stop - 6])
+            if stop > begin + 5
+            else float(seconds)
+        )
     except (KeyError, ValueError):
         return NAN
 
 
 def _read_torn(rest: bytes, origin: RecordOrigin) -> Torn | None:
     """Return what is left of a record; None where it is a bar without values."""
-    return Torn(origin, rest) if any(name in rest for name in (STEP, LOSS, TIME)) else None
+    return (
+        Torn(origin, rest) if any(name in rest for name in (STEP, LOSS, TIME)) else None
+    )
 
 
-def _read_dllogger(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+def _read_dllogger(
+    text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | Torn | None:
     head = DLL.match(text, start, end)
     if head is None:
         return None
     stop = find_line_stop(text, start, end)
-    stop = min((place for marker in MARKERS if (place := text.find(marker, head.end(), stop)) >= 0), default=stop)
+    stop = min(
+        (
+            place
+            for marker in MARKERS
+            if (place := text.find(marker, head.end(), stop)) >= 0
+        ),
+        default=stop,
+    )
     parts = text[head.end() : stop].split(b"  ")
-    if not parts[-1].endswith(b" "):  # every value is followed by a space, the last one too
+    if not parts[-1].endswith(
+        b" "
+    ):  # every value is followed by a space, the last one too
         parts.pop()
     elif not any(part.startswith((TIME, LOSS)) for part in parts):
-        bad = any(BAD_RESULT.match(part) for part in parts)  # of something else, such as a validation
-        return StepRecord(origin, int(head[2]), NAN, 0.0, mean_of=0, bad_validation=True) if bad else None
+        bad = any(
+            BAD_RESULT.match(part) for part in parts
+        )  # of something else, such as a validation
+        return (
+            StepRecord(origin, int(head[2]), NAN, 0.0, mean_of=0, bad_validation=True)
+            if bad
+            else None
+        )
     values = _read_values(parts, b" : ")
     number = DLLOGGER_FIELDS.parse_record(values) if values else None
     if values is None or number is None or float(values[STEP]) != int(head[2]):
@@ -283,7 +361,9 @@ def _read_dllogger(text: bytes, start: int, end: int, origin: RecordOrigin) -> S
         stamp=time.stamp if time else NAN,
         bad_validation=NOT_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
         precise=True,  # in full, where the bar beside it has three digits
-        layout=_share(tuple(values) if next(reversed(values)) in READ else (*values, NOT_CUT)),
+        layout=_share(
+            tuple(values) if next(reversed(values)) in READ else (*values, NOT_CUT)
+        ),
         **number,
     )
 
@@ -299,7 +379,9 @@ def _read_values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes]
     values: dict[bytes, bytes] = {}
     for part in parts:
         name, separated, value = part.partition(separator)
-        if not separated or name in values or HOLE in part or name.startswith(b" "):  # where a blank stands for a digit
+        if (
+            not separated or name in values or HOLE in part or name.startswith(b" ")
+        ):  # where a blank stands for a digit
             return None
         value = value.strip(b" ")
         padded = PADDED.fullmatch(value)
@@ -308,7 +390,8 @@ def _read_values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes]
 
 
 def _get_batch(samples: bytes, printed: bytes, step: int) -> float:
-    """Return the samples in a step, as a whole number from printed numbers that were not rounded; else NaN."""
+    """Return the samples in a step, as a whole number from printed numbers that were
+    not rounded; else NaN."""
     if b"e" in samples or b"e" in printed:
         return NAN
     batch = float(samples) / (step + 1)  # steps count from 0

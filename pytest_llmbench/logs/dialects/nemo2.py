@@ -1,4 +1,5 @@
-"""NeMo 2 (NeMo-Run): `Training epoch 0, iteration 49/49 | global_step: 49 | ... | train_step_timing in s: 12.39`."""
+"""NeMo 2 (NeMo-Run): `Training epoch 0, iteration 49/49 | global_step: 49 | ... |
+train_step_timing in s: 12.39`."""
 
 from __future__ import annotations
 
@@ -8,7 +9,13 @@ from functools import cache, lru_cache
 from operator import methodcaller
 from typing import Any
 
-from pytest_llmbench.logs.dialect_reader import FieldTable, PrintedField, StepColumns, count_most_digits, match_rows
+from pytest_llmbench.logs.dialect_reader import (
+    FieldTable,
+    PrintedField,
+    StepColumns,
+    count_most_digits,
+    match_rows,
+)
 from pytest_llmbench.logs.scan import REACH
 from pytest_llmbench.logs.step_records import (
     HOLE,
@@ -25,7 +32,8 @@ from pytest_llmbench.logs.step_records import (
 )
 
 MARKER = b"Training epoch "
-# Trailing zeros are not printed: 6.08 has a resolution of 0.001. From 1000 on it is `1.249e+03`.
+# Trailing zeros are not printed: 6.08 has a resolution of 0.001. From 1000 on it is
+# `1.249e+03`.
 DIGITS = 4
 
 HEAD = re.compile(rb"Training epoch (\d{1,9}+), iteration (\d{1,15}+)/(\d{1,15}+) \| ")
@@ -35,7 +43,9 @@ FINITE = rb"-?\d{1,18}+(?:\.\d{1,40}+)?(?:e[+-]\d{2,3}+)?"
 PLAIN = 15
 SAMPLES_PRINTED = re.compile(rb"\d{1,%d}+(?:\.0{1,9}+)?" % PLAIN)
 OTHER = rb"[^|\r\n\x00\x1b]*"
-REST = re.compile(rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)")
+REST = re.compile(
+    rb"(?=[^\r\n]*[\d|])[\d.]*(?:e?[+-]?\d\d)?(?: \| [A-Za-z_][\w ]*: |[ \t\r]*$)"
+)
 REST_LINES = 8
 POINT = methodcaller("find", b".")
 # Digits and point of a number whose logarithm is below that of the next power of ten.
@@ -52,7 +62,9 @@ BAD_VALIDATION = re.compile(rb"val_loss: -?%b" % NOT_FINITE)
 
 def _parse_samples(printed: bytes) -> float:
     """Return a number of samples that is printed in full, NaN for any other."""
-    if printed.isdigit() and len(printed) <= PLAIN:  # nearly always, and a tenth of the time
+    if (
+        printed.isdigit() and len(printed) <= PLAIN
+    ):  # nearly always, and a tenth of the time
         return float(printed)
     return float(printed) if SAMPLES_PRINTED.fullmatch(printed) else NAN
 
@@ -68,7 +80,8 @@ FIELDS = FieldTable(
     PrintedField(LOSS, "loss", FINITE),
     PrintedField(b"grad_norm", "grad_norm", FINITE),
     PrintedField(b"TFLOPS_per_GPU", "tflops", FINITE),
-    # until 25.04 by the first name: what tensors took, not what the allocator had reserved
+    # until 25.04 by the first name: what tensors took, not what the allocator had
+    # reserved
     PrintedField(b"peak_memory_usage", "memory", FINITE),
     PrintedField(b"max_memory_allocated", "memory", FINITE),
     PrintedField(RATE, "rate", FINITE, _parse_rate, required=False),
@@ -77,21 +90,33 @@ FIELDS = FieldTable(
 # A record may lack these, or have them cut, and is whole all the same.
 EXTRA = frozenset(name for name, field in FIELDS.by_name.items() if not field.required)
 READ = frozenset((*FIELDS.by_name, STEP_NAME)) - EXTRA
-LAYOUT_FIELDS = FieldTable(*FIELDS.fields, PrintedField(STEP_NAME, "step", STEP.pattern))
-# Stands behind the names of a record in which no number that is read may have been cut at its end.
+LAYOUT_FIELDS = FieldTable(
+    *FIELDS.fields, PrintedField(STEP_NAME, "step", STEP.pattern)
+)
+# Stands behind the names of a record in which no number that is read may have been cut
+# at its end.
 WHOLE = b""
 
 
-def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
-    """Return the step at `text[start]`, what is left of it, or None where a sentence only begins the same way."""
+def read_step(
+    text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | Torn | None:
+    """Return the step at `text[start]`, what is left of it, or None where a sentence
+    only begins the same way."""
     return read_without_codes(_read_plain, text, start, end, origin)
 
 
-def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
+def _read_plain(
+    text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | Torn | None:
     stop = find_line_stop(text, start, end)
     head = HEAD.match(text, start, stop)
     if head is None:
-        return Torn(origin, text[start:stop]) if CUT_HEAD.match(text, start, stop) else None
+        return (
+            Torn(origin, text[start:stop])
+            if CUT_HEAD.match(text, start, stop)
+            else None
+        )
     values = _read_values(text, head.end(), stop, end)
     if values is None:
         return Torn(origin, text[start:stop])
@@ -100,12 +125,22 @@ def _read_plain(text: bytes, start: int, end: int, origin: RecordOrigin) -> Step
         return Torn(origin, text[start:stop])
     epoch, iteration, last = map(int, head.groups())
     step = int(values[STEP_NAME])
-    # `iteration` restarts in each epoch: it tells the total only where it is the same as `global_step`
-    return _build_record(origin, step, last + 1 if epoch == 0 and iteration == step else None, values, number)
+    # `iteration` restarts in each epoch: it tells the total only where it is the same
+    # as `global_step`
+    return _build_record(
+        origin,
+        step,
+        last + 1 if epoch == 0 and iteration == step else None,
+        values,
+        number,
+    )
 
 
-def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> StepColumns | None:
-    """Return the steps at these places, each on a line of its own; None where one is not as the others, or not whole.
+def read_columns(
+    text: bytes, places: Sequence[int], stops: Sequence[int]
+) -> StepColumns | None:
+    """Return the steps at these places, each on a line of its own; None where one is
+    not as the others, or not whole.
 
     The first step does not print `consumed_samples`, with which the others end.
     """
@@ -117,10 +152,16 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
     if VALIDATION in names and BAD_VALIDATION.search(text, places[0], stops[-1]):
         return None
     rows = match_rows(_compile_layout(names), text, places, stops)
-    if rows is None or (not READ.isdisjoint(names[-2:]) and _is_cut(text, places, stops)):
+    if rows is None or (
+        not READ.isdisjoint(names[-2:]) and _is_cut(text, places, stops)
+    ):
         return None
-    if names[-1] not in READ and _lacks_last(names[-1], text, rows[usual:], places[usual:], stops[usual:]):
-        return None  # one that is not the first lacks what the others go on with: its last number may be cut
+    if names[-1] not in READ and _lacks_last(
+        names[-1], text, rows[usual:], places[usual:], stops[usual:]
+    ):
+        # one that is not the first lacks what the others go on with: its last number
+        # may be cut
+        return None
     epochs, iterations, lasts, *columns = zip(*rows, strict=True)
     read = (name for name in names if name in FIELDS.by_name or name == STEP_NAME)
     value = dict(zip(read, columns, strict=True))
@@ -129,7 +170,11 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
         totals = set(lasts)
     else:
         counted = zip(epochs, map(int, iterations), lasts, steps, strict=True)
-        totals = {last for epoch, iteration, last, step in counted if iteration == step and int(epoch) == 0}
+        totals = {
+            last
+            for epoch, iteration, last, step in counted
+            if iteration == step and int(epoch) == 0
+        }
     if len(totals) > 1:
         return None
     number = FIELDS.parse_columns(value)
@@ -143,18 +188,27 @@ def read_columns(text: bytes, places: Sequence[int], stops: Sequence[int]) -> St
 
 
 def _lacks_last(
-    name: bytes, text: bytes, rows: Sequence[Sequence[bytes]], places: Sequence[int], stops: Sequence[int]
+    name: bytes,
+    text: bytes,
+    rows: Sequence[Sequence[bytes]],
+    places: Sequence[int],
+    stops: Sequence[int],
 ) -> bool:
-    """Tell whether a record lacks the last field; what stands between two records is of neither."""
+    """Tell whether a record lacks the last field; what stands between two records is of
+    neither."""
     if name in EXTRA:
         return not all(row[-1] for row in rows)
     field = b" | %b: " % name
-    return any(text.find(field, place, stop) < 0 for place, stop in zip(places, stops, strict=True))
+    return any(
+        text.find(field, place, stop) < 0
+        for place, stop in zip(places, stops, strict=True)
+    )
 
 
 @cache
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
-    """Return what a record with these fields looks like; it may lack the last one unless that is read."""
+    """Return what a record with these fields looks like; it may lack the last one
+    unless that is read."""
     *fields, last = LAYOUT_FIELDS.describe(names, b": ", OTHER)
     ending = rb" \| " + last if names[-1] in READ else rb"(?: \| %b)?" % last
     return re.compile(HEAD.pattern + rb" \| ".join(fields) + ending + rb"\n")
@@ -179,16 +233,21 @@ def _build_record(
         resolution=_get_resolution(values[TIME], number["seconds"]),
         total=total,
         loss_digits=count_digits(values.get(LOSS, b"")),
-        bad_validation=VALIDATION in values and NOT_NUMBER.fullmatch(values[VALIDATION]) is not None,
+        bad_validation=VALIDATION in values
+        and NOT_NUMBER.fullmatch(values[VALIDATION]) is not None,
         layout=_share(tuple(values)),
         **number,
     )
 
 
-def _read_values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, bytes] | None:
-    """Return the fields of a record that has a step and a time, with every number whole; None if it is torn.
+def _read_values(
+    text: bytes, begin: int, stop: int, end: int
+) -> dict[bytes, bytes] | None:
+    """Return the fields of a record that has a step and a time, with every number
+    whole; None if it is torn.
 
-    An empty name behind them says that the last number is whole whatever others go on with, or is not read.
+    An empty name behind them says that the last number is whole whatever others go on
+    with, or is not read.
     """
     glued = text.find(MARKER, begin, stop)
     line_ends = stop < end and glued < 0
@@ -201,7 +260,9 @@ def _read_values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, by
         name, colon, value = part.partition(b": ")
         if not colon or name in values:
             return None
-        values[name] = value if part is not parts[-1] else value.rstrip()  # a blank within may stand for a digit
+        values[name] = (
+            value if part is not parts[-1] else value.rstrip()
+        )  # a blank within may stand for a digit
     if HOLE in b"".join(parts):
         return None
     if TIME not in values or not STEP.fullmatch(values.get(STEP_NAME, b"")):
@@ -212,31 +273,53 @@ def _read_values(text: bytes, begin: int, stop: int, end: int) -> dict[bytes, by
 
 
 def _get_resolutions(printed: Sequence[bytes], seconds: Sequence[float]) -> list[float]:
-    """Return the resolution of each time. Short numbers of one shape, such as 12.39 and 98.70, have the same."""
-    if min(printed) < b"1" or max(map(len, printed)) > SHORT or b"e" in b"".join(printed):
+    """Return the resolution of each time. Short numbers of one shape, such as 12.39 and
+    98.70, have the same."""
+    if (
+        min(printed) < b"1"
+        or max(map(len, printed)) > SHORT
+        or b"e" in b"".join(printed)
+    ):
         return list(map(_get_resolution, printed, seconds))
     return list(map(_get_resolution_of_shape, map(len, printed), map(POINT, printed)))
 
 
 @cache
 def _get_resolution_of_shape(length: int, point: int) -> float:
-    """Return the resolution of a number of so many letters with its point at a place, -1 for none."""
-    printed = b"1" * length if point < 0 else b"%b.%b" % (b"1" * point, b"1" * (length - point - 1))
+    """Return the resolution of a number of so many letters with its point at a place,
+    -1 for none."""
+    printed = (
+        b"1" * length
+        if point < 0
+        else b"%b.%b" % (b"1" * point, b"1" * (length - point - 1))
+    )
     return _get_resolution(printed, float(printed))
 
 
 def _get_resolution(printed: bytes, seconds: float) -> float:
-    return min(get_significant_unit(seconds, DIGITS), get_printed_unit(printed)) if seconds > 0 else 0.0
+    return (
+        min(get_significant_unit(seconds, DIGITS), get_printed_unit(printed))
+        if seconds > 0
+        else 0.0
+    )
 
 
 def _is_cut(text: bytes, places: Sequence[int], stops: Sequence[int]) -> bool:
-    """Tell whether what follows a record that ends there begins with the rest of its last number."""
-    apart = (stop for stop, place in zip(stops, [*places[1:], -1], strict=True) if stop + 1 != place)
-    return any(_goes_on_below(text, stop, min(stop + REACH, len(text))) for stop in apart)
+    """Tell whether what follows a record that ends there begins with the rest of its
+    last number."""
+    apart = (
+        stop
+        for stop, place in zip(stops, [*places[1:], -1], strict=True)
+        if stop + 1 != place
+    )
+    return any(
+        _goes_on_below(text, stop, min(stop + REACH, len(text))) for stop in apart
+    )
 
 
 def _goes_on_below(text: bytes, stop: int, end: int) -> bool:
-    """Tell whether one of the next lines is the rest of this one: a number cut at the end of a line looks whole."""
+    """Tell whether one of the next lines is the rest of this one: a number cut at the
+    end of a line looks whole."""
     for _ in range(REST_LINES):
         begin = text.find(b"\n", stop, end) + 1
         if begin == 0:

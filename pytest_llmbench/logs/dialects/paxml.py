@@ -24,7 +24,9 @@ LOOP = b"Starting training loop"
 LOSS = b"step_i: "
 END = b"Elapsed time for <_main>"
 
-SECONDS = re.compile(rb"train_step\(\) took (-?(?:\d{1,9}(?:\.\d{1,9})?|%b)) seconds" % NOT_FINITE)
+SECONDS = re.compile(
+    rb"train_step\(\) took (-?(?:\d{1,9}(?:\.\d{1,9})?|%b)) seconds" % NOT_FINITE
+)
 FIRST = re.compile(rb"initial global_step=(\d{1,15})[ \t]*[\r\n]")
 BEFORE_FIRST = b"Model "
 PRINTED_LOSS = re.compile(
@@ -32,21 +34,31 @@ PRINTED_LOSS = re.compile(
     % NOT_FINITE
 )
 
-# What stands for the step until `settle` counts: a step, a torn one, and lines that are no steps.
+# What stands for the step until `settle` counts: a step, a torn one, and lines that are
+# no steps.
 #
 # A step that is not negative is that of a line that FIRST reads.
 UNNUMBERED, CUT, LOOP_BEGINS, HAS_LOSS, ENDED = -1, -2, -3, -4, -5
 
 
-def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
-    """Return what the line at `text[start]` says, for `settle` to count; None for what only begins the same way."""
+def read_step(
+    text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | Torn | None:
+    """Return what the line at `text[start]` says, for `settle` to count; None for what
+    only begins the same way."""
     if text.startswith(TOOK, start):
         return _read_seconds(text, start, end, origin)
     if text.startswith(LOOP, start):
-        return StepRecord(origin, LOOP_BEGINS, NAN, 0.0) if text.endswith(MARKER, 0, start) else None
+        return (
+            StepRecord(origin, LOOP_BEGINS, NAN, 0.0)
+            if text.endswith(MARKER, 0, start)
+            else None
+        )
     if text.startswith(END, start):
         return StepRecord(origin, ENDED, NAN, 0.0)
-    if (initial := FIRST.match(text, start, end)) and text.endswith(BEFORE_FIRST, 0, start):
+    if (initial := FIRST.match(text, start, end)) and text.endswith(
+        BEFORE_FIRST, 0, start
+    ):
         return StepRecord(origin, int(initial[1]), NAN, 0.0)
     if printed := PRINTED_LOSS.match(text, start, end):
         return StepRecord(origin, HAS_LOSS, NAN, 0.0, loss=float(printed[1]))
@@ -54,20 +66,30 @@ def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRe
 
 
 def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return the steps of one rank, counted from 0, or from the step that the process says it begins with.
+    """Return the steps of one rank, counted from 0, or from the step that the process
+    says it begins with.
 
-    A torn line takes a number, a line that is lost does not: the steps after it have too low numbers. Where several
-    processes begin to train and nothing tells their lines apart, no step can be counted.
+    A torn line takes a number, a line that is lost does not: the steps after it have
+    too low numbers. Where several processes begin to train and nothing tells their
+    lines apart, no step can be counted.
 
     A loss is printed every hundred steps or so, and goes to the step before it.
     """
-    return [step for starts, rest in _divide_runs(records) for step in _count_steps(starts, rest, tally)]
+    return [
+        step
+        for starts, rest in _divide_runs(records)
+        for step in _count_steps(starts, rest, tally)
+    ]
 
 
-def _divide_runs(records: Sequence[StepRecord]) -> list[tuple[list[StepRecord], list[StepRecord]]]:
-    """Return the lines that begin each run, and those that follow them up to the next run.
+def _divide_runs(
+    records: Sequence[StepRecord],
+) -> list[tuple[list[StepRecord], list[StepRecord]]]:
+    """Return the lines that begin each run, and those that follow them up to the next
+    run.
 
-    A process says that it ended after its last step: a step behind that is of another one whose beginning was lost.
+    A process says that it ended after its last step: a step behind that is of another
+    one whose beginning was lost.
     """
     runs: list[tuple[list[StepRecord], list[StepRecord]]] = [([], [])]
     ended = False
@@ -81,7 +103,9 @@ def _divide_runs(records: Sequence[StepRecord]) -> list[tuple[list[StepRecord], 
     return runs
 
 
-def _count_steps(starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
+def _count_steps(
+    starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally: Tally
+) -> list[StepRecord]:
     loops = sum(record.step == LOOP_BEGINS for record in starts)
     initial = [record.step for record in starts if record.step >= 0]
     if max(loops, len(initial)) > 1:
@@ -99,19 +123,29 @@ def _count_steps(starts: Sequence[StepRecord], rest: Sequence[StepRecord], tally
             steps[-1:] = [last._replace(loss=record.loss) for last in steps[-1:]]
             continue
         if record.step == CUT:
-            tally.add(DropReason.TORN, record.origin.line, f"train_step() of step {number}")
+            tally.add(
+                DropReason.TORN, record.origin.line, f"train_step() of step {number}"
+            )
         else:
             steps.append(record._replace(step=number))
         number += 1
     return steps
 
 
-def _read_seconds(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | None:
-    """Return a step that is not counted yet; one whose time or beginning is cut has a number all the same."""
+def _read_seconds(
+    text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | None:
+    """Return a step that is not counted yet; one whose time or beginning is cut has a
+    number all the same."""
     stop = find_line_stop(text, start, end)
     match = SECONDS.match(strip_codes(text, start, stop, stop) or b"")
     marked = text.endswith(MARKER, 0, start)
     if match and marked:
         digits = match[1][-1:].isdigit()
-        return StepRecord(origin, UNNUMBERED, float(match[1]), get_printed_unit(match[1]) if digits else 0.0)
+        return StepRecord(
+            origin,
+            UNNUMBERED,
+            float(match[1]),
+            get_printed_unit(match[1]) if digits else 0.0,
+        )
     return StepRecord(origin, CUT, NAN, 0.0) if marked else None

@@ -1,4 +1,5 @@
-"""Dialects that baseline files define: a pattern over the lines that hold a literal text."""
+"""Dialects that baseline files define: a pattern over the lines that hold a literal
+text."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ NUMBER = re.compile(
     rb"[+-]?(?:(?:\d{1,18}|\d{1,3}(?:,\d{3}){1,5})(?:\.\d{0,18})?|\.\d{1,18})(?:[eE][+-]?\d{1,3})?"
     rb"|[+-]?(?i:nan|inf(?:inity)?)"
 )
-BARE = re.compile(rb"[+-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?=(?:[A-Za-z/]|[\xc2\xce][\xb5\xbc])*\Z)")
+BARE = re.compile(
+    rb"[+-]?(?:\d[\d,]*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?=(?:[A-Za-z/]|[\xc2\xce][\xb5\xbc])*\Z)"
+)
 # What stands in a line as one number.
 SECONDS, ELAPSED = ("seconds",), ("elapsed",)
 PRINTED = (SECONDS, ELAPSED)
@@ -75,7 +78,8 @@ REST_BELOW = re.compile(rb"\r?\n[\d.]{1,18}(?:[eE][+-]?\d{1,3})?[ \t\r]*(?:\n|\Z
 
 
 class RegexReader(DialectReader):
-    """Reads one log as a baseline file says: each line once, however often the marker stands in it."""
+    """Reads one log as a baseline file says: each line once, however often the marker
+    stands in it."""
 
     def __init__(self, definition: RegexDialect) -> None:
         """Compile the pattern, which was checked with its file."""
@@ -84,13 +88,17 @@ class RegexReader(DialectReader):
             markers=(definition.find.encode(),),
             starts=(definition.start.encode(),) if definition.start else (),
             ends=(definition.end.encode(),) if definition.end else (),
-            prints_loss=any(group.name == "loss" for group in find_named_groups(definition.pattern)),
+            prints_loss=any(
+                group.name == "loss" for group in find_named_groups(definition.pattern)
+            ),
         )
         super().__init__(dialect)
         self._means_of_intervals = definition.averages == TimesOf.INTERVAL
         self._pattern = compile_pattern(definition.pattern, shipped=definition.shipped)
         self._shipped, self._rewards = definition.shipped, definition.rewards
-        self._groups = {group.name: group for group in find_named_groups(definition.pattern)}
+        self._groups = {
+            group.name: group for group in find_named_groups(definition.pattern)
+        }
         self._numbers: dict[str, int] = self._pattern.groupindex
         self._unit = definition.unit
         self._timed = find_timed(self._groups)
@@ -109,8 +117,11 @@ class RegexReader(DialectReader):
         other._prints, other._apart = self._prints.copy(), dict(self._apart)
         return other
 
-    def read_records(self, hit: Hit, _rank: str) -> Sequence[StepRecord | Torn | Unmatched]:
-        """Return the steps of the line around a marker; nothing where it was read before."""
+    def read_records(
+        self, hit: Hit, _rank: str
+    ) -> Sequence[StepRecord | Torn | Unmatched]:
+        """Return the steps of the line around a marker; nothing where it was read
+        before."""
         if hit.offset < self._read_to:
             return ()
         stop = find_line_stop(hit.text, hit.start, hit.end)
@@ -118,7 +129,9 @@ class RegexReader(DialectReader):
         origin = RecordOrigin(hit.offset, hit.line, "")
         earliest = max(0, hit.start - REACH_BACK)
         begin = find_line_begin(hit.text, earliest, hit.start)
-        if begin == earliest and hit.offset - hit.start + begin > 0:  # it begins farther back than can be seen
+        if (
+            begin == earliest and hit.offset - hit.start + begin > 0
+        ):  # it begins farther back than can be seen
             return (Torn(origin, hit.text[hit.start : stop]),)
         raw = hit.text[begin:stop]
         if COLOURED_NUMBER.search(raw):
@@ -128,37 +141,62 @@ class RegexReader(DialectReader):
         if matches is None:
             return (Torn(origin, _name_group(self._list_absent(text), {}, text)),)
         if not matches:
-            if self._lacking is None:  # of the first such line: it is the one that is told
+            if (
+                self._lacking is None
+            ):  # of the first such line: it is the one that is told
                 self._lacking = self._find_first_lacking(text)
             return (Unmatched(origin, text, self._lacking),)
-        line = RecordLine(text, stop < hit.end, bool(REST_BELOW.match(hit.text, stop, hit.end)))
+        line = RecordLine(
+            text, stop < hit.end, bool(REST_BELOW.match(hit.text, stop, hit.end))
+        )
         self._note(hit, text, matches)
-        return tuple(self._build_record(hit, place, line, match) for place, match in enumerate(matches))
+        return tuple(
+            self._build_record(hit, place, line, match)
+            for place, match in enumerate(matches)
+        )
 
     def join(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-        """Return the records without those of which only the others show that their time may be another one.
+        """Return the records without those of which only the others show that their
+        time may be another one.
 
-        A line may hold the time of another line: there is a second time in it that the pattern takes as well, and the
-        literal text more often than lines usually have it. Or the time may be cut, or be of another unit (`Prints`).
+        A line may hold the time of another line: there is a second time in it that the
+        pattern takes as well, and the literal text more often than lines usually have
+        it. Or the time may be cut, or be of another unit (`Prints`).
         """
-        usual = min(self._counts, key=lambda count: (-self._counts[count], count), default=0)
+        usual = min(
+            self._counts, key=lambda count: (-self._counts[count], count), default=0
+        )
         kept = []
         for record in records:
             if self._doubtful.get(record.origin.offset, 0) > usual:
-                tally.add(DropReason.TORN, record.origin.line, f"step {record.step}: two times in a line")
+                tally.add(
+                    DropReason.TORN,
+                    record.origin.line,
+                    f"step {record.step}: two times in a line",
+                )
             elif doubt := self._prints.explain_doubt(record.origin.offset):
-                tally.add(DropReason.TORN, record.origin.line, f"step {record.step}: {doubt}")
+                tally.add(
+                    DropReason.TORN, record.origin.line, f"step {record.step}: {doubt}"
+                )
             else:
                 kept.append(record)
         self._prints.tell(kept, tally)
         return self._leave_out_apart(self._refine_resolutions(kept), tally)
 
-    def _leave_out_apart(self, records: list[StepRecord], tally: Tally) -> list[StepRecord]:
-        """Return the records, each time without the evaluation and the checkpoint that it contains.
+    def _leave_out_apart(
+        self, records: list[StepRecord], tally: Tally
+    ) -> list[StepRecord]:
+        """Return the records, each time without the evaluation and the checkpoint that
+        it contains.
 
-        They may be printed beside a time that lacks them: then the other steps are as long as those with them.
+        They may be printed beside a time that lacks them: then the other steps are as
+        long as those with them.
         """
-        rows = [row for row, record in enumerate(records) if record.origin.offset in self._apart and record.possible]
+        rows = [
+            row
+            for row, record in enumerate(records)
+            if record.origin.offset in self._apart and record.possible
+        ]
         apart = [self._apart[records[row].origin.offset] for row in rows]
         if not rows or not _contains(records, rows, apart):
             return records
@@ -171,14 +209,25 @@ class RegexReader(DialectReader):
         return records
 
     def _refine_resolutions(self, records: list[StepRecord]) -> list[StepRecord]:
-        """Return the records, each time as precise as the log prints: `2K` beside `1.99K` has three digits, too."""
+        """Return the records, each time as precise as the log prints: `2K` beside
+        `1.99K` has three digits, too."""
         if self._timed not in PRINTED or "unit" in self._groups:
             return records
         of_rates = self._unit == RATE
         scale = 1.0 if of_rates else UNITS[self._unit]
-        values = [(record.stamp if self._timed == ELAPSED else record.seconds) / scale for record in records]
-        rows = [row for row, value in enumerate(values) if 0 < value < math.inf and records[row].resolution > 0]
-        units = [records[row].resolution / (values[row] ** 2 if of_rates else scale) for row in rows]
+        values = [
+            (record.stamp if self._timed == ELAPSED else record.seconds) / scale
+            for record in records
+        ]
+        rows = [
+            row
+            for row, value in enumerate(values)
+            if 0 < value < math.inf and records[row].resolution > 0
+        ]
+        units = [
+            records[row].resolution / (values[row] ** 2 if of_rates else scale)
+            for row in rows
+        ]
         if not of_rates and len(set(units)) < 2:
             return records
         printed = [1 / values[row] if of_rates else values[row] for row in rows]
@@ -189,14 +238,21 @@ class RegexReader(DialectReader):
         return records
 
     def settle(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-        """Return the steps of one rank; those behind a restart of the time so far count from there."""
-        return clock.mark_restarts(records, tally) if "elapsed" in self._timed else list(records)
+        """Return the steps of one rank; those behind a restart of the time so far count
+        from there."""
+        return (
+            clock.mark_restarts(records, tally)
+            if "elapsed" in self._timed
+            else list(records)
+        )
 
     def time_steps(self, records: Sequence[StepRecord]) -> list[StepRecord]:
-        """Return the steps of an attempt with how many each time is the mean of: those since the line before.
+        """Return the steps of an attempt with how many each time is the mean of: those
+        since the line before.
 
-        A gap that is larger than the usual one lost a line: its time is the mean of the usual number. Of a single line
-        nothing says how many steps it stands for, so it stands for itself.
+        A gap that is larger than the usual one lost a line: its time is the mean of the
+        usual number. Of a single line nothing says how many steps it stands for, so it
+        stands for itself.
         """
         if CONSUMED in self._groups:
             records = count_step_tokens(records)
@@ -208,27 +264,38 @@ class RegexReader(DialectReader):
             return list(records)
         usual = clock.count_usual_gap(records)
         every = [records[0].step - self.dialect.first_step + 1, *gaps]
-        return [record._replace(mean_of=max(1, min(gap, usual))) for record, gap in zip(records, every, strict=True)]
+        return [
+            record._replace(mean_of=max(1, min(gap, usual)))
+            for record, gap in zip(records, every, strict=True)
+        ]
 
     def _list_absent(self, text: bytes) -> list[str]:
-        """Return which of the groups that a step needs are not in the first match of a line."""
+        """Return which of the groups that a step needs are not in the first match of a
+        line."""
         match = self._pattern.search(text)
         return [name for name in self._required if match.start(self._numbers[name]) < 0]
 
     def _find_first_lacking(self, text: bytes) -> str:
-        """Return the group of the pattern that a line is the first to lack: those before it match."""
+        """Return the group of the pattern that a line is the first to lack: those
+        before it match."""
         lacking = ""
         for group in reversed(self._groups.values()):
             try:
-                if compile_pattern(group.up_to, shipped=self._shipped).search(text) is not None:
+                if (
+                    compile_pattern(group.up_to, shipped=self._shipped).search(text)
+                    is not None
+                ):
                     break
-            except ValueError:  # what stands before a group need not be a pattern by itself
+            except (
+                ValueError
+            ):  # what stands before a group need not be a pattern by itself
                 continue
             lacking = group.name
         return lacking
 
     def _note(self, hit: Hit, text: bytes, matches: Sequence[Any]) -> None:
-        """Keep how often the marker stands in a line with steps, and where a match could have taken another time."""
+        """Keep how often the marker stands in a line with steps, and where a match
+        could have taken another time."""
         count = text.count(hit.marker)
         self._counts[count] += bool(matches)
         if len(matches) == 1:
@@ -238,35 +305,54 @@ class RegexReader(DialectReader):
                 self._doubtful[hit.offset] = count
 
     def _find_matches(self, text: bytes) -> list[Any] | None:
-        """Return the places that match, None where one of them may hold parts of two records.
+        """Return the places that match, None where one of them may hold parts of two
+        records.
 
-        A record that begins inside of another one, after its first number, says that two lines were glued.
+        A record that begins inside of another one, after its first number, says that
+        two lines were glued.
         """
         records = []
         match = self._pattern.search(text)
         while match is not None:
             first = min(match.end(self._numbers[name]) for name in self._required)
             inner = self._pattern.search(text, first) if first >= 0 else match
-            if inner is not None and inner.start() < max(match.end(), match.start() + 1):
+            if inner is not None and inner.start() < max(
+                match.end(), match.start() + 1
+            ):
                 return None
             records.append(match)
             match = inner
         return records
 
-    def _build_record(self, hit: Hit, place: int, line: RecordLine, match: Any) -> StepRecord | Torn:
-        """Return the step of one match; torn where a number is not whole, or is none."""
+    def _build_record(
+        self, hit: Hit, place: int, line: RecordLine, match: Any
+    ) -> StepRecord | Torn:
+        """Return the step of one match; torn where a number is not whole, or is
+        none."""
         every = {name: match.span(number) for name, number in self._numbers.items()}
         spans = {name: span for name, span in every.items() if span[0] >= 0}
         prefix = line.text[: min(begin for begin, _ in spans.values())][:REACH_BACK]
-        rank = read_rank(Hit(hit.marker, prefix, len(prefix), len(prefix), len(prefix), hit.line))
+        rank = read_rank(
+            Hit(hit.marker, prefix, len(prefix), len(prefix), len(prefix), hit.line)
+        )
         origin = RecordOrigin(hit.offset + place, hit.line, rank)
-        values = {name: line.text[begin:end].rstrip(b",; \t") for name, (begin, end) in spans.items()}
-        values = {name: value for name, value in values.items() if value.lower() not in ABSENT}
+        values = {
+            name: line.text[begin:end].rstrip(b",; \t")
+            for name, (begin, end) in spans.items()
+        }
+        values = {
+            name: value for name, value in values.items() if value.lower() not in ABSENT
+        }
         texts = {name: values.pop(name) for name in TEXTS if name in values}
         for name in BESIDE:
-            if name in values and not self._is_readable(line, name, spans[name][0], values[name]):
+            if name in values and not self._is_readable(
+                line, name, spans[name][0], values[name]
+            ):
                 del values[name]
-        scales = {name: self._get_scale(line, name, spans[name][0], value) for name, value in values.items()}
+        scales = {
+            name: self._get_scale(line, name, spans[name][0], value)
+            for name, value in values.items()
+        }
         numbers = {name: _strip_letters(value) for name, value in values.items()}
         wrong = [
             name
@@ -284,37 +370,61 @@ class RegexReader(DialectReader):
             return Torn(origin, _name_group([*texts], texts, line.text))
         if self._timed == SECONDS and "unit" not in texts:
             self._prints.add(origin.offset, line, spans["seconds"], numbers["seconds"])
-            printed = [float(numbers[name].replace(b",", b"")) * factors[name] for name in APART if name in numbers]
+            printed = [
+                float(numbers[name].replace(b",", b"")) * factors[name]
+                for name in APART
+                if name in numbers
+            ]
             if printed and self._unit != RATE:
                 self._apart[origin.offset] = sum(printed) * UNITS[self._unit]
         step = _build_step(origin, numbers, factors, time)
         if self._timed == SECONDS and math.isnan(step.step_tokens):
-            step = step._replace(step_tokens=step.throughput * step.seconds, throughput=NAN)
+            step = step._replace(
+                step_tokens=step.throughput * step.seconds, throughput=NAN
+            )
         return step._replace(rewards=True) if self._rewards else step
 
-    def _is_readable(self, line: RecordLine, name: str, begin: int, value: bytes) -> bool:
+    def _is_readable(
+        self, line: RecordLine, name: str, begin: int, value: bytes
+    ) -> bool:
         """Whether a value is a whole number."""
-        return bool(NUMBER.fullmatch(_strip_letters(value))) and self._is_whole(line, name, begin, value)
+        return bool(NUMBER.fullmatch(_strip_letters(value))) and self._is_whole(
+            line, name, begin, value
+        )
 
-    def _get_scale(self, line: RecordLine, name: str, begin: int, value: bytes) -> float | None:
-        """Return what the letters behind a number multiply it with; None where they leave it uncertain."""
+    def _get_scale(
+        self, line: RecordLine, name: str, begin: int, value: bytes
+    ) -> float | None:
+        """Return what the letters behind a number multiply it with; None where they
+        leave it uncertain."""
         number = _strip_letters(value)
         if name in ("seconds", "elapsed") and "unit" in self._groups:
             return 1.0  # the unit is read by itself
-        letters = value[len(number) :] or prints.read_letters(line.text[begin + len(value) :])
+        letters = value[len(number) :] or prints.read_letters(
+            line.text[begin + len(value) :]
+        )
         if not number[-1:].isdigit() and number[-1:] != b".":
             return 1.0  # a word, such as nan
         expected = letters[:1].decode("latin-1") == self._groups[name].after
         return prints.get_scale(name, letters, self._unit, expected=expected)
 
     def _is_whole(self, line: RecordLine, name: str, begin: int, value: bytes) -> bool:
-        """Tell whether a number is no part of a longer one, as far as what stands beside it can show."""
-        group, before, after = self._groups[name], line.text[:begin], line.text[begin + len(value) :]
+        """Tell whether a number is no part of a longer one, as far as what stands
+        beside it can show."""
+        group, before, after = (
+            self._groups[name],
+            line.text[:begin],
+            line.text[begin + len(value) :],
+        )
         if name in COUNTS and (zeros := POINT_ZERO.match(after)):
             after = after[zeros.end() :]
         if BEGAN_BEFORE.search(before[-4:]) or GOES_ON.match(after):
             return False
-        if group.before != "," and THOUSANDS_BEFORE.search(before[-4:]) and THREE_DIGITS.match(value):
+        if (
+            group.before != ","
+            and THOUSANDS_BEFORE.search(before[-4:])
+            and THREE_DIGITS.match(value)
+        ):
             return False
         if group.after != "," and value[-1:].isdigit() and THOUSANDS.match(after):
             return False
@@ -323,15 +433,27 @@ class RegexReader(DialectReader):
         return not (line.cut and not after.strip())
 
 
-def _contains(records: Sequence[StepRecord], rows: Sequence[int], apart: Sequence[float]) -> bool:
-    """Tell whether the times of rows contain what is printed apart: without it they are like the others."""
-    others = sorted(record.seconds for row, record in enumerate(records) if row not in set(rows) and record.possible)
+def _contains(
+    records: Sequence[StepRecord], rows: Sequence[int], apart: Sequence[float]
+) -> bool:
+    """Tell whether the times of rows contain what is printed apart: without it they are
+    like the others."""
+    others = sorted(
+        record.seconds
+        for row, record in enumerate(records)
+        if row not in set(rows) and record.possible
+    )
     if not others:
-        return all(seconds < records[row].seconds for row, seconds in zip(rows, apart, strict=True))
+        return all(
+            seconds < records[row].seconds
+            for row, seconds in zip(rows, apart, strict=True)
+        )
     usual = others[len(others) // 2]
     times = [records[row].seconds for row in rows]
     whole = sorted(abs(time - usual) for time in times)
-    rest = sorted(abs(time - seconds - usual) for time, seconds in zip(times, apart, strict=True))
+    rest = sorted(
+        abs(time - seconds - usual) for time, seconds in zip(times, apart, strict=True)
+    )
     return rest[len(rest) // 2] < whole[len(whole) // 2]
 
 
@@ -341,12 +463,15 @@ def _make_readable(text: bytes) -> bytes:
 
 
 def _strip_letters(value: bytes) -> bytes:
-    """Return the number that a value begins with; a value that begins with none as it is."""
+    """Return the number that a value begins with; a value that begins with none as it
+    is."""
     number = BARE.match(value)
     return number[0] if number else value
 
 
-def _name_group(groups: Sequence[str], values: Mapping[str, bytes], text: bytes) -> bytes:
+def _name_group(
+    groups: Sequence[str], values: Mapping[str, bytes], text: bytes
+) -> bytes:
     """Return a line that is torn, with the group to which it gives no number."""
     if not groups:
         return text
@@ -356,7 +481,10 @@ def _name_group(groups: Sequence[str], values: Mapping[str, bytes], text: bytes)
 
 
 def _build_step(
-    origin: RecordOrigin, values: Mapping[str, bytes], scales: Mapping[str, float], time: LineTime
+    origin: RecordOrigin,
+    values: Mapping[str, bytes],
+    scales: Mapping[str, float],
+    time: LineTime,
 ) -> StepRecord:
     plain = {name: value.replace(b",", b"").lower() for name, value in values.items()}
     number = {name: float(value) * scales[name] for name, value in plain.items()}
@@ -378,5 +506,7 @@ def _build_step(
         rate=number.get("learning_rate", NAN),
         step_tokens=number.get("step_tokens", number.get("amount", NAN)),
         targets=number.get("target_tokens", NAN),
-        consumed_tokens=(number[CONSUMED], count_digits(plain[CONSUMED])) if CONSUMED in number else None,
+        consumed_tokens=(number[CONSUMED], count_digits(plain[CONSUMED]))
+        if CONSUMED in number
+        else None,
     )

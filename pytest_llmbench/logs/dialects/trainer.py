@@ -1,7 +1,9 @@
-"""Records of Hugging Face's Trainer with a step and the time so far, which LLaMA-Factory and ms-swift write.
+"""Records of Hugging Face's Trainer with a step and the time so far, which
+LLaMA-Factory and ms-swift write.
 
-`{"current_steps": 10, "total_steps": 6750, "loss": 2.219, "elapsed_time": "0:00:32"}` (LLaMA-Factory) and
-`{'loss': 3.95, 'global_step/max_steps': '10/438', 'elapsed_time': '51s', 'train_speed(iter/s)': 0.193342}` (ms-swift).
+`{"current_steps": 10, "total_steps": 6750, "loss": 2.219, "elapsed_time": "0:00:32"}`
+(LLaMA-Factory) and `{'loss': 3.95, 'global_step/max_steps': '10/438', 'elapsed_time':
+'51s', 'train_speed(iter/s)': 0.193342}` (ms-swift).
 """
 
 from __future__ import annotations
@@ -11,7 +13,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from pytest_llmbench.logs import clock
-from pytest_llmbench.logs.dialects.huggingface import NUMBER, QUOTES, REWARD_NAMES, read_fields
+from pytest_llmbench.logs.dialects.huggingface import (
+    NUMBER,
+    QUOTES,
+    REWARD_NAMES,
+    read_fields,
+)
 from pytest_llmbench.logs.scan import REACH_BACK, find_line_begin
 from pytest_llmbench.logs.step_records import (
     NAN,
@@ -35,28 +42,52 @@ ELAPSED = b"elapsed_time"
 RATE, TIME = b"train_speed(iter/s)", b"train_speed(s/it)"
 GIB = 2**30
 
-# How far the time that follows from the printed speed may be from the printed time, which is cut to whole seconds.
+# How far the time that follows from the printed speed may be from the printed time,
+# which is cut to whole seconds.
 WHOLE_SECOND = 1.01
 
 
-def read_step(text: bytes, start: int, end: int, origin: RecordOrigin) -> StepRecord | Torn | None:
-    """Return the record around `text[start]`: `time_steps` finds its time. An evaluation has mean_of 0."""
+def read_step(
+    text: bytes, start: int, end: int, origin: RecordOrigin
+) -> StepRecord | Torn | None:
+    """Return the record around `text[start]`: `time_steps` finds its time. An
+    evaluation has mean_of 0."""
     stop = find_line_stop(text, start, end)
-    begin = text.rfind(b"{", find_line_begin(text, max(0, start - REACH_BACK), start), start)
+    begin = text.rfind(
+        b"{", find_line_begin(text, max(0, start - REACH_BACK), start), start
+    )
     if begin < 0 or not text.startswith((b'"', b"'"), start - 1):
         return None
     fields = read_fields(text, begin + 1, stop)
-    # LLaMA-Factory of early 2024 prints every name in every record, null where it has nothing to say.
-    filled = None if fields is None else {name: value for name, value in fields.items() if value != b"null"}
-    values = None if filled is None else {name: value.strip(QUOTES) for name, value in filled.items()}
+    # LLaMA-Factory of early 2024 prints every name in every record, null where it has
+    # nothing to say.
+    filled = (
+        None
+        if fields is None
+        else {name: value for name, value in fields.items() if value != b"null"}
+    )
+    values = (
+        None
+        if filled is None
+        else {name: value.strip(QUOTES) for name, value in filled.items()}
+    )
     if values is not None and b"train_runtime" in values:
         return None  # the record of the whole run
     record = None if values is None else _build_record(origin, values)
-    return Torn(origin, text[begin:stop]) if record is None else record if record.step else None
+    return (
+        Torn(origin, text[begin:stop])
+        if record is None
+        else record
+        if record.step
+        else None
+    )
 
 
-def _build_record(origin: RecordOrigin, values: Mapping[bytes, bytes]) -> StepRecord | None:
-    """Return a step or an evaluation, step 0 for what is neither; None where a number is not whole."""
+def _build_record(
+    origin: RecordOrigin, values: Mapping[bytes, bytes]
+) -> StepRecord | None:
+    """Return a step or an evaluation, step 0 for what is neither; None where a number
+    is not whole."""
     step, total = _read_counts(values)
     elapsed = _read_elapsed(values.get(ELAPSED, b""))
     if step is None or elapsed is None:
@@ -67,7 +98,11 @@ def _build_record(origin: RecordOrigin, values: Mapping[bytes, bytes]) -> StepRe
     if loss is None:
         evaluates = any(name.startswith(b"eval_") for name in values)
         bad = BAD_NUMBER.fullmatch(values.get(b"eval_loss", b"")) is not None
-        return record._replace(mean_of=0, bad_validation=bad) if evaluates else record._replace(step=0)
+        return (
+            record._replace(mean_of=0, bad_validation=bad)
+            if evaluates
+            else record._replace(step=0)
+        )
     if not all(number is None or NUMBER.fullmatch(number) for number in (loss, norm)):
         return None
     return record._replace(
@@ -76,7 +111,9 @@ def _build_record(origin: RecordOrigin, values: Mapping[bytes, bytes]) -> StepRe
         grad_norm=float(norm) if norm is not None else None,
         rate=_read_number(values, b"learning_rate", b"lr"),
         memory=_read_number(values, b"memory(GiB)") * GIB,
-        step_tokens=_read_number(values, b"total_tokens", b"num_input_tokens_seen"),  # so far: `time_steps` divides
+        step_tokens=_read_number(
+            values, b"total_tokens", b"num_input_tokens_seen"
+        ),  # so far: `time_steps` divides
         rewards=any(map(REWARD_NAMES.match, values)),
     )
 
@@ -89,7 +126,10 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     """Return the steps of one attempt with their times."""
     first = [record._replace(step_tokens=NAN) for record in records[:1]]
-    rest = [record._replace(step_tokens=_count_tokens(record, before)) for before, record in pairwise(records)]
+    rest = [
+        record._replace(step_tokens=_count_tokens(record, before))
+        for before, record in pairwise(records)
+    ]
     counted = [*first, *rest]
     return clock.time_steps(counted, first_step=1)
 
@@ -105,7 +145,11 @@ def _read_counts(values: Mapping[bytes, bytes]) -> tuple[int | None, int | None]
     if both:
         return int(both[1]), int(both[2])
     step, total = values.get(CURRENT, b""), values.get(TOTAL, b"")
-    return (int(step), int(total)) if COUNT.fullmatch(step) and COUNT.fullmatch(total) else (None, None)
+    return (
+        (int(step), int(total))
+        if COUNT.fullmatch(step) and COUNT.fullmatch(total)
+        else (None, None)
+    )
 
 
 def _read_elapsed(text: bytes) -> int | None:
@@ -117,10 +161,13 @@ def _read_elapsed(text: bytes) -> int | None:
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _read_stamp(values: Mapping[bytes, bytes], step: int, elapsed: int) -> tuple[float, float]:
+def _read_stamp(
+    values: Mapping[bytes, bytes], step: int, elapsed: int
+) -> tuple[float, float]:
     """Return the time so far and one unit in its last place.
 
-    ms-swift also prints the mean speed so far, in more digits: where both agree, the time follows from it.
+    ms-swift also prints the mean speed so far, in more digits: where both agree, the
+    time follows from it.
     """
     for name in (RATE, TIME):
         text = values.get(name, b"")

@@ -1,6 +1,8 @@
-"""What logs said when they were last read, in a file of this user: an unchanged log is not read again.
+"""What logs said when they were last read, in a file of this user: an unchanged log is
+not read again.
 
-There is one file for each set of places that are read together, with everything that was found below them.
+There is one file for each set of places that are read together, with everything that
+was found below them.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from stat import S_ISREG
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.log_records import Ending, ParsedLog, Quote, change_ending
 from pytest_llmbench.core.redaction import make_redactor
-from pytest_llmbench.logs.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
+from pytest_llmbench.logs.reading.codec import (
+    FileReading,
+    FileToRead,
+    ReadResult,
+    pack,
+    unpack,
+)
 from pytest_llmbench.logs.reading.consistency import is_consistent
 from pytest_llmbench.logs.sources.files import read_state
 
@@ -29,8 +37,9 @@ MAGIC = b"llmbench log cache 5\n"
 _HEADER = struct.Struct(f"={len(MAGIC)}s32s")
 
 SUFFIX = ".logs"
-# The file with which cache files are signed: what did not come from here, or was changed, is not trusted. Whoever can
-# read it is this user, and could change this program as well.
+# The file with which cache files are signed: what did not come from here, or was
+# changed, is not trusted. Whoever can read it is this user, and could change this
+# program as well.
 KEY, KEY_BYTES = "key", 32
 # Fewer new files with fewer bytes are read again sooner than a cache file is written.
 WORTH_FILES, WORTH_BYTES = 50, 8 << 20
@@ -47,52 +56,75 @@ OLDEST_SECONDS = 30 * 86400
 
 
 class LogCache:
-    """The cache file of some places, as those who read them with these definitions share it."""
+    """The cache file of some places, as those who read them with these definitions
+    share it."""
 
-    def __init__(self, folder: Path, places: Sequence[Path], definitions: Sequence[RegexDialect]) -> None:
-        """Take the folder of all cache files, which need not exist, and what is read."""
+    def __init__(
+        self, folder: Path, places: Sequence[Path], definitions: Sequence[RegexDialect]
+    ) -> None:
+        """Take the folder of all cache files, which need not exist, and what is
+        read."""
         self._folder = folder
         self._of = hashlib.sha256(
-            repr((sorted(map(os.fspath, places)), list(definitions), hash_parser(definitions))).encode(
-                "utf-8", "surrogatepass"
-            )
+            repr(
+                (
+                    sorted(map(os.fspath, places)),
+                    list(definitions),
+                    hash_parser(definitions),
+                )
+            ).encode("utf-8", "surrogatepass")
         ).digest()
         self._file = folder / f"{self._of.hex()[:32]}{SUFFIX}"
         self._used: list[FileReading] = []
 
-    def find_unchanged(self, files: Sequence[FileToRead]) -> dict[FileToRead, ReadResult]:
-        """Return what those of the files say that have not changed since they were read; damage is no error."""
+    def find_unchanged(
+        self, files: Sequence[FileToRead]
+    ) -> dict[FileToRead, ReadResult]:
+        """Return what those of the files say that have not changed since they were
+        read; damage is no error."""
         now = time.time_ns()
         cached = {reading.file: reading for reading in self._load()}
         used = [
             reading
             for reading in map(cached.get, files)
-            if reading and is_consistent(reading) and reading.state == read_state(reading.file.path, now, reading.state)
+            if reading
+            and is_consistent(reading)
+            and reading.state == read_state(reading.file.path, now, reading.state)
         ]
         self._used += used
         return {reading.file: reading.result for reading in used}
 
     def keep(self, new: Sequence[FileReading]) -> None:
-        """Add what was read now, and drop what was not asked for; a folder that cannot be written is no error."""
+        """Add what was read now, and drop what was not asked for; a folder that cannot
+        be written is no error."""
         new = [reading for reading in new if reading.state]
-        if len(new) < WORTH_FILES and sum(reading.state.size for reading in new if reading.state) < WORTH_BYTES:
+        if (
+            len(new) < WORTH_FILES
+            and sum(reading.state.size for reading in new if reading.state)
+            < WORTH_BYTES
+        ):
             return
         from pytest_llmbench.logs.sources.zstd import zstd
 
         with contextlib.suppress(OSError, MemoryError):
-            # Most columns of steps repeat one value: a thirtieth of the bytes, and of what a home on NFS has to carry.
+            # Most columns of steps repeat one value: a thirtieth of the bytes, and of
+            # what a home on NFS has to carry.
             packed = pack([*self._used, *_hide_secrets(new)])
             data = zstd.compress(packed, level=1)
             if len(packed) > UNPACKED or len(data) > LARGEST // 2:
                 return
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_ours(os.stat(self._folder)):
-                self._write(self._file, _HEADER.pack(MAGIC, self._sign(data, self._make_key())) + data)
+                self._write(
+                    self._file,
+                    _HEADER.pack(MAGIC, self._sign(data, self._make_key())) + data,
+                )
                 self._used += new
                 self._tidy()
 
     def _load(self) -> Sequence[FileReading]:
-        """Return what the cache file holds: nothing where it is absent, damaged, of another version or of others."""
+        """Return what the cache file holds: nothing where it is absent, damaged, of
+        another version or of others."""
         from pytest_llmbench.logs.sources.zstd import zstd
 
         try:
@@ -105,13 +137,16 @@ class LogCache:
             return ()
 
     def _read_signed(self) -> bytes:
-        """Return what is behind the header of the cache file, empty where it is not to be trusted."""
+        """Return what is behind the header of the cache file, empty where it is not to
+        be trusted."""
         if not _is_ours(os.stat(self._folder)):
             return b""
         content = _read_own(self._file, LARGEST)
         magic, signature = _HEADER.unpack_from(content)
         data = content[_HEADER.size :]
-        signed = hmac.compare_digest(signature, self._sign(data, _read_own(self._folder / KEY, KEY_BYTES)))
+        signed = hmac.compare_digest(
+            signature, self._sign(data, _read_own(self._folder / KEY, KEY_BYTES))
+        )
         return data if magic == MAGIC and signed else b""
 
     def _sign(self, data: bytes, key: bytes) -> bytes:
@@ -120,7 +155,8 @@ class LogCache:
         return hmac.digest(key, self._of + data, "sha256")
 
     def _make_key(self) -> bytes:
-        """Return the key of this folder, a new one where there is none: what was signed with another counts as none."""
+        """Return the key of this folder, a new one where there is none: what was signed
+        with another counts as none."""
         with contextlib.suppress(OSError):
             if len(key := _read_own(self._folder / KEY, KEY_BYTES)) == KEY_BYTES:
                 return key
@@ -129,8 +165,9 @@ class LogCache:
         return key
 
     def _write(self, path: Path, data: bytes) -> None:
-        # Written as a whole and renamed: sessions side by side, on any file system, never see half of one. The last of
-        # them counts; what another one had read is read again.
+        # Written as a whole and renamed: sessions side by side, on any file system,
+        # never see half of one. The last of them counts; what another one had read is
+        # read again.
         handle, name = tempfile.mkstemp(dir=self._folder, suffix=SUFFIX)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -142,9 +179,12 @@ class LogCache:
             raise
 
     def _tidy(self) -> None:
-        """Remove the cache files that were not used for long, and of the others the last used beyond LARGEST."""
+        """Remove the cache files that were not used for long, and of the others the
+        last used beyond LARGEST."""
         files = sorted(_list_files(self._folder), reverse=True)
-        now = self._file.stat().st_mtime  # written just now; a file server has a clock of its own
+        now = (
+            self._file.stat().st_mtime
+        )  # written just now; a file server has a clock of its own
         room = LARGEST
         for used, size, path in files:
             room -= size
@@ -153,7 +193,8 @@ class LogCache:
 
 
 def _read_own(path: Path, most: int) -> bytes:
-    """Return what is in a file of this user, empty where others may write it or it is larger; OSError if none can."""
+    """Return what is in a file of this user, empty where others may write it or it is
+    larger; OSError if none can."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)
@@ -166,7 +207,8 @@ def _read_own(path: Path, most: int) -> bytes:
 
 
 def _hide_secrets(readings: Sequence[FileReading]) -> Iterator[FileReading]:
-    """Yield what is kept: no secret of this process stands in it, where a log quotes one."""
+    """Yield what is kept: no secret of this process stands in it, where a log quotes
+    one."""
     redactor = make_redactor()
 
     def hide(quote: Quote) -> Quote:
@@ -182,14 +224,19 @@ def _hide_secrets(readings: Sequence[FileReading]) -> Iterator[FileReading]:
 
 
 def hash_parser(definitions: Sequence[RegexDialect]) -> str:
-    """Return what changes whenever a log might be read otherwise: the code, the interpreter, and the packages that
-    read, that of regular expressions where definitions use it."""
+    """Return what changes whenever a log might be read otherwise: the code, the
+    interpreter, and the packages that read, that of regular expressions where
+    definitions use it."""
     code = hashlib.sha256(f"{sys.version}{sys.byteorder}".encode())
     package = Path(__file__).parents[2]
-    parsers = sorted(path for room in ROOMS for path in (package / room).glob("**/*.py"))
+    parsers = sorted(
+        path for room in ROOMS for path in (package / room).glob("**/*.py")
+    )
     for path in parsers:
         code.update(path.read_bytes())
-    if not parsers:  # installed without its source: nothing tells one version from another
+    if (
+        not parsers
+    ):  # installed without its source: nothing tells one version from another
         code.update(os.urandom(32))
     from importlib.metadata import PackageNotFoundError, version
 

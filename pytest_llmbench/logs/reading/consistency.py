@@ -1,6 +1,8 @@
-"""Whether what a cache file says of a log can have been read from it: numbers that contradict each other cannot.
+"""Whether what a cache file says of a log can have been read from it: numbers that
+contradict each other cannot.
 
-A reading that is refused here is read again, so nothing is lost where a check is too strict.
+A reading that is refused here is read again, so nothing is lost where a check is too
+strict.
 """
 
 from __future__ import annotations
@@ -19,21 +21,33 @@ def is_consistent(reading: FileReading) -> bool:
     if state is None:
         return False
     if not file.is_log:
-        return result is None or (isinstance(result, Ending) and all(line >= 0 for line in _list_endings(result)))
-    if not isinstance(result, ParsedLog) or (result.size_bytes != state.size and not is_compressed(file.path)):
+        return result is None or (
+            isinstance(result, Ending)
+            and all(line >= 0 for line in _list_endings(result))
+        )
+    if not isinstance(result, ParsedLog) or (
+        result.size_bytes != state.size and not is_compressed(file.path)
+    ):
         return False
     return _fits_text(result, result.size_bytes)
 
 
 def _fits_text(log: ParsedLog, size: int) -> bool:
-    """Whether a log of so many bytes can hold what was read, in each of the ways that it was read."""
+    """Whether a log of so many bytes can hold what was read, in each of the ways that
+    it was read."""
     return (
         0 <= log.lines <= size + 1
         and log.fingerprint.partition("-")[0] in ("", f"{log.size_bytes:x}")
         and bool(log.dialect) == bool(log.segments)
         and log.nccl_line <= log.nccl_last_line
         and all(0 <= line <= log.lines for line in _list_lines(log))
-        and all(map(_fits_segment, log.segments, (0, *(segment.last_line for segment in log.segments))))
+        and all(
+            map(
+                _fits_segment,
+                log.segments,
+                (0, *(segment.last_line for segment in log.segments)),
+            )
+        )
         and all(_fits_text(reading, size) for reading in log.readings)
     )
 

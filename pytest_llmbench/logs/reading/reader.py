@@ -1,5 +1,6 @@
-"""The texts of found runs, each read once: unchanged ones come from the cache, small files are read by several
-processes, archives in one pass; and how far that is, told on the terminal."""
+"""The texts of found runs, each read once: unchanged ones come from the cache, small
+files are read by several processes, archives in one pass; and how far that is, told on
+the terminal."""
 
 from __future__ import annotations
 
@@ -20,13 +21,15 @@ from pytest_llmbench.logs.reading.file_reader import parse, read_batches, read_f
 from pytest_llmbench.logs.sources.compressed import Stream, is_compressed
 from pytest_llmbench.logs.sources.stores import Stores
 
-# What a worker reads at once: enough to be worth an answer, and little enough to be shared evenly.
+# What a worker reads at once: enough to be worth an answer, and little enough to be
+# shared evenly.
 BATCH_FILES, BATCH_BYTES = 64, 4 << 20
 
 # About what it takes to read a small file, and each byte of it.
 FILE_SECONDS, BYTE_SECONDS = 7e-4, 2e-9
 
-# About what it takes to start a worker: there is one for each time as much work, beside this process.
+# About what it takes to start a worker: there is one for each time as much work, beside
+# this process.
 WORKER_SECONDS = 0.25
 
 # With more of them this process would only take answers.
@@ -59,36 +62,62 @@ class Reading:
         self._definitions = tuple(definitions)
         self._tell = tell
         attempts = [attempt for run in runs for attempt in run.attempts]
-        wanted = {_name_file(attempt.log, is_log=True): attempt.log for attempt in attempts}
-        wanted |= {_name_file(attempt.err, is_log=False): attempt.err for attempt in attempts if attempt.err}
+        wanted = {
+            _name_file(attempt.log, is_log=True): attempt.log for attempt in attempts
+        }
+        wanted |= {
+            _name_file(attempt.err, is_log=False): attempt.err
+            for attempt in attempts
+            if attempt.err
+        }
         self._results: dict[FileToRead, ReadResult] = {}
         for path, text in stores.read_packed(wanted.values()):
             is_log = _name_file(path, is_log=True) in wanted
-            self._results[_name_file(path, is_log=is_log)] = self._read(text, is_log=is_log)
-        self._read_here([file for file in wanted if file not in self._results and os.path.isabs(file.path)], cache)
+            self._results[_name_file(path, is_log=is_log)] = self._read(
+                text, is_log=is_log
+            )
+        self._read_here(
+            [
+                file
+                for file in wanted
+                if file not in self._results and os.path.isabs(file.path)
+            ],
+            cache,
+        )
 
     def get_log(self, path: Path) -> ParsedLog:
         """Return what a log says; LogError if it cannot be read."""
         return cast("ParsedLog", self._find(path, is_log=True))
 
     def get_ending(self, path: Path) -> Ending | None:
-        """Return how a standard error says that the job ended, or None; LogError if it cannot be read."""
+        """Return how a standard error says that the job ended, or None; LogError if it
+        cannot be read."""
         return cast("Ending | None", self._find(path, is_log=False))
 
     def _find(self, path: Path, *, is_log: bool) -> ParsedLog | Ending | None:
         file = _name_file(path, is_log=is_log)
-        result = self._results[file] if file in self._results else self._read(self._stores.stream(path), is_log=is_log)
+        result = (
+            self._results[file]
+            if file in self._results
+            else self._read(self._stores.stream(path), is_log=is_log)
+        )
         if isinstance(result, LogError):
             raise result
         return result
 
     def _read(self, text: Stream | LogError, *, is_log: bool) -> ReadResult:
-        return text if isinstance(text, LogError) else parse(text, self._definitions, is_log=is_log)
+        return (
+            text
+            if isinstance(text, LogError)
+            else parse(text, self._definitions, is_log=is_log)
+        )
 
     def _read_here(self, wanted: Sequence[FileToRead], cache: LogCache | None) -> None:
         """Read files of this machine, but for those that the cache knows."""
         self._results |= cache.find_unchanged(wanted) if cache else {}
-        sizes = {file: _read_size(file.path) for file in wanted if file not in self._results}
+        sizes = {
+            file: _read_size(file.path) for file in wanted if file not in self._results
+        }
         if sizes:
             self._read_new(sizes, cache)
         elif self._tell:
@@ -97,7 +126,11 @@ class Reading:
     def _read_new(self, sizes: dict[FileToRead, int], cache: LogCache | None) -> None:
         from pytest_llmbench.logs.log_reader import LARGE
 
-        alone = {file for file, size in sizes.items() if file.is_log and size >= LARGE and not is_compressed(file.path)}
+        alone = {
+            file
+            for file, size in sizes.items()
+            if file.is_log and size >= LARGE and not is_compressed(file.path)
+        }
         shared = {file: size for file, size in sizes.items() if file not in alone}
         keep = cache is not None
         new: list[FileReading] = []
@@ -107,14 +140,20 @@ class Reading:
             nonlocal done
             new.extend(readings)
             size = sum(sizes[reading.file] for reading in readings)
-            done = done._replace(files=done.files + len(readings), size=done.size + size)
+            done = done._replace(
+                files=done.files + len(readings), size=done.size + size
+            )
             if self._tell:
                 self._tell(done)
 
         take([])
         batches = list(make_batches(shared))
-        answers = read_batches(batches, self._definitions, count_workers(shared, len(batches)), keep=keep)
-        with closing(answers):  # an interrupted session would keep its workers as long as its traceback
+        answers = read_batches(
+            batches, self._definitions, count_workers(shared, len(batches)), keep=keep
+        )
+        with closing(
+            answers
+        ):  # an interrupted session would keep its workers as long as its traceback
             for readings in answers:
                 take(readings)
         for file in sorted(alone):  # several threads search each of them
@@ -132,7 +171,8 @@ def count_workers(sizes: dict[FileToRead, int], batches: int) -> int:
 
 
 def make_batches(sizes: dict[FileToRead, int]) -> Iterator[list[FileToRead]]:
-    """Yield files in batches, the largest first: the last ones to be read are short, and all processes end together."""
+    """Yield files in batches, the largest first: the last ones to be read are short,
+    and all processes end together."""
     batch: list[FileToRead] = []
     left = BATCH_BYTES
     for file in sorted(sizes, key=lambda file: -sizes[file]):
@@ -156,12 +196,13 @@ def _name_file(path: Path, *, is_log: bool) -> FileToRead:
     return FileToRead(os.fspath(path), is_log)
 
 
-# --- how far a long reading is: one line that is rewritten on a terminal, and a line now and then in a file ----
+# --- how far a long reading is: one line that is rewritten on a terminal, and a line no
 
 # A shorter reading tells nothing.
 FIRST_SECONDS = 2.0
 REWRITE_SECONDS = 0.5
-# Where nothing can be rewritten the second line comes so long after the first, and each later one twice as late.
+# Where nothing can be rewritten the second line comes so long after the first, and each
+# later one twice as late.
 LINE_SECONDS, LONGEST_SECONDS = 10.0, 300.0
 
 _UNITS = ("kB", "MB", "GB", "TB")
@@ -187,7 +228,9 @@ class Terminal(Protocol):
 class ReadingProgress:
     """Tells how far reading is, and at its end what it took."""
 
-    def __init__(self, terminal: Callable[[], Terminal | None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, terminal: Callable[[], Terminal | None], clock: Callable[[], float]
+    ) -> None:
         """Take where it is told, None for nowhere, and a clock in seconds."""
         self._terminal = terminal
         self._clock = clock
@@ -222,8 +265,14 @@ def describe_progress(done: ReadCounts, seconds: float) -> str:
     """Return `read 120 of 5000 logs, 1.2 GB of 30 GB, about 40 s left`."""
     if done.files == done.of_files:
         return f"read {done.files} logs, {format_size(done.size)}, in {_format_duration(seconds)}"
-    part, whole = (done.size, done.of_size) if done.size else (done.files, done.of_files)
-    left = f", about {_format_duration(seconds * (whole - part) / part)} left" if part else ""
+    part, whole = (
+        (done.size, done.of_size) if done.size else (done.files, done.of_files)
+    )
+    left = (
+        f", about {_format_duration(seconds * (whole - part) / part)} left"
+        if part
+        else ""
+    )
     return f"read {done.files} of {done.of_files} logs, {format_size(done.size)} of {format_size(done.of_size)}{left}"
 
 
@@ -238,4 +287,10 @@ def format_size(count: float) -> str:
 
 def _format_duration(seconds: float) -> str:
     minutes = round(seconds / 60)
-    return f"{seconds:.0f} s" if seconds < 100 else f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 100
+        else f"{minutes} min"
+        if minutes < 120
+        else f"{minutes / 60:.1f} h"
+    )

@@ -1,5 +1,5 @@
-"""The text of any file in blocks, decompressed while it is read. Its first bytes say how it is compressed; its name
-says nothing."""
+"""The text of any file in blocks, decompressed while it is read. Its first bytes say
+how it is compressed; its name says nothing."""
 
 from __future__ import annotations
 
@@ -27,16 +27,19 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.logs.sources.zstd import zstd
 
-# Compressed bytes that are decompressed at once: gzip makes at most 4 MiB of text of them.
+# Compressed bytes that are decompressed at once: gzip makes at most 4 MiB of text of
+# them.
 SLICE = 4096
 
-# Bytes of text per call of the other decoders, which can make gigabytes of a slice: bzip2 makes 4 GiB of 3 kB.
+# Bytes of text per call of the other decoders, which can make gigabytes of a slice:
+# bzip2 makes 4 GiB of 3 kB.
 LARGEST_PART = 1 << 20
 
 # No more than 256 GiB come out of a compressed file.
 LARGEST = 1 << 38
 
-# Bytes of memory that the data may ask for: what zstd without `--long=28` or more and xz at any level need.
+# Bytes of memory that the data may ask for: what zstd without `--long=28` or more and
+# xz at any level need.
 WINDOW_LOG = 27
 WINDOW = 1 << WINDOW_LOG
 
@@ -45,10 +48,12 @@ HEAD = EVENTS_HEAD
 
 MAGIC = {
     "gzip": rb"\x1f\x8b",
-    "zstd": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",  # a frame, or one to be skipped, with which pzstd begins
+    # a frame, or one to be skipped, with which pzstd begins
+    "zstd": rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18",
     "xz": rb"\xfd7zXZ\x00",
     "bzip2": rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",
-    "zip": rb"PK\x03\x04",  # an archive that is not read, for which no other reading must stand
+    # an archive that is not read, for which no other reading must stand
+    "zip": rb"PK\x03\x04",
 }
 
 
@@ -68,9 +73,12 @@ class Decoder(Protocol):
 
 
 class LimitedDecoder:
-    """A decoder of bzip2, xz or zstd that returns its text in parts: call it without data for the next part."""
+    """A decoder of bzip2, xz or zstd that returns its text in parts: call it without
+    data for the next part."""
 
-    def __init__(self, decoder: BZ2Decompressor | LZMADecompressor | zstd.ZstdDecompressor) -> None:
+    def __init__(
+        self, decoder: BZ2Decompressor | LZMADecompressor | zstd.ZstdDecompressor
+    ) -> None:
         self._decoder = decoder
 
     @property
@@ -89,8 +97,9 @@ class LimitedDecoder:
 
 
 class Stream:
-    """The text of a file in blocks, to be read once. After that `method` says how the file was compressed (empty: it
-    was not), and `cut` whether its compressed data end before their end. Iterating raises LogError for damaged data.
+    """The text of a file in blocks, to be read once. After that `method` says how the
+    file was compressed (empty: it was not), and `cut` whether its compressed data end
+    before their end. Iterating raises LogError for damaged data.
     """
 
     def __init__(self, blocks: Iterable[bytes], path: Path) -> None:
@@ -107,7 +116,9 @@ class Stream:
             head += block
         self.method = find_method(head)
         if self.method == "zip":
-            raise LogError(f"{self.path} is a zip archive, which is not read: unpack it, and give its folder")
+            raise LogError(
+                f"{self.path} is a zip archive, which is not read: unpack it, and give its folder"
+            )
         whole = chain([head] if head else [], blocks)
         renderer = None if self.method else choose_renderer(self.path.name, head)
         if renderer:
@@ -120,12 +131,15 @@ class Stream:
             for block in blocks:
                 yield renderer.render(block)
         except ValueError as error:
-            raise LogError(f"the events of {self.path} are damaged: {error}; copy the file again") from error
+            raise LogError(
+                f"the events of {self.path} are damaged: {error}; copy the file again"
+            ) from error
         yield renderer.finish()
         self.method, self.cut = "event", renderer.unfinished
 
     def _decompress(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the text of every member of the data; zeros between members are padding."""
+        """Yield the text of every member of the data; zeros between members are
+        padding."""
         taken = produced = 0
         decoder: Decoder | None = None
         for piece in _slice_blocks(blocks, SLICE):
@@ -141,7 +155,9 @@ class Stream:
                 decoder = None if decoder.eof else decoder
         self.cut = decoder is not None
 
-    def _iterate_parts(self, decoder: Decoder, data: bytes, place: int) -> Iterator[bytes]:
+    def _iterate_parts(
+        self, decoder: Decoder, data: bytes, place: int
+    ) -> Iterator[bytes]:
         """Yield the text of more data, which begins at a place of the whole text."""
         text = self._decompress_part(decoder, data, place)
         while text and isinstance(decoder, LimitedDecoder) and not decoder.eof:
@@ -173,7 +189,10 @@ class Stream:
 
 def find_method(head: bytes) -> str:
     """Return how data that begin so are compressed, empty if they are not."""
-    return next((method for method, magic in MAGIC.items() if re.match(magic, head, re.DOTALL)), "")
+    return next(
+        (method for method, magic in MAGIC.items() if re.match(magic, head, re.DOTALL)),
+        "",
+    )
 
 
 def _make_decoder(method: str) -> Decoder:
@@ -187,7 +206,11 @@ def _make_gzip() -> Decoder:
 def _make_zstd() -> Decoder:
     from pytest_llmbench.logs.sources.zstd import zstd
 
-    return LimitedDecoder(zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG}))
+    return LimitedDecoder(
+        zstd.ZstdDecompressor(
+            options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG}
+        )
+    )
 
 
 def _make_xz() -> Decoder:
@@ -220,7 +243,11 @@ def _list_errors() -> tuple[type[Exception], ...]:
 
 
 def _slice_blocks(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
-    return (block[begin : begin + size] for block in blocks for begin in range(0, len(block), size))
+    return (
+        block[begin : begin + size]
+        for block in blocks
+        for begin in range(0, len(block), size)
+    )
 
 
 def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:
@@ -238,7 +265,8 @@ def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def is_head(name: str, head: bytes) -> bool:
-    """Whether the beginning of a file of this name is enough to know how its text is read."""
+    """Whether the beginning of a file of this name is enough to know how its text is
+    read."""
     if len(head) < HEAD:
         return False
     return not needs_first_line(name) or b"\n" in head or len(head) >= FIRST_LINE
@@ -250,10 +278,13 @@ def is_made_text(name: str, head: bytes) -> bool:
 
 
 def is_compressed(path: str) -> bool:
-    """Whether a file of this machine begins like one whose text is made; not so where it cannot be opened."""
+    """Whether a file of this machine begins like one whose text is made; not so where
+    it cannot be opened."""
     name = os.path.basename(path)
     try:
         with open(path, "rb") as file:
-            return is_made_text(name, file.read(FIRST_LINE if needs_first_line(name) else HEAD))
+            return is_made_text(
+                name, file.read(FIRST_LINE if needs_first_line(name) else HEAD)
+            )
     except OSError:
         return False

@@ -17,15 +17,19 @@ from pytest_llmbench.core.runtime import keep_freed_memory
 
 BLOCK = 1 << 20
 
-# Files of more bytes are not compared whole: to hash one takes longer than to search it for steps with several threads.
+# Files of more bytes are not compared whole: to hash one takes longer than to search it
+# for steps with several threads.
 COMPARED_WHOLE = 8 << 20
 
-# What is written through `mmap` into a page that is still to be written back moves no time: measured on ext4, after
-# 36 s it did again, the 30 s of `vm.dirty_expire_centisecs` and the 5 s of its timer. Laptops keep pages for 10
-# minutes, clients of NFS the times of a file for one. A file that changed longer ago than this has no such page.
+# What is written through `mmap` into a page that is still to be written back moves no
+# time: measured on ext4, after 36 s it did again, the 30 s of
+# `vm.dirty_expire_centisecs` and the 5 s of its timer. Laptops keep pages for 10
+# minutes, clients of NFS the times of a file for one. A file that changed longer ago
+# than this has no such page.
 LATE_WRITES_NS = 3600 * 10**9
 
-# Nothing is written back there, so no time moves after the first writing, however late the next one is.
+# Nothing is written back there, so no time moves after the first writing, however late
+# the next one is.
 IN_MEMORY = frozenset(("tmpfs", "ramfs"))
 MOUNTS = "/proc/self/mountinfo"  # which file systems there are
 
@@ -33,7 +37,8 @@ MOUNTS = "/proc/self/mountinfo"  # which file systems there are
 # Bytes that may come out of a file at any ratio.
 UNSUSPECTED = 1 << 30
 
-# Beyond UNSUSPECTED, more bytes of text than this for one compressed byte are no log's but a bomb's.
+# Beyond UNSUSPECTED, more bytes of text than this for one compressed byte are no log's
+# but a bomb's.
 RATIO = 500
 
 
@@ -42,7 +47,8 @@ class FileState(NamedTuple):
 
     size: int
     digest: str  # of all its bytes; of a file of more than COMPARED_WHOLE, of samples
-    # of such a file its inode, device, and times of the last writing and of the last change of anything (ns)
+    # of such a file its inode, device, and times of the last writing and of the last
+    # change of anything (ns)
     numbers: tuple[int, ...] = ()
 
 
@@ -53,9 +59,11 @@ _CHANGED = "changed while it was read ({what}): read it again when nobody writes
 
 
 class File:
-    """A regular file as it was when it was opened: what is appended later is left out. Several threads may read it.
+    """A regular file as it was when it was opened: what is appended later is left out.
+    Several threads may read it.
 
-    LogError where it is no regular file (nothing else is ever opened to wait for a writer) or cannot be read.
+    LogError where it is no regular file (nothing else is ever opened to wait for a
+    writer) or cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,13 +80,17 @@ class File:
             raise _make_error(path, error) from error
         self.size = self._opened.st_size
         self.identity = self._opened.st_dev, self._opened.st_ino
-        self.modified = self._opened.st_mtime  # seconds since 1970, by the clock of its file system
+        self.modified = (
+            self._opened.st_mtime
+        )  # seconds since 1970, by the clock of its file system
         if not S_ISREG(self._opened.st_mode):
             self._close()
             raise LogError(f"cannot read {path}: not a regular file")
         if self.size > BLOCK:
             keep_freed_memory()
-        if self.size > UNSUSPECTED and not _holds_data(self._handle, self.size // RATIO):
+        if self.size > UNSUSPECTED and not _holds_data(
+            self._handle, self.size // RATIO
+        ):
             self._close()
             raise LogError(
                 f"{path} has {self.size} bytes, of which less than a {RATIO}th were ever written: the rest are holes, "
@@ -88,7 +100,12 @@ class File:
     def __enter__(self) -> File:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._close()
 
     def _close(self) -> None:
@@ -100,7 +117,9 @@ class File:
         data = b""
         while len(data) < end - begin:
             try:
-                more = os.pread(self._handle, end - begin - len(data), begin + len(data))
+                more = os.pread(
+                    self._handle, end - begin - len(data), begin + len(data)
+                )
             except OSError as error:
                 raise _make_error(self.path, error) from error
             if not more:
@@ -109,7 +128,8 @@ class File:
         return data
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield all of it; LogError, too, where it changed meanwhile other than by growing."""
+        """Yield all of it; LogError, too, where it changed meanwhile other than by
+        growing."""
         head = b""
         for begin in range(0, self.size, BLOCK):
             block = self.read(begin, min(begin + BLOCK, self.size))
@@ -118,7 +138,8 @@ class File:
         self.refuse_changed(head)
 
     def refuse_changed(self, head: bytes) -> None:
-        """LogError where it was shortened, replaced, deleted or written anew; `head` is what was read at its begin."""
+        """LogError where it was shortened, replaced, deleted or written anew; `head` is
+        what was read at its begin."""
         try:
             change = self._find_change(head)
         except OSError as error:
@@ -127,7 +148,8 @@ class File:
             raise LogError(f"{self.path}: {_CHANGED.format(what=change)}")
 
     def _find_change(self, head: bytes) -> str:
-        """Return what became of the file since it was opened, empty where it is the same or has only grown."""
+        """Return what became of the file since it was opened, empty where it is the
+        same or has only grown."""
         try:
             named = self.path.stat()
         except OSError as error:
@@ -138,7 +160,9 @@ class File:
             return "another file has its name"
         if os.fstat(self._handle).st_size < self.size:
             return "it was shortened"
-        if os.pread(self._handle, len(head), 0) != head:  # shortened and written beyond its old size again
+        if (
+            os.pread(self._handle, len(head), 0) != head
+        ):  # shortened and written beyond its old size again
             return "it begins otherwise"
         return ""
 
@@ -148,7 +172,8 @@ class File:
 
 
 def read_samples(path: Path, size: int) -> tuple[bytes, ...]:
-    """Return the beginning, the middle and the end of a file, each of at most `size` bytes, as far as they differ.
+    """Return the beginning, the middle and the end of a file, each of at most `size`
+    bytes, as far as they differ.
 
     LogError if it cannot be read.
     """
@@ -159,7 +184,8 @@ def read_samples(path: Path, size: int) -> tuple[bytes, ...]:
 
 
 def read_blocks(path: Path) -> Iterator[bytes]:
-    """Yield the bytes that a file had when it was opened, which is when the first block is asked for.
+    """Yield the bytes that a file had when it was opened, which is when the first block
+    is asked for.
 
     LogError where it cannot be read, or changed meanwhile other than by growing.
     """
@@ -172,7 +198,8 @@ def _make_error(path: Path, error: OSError) -> LogError:
 
 
 def _holds_data(handle: int, least: int) -> bool:
-    """Whether so many bytes of a file were written: a hole of terabytes takes no room on a disk, and hours to read."""
+    """Whether so many bytes of a file were written: a hole of terabytes takes no room
+    on a disk, and hours to read."""
     if not hasattr(os, "SEEK_DATA"):
         return True
     place = written = 0
@@ -182,13 +209,18 @@ def _holds_data(handle: int, least: int) -> bool:
             end = os.lseek(handle, place, os.SEEK_HOLE)
             written, place = written + end - place, end
     except OSError as error:
-        return error.errno != errno.ENXIO  # which says that only a hole follows; else it cannot be told
+        return (
+            error.errno != errno.ENXIO
+        )  # which says that only a hole follows; else it cannot be told
     return True
 
 
-def read_state(path: str, now_ns: int, like: FileState | None = None) -> FileState | None:
-    """Return the state of a file; None where it has none that says that it did not change, or one of another size than
-    `like` has: it cannot be read, or it is large and was changed lately, in the future, or where no time tells."""
+def read_state(
+    path: str, now_ns: int, like: FileState | None = None
+) -> FileState | None:
+    """Return the state of a file; None where it has none that says that it did not
+    change, or one of another size than `like` has: it cannot be read, or it is large
+    and was changed lately, in the future, or where no time tells."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -197,11 +229,17 @@ def read_state(path: str, now_ns: int, like: FileState | None = None) -> FileSta
             if not S_ISREG(status.st_mode) or (like is not None and like.size != size):
                 return None
             if size <= COMPARED_WHOLE:
-                return FileState(size, hashlib.sha256(os.pread(handle, size, 0)).hexdigest())
-            if now_ns - max(status.st_mtime_ns, status.st_ctime_ns) < LATE_WRITES_NS or lies_in_memory(status):
+                return FileState(
+                    size, hashlib.sha256(os.pread(handle, size, 0)).hexdigest()
+                )
+            if now_ns - max(
+                status.st_mtime_ns, status.st_ctime_ns
+            ) < LATE_WRITES_NS or lies_in_memory(status):
                 return None
             places = (0, size // 3, size * 2 // 3, size - SAMPLES)
-            digest = hashlib.sha256(b"".join(os.pread(handle, SAMPLES, place) for place in places))
+            digest = hashlib.sha256(
+                b"".join(os.pread(handle, SAMPLES, place) for place in places)
+            )
         finally:
             os.close(handle)
     except OSError:
@@ -211,15 +249,20 @@ def read_state(path: str, now_ns: int, like: FileState | None = None) -> FileSta
 
 
 def lies_in_memory(status: os.stat_result) -> bool:
-    """Whether a file is on a file system that writes nothing back; so it is where that cannot be told."""
+    """Whether a file is on a file system that writes nothing back; so it is where that
+    cannot be told."""
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     with open(MOUNTS, encoding="utf-8", errors="replace") as mounts:
         fields = (line.split() for line in mounts)
-        return any(mount[2] == device and mount[mount.index("-") + 1] in IN_MEMORY for mount in fields)
+        return any(
+            mount[2] == device and mount[mount.index("-") + 1] in IN_MEMORY
+            for mount in fields
+        )
 
 
 class WholeFile:
-    """The bytes of a file, to be read once as `read_blocks` yields them, and then the state that the file had."""
+    """The bytes of a file, to be read once as `read_blocks` yields them, and then the
+    state that the file had."""
 
     def __init__(self, path: Path) -> None:
         """Take its path: it is opened when it is iterated."""

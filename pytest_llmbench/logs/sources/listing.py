@@ -1,4 +1,5 @@
-"""Folders and files that the operating system does not show: those of an archive, or of standard input."""
+"""Folders and files that the operating system does not show: those of an archive, or of
+standard input."""
 
 from __future__ import annotations
 
@@ -37,10 +38,13 @@ def describe_limit(most: int, what: str) -> str:
 
 
 def make_status(kind: int, device: int, number: int, modified: float) -> os.stat_result:
-    """Return the status of what only this program knows, as the system gives those of its files; a time of 0 is
-    unknown."""
-    # the ten values that every system has, in whole seconds; times with a fraction are no part of the sequence
-    return os.stat_result((kind, number, device, 1, 0, 0, 0, 0, 0, 0), {"st_mtime": modified})
+    """Return the status of what only this program knows, as the system gives those of
+    its files; a time of 0 is unknown."""
+    # the ten values that every system has, in whole seconds; times with a fraction are
+    # no part of the sequence
+    return os.stat_result(
+        (kind, number, device, 1, 0, 0, 0, 0, 0, 0), {"st_mtime": modified}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,9 @@ class Listing:
     """Folders below a root and what stands in them."""
 
     root: Path
-    device: int  # below 0, as no device of the operating system; tells its files from those of other listings
+    # below 0, as no device of the operating system; tells its files from those of other
+    # listings
+    device: int
     _items: dict[Path, ListedEntry] = field(default_factory=dict)
     _inside: dict[Path, dict[str, ListedEntry]] = field(default_factory=dict)
 
@@ -85,10 +91,17 @@ class Listing:
         return len(self._inside)
 
     def add(self, path: Path, modified: float) -> bool:
-        """Add a file with the folders above it, or put it in the place of an earlier one; False where a folder stands
-        in its place or a file in that of a folder above it."""
-        above = [folder for folder in path.parents if folder != self.root and self.root in folder.parents]
-        if path in self._inside or any(folder in self._items and folder not in self._inside for folder in above):
+        """Add a file with the folders above it, or put it in the place of an earlier
+        one; False where a folder stands in its place or a file in that of a folder
+        above it."""
+        above = [
+            folder
+            for folder in path.parents
+            if folder != self.root and self.root in folder.parents
+        ]
+        if path in self._inside or any(
+            folder in self._items and folder not in self._inside for folder in above
+        ):
             return False
         for folder in reversed(above):
             self._list_folder(folder)
@@ -96,9 +109,16 @@ class Listing:
         return True
 
     def add_folder(self, path: Path) -> None:
-        """Add a folder, with those above it, unless a file stands in the place of one of them."""
-        chain = [folder for folder in (*reversed(path.parents), path) if self.root in folder.parents]
-        if not any(folder in self._items and folder not in self._inside for folder in chain):
+        """Add a folder, with those above it, unless a file stands in the place of one
+        of them."""
+        chain = [
+            folder
+            for folder in (*reversed(path.parents), path)
+            if self.root in folder.parents
+        ]
+        if not any(
+            folder in self._items and folder not in self._inside for folder in chain
+        ):
             for folder in chain:
                 self._list_folder(folder)
 
@@ -111,13 +131,18 @@ class Listing:
     def scan(self, path: Path) -> list[ListedEntry]:
         """Return what stands in a folder."""
         if path not in self._inside:
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+            raise NotADirectoryError(
+                errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)
+            )
         return list(self._inside[path].values())
 
     def find_top(self) -> Path:
-        """Return the one folder that holds everything else, the root where there is none."""
+        """Return the one folder that holds everything else, the root where there is
+        none."""
         items = self.scan(self.root)
-        return Path(items[0].path) if len(items) == 1 and items[0].is_dir() else self.root
+        return (
+            Path(items[0].path) if len(items) == 1 and items[0].is_dir() else self.root
+        )
 
     def _list_folder(self, path: Path) -> None:
         if path not in self._inside:
@@ -125,7 +150,11 @@ class Listing:
             self._put(path, S_IFDIR, 0.0)
 
     def _put(self, path: Path, kind: int, modified: float) -> None:
-        number = self._items[path].status.st_ino if path in self._items else len(self._items)
-        item = self._items[path] = ListedEntry(path.name, str(path), make_status(kind, self.device, number, modified))
+        number = (
+            self._items[path].status.st_ino if path in self._items else len(self._items)
+        )
+        item = self._items[path] = ListedEntry(
+            path.name, str(path), make_status(kind, self.device, number, modified)
+        )
         if path != self.root:
             self._inside[path.parent][path.name] = item

@@ -1,7 +1,9 @@
-"""Files of metrics as lines of text: event files of TensorBoard, tables (CSV) and JSON lines.
+"""Files of metrics as lines of text: event files of TensorBoard, tables (CSV) and JSON
+lines.
 
-Each value that readers know becomes a line `llmb scalar: STEP/TOTAL TIME VALUE NAME`, each argument that Megatron keeps
-in an event file one as its log has it. Anything else of such a file is left out, whatever it is.
+Each value that readers know becomes a line `llmb scalar: STEP/TOTAL TIME VALUE NAME`,
+each argument that Megatron keeps in an event file one as its log has it. Anything else
+of such a file is left out, whatever it is.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import Protocol
 
 from pytest_llmbench.logs.metric_names import METRIC_NAMES, STEP_TIMES
 
-# How an event file begins: the length of the first record, its checksum, when it was written, and its version.
+# How an event file begins: the length of the first record, its checksum, when it was
+# written, and its version.
 EVENTS = re.compile(rb"[\x18-\xff]\0{7}.{4}\x09.{8}\x1a\x0dbrain\.Event:2", re.DOTALL)
 EVENTS_HEAD = 36
 
@@ -75,11 +78,13 @@ def _is_table(names: Sequence[str]) -> bool:
     return STEP in names and any(name in names for name in STEP_TIMES)
 
 
-def _render_scalar(step: int, total: str, moment: float, value: float, name: str) -> str:
+def _render_scalar(
+    step: int, total: str, moment: float, value: float, name: str
+) -> str:
     return f"llmb scalar: {step}/{total} {moment:.6f} {value!r} {name}\n"
 
 
-# --- tables and JSON lines --------------------------------------------------------------------------------
+# --- tables and JSON lines ------------------------------------------------------------
 
 
 class RowRenderer:
@@ -115,9 +120,17 @@ class RowRenderer:
         if step is None or not (0 <= step < LARGEST_STEP and step == int(step)):
             return b"\n"
         moment = _read_number(values.get(MOMENT)) or math.nan
-        numbers = {name: _read_number(values[name]) for name in METRIC_NAMES if name in values}
+        numbers = {
+            name: _read_number(values[name]) for name in METRIC_NAMES if name in values
+        }
         lines = (
-            _render_scalar(int(step), "", moment if 0 < moment < LARGEST_STEP else math.nan, number, name)
+            _render_scalar(
+                int(step),
+                "",
+                moment if 0 < moment < LARGEST_STEP else math.nan,
+                number,
+                name,
+            )
             for name, number in numbers.items()
             if number is not None
         )
@@ -128,7 +141,8 @@ class RowRenderer:
 
 
 class TableRenderer(RowRenderer):
-    """A table with the names of its columns in its first row; a run that was appended has its own."""
+    """A table with the names of its columns in its first row; a run that was appended
+    has its own."""
 
     def __init__(self) -> None:
         """Begin with no names."""
@@ -140,7 +154,11 @@ class TableRenderer(RowRenderer):
         if STEP in cells:
             self._names = cells
             return {}
-        return dict(zip(self._names, cells, strict=False)) if len(cells) == len(self._names) else {}
+        return (
+            dict(zip(self._names, cells, strict=False))
+            if len(cells) == len(self._names)
+            else {}
+        )
 
 
 class ObjectRenderer(RowRenderer):
@@ -175,7 +193,7 @@ def _read_number(value: object) -> float | None:
         return None
 
 
-# --- event files: frames of length, checksum, data, checksum ------------------------------------------------
+# --- event files: frames of length, checksum, data, checksum --------------------------
 
 HEADER = 12
 FOOTER = 4
@@ -218,7 +236,10 @@ class EventRenderer:
             elif end > len(data):
                 break
             else:
-                record, checksum = data[begin + HEADER : end - FOOTER], data[end - FOOTER : end]
+                record, checksum = (
+                    data[begin + HEADER : end - FOOTER],
+                    data[end - FOOTER : end],
+                )
                 self._refuse_damage(record, checksum)
                 lines += self._render_event(record)
                 begin = end
@@ -244,17 +265,34 @@ class EventRenderer:
     def _render_event(self, record: bytes) -> Iterator[str]:
         """Yield the lines of one event; of one that is no event, nothing."""
         fields = list(read_fields(record))
-        step = next((value for number, value in fields if number == 2 and isinstance(value, int)), 0)
-        moment = next((_unpack("<d", value) for number, value in fields if number == 1), math.nan)
+        step = next(
+            (
+                value
+                for number, value in fields
+                if number == 2 and isinstance(value, int)
+            ),
+            0,
+        )
+        moment = next(
+            (_unpack("<d", value) for number, value in fields if number == 1), math.nan
+        )
         if step >= LARGEST_STEP:
             return
         for number, summary in fields:
-            values = read_fields(summary) if number == 5 and isinstance(summary, bytes) else ()
+            values = (
+                read_fields(summary)
+                if number == 5 and isinstance(summary, bytes)
+                else ()
+            )
             for inner, value in values:
                 if inner == 1 and isinstance(value, bytes):
-                    yield from self._render_value(dict(read_fields(value)), step, moment)
+                    yield from self._render_value(
+                        dict(read_fields(value)), step, moment
+                    )
 
-    def _render_value(self, fields: dict[int, int | bytes], step: int, moment: float) -> Iterator[str]:
+    def _render_value(
+        self, fields: dict[int, int | bytes], step: int, moment: float
+    ) -> Iterator[str]:
         tag = fields.get(1, b"")
         name = tag.decode("utf-8", "replace") if isinstance(tag, bytes) else ""
         tensor = fields.get(8)
@@ -267,7 +305,11 @@ class EventRenderer:
     def _render_argument(self, name: str, tensor: bytes) -> Iterator[str]:
         text = dict(read_fields(tensor)).get(8, b"")
         value = text.decode("utf-8", "replace") if isinstance(text, bytes) else ""
-        if not (ARGUMENT.fullmatch(name) and value.isprintable() and 0 < len(value) <= LONGEST_ARGUMENT):
+        if not (
+            ARGUMENT.fullmatch(name)
+            and value.isprintable()
+            and 0 < len(value) <= LONGEST_ARGUMENT
+        ):
             return
         if name == TOTAL and value.isdecimal() and len(value) < 16:
             self._total = value
@@ -275,7 +317,8 @@ class EventRenderer:
 
 
 def read_fields(data: bytes) -> Iterator[Field]:
-    """Yield the fields of a message of protocol buffers up to what is none: numbers, and bytes."""
+    """Yield the fields of a message of protocol buffers up to what is none: numbers,
+    and bytes."""
     place = 0
     while place < len(data):
         key, place = _read_varint(data, place)

@@ -13,10 +13,18 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import TRIALS_FILE
 from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.listing import Listing
-from pytest_llmbench.logs.sources.tar import FOLDER, HARD_LINK, LINK, ArchiveMember, Reel
+from pytest_llmbench.logs.sources.tar import (
+    FOLDER,
+    HARD_LINK,
+    LINK,
+    ArchiveMember,
+    Reel,
+)
 
 # Names of archives that are opened where they are met in a folder.
-NAME = re.compile(r".+\.(?:tar(?:\.(?:gz|zst|xz|bz2))?|tgz|tzst|txz|tbz2?)", re.IGNORECASE | re.DOTALL)
+NAME = re.compile(
+    r".+\.(?:tar(?:\.(?:gz|zst|xz|bz2))?|tgz|tzst|txz|tbz2?)", re.IGNORECASE | re.DOTALL
+)
 
 # Bytes of the largest metadata file that is kept while the archive is listed.
 SMALL = 1 << 20
@@ -24,22 +32,25 @@ SMALL = 1 << 20
 # Bytes of all metadata files that are kept.
 ALL_SMALL = 1 << 28
 
-# Bytes of the beginning, the middle and the end of a file that may be a log under another name, and of all of them.
+# Bytes of the beginning, the middle and the end of a file that may be a log under
+# another name, and of all of them.
 SAMPLE, ALL_SAMPLES = 1 << 15, 1 << 26
 
 # Folders with logs or metadata that an archive may have.
 FOLDERS = 200_000
 
-# Characters of a member's name and of each folder in it, and folders: Linux has no longer ones, and no run lies deeper.
+# Characters of a member's name and of each folder in it, and folders: Linux has no
+# longer ones, and no run lies deeper.
 LONGEST, LONGEST_PART, DEPTH = 4096, 255, 64
 
 SCRIPT = ".sh"
-"""How the names of scripts end, of which those are kept that NeMo-Run submitted and ran."""
+"""How the names of scripts end, of which those are kept that NeMo-Run submitted and
+ran."""
 
 _METADATA = (".yaml", ".yml", SCRIPT, TRIALS_FILE)
 
-# What the name of a launch's folder holds, a time: it is listed although it may hold no file, since then its log is
-# missing.
+# What the name of a launch's folder holds, a time: it is listed although it may hold no
+# file, since then its log is missing.
 _LAUNCH = re.compile(r"\d{8}")
 
 Notes = list[tuple[Path, str]]
@@ -47,13 +58,18 @@ Notes = list[tuple[Path, str]]
 
 @dataclass(slots=True)
 class Archive:
-    """An archive whose members stand below its own path, as if they were unpacked there."""
+    """An archive whose members stand below its own path, as if they were unpacked
+    there."""
 
     path: Path
-    open_blocks: Callable[[], Iterable[bytes]]  # called once for the list, and once for all texts that are wanted
+    open_blocks: Callable[
+        [], Iterable[bytes]
+    ]  # called once for the list, and once for all texts that are wanted
     listing: Listing
     wanted: Callable[[str], bool]  # by the name of a file: whether it is listed
-    sampled: Callable[[str], bool] = lambda _: False  # by the name: whether its text shows whether it is a log
+    sampled: Callable[[str], bool] = lambda _: (
+        False
+    )  # by the name: whether its text shows whether it is a log
     ignored: Notes = field(default_factory=list)
     unreadable: Notes = field(default_factory=list)
     _numbers: dict[Path, int] = field(default_factory=dict)
@@ -62,11 +78,14 @@ class Archive:
     _small_size: int = 0
     _samples: dict[Path, tuple[bytes, ...]] = field(default_factory=dict)
     _samples_size: int = 0
-    _unnamed: dict[Path, ArchiveMember] = field(default_factory=dict)  # those that `sampled` alone names
+    _unnamed: dict[Path, ArchiveMember] = field(
+        default_factory=dict
+    )  # those that `sampled` alone names
 
     def list(self) -> Path:
-        """Take stock of all members, and return the folder that stands for the archive: its own path, or the one folder
-        in it that holds everything. What is wrong with it is in `unreadable`; what was whole before that is listed."""
+        """Take stock of all members, and return the folder that stands for the archive:
+        its own path, or the one folder in it that holds everything. What is wrong with
+        it is in `unreadable`; what was whole before that is listed."""
         stream = Stream(self.open_blocks(), self.path)
         try:
             reel = Reel(stream)  # which opens the file
@@ -74,18 +93,25 @@ class Archive:
             self.unreadable.append((self.path, str(error)))
             return self.listing.root
         self._list_members(stream, reel)
-        if not self._numbers:  # what has no known name makes the top only if nothing else is there
+        if (
+            not self._numbers
+        ):  # what has no known name makes the top only if nothing else is there
             self._list_unnamed()
         top = self.listing.find_top()
         self._list_unnamed()
         if not (self._numbers or self._launches or self.ignored or self.unreadable):
-            self.ignored.append((self.path, "an archive without a file that is called as a log"))
-        for folder in self._launches:  # behind the top: what holds no file does not make it
+            self.ignored.append(
+                (self.path, "an archive without a file that is called as a log")
+            )
+        for (
+            folder
+        ) in self._launches:  # behind the top: what holds no file does not make it
             self.listing.add_folder(folder)
         return top
 
     def _list_members(self, stream: Stream, reel: Reel) -> None:
-        """List the members as far as the archive is whole, and note what is wrong with it."""
+        """List the members as far as the archive is whole, and note what is wrong with
+        it."""
         last: ArchiveMember | None = None
         counts: Counter[Path] = Counter()
         try:
@@ -95,34 +121,69 @@ class Archive:
                 self._keep(member, reel)
             self._take(last, counts)
             if reel.trailing:
-                self.unreadable.append((self.path, "has more behind its end, which is not read: pack it again"))
+                self.unreadable.append(
+                    (
+                        self.path,
+                        "has more behind its end, which is not read: pack it again",
+                    )
+                )
             elif last is None:
-                self.unreadable.append((self.path, "holds no member: it is empty, or zeros took the place of its data"))
+                self.unreadable.append(
+                    (
+                        self.path,
+                        "holds no member: it is empty, or zeros took the place of its data",
+                    )
+                )
         except LogError as error:
-            why = "the archive is cut or still being written" if stream.cut else "the archive is cut or damaged"
+            why = (
+                "the archive is cut or still being written"
+                if stream.cut
+                else "the archive is cut or damaged"
+            )
             behind = f" behind {_shorten(last.name)}" if last else " at its beginning"
-            consequence = "what was whole before that counts" if last else "nothing of it is read"
-            self.unreadable.append((self.path, f"{why}{behind}: {error}; {consequence}"))
+            consequence = (
+                "what was whole before that counts" if last else "nothing of it is read"
+            )
+            self.unreadable.append(
+                (self.path, f"{why}{behind}: {error}; {consequence}")
+            )
         if stream.cut and not self.unreadable:
-            self.unreadable.append((self.path, f"the {stream.method} data end before their end: copy it again"))
+            self.unreadable.append(
+                (
+                    self.path,
+                    f"the {stream.method} data end before their end: copy it again",
+                )
+            )
         for path, count in counts.items():
             if count > 1:
-                self.ignored.append((path, f"stands {count} times in {self.path.name}: the last one counts"))
+                self.ignored.append(
+                    (
+                        path,
+                        f"stands {count} times in {self.path.name}: the last one counts",
+                    )
+                )
 
     def read_small(self, path: Path, limit: int) -> bytes:
-        """Return the first bytes of a metadata file, at most `limit`; LogError where it is too large to be one."""
+        """Return the first bytes of a metadata file, at most `limit`; LogError where it
+        is too large to be one."""
         if path not in self._small:
-            raise LogError(f"cannot be read: larger than {SMALL} bytes, or too many of its kind in the archive")
+            raise LogError(
+                f"cannot be read: larger than {SMALL} bytes, or too many of its kind in the archive"
+            )
         return self._small[path][:limit]
 
     def read_samples(self, path: Path) -> tuple[bytes, ...]:
-        """Return the beginning, the middle and the end of a file that may be a log; LogError if they were not kept."""
+        """Return the beginning, the middle and the end of a file that may be a log;
+        LogError if they were not kept."""
         if path not in self._samples:
-            raise LogError(f"cannot be read: more than {ALL_SAMPLES} bytes of samples in the archive")
+            raise LogError(
+                f"cannot be read: more than {ALL_SAMPLES} bytes of samples in the archive"
+            )
         return self._samples[path]
 
     def read(self, wanted: Collection[Path]) -> Iterator[tuple[Path, Stream]]:
-        """Yield the texts of the wanted files in the order of the archive, each to be read before the next.
+        """Yield the texts of the wanted files in the order of the archive, each to be
+        read before the next.
 
         Raises LogError where the archive ends early or is another one than was listed.
         """
@@ -134,14 +195,17 @@ class Archive:
         for member in reel.read_members():
             path = by_number.get(member.number)
             if path is not None and _place_below(self.path, member) != path:
-                raise LogError(f"{self.path}: changed while it was read (another member has the place of {path.name})")
+                raise LogError(
+                    f"{self.path}: changed while it was read (another member has the place of {path.name})"
+                )
             if path is not None:
                 yield path, Stream(reel.read_data(), path)
             if member.number == last:
                 return
 
     def _keep(self, member: ArchiveMember, reel: Reel) -> None:
-        """Keep the text of a metadata file, and samples of other names: they are needed before the logs are known."""
+        """Keep the text of a metadata file, and samples of other names: they are needed
+        before the logs are known."""
         place = _place_below(self.path, member)
         if place is None or not member.is_file:
             return
@@ -164,7 +228,11 @@ class Archive:
         position = 0
         for block in reel.read_data():
             for begin, kept in samples.items():
-                samples[begin] += block[max(0, begin + len(kept) - position) : max(0, begin + SAMPLE - position)]
+                samples[begin] += block[
+                    max(0, begin + len(kept) - position) : max(
+                        0, begin + SAMPLE - position
+                    )
+                ]
             position += len(block)
         self._samples[place] = tuple(samples.values())
 
@@ -189,13 +257,15 @@ class Archive:
         link = member.kind in (HARD_LINK, LINK)
         if place is None:
             named = self.path / "..." / _shorten(PurePosixPath(member.name).name)
-            self._leave(named, member, "its name leads out of the archive, or is no name of a file")
+            self._leave(
+                named,
+                member,
+                "its name leads out of the archive, or is no name of a file",
+            )
         elif not member.is_file:
             target = f" to {_shorten(member.target)}" if member.target else ""
             again = place in self._numbers
-            reason = (
-                f"a {member.kind}{target} in an archive: not followed{', though it replaces a file' if again else ''}"
-            )
+            reason = f"a {member.kind}{target} in an archive: not followed{', though it replaces a file' if again else ''}"
             self._leave(place, member, reason, ignored=link and not again)
         elif not self.wanted(place.name):
             if self.sampled(place.name):
@@ -215,8 +285,11 @@ class Archive:
                 raise LogError(_describe_folders())
             self._launches.append(place)
 
-    def _leave(self, place: Path, member: ArchiveMember, why: str, *, ignored: bool = False) -> None:
-        """Note a member that is not read: what could be a log is missed, of anything else it is enough to know."""
+    def _leave(
+        self, place: Path, member: ArchiveMember, why: str, *, ignored: bool = False
+    ) -> None:
+        """Note a member that is not read: what could be a log is missed, of anything
+        else it is enough to know."""
         missed = self.wanted(PurePosixPath(member.name).name) and not ignored
         (self.unreadable if missed else self.ignored).append((place, why))
 
@@ -226,7 +299,8 @@ def _describe_folders() -> str:
 
 
 def find_archive(place: Path) -> Path | None:
-    """Return the archive on disk that a file lies in: what stands among the folders above it and is none."""
+    """Return the archive on disk that a file lies in: what stands among the folders
+    above it and is none."""
     nearest = next((folder for folder in place.parents if os.path.exists(folder)), None)
     return nearest if nearest is not None and os.path.isfile(nearest) else None
 
@@ -234,10 +308,12 @@ def find_archive(place: Path) -> Path | None:
 def read_unlisted(
     path: Path, blocks: Iterable[bytes], wanted: Collection[Path]
 ) -> Iterator[tuple[Path, Iterator[bytes]]]:
-    """Yield the wanted files of an archive that nobody has listed, in its own order, each with its bytes as they lie
-    there, to be read before the next; of one that it holds several times the last counts.
+    """Yield the wanted files of an archive that nobody has listed, in its own order,
+    each with its bytes as they lie there, to be read before the next; of one that it
+    holds several times the last counts.
 
-    `blocks` are those of the archive, decompressed. Raises LogError where they end early.
+    `blocks` are those of the archive, decompressed. Raises LogError where they end
+    early.
     """
     reel = Reel(blocks)
     for member in reel.read_members():
@@ -247,9 +323,15 @@ def read_unlisted(
 
 
 def _place_below(archive: Path, member: ArchiveMember) -> Path | None:
-    """Return the path of a member below the archive's; None where its name leads elsewhere."""
+    """Return the path of a member below the archive's; None where its name leads
+    elsewhere."""
     parts = [part for part in member.name.split("/") if part not in ("", ".")]
-    if member.name.startswith("/") or ".." in parts or "\0" in member.name or not 0 < len(parts) <= DEPTH:
+    if (
+        member.name.startswith("/")
+        or ".." in parts
+        or "\0" in member.name
+        or not 0 < len(parts) <= DEPTH
+    ):
         return None
     if len(member.name) > LONGEST or max(map(len, parts)) > LONGEST_PART:
         return None

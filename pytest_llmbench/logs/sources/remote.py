@@ -1,4 +1,5 @@
-"""Files behind a protocol (`s3://bucket/runs`), through fsspec, which is loaded only where such a path is given."""
+"""Files behind a protocol (`s3://bucket/runs`), through fsspec, which is loaded only
+where such a path is given."""
 
 from __future__ import annotations
 
@@ -15,7 +16,11 @@ from typing import Any
 from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.formatting import URL, to_path, to_url
 from pytest_llmbench.core.redaction import hide_password_of
-from pytest_llmbench.logs.sources.listing import ListedEntry, describe_limit, make_status
+from pytest_llmbench.logs.sources.listing import (
+    ListedEntry,
+    describe_limit,
+    make_status,
+)
 
 BLOCK = 1 << 20
 # Files and folders that are listed.
@@ -27,7 +32,8 @@ _SAME = ("size", "ETag", "etag", "VersionId", "generation", *_TIMES)
 
 
 def check_url(flag: str, url: str) -> Path:
-    """Return the path of a URL that can be opened; SettingsError names the package that is missing, or what is wrong.
+    """Return the path of a URL that can be opened; SettingsError names the package that
+    is missing, or what is wrong.
 
     Nothing is asked of the remote place yet.
     """
@@ -40,15 +46,25 @@ def check_url(flag: str, url: str) -> Path:
     try:
         import fsspec
     except ImportError:
-        raise SettingsError(f"{flag}={url} needs fsspec: pip install 'pytest-llmbench[remote]'") from None
+        raise SettingsError(
+            f"{flag}={url} needs fsspec: pip install 'pytest-llmbench[remote]'"
+        ) from None
     for protocol in match["protocol"].split("::") if match else ():
         try:
             fsspec.get_filesystem_class(protocol)
         except ImportError as error:
-            raise SettingsError(f"{flag}={url}: fsspec reads {protocol}:// with another package: {error}") from None
+            raise SettingsError(
+                f"{flag}={url}: fsspec reads {protocol}:// with another package: {error}"
+            ) from None
         except ValueError:
-            protocols = ", ".join(name for name in ("s3", "gs", "abfs", "hdfs", "ssh", "https") if name != protocol)
-            raise SettingsError(f"{flag}={url}: fsspec knows no protocol {protocol!r}; it knows {protocols}") from None
+            protocols = ", ".join(
+                name
+                for name in ("s3", "gs", "abfs", "hdfs", "ssh", "https")
+                if name != protocol
+            )
+            raise SettingsError(
+                f"{flag}={url}: fsspec knows no protocol {protocol!r}; it knows {protocols}"
+            ) from None
     return to_path(url)
 
 
@@ -77,21 +93,33 @@ class Remote:
                 "/"
             )  # an object store's mark of an empty folder
             if name and not itself:
-                linked = record.get("type") == "link" or (record.get("islink") and record.get("type") != "file")
-                refused = "a link, which is not followed in a remote place" if linked else ""
+                linked = record.get("type") == "link" or (
+                    record.get("islink") and record.get("type") != "file"
+                )
+                refused = (
+                    "a link, which is not followed in a remote place" if linked else ""
+                )
                 refused = "no name of a file" if "\0" in name else refused
-                items[name] = ListedEntry(name, str(path / name), self._read_status(path / name, record), refused)
+                items[name] = ListedEntry(
+                    name,
+                    str(path / name),
+                    self._read_status(path / name, record),
+                    refused,
+                )
         return list(items.values())
 
     def blocks(self, path: Path) -> Iterator[bytes]:
-        """Yield the bytes of a file; LogError where they cannot be read, or changed meanwhile."""
+        """Yield the bytes of a file; LogError where they cannot be read, or changed
+        meanwhile."""
         try:
             with _unify_errors(path):
                 system, place = _open_filesystem(path)
                 before = system.info(place)
                 with system.open(place, "rb") as file:
                     left = int(before.get("size") or 0) or None
-                    while block := file.read(BLOCK if left is None else min(BLOCK, left)):
+                    while block := file.read(
+                        BLOCK if left is None else min(BLOCK, left)
+                    ):
                         left = None if left is None else left - len(block)
                         yield block
                         if left == 0:
@@ -99,15 +127,24 @@ class Remote:
                 system.invalidate_cache(place)
                 after = system.info(place)
         except OSError as error:
-            raise LogError(f"cannot read {to_url(path)}: {error.strerror or error}") from error
+            raise LogError(
+                f"cannot read {to_url(path)}: {error.strerror or error}"
+            ) from error
         if left or _identify(before) != _identify(after):
-            raise LogError(f"{to_url(path)}: changed while it was read: read it again when nobody writes it")
+            raise LogError(
+                f"{to_url(path)}: changed while it was read: read it again when nobody writes it"
+            )
 
     def _read_status(self, path: Path, record: Mapping[str, Any]) -> os.stat_result:
         number = self._numbers.setdefault(path, len(self._numbers))
         if number >= ENTRIES:
             raise OSError(errno.EFBIG, describe_limit(ENTRIES, "files and folders"))
-        return make_status(_KINDS.get(str(record.get("type")), 0), self.device, number, _read_modified(record))
+        return make_status(
+            _KINDS.get(str(record.get("type")), 0),
+            self.device,
+            number,
+            _read_modified(record),
+        )
 
 
 def _open_filesystem(path: Path) -> tuple[Any, str]:
@@ -123,15 +160,20 @@ def _unify_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:  # often with nothing but the path
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), to_url(path)) from error
+        raise FileNotFoundError(
+            errno.ENOENT, os.strerror(errno.ENOENT), to_url(path)
+        ) from error
     except (OSError, LogError, GeneratorExit):
         raise
     except Exception as error:
-        raise OSError(errno.EIO, f"{type(error).__name__}: {error}", to_url(path)) from error
+        raise OSError(
+            errno.EIO, f"{type(error).__name__}: {error}", to_url(path)
+        ) from error
 
 
 def _read_modified(record: Mapping[str, Any]) -> float:
-    """Return when a file was written, in epoch seconds; 0 where its protocol does not say."""
+    """Return when a file was written, in epoch seconds; 0 where its protocol does not
+    say."""
     value = next((record[name] for name in _TIMES if record.get(name)), 0.0)
     if isinstance(value, str):
         try:

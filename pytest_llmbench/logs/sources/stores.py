@@ -1,6 +1,8 @@
-"""All places that files are read from, behind one face: this machine, archives, remote places and standard input.
+"""All places that files are read from, behind one face: this machine, archives, remote
+places and standard input.
 
-Below an archive's path stand its members, as if it were unpacked there; that is so in names, ids and reports.
+Below an archive's path stand its members, as if it were unpacked there; that is so in
+names, ids and reports.
 """
 
 from __future__ import annotations
@@ -28,28 +30,37 @@ from pytest_llmbench.logs.sources.tar import BLOCK, is_archive
 STANDARD_INPUT = Path("<stdin>")
 # Bytes that are read at once.
 READ_BYTES = 1 << 20
-# Bytes that are kept in memory; more go to a temporary file that the system removes with the process.
+# Bytes that are kept in memory; more go to a temporary file that the system removes
+# with the process.
 IN_MEMORY = 1 << 26
 
 SpooledInput = tempfile.SpooledTemporaryFile[bytes]
 
-# What streams held that cannot be read twice: a session that judges twice reads them once.
+# What streams held that cannot be read twice: a session that judges twice reads them
+# once.
 _READ: WeakKeyDictionary[BinaryIO, SpooledInput | LogError] = WeakKeyDictionary()
 
 
 def check_input(flag: str, source: object) -> Path:
-    """Return STANDARD_INPUT if something is piped into standard input; SettingsError where nothing can be."""
+    """Return STANDARD_INPUT if something is piped into standard input; SettingsError
+    where nothing can be."""
     if source is None or not hasattr(source, "buffer"):
-        raise SettingsError(f"{flag}=- reads standard input, and there is none: pipe a log or an archive into it")
+        raise SettingsError(
+            f"{flag}=- reads standard input, and there is none: pipe a log or an archive into it"
+        )
     if getattr(source, "isatty", bool)():
-        raise SettingsError(f"{flag}=- reads standard input, which is a terminal: pipe a log or an archive into it")
+        raise SettingsError(
+            f"{flag}=- reads standard input, which is a terminal: pipe a log or an archive into it"
+        )
     return STANDARD_INPUT
 
 
 def read_input(source: BinaryIO | None = None) -> Iterator[bytes]:
-    """Yield all bytes of a stream, by default of standard input, however often it is asked for them.
+    """Yield all bytes of a stream, by default of standard input, however often it is
+    asked for them.
 
-    LogError where they cannot be read or kept, then and ever after: what is left of them is no log.
+    LogError where they cannot be read or kept, then and ever after: what is left of
+    them is no log.
     """
     stream = source or getattr(sys.stdin, "buffer", None)
     if stream is None:
@@ -114,7 +125,8 @@ class Stores:
         self._archives: dict[Path, Archive] = {}
 
     def resolve_path(self, path: Path) -> Path:
-        """Return the path under which a given one is known: of this machine's files the absolute one."""
+        """Return the path under which a given one is known: of this machine's files the
+        absolute one."""
         elsewhere = is_remote(path) or path == STANDARD_INPUT
         return path if elsewhere else Path(os.path.abspath(path))
 
@@ -126,7 +138,8 @@ class Stores:
         return self._find_source(path).stat(path)
 
     def scan(self, path: Path | str) -> list[FolderEntry]:
-        """Return what stands in a folder, by name; OSError says why that cannot be told."""
+        """Return what stands in a folder, by name; OSError says why that cannot be
+        told."""
         if self._is_here(path):
             return sorted(self._machine.scan(path), key=_BY_NAME)
         path = Path(path)
@@ -136,22 +149,34 @@ class Stores:
         """Return the opened archive that a path lies in, or is."""
         if not self._archives:
             return None
-        return next((self._archives[folder] for folder in (path, *path.parents) if folder in self._archives), None)
+        return next(
+            (
+                self._archives[folder]
+                for folder in (path, *path.parents)
+                if folder in self._archives
+            ),
+            None,
+        )
 
     def is_archive(self, path: Path) -> bool:
         """Whether a given file holds an archive: it is called so, or begins so."""
         if self.find_archive(path) is not None or not S_ISREG(self.stat(path).st_mode):
             return False
         try:
-            return is_called_archive(path.name) or is_archive(_read_head(self.stream(path), BLOCK))
+            return is_called_archive(path.name) or is_archive(
+                _read_head(self.stream(path), BLOCK)
+            )
         except LogError:
             return False  # reading it as a log says why it cannot be read
 
     def open_archive(
-        self, path: Path, wanted: Callable[[str], bool], sampled: Callable[[str], bool] = lambda _: False
+        self,
+        path: Path,
+        wanted: Callable[[str], bool],
+        sampled: Callable[[str], bool] = lambda _: False,
     ) -> tuple[Archive, Path]:
-        """List the files of a `wanted` name in an archive, and those of a `sampled` name with samples of their text;
-        return it and the folder that stands for it."""
+        """List the files of a `wanted` name in an archive, and those of a `sampled`
+        name with samples of their text; return it and the folder that stands for it."""
         listing = Listing(path, device=-3 - len(self._archives))
         archive = Archive(path, lambda: self._blocks(path), listing, wanted, sampled)
         top = archive.list()
@@ -159,24 +184,36 @@ class Stores:
         return archive, top
 
     def stream(self, path: Path) -> Stream:
-        """Return the text of a file outside of archives, which is opened when it is iterated."""
+        """Return the text of a file outside of archives, which is opened when it is
+        iterated."""
         return Stream(self._blocks(path), path)
 
     def read_small(self, path: Path, limit: int) -> bytes:
-        """Return the first bytes of a file, at most `limit`; LogError says why it cannot be read."""
+        """Return the first bytes of a file, at most `limit`; LogError says why it
+        cannot be read."""
         archive = self.find_archive(path)
-        return archive.read_small(path, limit) if archive else _read_head(self._blocks(path), limit)
+        return (
+            archive.read_small(path, limit)
+            if archive
+            else _read_head(self._blocks(path), limit)
+        )
 
     def read_samples(self, path: Path) -> tuple[bytes, ...]:
-        """Return the beginning, the middle and the end of a file on this machine or in an archive, each of at most
-        SAMPLE bytes; LogError if it cannot be read."""
+        """Return the beginning, the middle and the end of a file on this machine or in
+        an archive, each of at most SAMPLE bytes; LogError if it cannot be read."""
         archive = self.find_archive(path)
-        return archive.read_samples(path) if archive else files.read_samples(path, SAMPLE)
+        return (
+            archive.read_samples(path) if archive else files.read_samples(path, SAMPLE)
+        )
 
-    def read_packed(self, paths: Iterable[Path]) -> Iterator[tuple[Path, Stream | LogError]]:
-        """Yield the texts of those of the paths that lie in archives, each archive in one pass and in its own order.
+    def read_packed(
+        self, paths: Iterable[Path]
+    ) -> Iterator[tuple[Path, Stream | LogError]]:
+        """Yield the texts of those of the paths that lie in archives, each archive in
+        one pass and in its own order.
 
-        A text has to be read before the next is asked for. Where an archive fails, so do all that are left of it.
+        A text has to be read before the next is asked for. Where an archive fails, so
+        do all that are left of it.
         """
         of_archive: dict[Path, list[Path]] = {}
         for path in paths:
@@ -192,7 +229,8 @@ class Stores:
                 yield from ((path, error) for path in left)
 
     def _is_here(self, path: Path | str) -> bool:
-        """Whether a path can be nothing else than one of this machine, told without taking it apart."""
+        """Whether a path can be nothing else than one of this machine, told without
+        taking it apart."""
         return not self._archives and os.path.isabs(path)
 
     def _find_source(self, path: Path) -> FileSource:

@@ -1,6 +1,8 @@
-"""A tar archive, old, POSIX, GNU or pax, read as it streams by: its members one after another, nothing on disk.
+"""A tar archive, old, POSIX, GNU or pax, read as it streams by: its members one after
+another, nothing on disk.
 
-Nothing here trusts a number: what a header says of its size is bounded before it is read.
+Nothing here trusts a number: what a header says of its size is bounded before it is
+read.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class Header:
     """What one header says."""
 
     name: bytes
-    flag: bytes  # its type: one of KINDS, or of a header that only speaks of the next member
+    # its type: one of KINDS, or of a header that only speaks of the next member
+    flag: bytes
     size: int
     modified: float
     target: bytes
@@ -67,14 +70,20 @@ def read_header(block: bytes) -> Header:
     """Read a header of 512 bytes; LogError where it is none, by its checksum."""
     if not is_header(block):
         raise LogError("no header of a member where one has to stand")
-    name, size, modified = _read_text(block[:100]), _read_number(block[124:136]), _read_number(block[136:148])
+    name, size, modified = (
+        _read_text(block[:100]),
+        _read_number(block[124:136]),
+        _read_number(block[136:148]),
+    )
     if block[257:263] == b"ustar\0" and (prefix := _read_text(block[345:500])):
         name = prefix + b"/" + name
     if size < 0:
         raise LogError(f"a member of {size} bytes")
     flag = block[156:157]
     extended = flag == b"S" and block[482:483] not in (b"\0", b"0")
-    return Header(name, flag, size, float(modified), _read_text(block[157:257]), extended)
+    return Header(
+        name, flag, size, float(modified), _read_text(block[157:257]), extended
+    )
 
 
 def is_header(block: bytes) -> bool:
@@ -92,13 +101,19 @@ def is_header(block: bytes) -> bool:
 
 
 def read_pax(data: bytes) -> dict[str, bytes]:
-    """Read the records `length key=value` of a pax header; LogError for anything else."""
+    """Read the records `length key=value` of a pax header; LogError for anything
+    else."""
     values: dict[str, bytes] = {}
     place = 0
     while place < len(data) and data[place : place + 1] != b"\0":
         record = _RECORD.match(data, place)
         end = place + int(record[1]) if record else 0
-        if record is None or end <= record.end() or end > len(data) or data[end - 1 : end] != b"\n":
+        if (
+            record is None
+            or end <= record.end()
+            or end > len(data)
+            or data[end - 1 : end] != b"\n"
+        ):
             raise LogError("a pax header that cannot be read")
         values[record[2].decode("utf-8", "replace")] = data[record.end() : end - 1]
         place = end
@@ -106,7 +121,8 @@ def read_pax(data: bytes) -> dict[str, bytes]:
 
 
 def apply_pax(header: Header, values: Mapping[str, bytes]) -> Header:
-    """Return a header with what pax headers before it say of its member, which counts."""
+    """Return a header with what pax headers before it say of its member, which
+    counts."""
     if not values:
         return header
     sparse = any(key.startswith("GNU.sparse.") for key in values)
@@ -116,7 +132,9 @@ def apply_pax(header: Header, values: Mapping[str, bytes]) -> Header:
         name=name.rstrip(b"\0"),
         flag=b"S" if sparse and header.kind == FILE else header.flag,
         size=int(_read_decimal(values["size"])) if values.get("size") else header.size,
-        modified=_read_decimal(values["mtime"]) if values.get("mtime") else header.modified,
+        modified=_read_decimal(values["mtime"])
+        if values.get("mtime")
+        else header.modified,
         target=values.get("linkpath") or header.target,
     )
 
@@ -128,7 +146,9 @@ def _read_text(field: bytes) -> bytes:
 def _read_number(field: bytes) -> int:
     """Read a number: octal digits, or with the first bit set its own bytes."""
     if field[0] in (0x80, 0xFF):
-        return int.from_bytes(field[1:], "big") - (256 ** (len(field) - 1) if field[0] == 0xFF else 0)
+        return int.from_bytes(field[1:], "big") - (
+            256 ** (len(field) - 1) if field[0] == 0xFF else 0
+        )
     digits = field.partition(b"\0")[0].strip() or b"0"
     if not re.fullmatch(rb"[0-7]+", digits):
         raise LogError(f"a header with {digits!r} where a number has to stand")
@@ -172,14 +192,16 @@ class ArchiveMember:
         return self.kind == FILE
 
 
-# Why not the standard library's tarfile, even as a stream with a strict TarInfo: it ends a damaged archive without a
-# word, reads as much into memory as a header asks for, and takes pax headers that lie (of the eight in test_archive.py
-# Python 3.11 tells one). What reads pax headers there is private and differs between versions of Python.
+# Why not the standard library's tarfile, even as a stream with a strict TarInfo: it
+# ends a damaged archive without a word, reads as much into memory as a header asks for,
+# and takes pax headers that lie (of the eight in test_archive.py Python 3.11 tells
+# one). What reads pax headers there is private and differs between versions of Python.
 class Reel:
     """An archive that is read once, from its first byte to its last.
 
-    `read_members()` yields each member; `read_data()` then yields the bytes of the last one, as far as they are wanted.
-    LogError says where the archive ends early or what in it is no archive.
+    `read_members()` yields each member; `read_data()` then yields the bytes of the last
+    one, as far as they are wanted. LogError says where the archive ends early or what
+    in it is no archive.
     """
 
     def __init__(self, blocks: Iterable[bytes]) -> None:
@@ -193,7 +215,8 @@ class Reel:
         self.trailing = False
 
     def read_members(self) -> Iterator[ArchiveMember]:
-        """Yield the members in their order; after the last one `trailing` says whether anything stands behind them."""
+        """Yield the members in their order; after the last one `trailing` says whether
+        anything stands behind them."""
         for number in range(MEMBERS + 1):
             header = self._read_member_header()
             if header is None:
@@ -201,20 +224,26 @@ class Reel:
                 return
             self._names += len(header.name) + len(header.target)
             if number == MEMBERS or self._names > NAMES:
-                raise LogError(f"more than {MEMBERS} members, or {NAMES} bytes of names: no archive of runs has that")
+                raise LogError(
+                    f"more than {MEMBERS} members, or {NAMES} bytes of names: no archive of runs has that"
+                )
             target = os.fsdecode(header.target)
-            yield ArchiveMember(number, header.path, header.kind, header.size, header.modified, target)
+            yield ArchiveMember(
+                number, header.path, header.kind, header.size, header.modified, target
+            )
             self._skip()
 
     def read_data(self) -> Iterator[bytes]:
-        """Yield the bytes of the member that was yielded last, once; LogError where they end early."""
+        """Yield the bytes of the member that was yielded last, once; LogError where
+        they end early."""
         while self._left:
             block = self._read_some(self._left)
             self._left -= len(block)
             yield block
 
     def _read_member_header(self) -> Header | None:
-        """Return the next member's header with all that headers before it say, None at the end of the archive."""
+        """Return the next member's header with all that headers before it say, None at
+        the end of the archive."""
         pax: dict[str, bytes] = {}
         while True:
             block = self._read_exactly(BLOCK)
@@ -232,14 +261,21 @@ class Reel:
                 pax |= values
 
     def _read_values(self, header: Header) -> Mapping[str, bytes] | None:
-        """Return what a header says that only speaks of the next member, None for a member's own."""
+        """Return what a header says that only speaks of the next member, None for a
+        member's own."""
         if header.flag not in (_LONG_NAME, _LONG_TARGET, _PAX, _SOLARIS, _GLOBAL):
             return None
         if header.size > LARGEST_HEADER:
-            raise LogError(f"a name or pax header of {header.size} bytes: expected at most {LARGEST_HEADER}")
+            raise LogError(
+                f"a name or pax header of {header.size} bytes: expected at most {LARGEST_HEADER}"
+            )
         data = self._read_exactly(header.size + -header.size % BLOCK)[: header.size]
         if header.flag in (_LONG_NAME, _LONG_TARGET):
-            return {"path" if header.flag == _LONG_NAME else "linkpath": data.partition(b"\0")[0]}
+            return {
+                "path" if header.flag == _LONG_NAME else "linkpath": data.partition(
+                    b"\0"
+                )[0]
+            }
         return read_pax(data)
 
     def _begin_member(self, header: Header) -> Header:

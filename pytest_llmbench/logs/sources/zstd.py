@@ -1,4 +1,5 @@
-"""Zstandard: the module of Python 3.14 and newer, and its backport for older versions."""
+"""Zstandard: the module of Python 3.14 and newer, and its backport for older
+versions."""
 
 import sys
 

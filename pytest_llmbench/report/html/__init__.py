@@ -1,4 +1,5 @@
-"""The --llmb-html report: one page that holds all it shows, with a policy that lets it run nothing but its own script.
+"""The --llmb-html report: one page that holds all it shows, with a policy that lets it
+run nothing but its own script.
 
 Its charts need no script to be seen.
 """
@@ -117,7 +118,8 @@ MOST_ADVICE = 6
 """Reasons for which the head of the page says what to do next."""
 
 MOST_STRAYS = 1000
-"""Runs of no known configuration that the page shows: a browser opens some thousand in a second."""
+"""Runs of no known configuration that the page shows: a browser opens some thousand in
+a second."""
 
 MOST_CHANGES = 8
 """Changes of level that the head of the page names."""
@@ -135,12 +137,17 @@ def render(
     *,
     foot: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """Return the page: the same text for the same outcomes and time, in whatever order they came.
+    """Return the page: the same text for the same outcomes and time, in whatever order
+    they came.
 
-    `foot` is what was asked of the session, and by whom: labels and texts.
-    Whatever stands in an outcome is text of the page: the templates escape it, and the policy forbids other scripts.
+    `foot` is what was asked of the session, and by whom: labels and texts. Whatever
+    stands in an outcome is text of the page: the templates escape it, and the policy
+    forbids other scripts.
     """
-    outcomes = sorted(select_worst(described), key=lambda outcome: (outcome.kind, _rank_outcome(outcome)))
+    outcomes = sorted(
+        select_worst(described),
+        key=lambda outcome: (outcome.kind, _rank_outcome(outcome)),
+    )
     cost = sum_session(outcomes, planned)
     style, script = (read_part(name) for name in ("style.css", "script.js"))
     return (
@@ -157,14 +164,16 @@ def render(
             now=f"{now:%Y-%m-%d %H:%M} UTC",
             style=style,
             script=script,
-            # Markup in a log is shown, never obeyed: what a template failed to escape would not run either.
+            # Markup in a log is shown, never obeyed: what a template failed to escape
+            # would not run either.
             policy=make_policy(style, script),
         )
     )
 
 
 def _name_state(ending: SessionEnding) -> str:
-    """Return how a session ended that did not run to its end, as the title begins with it; empty for any other."""
+    """Return how a session ended that did not run to its end, as the title begins with
+    it; empty for any other."""
     state, code = ending.describe((), green=False)
     return "" if state is SessionState.RED else f"{state}{code}, "
 
@@ -189,7 +198,8 @@ class ShownOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownRow(ShownOutcome):
-    """An outcome with the cells of its row; of each the text, and the value that it is sorted by."""
+    """An outcome with the cells of its row; of each the text, and the value that it is
+    sorted by."""
 
     cells: Sequence[tuple[str, str]]
 
@@ -225,13 +235,17 @@ class ShownChange:
 
 
 def _collect_content(outcomes: Sequence[OutcomeDocument]) -> dict[str, Any]:
-    """Collect what the templates show; of each outcome its anchor, name and badge, and what only its kind has."""
+    """Collect what the templates show; of each outcome its anchor, name and badge, and
+    what only its kind has."""
     anchors = _assign_anchors(outcomes)
     together = list_documented_absent(outcomes)
     folded = {_identify(outcome) for outcome in together}
     shown = [outcome for outcome in outcomes if _identify(outcome) not in folded]
     unmatched = select_unmatched(shown)
-    configurations = [_show_configuration(outcome, anchors) for outcome in select_configurations(shown)]
+    configurations = [
+        _show_configuration(outcome, anchors)
+        for outcome in select_configurations(shown)
+    ]
     strays = [_show_unmatched(outcome, anchors) for outcome in unmatched[:MOST_STRAYS]]
     rows: list[ShownRow] = [*configurations, *strays]
     return {
@@ -253,18 +267,28 @@ def _collect_content(outcomes: Sequence[OutcomeDocument]) -> dict[str, Any]:
     }
 
 
-def _show_head(outcome: OutcomeDocument, anchors: Mapping[Identity, str]) -> dict[str, Any]:
-    return {"anchor": anchors[_identify(outcome)], "name": name_outcome(outcome), "badge": _make_badge(outcome)}
+def _show_head(
+    outcome: OutcomeDocument, anchors: Mapping[Identity, str]
+) -> dict[str, Any]:
+    return {
+        "anchor": anchors[_identify(outcome)],
+        "name": name_outcome(outcome),
+        "badge": _make_badge(outcome),
+    }
 
 
-def _show_unmatched(outcome: UnmatchedOutcome, anchors: Mapping[Identity, str]) -> ShownRow:
+def _show_unmatched(
+    outcome: UnmatchedOutcome, anchors: Mapping[Identity, str]
+) -> ShownRow:
     """Show a run of no known configuration: only its reason is known."""
     unknown = [("-", "")] * (len(COLUMNS) - 3)
     cells = [*unknown, (outcome.reason, outcome.reason)]
     return ShownRow(**_show_head(outcome, anchors), outcome=outcome, cells=cells)
 
 
-def _group_checks(shown: Sequence[OutcomeDocument], anchors: Mapping[Identity, str]) -> dict[str, list[ShownCheck]]:
+def _group_checks(
+    shown: Sequence[OutcomeDocument], anchors: Mapping[Identity, str]
+) -> dict[str, list[ShownCheck]]:
     """Group checks by the title of their kind."""
     by_id = {outcome.id: outcome for outcome in select_configurations(shown)}
     groups: dict[str, list[ShownCheck]] = {}
@@ -272,7 +296,9 @@ def _group_checks(shown: Sequence[OutcomeDocument], anchors: Mapping[Identity, s
         head = _show_head(check, anchors)
         chart = draw_curve(check, by_id, f"{anchors[_identify(check)]}-curve")
         title = TITLES.get(check.suite, check.suite.capitalize())
-        groups.setdefault(title, []).append(ShownCheck(**head, outcome=check, chart=chart))
+        groups.setdefault(title, []).append(
+            ShownCheck(**head, outcome=check, chart=chart)
+        )
     return groups
 
 
@@ -282,15 +308,24 @@ def _assign_anchors(outcomes: Sequence[OutcomeDocument]) -> dict[Identity, str]:
     taken: set[str] = set()
     # `report.html#grok1_314b-25.05-gb200-bf16-128` opens that configuration.
     for outcome in outcomes:
-        head = "" if isinstance(outcome, ConfigurationOutcome) else f"{_name_kind(outcome)}-"
-        name = head + (re.sub(r"[^\w.-]+", "-", outcome.id, flags=re.ASCII).strip("-") or "item")
-        anchor = anchors.setdefault(_identify(outcome), name if name not in taken else f"{name}-{len(taken)}")
+        head = (
+            ""
+            if isinstance(outcome, ConfigurationOutcome)
+            else f"{_name_kind(outcome)}-"
+        )
+        name = head + (
+            re.sub(r"[^\w.-]+", "-", outcome.id, flags=re.ASCII).strip("-") or "item"
+        )
+        anchor = anchors.setdefault(
+            _identify(outcome), name if name not in taken else f"{name}-{len(taken)}"
+        )
         taken.add(anchor)
     return anchors
 
 
 def _identify(outcome: OutcomeDocument) -> Identity:
-    """Identify an outcome among all of a session; checks of several kinds may share an id."""
+    """Identify an outcome among all of a session; checks of several kinds may share an
+    id."""
     return _name_kind(outcome), outcome.id
 
 
@@ -300,15 +335,24 @@ def _name_kind(outcome: OutcomeDocument) -> str:
 
 @cache
 def make_environment() -> Environment:
-    """Return what renders templates of this folder: every value is text of the page, and escaped."""
+    """Return what renders templates of this folder: every value is text of the page,
+    and escaped."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup, escape
 
     environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    environment.filters["drawn"] = Markup  # charts are elements, made by a library that escapes
-    environment.filters["marked"] = lambda text: Markup(TYPED.sub(r"<code>\1\2</code>", str(escape(text))))  # noqa: S704
+    environment.filters["drawn"] = (
+        Markup  # charts are elements, made by a library that escapes
+    )
+    environment.filters["marked"] = lambda text: Markup(  # noqa: S704
+        TYPED.sub(r"<code>\1\2</code>", str(escape(text)))
+    )
     return environment
 
 
@@ -318,18 +362,20 @@ def read_part(name: str) -> str:
 
 
 def make_policy(style: str, script: str) -> str:
-    """Return the policy of a page: it runs nothing but its own script, and loads nothing."""
+    """Return the policy of a page: it runs nothing but its own script, and loads
+    nothing."""
     return f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
 
 
 def _hash(content: str) -> str:
     """Return how a policy names a style sheet or script of the page: by its content."""
-    # A browser hashes all that stands between the tags: also the line breaks that the template puts there.
+    # A browser hashes all that stands between the tags: also the line breaks that the
+    # template puts there.
     digest = hashlib.sha256(f"\n{content}\n".encode()).digest()
     return f"'sha256-{base64.b64encode(digest).decode('ascii')}'"
 
 
-# --- the head: what a verdict looks like, and how many there are of each ----------------------------------
+# --- the head: what a verdict looks like, and how many there are of each --------------
 
 
 def _make_badge(outcome: OutcomeDocument) -> Badge:
@@ -339,7 +385,8 @@ def _make_badge(outcome: OutcomeDocument) -> Badge:
 
 
 def choose_colour(status: str, verdict: str) -> str:
-    """Choose red for what failed, unclear for what passed in doubt, or unasked, else green or skipped."""
+    """Choose red for what failed, unclear for what passed in doubt, or unasked, else
+    green or skipped."""
     if status == "failed":
         return "red"
     if status == "skipped":
@@ -352,11 +399,16 @@ def _choose_colour(outcome: OutcomeDocument) -> str:
 
 
 def _rank_outcome(outcome: OutcomeDocument) -> tuple[int, int, str]:
-    """Return by what outcomes are ordered: what needs a reader first, then the id, with 8 GPUs before 16."""
+    """Return by what outcomes are ordered: what needs a reader first, then the id, with
+    8 GPUs before 16."""
     word = str(outcome.verdict)
     # Padded, so that 8 GPUs stand before 16.
     name = re.sub("[0-9]+", lambda digits: digits.group().zfill(9), outcome.id)
-    return COLOURS.index(_choose_colour(outcome)), ORDER.index(word) if word in ORDER else len(ORDER), name
+    return (
+        COLOURS.index(_choose_colour(outcome)),
+        ORDER.index(word) if word in ORDER else len(ORDER),
+        name,
+    )
 
 
 def _count_colours(described: Sequence[OutcomeDocument]) -> list[tuple[str, int]]:
@@ -367,37 +419,57 @@ def _count_colours(described: Sequence[OutcomeDocument]) -> list[tuple[str, int]
 
 def _list_counts(described: Sequence[OutcomeDocument]) -> list[str]:
     """Return `1 REGRESSION`, `2 INVALID`, `72 PASS`: the same outcomes by verdict."""
-    numbers = Counter(_make_badge(outcome).word for outcome in sorted(select_counted(described), key=_rank_outcome))
+    numbers = Counter(
+        _make_badge(outcome).word
+        for outcome in sorted(select_counted(described), key=_rank_outcome)
+    )
     texts = [f"{number} {word}" for word, number in numbers.items()]
-    return [*texts, BY_DOCUMENT] if any(outcome.timed == "document" for outcome in described) else texts
+    return (
+        [*texts, BY_DOCUMENT]
+        if any(outcome.timed == "document" for outcome in described)
+        else texts
+    )
 
 
-def _list_linked_advice(described: Sequence[OutcomeDocument], anchors: Mapping[Identity, str]) -> list[dict[str, Any]]:
-    """Return what to do, as the summary of the terminal says it, red first: by reason, with links to the first ones."""
+def _list_linked_advice(
+    described: Sequence[OutcomeDocument], anchors: Mapping[Identity, str]
+) -> list[dict[str, Any]]:
+    """Return what to do, as the summary of the terminal says it, red first: by reason,
+    with links to the first ones."""
     return [
         {
             "reason": group[0].reason,
-            "links": [(anchors[_identify(outcome)], name_outcome(outcome)) for outcome in group[:3]],
+            "links": [
+                (anchors[_identify(outcome)], name_outcome(outcome))
+                for outcome in group[:3]
+            ],
             "more": len(group[3:]),
             "advice": text,
         }
-        for group, text in list_advice(sorted(described, key=_rank_outcome))[:MOST_ADVICE]
+        for group, text in list_advice(sorted(described, key=_rank_outcome))[
+            :MOST_ADVICE
+        ]
     ]
 
 
 def _make_title(described: Sequence[OutcomeDocument]) -> str:
-    """Return `3 red, trend: 6 SLOWER, 2 unclear, 77 green`, for the title of the window."""
+    """Return `3 red, trend: 6 SLOWER, 2 unclear, 77 green`, for the title of the
+    window."""
     counts = _count_colours(described)
     reported = [finding.text for finding in list_findings(described)]
     red = [f"{number} {name}" for name, number in counts if name == "red"]
     others = [f"{number} {name}" for name, number in counts if name != "red"]
-    return ", ".join([*red, *reported, *others]) or formatting.count_noun(len(described), "outcome")
+    return ", ".join([*red, *reported, *others]) or formatting.count_noun(
+        len(described), "outcome"
+    )
 
 
-# --- a configuration: its row in the table of verdicts, and all that is said of it ------------------------
+# --- a configuration: its row in the table of verdicts, and all that is said of it ----
 
 
-def _show_configuration(outcome: ConfigurationOutcome, anchors: Mapping[Identity, str]) -> ShownConfiguration:
+def _show_configuration(
+    outcome: ConfigurationOutcome, anchors: Mapping[Identity, str]
+) -> ShownConfiguration:
     anchor, excerpt = anchors[_identify(outcome)], outcome.excerpt
     charts = (
         draw_loss(outcome, f"{anchor}-loss"),
@@ -420,11 +492,19 @@ def _show_configuration(outcome: ConfigurationOutcome, anchors: Mapping[Identity
 
 
 def _list_cells(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
-    """Return the texts of cells, and the values that they are sorted by: what has none sorts last."""
-    (measured, difference), (age, begun) = get_step_time(outcome), jobs.find_age(outcome)
+    """Return the texts of cells, and the values that they are sorted by: what has none
+    sorts last."""
+    (measured, difference), (age, begun) = (
+        get_step_time(outcome),
+        jobs.find_age(outcome),
+    )
     expected, gpus = outcome.expected_seconds, outcome.configuration.gpus
     changes = outcome.changes
-    total = formatting.add_changes(change.difference for change in changes) if changes else None
+    total = (
+        formatting.add_changes(change.difference for change in changes)
+        if changes
+        else None
+    )
     # A younger run is smaller; that of an unknown start has no value.
     started = datetime.fromisoformat(begun).timestamp() if begun else None
     return [
@@ -440,7 +520,8 @@ def _list_cells(outcome: ConfigurationOutcome) -> list[tuple[str, str]]:
 
 
 def _list_news(shown: Sequence[ShownConfiguration]) -> list[ShownChange]:
-    """List the newest changes of level that persist and that nobody accepted, newest first."""
+    """List the newest changes of level that persist and that nobody accepted, newest
+    first."""
     changes = [
         (change, entry)
         for entry in shown
@@ -448,7 +529,10 @@ def _list_news(shown: Sequence[ShownConfiguration]) -> list[ShownChange]:
         if change.stands and not change.acknowledged
     ]
     changes.sort(key=lambda pair: (pair[0].started[:10], pair[1].name), reverse=True)
-    return [ShownChange(entry.anchor, entry.name, change.text) for change, entry in changes[:MOST_CHANGES]]
+    return [
+        ShownChange(entry.anchor, entry.name, change.text)
+        for change, entry in changes[:MOST_CHANGES]
+    ]
 
 
 def _format_value(value: float | None) -> str:

@@ -1,7 +1,7 @@
 """Drawing a chart: an SVG element of a page, with its axes, from values in their units.
 
-Every shape has presentation attributes that read without a style sheet (Jenkins serves artifacts without one), and a
-class by which the page's own gives it a colour.
+Every shape has presentation attributes that read without a style sheet (Jenkins serves
+artifacts without one), and a class by which the page's own gives it a colour.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ EDGE = 12
 """The margin around it, for the ends of texts at the axes."""
 
 TICK = 4
-"""The end of a line of the grid, beyond the axis, and the gap between it and its text."""
+"""The end of a line of the grid, beyond the axis, and the gap between it and its
+text."""
 
 SIGN_WIDTH, LINE_HEIGHT = 8, 14
 """Of the texts at the axes, about."""
@@ -33,11 +34,22 @@ NAME_GAP = 16
 
 FADED = {"stroke": "currentColor", "stroke-opacity": ".18"}
 
-DOTS = {"fill": "none", "stroke": "currentColor", "stroke-width": "5", "stroke-linecap": "round"}
+DOTS = {
+    "fill": "none",
+    "stroke": "currentColor",
+    "stroke-width": "5",
+    "stroke-linecap": "round",
+}
 
-# Jenkins serves artifacts without their style sheet, so every shape has attributes of its own.
+# Jenkins serves artifacts without their style sheet, so every shape has attributes of
+# its own.
 STYLES = {
-    "line": {"fill": "none", "stroke": "currentColor", "stroke-width": "1.5", "stroke-linejoin": "round"},
+    "line": {
+        "fill": "none",
+        "stroke": "currentColor",
+        "stroke-width": "1.5",
+        "stroke-linejoin": "round",
+    },
     "expected": {"fill": "none", "stroke": "currentColor", "stroke-width": "1"},
     "documented": {"fill": "none", "stroke": "currentColor", "stroke-dasharray": "5 3"},
     "recorded": {"fill": "none", "stroke": "currentColor", "stroke-dasharray": "1 3"},
@@ -71,8 +83,11 @@ class Scale:
     texts: Sequence[tuple[float, str]]
 
     def project(self, value: float, begin: float, end: float) -> float:
-        """Return where a value lies between two places, to a tenth of a pixel; what lies beyond them is at the edge."""
-        place = begin + (end - begin) * (float(value) - self.low) / (self.high - self.low)
+        """Return where a value lies between two places, to a tenth of a pixel; what
+        lies beyond them is at the edge."""
+        place = begin + (end - begin) * (float(value) - self.low) / (
+            self.high - self.low
+        )
         return round(min(max(place, min(begin, end)), max(begin, end)), 1)
 
 
@@ -83,7 +98,8 @@ ALIKE = 1e-6
 
 
 def make_number_scale(low: float, high: float, *, percent: bool = False) -> Scale:
-    """Return a scale of round numbers, which holds both ends; all of its texts have as many digits."""
+    """Return a scale of round numbers, which holds both ends; all of its texts have as
+    many digits."""
     if not high - low > ALIKE * max(abs(low), abs(high)):
         low, high = low - (abs(low) / 20 or 0.05), high + (abs(high) / 20 or 0.05)
     ticks = _choose_ticks(_round_to_decimal(low), _round_to_decimal(high))
@@ -94,75 +110,124 @@ def make_number_scale(low: float, high: float, *, percent: bool = False) -> Scal
 
 
 def _round_to_decimal(value: float) -> Decimal:
-    """Return a value with a dozen digits: those that only a binary fraction has make no rounder numbers."""
+    """Return a value with a dozen digits: those that only a binary fraction has make no
+    rounder numbers."""
     return Decimal(f"{value:.12g}")
 
 
 def _choose_ticks(low: Decimal, high: Decimal) -> list[Decimal]:
-    """Return four to eight multiples of 1, 2, 2.5 or 5 times a power of ten, between which both ends lie."""
+    """Return four to eight multiples of 1, 2, 2.5 or 5 times a power of ten, between
+    which both ends lie."""
     rough = (high - low) / 5
-    step = next(step for factor in ROUND if (step := factor.scaleb(rough.adjusted())) >= rough)
+    step = next(
+        step for factor in ROUND if (step := factor.scaleb(rough.adjusted())) >= rough
+    )
     first, last = math.floor(low / step), math.ceil(high / step)
     return [number * step for number in range(first, last + 1)]
 
 
 class Picture:
-    """A chart that is being drawn, in the units of its axes: what is drawn later covers what was there."""
+    """A chart that is being drawn, in the units of its axes: what is drawn later covers
+    what was there."""
 
-    def __init__(self, x: Scale, y: Scale, x_name: str, y_name: str, width: int = WIDTH) -> None:
+    def __init__(
+        self, x: Scale, y: Scale, x_name: str, y_name: str, width: int = WIDTH
+    ) -> None:
         """Take the scales, and what stands beside the axes; draw these."""
         self._x, self._y, self._whole = x, y, width
         beside = SIGN_WIDTH * max(len(text) for _, text in y.texts)
         named = LINE_HEIGHT + NAME_GAP
         left = beside + 2 * TICK + (named if y_name else 0)
         self._width = width - 2 * EDGE - left
-        self._height = HEIGHT - 2 * EDGE - LINE_HEIGHT - 2 * TICK - (named if x_name else 0)
+        self._height = (
+            HEIGHT - 2 * EDGE - LINE_HEIGHT - 2 * TICK - (named if x_name else 0)
+        )
         self._plot = Element("g", {"transform": f"translate({left + EDGE} {EDGE})"})
         self._draw_grid()
         if x_name:
-            self._write(x_name, self._width / 2, self._height + LINE_HEIGHT + 2 * TICK + NAME_GAP, "middle", dy="1em")
+            self._write(
+                x_name,
+                self._width / 2,
+                self._height + LINE_HEIGHT + 2 * TICK + NAME_GAP,
+                "middle",
+                dy="1em",
+            )
         if y_name:
             across, down = -(beside + NAME_GAP), self._height / 2
-            self._write(y_name, across, down, "middle", transform=f"rotate(270 {across:g} {down:g})")
+            self._write(
+                y_name,
+                across,
+                down,
+                "middle",
+                transform=f"rotate(270 {across:g} {down:g})",
+            )
 
-    def draw_line(self, points: Iterable[tuple[float, float | None]], kind: str = "line") -> None:
+    def draw_line(
+        self, points: Iterable[tuple[float, float | None]], kind: str = "line"
+    ) -> None:
         """Draw a line through the points; it is interrupted where one has no value."""
-        self._draw(kind, _make_path([None if y is None else self._locate(x, y) for x, y in points]))
+        self._draw(
+            kind,
+            _make_path([None if y is None else self._locate(x, y) for x, y in points]),
+        )
 
     def fill_band(self, first: float, last: float) -> None:
         """Fill everything between two values of x, the window."""
         self.fill_box(first, last, self._y.low, self._y.high, "window")
 
-    def fill_box(self, first: float, last: float, bottom: float, top: float, kind: str = "bar") -> None:
+    def fill_box(
+        self, first: float, last: float, bottom: float, top: float, kind: str = "bar"
+    ) -> None:
         """Fill a rectangle."""
-        (left, low), (right, high) = self._locate(first, bottom), self._locate(last, top)
+        (left, low), (right, high) = (
+            self._locate(first, bottom),
+            self._locate(last, top),
+        )
         self._draw(kind, f"M{left} {low}H{right}V{high}H{left}z")
 
-    def draw_across(self, value: float, kind: str, text: str = "", below: bool = False) -> None:
+    def draw_across(
+        self, value: float, kind: str, text: str = "", below: bool = False
+    ) -> None:
         """Draw a horizontal line with a text at its end."""
         self.draw_line([(self._x.low, value), (self._x.high, value)], kind)
         right, top = self._locate(self._x.high, value)
         self._write(text, right, top + (13 if below else -4), "end")
 
-    def draw_upright(self, value: float, kind: str, text: str = "", row: int = 0) -> None:
+    def draw_upright(
+        self, value: float, kind: str, text: str = "", row: int = 0
+    ) -> None:
         """Draw a vertical line with a text beside its top."""
         self.draw_line([(value, self._y.low), (value, self._y.high)], kind)
         left, top = self._locate(value, self._y.high)
-        aside, anchor = (4, "start") if value < (self._x.low + self._x.high) / 2 else (-4, "end")
+        aside, anchor = (
+            (4, "start") if value < (self._x.low + self._x.high) / 2 else (-4, "end")
+        )
         self._write(text, left + aside, top + 11 + 13 * row, anchor)
 
-    def draw_points(self, points: Sequence[tuple[float, float]], symbol: str, kind: str) -> None:
+    def draw_points(
+        self, points: Sequence[tuple[float, float]], symbol: str, kind: str
+    ) -> None:
         """Draw a symbol at each of the points."""
         # One path for all points of a kind: 90 nights are one element and not 90.
         places = [self._locate(x, y) for x, y in points]
         if places:
-            self._draw(kind, "".join(f"M{left} {top}{SYMBOLS[symbol]}" for left, top in places))
+            self._draw(
+                kind, "".join(f"M{left} {top}{SYMBOLS[symbol]}" for left, top in places)
+            )
 
     def make_svg(self, labelled_by: str) -> str:
-        """Return the chart as an element of a page; the element with the id `labelled_by` says what it shows."""
-        attributes = {"role": "img", "aria-labelledby": labelled_by, "width": f"{self._whole}", "height": f"{HEIGHT}"}
+        """Return the chart as an element of a page; the element with the id
+        `labelled_by` says what it shows."""
+        attributes = {
+            "role": "img",
+            "aria-labelledby": labelled_by,
+            "width": f"{self._whole}",
+            "height": f"{HEIGHT}",
+        }
         attributes |= {"viewBox": f"0 0 {self._whole} {HEIGHT}", "fill": "currentColor"}
-        root = Element("svg", {**attributes, "font-size": "11", "font-family": "sans-serif"})
+        root = Element(
+            "svg", {**attributes, "font-size": "11", "font-family": "sans-serif"}
+        )
         root.append(self._plot)
         return ElementTree.tostring(root, encoding="unicode")
 
@@ -178,12 +243,20 @@ class Picture:
 
     def _draw_grid_line(self, *ends: float) -> None:
         places = zip(("x1", "y1", "x2", "y2"), ends, strict=True)
-        SubElement(self._plot, "line", {**{name: f"{place:g}" for name, place in places}, **FADED})
+        SubElement(
+            self._plot,
+            "line",
+            {**{name: f"{place:g}" for name, place in places}, **FADED},
+        )
 
     def _draw(self, kind: str, path: str) -> None:
-        SubElement(self._plot, "path", {"class": kind, **STYLES.get(kind, {}), "d": path})
+        SubElement(
+            self._plot, "path", {"class": kind, **STYLES.get(kind, {}), "d": path}
+        )
 
-    def _write(self, text: str, left: float, top: float, anchor: str, **attributes: str) -> None:
+    def _write(
+        self, text: str, left: float, top: float, anchor: str, **attributes: str
+    ) -> None:
         if text:
             place = {"x": f"{left:g}", "y": f"{top:g}", "text-anchor": anchor}
             SubElement(self._plot, "text", {**place, **attributes}).text = text
@@ -194,11 +267,14 @@ class Picture:
 
 
 def _make_path(places: Sequence[tuple[float, float] | None]) -> str:
-    """Return a path through the places; a point between two gaps is drawn as a short stroke."""
+    """Return a path through the places; a point between two gaps is drawn as a short
+    stroke."""
     parts, broken = [], True
     for place in places:
         if place is not None:
-            parts.append(f"{'M' if broken else 'L'}{place[0]:g} {place[1]:g}{'h.1' if broken else ''}")
+            parts.append(
+                f"{'M' if broken else 'L'}{place[0]:g} {place[1]:g}{'h.1' if broken else ''}"
+            )
         broken = place is None
     return "".join(parts)
 

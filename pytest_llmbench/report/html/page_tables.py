@@ -1,4 +1,5 @@
-"""The small tables of a configuration: metrics, changes of level, attempts, jobs, files, environment."""
+"""The small tables of a configuration: metrics, changes of level, attempts, jobs,
+files, environment."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ from pytest_llmbench.report import explain
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.gpu_hours import format_job_cost
 from pytest_llmbench.report.html.charts import format_change
-from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, LogAttempt, ReportedChange
+from pytest_llmbench.report.outcome_documents import (
+    ConfigurationOutcome,
+    LogAttempt,
+    ReportedChange,
+)
 from pytest_llmbench.report.verdicts import locate_log
 
 ENVIRONMENT_FIRST = ("container", "driver", "cuda", "nccl", "pytorch")
@@ -20,13 +25,29 @@ ShownTable = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
 def list_tables(outcome: ConfigurationOutcome) -> Iterator[ShownTable]:
     """Yield the tables of an outcome; those without a row say nothing."""
-    yield "Metrics", ("metric", "measured", "baseline", "difference"), explain.compare_metrics(outcome)
+    yield (
+        "Metrics",
+        ("metric", "measured", "baseline", "difference"),
+        explain.compare_metrics(outcome),
+    )
     changes = list(map(_list_change, outcome.changes))
-    yield "Changes of level", ("from", "difference", "interval", "what changed", "state"), changes
+    yield (
+        "Changes of level",
+        ("from", "difference", "interval", "what changed", "state"),
+        changes,
+    )
     attempts = [_list_attempt(attempt) for attempt in outcome.tries or ()]
     left_out = outcome.tries[-1].number - len(attempts) if outcome.tries else 0
-    attempts += [("others", "", f"{left_out} more, not judged and not listed", "")] if left_out else []
-    yield "Attempts in the logs", ("attempt", "steps", "end", "log"), attempts if len(attempts) > 1 else ()
+    attempts += (
+        [("others", "", f"{left_out} more, not judged and not listed", "")]
+        if left_out
+        else []
+    )
+    yield (
+        "Attempts in the logs",
+        ("attempt", "steps", "end", "log"),
+        attempts if len(attempts) > 1 else (),
+    )
     launched = [
         (
             job.job_id or "not submitted",
@@ -42,7 +63,11 @@ def list_tables(outcome: ConfigurationOutcome) -> Iterator[ShownTable]:
     environment = outcome.environment
     first = [name for name in ENVIRONMENT_FIRST if name in environment]
     names = (*first, *sorted(set(environment) - set(first)))
-    yield "Environment", ("name", "value"), [(name, str(environment[name])) for name in names]
+    yield (
+        "Environment",
+        ("name", "value"),
+        [(name, str(environment[name])) for name in names],
+    )
 
 
 def _list_change(change: ReportedChange) -> tuple[str, ...]:
@@ -51,7 +76,10 @@ def _list_change(change: ReportedChange) -> tuple[str, ...]:
         change.started[:10],
         format_change(change.difference),
         f"{format_change(change.low)} to {format_change(change.high)}",
-        "; ".join(f"{name}: {before} to {after}" for name, (before, after) in environment) or "nothing that is known",
+        "; ".join(
+            f"{name}: {before} to {after}" for name, (before, after) in environment
+        )
+        or "nothing that is known",
         _format_state(change),
     )
 
@@ -68,7 +96,9 @@ def _format_state(change: ReportedChange) -> str:
 def _list_attempt(attempt: LogAttempt) -> tuple[str, ...]:
     return (
         f"{attempt.number}{', judged' if attempt.judged else ''}",
-        "none" if attempt.last_step is None else f"{attempt.first_step} to {attempt.last_step}",
+        "none"
+        if attempt.last_step is None
+        else f"{attempt.first_step} to {attempt.last_step}",
         attempt.ended,
         locate_log(attempt),
     )

@@ -1,4 +1,5 @@
-"""Positive evidence that a run is not comparable: profiled, traced, or made to load a checkpoint."""
+"""Positive evidence that a run is not comparable: profiled, traced, or made to load a
+checkpoint."""
 
 from __future__ import annotations
 
@@ -20,22 +21,26 @@ from pytest_llmbench.runs.layouts.metadata import Metadata
 _REPORT_JOB = re.compile(r"_\d+g_(\d+)_\d+_\d+\.nsys-rep$", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<!\d)\d+(?!\d)")
 
-# A number of so many digits in the name of a report is the id of a job of that number; a shorter one may be a size or
-# a rank, and only the documents' form of a name says which number is the job's.
+# A number of so many digits in the name of a report is the id of a job of that number;
+# a shorter one may be a size or a rank, and only the documents' form of a name says
+# which number is the job's.
 CERTAIN_DIGITS = 5
 
-# A report without a job id that was written this long before a log's last line is of an earlier run: once it stands
-# there, it must not silence every later run.
+# A report without a job id that was written this long before a log's last line is of an
+# earlier run: once it stands there, it must not silence every later run.
 SAME_LAUNCH = timedelta(days=1)
 
-# What the names of the folders end in that NeMo-Run launches beside others, and what becomes of their runs.
+# What the names of the folders end in that NeMo-Run launches beside others, and what
+# becomes of their runs.
 TWINS = {"_nsys": Reason.PROFILED, "_nccltrace": Reason.TRACED}
 
 OwnedRun = tuple[RunFiles, Sequence[str]]
 """A run, and the names of the folders that are its own, outermost first."""
 
 
-def find_exclusion(record: Metadata | None, own_names: Sequence[str]) -> tuple[Reason | None, str]:
+def find_exclusion(
+    record: Metadata | None, own_names: Sequence[str]
+) -> tuple[Reason | None, str]:
     """Return why a run is not comparable and what says so, or None and an empty string.
 
     `own_names` are the names of the run's folders and log.
@@ -50,30 +55,42 @@ def find_exclusion(record: Metadata | None, own_names: Sequence[str]) -> tuple[R
     return None, ""
 
 
-def find_twin(parts: Sequence[str], own: int, folders: Collection[str]) -> tuple[Reason | None, str]:
-    """Return why a run may be the short twin of one that is not comparable: NeMo-Run launches `E` beside `E_nsys`.
+def find_twin(
+    parts: Sequence[str], own: int, folders: Collection[str]
+) -> tuple[Reason | None, str]:
+    """Return why a run may be the short twin of one that is not comparable: NeMo-Run
+    launches `E` beside `E_nsys`.
 
-    `parts` are the names of its path, of which the last `own` are its own folders; `folders` are the paths of all of
-    such a name that were met. Such a twin makes as few steps as the profiled run does; what it measures nobody asked
-    for. Both stand in the folder of one launch, which bears its time.
+    `parts` are the names of its path, of which the last `own` are its own folders;
+    `folders` are the paths of all of such a name that were met. Such a twin makes as
+    few steps as the profiled run does; what it measures nobody asked for. Both stand in
+    the folder of one launch, which bears its time.
     """
     for count in range(len(parts), len(parts) - own, -1) if folders else ():
         if count < 2 or read_stamp(parts[count - 2]) is None:
             continue
         for ending, reason in TWINS.items():
             if str(Path(*parts[:count])) + ending in folders:
-                return reason, f"launched together with {parts[count - 1]}{ending}, and as short"
+                return (
+                    reason,
+                    f"launched together with {parts[count - 1]}{ending}, and as short",
+                )
     return None, ""
 
 
 def add_reports(
-    runs: Sequence[OwnedRun], reports: Mapping[str, float], crowded: Collection[Path] = ()
+    runs: Sequence[OwnedRun],
+    reports: Mapping[str, float],
+    crowded: Collection[Path] = (),
 ) -> list[RunFiles]:
-    """Return the runs with what the profiler's reports say: their paths, and when each was written (epoch seconds).
+    """Return the runs with what the profiler's reports say: their paths, and when each
+    was written (epoch seconds).
 
-    A report marks the runs whose job id stands in its name, in the nearest folder of such a run above it. One without
-    an id (`profile_<process>`) marks the only run of its folder; where it has several, it is named in a remark of each,
-    unless one of them is known to be profiled and explains it. `crowded` are folders with logs that nobody asked for.
+    A report marks the runs whose job id stands in its name, in the nearest folder of
+    such a run above it. One without an id (`profile_<process>`) marks the only run of
+    its folder; where it has several, it is named in a remark of each, unless one of
+    them is known to be profiled and explains it. `crowded` are folders with logs that
+    nobody asked for.
     """
     results = [run for run, _ in runs]
     if not reports:
@@ -88,13 +105,22 @@ def add_reports(
     for path in map(Path, reports):
         above = [folder for folder in path.parents if folder in owners]
         marked = next(
-            (of_job[pair] for folder in above for pair in _list_jobs(path.name, folder) if pair in of_job), []
+            (
+                of_job[pair]
+                for folder in above
+                for pair in _list_jobs(path.name, folder)
+                if pair in of_job
+            ),
+            [],
         )
         for place in marked:
             results[place] = _mark_profiled(results[place], path)
         if above and not marked:
             nameless[above[0]].append(path)
-    for folder, paths in nameless.items():  # behind all that bear a job id: those may explain them
+    for (
+        folder,
+        paths,
+    ) in nameless.items():  # behind all that bear a job id: those may explain them
         of_folder = {place: results[place] for place in owners[folder]}
         if not any(run.excluded is Reason.PROFILED for run in of_folder.values()):
             alone = len(of_folder) == 1 and folder not in crowded
@@ -104,16 +130,28 @@ def add_reports(
 
 
 def _list_jobs(name: str, folder: Path) -> list[tuple[Path, str]]:
-    """Return the job ids that may stand in the name of a report, each with a folder in which their runs may be."""
+    """Return the job ids that may stand in the name of a report, each with a folder in
+    which their runs may be."""
     documented = _REPORT_JOB.search(name)
     numbers = [documented[1]] if documented else _NUMBER.findall(name)
-    return [(folder, number) for number in numbers if documented or len(number) >= CERTAIN_DIGITS]
+    return [
+        (folder, number)
+        for number in numbers
+        if documented or len(number) >= CERTAIN_DIGITS
+    ]
 
 
-def _add_remark(run: RunFiles, paths: Sequence[Path], reports: Mapping[str, float], *, alone: bool) -> RunFiles:
-    """Return a run with what reports say of it that bear the id of no job of its folder."""
-    own = [path for path in paths if not (run.job_id and _REPORT_JOB.search(path.name))]  # others are of another job
-    certain = [path for path in own if alone and _is_of_its_time(reports[str(path)], run)]
+def _add_remark(
+    run: RunFiles, paths: Sequence[Path], reports: Mapping[str, float], *, alone: bool
+) -> RunFiles:
+    """Return a run with what reports say of it that bear the id of no job of its
+    folder."""
+    own = [
+        path for path in paths if not (run.job_id and _REPORT_JOB.search(path.name))
+    ]  # others are of another job
+    certain = [
+        path for path in own if alone and _is_of_its_time(reports[str(path)], run)
+    ]
     if certain:
         return _mark_profiled(run, certain[0])
     return replace(run, loose_reports=tuple(path.name for path in own)) if own else run
@@ -129,9 +167,17 @@ def _mark_profiled(run: RunFiles, report: Path) -> RunFiles:
     """Return a run that a report marks; what is known of it already stays."""
     if run.excluded is not None:
         return run
-    where = report.relative_to(run.folder) if report.is_relative_to(run.folder) else report.name
+    where = (
+        report.relative_to(run.folder)
+        if report.is_relative_to(run.folder)
+        else report.name
+    )
     beside = "stands beside it" if report.parent == run.folder else "is of it"
-    return replace(run, excluded=Reason.PROFILED, excluded_because=f"the profiler's report {where} {beside}")
+    return replace(
+        run,
+        excluded=Reason.PROFILED,
+        excluded_because=f"the profiler's report {where} {beside}",
+    )
 
 
 # Where the documented runs save, below the folder of their log.
@@ -143,12 +189,16 @@ ENTRIES = 50_000
 
 
 def count_shards(folder: Path) -> Shards | None:
-    """Return how many files of checkpoints a run left below the folder of its log; None where it has no such folder.
+    """Return how many files of checkpoints a run left below the folder of its log; None
+    where it has no such folder.
 
-    The first folder that holds any is told, else the first one that is there. What cannot be read counts as empty.
+    The first folder that holds any is told, else the first one that is there. What
+    cannot be read counts as empty.
     """
     counts = [_count(folder, name) for name in FOLDERS if os.path.isdir(folder / name)]
-    return next((shards for shards in counts if shards.count), counts[0] if counts else None)
+    return next(
+        (shards for shards in counts if shards.count), counts[0] if counts else None
+    )
 
 
 def _count(folder: Path, name: str) -> Shards:

@@ -1,4 +1,5 @@
-"""Which files of a folder are the attempts of one job, which are no logs of their own, and whose metadata is whose.
+"""Which files of a folder are the attempts of one job, which are no logs of their own,
+and whose metadata is whose.
 
 Names alone decide that, the last of it in the light of the other folders.
 """
@@ -17,7 +18,14 @@ from pytest_llmbench.logs.sources.stores import is_called_archive
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.folders import Layout, find_layout, read_stamp
 from pytest_llmbench.runs.discover.metrics_files import choose_metrics, is_metrics
-from pytest_llmbench.runs.discover.walk import RENAMED, REPORT, Folder, Notes, Walk, WalkedFile
+from pytest_llmbench.runs.discover.walk import (
+    RENAMED,
+    REPORT,
+    Folder,
+    Notes,
+    Walk,
+    WalkedFile,
+)
 from pytest_llmbench.runs.layouts.metadata import FILE_NAME
 
 _SLURM = re.compile(r"slurm-(\d+(?:[_+]\d+)?)\.out", re.IGNORECASE)
@@ -33,7 +41,9 @@ _WRITTEN_BESIDE = ("cmd-args.log", "git-info.log")
 NOT_READ = "not read, by its name; give the file itself to read it as a log"
 ERROR_ALONE = "standard error without a log beside it"
 _STREAMS = ("combined.log", "stdout.log", "stderr.log")
-_PUT_AWAY = re.compile(r"\.(?:out|log)(?=\.)")  # stands behind the name of a log that is renamed
+_PUT_AWAY = re.compile(
+    r"\.(?:out|log)(?=\.)"
+)  # stands behind the name of a log that is renamed
 _SEPARATOR = re.compile(r"[-_.]")
 
 
@@ -44,19 +54,23 @@ class JobDraft:
     job: str
     base: str
     pairs: names.NamePairs = ()
-    # Whether the names of its folders speak of it too; not so for a file of any other name beside a launcher's logs.
+    # Whether the names of its folders speak of it too; not so for a file of any other
+    # name beside a launcher's logs.
     spoken_for: bool = True
     launched: bool = True
     attempts: dict[int, AttemptFiles] = field(default_factory=dict)
     modified: float = 0.0
-    metrics: bool = False  # its files are of metrics, which count if no log has their steps
+    metrics: bool = (
+        False  # its files are of metrics, which count if no log has their steps
+    )
     remains: Remains | None = None  # what is left of a job without attempts
     remains_at: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FolderJobs:
-    """The jobs of one folder, its metadata files by job id, and its files that are no logs, with the reason."""
+    """The jobs of one folder, its metadata files by job id, and its files that are no
+    logs, with the reason."""
 
     drafts: tuple[JobDraft, ...]
     metadata: dict[str, Path]
@@ -64,13 +78,28 @@ class FolderJobs:
 
 
 def group_files(folder: Folder) -> FolderJobs:
-    """Sort the files of a folder into jobs and attempts; a plain file comes before a compressed one."""
+    """Sort the files of a folder into jobs and attempts; a plain file comes before a
+    compressed one."""
     files = {file.name: file for file in sorted(folder.files, key=_is_compressed)}
-    metadata = {match[1]: folder.path / file.name for file in folder.files if (match := FILE_NAME.fullmatch(file.name))}
-    plain = {file.name: names.strip_compression(file.name).lower() for file in folder.files}
+    metadata = {
+        match[1]: folder.path / file.name
+        for file in folder.files
+        if (match := FILE_NAME.fullmatch(file.name))
+    }
+    plain = {
+        file.name: names.strip_compression(file.name).lower() for file in folder.files
+    }
     plain_names = frozenset(plain.values())
-    reasons = {name: _explain_skip(plain[name], plain_names, folder) for name in plain if name not in folder.chosen}
-    logs = [file for name, file in files.items() if not reasons.get(name) and _is_log(name, folder)]
+    reasons = {
+        name: _explain_skip(plain[name], plain_names, folder)
+        for name in plain
+        if name not in folder.chosen
+    }
+    logs = [
+        file
+        for name, file in files.items()
+        if not reasons.get(name) and _is_log(name, folder)
+    ]
     beside = _map_names(files)
     drafts = _draft_jobs(folder, logs, metadata, beside, reasons)
     _add_slurm(folder, files.values(), drafts, beside, reasons)
@@ -81,35 +110,63 @@ def group_files(folder: Folder) -> FolderJobs:
         for path in (attempt.log, attempt.err)
         if path
     }
-    alone = [name for name, known_as in plain.items() if known_as.endswith(".err") and name not in used]
+    alone = [
+        name
+        for name, known_as in plain.items()
+        if known_as.endswith(".err") and name not in used
+    ]
     remains = _find_logless(folder, alone, files, {draft.job for draft in drafts})
     drafts += {draft.job: draft for draft in remains.values()}.values()
     reasons |= {name: ERROR_ALONE for name in alone if name not in remains}
     drafts += _draft_metrics(folder, files.values(), reasons)
-    ignored = [(folder.path / name, reason) for name, reason in reasons.items() if reason]
+    ignored = [
+        (folder.path / name, reason) for name, reason in reasons.items() if reason
+    ]
     return FolderJobs(tuple(drafts), metadata, ignored)
 
 
-def _draft_metrics(folder: Folder, files: Collection[WalkedFile], reasons: dict[str, str]) -> list[JobDraft]:
+def _draft_metrics(
+    folder: Folder, files: Collection[WalkedFile], reasons: dict[str, str]
+) -> list[JobDraft]:
     """Return the run of which a folder holds metrics, each file an attempt."""
     written = {file.name: file.modified for file in files}
     kept, others = choose_metrics(folder.name, written.keys() - folder.chosen)
     reasons |= others
     if not kept:
         return []
-    attempts = {number: AttemptFiles(number, folder.path / name, None) for number, name in enumerate(kept)}
+    attempts = {
+        number: AttemptFiles(number, folder.path / name, None)
+        for number, name in enumerate(kept)
+    }
     modified = max(written[name] for name in kept)
-    return [JobDraft("", kept[0], launched=False, attempts=attempts, modified=modified, metrics=True)]
+    return [
+        JobDraft(
+            "",
+            kept[0],
+            launched=False,
+            attempts=attempts,
+            modified=modified,
+            metrics=True,
+        )
+    ]
 
 
 def _find_logless(
-    folder: Folder, alone: Collection[str], files: Mapping[str, WalkedFile], jobs: Collection[str]
+    folder: Folder,
+    alone: Collection[str],
+    files: Mapping[str, WalkedFile],
+    jobs: Collection[str],
 ) -> dict[str, JobDraft]:
-    """Return by the names of files the jobs of which only standard error is left, beside `jobs`, which have logs: such
-    a file is called as a launcher calls a log's."""
+    """Return by the names of files the jobs of which only standard error is left,
+    beside `jobs`, which have logs: such a file is called as a launcher calls a
+    log's."""
     by_job: dict[str, JobDraft] = {}
     by_name: dict[str, JobDraft] = {}
-    put_away = {other[: end.start()] for other in files for end in _PUT_AWAY.finditer(other)} if alone else ()
+    put_away = (
+        {other[: end.start()] for other in files for end in _PUT_AWAY.finditer(other)}
+        if alone
+        else ()
+    )
     for name in alone:
         stem = names.strip_suffix(names.strip_compression(name))
         if stem in put_away or not names.is_launched(f"{stem}.out"):
@@ -119,14 +176,21 @@ def _find_logless(
         job = slurm[1] if slurm else log_name.job
         if job and job not in jobs:
             at = folder.path / name
-            draft = JobDraft(job, log_name.base, log_name.pairs, remains=Remains.STANDARD_ERROR, remains_at=at)
+            draft = JobDraft(
+                job,
+                log_name.base,
+                log_name.pairs,
+                remains=Remains.STANDARD_ERROR,
+                remains_at=at,
+            )
             by_name[name] = by_job.setdefault(job, draft)
             by_name[name].modified = max(by_name[name].modified, files[name].modified)
     return by_name
 
 
 def is_read(name: str) -> bool:
-    """Whether a file of this name in a folder would be read, or is evidence of a profile."""
+    """Whether a file of this name in a folder would be read, or is evidence of a
+    profile."""
     plain = names.strip_compression(name).lower()
     logged = names.is_called_log(plain) or plain.endswith((".err", REPORT))
     read = logged or is_metrics(name) or is_called_archive(name)
@@ -135,7 +199,9 @@ def is_read(name: str) -> bool:
 
 def _is_log(name: str, folder: Folder) -> bool:
     plain = names.strip_compression(name)
-    return name in folder.chosen or (names.is_called_log(plain.lower()) and not _SLURM.fullmatch(plain))
+    return name in folder.chosen or (
+        names.is_called_log(plain.lower()) and not _SLURM.fullmatch(plain)
+    )
 
 
 def _is_compressed(file: WalkedFile) -> bool:
@@ -143,7 +209,8 @@ def _is_compressed(file: WalkedFile) -> bool:
 
 
 def _explain_skip(name: str, others: Collection[str], folder: Folder) -> str:
-    """Return why a file is not taken as a log; an empty string where it is, or where nobody would expect it to be."""
+    """Return why a file is not taken as a log; an empty string where it is, or where
+    nobody would expect it to be."""
     if name.endswith((".yaml", ".yml", ".err", VARIANT_MARK)) or is_metrics(name):
         return ""
     if not names.is_called_log(name):
@@ -157,10 +224,13 @@ def _explain_skip(name: str, others: Collection[str], folder: Folder) -> str:
 
 
 def _explain_stream(name: str, others: Collection[str], folder: Folder) -> str:
-    """Return why one of a local executor's files is not the log: a better one is there, or process 0 has it."""
+    """Return why one of a local executor's files is not the log: a better one is there,
+    or process 0 has it."""
     if folder.name.isdecimal() and folder.name != "0":
         return "another process of the run that process 0 logs"
-    better = next((stream for stream in _STREAMS[: _STREAMS.index(name)] if stream in others), "")
+    better = next(
+        (stream for stream in _STREAMS[: _STREAMS.index(name)] if stream in others), ""
+    )
     return f"a part or a second stream of {better} beside it" if better else ""
 
 
@@ -176,13 +246,25 @@ def _draft_jobs(
         plain = names.strip_compression(file.name)
         draft, number = _draft_job(plain, folder, metadata)
         same_job = by_name.setdefault((draft.job, draft.base), draft)
-        if number in same_job.attempts and _is_compressed(file) and file.name not in folder.chosen:
-            reasons[file.name] = f"a compressed copy of {same_job.attempts[number].log.name} beside it"
+        if (
+            number in same_job.attempts
+            and _is_compressed(file)
+            and file.name not in folder.chosen
+        ):
+            reasons[file.name] = (
+                f"a compressed copy of {same_job.attempts[number].log.name} beside it"
+            )
             continue
-        if number in same_job.attempts:  # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
+        if (
+            number in same_job.attempts
+        ):  # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
             same_job = by_name[draft.job, file.name] = draft
-        err = beside.get(f"{names.strip_suffix(plain)}.err") or beside.get(_name_second_stream(plain))
-        other = folder.path / err if err and err != file.name else None  # standard error may be the log itself
+        err = beside.get(f"{names.strip_suffix(plain)}.err") or beside.get(
+            _name_second_stream(plain)
+        )
+        other = (
+            folder.path / err if err and err != file.name else None
+        )  # standard error may be the log itself
         same_job.attempts[number] = AttemptFiles(number, folder.path / file.name, other)
         same_job.modified = max(same_job.modified, file.modified)
     drafts = list(by_name.values())
@@ -192,26 +274,43 @@ def _draft_jobs(
     return drafts
 
 
-def _draft_job(file: str, folder: Folder, metadata: Collection[str]) -> tuple[JobDraft, int]:
-    """Return the job that a log's name speaks of, still without attempts, and the number of this attempt."""
+def _draft_job(
+    file: str, folder: Folder, metadata: Collection[str]
+) -> tuple[JobDraft, int]:
+    """Return the job that a log's name speaks of, still without attempts, and the
+    number of this attempt."""
     stem = names.strip_suffix(file)
     suffix = file[len(stem) :]
     if file.lower() in _STREAMS:
         parts = folder.parts
-        return JobDraft(parts[-3] if len(parts) > 3 and parts[-4] == "nemo_run" else "", stem), 0
+        return JobDraft(
+            parts[-3] if len(parts) > 3 and parts[-4] == "nemo_run" else "", stem
+        ), 0
     if slurm := _SLURM.fullmatch(file):
         return JobDraft(slurm[1], stem), 0
     output, output_job = names.read_output_job(file)
     if output_job:
-        return JobDraft(output_job, output, names.read_log_name(output).pairs, launched=False), 0
+        return JobDraft(
+            output_job, output, names.read_log_name(output).pairs, launched=False
+        ), 0
     name = names.read_log_name(stem, folder.name)
-    ends = (stem[begin:] for begin in (0, *(sign.end() for sign in _SEPARATOR.finditer(stem)))) if metadata else ()
+    ends = (
+        (
+            stem[begin:]
+            for begin in (0, *(sign.end() for sign in _SEPARATOR.finditer(stem)))
+        )
+        if metadata
+        else ()
+    )
     job = name.job or next((end for end in ends if end in metadata), "")
-    return JobDraft(job, name.base + suffix, name.pairs, launched=stem.lower().startswith("log-")), name.attempt
+    return JobDraft(
+        job, name.base + suffix, name.pairs, launched=stem.lower().startswith("log-")
+    ), name.attempt
 
 
 def _map_names(files: Iterable[str]) -> dict[str, str]:
-    """Return by their own names and those before compression the names of files, the first of those that share one."""
+    """Return by their own names and those before compression the names of files, the
+    first of those that share one."""
     by_name: dict[str, str] = {}
     for name in files:
         by_name.setdefault(name, name)
@@ -230,9 +329,11 @@ def _add_slurm(
     beside: Mapping[str, str],
     reasons: dict[str, str],
 ) -> None:
-    """Give Slurm's own output file to its job: as the log where the job has no other, else as its standard error.
+    """Give Slurm's own output file to its job: as the log where the job has no other,
+    else as its standard error.
 
-    A requeued job has one such file for all attempts; which of them it speaks of cannot be told, so it is left out.
+    A requeued job has one such file for all attempts; which of them it speaks of cannot
+    be told, so it is left out.
     """
     of_job: dict[str, list[JobDraft]] = defaultdict(list)
     for draft in drafts:
@@ -244,18 +345,32 @@ def _add_slurm(
             continue
         path = folder.path / file.name
         own = of_job[slurm[1]]
-        own = [draft for draft in own if draft.launched] or own  # not a copy beside the launcher's log
-        attempts = [(draft, attempt_files) for draft in own for attempt_files in draft.attempts.values()]
+        own = [
+            draft for draft in own if draft.launched
+        ] or own  # not a copy beside the launcher's log
+        attempts = [
+            (draft, attempt_files)
+            for draft in own
+            for attempt_files in draft.attempts.values()
+        ]
         if not own:
             stem = names.strip_suffix(plain)
             err = beside.get(f"{stem}.err")
             attempt = AttemptFiles(0, path, folder.path / err if err else None)
-            draft = JobDraft(slurm[1], stem, attempts={0: attempt}, modified=file.modified)
+            draft = JobDraft(
+                slurm[1], stem, attempts={0: attempt}, modified=file.modified
+            )
             drafts.append(draft)
             of_job[draft.job].append(draft)
-        elif len(attempts) == 1 and attempts[0][1].err is None and not _is_compressed(file):
+        elif (
+            len(attempts) == 1
+            and attempts[0][1].err is None
+            and not _is_compressed(file)
+        ):
             draft, attempt = attempts[0]
-            draft.attempts[attempt.number] = AttemptFiles(attempt.number, attempt.log, path)
+            draft.attempts[attempt.number] = AttemptFiles(
+                attempt.number, attempt.log, path
+            )
         else:
             reasons[file.name] = f"the log of job {slurm[1]} stands beside it"
 
@@ -282,16 +397,26 @@ class Assignment:
 def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
     """Sort the files of all folders into jobs.
 
-    A stray file in or above the folder of an experiment's launched logs speaks for itself: the names of its folders
-    speak of those logs.
+    A stray file in or above the folder of an experiment's launched logs speaks for
+    itself: the names of its folders speak of those logs.
     """
-    places = [JobFolder(folder, group_files(folder), find_layout(folder.parts)) for folder in folders if folder.files]
+    places = [
+        JobFolder(folder, group_files(folder), find_layout(folder.parts))
+        for folder in folders
+        if folder.files
+    ]
     job_folders = _set_metrics_apart(places)
     strays = [
-        (draft, place) for place in job_folders for draft in place.jobs.drafts if not (draft.launched or draft.job)
+        (draft, place)
+        for place in job_folders
+        for draft in place.jobs.drafts
+        if not (draft.launched or draft.job)
     ]
     taken = {
-        parts for place in job_folders if strays and _is_launched(place) for parts in _list_experiment_folders(place)
+        parts
+        for place in job_folders
+        if strays and _is_launched(place)
+        for parts in _list_experiment_folders(place)
     }
     for draft, place in strays:
         if place.folder.parts in taken:
@@ -300,15 +425,27 @@ def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
 
 
 def _set_metrics_apart(places: Sequence[JobFolder]) -> tuple[JobFolder, ...]:
-    """Return folders with their metrics apart if the path that led there leads to a log, too."""
-    logged = {place.folder.given_path for place in places if any(not draft.metrics for draft in place.jobs.drafts)}
-    return tuple(_split_metrics(place) if place.folder.given_path in logged else place for place in places)
+    """Return folders with their metrics apart if the path that led there leads to a
+    log, too."""
+    logged = {
+        place.folder.given_path
+        for place in places
+        if any(not draft.metrics for draft in place.jobs.drafts)
+    }
+    return tuple(
+        _split_metrics(place) if place.folder.given_path in logged else place
+        for place in places
+    )
 
 
 def _split_metrics(place: JobFolder) -> JobFolder:
     metrics = tuple(draft for draft in place.jobs.drafts if draft.metrics)
     drafts = tuple(draft for draft in place.jobs.drafts if not draft.metrics)
-    return replace(place, jobs=replace(place.jobs, drafts=drafts), metrics=metrics) if metrics else place
+    return (
+        replace(place, jobs=replace(place.jobs, drafts=drafts), metrics=metrics)
+        if metrics
+        else place
+    )
 
 
 def find_log_folders(job_folders: Iterable[JobFolder]) -> Mapping[str, Sequence[Path]]:
@@ -321,9 +458,11 @@ def find_log_folders(job_folders: Iterable[JobFolder]) -> Mapping[str, Sequence[
 
 
 def assign_metadata(folder: FolderJobs) -> Assignment:
-    """Give each metadata file to the log of its job, or the only one to the only log, if that has no job id.
+    """Give each metadata file to the log of its job, or the only one to the only log,
+    if that has no job id.
 
-    Only logs that their folder speaks for can have metadata without a job id in their names.
+    Only logs that their folder speaks for can have metadata without a job id in their
+    names.
     """
     own = {
         place: folder.metadata[job_draft.job]
@@ -335,8 +474,14 @@ def assign_metadata(folder: FolderJobs) -> Assignment:
     nameless = list_nameless(folder.drafts)
     if not nameless:
         return Assignment(own, free, {})
-    if len(free) == 1 and sum(bool(draft.spoken_for and draft.attempts) for draft in folder.drafts) == 1:
-        return Assignment({**own, folder.drafts.index(nameless[0]): next(iter(free.values()))}, {}, {})
+    if (
+        len(free) == 1
+        and sum(bool(draft.spoken_for and draft.attempts) for draft in folder.drafts)
+        == 1
+    ):
+        return Assignment(
+            {**own, folder.drafts.index(nameless[0]): next(iter(free.values()))}, {}, {}
+        )
     return Assignment(own, {}, free)
 
 
@@ -355,7 +500,8 @@ def _list_experiment_folders(place: JobFolder) -> list[tuple[str, ...]]:
     return [parts[: len(parts) - above] for above in range(len(place.where.experiment))]
 
 
-# What the launcher's own output is called: it is there although the training left no log.
+# What the launcher's own output is called: it is there although the training left no
+# log.
 COPIED_OUTPUT = "sbatch_"
 
 Parts = tuple[str, ...]
@@ -364,15 +510,20 @@ Parts = tuple[str, ...]
 def find_empty_launches(
     walk: Walk, job_folders: Iterable[JobFolder], emptied: Collection[Folder]
 ) -> Iterator[JobFolder]:
-    """Yield the folders of launches, `E/E_<time>` and `E/<epoch seconds>`, with no log in or below them, each with a
-    job that left nothing.
+    """Yield the folders of launches, `E/E_<time>` and `E/<epoch seconds>`, with no log
+    in or below them, each with a job that left nothing.
 
-    `emptied` are folders all of whose files are other names of files elsewhere. What was put away, packed or cannot be
-    read is a log: a user did that, or another item says so.
+    `emptied` are folders all of whose files are other names of files elsewhere. What
+    was put away, packed or cannot be read is a log: a user did that, or another item
+    says so.
     """
     filled: set[Parts] = set()
     for place in job_folders:
-        if place.jobs.drafts or place.jobs.metadata or any(_may_be_log(file.name) for file in place.folder.files):
+        if (
+            place.jobs.drafts
+            or place.jobs.metadata
+            or any(_may_be_log(file.name) for file in place.folder.files)
+        ):
             _add_folders(filled, place.folder.parts)
     for folder in emptied:
         _add_folders(filled, folder.parts)
@@ -381,22 +532,35 @@ def find_empty_launches(
     for folder in walk.folders:
         if folder.parts not in filled and not folder.only_chosen and _is_launch(folder):
             where = find_layout(folder.parts)
-            left = JobDraft("", f"{folder.name}.out", remains=Remains.FOLDER, remains_at=folder.path)
+            left = JobDraft(
+                "", f"{folder.name}.out", remains=Remains.FOLDER, remains_at=folder.path
+            )
             if where.experiment and folder.name in where.experiment[:2]:
                 yield JobFolder(folder, FolderJobs((left,), {}, []), where)
 
 
 def _is_launch(folder: Folder) -> bool:
-    """Whether a folder is called as that of one launch: it bears a time, and its experiment's name or no other."""
+    """Whether a folder is called as that of one launch: it bears a time, and its
+    experiment's name or no other."""
     if read_stamp(folder.name) is None:
         return False
-    above = names.read_experiment(folder.parts[-2], typed=False) if len(folder.parts) > 1 else None
-    return above is not None and (folder.name.isdecimal() or folder.name.startswith(f"{folder.parts[-2]}_"))
+    above = (
+        names.read_experiment(folder.parts[-2], typed=False)
+        if len(folder.parts) > 1
+        else None
+    )
+    return above is not None and (
+        folder.name.isdecimal() or folder.name.startswith(f"{folder.parts[-2]}_")
+    )
 
 
 def _may_be_log(name: str) -> bool:
     plain = names.strip_compression(name).lower()
-    logged = plain.endswith((".out", ".log")) or RENAMED.fullmatch(name) is not None or is_called_archive(name)
+    logged = (
+        plain.endswith((".out", ".log"))
+        or RENAMED.fullmatch(name) is not None
+        or is_called_archive(name)
+    )
     return logged and not plain.startswith(COPIED_OUTPUT)
 
 

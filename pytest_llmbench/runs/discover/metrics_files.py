@@ -1,4 +1,5 @@
-"""Files of metrics, which trainers write beside a log or instead of one: which of them are one run.
+"""Files of metrics, which trainers write beside a log or instead of one: which of them
+are one run.
 
 `runs/log_choice.py` decides whether a log has their steps.
 """
@@ -8,19 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-# What says most of a run comes first; event files beside those of Hugging Face's Trainer hold no time of a step.
+# What says most of a run comes first; event files beside those of Hugging Face's
+# Trainer hold no time of a step.
 _KINDS = tuple(
     map(
         re.compile,
         (
             *(r"trainer_log\.jsonl", r"logging\.jsonl", r"trainer_state\.json"),
-            *(r"events\.out\.tfevents\.(?!.*\.profile-empty).+", r"metrics\.csv", r"(?:metrics|training)\.jsonl"),
+            *(
+                r"events\.out\.tfevents\.(?!.*\.profile-empty).+",
+                r"metrics\.csv",
+                r"(?:metrics|training)\.jsonl",
+            ),
         ),
     )
 )
 _EVENTS = "events.out.tfevents."
 _ENDS = (".jsonl", ".json", ".csv")
-_CHECKPOINT = "checkpoint-"  # folders in which Trainer saves its state so far, without a time
+_CHECKPOINT = (
+    "checkpoint-"  # folders in which Trainer saves its state so far, without a time
+)
 
 
 def is_metrics(name: str) -> bool:
@@ -28,8 +36,11 @@ def is_metrics(name: str) -> bool:
     return _rank(name) is not None
 
 
-def choose_metrics(folder: str, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the files of the kind that says most of the run in a folder, and why the others are left out."""
+def choose_metrics(
+    folder: str, names: Iterable[str]
+) -> tuple[list[str], dict[str, str]]:
+    """Return the files of the kind that says most of the run in a folder, and why the
+    others are left out."""
     ranks = {name: rank for name in names if (rank := _rank(name)) is not None}
     if not ranks or folder.startswith(_CHECKPOINT):
         return [], {}
@@ -41,6 +52,11 @@ def choose_metrics(folder: str, names: Iterable[str]) -> tuple[list[str], dict[s
 
 def _rank(name: str) -> int | None:
     known_as = name.lower()
-    if not (known_as.endswith(_ENDS) or known_as.startswith(_EVENTS)):  # as nearly every file: a tenth of the time
+    if not (
+        known_as.endswith(_ENDS) or known_as.startswith(_EVENTS)
+    ):  # as nearly every file: a tenth of the time
         return None
-    return next((rank for rank, pattern in enumerate(_KINDS) if pattern.fullmatch(known_as)), None)
+    return next(
+        (rank for rank, pattern in enumerate(_KINDS) if pattern.fullmatch(known_as)),
+        None,
+    )

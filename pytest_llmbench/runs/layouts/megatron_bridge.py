@@ -1,7 +1,9 @@
-"""What a run of NVIDIA Megatron-Bridge says of itself: its name, the launcher's metadata, the script that was submitted
-and the configuration that was written beside the log. No one of these is enough, and none is believed against another.
+"""What a run of NVIDIA Megatron-Bridge says of itself: its name, the launcher's
+metadata, the script that was submitted and the configuration that was written beside
+the log. No one of these is enough, and none is believed against another.
 
-Names to version 0.5 have no GPU type, later ones neither parallelism nor batch; metadata say `fp8` of any recipe of it.
+Names to version 0.5 have no GPU type, later ones neither parallelism nor batch;
+metadata say `fp8` of any recipe of it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ LAYERS = {
     "nemotron_3_ultra": 0,
     "nemotron_3_5_lightning": 0,
 }
-"""The models of the tables by Megatron-Bridge's own names, with their layers: a run of fewer is a proxy."""
+"""The models of the tables by Megatron-Bridge's own names, with their layers: a run of
+fewer is a proxy."""
 
 ALIASES = {
     "llama3170b": "llama3_70b",  # llmb-run counts all of them to Llama 3.1
@@ -57,9 +60,12 @@ _DTYPE = re.compile(r"bf16|nvfp4|mxfp8|fp8(?:cs|mx|sc|ds)?", re.IGNORECASE)
 _TASKS = {"pretrain": "pretrain", "sft": "sft", "lora": "lora", "peft": "lora"}
 _SILENT = re.compile(r"llm|\d+|gpus|(?:tp|pp|cp|ep|etp)None", re.IGNORECASE)
 CUT = (33, 37)
-"""The letters to which DGX Cloud and Kubeflow cut a name: a number at its end is not whole."""
+"""The letters to which DGX Cloud and Kubeflow cut a name: a number at its end is not
+whole."""
 
-_CONTAINER = re.compile(r"nemo[:+_.-]v?(\d\d\.\d\d(?:\.\d{1,2})?(?:[.-]?(?:rc|alpha|beta)\w*)?)(?!\d)")
+_CONTAINER = re.compile(
+    r"nemo[:+_.-]v?(\d\d\.\d\d(?:\.\d{1,2})?(?:[.-]?(?:rc|alpha|beta)\w*)?)(?!\d)"
+)
 
 SMALL = 1 << 20
 """Bytes of a file beside a log that are read; a configuration has some ten thousand."""
@@ -81,9 +87,12 @@ class Companions:
 
 
 class Tables:
-    """What a run of Megatron-Bridge is compared with, and the files beside its log, each read where there is one."""
+    """What a run of Megatron-Bridge is compared with, and the files beside its log,
+    each read where there is one."""
 
-    def __init__(self, load: Callable[[], tuple[Recipe, ...]], read: Read, scan: Scan) -> None:
+    def __init__(
+        self, load: Callable[[], tuple[Recipe, ...]], read: Read, scan: Scan
+    ) -> None:
         """Take what reads the tables, a file and a folder."""
         self._load, self._read, self._scan = load, read, scan
         self._scripts: dict[Path, Path | None] = {}
@@ -96,15 +105,22 @@ class Tables:
         return self.recipes
 
     def read_companions(self, run: RunFiles) -> Companions:
-        """Return the submitted script, one folder above a run's, with the script that it runs, and the configuration,
-        both below it; of a remote run nothing, whose files beside the log would each be asked for in vain."""
+        """Return the submitted script, one folder above a run's, with the script that
+        it runs, and the configuration, both below it; of a remote run nothing, whose
+        files beside the log would each be asked for in vain."""
         if is_remote(run.folder):
             return Companions()
         above = run.folder.parent
         if above not in self._scripts:  # thousands of runs may lie in one folder
             self._scripts[above] = _find_script(above, SUBMITTED, self._scan)
-        paths = [self._scripts[above], _find_script(run.folder / "scripts", SCRIPT, self._scan)]
-        texts = (_read_text(path, self._read) if path else "" for path in (*paths, run.folder.joinpath(*CONFIGURATION)))
+        paths = [
+            self._scripts[above],
+            _find_script(run.folder / "scripts", SCRIPT, self._scan),
+        ]
+        texts = (
+            _read_text(path, self._read) if path else ""
+            for path in (*paths, run.folder.joinpath(*CONFIGURATION))
+        )
         return Companions(f"{next(texts)}\n{next(texts)}", next(texts))
 
 
@@ -125,7 +141,8 @@ def _read_text(path: Path, read: Read) -> str:
 
 
 def find_model(recipe: str, size: str = "") -> str:
-    """Return the model of the tables that a recipe and a size mean, however they are spelled; empty for another."""
+    """Return the model of the tables that a recipe and a size mean, however they are
+    spelled; empty for another."""
     for text in (recipe + size, recipe):
         if name := _BY_LETTERS.get(re.sub(r"[^a-z0-9]+", "", text.lower())):
             return name
@@ -133,7 +150,8 @@ def find_model(recipe: str, size: str = "") -> str:
 
 
 def is_readable(logs: Sequence[ParsedLog]) -> bool:
-    """Whether the logs of a run may be Megatron-Bridge's: a job that died has none that shows otherwise."""
+    """Whether the logs of a run may be Megatron-Bridge's: a job that died has none that
+    shows otherwise."""
     return all("megatron" in log.dialects for log in logs if log.dialect)
 
 
@@ -144,39 +162,71 @@ def names_model(run: RunFiles, beside: Companions) -> bool:
 
 
 def collect_hints(
-    run: RunFiles, logs: Sequence[ParsedLog], beside: Companions, releases: Collection[str]
+    run: RunFiles,
+    logs: Sequence[ParsedLog],
+    beside: Companions,
+    releases: Collection[str],
 ) -> tuple[Hint, ...]:
     """Return what all sources of a run say, in the words of the tables."""
     script = list(_read_script(beside.script))
-    hints = [*_read_names(run), *_read_metadata(run), *(hint for hint in script if hint.field != "fsdp")]
-    hints += _read_configuration(beside.configuration, [hint.value for hint in hints if hint.field == "gpus"])
+    hints = [
+        *_read_names(run),
+        *_read_metadata(run),
+        *(hint for hint in script if hint.field != "fsdp"),
+    ]
+    hints += _read_configuration(
+        beside.configuration, [hint.value for hint in hints if hint.field == "gpus"]
+    )
     stated = {hint.field for hint in hints}
-    # The groups of a script, a folder above, and defaults that a log prints, count where nothing else says it.
-    hints += [hint for hint in (*script, *_read_weak(run, logs)) if hint.field not in stated]
+    # The groups of a script, a folder above, and defaults that a log prints, count
+    # where nothing else says it.
+    hints += [
+        hint for hint in (*script, *_read_weak(run, logs)) if hint.field not in stated
+    ]
     tags = _read_containers(run, beside)
-    tagged = [Hint("release", name_release(hint.value, releases), hint.source) for hint in tags]
-    named = [hint for hint in run.hints if hint.field == "release" and run.metadata is None]
-    return (Hint("recipe", MEGATRON_BRIDGE, "its names"), *_reconcile(hints), *(tagged or named))
+    tagged = [
+        Hint("release", name_release(hint.value, releases), hint.source)
+        for hint in tags
+    ]
+    named = [
+        hint for hint in run.hints if hint.field == "release" and run.metadata is None
+    ]
+    return (
+        Hint("recipe", MEGATRON_BRIDGE, "its names"),
+        *_reconcile(hints),
+        *(tagged or named),
+    )
 
 
 def _reconcile(hints: Sequence[Hint]) -> Iterator[Hint]:
-    """Yield hints, layers only where they are not those of the model: no row is of a proxy. Metadata say `finetune` of
-    what names call sft or lora."""
+    """Yield hints, layers only where they are not those of the model: no row is of a
+    proxy. Metadata say `finetune` of what names call sft or lora."""
     model = next((hint.value for hint in hints if hint.field == "size"), "")
-    tuned = any(hint.field == "task" and hint.value in ("sft", "lora") for hint in hints)
+    tuned = any(
+        hint.field == "task" and hint.value in ("sft", "lora") for hint in hints
+    )
     for hint in hints:
-        if hint.field != "layers" and not (tuned and hint.field == "task" and hint.value.startswith("finetun")):
+        if hint.field != "layers" and not (
+            tuned and hint.field == "task" and hint.value.startswith("finetun")
+        ):
             yield hint
-        elif hint.field == "layers" and LAYERS.get(model) and hint.value != str(LAYERS[model]):
+        elif (
+            hint.field == "layers"
+            and LAYERS.get(model)
+            and hint.value != str(LAYERS[model])
+        ):
             yield Hint("model_overrides", f"layers={hint.value}", hint.source)
 
 
 def name_release(tag: str, releases: Collection[str]) -> str:
-    """Return the release of the tables that a container's tag means: `26.04.00` is 26.04, and a patch of a release of
-    which no other patch was printed is that release. Any other tag stays, and is of none, as `26.04.rc3` is."""
+    """Return the release of the tables that a container's tag means: `26.04.00` is
+    26.04, and a patch of a release of which no other patch was printed is that release.
+    Any other tag stays, and is of none, as `26.04.rc3` is."""
     text = tag.removesuffix(".00")
     major = ".".join(text.split(".")[:2])
-    other = not text.replace(".", "").isdecimal() or any(release.startswith(f"{major}.") for release in releases)
+    other = not text.replace(".", "").isdecimal() or any(
+        release.startswith(f"{major}.") for release in releases
+    )
     return text if text in releases or major not in releases or other else major
 
 
@@ -185,13 +235,17 @@ def _read_names(run: RunFiles) -> Iterator[Hint]:
     parts = run.attempts[0].log.parts if run.attempts else (*run.folder.parts, "")
     folders = ((f"folder {name}", read_name(name)) for name in reversed(parts[:-1]))
     log = names.strip_suffix(names.strip_compression(parts[-1]))
-    read = [next((pair for pair in folders if pair[1]), ("", {})), (f"file {parts[-1]}", read_name(log))]
+    read = [
+        next((pair for pair in folders if pair[1]), ("", {})),
+        (f"file {parts[-1]}", read_name(log)),
+    ]
     for source, pairs in read:
         yield from (Hint(field, value, source) for field, value in pairs.items())
 
 
 def read_name(text: str) -> Mapping[str, str]:
-    """Return what the name of an experiment says; nothing for a name without a model, or with a model alone."""
+    """Return what the name of an experiment says; nothing for a name without a model,
+    or with a model alone."""
     match = _NAME.search(text)
     if match is None:
         return {}
@@ -242,12 +296,22 @@ def _take(token: str, pairs: dict[str, str]) -> bool:
 
 def _name_dtype(text: str) -> str:
     """Return `fp8_mx` for `fp8mx` and `mxfp8`."""
-    return next((f"fp8_{recipe}" for recipe, spelled in names.RECIPES.items() if text in spelled), text)
+    return next(
+        (
+            f"fp8_{recipe}"
+            for recipe, spelled in names.RECIPES.items()
+            if text in spelled
+        ),
+        text,
+    )
 
 
 def _read_metadata(run: RunFiles) -> Iterator[Hint]:
-    """Yield what llmb-config says; its release is that of the launcher, and none of the tables."""
-    if run.metadata is None or not any(name == "framework" and "bridge" in text for name, text in run.environment):
+    """Yield what llmb-config says; its release is that of the launcher, and none of the
+    tables."""
+    if run.metadata is None or not any(
+        name == "framework" and "bridge" in text for name, text in run.environment
+    ):
         return
     of_file = [hint for hint in run.hints if hint.source == run.metadata.name]
     values = {hint.field: hint.value for hint in of_file}
@@ -268,41 +332,89 @@ def _read_containers(run: RunFiles, beside: Companions) -> Iterator[Hint]:
     source = run.metadata.name if run.metadata else ""
     for name, text in run.environment if run.metadata else ():
         if name == "container":
-            yield from (Hint("release", tag, source) for tag in _CONTAINER.findall(text))
-        elif name == "framework" and (version := re.fullmatch(r"(?=\S*bridge)\S+ (\d\d\.\d\d[\d.]*)", text)):
+            yield from (
+                Hint("release", tag, source) for tag in _CONTAINER.findall(text)
+            )
+        elif name == "framework" and (
+            version := re.fullmatch(r"(?=\S*bridge)\S+ (\d\d\.\d\d[\d.]*)", text)
+        ):
             yield Hint("release", version[1], source)
     images = re.findall(r"--container[-_]image[\"' =]+([^\s\"']+)", beside.script)
-    yield from (Hint("release", tag, "the submitted script") for image in images for tag in _CONTAINER.findall(image))
+    yield from (
+        Hint("release", tag, "the submitted script")
+        for image in images
+        for tag in _CONTAINER.findall(image)
+    )
 
 
 _NUMBER = re.compile(r"[1-9]\d{0,8}")
 _COUNT = re.compile(r"\d{1,9}|None|null")
 _ARGUMENTS = (
     ("gpu", re.compile(names.GPU, re.IGNORECASE), ("gpu", "g")),
-    ("dtype", re.compile(r"(?i:bf16|nvfp4|fp8(?:_(?:cs|mx|sc|ds))?)"), ("compute_dtype", "c")),
+    (
+        "dtype",
+        re.compile(r"(?i:bf16|nvfp4|fp8(?:_(?:cs|mx|sc|ds))?)"),
+        ("compute_dtype", "c"),
+    ),
     ("task", re.compile("|".join(_TASKS)), ("task",)),
     ("gpus", _NUMBER, ("num_gpus", "ng")),
-    ("global_batch_size", _NUMBER, ("global_batch_size", "gb", "train.global_batch_size")),
+    (
+        "global_batch_size",
+        _NUMBER,
+        ("global_batch_size", "gb", "train.global_batch_size"),
+    ),
     ("micro_batch_size", _NUMBER, ("micro_batch_size", "mb", "train.micro_batch_size")),
     ("sequence_length", _NUMBER, ("seq_length", "sl", "model.seq_length")),
     ("layers", _NUMBER, ("num_layers", "model.num_layers")),
-    ("tp", _NUMBER, ("tensor_model_parallel_size", "tp", "model.tensor_model_parallel_size")),
-    ("pp", _NUMBER, ("pipeline_model_parallel_size", "pp", "model.pipeline_model_parallel_size")),
+    (
+        "tp",
+        _NUMBER,
+        ("tensor_model_parallel_size", "tp", "model.tensor_model_parallel_size"),
+    ),
+    (
+        "pp",
+        _NUMBER,
+        ("pipeline_model_parallel_size", "pp", "model.pipeline_model_parallel_size"),
+    ),
     ("cp", _NUMBER, ("context_parallel_size", "cp", "model.context_parallel_size")),
-    ("vp", _COUNT, ("virtual_pipeline_model_parallel_size", "vp", "model.virtual_pipeline_model_parallel_size")),
+    (
+        "vp",
+        _COUNT,
+        (
+            "virtual_pipeline_model_parallel_size",
+            "vp",
+            "model.virtual_pipeline_model_parallel_size",
+        ),
+    ),
     ("mtp", _COUNT, ("model.mtp_num_layers",)),
-    ("ep", _NUMBER, ("expert_model_parallel_size", "ep", "model.expert_model_parallel_size")),
-    ("fsdp", re.compile(r"(?i:true|false)"), ("use_megatron_fsdp", "ddp.use_megatron_fsdp")),
+    (
+        "ep",
+        _NUMBER,
+        ("expert_model_parallel_size", "ep", "model.expert_model_parallel_size"),
+    ),
+    (
+        "fsdp",
+        re.compile(r"(?i:true|false)"),
+        ("use_megatron_fsdp", "ddp.use_megatron_fsdp"),
+    ),
 )
-"""What `setup_experiment.py` is told: the field, what its value looks like, the names of the argument, and that of the
-setting in the configuration, which counts."""
-_SIZES = {name: field for field, _, arguments in _ARGUMENTS for name in arguments if "." in name}
+"""What `setup_experiment.py` is told: the field, what its value looks like, the names
+of the argument, and that of the setting in the configuration, which counts."""
+_SIZES = {
+    name: field
+    for field, _, arguments in _ARGUMENTS
+    for name in arguments
+    if "." in name
+}
 # Arguments with their dashes, and settings of the configuration without.
-_STATED = re.compile(r"(?<!\S)[\"']?(?:-{1,2}|\+{0,2}(?=(?:model|train|ddp)\.\w+=))([\w.]+)[\"']?[ =]+[\"']?([\w.]+)")
+_STATED = re.compile(
+    r"(?<!\S)[\"']?(?:-{1,2}|\+{0,2}(?=(?:model|train|ddp)\.\w+=))([\w.]+)[\"']?[ =]+[\"']?([\w.]+)"
+)
 
 
 def _read_script(text: str) -> Iterator[Hint]:
-    """Yield what a submitted script says: the arguments of its command, and nodes x tasks, which are the GPUs."""
+    """Yield what a submitted script says: the arguments of its command, and nodes x
+    tasks, which are the GPUs."""
     stated: dict[str, str] = dict(_STATED.findall(text))
     pairs = {
         field: stated[name].lower()
@@ -314,7 +426,11 @@ def _read_script(text: str) -> Iterator[Hint]:
         return
     recipe, name, size = (
         stated.get(long, stated.get(short, ""))
-        for long, short in (("model_recipe_name", "mr"), ("model_name", "m"), ("model_size", "s"))
+        for long, short in (
+            ("model_recipe_name", "mr"),
+            ("model_name", "m"),
+            ("model_size", "s"),
+        )
     )
     model = find_model(recipe) or find_model(name, size)
     pairs |= {"size": model} if model else {}
@@ -322,42 +438,74 @@ def _read_script(text: str) -> Iterator[Hint]:
         pairs["dtype"] = _name_dtype(f"fp8_{stated['fp8_recipe']}")
     if "task" in pairs:
         pairs["task"] = _TASKS[pairs["task"]]
-    nodes, tasks = (re.search(rf"#SBATCH --{name}[= ](\d{{1,7}})", text) for name in ("nodes", "ntasks-per-node"))
+    nodes, tasks = (
+        re.search(rf"#SBATCH --{name}[= ](\d{{1,7}})", text)
+        for name in ("nodes", "ntasks-per-node")
+    )
     if nodes and tasks and "gpus" not in pairs:
         pairs["gpus"] = str(int(nodes[1]) * int(tasks[1]))
-    pairs |= {name: size for name, size in (("vp", "1"), ("mtp", "0")) if pairs.get(name) in ("none", "null")}
+    pairs |= {
+        name: size
+        for name, size in (("vp", "1"), ("mtp", "0"))
+        if pairs.get(name) in ("none", "null")
+    }
     if "fsdp" in pairs:  # in the rows that print it all GPUs are one group
         pairs["fsdp"] = pairs.get("gpus", "0") if pairs["fsdp"] == "true" else "1"
-    yield from (Hint(field, value, "the submitted script") for field, value in pairs.items())
+    yield from (
+        Hint(field, value, "the submitted script") for field, value in pairs.items()
+    )
 
 
-_SCALINGS = {"tensorwise": "fp8_cs", "mxfp8": "fp8_mx", "blockwise": "fp8_sc", "delayed": "fp8_ds"}
+_SCALINGS = {
+    "tensorwise": "fp8_cs",
+    "mxfp8": "fp8_mx",
+    "blockwise": "fp8_sc",
+    "delayed": "fp8_ds",
+}
 _NOTHING = ("", "null", "none", "false", "~")
 
 
 def _read_configuration(text: str, gpus: Sequence[str]) -> Iterator[Hint]:
-    """Yield what ConfigContainer.yaml says, of which only the values of its sections are read."""
+    """Yield what ConfigContainer.yaml says, of which only the values of its sections
+    are read."""
     stated = dict(_list_values(text))
     if "model.tensor_model_parallel_size" not in stated:
         return
-    sizes = {field: stated[name] for name, field in _SIZES.items() if _NUMBER.fullmatch(stated.get(name, ""))}
+    sizes = {
+        field: stated[name]
+        for name, field in _SIZES.items()
+        if _NUMBER.fullmatch(stated.get(name, ""))
+    }
     pairs = {"vp": "1", **sizes, **dict(_read_precision(stated))}
     if further := stated.get("model.mtp_num_layers", "").lower():
         pairs["mtp"] = "0" if further in _NOTHING else further
-    if stated.get("peft._target_") or stated.get("peft", "null").lower() not in _NOTHING:
+    if (
+        stated.get("peft._target_")
+        or stated.get("peft", "null").lower() not in _NOTHING
+    ):
         pairs["task"] = "lora"
     ranks = stated.get("comm_overlap.data_parallel_size", "")
     groups = [int(pairs.get(name, "1")) for name in ("tp", "pp", "cp")]
     if _NUMBER.fullmatch(ranks):
         pairs["gpus"] = str(int(ranks) * groups[0] * groups[1] * groups[2])
     if sharded := stated.get("ddp.use_megatron_fsdp", "").lower():
-        count = next((value for value in (pairs.get("gpus", ""), *gpus) if _NUMBER.fullmatch(value)), "0")
-        pairs["fsdp"] = str(int(count) // (groups[0] * groups[1])) if sharded == "true" else "1"
+        count = next(
+            (
+                value
+                for value in (pairs.get("gpus", ""), *gpus)
+                if _NUMBER.fullmatch(value)
+            ),
+            "0",
+        )
+        pairs["fsdp"] = (
+            str(int(count) // (groups[0] * groups[1])) if sharded == "true" else "1"
+        )
     yield from (Hint(field, value, CONFIGURATION[-1]) for field, value in pairs.items())
 
 
 def _list_values(text: str) -> Pairs:
-    """Yield `section.key` and value of the first two levels of a YAML text; deeper ones and lists say nothing here."""
+    """Yield `section.key` and value of the first two levels of a YAML text; deeper ones
+    and lists say nothing here."""
     section = ""
     for line in text.splitlines():
         match = re.match(r"( {0,2})([\w-]{1,80}):(?=\s|\Z)", line)
@@ -372,31 +520,58 @@ def _list_values(text: str) -> Pairs:
 
 
 def _read_precision(stated: Mapping[str, str]) -> Pairs:
-    """Yield the precision: an object that holds it, or a word such as `bf16_with_mxfp8_mixed`."""
+    """Yield the precision: an object that holds it, or a word such as
+    `bf16_with_mxfp8_mixed`."""
     word = stated.get("mixed_precision", "").lower()
-    words = (("nvfp4", "nvfp4"), ("mxfp8", "fp8_mx"), ("current_scaling", "fp8_cs"), ("subchannel", "fp8_sc"))
+    words = (
+        ("nvfp4", "nvfp4"),
+        ("mxfp8", "fp8_mx"),
+        ("current_scaling", "fp8_cs"),
+        ("subchannel", "fp8_sc"),
+    )
     if word not in _NOTHING:
-        named = next((dtype for part, dtype in words if part in word), "" if "fp8" in word else word.split("_")[0])
+        named = next(
+            (dtype for part, dtype in words if part in word),
+            "" if "fp8" in word else word.split("_")[0],
+        )
         yield from [("dtype", named)] if named else []
     elif stated.get("mixed_precision.fp4", "").lower() not in _NOTHING:
         yield "dtype", "nvfp4"
     elif stated.get("mixed_precision.fp8", "").lower() not in _NOTHING:
-        yield "dtype", _SCALINGS.get(stated.get("mixed_precision.fp8_recipe", "").lower(), "fp8")
+        yield (
+            "dtype",
+            _SCALINGS.get(stated.get("mixed_precision.fp8_recipe", "").lower(), "fp8"),
+        )
     elif stated.get("mixed_precision.bf16", "").lower() == "true":
         yield "dtype", "bf16"
 
 
-_LOGGED = {name.removeprefix("model."): field for name, field in _SIZES.items() if field in ("tp", "pp", "cp", "ep")}
+_LOGGED = {
+    name.removeprefix("model."): field
+    for name, field in _SIZES.items()
+    if field in ("tp", "pp", "cp", "ep")
+}
 
 
 def _read_weak(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Hint]:
-    """Yield the GPU type in a folder above, and what the log states last of its layout."""
+    """Yield the GPU type in a folder above, and what the log states last of its
+    layout."""
     yield from (hint for hint in run.hints if hint.field == "gpu")
     stated: dict[str, Hint] = {}
-    for statement in (each for log in logs for segment in log.segments for each in segment.stated):
+    for statement in (
+        each for log in logs for segment in log.segments for each in segment.stated
+    ):
         name, _, value = statement.value.partition(": ")
-        if statement.field is StatedField.LAYOUT and name in _LOGGED and value.isdecimal():
-            stated[_LOGGED[name]] = Hint(_LOGGED[name], value, f"log line {statement.line}")
+        if (
+            statement.field is StatedField.LAYOUT
+            and name in _LOGGED
+            and value.isdecimal()
+        ):
+            stated[_LOGGED[name]] = Hint(
+                _LOGGED[name], value, f"log line {statement.line}"
+            )
         elif statement.field is StatedField.MICRO_BATCH and statement.value.isdecimal():
-            stated["mbs"] = Hint("micro_batch_size", statement.value, f"log line {statement.line}")
+            stated["mbs"] = Hint(
+                "micro_batch_size", statement.value, f"log line {statement.line}"
+            )
     yield from stated.values()

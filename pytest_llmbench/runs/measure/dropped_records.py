@@ -14,7 +14,10 @@ from pytest_llmbench.runs.measure.window import Timing
 DROPPED = {
     NoteCode.TORN: ("torn record", "dropped"),
     NoteCode.REPEATED: ("step", "printed again"),
-    NoteCode.REPEAT_DISAGREES: ("step", "printed again with another time; the slower counts"),
+    NoteCode.REPEAT_DISAGREES: (
+        "step",
+        "printed again with another time; the slower counts",
+    ),
     NoteCode.OTHER_RANK: ("step", "of other ranks"),
     NoteCode.OTHER_DIALECT: ("record", "of another dialect"),
     NoteCode.OTHER_RECORDS: ("record", "of the same steps, which others tell more of"),
@@ -24,16 +27,38 @@ DROPPED = {
         "step",
         "printed again with another time by a second process in this file; the slower counts",
     ),
-    NoteCode.INTERLEAVED: ("record", "of two processes that write into this file at once"),
-    NoteCode.RUNNING_AVERAGE: ("time", "may be means since the start of the run, which hide slow steps"),
-    NoteCode.LEFT_OUT: ("step", "printed with a test or a checkpoint in its time, which is left out"),
-    NoteCode.CLOCK_RESTARTED: ("restart", "without a repeated step, of a run that was resumed: its clock begins anew"),
+    NoteCode.INTERLEAVED: (
+        "record",
+        "of two processes that write into this file at once",
+    ),
+    NoteCode.RUNNING_AVERAGE: (
+        "time",
+        "may be means since the start of the run, which hide slow steps",
+    ),
+    NoteCode.LEFT_OUT: (
+        "step",
+        "printed with a test or a checkpoint in its time, which is left out",
+    ),
+    NoteCode.CLOCK_RESTARTED: (
+        "restart",
+        "without a repeated step, of a run that was resumed: its clock begins anew",
+    ),
     NoteCode.RATE_OF_SAMPLES: ("rate", "of samples or tokens, read as rates of steps"),
-    NoteCode.TIMES_DISAGREE: ("step time", "that another number in the log contradicts"),
-    NoteCode.OTHER_UNIT: ("step time", "in another unit, read as the times of the events show"),
-    NoteCode.PARTLY_TIMED: ("step time", "of the steps behind a validation alone; those before it are not timed"),
+    NoteCode.TIMES_DISAGREE: (
+        "step time",
+        "that another number in the log contradicts",
+    ),
+    NoteCode.OTHER_UNIT: (
+        "step time",
+        "in another unit, read as the times of the events show",
+    ),
+    NoteCode.PARTLY_TIMED: (
+        "step time",
+        "of the steps behind a validation alone; those before it are not timed",
+    ),
 }
-"""What the reasons of the parse stage mean: of what there are so many, and what became of it."""
+"""What the reasons of the parse stage mean: of what there are so many, and what became
+of it."""
 
 
 def find_problems(choice: Choice, timed: Timing) -> Iterator[Problem]:
@@ -44,7 +69,8 @@ def find_problems(choice: Choice, timed: Timing) -> Iterator[Problem]:
 
 
 def list_notes(choice: Choice, timed: Timing) -> Iterator[Note]:
-    """Yield which records were dropped or are doubtful, but for those that are a problem."""
+    """Yield which records were dropped or are doubtful, but for those that are a
+    problem."""
     for dropped in choice.attempt.log.dropped:
         if not _is_contradicted(dropped, timed):
             yield Note(NoteCode(dropped.reason), _describe(dropped), dropped.first_line)

@@ -17,11 +17,24 @@ from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.core.run_records import Measurement, Metric, Note, Problem, Run
 from pytest_llmbench.core.tolerance import DEFAULT_FRACTION
 from pytest_llmbench.logs.dialect_table import get_dialect
-from pytest_llmbench.runs.measure import attempts, configuration, notes, outside, training, validity, wall_clock
+from pytest_llmbench.runs.measure import (
+    attempts,
+    configuration,
+    notes,
+    outside,
+    training,
+    validity,
+    wall_clock,
+)
 from pytest_llmbench.runs.measure import run_metrics as metrics
 from pytest_llmbench.runs.measure.attempts import Choice, choose_segment
 from pytest_llmbench.runs.measure.moving_mean import detect_moving_mean
-from pytest_llmbench.runs.measure.window import Timing, compute_statistic, compute_timing, find_gaps
+from pytest_llmbench.runs.measure.window import (
+    Timing,
+    compute_statistic,
+    compute_timing,
+    find_gaps,
+)
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats
@@ -35,26 +48,44 @@ def measure(
     step_time_only: bool = False,
     tolerance: float = DEFAULT_FRACTION,
 ) -> Measurement:
-    """Return what `run` measured over the baseline's window, or why it cannot be judged.
+    """Return what `run` measured over the baseline's window, or why it cannot be
+    judged.
 
-    Steps that are faster than 100 % MFU, or only dispatched when their time was taken, are set aside and noted; in the
-    window they make the run invalid. A time that the log does not print follows from its tokens/s where it can.
+    Steps that are faster than 100 % MFU, or only dispatched when their time was taken,
+    are set aside and noted; in the window they make the run invalid. A time that the
+    log does not print follows from its tokens/s where it can.
 
-    With `step_time_only` metrics and notes, which take as long as all the rest, are left out: older runs need none. So
-    is what its log shows besides the step times of the window: that clocks contradict each other, or steps outside the
-    window are slower by more than `tolerance`.
+    With `step_time_only` metrics and notes, which take as long as all the rest, are
+    left out: older runs need none. So is what its log shows besides the step times of
+    the window: that clocks contradict each other, or steps outside the window are
+    slower by more than `tolerance`.
     """
     required = baseline.required
     choice, rivals = choose_judged(run, required, now, baseline)
-    excluded = validity.find_exclusion(run, choice) or _find_short_twin(run, choice, required)
+    excluded = validity.find_exclusion(run, choice) or _find_short_twin(
+        run, choice, required
+    )
     if choice is None:
         problem = validity.explain_no_steps(run, baseline, now)
-        return _make_unmeasured(run, baseline, (problem,) if excluded is None else (), excluded)
+        return _make_unmeasured(
+            run, baseline, (problem,) if excluded is None else (), excluded
+        )
     timed = compute_timing(choice.segment.steps, required)
-    problems = () if excluded else (*_find_copied(run), *validity.find_problems(run, choice, timed, required, now))
-    if required is not baseline:  # by the documents' own rule: which runs count stays what the usual window says
+    problems = (
+        ()
+        if excluded
+        else (
+            *_find_copied(run),
+            *validity.find_problems(run, choice, timed, required, now),
+        )
+    )
+    if (
+        required is not baseline
+    ):  # by the documents' own rule: which runs count stays what the usual window says
         timed = compute_timing(choice.segment.steps, baseline)
-        problems = problems if problems or excluded else tuple(find_gaps(timed, baseline))
+        problems = (
+            problems if problems or excluded else tuple(find_gaps(timed, baseline))
+        )
     steps, counted = timed.steps, timed.counted
     seconds, mean_of = _compute_statistic(timed, baseline.window)
     sound = steps.seconds[timed.usable]
@@ -85,14 +116,19 @@ def measure(
     if step_time_only:
         return measurement
     announced = get_dialect(choice.attempt.log.dialect).announces_pauses
-    beside = check_besides(timed, baseline, width, tolerance, checkpoints, announced=announced)
+    beside = check_besides(
+        timed, baseline, width, tolerance, checkpoints, announced=announced
+    )
     observed_work = dict(configuration.observe(timed))
     observed = (*training.observe(run, choice, timed, baseline), *observed_work.items())
     return dataclasses.replace(
         measurement,
         problems=(*problems, *(() if excluded else beside.problems)),
         observed=(*beside.observed, *((name.value, value) for name, value in observed)),
-        metrics=(*_list_metrics(baseline, timed, seconds), *metrics.compute_checkpoint_metrics(checkpoints)),
+        metrics=(
+            *_list_metrics(baseline, timed, seconds),
+            *metrics.compute_checkpoint_metrics(checkpoints),
+        ),
         expected=metrics.expect_metrics(baseline),
         notes=(
             *attempts.note_attempts(all_attempts),
@@ -122,12 +158,16 @@ def check_besides(
     *,
     announced: bool,
 ) -> Beside:
-    """Compare the steps with their stamps, and those outside the window with those in it.
+    """Compare the steps with their stamps, and those outside the window with those in
+    it.
 
-    `width` is of how many steps each time is a moving mean; `announced` as in `compare_clocks`.
+    `width` is of how many steps each time is a moving mean; `announced` as in
+    `compare_clocks`.
     """
     recorded = baseline.observed
-    clocks = wall_clock.compare_clocks(timed, baseline.window, checkpoints, announced=announced)
+    clocks = wall_clock.compare_clocks(
+        timed, baseline.window, checkpoints, announced=announced
+    )
     slow = outside.check_outside(timed, baseline.window, width)
     return Beside(
         (
@@ -138,24 +178,29 @@ def check_besides(
             *wall_clock.list_notes(clocks, timed, baseline.window, recorded, tolerance),
             *outside.list_notes(slow, baseline, recorded, tolerance),
         ),
-        tuple((name.value, value) for name, value in (*wall_clock.observe(clocks), *outside.observe(slow))),
+        tuple(
+            (name.value, value)
+            for name, value in (*wall_clock.observe(clocks), *outside.observe(slow))
+        ),
     )
 
 
 @lru_cache(1024)
 def _share(numbers: bytes) -> tuple[int, ...]:
-    """Return numbers of 64 bits as one object for all runs that have the same: most have, and there may be 100,000."""
+    """Return numbers of 64 bits as one object for all runs that have the same: most
+    have, and there may be 100,000."""
     return tuple(np.frombuffer(numbers, np.int64).tolist())
 
 
 def choose_judged(
     run: Run, baseline: Baseline, now: datetime, ranked: Baseline | None = None
 ) -> tuple[Choice | None, tuple[float, ...]]:
-    """Return the part of a run that is judged, None without any step, and the statistics of all that might be where a
-    slower one decides.
+    """Return the part of a run that is judged, None without any step, and the
+    statistics of all that might be where a slower one decides.
 
-    Of several parts that finished, cover the window and have no problem of their own the slowest counts, of equal ones
-    the last; `ranked` is what the statistic follows, where that is not what the parts have to hold.
+    Of several parts that finished, cover the window and have no problem of their own
+    the slowest counts, of equal ones the last; `ranked` is what the statistic follows,
+    where that is not what the parts have to hold.
     """
     last = choose_segment(run.attempts, baseline.window, baseline.steps)
     if last is None or not last.rivals:
@@ -166,11 +211,19 @@ def choose_judged(
     )  # a profiled part is slower
     for choice in (*comparable, last):
         timed = compute_timing(choice.segment.steps, baseline)
-        if validity.find_problems(run, choice, timed, baseline, now) or not timed.counted.any():
+        if (
+            validity.find_problems(run, choice, timed, baseline, now)
+            or not timed.counted.any()
+        ):
             if choice is last:
-                return last, ()  # what is wrong with the newest part is not hidden by an older one
+                return (
+                    last,
+                    (),
+                )  # what is wrong with the newest part is not hidden by an older one
             continue
-        value, _ = _compute_statistic(compute_timing(choice.segment.steps, ranked), ranked.window)
+        value, _ = _compute_statistic(
+            compute_timing(choice.segment.steps, ranked), ranked.window
+        )
         if value is None:
             return choice, ()
         measured.append((value, choice))
@@ -180,31 +233,46 @@ def choose_judged(
     return judged, () if judged is last else tuple(value for value, _ in measured)
 
 
-def _compute_statistic(timed: Timing, window: Window) -> tuple[float | None, tuple[int, ...]]:
-    """Return the statistic of the times that count, None without any, and the steps in each, empty for single ones."""
-    seconds, several = timed.steps.seconds[timed.counted], timed.steps.mean_of[timed.counted]
+def _compute_statistic(
+    timed: Timing, window: Window
+) -> tuple[float | None, tuple[int, ...]]:
+    """Return the statistic of the times that count, None without any, and the steps in
+    each, empty for single ones."""
+    seconds, several = (
+        timed.steps.seconds[timed.counted],
+        timed.steps.mean_of[timed.counted],
+    )
     mean_of = tuple(several.tolist()) if (several > 1).any() else ()
-    return (compute_statistic(seconds, window.statistic, mean_of) if len(seconds) else None), mean_of
+    return (
+        compute_statistic(seconds, window.statistic, mean_of) if len(seconds) else None
+    ), mean_of
 
 
 def _compute_timed(timed: Timing, baseline: Baseline) -> float | None:
-    """Return the mean of the steps that the document is believed to have timed, None where nothing says which."""
+    """Return the mean of the steps that the document is believed to have timed, None
+    where nothing says which."""
     window = baseline.timed_window
     if window is None:
         return None
     index = timed.steps.index
-    inside = timed.steps.seconds[timed.usable & (index >= window.first) & (index <= window.last)]
+    inside = timed.steps.seconds[
+        timed.usable & (index >= window.first) & (index <= window.last)
+    ]
     return float(inside.mean()) if len(inside) else None
 
 
 def _take_median(values: Floats) -> float:
     """Return the median, 0 without any value."""
-    # No maximum: one slow step prints fewer digits, and must not make the others coarse.
+    # No maximum: one slow step prints fewer digits, and must not make the others
+    # coarse.
     return compute_median(values) if len(values) else 0.0
 
 
 def _make_unmeasured(
-    run: Run, baseline: Baseline, problems: tuple[Problem, ...], excluded: Problem | None
+    run: Run,
+    baseline: Baseline,
+    problems: tuple[Problem, ...],
+    excluded: Problem | None,
 ) -> Measurement:
     return Measurement(
         run=run,
@@ -222,8 +290,14 @@ def _make_unmeasured(
     )
 
 
-def _list_metrics(baseline: Baseline, timed: Timing, seconds: float | None) -> tuple[Metric, ...]:
-    return metrics.compute_window_metrics(baseline, timed, seconds) if seconds is not None else ()
+def _list_metrics(
+    baseline: Baseline, timed: Timing, seconds: float | None
+) -> tuple[Metric, ...]:
+    return (
+        metrics.compute_window_metrics(baseline, timed, seconds)
+        if seconds is not None
+        else ()
+    )
 
 
 def _select_part(checkpoints: Checkpoints, number: int) -> Checkpoints:
@@ -231,7 +305,10 @@ def _select_part(checkpoints: Checkpoints, number: int) -> Checkpoints:
     if not checkpoints.records:
         return checkpoints
     return dataclasses.replace(
-        checkpoints, records=tuple(record for record in checkpoints.records if record.part == number)
+        checkpoints,
+        records=tuple(
+            record for record in checkpoints.records if record.part == number
+        ),
     )
 
 
@@ -240,18 +317,26 @@ def _find_copied(run: Run) -> Iterator[Problem]:
     # What its own job measured nobody knows.
     if run.copy_of is not None and run.copy_of.certain:
         yield Problem(
-            Reason.COPIED, f"{notes.name_job(run.found.job_id, run.id)} is a copy of {notes.describe_copy(run.copy_of)}"
+            Reason.COPIED,
+            f"{notes.name_job(run.found.job_id, run.id)} is a copy of {notes.describe_copy(run.copy_of)}",
         )
 
 
-def _find_short_twin(run: Run, choice: Choice | None, baseline: Baseline) -> Problem | None:
-    """Return why a run that was launched together with a profiled or traced one is no measurement: it is as short."""
+def _find_short_twin(
+    run: Run, choice: Choice | None, baseline: Baseline
+) -> Problem | None:
+    """Return why a run that was launched together with a profiled or traced one is no
+    measurement: it is as short."""
     reason = run.found.twin_of
     if reason is None:
         return None
     segment = choice.segment if choice else None
     if segment is not None:
-        total = segment.total_steps or int(segment.steps.index[-1]) + 1 - segment.first_step
-        if total >= baseline.steps:  # it set out for all steps of the recipe: judged like any other
+        total = (
+            segment.total_steps or int(segment.steps.index[-1]) + 1 - segment.first_step
+        )
+        if (
+            total >= baseline.steps
+        ):  # it set out for all steps of the recipe: judged like any other
             return None
     return Problem(reason, run.found.twin_because)

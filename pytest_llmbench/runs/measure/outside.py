@@ -1,4 +1,5 @@
-"""Slow steps outside the window: a level, a ramp or a stall that the step time of the window does not contain."""
+"""Slow steps outside the window: a level, a ramp or a stall that the step time of the
+window does not contain."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class SlowPart:
     line: int
     steps: int  # how many of them lie outside the window
     step_seconds: float
-    usual_seconds: float  # the same without its slowest times, which are stalls and no level
+    usual_seconds: (
+        float  # the same without its slowest times, which are stalls and no level
+    )
     lost_seconds: float  # more than as many steps of the window take
 
 
@@ -45,7 +48,8 @@ class OutsideCheck:
     """What the steps outside the window cost."""
 
     share: RunShare
-    level: float  # by how much the median step outside the window is slower than the window
+    # by how much the median step outside the window is slower than the window
+    level: float
     warm_up_seconds: float  # lost in the warm-up behind its first step
     part: SlowPart | None  # None if no step is slower than those of the window
 
@@ -56,9 +60,11 @@ class OutsideCheck:
 
 
 def check_outside(timed: Timing, window: Window, width: int = 1) -> OutsideCheck | None:
-    """Find the slow part outside the window; None without a step there, or in the window.
+    """Find the slow part outside the window; None without a step there, or in the
+    window.
 
-    `width` is of how many steps each time is a moving mean: so much longer is the warm-up in its times.
+    `width` is of how many steps each time is a moving mean: so much longer is the
+    warm-up in its times.
     """
     share = measure_share(timed, window, width - 1)
     if not share.outside or not share.step_seconds > 0:
@@ -102,7 +108,8 @@ def _compute_usual(seconds: Floats) -> float:
 
 
 def find_largest_sum(values: Floats) -> tuple[int, int]:
-    """Return where the values begin and end that have the largest sum in a row; the same place for none above 0."""
+    """Return where the values begin and end that have the largest sum in a row; the
+    same place for none above 0."""
     sums = np.concatenate(([0.0], np.cumsum(values)))
     rises = sums - np.minimum.accumulate(sums)
     end = int(np.argmax(rises))
@@ -110,7 +117,8 @@ def find_largest_sum(values: Floats) -> tuple[int, int]:
 
 
 def observe(check: OutsideCheck | None) -> Iterator[tuple[Observed, float]]:
-    """Yield what a recording keeps of the steps outside the window, by a name of `Observed`."""
+    """Yield what a recording keeps of the steps outside the window, by a name of
+    `Observed`."""
     if check is not None:
         yield Observed.OUTSIDE_LOSS, check.share.to_fraction(check.lost_seconds)
         yield Observed.OUTSIDE_LEVEL, max(0.0, check.level)
@@ -118,28 +126,41 @@ def observe(check: OutsideCheck | None) -> Iterator[tuple[Observed, float]]:
 
 
 def find_problems(
-    check: OutsideCheck | None, baseline: Baseline, recorded: Mapping[str, float], tolerance: float
+    check: OutsideCheck | None,
+    baseline: Baseline,
+    recorded: Mapping[str, float],
+    tolerance: float,
 ) -> Iterator[Problem]:
-    """Yield slow steps outside the window that recorded runs did not have; nothing if their recording lacks it."""
+    """Yield slow steps outside the window that recorded runs did not have; nothing if
+    their recording lacks it."""
     known = recorded.get(Observed.OUTSIDE_LOSS)
     if known is None or check is None or check.part is None:
         return
     beyond = check.lost_seconds - _allow_seconds(check, known, baseline)
-    if is_slow(check, check.part, beyond, tolerance) or has_risen(check, recorded, tolerance):
+    if is_slow(check, check.part, beyond, tolerance) or has_risen(
+        check, recorded, tolerance
+    ):
         text = f"{_describe(check, check.part, baseline.window)}; recorded runs lost {known * 100:.3g} %"
         yield Problem(Reason.SLOW_OUTSIDE_WINDOW, text, check.part.line)
 
 
 def _allow_seconds(check: OutsideCheck, recorded: float, baseline: Baseline) -> float:
-    """Return the seconds that the run may lose outside the window if recorded runs lost this fraction."""
-    usual, recording = baseline.observed.get(Observed.OUTSIDE_LEVEL, 0.0), baseline.recording
+    """Return the seconds that the run may lose outside the window if recorded runs lost
+    this fraction."""
+    usual, recording = (
+        baseline.observed.get(Observed.OUTSIDE_LEVEL, 0.0),
+        baseline.recording,
+    )
     if recording is not None:  # stalls in the window, as those outside it
         usual = max(usual, recording.mean_seconds / recording.trimmed_mean_seconds - 1)
     return check.share.allow_seconds(recorded, baseline, usual)
 
 
-def is_slow(check: OutsideCheck, part: SlowPart, beyond: float, tolerance: float) -> bool:
-    """Tell whether a part is slower than the tolerance over a third of the run, or costs more than it of the run.
+def is_slow(
+    check: OutsideCheck, part: SlowPart, beyond: float, tolerance: float
+) -> bool:
+    """Tell whether a part is slower than the tolerance over a third of the run, or
+    costs more than it of the run.
 
     `beyond` are the seconds that it costs more than recorded runs lost.
     """
@@ -151,8 +172,11 @@ def is_slow(check: OutsideCheck, part: SlowPart, beyond: float, tolerance: float
     return beyond > max(allowed, STALL_SECONDS)
 
 
-def has_risen(check: OutsideCheck, recorded: Mapping[str, float], tolerance: float) -> bool:
-    """Tell whether most steps outside the window are slower than in recorded runs, which a stall of those hides."""
+def has_risen(
+    check: OutsideCheck, recorded: Mapping[str, float], tolerance: float
+) -> bool:
+    """Tell whether most steps outside the window are slower than in recorded runs,
+    which a stall of those hides."""
     known = recorded.get(Observed.OUTSIDE_LEVEL)
     if known is None or check.share.outside < LONG_SHARE * check.share.steps:
         return False
@@ -160,7 +184,10 @@ def has_risen(check: OutsideCheck, recorded: Mapping[str, float], tolerance: flo
 
 
 def list_notes(
-    check: OutsideCheck | None, baseline: Baseline, recorded: Mapping[str, float], tolerance: float
+    check: OutsideCheck | None,
+    baseline: Baseline,
+    recorded: Mapping[str, float],
+    tolerance: float,
 ) -> Iterator[Note]:
     """Yield slow steps outside the window that are worth a word, and no problem."""
     if check is None:
@@ -171,15 +198,23 @@ def list_notes(
     known = recorded.get(Observed.OUTSIDE_LOSS)
     allowed = 0.0 if known is None else _allow_seconds(check, known, baseline)
     beyond = check.lost_seconds - allowed
-    if is_slow(check, check.part, beyond, tolerance) or has_risen(check, recorded, tolerance):
+    if is_slow(check, check.part, beyond, tolerance) or has_risen(
+        check, recorded, tolerance
+    ):
         if known is None:
             text = f"{_describe(check, check.part, baseline.window)}; no recording to compare it with"
             yield Note(NoteCode.SLOW_OUTSIDE_UNCOMPARED, text, check.part.line)
     elif beyond > check.share.to_seconds(tolerance) * WORTH_A_NOTE:
-        yield Note(NoteCode.SLOW_OUTSIDE_WINDOW, _describe(check, check.part, baseline.window), check.part.line)
+        yield Note(
+            NoteCode.SLOW_OUTSIDE_WINDOW,
+            _describe(check, check.part, baseline.window),
+            check.part.line,
+        )
 
 
-def _note_warm_up(check: OutsideCheck, recorded: Mapping[str, float], tolerance: float) -> Iterator[Note]:
+def _note_warm_up(
+    check: OutsideCheck, recorded: Mapping[str, float], tolerance: float
+) -> Iterator[Note]:
     """Yield a warm-up that takes much longer than it did in recorded runs."""
     known = recorded.get(Observed.WARM_UP_LOSS)
     if known is None:

@@ -1,4 +1,5 @@
-"""Evaluations and saves between steps: which gaps are one, and how much longer one takes than others of its kind."""
+"""Evaluations and saves between steps: which gaps are one, and how much longer one
+takes than others of its kind."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Floats, Integers
 
 VARIES = 1.5  # a pause may take so many times as long as others of its kind
-MOST = 3.0  # and so many times as long as recorded ones, if most of the run's own are as long
+# and so many times as long as recorded ones, if most of the run's own are as long
+MOST = 3.0
 
 FEW = 2  # so many pauses of a kind do not show how long one usually is
 
@@ -27,8 +29,12 @@ KINDS = {
     PauseKind.REGULAR: Observed.LONGEST_REGULAR_PAUSE,
 }
 
-SHORTEST_DISTANCE = 5  # steps: what is announced more often than that is data loading, or whatever runs at each step
-SHORTEST_PERIOD = 10  # steps: a gap that comes back sooner is data loading, and no pause
+# steps: what is announced more often than that is data loading, or whatever runs at
+# each step
+SHORTEST_DISTANCE = 5
+SHORTEST_PERIOD = (
+    10  # steps: a gap that comes back sooner is data loading, and no pause
+)
 USUALLY = 0.75  # the share of distances that are short if steps are near to each other
 ON_PERIOD = 0.9  # the share of its places at which a regular pause is
 MOST_TRIED = 12  # periods for one gap, and gaps without a period
@@ -36,7 +42,8 @@ MOST_TRIED = 12  # periods for one gap, and gaps without a period
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pauses:
-    """The gaps of a run in which evaluations or saves are announced, arrays of shape (n,)."""
+    """The gaps of a run in which evaluations or saves are announced, arrays of shape
+    (n,)."""
 
     row: Integers  # of the step that follows
     kind: Integers  # of `PauseKind`, added up
@@ -44,13 +51,22 @@ class Pauses:
     printed: Floats  # the seconds that the log prints for its saves, NaN without any
 
 
-def make_pauses(row: Integers, kind: Integers, seconds: Floats, line: Integers, checkpoints: Checkpoints) -> Pauses:
-    """Return pauses with the durations that the log prints; `line` is that of each step."""
+def make_pauses(
+    row: Integers,
+    kind: Integers,
+    seconds: Floats,
+    line: Integers,
+    checkpoints: Checkpoints,
+) -> Pauses:
+    """Return pauses with the durations that the log prints; `line` is that of each
+    step."""
     printed = np.full(len(row), np.nan)
     saves = [
         record
         for record in checkpoints.records
-        if record.action is CheckpointAction.SAVE and record.seconds is not None and not record.dispatched
+        if record.action is CheckpointAction.SAVE
+        and record.seconds is not None
+        and not record.dispatched
     ]
     if saves and len(row):
         places = np.searchsorted(line[row], [save.line for save in saves])
@@ -63,11 +79,17 @@ def make_pauses(row: Integers, kind: Integers, seconds: Floats, line: Integers, 
 def observe(pauses: Pauses) -> Iterator[tuple[Observed, float]]:
     """Yield the longest pause of each kind, 0 without any, by a name of `Observed`."""
     for kind, name in KINDS.items():
-        yield name, float(max(pauses.seconds[pauses.kind == kind], default=0.0)) if len(pauses.kind) else 0.0
+        yield (
+            name,
+            float(max(pauses.seconds[pauses.kind == kind], default=0.0))
+            if len(pauses.kind)
+            else 0.0,
+        )
 
 
 def compute_excess(pauses: Pauses, recorded: Mapping[str, float]) -> Floats:
-    """Return the seconds of each pause that neither others of its kind nor recorded ones explain.
+    """Return the seconds of each pause that neither others of its kind nor recorded
+    ones explain.
 
     NaN for a pause that nothing can be compared with.
     """
@@ -90,7 +112,8 @@ def _allow(pauses: Pauses, place: int, recorded: Mapping[str, float]) -> float:
 
 
 def is_usual_work(first: Integers, kinds: Integers) -> bool:
-    """Tell whether evaluations or saves come back so often that they are work between steps, and no pauses."""
+    """Tell whether evaluations or saves come back so often that they are work between
+    steps, and no pauses."""
     return _are_dense(first[kinds > 0], SHORTEST_DISTANCE)
 
 
@@ -113,19 +136,23 @@ def find_new(pauses: Pauses, recorded: Mapping[str, float]) -> Flags:
     new = {
         kind
         for kind, count in Counter(kinds).items()
-        if not _sum_recorded(kind, recorded) and (is_recorded or count <= FEW or kind == PauseKind.REGULAR)
+        if not _sum_recorded(kind, recorded)
+        and (is_recorded or count <= FEW or kind == PauseKind.REGULAR)
     }
     return np.array([kind in new for kind in kinds], dtype=np.bool_)
 
 
 def find_regular(first: Integers, last: Integers, gaps: Flags, likely: Flags) -> Flags:
-    """Return the gaps that come back after every so many steps, from the beginning to the end of a run.
+    """Return the gaps that come back after every so many steps, from the beginning to
+    the end of a run.
 
-    `first` and `last` are the steps of each interval between two stamps, in order; `likely` holds the intervals that
-    count as a gap where one is due.
+    `first` and `last` are the steps of each interval between two stamps, in order;
+    `likely` holds the intervals that count as a gap where one is due.
     """
     regular = np.zeros(len(gaps), dtype=np.bool_)
-    if 2 * np.count_nonzero(gaps) > len(gaps) or _are_dense(first[gaps], SHORTEST_PERIOD):
+    if 2 * np.count_nonzero(gaps) > len(gaps) or _are_dense(
+        first[gaps], SHORTEST_PERIOD
+    ):
         return regular
     tried = 0
     for place in np.flatnonzero(gaps).tolist():
@@ -139,8 +166,11 @@ def find_regular(first: Integers, last: Integers, gaps: Flags, likely: Flags) ->
     return regular
 
 
-def _find_period(place: int, first: Integers, last: Integers, gaps: Flags, likely: Flags) -> Integers:
-    """Return the intervals at which the gap at `place` comes back, none if it does not."""
+def _find_period(
+    place: int, first: Integers, last: Integers, gaps: Flags, likely: Flags
+) -> Integers:
+    """Return the intervals at which the gap at `place` comes back, none if it does
+    not."""
     later = np.flatnonzero(gaps[place + 1 :])[:MOST_TRIED] + place + 1
     for other in later.tolist():
         period = int(first[other] - first[place])
@@ -148,7 +178,10 @@ def _find_period(place: int, first: Integers, last: Integers, gaps: Flags, likel
         if early or period < SHORTEST_PERIOD:
             continue
         due = np.searchsorted(last, np.arange(first[place], last[-1] + 1, period))
-        aligned = first[place] - period in (0, 1)  # after the first `period` steps, of numbers from 0 or 1
+        aligned = first[place] - period in (
+            0,
+            1,
+        )  # after the first `period` steps, of numbers from 0 or 1
         if np.mean(likely[due]) >= ON_PERIOD and (len(due) > FEW or aligned):
             found: Integers = due[likely[due]]
             return found

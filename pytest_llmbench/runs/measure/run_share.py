@@ -1,4 +1,5 @@
-"""Shares of a run's step time: what steps outside the window cost, as fractions that runs of other lengths share."""
+"""Shares of a run's step time: what steps outside the window cost, as fractions that
+runs of other lengths share."""
 
 from __future__ import annotations
 
@@ -15,14 +16,16 @@ WARM_UP_STEPS = 10
 WARM_UP_SHARE = 0.1
 """The first steps of a run, at least so many and this share of all, are its warm-up."""
 
-# No step of a longer run is allowed to lose more than this share of its time, however much those of recorded runs lost
+# No step of a longer run is allowed to lose more than this share of its time, however
+# much those of recorded runs lost
 MOST_OUTSIDE = 0.5
 MOST_STALLED = 0.05  # if most of their steps lost nothing
 
 
 @dataclass(frozen=True, slots=True)
 class RunShare:
-    """The steps of a run after its warm-up, and how many of them lie outside the window."""
+    """The steps of a run after its warm-up, and how many of them lie outside the
+    window."""
 
     first: int  # the first step after the warm-up
     steps: int
@@ -30,19 +33,27 @@ class RunShare:
     step_seconds: float  # the 20 % trimmed mean of the window, NaN without one
 
     def to_fraction(self, seconds: float) -> float:
-        """Return seconds as a fraction of the run's step time, if all steps were like those of the window."""
-        return seconds / (self.steps * self.step_seconds) if self.steps and self.step_seconds > 0 else 0.0
+        """Return seconds as a fraction of the run's step time, if all steps were like
+        those of the window."""
+        return (
+            seconds / (self.steps * self.step_seconds)
+            if self.steps and self.step_seconds > 0
+            else 0.0
+        )
 
     def to_seconds(self, fraction: float) -> float:
         """Return a fraction of the run's step time as seconds."""
         return fraction * self.steps * self.step_seconds
 
-    def allow_seconds(self, recorded: float, baseline: Baseline, usual: float = 0.0) -> float:
-        """Return the seconds that this run may lose outside the window if recorded runs lost this fraction.
+    def allow_seconds(
+        self, recorded: float, baseline: Baseline, usual: float = 0.0
+    ) -> float:
+        """Return the seconds that this run may lose outside the window if recorded runs
+        lost this fraction.
 
-        A longer run has more steps outside the window, and may lose of each what those of recorded runs usually lost
-        (`usual`, a fraction), up to MOST_OUTSIDE. A stall of a short run is no level of a long one: it may come back,
-        up to MOST_STALLED.
+        A longer run has more steps outside the window, and may lose of each what those
+        of recorded runs usually lost (`usual`, a fraction), up to MOST_OUTSIDE. A stall
+        of a short run is no level of a long one: it may come back, up to MOST_STALLED.
         """
         of_run = self.to_seconds(recorded)
         if baseline.steps == sys.maxsize:
@@ -52,12 +63,19 @@ class RunShare:
         if self.steps <= steps:
             return of_run
         outside = max(0, steps - (window.last - window.first + 1))
-        level = max(min(usual, MOST_OUTSIDE), min(recorded, MOST_STALLED)) if recorded > 0 else 0.0
-        return (recorded * steps + level * max(0, self.outside - outside)) * self.step_seconds
+        level = (
+            max(min(usual, MOST_OUTSIDE), min(recorded, MOST_STALLED))
+            if recorded > 0
+            else 0.0
+        )
+        return (
+            recorded * steps + level * max(0, self.outside - outside)
+        ) * self.step_seconds
 
 
 def measure_share(timed: Timing, window: Window, extra: int = 0) -> RunShare:
-    """Return the steps after the warm-up; `extra` more belong to it where each time is a mean of several."""
+    """Return the steps after the warm-up; `extra` more belong to it where each time is
+    a mean of several."""
     steps = timed.steps
     first, last = int(begins(steps)[0]), int(steps.index[-1])
     late = first + count_warm_up(last - first + 1) + extra
@@ -72,9 +90,12 @@ def count_warm_up(steps: int) -> int:
 
 
 def _compute_level(timed: Timing) -> float:
-    """Return the trimmed mean of the window, whatever its statistic: runs are recorded and judged by the same level."""
+    """Return the trimmed mean of the window, whatever its statistic: runs are recorded
+    and judged by the same level."""
     seconds = timed.window.seconds
     if not len(seconds):
         return float("nan")
     mean_of = timed.window.mean_of
-    return compute_trimmed_mean(seconds, tuple(mean_of.tolist()) if (mean_of > 1).any() else ())
+    return compute_trimmed_mean(
+        seconds, tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
+    )

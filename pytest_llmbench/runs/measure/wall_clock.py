@@ -1,4 +1,5 @@
-"""Step times against the clock of the lines: time that passes between steps, and clocks that were set."""
+"""Step times against the clock of the lines: time that passes between steps, and clocks
+that were set."""
 
 from __future__ import annotations
 
@@ -24,11 +25,14 @@ if TYPE_CHECKING:
 
 FEWEST_LINES = 3  # fewer stamps show no course of time
 
-# Lines whose stamps lie nearer than this share of the steps between them were written together, some of them late
+# Lines whose stamps lie nearer than this share of the steps between them were written
+# together, some of them late
 BURST = 0.1
 
 HOUR = 3600.0
-SLACK = 2.0  # by how many seconds a clock that was set may differ from an hour, beside the time of a step
+# by how many seconds a clock that was set may differ from an hour, beside the time of a
+# step
+SLACK = 2.0
 
 # A gap is longer than its steps by more than this share of them, and these seconds
 GAP, GAP_SECONDS = 0.2, 2.0
@@ -38,32 +42,48 @@ RISE = 0.1  # the ratio of wall clock to step times may rise by this much
 NOTABLE = 0.05  # half as much is worth a caution
 RISE_SECONDS = 30.0  # and by these seconds, in whatever few gaps
 SPREAD_SECONDS = 10.0  # or by these, if they are spread over many steps
-LARGEST_GAPS = 0.1  # the share of the intervals, the longest, without which a rise is spread
+LARGEST_GAPS = (
+    0.1  # the share of the intervals, the longest, without which a rise is spread
+)
 
-GROSS = 10.0  # by this factor no time between steps explains the clock: the printed times are in another unit
+# by this factor no time between steps explains the clock: the printed times are in
+# another unit
+GROSS = 10.0
 FEWEST_INTERVALS = 8  # of fewer nothing shows their usual pace
-REGULAR, REGULAR_FACTOR = 0.8, 2.0  # the share of the intervals that keep the pace, give or take this factor
-FASTEST_CLOCK = 0.01  # lines that are written at once, after the run, are less than these seconds apart
+REGULAR, REGULAR_FACTOR = (
+    0.8,
+    2.0,
+)  # the share of the intervals that keep the pace, give or take this factor
+# lines that are written at once, after the run, are less than these seconds apart
+FASTEST_CLOCK = 0.01
 
 OUTSIDE_SECONDS = 300.0  # gaps outside the window may take this long
 
-# The share of the steps whose times have to be those between the stamps, for a log that prints no other times
+# The share of the steps whose times have to be those between the stamps, for a log that
+# prints no other times
 FROM_STAMPS = 0.9
 ROUNDING = 2e-6  # the seconds that computing leaves of a difference between equal times
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intervals:
-    """The time between lines with stamps, arrays of shape (n,): one interval ends at each row of `row`."""
+    """The time between lines with stamps, arrays of shape (n,): one interval ends at
+    each row of `row`."""
 
     row: Integers  # of the steps
     first: Integers  # the steps that it is of
     last: Integers
     passed: Floats  # seconds by the clock of the lines
     took: Floats  # by the step times
-    pause: Integers  # the kinds of evaluations and saves in it (`PauseKind`), 0 for none
-    set_clock: int = -1  # the interval in which the clock was set by an hour, which `passed` does not contain
-    set_back: Flags | None = None  # the clock goes back otherwise; None if it never does
+    pause: (
+        Integers  # the kinds of evaluations and saves in it (`PauseKind`), 0 for none
+    )
+    # the interval in which the clock was set by an hour, which `passed` does not
+    # contain
+    set_clock: int = -1
+    set_back: Flags | None = (
+        None  # the clock goes back otherwise; None if it never does
+    )
 
     @property
     def lost(self) -> Floats:
@@ -77,7 +97,8 @@ class Intervals:
         return paused
 
     def find_gaps(self, share: float = 1.0) -> Flags:
-        """Return the intervals that are much longer than their steps, or by this share of that."""
+        """Return the intervals that are much longer than their steps, or by this share
+        of that."""
         gaps: Flags = self.lost > share * (GAP * self.took + GAP_SECONDS)
         return gaps
 
@@ -109,13 +130,18 @@ class ClockCheck:
     outside_row: int  # of the longest of them, -1 without any
     pauses: Pauses
     from_stamps: bool  # the step times are those between the stamps
-    work_per_step: float  # the printed rate x the step time over the window, NaN without either
+    work_per_step: (
+        float  # the printed rate x the step time over the window, NaN without either
+    )
 
 
-def compare_clocks(timed: Timing, window: Window, checkpoints: Checkpoints, *, announced: bool) -> ClockCheck | None:
+def compare_clocks(
+    timed: Timing, window: Window, checkpoints: Checkpoints, *, announced: bool
+) -> ClockCheck | None:
     """Compare the step times of a segment with its stamps; None without stamps.
 
-    Unless evaluations and saves are `announced` in its log, gaps that come back after every so many steps are them.
+    Unless evaluations and saves are `announced` in its log, gaps that come back after
+    every so many steps are them.
     """
     intervals = find_intervals(timed)
     if intervals is None:
@@ -128,10 +154,17 @@ def compare_clocks(timed: Timing, window: Window, checkpoints: Checkpoints, *, a
     inside = free & (intervals.first >= window.first) & (intervals.last <= window.last)
     late = free & (intervals.first >= share.first)
     # Also in the warm-up: a step is slow there, but no time passes that no step takes.
-    outside = free & ((intervals.first < window.first) | (intervals.last > window.last)) & gaps
+    outside = (
+        free
+        & ((intervals.first < window.first) | (intervals.last > window.last))
+        & gaps
+    )
     paused = np.flatnonzero(gaps & intervals.paused)
     lost = np.where(outside, intervals.lost, 0.0)
-    from_stamps = bool(np.mean(np.abs(intervals.lost) <= ROUNDING * (1 + intervals.took)) >= FROM_STAMPS)
+    from_stamps = bool(
+        np.mean(np.abs(intervals.lost) <= ROUNDING * (1 + intervals.took))
+        >= FROM_STAMPS
+    )
     return ClockCheck(
         intervals=intervals,
         window=_compute_ratio(intervals, inside),
@@ -140,7 +173,11 @@ def compare_clocks(timed: Timing, window: Window, checkpoints: Checkpoints, *, a
         outside_seconds=float(lost.sum()),
         outside_row=int(intervals.row[int(np.argmax(lost))]) if outside.any() else -1,
         pauses=pauses.make_pauses(
-            intervals.row[paused], intervals.pause[paused], intervals.lost[paused], timed.steps.line, checkpoints
+            intervals.row[paused],
+            intervals.pause[paused],
+            intervals.lost[paused],
+            timed.steps.line,
+            checkpoints,
         ),
         from_stamps=from_stamps,
         work_per_step=_compute_work(timed) if from_stamps else float("nan"),
@@ -148,9 +185,11 @@ def compare_clocks(timed: Timing, window: Window, checkpoints: Checkpoints, *, a
 
 
 def find_intervals(timed: Timing) -> Intervals | None:
-    """Return the time between the lines that have a stamp; None for fewer than FEWEST_LINES.
+    """Return the time between the lines that have a stamp; None for fewer than
+    FEWEST_LINES.
 
-    Of lines that were written together the last one counts. An hour by which the clock was set is taken out.
+    Of lines that were written together the last one counts. An hour by which the clock
+    was set is taken out.
     """
     steps = timed.steps
     stamped = np.flatnonzero(np.isfinite(steps.stamp))
@@ -161,27 +200,46 @@ def find_intervals(timed: Timing) -> Intervals | None:
     known = np.cumsum(np.nan_to_num(took))
     unknown = np.cumsum(np.isnan(took))
     row = _keep_last_of_bursts(stamped, steps.stamp, known)
-    first, passed, expected = steps.index[row[:-1]] + 1, np.diff(steps.stamp[row]), np.diff(known[row])
+    first, passed, expected = (
+        steps.index[row[:-1]] + 1,
+        np.diff(steps.stamp[row]),
+        np.diff(known[row]),
+    )
     pause = _merge_pauses(steps.paused, row)
     since = steps.since[row[1:]]
-    own = np.isfinite(since) & (steps.stamp[row[:-1]] <= since) & (since <= steps.stamp[row[1:]])
+    own = (
+        np.isfinite(since)
+        & (steps.stamp[row[:-1]] <= since)
+        & (since <= steps.stamp[row[1:]])
+    )
     if own.any():  # the line itself says from when on its steps are timed
         passed = np.where(own, steps.stamp[row[1:]] - since, passed)
         expected = np.where(own, seconds[row[1:]] * steps.mean_of[row[1:]], expected)
         pause = np.where(own, 0, pause)
-    valid = np.isfinite(expected) & (expected > 0) & ((np.diff(unknown[row]) == 0) | own)
+    valid = (
+        np.isfinite(expected) & (expected > 0) & ((np.diff(unknown[row]) == 0) | own)
+    )
     if pauses.is_usual_work(first, pause):
         pause = np.zeros_like(pause)
     back = ~own & (passed < -SLACK)
     if back.any():
-        anew = back & np.isfinite(since)  # the clock of another process, which began with its steps
+        anew = back & np.isfinite(
+            since
+        )  # the clock of another process, which began with its steps
         valid &= ~anew
         back &= ~anew
         untimed = back & ~valid  # steps that are timed by their stamps
-        expected = np.where(untimed, np.diff(steps.index[row]) * float(np.nanmedian(seconds)), expected)
+        expected = np.where(
+            untimed, np.diff(steps.index[row]) * float(np.nanmedian(seconds)), expected
+        )
         valid |= untimed
     intervals = Intervals(
-        row[1:][valid], first[valid], steps.index[row[1:]][valid], passed[valid], expected[valid], pause[valid]
+        row[1:][valid],
+        first[valid],
+        steps.index[row[1:]][valid],
+        passed[valid],
+        expected[valid],
+        pause[valid],
     )
     if not valid.any():
         return None
@@ -190,7 +248,8 @@ def find_intervals(timed: Timing) -> Intervals | None:
 
 
 def _keep_last_of_bursts(rows: Integers, stamp: Floats, known: Floats) -> Integers:
-    """Return the rows without those whose next line has nearly the same stamp, though its steps take longer."""
+    """Return the rows without those whose next line has nearly the same stamp, though
+    its steps take longer."""
     passed, took = np.diff(stamp[rows]), np.diff(known[rows])
     late = (passed >= 0) & (passed < BURST * took)
     kept: Integers = rows[np.append(~late, True)]
@@ -207,15 +266,23 @@ def _merge_pauses(paused: Integers, rows: Integers) -> Integers:
 
 
 def _mark_regular(intervals: Intervals) -> Intervals:
-    """Return the intervals with the gaps marked that come back after every so many steps."""
+    """Return the intervals with the gaps marked that come back after every so many
+    steps."""
     gaps = intervals.find_gaps() & ~intervals.paused
-    regular = pauses.find_regular(intervals.first, intervals.last, gaps, intervals.find_gaps(LIKELY))
-    return replace(intervals, pause=np.where(regular, PauseKind.REGULAR, intervals.pause))
+    regular = pauses.find_regular(
+        intervals.first, intervals.last, gaps, intervals.find_gaps(LIKELY)
+    )
+    return replace(
+        intervals, pause=np.where(regular, PauseKind.REGULAR, intervals.pause)
+    )
 
 
 def _take_hour_out(intervals: Intervals) -> Intervals:
-    """Return the intervals without an hour by which the clock was set, once, in one of them."""
-    jumps = np.flatnonzero((np.abs(intervals.lost) >= HOUR - SLACK) | (intervals.passed < -SLACK))
+    """Return the intervals without an hour by which the clock was set, once, in one of
+    them."""
+    jumps = np.flatnonzero(
+        (np.abs(intervals.lost) >= HOUR - SLACK) | (intervals.passed < -SLACK)
+    )
     if len(jumps) != 1:
         return intervals
     place = int(jumps[0])
@@ -228,7 +295,8 @@ def _take_hour_out(intervals: Intervals) -> Intervals:
 
 
 def _mirror_jumps_back(intervals: Intervals, back: Flags) -> Intervals:
-    """Return the intervals with a gap of the same size where the clock goes back, unless it was set by an hour.
+    """Return the intervals with a gap of the same size where the clock goes back,
+    unless it was set by an hour.
 
     What passed there is unknown: an hour that was set back hides a gap of 50 minutes.
     """
@@ -237,31 +305,50 @@ def _mirror_jumps_back(intervals: Intervals, back: Flags) -> Intervals:
         back[intervals.set_clock] = False
     passed = np.where(back, intervals.took + np.abs(intervals.lost), intervals.passed)
     pause = np.where(back, 0, intervals.pause)
-    return replace(intervals, passed=passed, pause=pause, set_back=back if back.any() else None)
+    return replace(
+        intervals, passed=passed, pause=pause, set_back=back if back.any() else None
+    )
 
 
 def _compute_ratio(intervals: Intervals, which: Flags) -> ClockRatio | None:
     if not which.any():
         return None
-    passed, took, lost = intervals.passed[which], intervals.took[which], intervals.lost[which]
+    passed, took, lost = (
+        intervals.passed[which],
+        intervals.took[which],
+        intervals.lost[which],
+    )
     rest = np.argsort(lost)[: len(lost) - max(1, int(LARGEST_GAPS * len(lost)))]
-    return ClockRatio(float(passed.sum()), float(took.sum()), float(passed[rest].sum()), float(took[rest].sum()))
+    return ClockRatio(
+        float(passed.sum()),
+        float(took.sum()),
+        float(passed[rest].sum()),
+        float(took[rest].sum()),
+    )
 
 
 def _compute_work(timed: Timing) -> float:
-    """Return the printed rate x the step time over the window: the work of a step in the rate's unit.
+    """Return the printed rate x the step time over the window: the work of a step in
+    the rate's unit.
 
-    The rate is the median: some logs print that of one step only, which may be the stalled one.
+    The rate is the median: some logs print that of one step only, which may be the
+    stalled one.
     """
     window = timed.window
-    rate = window.throughput if np.isfinite(window.throughput).any() else window.tokens_per_second_per_gpu
+    rate = (
+        window.throughput
+        if np.isfinite(window.throughput).any()
+        else window.tokens_per_second_per_gpu
+    )
     rated = np.isfinite(rate) & (rate > 0)
     if not rated.any():
         return float("nan")
-    return compute_median(rate[rated]) * float(np.average(window.seconds[rated], weights=window.mean_of[rated]))
+    return compute_median(rate[rated]) * float(
+        np.average(window.seconds[rated], weights=window.mean_of[rated])
+    )
 
 
-# --- what a recording keeps, and what is said of a run beside it --------------------------------------------
+# --- what a recording keeps, and what is said of a run beside it ----------------------
 
 
 def observe(check: ClockCheck | None) -> Iterator[tuple[Observed, float]]:
@@ -279,11 +366,17 @@ def observe(check: ClockCheck | None) -> Iterator[tuple[Observed, float]]:
 
 
 def find_problems(
-    check: ClockCheck | None, timed: Timing, baseline: Baseline, recorded: Mapping[str, float], tolerance: float
+    check: ClockCheck | None,
+    timed: Timing,
+    baseline: Baseline,
+    recorded: Mapping[str, float],
+    tolerance: float,
 ) -> Iterator[Problem]:
-    """Yield where the clock of the lines contradicts the step times more than it did when the baseline was recorded.
+    """Yield where the clock of the lines contradicts the step times more than it did
+    when the baseline was recorded.
 
-    `recorded` are the values of its recording by their names in `Observed`; what it lacks is not compared.
+    `recorded` are the values of its recording by their names in `Observed`; what it
+    lacks is not compared.
     """
     if check is None:
         return
@@ -293,17 +386,28 @@ def find_problems(
 
 
 def find_other_unit(timed: Timing) -> Iterator[Problem]:
-    """Yield step times of another order of magnitude than the time between the stamps of their lines."""
+    """Yield step times of another order of magnitude than the time between the stamps
+    of their lines."""
     steps = timed.steps
-    passed, took = np.diff(steps.stamp), np.diff(steps.index) * np.where(timed.usable, steps.seconds, np.nan)[1:]
+    passed, took = (
+        np.diff(steps.stamp),
+        np.diff(steps.index) * np.where(timed.usable, steps.seconds, np.nan)[1:],
+    )
     known = np.isfinite(passed) & np.isfinite(took) & (took > 0)
     if np.count_nonzero(known) < FEWEST_INTERVALS:
         return
     ratios = passed[known] / took[known]
     ratio = compute_median(ratios)
-    if 1 / GROSS < ratio < GROSS or ratio <= 0 or compute_median(passed[known]) < FASTEST_CLOCK:
+    if (
+        1 / GROSS < ratio < GROSS
+        or ratio <= 0
+        or compute_median(passed[known]) < FASTEST_CLOCK
+    ):
         return
-    if np.mean((ratios >= ratio / REGULAR_FACTOR) & (ratios <= ratio * REGULAR_FACTOR)) >= REGULAR:
+    if (
+        np.mean((ratios >= ratio / REGULAR_FACTOR) & (ratios <= ratio * REGULAR_FACTOR))
+        >= REGULAR
+    ):
         text = (
             f"a step of {format_seconds(compute_median(steps.seconds[1:][known]))} takes "
             f"{format_seconds(compute_median(passed[known] / np.diff(steps.index)[known]))} by the stamps of the "
@@ -315,14 +419,27 @@ def find_other_unit(timed: Timing) -> Iterator[Problem]:
 def _find_risen(
     check: ClockCheck, timed: Timing, baseline: Baseline, recorded: Mapping[str, float]
 ) -> Iterator[Problem]:
-    window, run = recorded.get(Observed.WALL_CLOCK_RATIO), recorded.get(Observed.RUN_CLOCK_RATIO)
-    if window is not None and check.window is not None and has_risen(check.window, window):
+    window, run = (
+        recorded.get(Observed.WALL_CLOCK_RATIO),
+        recorded.get(Observed.RUN_CLOCK_RATIO),
+    )
+    if (
+        window is not None
+        and check.window is not None
+        and has_risen(check.window, window)
+    ):
         text = (
             f"the clock of its lines advances {_describe(check.window)} in the window, recorded was x{window:.3f}: "
             "time passes between the steps that no step time contains"
         )
-        yield Problem(Reason.WALL_CLOCK, text, _find_longest_line(check, timed, baseline.window))
-    elif run is not None and check.run is not None and has_spread(check.run, run, RISE_SECONDS):
+        yield Problem(
+            Reason.WALL_CLOCK, text, _find_longest_line(check, timed, baseline.window)
+        )
+    elif (
+        run is not None
+        and check.run is not None
+        and has_spread(check.run, run, RISE_SECONDS)
+    ):
         text = (
             f"the clock of its lines advances {_describe(check.run)} after the warm-up, recorded was x{run:.3f}: "
             "time passes between the steps that no step time contains"
@@ -331,17 +448,25 @@ def _find_risen(
 
 
 def _find_outside(
-    check: ClockCheck, timed: Timing, recorded: Mapping[str, float], baseline: Baseline, tolerance: float
+    check: ClockCheck,
+    timed: Timing,
+    recorded: Mapping[str, float],
+    baseline: Baseline,
+    tolerance: float,
 ) -> Iterator[Problem]:
-    """Yield gaps that take more than the tolerance of the run, beyond those of recorded runs.
+    """Yield gaps that take more than the tolerance of the run, beyond those of recorded
+    runs.
 
-    Outside the window those that nothing explains, and anywhere what evaluations and saves take beyond others.
+    Outside the window those that nothing explains, and anywhere what evaluations and
+    saves take beyond others.
     """
     known = recorded.get(Observed.OUTSIDE_GAPS)
     if known is None:
         return
     usual = recorded.get(Observed.WALL_CLOCK_RATIO, 1.0) - 1
-    gaps = max(0.0, check.outside_seconds - check.share.allow_seconds(known, baseline, usual))
+    gaps = max(
+        0.0, check.outside_seconds - check.share.allow_seconds(known, baseline, usual)
+    )
     if is_long(check, gaps, tolerance):
         text = f"{_describe_gaps(check, timed)}; recorded were {known * 100:.3g} %, and no step time contains them"
         yield Problem(Reason.WALL_CLOCK, text, int(timed.steps.line[check.outside_row]))
@@ -353,7 +478,8 @@ def _find_outside(
 
 
 def is_long(check: ClockCheck, seconds: float, tolerance: float) -> bool:
-    """Tell whether gaps take longer than the tolerance of the run, and OUTSIDE_SECONDS."""
+    """Tell whether gaps take longer than the tolerance of the run, and
+    OUTSIDE_SECONDS."""
     return seconds > max(OUTSIDE_SECONDS, check.share.to_seconds(tolerance))
 
 
@@ -366,10 +492,16 @@ def _describe_gaps(check: ClockCheck, timed: Timing) -> str:
     )
 
 
-def _describe_pauses(check: ClockCheck, timed: Timing, excess: Floats) -> tuple[str, int]:
-    """Return what is said of pauses that are longer than others, and the line behind the longest."""
+def _describe_pauses(
+    check: ClockCheck, timed: Timing, excess: Floats
+) -> tuple[str, int]:
+    """Return what is said of pauses that are longer than others, and the line behind
+    the longest."""
     longest = int(np.argmax(np.nan_to_num(excess)))
-    row, kind = int(check.pauses.row[longest]), PauseKind(int(check.pauses.kind[longest]))
+    row, kind = (
+        int(check.pauses.row[longest]),
+        PauseKind(int(check.pauses.kind[longest])),
+    )
     text = (
         f"the {name_pause(kind)} before step {timed.steps.index[row]} takes "
         f"{format_seconds(float(check.pauses.seconds[longest]))}, longer than others of this run or recorded ones "
@@ -380,21 +512,32 @@ def _describe_pauses(check: ClockCheck, timed: Timing, excess: Floats) -> tuple[
 
 def name_pause(kind: PauseKind) -> str:
     """Return what a pause is called."""
-    names = {PauseKind.EVALUATION: "evaluation", PauseKind.SAVE: "save", PauseKind.REGULAR: "regular gap"}
+    names = {
+        PauseKind.EVALUATION: "evaluation",
+        PauseKind.SAVE: "save",
+        PauseKind.REGULAR: "regular gap",
+    }
     return " and ".join(name for each, name in names.items() if kind & each)
 
 
 def _find_hidden(
-    check: ClockCheck, timed: Timing, baseline: Baseline, recorded: Mapping[str, float], tolerance: float
+    check: ClockCheck,
+    timed: Timing,
+    baseline: Baseline,
+    recorded: Mapping[str, float],
+    tolerance: float,
 ) -> Iterator[Problem]:
-    """Yield a step time by the clock that is shorter than the printed rate allows: the clock was set back."""
+    """Yield a step time by the clock that is shorter than the printed rate allows: the
+    clock was set back."""
     work = recorded.get(Observed.WORK_PER_STEP)
     if work is None or not check.work_per_step > 0 or not len(timed.window):
         return
     hidden = work / check.work_per_step
     seconds = float(np.average(timed.window.seconds, weights=timed.window.mean_of))
     by_rate = seconds * hidden
-    if hidden - 1 > tolerance + _get_rate_unit(timed) and by_rate > baseline.step_seconds * (1 + tolerance):
+    if hidden - 1 > tolerance + _get_rate_unit(
+        timed
+    ) and by_rate > baseline.step_seconds * (1 + tolerance):
         text = (
             f"a step takes {format_seconds(seconds)} by the stamps of its lines and {format_seconds(by_rate)} by the "
             f"rate that they print, with {work:.6g} samples or tokens a step as recorded: the clock was set back, or "
@@ -404,15 +547,25 @@ def _find_hidden(
 
 
 def _get_rate_unit(timed: Timing) -> float:
-    """Return how much of a printed rate one unit in its last place is, as far as whole numbers show it."""
+    """Return how much of a printed rate one unit in its last place is, as far as whole
+    numbers show it."""
     window = timed.window
-    rate = window.throughput if np.isfinite(window.throughput).any() else window.tokens_per_second_per_gpu
+    rate = (
+        window.throughput
+        if np.isfinite(window.throughput).any()
+        else window.tokens_per_second_per_gpu
+    )
     rate = rate[np.isfinite(rate) & (rate > 0)]
-    return 1 / compute_median(rate) if len(rate) and (rate == np.floor(rate)).all() else 0.0
+    return (
+        1 / compute_median(rate)
+        if len(rate) and (rate == np.floor(rate)).all()
+        else 0.0
+    )
 
 
 def has_risen(ratio: ClockRatio, usual: float) -> bool:
-    """Tell whether the clock advances more than usual: by long gaps, or by less that is spread over many steps."""
+    """Tell whether the clock advances more than usual: by long gaps, or by less that is
+    spread over many steps."""
     excess = ratio.passed - usual * ratio.took
     if excess >= RISE_SECONDS and excess >= RISE * usual * ratio.took:
         return True
@@ -420,7 +573,8 @@ def has_risen(ratio: ClockRatio, usual: float) -> bool:
 
 
 def is_notable(ratio: ClockRatio, usual: float | None) -> bool:
-    """Tell whether the clock advances so much more than usual that it is worth a caution, and is not red."""
+    """Tell whether the clock advances so much more than usual that it is worth a
+    caution, and is not red."""
     if usual is None:
         return has_risen(ratio, 1.0)
     excess = ratio.passed - usual * ratio.took
@@ -429,7 +583,8 @@ def is_notable(ratio: ClockRatio, usual: float | None) -> bool:
 
 
 def has_spread(ratio: ClockRatio, usual: float, seconds: float) -> bool:
-    """Tell whether it advances more than usual, by these seconds, without the longest gaps."""
+    """Tell whether it advances more than usual, by these seconds, without the longest
+    gaps."""
     excess = ratio.spread_passed - usual * ratio.spread_took
     return excess >= seconds and excess >= RISE * usual * ratio.spread_took
 
@@ -442,16 +597,25 @@ def _describe(ratio: ClockRatio) -> str:
 def _find_longest_line(check: ClockCheck, timed: Timing, window: Window | None) -> int:
     """Return the line behind the longest gap, in a window or after the warm-up."""
     intervals = check.intervals
-    first, last = (window.first, window.last) if window else (check.share.first, int(timed.steps.index[-1]))
+    first, last = (
+        (window.first, window.last)
+        if window
+        else (check.share.first, int(timed.steps.index[-1]))
+    )
     inside = ~intervals.paused & (intervals.first >= first) & (intervals.last <= last)
     row = int(intervals.row[int(np.argmax(np.where(inside, intervals.lost, -np.inf)))])
     return int(timed.steps.line[row])
 
 
 def list_notes(
-    check: ClockCheck | None, timed: Timing, window: Window, recorded: Mapping[str, float], tolerance: float
+    check: ClockCheck | None,
+    timed: Timing,
+    window: Window,
+    recorded: Mapping[str, float],
+    tolerance: float,
 ) -> Iterator[Note]:
-    """Yield what the clock shows that makes a run no worse, or that nothing recorded can be compared with."""
+    """Yield what the clock shows that makes a run no worse, or that nothing recorded
+    can be compared with."""
     if check is None:
         return
     intervals, steps = check.intervals, timed.steps
@@ -472,28 +636,50 @@ def list_notes(
 
 def _note_pauses(check: ClockCheck, timed: Timing) -> Iterator[Note]:
     row = int(check.pauses.row[0])
-    count, seconds = count_noun(len(check.pauses.row), "gap"), format_seconds(float(check.pauses.seconds.sum()))
+    count, seconds = (
+        count_noun(len(check.pauses.row), "gap"),
+        format_seconds(float(check.pauses.seconds.sum())),
+    )
     regular = bool((check.pauses.kind == PauseKind.REGULAR).all())
-    where = "at regular distances, as of evaluations or saves" if regular else "around evaluations or saves"
+    where = (
+        "at regular distances, as of evaluations or saves"
+        if regular
+        else "around evaluations or saves"
+    )
     text = f"{count} of {seconds} in all {where}, not part of any step time; the first is before step"
-    yield Note(NoteCode.PAUSES, f"{text} {timed.steps.index[row]}", int(timed.steps.line[row]))
+    yield Note(
+        NoteCode.PAUSES, f"{text} {timed.steps.index[row]}", int(timed.steps.line[row])
+    )
 
 
 def _note_uncompared(
-    check: ClockCheck, timed: Timing, window: Window, recorded: Mapping[str, float], tolerance: float
+    check: ClockCheck,
+    timed: Timing,
+    window: Window,
+    recorded: Mapping[str, float],
+    tolerance: float,
 ) -> Iterator[Note]:
-    """Yield the time outside the steps that no recording can be compared with, and that would be red beside one."""
+    """Yield the time outside the steps that no recording can be compared with, and that
+    would be red beside one."""
     steps = timed.steps
     usual = recorded.get(Observed.WALL_CLOCK_RATIO)
     if check.window is not None and is_notable(check.window, usual):
-        beside = "no recording to compare it with" if usual is None else f"recorded was x{usual:.3f}"
+        beside = (
+            "no recording to compare it with"
+            if usual is None
+            else f"recorded was x{usual:.3f}"
+        )
         text = f"the clock of its lines advances {_describe(check.window)} in the window; {beside}"
         yield Note(NoteCode.WALL_CLOCK, text, _find_longest_line(check, timed, window))
     excess = pauses.compute_excess(check.pauses, recorded)
     if Observed.OUTSIDE_GAPS not in recorded:
         if is_long(check, check.outside_seconds, tolerance):
             line = int(steps.line[check.outside_row])
-            yield Note(NoteCode.WALL_CLOCK, f"{_describe_gaps(check, timed)}; no recording to compare them with", line)
+            yield Note(
+                NoteCode.WALL_CLOCK,
+                f"{_describe_gaps(check, timed)}; no recording to compare them with",
+                line,
+            )
         if is_long(check, float(np.nansum(excess)), tolerance):
             yield Note(NoteCode.WALL_CLOCK, *_describe_pauses(check, timed, excess))
     yield from _note_new_pauses(check, timed, recorded, tolerance)
@@ -502,13 +688,17 @@ def _note_uncompared(
 def _note_new_pauses(
     check: ClockCheck, timed: Timing, recorded: Mapping[str, float], tolerance: float
 ) -> Iterator[Note]:
-    """Yield long pauses that recorded runs did not have, and that are too few to show how long they usually are."""
+    """Yield long pauses that recorded runs did not have, and that are too few to show
+    how long they usually are."""
     new = pauses.find_new(check.pauses, recorded)
     seconds = np.where(new, check.pauses.seconds, 0.0)
     if not is_long(check, float(seconds.sum()), tolerance):
         return
     longest = int(np.argmax(seconds))
-    row, kind = int(check.pauses.row[longest]), PauseKind(int(check.pauses.kind[longest]))
+    row, kind = (
+        int(check.pauses.row[longest]),
+        PauseKind(int(check.pauses.kind[longest])),
+    )
     text = (
         f"{count_noun(int(new.sum()), 'gap')} of {format_seconds(float(seconds.sum()))} in all that recorded runs did "
         f"not have; the longest is the {name_pause(kind)} before step {timed.steps.index[row]}"

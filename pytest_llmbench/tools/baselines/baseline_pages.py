@@ -1,6 +1,8 @@
-"""Baselines as text for a terminal of 80 columns: a table, all of one, and what changed between two sets of them.
+"""Baselines as text for a terminal of 80 columns: a table, all of one, and what changed
+between two sets of them.
 
-MFU = GBS x model FLOPs / step time / GPUs / peak, so the logarithm of its change is a sum: each part of it is told.
+MFU = GBS x model FLOPs / step time / GPUs / peak, so the logarithm of its change is a
+sum: each part of it is told.
 """
 
 from __future__ import annotations
@@ -11,10 +13,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_llmbench.baseline.lint import format_errata, recompute_cell, round_as_printed, wrap_text
+from pytest_llmbench.baseline.lint import (
+    format_errata,
+    recompute_cell,
+    round_as_printed,
+    wrap_text,
+)
 from pytest_llmbench.baseline.schema import CELLS, DERIVED, LOG, NOT_GIVEN
 from pytest_llmbench.core import formatting, metric_definitions
-from pytest_llmbench.core.baseline_records import Baseline, Configuration, Key, Recipe, Recording
+from pytest_llmbench.core.baseline_records import (
+    Baseline,
+    Configuration,
+    Key,
+    Recipe,
+    Recording,
+)
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.flops import count_model_flops
 from pytest_llmbench.core.text import wrap
@@ -22,24 +35,44 @@ from pytest_llmbench.core.tolerance import describe_move, find_reference
 
 
 def format_table(baselines: Sequence[Baseline]) -> str:
-    """Return one line for each baseline: id, expected step time, printed MFU and kind."""
-    wide = max([len("configuration"), *(len(baseline.key.id) for baseline in baselines)])
+    """Return one line for each baseline: id, expected step time, printed MFU and
+    kind."""
+    wide = max(
+        [len("configuration"), *(len(baseline.key.id) for baseline in baselines)]
+    )
     lines = [f"{'configuration':<{wide}}  {'step time':>10}  {'MFU':>7}  kind"]
     for baseline in baselines:
         cells = dict(baseline.cells)
         # As the document prints it: its digits say how exact it is.
-        printed = cells.get("step_time") or _format_number(baseline.step_seconds, "#.4g")
+        printed = cells.get("step_time") or _format_number(
+            baseline.step_seconds, "#.4g"
+        )
         step = printed if printed == "-" else f"{printed} s"
-        lines.append(f"{baseline.key.id:<{wide}}  {step:>10}  {cells.get('mfu', '-'):>7}  {baseline.kind}")
+        lines.append(
+            f"{baseline.key.id:<{wide}}  {step:>10}  {cells.get('mfu', '-'):>7}  {baseline.kind}"
+        )
     return "\n".join([*lines, formatting.count_noun(len(baselines), "configuration")])
 
 
 def format_page(recipe: Recipe, baseline: Baseline, width: int) -> str:
-    """Return everything that is known of one baseline: expectation, model, groups, derived metrics, errata, source."""
-    errata = [erratum for erratum in recipe.errata if erratum.configuration in ("", baseline.key.id)]
-    facts = [*_describe_expectation(baseline), *_describe_shape(baseline), *_describe_origin(recipe, baseline)]
+    """Return everything that is known of one baseline: expectation, model, groups,
+    derived metrics, errata, source."""
+    errata = [
+        erratum
+        for erratum in recipe.errata
+        if erratum.configuration in ("", baseline.key.id)
+    ]
+    facts = [
+        *_describe_expectation(baseline),
+        *_describe_shape(baseline),
+        *_describe_origin(recipe, baseline),
+    ]
     # A fact without a text has no line.
-    described = [line for name, text in facts for line in wrap_text(text, width, f"  {name:<10} ", " " * 13)]
+    described = [
+        line
+        for name, text in facts
+        for line in wrap_text(text, width, f"  {name:<10} ", " " * 13)
+    ]
     lines = [baseline.key.id, *described, "", *_format_metrics(baseline)]
     if errata:
         lines += ["", "errata", *format_errata(errata, width)]
@@ -47,10 +80,19 @@ def format_page(recipe: Recipe, baseline: Baseline, width: int) -> str:
 
 
 def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
-    printed = f", printed to {baseline.resolution_seconds:g} s" if baseline.resolution_seconds else ""
+    printed = (
+        f", printed to {baseline.resolution_seconds:g} s"
+        if baseline.resolution_seconds
+        else ""
+    )
     yield "kind", baseline.kind
     timed = not math.isnan(baseline.step_seconds)
-    yield "expected", f"{baseline.step_seconds:.10g} s a step{printed}" if timed else "nothing yet: record a baseline"
+    yield (
+        "expected",
+        f"{baseline.step_seconds:.10g} s a step{printed}"
+        if timed
+        else "nothing yet: record a baseline",
+    )
     yield "judged by", f"{baseline.window}, of {baseline.steps} steps"
     of_mean = str(baseline.timed_window or baseline.timed.replace("_", " "))
     yield "timed", {"last_step": "the last step of a run"}.get(baseline.timed, of_mean)
@@ -61,21 +103,34 @@ def _describe_expectation(baseline: Baseline) -> Iterator[tuple[str, str]]:
 
 
 def _describe_recording(recording: Recording) -> Iterator[tuple[str, str]]:
-    """Yield what was measured, who recorded it, in what environment, what it replaced, and how far it is from what
-    counts."""
+    """Yield what was measured, who recorded it, in what environment, what it replaced,
+    and how far it is from what counts."""
     spread = f"mean {recording.mean_seconds:.6g} s, standard deviation {recording.standard_deviation_seconds:.3g} s"
-    groups = f" of {formatting.count_noun(recording.groups, 'night')} or sets of nodes" if recording.groups else ""
-    yield "recorded", f"{recording.date}, {formatting.count_noun(recording.runs, 'run')}{groups}, {spread}"
+    groups = (
+        f" of {formatting.count_noun(recording.groups, 'night')} or sets of nodes"
+        if recording.groups
+        else ""
+    )
+    yield (
+        "recorded",
+        f"{recording.date}, {formatting.count_noun(recording.runs, 'run')}{groups}, {spread}",
+    )
     yield "runs", ", ".join(f"{seconds:.6g} s" for seconds in recording.run_seconds)
     yield "by", recording.by
     yield "ran in", _join_stated(dict(recording.environment))
     for value in recording.earlier:
         why = f": {value.reason}" if value.reason else ""
-        yield "earlier", f"{value.seconds:.6g} s, {value.date}{f', {value.by}' if value.by else ''}{why}"
+        yield (
+            "earlier",
+            f"{value.seconds:.6g} s, {value.date}{f', {value.by}' if value.by else ''}{why}",
+        )
     yield "accepted", recording.reason
     yield "levels", recording.levels and f"several, accepted: {recording.levels}"
     if recording.earlier:
-        yield "drift", describe_move(recording.trimmed_mean_seconds, find_reference(recording))
+        yield (
+            "drift",
+            describe_move(recording.trimmed_mean_seconds, find_reference(recording)),
+        )
 
 
 def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
@@ -84,7 +139,11 @@ def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
     yield "model", _join_stated(_list_sizes(configuration)) + proxy
     yield "groups", _join_stated(_list_groups(configuration)) or "not stated"
     yield "batch", _join_stated(_list_batch(configuration))
-    peak = "not stated" if math.isnan(baseline.peak_tflops) else f"{baseline.peak_tflops:.10g} TFLOP/s per GPU"
+    peak = (
+        "not stated"
+        if math.isnan(baseline.peak_tflops)
+        else f"{baseline.peak_tflops:.10g} TFLOP/s per GPU"
+    )
     yield "peak", peak
     if baseline.logged_tflops_factor:
         yield "logged", f"{baseline.logged_tflops_factor:.6g} x the computed TFLOP/s"
@@ -92,27 +151,41 @@ def _describe_shape(baseline: Baseline) -> Iterator[tuple[str, str]]:
 
 def _describe_origin(recipe: Recipe, baseline: Baseline) -> Iterator[tuple[str, str]]:
     source = baseline.source
-    yield "framework", f"{recipe.framework or 'not stated'} (log dialect {baseline.dialect})"
-    yield "document", source.document + (f", table {source.table}" if source.table else "")
+    yield (
+        "framework",
+        f"{recipe.framework or 'not stated'} (log dialect {baseline.dialect})",
+    )
+    yield (
+        "document",
+        source.document + (f", table {source.table}" if source.table else ""),
+    )
     yield "file", f"{source.file}:{source.line}"
     launch: dict[str, Any] = dict(recipe.launch)
     if launch:
         command: dict[str, Any] = dict(dict(launch["commands"])[launch["kind"]])
-        variables = "".join(f"{name}={value} " for name, value in command.get("fixed", ()))
+        variables = "".join(
+            f"{name}={value} " for name, value in command.get("fixed", ())
+        )
         yield "launch", variables + str(command["command"])
 
 
 def _format_metrics(baseline: Baseline) -> Iterator[str]:
-    """Yield a table of what is printed and what follows from the step time and the stated constants."""
+    """Yield a table of what is printed and what follows from the step time and the
+    stated constants."""
     printed = dict(baseline.cells)
     yield f"  {'metric':<22} {'printed':>12}  {'computed':>12}"
     for key in CELLS:
         cell = printed.get(key.name, "-")
-        if cell == "-" and key.name not in ("step_time", *DERIVED):  # the tables of some documents alone have them
+        if cell == "-" and key.name not in (
+            "step_time",
+            *DERIVED,
+        ):  # the tables of some documents alone have them
             continue
         computed = _format_computed(baseline, key.name, cell)
         yield f"  {key.meaning:<22} {cell:>12}  {computed:>12}"
-    tflops = metric_definitions.compute_tflops_per_gpu(baseline.configuration, baseline.step_seconds)
+    tflops = metric_definitions.compute_tflops_per_gpu(
+        baseline.configuration, baseline.step_seconds
+    )
     yield f"  {'TFLOP/s per GPU':<22} {'-':>12}  {_format_number(tflops, '.2f'):>12}"
 
 
@@ -121,7 +194,11 @@ def _format_computed(baseline: Baseline, name: str, cell: str) -> str:
         return _format_number(baseline.step_seconds, ".10g")
     value = recompute_cell(baseline, name)
     if value is None:
-        return "none (proxy)" if name == "days_to_1t" and baseline.configuration.proxy else "-"
+        return (
+            "none (proxy)"
+            if name == "days_to_1t" and baseline.configuration.proxy
+            else "-"
+        )
     if cell != "-" and cell not in NOT_GIVEN:
         return round_as_printed(value, cell)
     return f"{value * 100:.2f}%" if name == "mfu" else f"{value:.2f}"
@@ -132,20 +209,31 @@ def _format_number(value: float, digits: str) -> str:
 
 
 def _list_sizes(configuration: Configuration) -> dict[str, Any]:
-    return {name.replace("_", " "): value for name, value in asdict(configuration.architecture).items()}
+    return {
+        name.replace("_", " "): value
+        for name, value in asdict(configuration.architecture).items()
+    }
 
 
 def _list_groups(configuration: Configuration) -> dict[str, int | None]:
-    return {name.upper(): size for name, size in asdict(configuration.parallelism).items()}
+    return {
+        name.upper(): size for name, size in asdict(configuration.parallelism).items()
+    }
 
 
 def _list_batch(configuration: Configuration) -> dict[str, int | None]:
     accumulation = configuration.gradient_accumulation
-    return {"GBS": configuration.global_batch_size, "MBS": configuration.micro_batch_size, "GA": accumulation}
+    return {
+        "GBS": configuration.global_batch_size,
+        "MBS": configuration.micro_batch_size,
+        "GA": accumulation,
+    }
 
 
 def _join_stated(facts: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
+    return ", ".join(
+        f"{name} {value}" for name, value in facts.items() if value is not None
+    )
 
 
 def _join_tolerances(baseline: Baseline) -> str:
@@ -153,13 +241,16 @@ def _join_tolerances(baseline: Baseline) -> str:
 
 
 def _join_budgets(baseline: Baseline) -> str:
-    return ", ".join(f"{budget.metric} {budget.largest:g} s" for budget in baseline.budgets)
+    return ", ".join(
+        f"{budget.metric} {budget.largest:g} s" for budget in baseline.budgets
+    )
 
 
-# --- what changed between two sets, and what of it moved MFU: the step time, or how FLOPs are counted -----
+# --- what changed between two sets, and what of it moved MFU: the step time, or how FLO
 
 PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
-"""What MFU = GBS x model FLOPs / step time / GPUs / peak can move by; the last is what none of the others explains."""
+"""What MFU = GBS x model FLOPs / step time / GPUs / peak can move by; the last is what
+none of the others explains."""
 
 ConfigurationName = tuple[str | int, ...]
 
@@ -174,8 +265,9 @@ class UtilizationChange:
     """The logarithm of the change, by part; they add up to log(after / before)."""
 
     printed: bool
-    """Whether both are the cells of the documents, whose own sums may differ from what follows from their step times;
-    otherwise both are computed, and the last part is zero."""
+    """Whether both are the cells of the documents, whose own sums may differ from what
+    follows from their step times; otherwise both are computed, and the last part is
+    zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +284,8 @@ class BaselineDifference:
 
     @property
     def step_time_ratio(self) -> float | None:
-        """The step time after as a multiple of that before; None where either has none."""
+        """The step time after as a multiple of that before; None where either has
+        none."""
         if self.before is None or self.after is None:
             return None
         ratio = self.after.step_seconds / self.before.step_seconds
@@ -204,35 +297,57 @@ class BaselineDifference:
         if self.before is None or self.after is None:
             return True
         # NaN equals nothing, so what has no value is None, as make_finite says it.
-        times = {formatting.make_finite(baseline.step_seconds) for baseline in (self.before, self.after)}
-        moved = self.utilization is not None and abs(math.log(self.utilization.after / self.utilization.before)) > 1e-9
+        times = {
+            formatting.make_finite(baseline.step_seconds)
+            for baseline in (self.before, self.after)
+        }
+        moved = (
+            self.utilization is not None
+            and abs(math.log(self.utilization.after / self.utilization.before)) > 1e-9
+        )
         return bool(self.facts) or len(times) > 1 or moved
 
 
-def compare_baselines(before: Sequence[Baseline], after: Sequence[Baseline]) -> tuple[BaselineDifference, ...]:
+def compare_baselines(
+    before: Sequence[Baseline], after: Sequence[Baseline]
+) -> tuple[BaselineDifference, ...]:
     """Return every configuration of either set, in the order of their names.
 
-    Configurations are matched without their release where that leaves one of each in both sets, else with it, else with
-    their kind, too. Raises BaselineError where not even that tells two apart.
+    Configurations are matched without their release where that leaves one of each in
+    both sets, else with it, else with their kind, too. Raises BaselineError where not
+    even that tells two apart.
     """
     name = _choose_naming(before, after)
-    old, new = ({name(baseline): baseline for baseline in side} for side in (before, after))
-    return tuple(_compare_pair(_join_name(key), old.get(key), new.get(key)) for key in sorted({*old, *new}))
+    old, new = (
+        {name(baseline): baseline for baseline in side} for side in (before, after)
+    )
+    return tuple(
+        _compare_pair(_join_name(key), old.get(key), new.get(key))
+        for key in sorted({*old, *new})
+    )
 
 
-def _choose_naming(before: Sequence[Baseline], after: Sequence[Baseline]) -> Callable[[Baseline], ConfigurationName]:
+def _choose_naming(
+    before: Sequence[Baseline], after: Sequence[Baseline]
+) -> Callable[[Baseline], ConfigurationName]:
     """Return the shortest name that stands for one baseline of each set."""
-    # Two releases of one recipe are what is compared most: the release is left out of names where it can be.
+    # Two releases of one recipe are what is compared most: the release is left out of
+    # names where it can be.
     namings: tuple[Callable[[Baseline], ConfigurationName], ...] = (
         lambda baseline: _make_name(baseline.key, ""),
         lambda baseline: _make_name(baseline.key, baseline.key.release),
-        lambda baseline: (*_make_name(baseline.key, baseline.key.release), baseline.kind),
+        lambda baseline: (
+            *_make_name(baseline.key, baseline.key.release),
+            baseline.kind,
+        ),
     )
     for naming in namings:
         counts = [Counter(map(naming, side)) for side in (before, after)]
         if all(count == 1 for counter in counts for count in counter.values()):
             return naming
-    twice = next(name for counter in counts for name, count in counter.items() if count > 1)
+    twice = next(
+        name for counter in counts for name, count in counter.items() if count > 1
+    )
     raise BaselineError(
         f"found {_join_name(twice)} twice on one side, expected it once; give a file or a smaller folder"
     )
@@ -247,16 +362,25 @@ def _join_name(name: ConfigurationName) -> str:
     return "-".join(map(str, name))
 
 
-def _compare_pair(identifier: str, old: Baseline | None, new: Baseline | None) -> BaselineDifference:
+def _compare_pair(
+    identifier: str, old: Baseline | None, new: Baseline | None
+) -> BaselineDifference:
     if old is None or new is None:
         return BaselineDifference(identifier, old, new)
     before, after = _collect_facts(old), _collect_facts(new)
-    changed = tuple((name, before[name], after[name]) for name in before if before[name] != after[name])
-    return BaselineDifference(identifier, old, new, changed, _compare_utilization(old, new))
+    changed = tuple(
+        (name, before[name], after[name])
+        for name in before
+        if before[name] != after[name]
+    )
+    return BaselineDifference(
+        identifier, old, new, changed, _compare_utilization(old, new)
+    )
 
 
 def _collect_facts(baseline: Baseline) -> dict[str, str]:
-    """Return everything besides the step time that decides what a run of this configuration has to do, as text."""
+    """Return everything besides the step time that decides what a run of this
+    configuration has to do, as text."""
     configuration = baseline.configuration
     facts = {
         **_list_groups(configuration),
@@ -268,52 +392,73 @@ def _collect_facts(baseline: Baseline) -> dict[str, str]:
         "tolerance": _join_tolerances(baseline) or "the session's",
         "budgets": _join_budgets(baseline) or None,
         **_collect_recorded_facts(baseline.recording),
-        "drift budget": baseline.drift_budget and f"{baseline.drift_budget * 100:.10g} %",
-        "peak": "NA" if math.isnan(baseline.peak_tflops) else f"{baseline.peak_tflops:.10g}",
+        "drift budget": baseline.drift_budget
+        and f"{baseline.drift_budget * 100:.10g} %",
+        "peak": "NA"
+        if math.isnan(baseline.peak_tflops)
+        else f"{baseline.peak_tflops:.10g}",
         "dialect": "regex" if baseline.log else baseline.dialect,
-        **{f"log {name}": getattr(baseline.log, name, None) for name in (key.name for key in LOG)},
-        "logged TFLOP/s": baseline.logged_tflops_factor and f"x {baseline.logged_tflops_factor:.6g}",
+        **{
+            f"log {name}": getattr(baseline.log, name, None)
+            for name in (key.name for key in LOG)
+        },
+        "logged TFLOP/s": baseline.logged_tflops_factor
+        and f"x {baseline.logged_tflops_factor:.6g}",
         "kind": baseline.kind,
     }
     return {name: "-" if value is None else str(value) for name, value in facts.items()}
 
 
 def _collect_recorded_facts(recording: Recording | None) -> dict[str, str | None]:
-    """Return what else of a recording decides about a run: the mean, and the value that drift is counted from."""
+    """Return what else of a recording decides about a run: the mean, and the value that
+    drift is counted from."""
     if recording is None:
         return {"mean": None, "drift from": None, "levels": None}
-    # A recording whose mean allows more, or that forgot what drift is counted from, is another gate.
+    # A recording whose mean allows more, or that forgot what drift is counted from, is
+    # another gate.
     first = find_reference(recording)
     # In tenths of a percent above the trimmed mean, or every recording would differ.
-    above = formatting.format_difference(recording.mean_seconds / recording.trimmed_mean_seconds)
+    above = formatting.format_difference(
+        recording.mean_seconds / recording.trimmed_mean_seconds
+    )
     origin = f"{formatting.format_seconds(first.seconds)} of {first.date}"
     return {"mean": above, "drift from": origin, "levels": recording.levels or None}
 
 
 def _compare_utilization(old: Baseline, new: Baseline) -> UtilizationChange | None:
-    """Return how MFU moved; None where a peak, a step time or FLOPs are not known, or the numbers of GPUs differ."""
-    # It happened between two releases that the seconds stayed and MFU moved, by its formula alone.
+    """Return how MFU moved; None where a peak, a step time or FLOPs are not known, or
+    the numbers of GPUs differ."""
+    # It happened between two releases that the seconds stayed and MFU moved, by its
+    # formula alone.
     numbers = (old.step_seconds, new.step_seconds, old.peak_tflops, new.peak_tflops)
     if not all(math.isfinite(value) and value > 0 for value in numbers):
         return None
     printed = [_parse_printed_mfu(baseline) for baseline in (old, new)]
-    # A printed MFU beside a computed one would show a change of method as a change of speed.
+    # A printed MFU beside a computed one would show a change of method as a change of
+    # speed.
     both = all(value is not None for value in printed)
     computed = [recompute_cell(baseline, "mfu") for baseline in (old, new)]
     if None in computed:  # no formula counts the FLOPs of one of them
         return None
-    before, after = (value for value in (printed if both else computed) if value is not None)
+    before, after = (
+        value for value in (printed if both else computed) if value is not None
+    )
     parts = {
         "step time": math.log(old.step_seconds / new.step_seconds),
         "FLOPs formula": math.log(
-            count_model_flops(new.configuration.architecture) / count_model_flops(old.configuration.architecture)
+            count_model_flops(new.configuration.architecture)
+            / count_model_flops(old.configuration.architecture)
         ),
-        "batch": math.log(new.configuration.global_batch_size / old.configuration.global_batch_size),
+        "batch": math.log(
+            new.configuration.global_batch_size / old.configuration.global_batch_size
+        ),
         "peak": math.log(old.peak_tflops / new.peak_tflops),
     }
     # Logarithms add up, percentages do not.
     rest = math.log(after / before) - sum(parts.values())
-    return UtilizationChange(before, after, {**parts, PARTS[-1]: rest if both else 0.0}, both)
+    return UtilizationChange(
+        before, after, {**parts, PARTS[-1]: rest if both else 0.0}, both
+    )
 
 
 def _parse_printed_mfu(baseline: Baseline) -> float | None:
@@ -329,37 +474,61 @@ ROUNDING = 0.005
 """A printed MFU is rounded: what it says beyond its step time is told from here on."""
 
 
-def format_differences(differences: Sequence[BaselineDifference], before: str, after: str) -> str:
-    """Return a line for each configuration that changed, with what moved its MFU and what else is another; what is on
-    one side only; and a count. `before` and `after` are the names of the sides."""
-    changed = [pair for pair in differences if pair.before and pair.after and pair.is_change]
+def format_differences(
+    differences: Sequence[BaselineDifference], before: str, after: str
+) -> str:
+    """Return a line for each configuration that changed, with what moved its MFU and
+    what else is another; what is on one side only; and a count. `before` and `after`
+    are the names of the sides."""
+    changed = [
+        pair for pair in differences if pair.before and pair.after and pair.is_change
+    ]
     lines = [line for pair in changed for line in _format_lines(pair)]
     if lines:
-        lines.insert(0, f"{'configuration':<{WIDE}} {'before':>10} {'after':>10} {'step time':>9} {'MFU':>8}")
+        lines.insert(
+            0,
+            f"{'configuration':<{WIDE}} {'before':>10} {'after':>10} {'step time':>9} {'MFU':>8}",
+        )
     removed = [pair.id for pair in differences if pair.after is None]
     added = [pair.id for pair in differences if pair.before is None]
     for side, alone in ((before, removed), (after, added)):
         if alone:
             sentence = f"only in {side}: {len(alone)}: {formatting.join_first(alone)}"
             lines += wrap(sentence, rest="  ")
-    shared = sum(pair.before is not None and pair.after is not None for pair in differences)
-    lines.append(f"{formatting.count_noun(shared, 'configuration')} in both, {len(changed)} of them changed")
+    shared = sum(
+        pair.before is not None and pair.after is not None for pair in differences
+    )
+    lines.append(
+        f"{formatting.count_noun(shared, 'configuration')} in both, {len(changed)} of them changed"
+    )
     return "\n".join(lines)
 
 
 def make_records(differences: Sequence[BaselineDifference]) -> list[dict[str, Any]]:
-    """Return every configuration of either side; times in seconds, MFU as a fraction, parts as log ratios."""
+    """Return every configuration of either side; times in seconds, MFU as a fraction,
+    parts as log ratios."""
     return [_make_record(pair) for pair in differences]
 
 
 def _format_lines(pair: BaselineDifference) -> Iterator[str]:
     moved = pair.utilization
-    seconds = [formatting.format_seconds(side.step_seconds if side else None) for side in (pair.before, pair.after)]
+    seconds = [
+        formatting.format_seconds(side.step_seconds if side else None)
+        for side in (pair.before, pair.after)
+    ]
     change = formatting.format_difference(pair.step_time_ratio)
     mfu = formatting.format_difference(moved.after / moved.before) if moved else "-"
     row = f"{seconds[0]:>10} {seconds[1]:>10} {change:>9} {mfu:>8}"
-    yield from [pair.id, f"{'':<{WIDE}} {row}"] if len(pair.id) > WIDE else [f"{pair.id:<{WIDE}} {row}"]
-    changes = [_format_utilization(moved)] if moved and (_format_parts(moved) or mfu != "0.0 %") else []
+    yield from (
+        [pair.id, f"{'':<{WIDE}} {row}"]
+        if len(pair.id) > WIDE
+        else [f"{pair.id:<{WIDE}} {row}"]
+    )
+    changes = (
+        [_format_utilization(moved)]
+        if moved and (_format_parts(moved) or mfu != "0.0 %")
+        else []
+    )
     changes += [f"{name}: {before} -> {after}" for name, before, after in pair.facts]
     for line in changes:
         yield from wrap(line, first="  ", rest="    ")
@@ -388,9 +557,12 @@ def _make_record(pair: BaselineDifference) -> dict[str, Any]:
         "changed": pair.is_change,
         **{name: None if side is None else side.key.id for name, side in sides.items()},
         "step_seconds": [
-            None if side is None else formatting.make_finite(side.step_seconds) for side in sides.values()
+            None if side is None else formatting.make_finite(side.step_seconds)
+            for side in sides.values()
         ],
-        "step_time_change": None if pair.step_time_ratio is None else pair.step_time_ratio - 1,
+        "step_time_change": None
+        if pair.step_time_ratio is None
+        else pair.step_time_ratio - 1,
         "mfu": None if moved is None else [moved.before, moved.after],
         "mfu_printed": None if moved is None else moved.printed,
         "mfu_log_parts": None if moved is None else dict(moved.parts),

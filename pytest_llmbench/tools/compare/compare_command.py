@@ -1,4 +1,5 @@
-"""`llmbench compare`: two runs, folders, archives, or days of a history beside each other."""
+"""`llmbench compare`: two runs, folders, archives, or days of a history beside each
+other."""
 
 from __future__ import annotations
 
@@ -11,16 +12,20 @@ from pytest_llmbench.core.errors import HistoryError, SettingsError, describe_os
 from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.options import get_option
 from pytest_llmbench.core.redaction import IDENTIFYING
-from pytest_llmbench.tools.command_line import Output, Subparsers, redact_values, rename_flags, tell_aside
+from pytest_llmbench.tools.command_line import (
+    Output,
+    Subparsers,
+    redact_values,
+    rename_flags,
+    tell_aside,
+)
 
 if TYPE_CHECKING:
     from pytest_llmbench.comparison.comparison_records import SidesCompared
     from pytest_llmbench.history.store import StoreLocation
     from pytest_llmbench.session.settings import Settings
 
-EXIT_CODES = (
-    "Exit code: 0 alike, faster or cannot tell, 1 slower, 2 usage error, 3 nothing comparable, 4 with --strict."
-)
+EXIT_CODES = "Exit code: 0 alike, faster or cannot tell, 1 slower, 2 usage error, 3 nothing comparable, 4 with --strict."
 
 WHAT = "A run's log, a folder or an archive; of a history a day, days such as 2026-11-01..2026-11-07, or a session."
 
@@ -36,7 +41,10 @@ def add(commands: Subparsers) -> None:
     parser.add_argument("a", metavar="A", help=WHAT)
     parser.add_argument("b", metavar="B", help="The same, for what may be slower.")
     parser.add_argument(
-        "--margin", metavar="PERCENT", default="1%", help="Sides that differ by less are alike (default: 1%%)."
+        "--margin",
+        metavar="PERCENT",
+        default="1%",
+        help="Sides that differ by less are alike (default: 1%%).",
     )
     parser.add_argument(
         "--strict",
@@ -48,9 +56,20 @@ def add(commands: Subparsers) -> None:
         metavar=get_option("--llmb-history").metavar,
         help="Where days and sessions, the noise of nights and nodes are read from (default: as `llmbench history`).",
     )
-    for flag, metavar in (("--baselines", "DIR"), ("--release", "RELEASE"), ("--gpu", "TYPE")):
-        parser.add_argument(flag, metavar=metavar, help=f"As pytest's --llmb-{flag[2:]} (default: none).")
-    for flag, what in (("--json", "Write all of it as a JSON document."), ("--html", "Write it as a page.")):
+    for flag, metavar in (
+        ("--baselines", "DIR"),
+        ("--release", "RELEASE"),
+        ("--gpu", "TYPE"),
+    ):
+        parser.add_argument(
+            flag,
+            metavar=metavar,
+            help=f"As pytest's --llmb-{flag[2:]} (default: none).",
+        )
+    for flag, what in (
+        ("--json", "Write all of it as a JSON document."),
+        ("--html", "Write it as a page."),
+    ):
         parser.add_argument(flag, metavar="FILE", help=what)
     parser.set_defaults(command=_run)
 
@@ -64,7 +83,9 @@ def _run(arguments: argparse.Namespace) -> Output:
     try:
         margin = parse_percentage(arguments.margin)
         if not arguments.margin.rstrip().endswith("%"):  # 0.5 could be either
-            raise ValueError(f"found {arguments.margin!r}, expected a percentage such as 1% or 0.5%")
+            raise ValueError(
+                f"found {arguments.margin!r}, expected a percentage such as 1% or 0.5%"
+            )
     except ValueError as error:
         raise SettingsError(f"--margin={arguments.margin}: {error}") from None
     now = datetime.now(UTC)
@@ -76,18 +97,28 @@ def _run(arguments: argparse.Namespace) -> Output:
         places = [side.text for side in (a, b) if side.path is not None]
         settings = _resolve(arguments, places, history)
         compared: SidesCompared = compare_places((a, b), settings, history, margin, now)
-    described: dict[str, Any] = redact_values(describe(compared, now, strict=arguments.strict), IDENTIFYING)
+    described: dict[str, Any] = redact_values(
+        describe(compared, now, strict=arguments.strict), IDENTIFYING
+    )
     problem = _write(described, settings, now)
-    return Output(format_text(described), 2 if problem else described["exit_code"], problem, redacted=True)
+    return Output(
+        format_text(described),
+        2 if problem else described["exit_code"],
+        problem,
+        redacted=True,
+    )
 
 
 def _locate_history(typed: str | None, now: datetime) -> StoreLocation | None:
-    """Return the history that was typed, or that the environment or pytest's configuration names; None without any."""
+    """Return the history that was typed, or that the environment or pytest's
+    configuration names; None without any."""
     from pytest_llmbench.history.store import locate_store, refuse_damaged
     from pytest_llmbench.tools.history_options import find_stated, tell_future
 
     if typed is not None and not typed.strip():
-        raise SettingsError("--history= is empty: give a value, or leave the option out")
+        raise SettingsError(
+            "--history= is empty: give a value, or leave the option out"
+        )
     stated = find_stated(typed, Path.cwd())
     if stated is None:
         return None
@@ -103,13 +134,17 @@ def _locate_history(typed: str | None, now: datetime) -> StoreLocation | None:
     return history
 
 
-def _resolve(arguments: argparse.Namespace, places: list[str], history: StoreLocation | None) -> Settings:
+def _resolve(
+    arguments: argparse.Namespace, places: list[str], history: StoreLocation | None
+) -> Settings:
     from pytest_llmbench.core.option_values import refuse_blank
     from pytest_llmbench.session.settings import list_outputs, refuse_shared, resolve
 
     values = {
         "llmb_logs": places,
-        "llmb_baselines": [arguments.baselines] if arguments.baselines is not None else None,
+        "llmb_baselines": [arguments.baselines]
+        if arguments.baselines is not None
+        else None,
         "llmb_release": arguments.release,
         "llmb_gpu": arguments.gpu,
         "llmb_json": arguments.json,
@@ -117,12 +152,15 @@ def _resolve(arguments: argparse.Namespace, places: list[str], history: StoreLoc
     }
     refuse_blank(values)
     settings = resolve(values, Path.cwd())
-    refuse_shared({"--history": history.file if history else None}, list_outputs(settings))
+    refuse_shared(
+        {"--history": history.file if history else None}, list_outputs(settings)
+    )
     return settings
 
 
 def _write(described: dict[str, Any], settings: Settings, now: datetime) -> str:
-    """Write the files that were asked for, and return what went wrong: the answer is printed all the same."""
+    """Write the files that were asked for, and return what went wrong: the answer is
+    printed all the same."""
     from pytest_llmbench.report import document
     from pytest_llmbench.report.output_files import HTML, JSON, write_whole
 
@@ -132,7 +170,11 @@ def _write(described: dict[str, Any], settings: Settings, now: datetime) -> str:
         if settings.html is not None:
             from pytest_llmbench.comparison.comparison_page import render_sides
 
-            write_whole(settings.html, render_sides(described, now).encode("utf-8", "backslashreplace"), HTML)
+            write_whole(
+                settings.html,
+                render_sides(described, now).encode("utf-8", "backslashreplace"),
+                HTML,
+            )
     except OSError as error:
         return f"llmbench: it cannot be written: {escape(describe_os_error(error))}"
     return ""

@@ -1,4 +1,5 @@
-"""Join the tables of a document: measured rows with their configuration rows, each with a unique key."""
+"""Join the tables of a document: measured rows with their configuration rows, each with
+a unique key."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from pytest_llmbench.tools.import_tables.labels import (
     parse_metric_label,
 )
 from pytest_llmbench.tools.import_tables.mappings import KEY, DocumentMapping
-from pytest_llmbench.tools.import_tables.markdown_tables import DocumentTable, DocumentTables
+from pytest_llmbench.tools.import_tables.markdown_tables import (
+    DocumentTable,
+    DocumentTables,
+)
 from pytest_llmbench.tools.import_tables.table_configurations import (
     DocumentConfiguration,
     UnreadCell,
@@ -25,7 +29,8 @@ from pytest_llmbench.tools.import_tables.table_configurations import (
 ConfigurationKey = tuple[str, ...]
 
 MOST_APART = 1.3
-"""One digit may be a quarter off the exact value; beyond this factor it is another value."""
+"""One digit may be a quarter off the exact value; beyond this factor it is another
+value."""
 
 MOST_OFF = 3.0
 """Documents compute tokens/s with half of the batch; milliseconds are further off."""
@@ -33,9 +38,7 @@ MOST_OFF = 3.0
 BATCHES = (("gbs",), ("sequence_length",), ("gbs", "sequence_length"))
 """The columns that name variants: gbs128, seq4096, gbs128_seq4096."""
 
-STRAY = (
-    "it stands in no Markdown table: in HTML, in a comment, without a line of dashes below a header, or in a huge line"
-)
+STRAY = "it stands in no Markdown table: in HTML, in a comment, without a line of dashes below a header, or in a huge line"
 UNMEASURED = "nothing was measured of its configuration"
 APART = "its tokens/s and its days to 1T tokens contradict each other: a row may be shifted by a cell"
 OFF = "its tokens/s are not those of its step time, sequence length and GBS: one may be in another unit"
@@ -43,7 +46,12 @@ OFF = "its tokens/s are not those of its step time, sequence length and GBS: one
 NAMES = ("recipe", "model", "unsized")
 """The facts of a configuration row that no measured row takes over."""
 
-_WORDS = {"size": "model size", "gpu": "GPU type", "dtype": "precision", "gpus": "number of GPUs"}
+_WORDS = {
+    "size": "model size",
+    "gpu": "GPU type",
+    "dtype": "precision",
+    "gpus": "number of GPUs",
+}
 _STEP_TIME_FROM = {
     "step_time": (),
     "tokens_per_second_per_gpu": ("gbs", "sequence_length"),
@@ -54,13 +62,16 @@ _STEP_TIME_FROM = {
 
 @dataclass(frozen=True, slots=True)
 class DocumentConfigurations:
-    """The configurations in the order of the document, and every cell that is in no configuration."""
+    """The configurations in the order of the document, and every cell that is in no
+    configuration."""
 
     configurations: tuple[DocumentConfiguration, ...]
     unread: tuple[UnreadCell, ...]
 
 
-def collect_configurations(tables: DocumentTables, mapping: DocumentMapping) -> DocumentConfigurations:
+def collect_configurations(
+    tables: DocumentTables, mapping: DocumentMapping
+) -> DocumentConfigurations:
     """Return the configurations of a document.
 
     A measured configuration takes the columns of every configuration row that does not
@@ -80,32 +91,44 @@ def collect_configurations(tables: DocumentTables, mapping: DocumentMapping) -> 
         described = [entry for entry in entries if not entry.cells]
         entries, more = _join_described(measured, described)
         unread += more
-    complete, more = _select_complete(list(_complete_keys(entries, mapping)), timed=timed)
+    complete, more = _select_complete(
+        list(_complete_keys(entries, mapping)), timed=timed
+    )
     ordered = sorted(dict.fromkeys([*unread, *more]), key=lambda cell: cell.line)
     return DocumentConfigurations(tuple(_mark_proxies(complete)), tuple(ordered))
 
 
 def _has_metric(mapping: DocumentMapping, table: DocumentTable) -> bool:
     labels = (*table.header.cells, *(row.cells[0] for row in table.rows))
-    return any(parse_metric_label(mapping, label) for label in labels) and not is_about_peaks(mapping, table)
+    return any(
+        parse_metric_label(mapping, label) for label in labels
+    ) and not is_about_peaks(mapping, table)
 
 
-def _split_by_dtype(mapping: DocumentMapping, entry: DocumentConfiguration) -> list[DocumentConfiguration]:
+def _split_by_dtype(
+    mapping: DocumentMapping, entry: DocumentConfiguration
+) -> list[DocumentConfiguration]:
     dtypes = parse_dtypes(mapping, str(entry.facts.get("dtype", "")))
-    return [replace(entry, facts={**entry.facts, "dtype": dtype}) for dtype in dtypes] or [entry]
+    return [
+        replace(entry, facts={**entry.facts, "dtype": dtype}) for dtype in dtypes
+    ] or [entry]
 
 
 # --- configuration rows ---------------------------------------------------------------
 
 
 def _join_described(
-    measured: Sequence[DocumentConfiguration], described: Sequence[DocumentConfiguration]
+    measured: Sequence[DocumentConfiguration],
+    described: Sequence[DocumentConfiguration],
 ) -> tuple[list[DocumentConfiguration], list[UnreadCell]]:
-    """Add the columns of configuration rows; also return the cells that are in no configuration."""
+    """Add the columns of configuration rows; also return the cells that are in no
+    configuration."""
     recipes = {entry.recipe for entry in measured}
     # A row without a number of GPUs would lend its columns to every size of the model.
     sized = [row for row in described if row.facts.get("gpus")]
-    used: set[int] = set()  # by the identity of `values`, which all parts of one row share
+    used: set[int] = (
+        set()
+    )  # by the identity of `values`, which all parts of one row share
     joined: list[DocumentConfiguration] = []
     unread: list[UnreadCell] = []
     for entry in measured:
@@ -123,7 +146,9 @@ def _join_described(
     return joined, unread
 
 
-def _may_describe(row: DocumentConfiguration, entry: DocumentConfiguration, recipes: Collection[str]) -> bool:
+def _may_describe(
+    row: DocumentConfiguration, entry: DocumentConfiguration, recipes: Collection[str]
+) -> bool:
     if entry.recipe and row.recipe != entry.recipe and row.recipe in recipes:
         return False
     if row.facts.get("task", entry.facts.get("task")) != entry.facts.get("task"):
@@ -132,7 +157,11 @@ def _may_describe(row: DocumentConfiguration, entry: DocumentConfiguration, reci
 
 
 def _agree(row: DocumentConfiguration, facts: Facts) -> bool:
-    return all(facts.get(name, row.facts[name]) == row.facts[name] for name in KEY if name in row.facts)
+    return all(
+        facts.get(name, row.facts[name]) == row.facts[name]
+        for name in KEY
+        if name in row.facts
+    )
 
 
 def _add_columns(
@@ -153,7 +182,11 @@ def _add_columns(
                 why = f"line {entry.line} says {stated or 'several values'} of it"
                 unread.append(UnreadCell(row.line, f"{name} {value}", why))
                 facts[name] = ""
-    facts = {name: value for name, value in facts.items() if value != "" or name in (*KEY, "task")}
+    facts = {
+        name: value
+        for name, value in facts.items()
+        if value != "" or name in (*KEY, "task")
+    }
     return replace(entry, facts=facts, values=values), unread
 
 
@@ -163,12 +196,15 @@ def _add_columns(
 def _complete_keys(
     entries: Sequence[DocumentConfiguration], mapping: DocumentMapping
 ) -> Iterator[DocumentConfiguration]:
-    """Complete the keys with stated values, and replace values that a mapping file renames."""
+    """Complete the keys with stated values, and replace values that a mapping file
+    renames."""
     own = mapping.stated.get("recipe")
     names = {entry.recipe for entry in entries} - {""}
     alone = next(iter(names)) if len(names) == 1 else ""
     # In one recipe, the sizes alone would not distinguish several models.
-    by_name = own and len({entry.recipe for entry in entries if "model" in entry.facts}) > 1
+    by_name = (
+        own and len({entry.recipe for entry in entries if "model" in entry.facts}) > 1
+    )
     for entry in entries:
         recipe = own or entry.recipe or alone or entry.facts.get("unsized", "")
         facts = {**mapping.stated, **entry.facts, "recipe": recipe}
@@ -180,13 +216,17 @@ def _complete_keys(
 
 
 def _make_key(entry: DocumentConfiguration) -> ConfigurationKey:
-    return (entry.recipe, *(str(entry.facts.get(name, "")) for name in (*KEY, "task", "variant")))
+    return (
+        entry.recipe,
+        *(str(entry.facts.get(name, "")) for name in (*KEY, "task", "variant")),
+    )
 
 
 def _select_complete(
     entries: Sequence[DocumentConfiguration], *, timed: bool
 ) -> tuple[list[DocumentConfiguration], list[UnreadCell]]:
-    """Return the configurations with a unique key and a step time, and the cells of all others."""
+    """Return the configurations with a unique key and a step time, and the cells of all
+    others."""
     complete: dict[ConfigurationKey, DocumentConfiguration] = {}
     twice: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
     unread: list[UnreadCell] = []
@@ -203,27 +243,43 @@ def _select_complete(
     for key, several in twice.items():
         lines = ", ".join(str(entry.line) for entry in several)
         del complete[key]
-        unread += [cell for entry in several for cell in _refuse(entry, f"lines {lines} give several values of one")]
+        unread += [
+            cell
+            for entry in several
+            for cell in _refuse(entry, f"lines {lines} give several values of one")
+        ]
     return list(complete.values()), unread
 
 
-def _name_variants(entries: Sequence[DocumentConfiguration]) -> Iterator[DocumentConfiguration]:
-    """Yield configurations; those that differ by batch or sequence length alone become variants."""
+def _name_variants(
+    entries: Sequence[DocumentConfiguration],
+) -> Iterator[DocumentConfiguration]:
+    """Yield configurations; those that differ by batch or sequence length alone become
+    variants."""
     groups: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
     for entry in entries:
         groups.setdefault(_make_key(entry), []).append(entry)
     names = {key: _choose_batch_columns(group) for key, group in groups.items()}
     for entry in entries:
         variant = _name_variant(entry, names[_make_key(entry)])
-        yield replace(entry, facts={**entry.facts, "variant": variant}) if variant else entry
+        yield (
+            replace(entry, facts={**entry.facts, "variant": variant})
+            if variant
+            else entry
+        )
 
 
 def _choose_batch_columns(group: Sequence[DocumentConfiguration]) -> Sequence[str]:
-    """Return the columns that distinguish configurations of one key, if all of them state these."""
+    """Return the columns that distinguish configurations of one key, if all of them
+    state these."""
     if len(group) > 1:
         for names in BATCHES:
             if len({_name_variant(entry, names) for entry in group}) == len(group):
-                return names if all(entry.facts.get(name) for entry in group for name in names) else ()
+                return (
+                    names
+                    if all(entry.facts.get(name) for entry in group for name in names)
+                    else ()
+                )
     return ()
 
 
@@ -240,7 +296,11 @@ def _find_missing(entry: DocumentConfiguration, *, timed: bool) -> str:
     if name:
         hint = "" if name == "gpus" else f"; give --{name}"
         several, missing = f"more than one {_WORDS[name]} is", f"no {_WORDS[name]} is"
-        return f"{several} stated for it" if name in entry.facts else f"{missing} stated for it{hint}"
+        return (
+            f"{several} stated for it"
+            if name in entry.facts
+            else f"{missing} stated for it{hint}"
+        )
     if entry.facts.get("task") == "":
         return "more than one task is stated for it, or none that can be read"
     if not entry.recipe:
@@ -251,12 +311,21 @@ def _find_missing(entry: DocumentConfiguration, *, timed: bool) -> str:
     # Only two metrics together show that a row is shifted by a cell.
     if _find_factor(entry.cells, "days_to_1t", 1e12 / 86_400) > MOST_APART:
         return APART
-    tokens = math.prod(int(entry.facts.get(name, 0)) for name in ("sequence_length", "gbs"))
-    return OFF if tokens and _find_factor(entry.cells, "step_time", tokens) > MOST_OFF else ""
+    tokens = math.prod(
+        int(entry.facts.get(name, 0)) for name in ("sequence_length", "gbs")
+    )
+    return (
+        OFF
+        if tokens and _find_factor(entry.cells, "step_time", tokens) > MOST_OFF
+        else ""
+    )
 
 
 def _has_step_time(entry: DocumentConfiguration) -> bool:
-    return any(name in entry.cells and all(map(entry.facts.get, needed)) for name, needed in _STEP_TIME_FROM.items())
+    return any(
+        name in entry.cells and all(map(entry.facts.get, needed))
+        for name, needed in _STEP_TIME_FROM.items()
+    )
 
 
 def _find_factor(cells: Mapping[str, str], name: str, product: float) -> float:
@@ -274,12 +343,18 @@ def _refuse(entry: DocumentConfiguration, why: str) -> Iterator[UnreadCell]:
             yield UnreadCell(cell.line, cell.text, f"{cell.label!r}: {why}")
 
 
-def _mark_proxies(entries: Sequence[DocumentConfiguration]) -> Iterator[DocumentConfiguration]:
+def _mark_proxies(
+    entries: Sequence[DocumentConfiguration],
+) -> Iterator[DocumentConfiguration]:
     """Yield configurations, as proxies if another one of their size has more layers."""
     most: dict[tuple[str, int | str], int] = {}
     for entry in entries:
         model = entry.recipe, entry.facts["size"]
         most[model] = max(most.get(model, 0), int(entry.facts.get("layers", 0)))
     for entry in entries:
-        fewer = 0 < int(entry.facts.get("layers", 0)) < most[entry.recipe, entry.facts["size"]]
+        fewer = (
+            0
+            < int(entry.facts.get("layers", 0))
+            < most[entry.recipe, entry.facts["size"]]
+        )
         yield replace(entry, facts={**entry.facts, "proxy": 1}) if fewer else entry

@@ -1,4 +1,5 @@
-"""Render the draft of a baseline file: configurations of tables, completed by the text around them."""
+"""Render the draft of a baseline file: configurations of tables, completed by the text
+around them."""
 
 from __future__ import annotations
 
@@ -12,20 +13,33 @@ from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.gpus import find_peak
 from pytest_llmbench.tools.import_tables.mappings import METRICS, DocumentMapping
 from pytest_llmbench.tools.import_tables.prose import Prose, ProseValue, ProseValues
-from pytest_llmbench.tools.import_tables.table_configurations import DocumentConfiguration
+from pytest_llmbench.tools.import_tables.table_configurations import (
+    DocumentConfiguration,
+)
 
 FILL_IN = "# fill in:"
 NOT_STATED = "# not stated"
 USUAL = f"{NOT_STATED}: the usual"
 USUAL_WINDOW = f"window: {{statistic: mean, first: 11, last: 44}}   {USUAL}"
 SUMS = ("attention", "mlp", "embedding")
-SIZES = ("hidden_size", "attention_heads", "query_groups", "ffn_size", "top_k", "vocabulary_size", "printed_flops")
-HINTS = {"dialect": ", that of the log: nemo1, nemo2, maxtext, megatron, torchtitan, ..."}
+SIZES = (
+    "hidden_size",
+    "attention_heads",
+    "query_groups",
+    "ffn_size",
+    "top_k",
+    "vocabulary_size",
+    "printed_flops",
+)
+HINTS = {
+    "dialect": ", that of the log: nemo1, nemo2, maxtext, megatron, torchtitan, ..."
+}
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineDraft:
-    """A baseline file of one recipe, readable once every line of `fill_in` is complete."""
+    """A baseline file of one recipe, readable once every line of `fill_in` is
+    complete."""
 
     recipe: str
     release: str
@@ -37,38 +51,63 @@ class BaselineDraft:
     def fill_in(self) -> tuple[tuple[int, str], ...]:
         """The lines to complete, 1-based, with the missing value."""
         lines = enumerate(self.text.splitlines(), 1)
-        return tuple((number, line.partition(FILL_IN)[2].strip()) for number, line in lines if FILL_IN in line)
+        return tuple(
+            (number, line.partition(FILL_IN)[2].strip())
+            for number, line in lines
+            if FILL_IN in line
+        )
 
     @property
     def assumed(self) -> tuple[tuple[int, str], ...]:
         """The lines that the document does not state, 1-based, with the assumption."""
         lines = enumerate(self.text.splitlines(), 1)
-        return tuple((number, line.partition(NOT_STATED)[0].strip()) for number, line in lines if NOT_STATED in line)
+        return tuple(
+            (number, line.partition(NOT_STATED)[0].strip())
+            for number, line in lines
+            if NOT_STATED in line
+        )
 
 
 def make_draft(
-    mapping: DocumentMapping, entries: Sequence[DocumentConfiguration], prose: Prose, document: str, release: str
+    mapping: DocumentMapping,
+    entries: Sequence[DocumentConfiguration],
+    prose: Prose,
+    document: str,
+    release: str,
 ) -> BaselineDraft:
-    """Return the file for the configurations of one recipe; `document` is their source."""
+    """Return the file for the configurations of one recipe; `document` is their
+    source."""
     recipe, cells = entries[0].recipe, sum(len(entry.cells) for entry in entries)
     sizes = tuple(dict.fromkeys(str(entry.facts["size"]) for entry in entries))
     models = {size: _select_model(prose, size, alone=len(sizes) == 1) for size in sizes}
     lines = [*_render_head(mapping, recipe, release, document, prose, timed=cells > 0)]
     lines += _render_peaks(entries, prose)
     if any(models.values()):
-        lines += ["", "models:", *(line for size in sizes for line in _render_model(size, models[size]))]
+        lines += [
+            "",
+            "models:",
+            *(line for size in sizes for line in _render_model(size, models[size])),
+        ]
     lines += ["", "configurations:"]
     before = None
     for entry in entries:
         if before != (entry.table, entry.line):
             before = entry.table, entry.line
-            lines.append(f"  # {escape(entry.table)} (line {entry.line} of the document)")
+            lines.append(
+                f"  # {escape(entry.table)} (line {entry.line} of the document)"
+            )
         lines += _render_row(entry, models[str(entry.facts["size"])])
     return BaselineDraft(recipe, release, "\n".join(lines) + "\n", len(entries), cells)
 
 
 def _render_head(
-    mapping: DocumentMapping, recipe: str, release: str, document: str, prose: Prose, *, timed: bool
+    mapping: DocumentMapping,
+    recipe: str,
+    release: str,
+    document: str,
+    prose: Prose,
+    *,
+    timed: bool,
 ) -> Iterator[str]:
     about = prose.select("about")
     yield f"# Drafted from {escape(document)} by llmbench baselines import; docs/baselines.md explains the keys."
@@ -103,10 +142,16 @@ def _render_framework(mapping: DocumentMapping, about: ProseValues) -> str:
 
 
 def _render_usual(name: str, about: ProseValues, usual: str) -> str:
-    return _render_value(name, about[name]) if name in about else f"{name}: {usual}   {USUAL}"
+    return (
+        _render_value(name, about[name])
+        if name in about
+        else f"{name}: {usual}   {USUAL}"
+    )
 
 
-def _render_value(name: str, stated: ProseValue | None, indent: str = "", text: str = "") -> str:
+def _render_value(
+    name: str, stated: ProseValue | None, indent: str = "", text: str = ""
+) -> str:
     """Return a key with its value and the place of it, or a key to fill in."""
     # The schema refuses `null`, so that a draft with gaps judges nothing.
     if stated is None:
@@ -114,22 +159,29 @@ def _render_value(name: str, stated: ProseValue | None, indent: str = "", text: 
     return f"{indent}{name}: {text or stated.value}   # {stated.place}"
 
 
-def _render_peaks(entries: Sequence[DocumentConfiguration], prose: Prose) -> Iterator[str]:
+def _render_peaks(
+    entries: Sequence[DocumentConfiguration], prose: Prose
+) -> Iterator[str]:
     yield "peak_tflops:"
-    pairs = dict.fromkeys((str(entry.facts["gpu"]), str(entry.facts["dtype"])) for entry in entries)
+    pairs = dict.fromkeys(
+        (str(entry.facts["gpu"]), str(entry.facts["dtype"])) for entry in entries
+    )
     for gpu in dict.fromkeys(gpu for gpu, _ in pairs):
         peaks = prose.select("peak", gpu)
         yield f"  {gpu}:"
         for dtype in (dtype for other, dtype in pairs if other == gpu):
             if dtype in peaks:
-                yield _render_value(dtype, peaks[dtype], "    ", json.dumps(peaks[dtype].value))
+                yield _render_value(
+                    dtype, peaks[dtype], "    ", json.dumps(peaks[dtype].value)
+                )
             else:
                 peak = find_peak(gpu, dtype)
                 yield f'    {dtype}: "{peak or NO_PEAK}"   {NOT_STATED}{": the vendor gives it" if peak else ""}'
 
 
 def _select_model(prose: Prose, size: str, *, alone: bool) -> ProseValues:
-    """Return the values of a model; values without a size apply if the model is `alone`."""
+    """Return the values of a model; values without a size apply if the model is
+    `alone`."""
     return {**(prose.select("model") if alone else {}), **prose.select("model", size)}
 
 
@@ -140,7 +192,9 @@ def _render_model(size: str, model: ProseValues) -> Iterator[str]:
         yield f"    formula: none   {NOT_STATED}: docs/flops.md has those for MFU"
         for name in (name for name in SIZES if name in model):
             text = model[name].value
-            yield _render_value(name, model[name], "    ", text if text.isdigit() else json.dumps(text))
+            yield _render_value(
+                name, model[name], "    ", text if text.isdigit() else json.dumps(text)
+            )
         return
     # A document multiplies its rounded constant; all digits would not give its tables.
     digits = f":{len(constant.value.lower().partition('e')[0]) - 1}" if constant else ""
@@ -148,7 +202,9 @@ def _render_model(size: str, model: ProseValues) -> Iterator[str]:
     for name in ("hidden_size", *FORMULA_NEEDS[formula.value], "vocabulary_size"):
         yield _render_value(name, model.get(name), "    ")
     if constant:
-        yield _render_value("printed_flops", constant, "    ", json.dumps(constant.value))
+        yield _render_value(
+            "printed_flops", constant, "    ", json.dumps(constant.value)
+        )
     yield from _render_worked_example(model)
 
 
@@ -159,9 +215,13 @@ def _render_worked_example(model: ProseValues) -> Iterator[str]:
     if None in sums or None in shape:
         return
     yield "    worked:"
-    for name, stated in zip(("sequence_length", "layers", *SUMS), (*shape, *sums), strict=True):
+    for name, stated in zip(
+        ("sequence_length", "layers", *SUMS), (*shape, *sums), strict=True
+    ):
         if stated is not None:
-            yield _render_value(name, stated, "      ", json.dumps(stated.value) if name in SUMS else "")
+            yield _render_value(
+                name, stated, "      ", json.dumps(stated.value) if name in SUMS else ""
+            )
     if flops := model.get("worked flops"):
         yield _render_value("flops", flops, "      ", json.dumps(flops.value))
 
@@ -169,20 +229,39 @@ def _render_worked_example(model: ProseValues) -> Iterator[str]:
 def _render_row(entry: DocumentConfiguration, model: ProseValues) -> Iterator[str]:
     facts = entry.facts
     names = ("size", "gpu", "dtype", "task", "variant")
-    key = ", ".join(f"{name}: {_quote(str(facts[name]))}" for name in names if name in facts)
+    key = ", ".join(
+        f"{name}: {_quote(str(facts[name]))}" for name in names if name in facts
+    )
     title = f", table: {_quote(entry.table)}" if entry.table else ""
     yield f"  - {{{key}, gpus: {facts['gpus']}{title},"
-    worked = {name: model[name] for name in ("sequence_length", "layers") if name in model and name not in facts}
-    columns = {name: worked[name].value if name in worked else facts.get(name) for name in COLUMNS}
+    worked = {
+        name: model[name]
+        for name in ("sequence_length", "layers")
+        if name in model and name not in facts
+    }
+    columns = {
+        name: worked[name].value if name in worked else facts.get(name)
+        for name in COLUMNS
+    }
     needed = [name for name in SHAPE if columns[name] is None and "formula" in model]
     keys = [f"{name}: {value}" for name, value in columns.items() if value is not None]
     keys += [f"{name}: null" for name in needed] + ["proxy: true"] * ("proxy" in facts)
     keys += [f"{name}: {facts[name]}" for name in ("logged_tflop",) if name in facts]
-    notes = [f"   # {', '.join(f'{name}: {value.place}' for name, value in worked.items())}"] if worked else []
+    notes = (
+        [
+            f"   # {', '.join(f'{name}: {value.place}' for name, value in worked.items())}"
+        ]
+        if worked
+        else []
+    )
     notes += [f"   {FILL_IN} {', '.join(needed)}"] if needed else []
     if keys:
         yield f"     {', '.join(keys)},{''.join(notes)}"
-    cells = ", ".join(f"{name}: {json.dumps(entry.cells[name])}" for name in METRICS if name in entry.cells)
+    cells = ", ".join(
+        f"{name}: {json.dumps(entry.cells[name])}"
+        for name in METRICS
+        if name in entry.cells
+    )
     yield f"     cells: {{{cells}}}}}" if cells else "    }"
 
 

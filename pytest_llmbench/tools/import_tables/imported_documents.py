@@ -12,14 +12,22 @@ from pytest_llmbench.baseline.key_definition import NAME
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.userfile import read_text
-from pytest_llmbench.tools.import_tables.document_configurations import collect_configurations
+from pytest_llmbench.tools.import_tables.document_configurations import (
+    collect_configurations,
+)
 from pytest_llmbench.tools.import_tables.drafts import BaselineDraft, make_draft
 from pytest_llmbench.tools.import_tables.labels import parse_release
 from pytest_llmbench.tools.import_tables.machine_tables import READERS
 from pytest_llmbench.tools.import_tables.mappings import DocumentMapping
-from pytest_llmbench.tools.import_tables.markdown_tables import DocumentTables, read_markdown
+from pytest_llmbench.tools.import_tables.markdown_tables import (
+    DocumentTables,
+    read_markdown,
+)
 from pytest_llmbench.tools.import_tables.prose import read_prose
-from pytest_llmbench.tools.import_tables.table_configurations import UnreadCell, is_about_peaks
+from pytest_llmbench.tools.import_tables.table_configurations import (
+    UnreadCell,
+    is_about_peaks,
+)
 
 LARGEST_BYTES = 16 << 20
 
@@ -39,7 +47,8 @@ class ImportedDocument:
 
 
 def read_document(path: Path, mapping: DocumentMapping) -> DocumentTables:
-    """Read the tables of a file, by its suffix: CSV, YAML, JSON, or Markdown for any other.
+    """Read the tables of a file, by its suffix: CSV, YAML, JSON, or Markdown for any
+    other.
 
     Raises BaselineError if it cannot be read.
     """
@@ -47,28 +56,46 @@ def read_document(path: Path, mapping: DocumentMapping) -> DocumentTables:
     if reader:
         return reader(path, mapping)
     if find_spec("markdown_it") is None:
-        raise BaselineError(f"{path}: needs the package markdown-it-py: pip install 'pytest-llmbench[import]'")
-    return read_markdown(read_text(path, "Markdown document", LARGEST_BYTES, BaselineError))
+        raise BaselineError(
+            f"{path}: needs the package markdown-it-py: pip install 'pytest-llmbench[import]'"
+        )
+    return read_markdown(
+        read_text(path, "Markdown document", LARGEST_BYTES, BaselineError)
+    )
 
 
-def import_document(tables: DocumentTables, name: str, release: str, mapping: DocumentMapping) -> ImportedDocument:
+def import_document(
+    tables: DocumentTables, name: str, release: str, mapping: DocumentMapping
+) -> ImportedDocument:
     """Return the drafts of a document; `name` is its name in the drafts.
 
     Raises BaselineError for a release, a recipe or a size that no file can have.
     """
     for key, value in (("release", release), *mapping.stated.items()):
-        if key in ("release", "recipe", "size") and not re.fullmatch(NAME.pattern, str(value)):
+        if key in ("release", "recipe", "size") and not re.fullmatch(
+            NAME.pattern, str(value)
+        ):
             raise BaselineError(f"--{key} {value}: expected {NAME.expected}")
-    collected = collect_configurations(select_release(mapping, tables, name, release), mapping)
-    prose = read_prose(mapping, tables.lines, [table for table in tables.tables if is_about_peaks(mapping, table)])
+    collected = collect_configurations(
+        select_release(mapping, tables, name, release), mapping
+    )
+    prose = read_prose(
+        mapping,
+        tables.lines,
+        [table for table in tables.tables if is_about_peaks(mapping, table)],
+    )
     drafts = []
     for recipe in dict.fromkeys(entry.recipe for entry in collected.configurations):
-        entries = [entry for entry in collected.configurations if entry.recipe == recipe]
+        entries = [
+            entry for entry in collected.configurations if entry.recipe == recipe
+        ]
         drafts.append(make_draft(mapping, entries, prose, name, release))
     return ImportedDocument(name, tuple(drafts), (*collected.unread, *prose.unread))
 
 
-def select_release(mapping: DocumentMapping, tables: DocumentTables, name: str, release: str) -> DocumentTables:
+def select_release(
+    mapping: DocumentMapping, tables: DocumentTables, name: str, release: str
+) -> DocumentTables:
     """Return the tables of one release if headings name releases, else all tables."""
     stated = [parse_release(mapping, table.headings) for table in tables.tables]
     releases = list(dict.fromkeys(filter(None, stated)))
@@ -76,19 +103,28 @@ def select_release(mapping: DocumentMapping, tables: DocumentTables, name: str, 
         raise BaselineError(
             f"{name}: found tables of {', '.join(releases)}, expected {release}: give one of these as --release"
         )
-    chosen = [table for table, other in zip(tables.tables, stated, strict=True) if other in ("", release)]
+    chosen = [
+        table
+        for table, other in zip(tables.tables, stated, strict=True)
+        if other in ("", release)
+    ]
     return replace(tables, tables=tuple(chosen))
 
 
-def write_drafts(imported: ImportedDocument, output: Path, *, force: bool) -> tuple[WrittenDraft, ...]:
-    """Write drafts without secrets to a folder, as <recipe>/<release>.yaml, or the only draft to a file.
+def write_drafts(
+    imported: ImportedDocument, output: Path, *, force: bool
+) -> tuple[WrittenDraft, ...]:
+    """Write drafts without secrets to a folder, as <recipe>/<release>.yaml, or the only
+    draft to a file.
 
     Raises BaselineError as `write_draft` does, and for several recipes in one file.
     """
     is_file = output.suffix in (".yaml", ".yml") and not output.is_dir()
     if is_file and len(imported.drafts) > 1:
         names = ", ".join(draft.recipe for draft in imported.drafts)
-        raise BaselineError(f"{output}: found {len(imported.drafts)} recipes ({names}), expected one; give a folder")
+        raise BaselineError(
+            f"{output}: found {len(imported.drafts)} recipes ({names}), expected one; give a folder"
+        )
     written = []
     for draft in imported.drafts:
         path = output if is_file else output / draft.recipe / f"{draft.release}.yaml"

@@ -44,8 +44,8 @@ _NAMED_NUMBER = re.compile(
 _FOOTNOTE_MARKS = "*\u2020\u2021\u00a7 \t"
 
 Facts = dict[str, int | str]
-"""Values by name, "" if there are several: columns, metrics (as texts), and the names of
-`recipe` and `model`; `proxy` is 1 for the proxy of a model."""
+"""Values by name, "" if there are several: columns, metrics (as texts), and the names
+of `recipe` and `model`; `proxy` is 1 for the proxy of a model."""
 
 
 class Metric(NamedTuple):
@@ -85,10 +85,16 @@ def parse_metric_label(mapping: DocumentMapping, label: str) -> Metric | None:
     header = mapping.headers.get(normalize(label), "")
     if header:
         name, _, unit = header.partition(" ")
-        return Metric(name, unit, mapping.metrics[name].units.get(unit, 0)) if name in mapping.metrics else None
+        return (
+            Metric(name, unit, mapping.metrics[name].units.get(unit, 0))
+            if name in mapping.metrics
+            else None
+        )
     bare, unit = _split_label(label)
     for name, metric in mapping.metrics.items():
-        if metric.pattern.fullmatch(bare) and _has_its_unit(name, bare, unit, metric.units):
+        if metric.pattern.fullmatch(bare) and _has_its_unit(
+            name, bare, unit, metric.units
+        ):
             return Metric(name, unit, metric.units.get(unit, 0))
     return None
 
@@ -100,12 +106,17 @@ def parse_column_label(mapping: DocumentMapping, label: str) -> str:
     if header:
         return header if header in (*mapping.columns, *TEXT_COLUMNS, IGNORED) else ""
     text = text.rstrip(":")
-    return next((name for name, pattern in mapping.columns.items() if pattern.fullmatch(text)), "")
+    return next(
+        (name for name, pattern in mapping.columns.items() if pattern.fullmatch(text)),
+        "",
+    )
 
 
 def is_known_label(mapping: DocumentMapping, label: str) -> bool:
     """Return True if a label names a metric or a column."""
-    return bool(parse_column_label(mapping, label) or parse_metric_label(mapping, label))
+    return bool(
+        parse_column_label(mapping, label) or parse_metric_label(mapping, label)
+    )
 
 
 def _has_its_unit(name: str, bare: str, unit: str, units: Mapping[str, int]) -> bool:
@@ -158,7 +169,9 @@ def parse_metric_cell(mapping: DocumentMapping, metric: Metric, text: str) -> st
     name, units = metric.name, mapping.metrics[metric.name].units
     if text in ABSENT:
         return _NOT_GIVEN.get(text, "") if name in _MAY_BE_ABSENT else ""
-    match = _WITH_UNIT.fullmatch(text.rstrip(_FOOTNOTE_MARKS)) or _refuse("it is no number")
+    match = _WITH_UNIT.fullmatch(text.rstrip(_FOOTNOTE_MARKS)) or _refuse(
+        "it is no number"
+    )
     unit = (match[2] or "").lower()
     if re.fullmatch(r"\([\d.,]+\)", unit, re.ASCII):
         raise ValueError("it holds two values, and nothing says of what the second is")
@@ -189,7 +202,9 @@ def is_shifted(mapping: DocumentMapping, cell: LabelledCell) -> bool:
     if metric is None or match is None or not match[2]:
         return False
     unit = match[2].lower()
-    return unit not in mapping.metrics[metric.name].units and _is_any_unit(mapping, unit)
+    return unit not in mapping.metrics[metric.name].units and _is_any_unit(
+        mapping, unit
+    )
 
 
 def parse_whole_number(text: str) -> int | None:
@@ -217,7 +232,9 @@ def _read_digits(name: str, number: str, *, large: bool) -> str:
     has_thousands = name in _THROUGHPUTS or "." in number or number.count(",") > 1
     if _THOUSANDS.fullmatch(number) and has_thousands:
         return number.replace(",", "")
-    raise ValueError("its comma may be a decimal one" if "," in number else "it is no number")
+    raise ValueError(
+        "its comma may be a decimal one" if "," in number else "it is no number"
+    )
 
 
 def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
@@ -230,7 +247,8 @@ def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
 
 
 def _read_size(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Facts:
-    """Return the size of a cell; under `Model`, everything that a model's name states."""
+    """Return the size of a cell; under `Model`, everything that a model's name
+    states."""
     size = mapping.size_cell.fullmatch(cell.text)
     is_size = "size" in cell.label.lower()
     if size and (is_size or not size["before"]):
@@ -241,22 +259,38 @@ def _read_size(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Fact
 
 
 def _read_dtype(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Facts:
-    dtypes = parse_dtypes(mapping, cell.text) or _refuse("it is no precision such as BF16 or BF16/FP8")
+    dtypes = parse_dtypes(mapping, cell.text) or _refuse(
+        "it is no precision such as BF16 or BF16/FP8"
+    )
     return {"dtype": "/".join(dtypes)}
 
 
 def _read_name(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Facts:
     task = parse_task(mapping, cell.text) if field == "task" else None
-    return {field: task or _make_name(cell.text) or _refuse(f"it is no name of a {field}")}
+    return {
+        field: task or _make_name(cell.text) or _refuse(f"it is no name of a {field}")
+    }
 
 
 def _read_number(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Facts:
     """Return the number of a column, the GPU type, or both of `8x H100`."""
     caption = read_caption(mapping, cell.text)
     if field == "gpu" or (field == "gpus" and "gpus" in caption.facts):
-        facts = {name: value for name, value in caption.facts.items() if name in ("gpu", "gpus") and value}
-        if field not in facts or facts != caption.facts or find_unknown_words(mapping, caption):
-            raise ValueError("it is no GPU type such as H100" if field == "gpu" else "it is no number of GPUs")
+        facts = {
+            name: value
+            for name, value in caption.facts.items()
+            if name in ("gpu", "gpus") and value
+        }
+        if (
+            field not in facts
+            or facts != caption.facts
+            or find_unknown_words(mapping, caption)
+        ):
+            raise ValueError(
+                "it is no GPU type such as H100"
+                if field == "gpu"
+                else "it is no number of GPUs"
+            )
         return facts
     if field == "fsdp" and cell.text == "0":  # not sharded
         return {}
@@ -264,7 +298,9 @@ def _read_number(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Fa
     return {} if number is None else {field: number}
 
 
-_READERS = {"size": _read_size, "dtype": _read_dtype} | dict.fromkeys(("task", *TEXT_COLUMNS), _read_name)
+_READERS = {"size": _read_size, "dtype": _read_dtype} | dict.fromkeys(
+    ("task", *TEXT_COLUMNS), _read_name
+)
 """Columns that are not numbers."""
 
 
@@ -288,12 +324,20 @@ def read_caption(mapping: DocumentMapping, text: str) -> Caption:
         start, end = match.span()
         rest = rest[:start] + " " * (end - start) + rest[end:]
         first = min(first, start)
-    return Caption(join_facts(stated for stated, _ in facts), text[:first].strip(" (|,-"), " ".join(rest.split()))
+    return Caption(
+        join_facts(stated for stated, _ in facts),
+        text[:first].strip(" (|,-"),
+        " ".join(rest.split()),
+    )
 
 
-def _find_facts(mapping: DocumentMapping, text: str) -> list[tuple[Facts, re.Match[str]]]:
+def _find_facts(
+    mapping: DocumentMapping, text: str
+) -> list[tuple[Facts, re.Match[str]]]:
     facts: list[tuple[Facts, re.Match[str]]] = []
-    whole = mapping.gpu.fullmatch(text)  # within a text, `h100` in lower case may be a name
+    whole = mapping.gpu.fullmatch(
+        text
+    )  # within a text, `h100` in lower case may be a name
     if whole:
         return [({"gpu": text.lower()}, whole)]
     for match in _NAMED_NUMBER.finditer(text):
@@ -302,7 +346,13 @@ def _find_facts(mapping: DocumentMapping, text: str) -> list[tuple[Facts, re.Mat
             facts.append(({name: int(match[2])}, match))
     for match in mapping.counts.finditer(text):
         gpu = match["first"] or match["second"]
-        facts.append(({"gpus": int(match["count"].replace(",", ""))} | ({"gpu": gpu.lower()} if gpu else {}), match))
+        facts.append(
+            (
+                {"gpus": int(match["count"].replace(",", ""))}
+                | ({"gpu": gpu.lower()} if gpu else {}),
+                match,
+            )
+        )
     for name, pattern in mapping.words:
         for match in pattern.finditer(text):
             facts.append(({name: match[0].lower()}, match))
@@ -315,16 +365,22 @@ def _find_facts(mapping: DocumentMapping, text: str) -> list[tuple[Facts, re.Mat
 def find_unknown_words(mapping: DocumentMapping, column: Caption) -> str:
     """Return the words in the header of a column that are neither facts nor fillers.
 
-    They may make it another configuration, or another measurement: `(previous release)`.
+    They may make it another configuration, or another measurement: `(previous
+    release)`.
     """
     words = re.findall(r"\w+|~~", column.rest)  # `~~`: struck out
-    unknown = [word for word in words if word.lower() not in mapping.fillers and not parse_task(mapping, word)]
+    unknown = [
+        word
+        for word in words
+        if word.lower() not in mapping.fillers and not parse_task(mapping, word)
+    ]
     contradictory = [name for name, value in column.facts.items() if value == ""]
     return " ".join([*unknown, *contradictory])
 
 
 def make_recipe_name(mapping: DocumentMapping, before: str) -> str:
-    """Return the recipe that a title names: `Llama 3.1` is llama3.1; "" if it is not a name."""
+    """Return the recipe that a title names: `Llama 3.1` is llama3.1; "" if it is not a
+    name."""
     words = " ".join(mapping.headings["release"].sub("", before).split())
     return _make_name(re.sub(r"\s(?=\d)", "", words))
 
@@ -335,7 +391,8 @@ def _make_name(words: str) -> str:
 
 
 def read_labelled_model(mapping: DocumentMapping, heading: str) -> Facts:
-    """Return the model of a heading such as `Model: LLAMA3_70B`, {} for other headings."""
+    """Return the model of a heading such as `Model: LLAMA3_70B`, {} for other
+    headings."""
     match = mapping.headings["model"].fullmatch(heading)
     return read_model_name(mapping, match["model"]) if match else {}
 
@@ -343,10 +400,13 @@ def read_labelled_model(mapping: DocumentMapping, heading: str) -> Facts:
 def read_model_name(mapping: DocumentMapping, text: str) -> Facts:
     """Return recipe and size of a model's name, {} if it is not a name.
 
-    `LLAMA3.1_405B` is llama3.1 and 405b; `DeepSeekV3 (w/o MTP)` is its own recipe and size.
+    `LLAMA3.1_405B` is llama3.1 and 405b; `DeepSeekV3 (w/o MTP)` is its own recipe and
+    size.
     """
     caption = read_caption(mapping, text)
-    spelled = re.sub(r"\bw/(o\b)?", lambda match: "without " if match[1] else "with ", text)
+    spelled = re.sub(
+        r"\bw/(o\b)?", lambda match: "without " if match[1] else "with ", text
+    )
     name = _make_name(spelled)
     if not name or not caption.facts.keys() <= {"size", "proxy"}:
         return {}
@@ -354,7 +414,11 @@ def read_model_name(mapping: DocumentMapping, text: str) -> Facts:
     # `Llama 3 8B Instruct` is another model than Llama 3 8B.
     if not size or not recipe or caption.rest.strip("_ ") != caption.before.strip("_ "):
         at_end = mapping.size_cell.fullmatch(name)
-        return {"recipe": name, "size": at_end["size"].lower() if at_end else name, "model": name}
+        return {
+            "recipe": name,
+            "size": at_end["size"].lower() if at_end else name,
+            "model": name,
+        }
     return {"recipe": recipe, "size": size, "model": name}
 
 

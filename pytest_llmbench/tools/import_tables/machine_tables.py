@@ -12,12 +12,17 @@ from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.userfile import read_text
 from pytest_llmbench.core.yamlfile import read_root
 from pytest_llmbench.tools.import_tables.mappings import DocumentMapping
-from pytest_llmbench.tools.import_tables.markdown_tables import DocumentTable, DocumentTables, TableRow
+from pytest_llmbench.tools.import_tables.markdown_tables import (
+    DocumentTable,
+    DocumentTables,
+    TableRow,
+)
 
 LARGEST_BYTES = 16 << 20
 
 NO_VALUE = "-"
-"""The text of an empty cell: a machine leaves out no cell, so that its row is not shifted."""
+"""The text of an empty cell: a machine leaves out no cell, so that its row is not
+shifted."""
 
 Labelled = dict[str, str]
 """The scalars of a record by their dotted key."""
@@ -35,8 +40,12 @@ def _read_separated(path: Path, delimiter: str) -> DocumentTables:
                 rows.append(TableRow(line, texts))
             line = reader.line_num + 1
     except csv.Error as error:
-        raise BaselineError(f"{path}:{reader.line_num}: {error}, expected CSV") from error
-    return DocumentTables((DocumentTable(("",), rows[0], tuple(rows[1:])),) if rows else ())
+        raise BaselineError(
+            f"{path}:{reader.line_num}: {error}, expected CSV"
+        ) from error
+    return DocumentTables(
+        (DocumentTable(("",), rows[0], tuple(rows[1:])),) if rows else ()
+    )
 
 
 def read_csv(path: Path, mapping: DocumentMapping) -> DocumentTables:
@@ -57,14 +66,22 @@ def read_records(path: Path, mapping: DocumentMapping) -> DocumentTables:
     """
     root: Any = read_root(path, what="table", raises=BaselineError)
     for key in filter(None, mapping.records.split(".")):
-        pairs = {name.value: value for name, value in root.value} if getattr(root, "id", "") == "mapping" else {}
+        pairs = (
+            {name.value: value for name, value in root.value}
+            if getattr(root, "id", "") == "mapping"
+            else {}
+        )
         if key not in pairs:
-            raise BaselineError(f"{path}: found no {mapping.records!r}, where the mapping file expects its records")
+            raise BaselineError(
+                f"{path}: found no {mapping.records!r}, where the mapping file expects its records"
+            )
         root = pairs[key]
     return DocumentTables(tuple(_find_records(root, (), {})))
 
 
-def _find_records(node: Any, headings: tuple[str, ...], outer: Labelled) -> Iterator[DocumentTable]:
+def _find_records(
+    node: Any, headings: tuple[str, ...], outer: Labelled
+) -> Iterator[DocumentTable]:
     kind = getattr(node, "id", "")
     if kind == "sequence":
         for item in node.value:
@@ -82,7 +99,9 @@ def _find_records(node: Any, headings: tuple[str, ...], outer: Labelled) -> Iter
         yield from nested or [_make_record(node, headings, scalars)]
 
 
-def _make_record(node: Any, headings: tuple[str, ...], scalars: Labelled) -> DocumentTable:
+def _make_record(
+    node: Any, headings: tuple[str, ...], scalars: Labelled
+) -> DocumentTable:
     line = node.start_mark.line + 1
     row = TableRow(line, tuple(scalars.values()))
     return DocumentTable(headings or ("",), TableRow(line, tuple(scalars)), (row,))
@@ -90,7 +109,9 @@ def _make_record(node: Any, headings: tuple[str, ...], scalars: Labelled) -> Doc
 
 def _is_plain(node: Any) -> bool:
     """Return True for a scalar, and for a list without mappings."""
-    return node.id == "scalar" or (node.id == "sequence" and all(map(_is_plain, node.value)))
+    return node.id == "scalar" or (
+        node.id == "sequence" and all(map(_is_plain, node.value))
+    )
 
 
 def _list_scalars(node: Any, prefix: str) -> Iterator[tuple[str, str]]:
@@ -105,7 +126,11 @@ def _list_scalars(node: Any, prefix: str) -> Iterator[tuple[str, str]]:
 def _read_plain(node: Any) -> str:
     if node.id == "sequence":
         return ", ".join(map(_read_plain, node.value)) or NO_VALUE
-    return NO_VALUE if node.tag.endswith(":null") else " ".join(node.value.split()) or NO_VALUE
+    return (
+        NO_VALUE
+        if node.tag.endswith(":null")
+        else " ".join(node.value.split()) or NO_VALUE
+    )
 
 
 def _list_record_lists(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,5 @@
-"""Mapping files: the headers, units, words and places of values of a family of documents.
+"""Mapping files: the headers, units, words and places of values of a family of
+documents.
 
 The shipped files in `families/` are read together. A user's file (`--mapping FILE`) is
 read in addition, and its headers come first.
@@ -27,7 +28,14 @@ IGNORED = "ignore"
 KEY = ("size", "gpu", "dtype", "gpus")
 """The columns that every configuration needs."""
 
-METRICS = ("step_time", "tokens_per_second", "tokens_per_second_per_gpu", "tflops_per_gpu", "mfu", "days_to_1t")
+METRICS = (
+    "step_time",
+    "tokens_per_second",
+    "tokens_per_second_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "days_to_1t",
+)
 """The metrics of a baseline file, in its order."""
 
 TEXT_COLUMNS = ("recipe", "release", "variant")
@@ -36,7 +44,16 @@ TEXT_COLUMNS = ("recipe", "release", "variant")
 LARGEST_MAPPING_BYTES = 1 << 20
 
 _SECTIONS = (
-    *("terms", "metrics", "columns", "headers", "values", "stated", "document", "tasks"),
+    *(
+        "terms",
+        "metrics",
+        "columns",
+        "headers",
+        "values",
+        "stated",
+        "document",
+        "tasks",
+    ),
     *("headings", "above", "words", "frameworks", "peaks", "about", "model", "records"),
 )
 _ASCII = re.IGNORECASE | re.ASCII
@@ -121,7 +138,9 @@ def load_mapping(path: Path | None = None) -> DocumentMapping:
 
     Raises BaselineError with the file name if the user's cannot be used.
     """
-    shipped = [pkgutil.get_data(__name__, f"families/{name}.toml") or b"" for name in FAMILIES]
+    shipped = [
+        pkgutil.get_data(__name__, f"families/{name}.toml") or b"" for name in FAMILIES
+    ]
     sections = [tomllib.loads(content.decode()) for content in shipped]
     if path is None:
         return _compile(sections, "")
@@ -133,58 +152,102 @@ def load_mapping(path: Path | None = None) -> DocumentMapping:
     except tomllib.TOMLDecodeError as error:
         raise BaselineError(f"{path}: {error}, expected TOML") from error
     except re.error as error:
-        raise BaselineError(f"{path}: {error.pattern!r} is not a pattern: {error}") from error
+        raise BaselineError(
+            f"{path}: {error.pattern!r} is not a pattern: {error}"
+        ) from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BaselineError(f"{path}: {error}; docs/baselines.md describes mapping files") from error
+        raise BaselineError(
+            f"{path}: {error}; docs/baselines.md describes mapping files"
+        ) from error
 
 
 def _check(own: Mapping[str, Any]) -> None:
-    """Raise ValueError for the name of a section, a key or a unit that means nothing."""
+    """Raise ValueError for the name of a section, a key or a unit that means
+    nothing."""
     shipped = load_mapping()
     columns = {*shipped.columns, *TEXT_COLUMNS}
-    units = {f"{name} {unit}" for name, metric in shipped.metrics.items() for unit in metric.units}
+    units = {
+        f"{name} {unit}"
+        for name, metric in shipped.metrics.items()
+        for unit in metric.units
+    }
     for names, known in (
         (own, _SECTIONS),
-        (own.get("headers", {}).values(), {*columns, *shipped.metrics, *units, IGNORED}),
+        (
+            own.get("headers", {}).values(),
+            {*columns, *shipped.metrics, *units, IGNORED},
+        ),
         (own.get("metrics", {}), shipped.metrics),
-        ((*own.get("columns", {}), *own.get("stated", {}), *own.get("values", {})), columns),
+        (
+            (*own.get("columns", {}), *own.get("stated", {}), *own.get("values", {})),
+            columns,
+        ),
     ):
         for name in names:
             if name not in known:
-                raise ValueError(f"found {name!r}, expected one of {', '.join(known)}{did_you_mean(name, known)}")
+                raise ValueError(
+                    f"found {name!r}, expected one of {', '.join(known)}{did_you_mean(name, known)}"
+                )
 
 
 def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapping:
     merged = _merge(sections)
-    terms = {f"{{{name}}}": f"(?:{'|'.join(patterns)})" for name, patterns in merged["terms"].items()}
+    terms = {
+        f"{{{name}}}": f"(?:{'|'.join(patterns)})"
+        for name, patterns in merged["terms"].items()
+    }
 
-    def compile_pattern(pattern: str, flags: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
+    def compile_pattern(
+        pattern: str, flags: re.RegexFlag = re.IGNORECASE
+    ) -> re.Pattern[str]:
         for name, term in terms.items():
             pattern = pattern.replace(name, term)
         return re.compile(pattern, flags)
 
-    columns = {name: compile_pattern("|".join(labels)) for name, labels in merged["columns"].items()}
-    above = [(name, pattern) for name, patterns in merged["above"].items() for pattern in patterns]
+    columns = {
+        name: compile_pattern("|".join(labels))
+        for name, labels in merged["columns"].items()
+    }
+    above = [
+        (name, pattern)
+        for name, patterns in merged["above"].items()
+        for pattern in patterns
+    ]
     return DocumentMapping(
         metrics={
-            name: MetricLabels(compile_pattern("|".join(metric["labels"])), metric["units"])
+            name: MetricLabels(
+                compile_pattern("|".join(metric["labels"])), metric["units"]
+            )
             for name, metric in merged["metrics"].items()
         },
         columns=columns | {name: re.compile(name) for name in GROUPS},
-        headers={normalize(header): target for header, target in merged["headers"].items()},
-        values={name: _make_renames(name, values) for name, values in merged["values"].items()},
+        headers={
+            normalize(header): target for header, target in merged["headers"].items()
+        },
+        values={
+            name: _make_renames(name, values)
+            for name, values in merged["values"].items()
+        },
         stated=merged["stated"],
         document=merged["document"],
         source=source,
         records=str(merged.get("records", "")),
-        tasks={name: compile_pattern(pattern, _ASCII) for name, pattern in merged["tasks"].items()},
-        headings={name: compile_pattern(pattern) for name, pattern in merged["headings"].items()},
+        tasks={
+            name: compile_pattern(pattern, _ASCII)
+            for name, pattern in merged["tasks"].items()
+        },
+        headings={
+            name: compile_pattern(pattern)
+            for name, pattern in merged["headings"].items()
+        },
         above=tuple((name, compile_pattern(pattern)) for name, pattern in above),
         fillers=frozenset(merged["words"]["fillers"]),
         frameworks=merged["frameworks"],
         peaks=compile_pattern(merged["peaks"]["pattern"], re.ASCII),
         about=tuple(_compile_text(compile_pattern, entry) for entry in merged["about"]),
-        models=tuple(_compile_text(compile_pattern, entry) for entry in merged["model"]),
+        models=tuple(
+            _compile_text(compile_pattern, entry) for entry in merged["model"]
+        ),
         **_compile_words(compile_pattern),
     )
 
@@ -192,7 +255,9 @@ def _compile(sections: Iterable[Mapping[str, Any]], source: str) -> DocumentMapp
 def _compile_text(compile_pattern: Compile, entry: Mapping[str, Any]) -> TextPattern:
     formula = {"formula": entry["formula"]} if "formula" in entry else {}
     stated = {**entry.get("stated", {}), **formula}
-    return TextPattern(compile_pattern(entry["pattern"], re.ASCII), stated, entry.get("named", False))
+    return TextPattern(
+        compile_pattern(entry["pattern"], re.ASCII), stated, entry.get("named", False)
+    )
 
 
 def _compile_words(compile_pattern: Compile) -> dict[str, Any]:
@@ -220,13 +285,20 @@ def _compile_words(compile_pattern: Compile) -> dict[str, Any]:
     }
 
 
-def _make_renames(name: str, values: Mapping[str, Any]) -> dict[str, dict[str, str | int]]:
-    return {normalize(text): new if isinstance(new, dict) else {name: new} for text, new in values.items()}
+def _make_renames(
+    name: str, values: Mapping[str, Any]
+) -> dict[str, dict[str, str | int]]:
+    return {
+        normalize(text): new if isinstance(new, dict) else {name: new}
+        for text, new in values.items()
+    }
 
 
 def _merge(sections: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge files key by key: lists are joined; of other values, the first counts."""
-    merged: dict[str, Any] = {name: {} for name in ("headers", "values", "stated", "document")}
+    merged: dict[str, Any] = {
+        name: {} for name in ("headers", "values", "stated", "document")
+    }
     for section in sections:
         _merge_into(merged, section)
     return merged

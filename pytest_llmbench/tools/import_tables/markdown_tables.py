@@ -1,9 +1,9 @@
 """Find the tables of a Markdown document, each with the headings and text above it.
 
 markdown-it-py parses headings, lists, code and the markup of cells. Where a table ends
-is decided here: text copied from rendered pages has tables without outer pipes, directly
-below each other and directly above prose, which GitHub's rule reads as more rows. That
-rule also pads short rows and cuts long rows, which would hide a shifted row.
+is decided here: text copied from rendered pages has tables without outer pipes,
+directly below each other and directly above prose, which GitHub's rule reads as more
+rows. That rule also pads short rows and cuts long rows, which would hide a shifted row.
 """
 
 from __future__ import annotations
@@ -108,17 +108,25 @@ class _Block(NamedTuple):
 
 
 def read_markdown(text: str) -> DocumentTables:
-    """Return every table of a document, and the lines that look like rows without one."""
+    """Return every table of a document, and the lines that look like rows without
+    one."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     prose = [_blank_long(line) for line in _hide(text).split("\n")]
     lines = [_unquote(line) for line in prose]
     blocks = list(_find_blocks(lines))
-    covered = {line for block in blocks if not block.level for line in range(block.start, block.end)}
+    covered = {
+        line
+        for block in blocks
+        if not block.level
+        for line in range(block.start, block.end)
+    }
     stray: list[TableRow] = []
     for number, line in enumerate(text.split("\n")):
         if number not in covered:
             stray += _find_stray_rows(line, number, is_hidden=line != prose[number])
-    return DocumentTables(tuple(_make_tables(lines, blocks)), tuple(stray), tuple(prose))
+    return DocumentTables(
+        tuple(_make_tables(lines, blocks)), tuple(stray), tuple(prose)
+    )
 
 
 def _hide(text: str) -> str:
@@ -126,7 +134,10 @@ def _hide(text: str) -> str:
     for pattern, closing in _HIDDEN:
         # After the last closing text, each opening would search to the end in vain.
         last = text.lower().rfind(closing) + len(closing)
-        text = pattern.sub(lambda match: "\n" * match[0].count("\n"), text[:last]) + text[last:]
+        text = (
+            pattern.sub(lambda match: "\n" * match[0].count("\n"), text[:last])
+            + text[last:]
+        )
     return text
 
 
@@ -141,7 +152,8 @@ def _unquote(line: str) -> str:
 
 
 def _blank_long(line: str) -> str:
-    """Return a line, or "" if it is too long; a long heading still ends the one before."""
+    """Return a line, or "" if it is too long; a long heading still ends the one
+    before."""
     if len(line) <= LONGEST_LINE:
         return line
     return "# ..." if line.lstrip().lower().startswith(("#", "<h")) else ""
@@ -162,7 +174,8 @@ def _make_parser() -> MarkdownIt:
 
 
 def _parse_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Parse a table: a block rule of markdown-it-py, which takes the place of GitHub's."""
+    """Parse a table: a block rule of markdown-it-py, which takes the place of
+    GitHub's."""
     stop = _find_table_end(state.env["lines"][:end], start)
     if stop and not silent:
         token = state.push("table", "table", 0)
@@ -186,7 +199,9 @@ def _find_blocks(lines: Sequence[str]) -> Iterator[_Block]:
             yield from _find_bold_headings(lines, start, end)
 
 
-def _find_tables_in_code(lines: Sequence[str], start: int, end: int) -> Iterator[_Block]:
+def _find_tables_in_code(
+    lines: Sequence[str], start: int, end: int
+) -> Iterator[_Block]:
     while start < end:
         stop = _find_table_end(lines[:end], start)
         if stop:
@@ -200,10 +215,17 @@ def _find_bold_headings(lines: Sequence[str], start: int, end: int) -> Iterator[
         if match:
             tag = match["tag"] or ""
             level = int(tag[1:]) if tag[1:].isdigit() else BOLD_LEVEL
-            yield _Block(number, number + 1, level, strip_markup(match["bold"] or match["tagged"]))
+            yield _Block(
+                number,
+                number + 1,
+                level,
+                strip_markup(match["bold"] or match["tagged"]),
+            )
 
 
-def _make_tables(lines: Sequence[str], blocks: Sequence[_Block]) -> Iterator[DocumentTable]:
+def _make_tables(
+    lines: Sequence[str], blocks: Sequence[_Block]
+) -> Iterator[DocumentTable]:
     headings: list[_Block] = []
     begin = 0
     for block in blocks:
@@ -211,11 +233,18 @@ def _make_tables(lines: Sequence[str], blocks: Sequence[_Block]) -> Iterator[Doc
             headings = [outer for outer in headings if outer.level < block.level]
             headings.append(block)
         if not block.level:
-            between = [line for line in lines[begin : block.start] if line.strip() and len(line) <= LONGEST_REMARK]
+            between = [
+                line
+                for line in lines[begin : block.start]
+                if line.strip() and len(line) <= LONGEST_REMARK
+            ]
             yield DocumentTable(
                 headings=tuple(heading.title for heading in headings) or ("",),
                 header=_make_row(lines[block.start], block.start),
-                rows=tuple(_make_row(lines[number], number) for number in range(block.start + 2, block.end)),
+                rows=tuple(
+                    _make_row(lines[number], number)
+                    for number in range(block.start + 2, block.end)
+                ),
                 between=tuple(strip_markup(line) for line in between),
             )
         begin = block.end
@@ -242,10 +271,18 @@ def _find_table_end(lines: Sequence[str], start: int) -> int:
 
 def _is_header(lines: Sequence[str], start: int, least: int) -> bool:
     """Return True if a line of dashes follows, at least `least` in each cell."""
-    if start + 1 >= len(lines) or not _PIPE.search(lines[start]) or _is_dashes(lines[start]):
+    if (
+        start + 1 >= len(lines)
+        or not _PIPE.search(lines[start])
+        or _is_dashes(lines[start])
+    ):
         return False
     dashes = lines[start + 1]
-    return "|" in dashes and _is_dashes(dashes) and all(cell.count("-") >= least for cell in _split_cells(dashes))
+    return (
+        "|" in dashes
+        and _is_dashes(dashes)
+        and all(cell.count("-") >= least for cell in _split_cells(dashes))
+    )
 
 
 def _is_dashes(line: str) -> bool:
@@ -268,7 +305,8 @@ def _make_row(line: str, number: int) -> TableRow:
 
 
 def _find_stray_rows(line: str, number: int, *, is_hidden: bool) -> Iterator[TableRow]:
-    """Yield a line with a number between pipes, tabs or tags of HTML; alone, if hidden."""
+    """Yield a line with a number between pipes, tabs or tags of HTML; alone, if
+    hidden."""
     if len(line) > LONGEST_LINE:
         if "|" in line:
             yield TableRow(number + 1, (f"{line[:40]}...",))
@@ -284,7 +322,8 @@ def _find_stray_rows(line: str, number: int, *, is_hidden: bool) -> Iterator[Tab
 
 
 def strip_markup(cell: str) -> str:
-    """Return the text of a cell as a reader sees it; struck out text keeps its tildes."""
+    """Return the text of a cell as a reader sees it; struck out text keeps its
+    tildes."""
     (inline,) = _make_parser().parseInline(cell.strip().replace("\\|", "|"))
     text = "".join(_list_texts(inline.children or []))
     return " ".join(_FOOTNOTE.sub("", text).split())
@@ -293,7 +332,11 @@ def strip_markup(cell: str) -> str:
 def _list_texts(tokens: Sequence[Token]) -> Iterator[str]:
     raised = False
     for number, token in enumerate(tokens):
-        tag = re.match(r"</?([a-z]*)", token.content.lower()) if token.type == "html_inline" else None
+        tag = (
+            re.match(r"</?([a-z]*)", token.content.lower())
+            if token.type == "html_inline"
+            else None
+        )
         if tag and tag[1] == "sup":
             raised = not token.content.startswith("</")
         elif raised:

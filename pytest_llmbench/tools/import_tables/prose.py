@@ -17,7 +17,11 @@ from pytest_llmbench.tools.import_tables.markdown_tables import DocumentTable
 from pytest_llmbench.tools.import_tables.table_configurations import UnreadCell
 
 _UNIT = re.compile(r"\b([TP])FLOP", re.IGNORECASE)
-_DIALECTS = {name: re.compile(dialect.documented) for name, dialect in DIALECTS.items() if dialect.documented}
+_DIALECTS = {
+    name: re.compile(dialect.documented)
+    for name, dialect in DIALECTS.items()
+    if dialect.documented
+}
 
 
 class ProseValue(NamedTuple):
@@ -58,10 +62,18 @@ class Prose:
 
     def select(self, kind: str, owner: str = "") -> ProseValues:
         """Return the values of one GPU type, one model, or the measurement."""
-        return {key.name: value for key, value in self.values.items() if key[:2] == (kind, owner)}
+        return {
+            key.name: value
+            for key, value in self.values.items()
+            if key[:2] == (kind, owner)
+        }
 
 
-def read_prose(mapping: DocumentMapping, lines: Sequence[str], of_peaks: Iterable[DocumentTable] = ()) -> Prose:
+def read_prose(
+    mapping: DocumentMapping,
+    lines: Sequence[str],
+    of_peaks: Iterable[DocumentTable] = (),
+) -> Prose:
     """Return the values of a document's text and of its tables of peaks."""
     values_of: dict[ProseKey, list[ProseValue]] = defaultdict(list)
     for key, value in _find_values(mapping, lines):
@@ -77,14 +89,21 @@ def read_prose(mapping: DocumentMapping, lines: Sequence[str], of_peaks: Iterabl
             agreed[key] = values[0]
             continue
         what = " ".join(filter(None, key)).removeprefix("about ")
-        reason = f"the text gives several values of {what}: {formatting.join_first(texts)}"
-        unread += [UnreadCell(value.line, value.value, reason) for value in dict.fromkeys(values)]
+        reason = (
+            f"the text gives several values of {what}: {formatting.join_first(texts)}"
+        )
+        unread += [
+            UnreadCell(value.line, value.value, reason)
+            for value in dict.fromkeys(values)
+        ]
     for name, text in mapping.document.items():
         agreed[ProseKey("about", "", name)] = ProseValue(str(text), 0, mapping.source)
     return Prose(agreed, unread)
 
 
-def _find_values(mapping: DocumentMapping, lines: Sequence[str]) -> Iterator[tuple[ProseKey, ProseValue]]:
+def _find_values(
+    mapping: DocumentMapping, lines: Sequence[str]
+) -> Iterator[tuple[ProseKey, ProseValue]]:
     size = ""
     for number, line in enumerate(lines, 1):
         # Lines about measurements contain numbers of TFLOPS, too.
@@ -97,10 +116,15 @@ def _find_values(mapping: DocumentMapping, lines: Sequence[str]) -> Iterator[tup
         size = named if line.rstrip().endswith("calculation:") else size
         for entry in mapping.models:
             match = entry.pattern.fullmatch(line.strip())
-            for name, value in {**entry.stated, **match.groupdict()}.items() if match else ():
+            for name, value in (
+                {**entry.stated, **match.groupdict()}.items() if match else ()
+            ):
                 if value:
                     owner = named if entry.named else size
-                    yield ProseKey("model", owner, name.replace("worked_", "worked ")), ProseValue(value, number)
+                    yield (
+                        ProseKey("model", owner, name.replace("worked_", "worked ")),
+                        ProseValue(value, number),
+                    )
         for name, value in _find_measurement(mapping, line):
             yield ProseKey("about", "", name), ProseValue(value, number)
 
@@ -121,19 +145,30 @@ def _find_peaks(mapping: DocumentMapping, line: str) -> Iterator[tuple[ProseKey,
         if match["gpu"]:
             gpu = match["gpu"].lower()
         elif gpu:
-            yield ProseKey("peak", gpu, match["dtype"].lower()), _to_tera(match["number"], match["prefix"])
+            yield (
+                ProseKey("peak", gpu, match["dtype"].lower()),
+                _to_tera(match["number"], match["prefix"]),
+            )
 
 
-def _read_peaks(mapping: DocumentMapping, table: DocumentTable) -> Iterator[tuple[ProseKey, ProseValue]]:
+def _read_peaks(
+    mapping: DocumentMapping, table: DocumentTable
+) -> Iterator[tuple[ProseKey, ProseValue]]:
     """Yield the peaks of a table with GPU types by precisions, in either direction."""
     unit = _UNIT.search(" ".join((table.heading, table.lead, *table.header.cells)))
     for row in table.rows if unit else ():
         beside = read_caption(mapping, row.cells[0])
         for label, cell in zip(table.header.cells[1:], row.cells[1:], strict=False):
             above = read_caption(mapping, label)
-            facts = {name: value for name, value in (above.facts | beside.facts).items() if value}
+            facts = {
+                name: value
+                for name, value in (above.facts | beside.facts).items()
+                if value
+            }
             # Any other word, such as `sparse`, makes it another number.
-            plain = not above.rest and not beside.rest and facts.keys() == {"gpu", "dtype"}
+            plain = (
+                not above.rest and not beside.rest and facts.keys() == {"gpu", "dtype"}
+            )
             if plain and unit and re.fullmatch(r"\d+(\.\d+)?", cell, re.ASCII):
                 key = ProseKey("peak", str(facts["gpu"]), str(facts["dtype"]))
                 yield key, ProseValue(_to_tera(cell, unit[1]), row.line)

@@ -1,1 +1,2 @@
-"""`llmbench nccl`: the operations in NCCL traces, and what changed between two traces."""
+"""`llmbench nccl`: the operations in NCCL traces, and what changed between two
+traces."""

@@ -1,7 +1,9 @@
-"""What changed between two traces of one configuration, which may be of different length.
+"""What changed between two traces of one configuration, which may be of different
+length.
 
-The number of steps in a trace is not known. So records are compared for each rank and at the scale that most operations
-share; of everything else the shares within an operation are compared.
+The number of steps in a trace is not known. So records are compared for each rank and
+at the scale that most operations share; of everything else the shares within an
+operation are compared.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from pytest_llmbench.core.formatting import count_noun, format_difference
 from pytest_llmbench.tools.nccl.nccl_records import Kind
 from pytest_llmbench.tools.nccl.nccl_trace import SCHEMA, Trace
 
-# Smaller changes of a share or a ratio are not told: traces begin and end within a step.
+# Smaller changes of a share or a ratio are not told: traces begin and end within a
+# step.
 TOLERANCE = 0.01
 
 
@@ -36,7 +39,9 @@ class TraceComparison:
     """What changed from one trace to another."""
 
     changes: tuple[TraceChange, ...]
-    scale: float  # how many records a rank has for one of the other trace, as most operations have them
+    # how many records a rank has for one of the other trace, as most operations have
+    # them
+    scale: float
     tolerance: float  # what was not told: 0.01, or the larger share of damaged records
 
 
@@ -49,19 +54,33 @@ class Facet(NamedTuple):
 
 
 def compare(trace: Trace, other: Trace) -> TraceComparison:
-    """Return what changed from another trace to this one; LogError where only one of them has whole records."""
+    """Return what changed from another trace to this one; LogError where only one of
+    them has whole records."""
     if trace.from_calls != other.from_calls:
-        raise LogError("one of the traces holds NCCL CALL records only: record both with NCCL_DEBUG_SUBSYS=COLL")
+        raise LogError(
+            "one of the traces holds NCCL CALL records only: record both with NCCL_DEBUG_SUBSYS=COLL"
+        )
     tolerance = max(TOLERANCE, trace.damage, other.damage)
     new, old = _count_begun(trace), _count_begun(other)
-    ratios = {name: (new[name] / max(trace.ranks, 1)) / (old[name] / max(other.ranks, 1)) for name in sorted(new & old)}
+    ratios = {
+        name: (new[name] / max(trace.ranks, 1)) / (old[name] / max(other.ranks, 1))
+        for name in sorted(new & old)
+    }
     scale = _find_scale(list(ratios.values()), tolerance)
     changes = []
     if trace.ranks != other.ranks:
-        changes.append(TraceChange("ranks", "", f"{count_noun(trace.ranks, 'rank')}, was {other.ranks}"))
+        changes.append(
+            TraceChange(
+                "ranks", "", f"{count_noun(trace.ranks, 'rank')}, was {other.ranks}"
+            )
+        )
     for name in sorted({*new, *old}):
         if name not in ratios:
-            text = f"new, {new[name]:,} records" if new[name] else f"gone, had {old[name]:,} records"
+            text = (
+                f"new, {new[name]:,} records"
+                if new[name]
+                else f"gone, had {old[name]:,} records"
+            )
             changes.append(TraceChange("operation", name, text))
             continue
         if abs(ratios[name] / scale - 1) > tolerance:
@@ -75,7 +94,8 @@ def compare(trace: Trace, other: Trace) -> TraceComparison:
 
 
 def _count_begun(trace: Trace) -> Counter[str]:
-    """Return records by operation, with those that are damaged, whose operation is known too."""
+    """Return records by operation, with those that are damaged, whose operation is
+    known too."""
     begun = Counter({name: number for name, number in trace.damaged if name != "other"})
     for row in trace.rows:
         begun[row.kind.operation] += row.records
@@ -83,25 +103,37 @@ def _count_begun(trace: Trace) -> Counter[str]:
 
 
 def _find_scale(ratios: list[float], tolerance: float) -> float:
-    """Return the ratio that most operations have, of several the one nearest to 1; 1 where it differs by nothing."""
+    """Return the ratio that most operations have, of several the one nearest to 1; 1
+    where it differs by nothing."""
 
     def count_support(ratio: float) -> tuple[int, float]:
-        return sum(abs(share / ratio - 1) <= tolerance for share in ratios), -max(ratio, 1 / ratio)
+        return sum(abs(share / ratio - 1) <= tolerance for share in ratios), -max(
+            ratio, 1 / ratio
+        )
 
     scale = max(ratios, key=count_support, default=1.0)
     return 1.0 if abs(scale - 1) <= tolerance else scale
 
 
-def _compare_shares(name: str, facet: Facet, trace: Trace, other: Trace, tolerance: float) -> list[TraceChange]:
+def _compare_shares(
+    name: str, facet: Facet, trace: Trace, other: Trace, tolerance: float
+) -> list[TraceChange]:
     """Return the values of a property whose share of an operation's records changed."""
     new, old = _get_shares(name, facet, trace), _get_shares(name, facet, other)
     if not new or not old:
         return []  # every record is damaged
-    lost = max(trace.damage, other.damage)  # what is rare may be missing since it is damaged
+    lost = max(
+        trace.damage, other.damage
+    )  # what is rare may be missing since it is damaged
     return [
-        TraceChange(facet.what, name, f"{label}: {_describe_turn(new.get(label), old.get(label))}")
+        TraceChange(
+            facet.what,
+            name,
+            f"{label}: {_describe_turn(new.get(label), old.get(label))}",
+        )
         for label in dict.fromkeys((*old, *new))
-        if abs(new.get(label, 0) - old.get(label, 0)) > (tolerance if label in new and label in old else lost)
+        if abs(new.get(label, 0) - old.get(label, 0))
+        > (tolerance if label in new and label in old else lost)
     ]
 
 
@@ -116,12 +148,17 @@ def _describe_turn(new: float | None, old: float | None) -> str:
 
 def _get_shares(name: str, facet: Facet, trace: Trace) -> dict[str, float]:
     kinds: Counter[str] = Counter()
-    for row in sorted((row for row in trace.rows if row.kind.operation == name), key=lambda row: facet.value(row.kind)):
+    for row in sorted(
+        (row for row in trace.rows if row.kind.operation == name),
+        key=lambda row: facet.value(row.kind),
+    ):
         kinds[facet.label(row.kind)] += row.records
     return {label: number / kinds.total() for label, number in kinds.items()}
 
 
-def _compare_sizes(name: str, trace: Trace, other: Trace, tolerance: float) -> list[TraceChange]:
+def _compare_sizes(
+    name: str, trace: Trace, other: Trace, tolerance: float
+) -> list[TraceChange]:
     """Return whether the buffers of an operation have another mean size."""
     new, old = _get_mean_size(name, trace), _get_mean_size(name, other)
     if not new or not old or abs(new / old - 1) <= tolerance:
@@ -131,13 +168,25 @@ def _compare_sizes(name: str, trace: Trace, other: Trace, tolerance: float) -> l
 
 
 def _get_mean_size(name: str, trace: Trace) -> float:
-    rows = [row for row in trace.rows if row.kind.operation == name and row.kind.from_bytes >= 0]
-    return sum(row.bytes for row in rows) / sum(row.records for row in rows) if rows else 0.0
+    rows = [
+        row
+        for row in trace.rows
+        if row.kind.operation == name and row.kind.from_bytes >= 0
+    ]
+    return (
+        sum(row.bytes for row in rows) / sum(row.records for row in rows)
+        if rows
+        else 0.0
+    )
 
 
 def format_bytes(size: float) -> str:
-    """Return bytes in the largest unit with up to four digits: `512 B`, `1.5 KiB`, `96 MiB`."""
-    power = next((power for power in range(len(UNITS)) if size < 1024 ** (power + 1)), len(UNITS) - 1)
+    """Return bytes in the largest unit with up to four digits: `512 B`, `1.5 KiB`, `96
+    MiB`."""
+    power = next(
+        (power for power in range(len(UNITS)) if size < 1024 ** (power + 1)),
+        len(UNITS) - 1,
+    )
     return f"{size / 1024**power:.4g} {UNITS[power]}"
 
 
@@ -159,17 +208,32 @@ def format_communicator(nranks: int) -> str:
 
 
 FACETS = (
-    Facet("communicator", lambda kind: kind.nranks, lambda kind: format_communicator(kind.nranks)),
+    Facet(
+        "communicator",
+        lambda kind: kind.nranks,
+        lambda kind: format_communicator(kind.nranks),
+    ),
     Facet("datatype", lambda kind: kind.datatype, lambda kind: kind.datatype),
-    Facet("size", lambda kind: kind.from_bytes, lambda kind: format_sizes(kind.from_bytes)),
+    Facet(
+        "size", lambda kind: kind.from_bytes, lambda kind: format_sizes(kind.from_bytes)
+    ),
 )
 
 
-def build_document(trace: Trace, comparison: TraceComparison | None = None) -> dict[str, Any]:
+def build_document(
+    trace: Trace, comparison: TraceComparison | None = None
+) -> dict[str, Any]:
     """Return a trace as JSON holds it, with what changed where it was compared."""
-    rows = [{**row.kind._asdict(), "records": row.records, "bytes": row.bytes} for row in trace.rows]
+    rows = [
+        {**row.kind._asdict(), "records": row.records, "bytes": row.bytes}
+        for row in trace.rows
+    ]
     values = {"llmbench_nccl": SCHEMA, **asdict(trace), "rows": rows}
     if comparison:
         listed = [change._asdict() for change in comparison.changes]
-        values["comparison"] = {"scale": comparison.scale, "tolerance": comparison.tolerance, "changes": listed}
+        values["comparison"] = {
+            "scale": comparison.scale,
+            "tolerance": comparison.tolerance,
+            "changes": listed,
+        }
     return values

@@ -1,7 +1,8 @@
 """Pieces of a trace in, counts of its records out; no line is kept.
 
-A record is one rank's part of an operation. Its line repeats but for the number of the operation and its buffers, so
-these are taken out first and each distinct line that is left is looked at once.
+A record is one rank's part of an operation. Its line repeats but for the number of the
+operation and its buffers, so these are taken out first and each distinct line that is
+left is looked at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import NamedTuple
 
 from pytest_llmbench.core.errors import LogError
 
-# Bytes that are searched at once: what stays in a core's cache is searched faster. A longer line is torn.
+# Bytes that are searched at once: what stays in a core's cache is searched faster. A
+# longer line is torn.
 PIECE = 1 << 18
 
 # Bytes of text after which the distinct lines are looked at and forgotten.
@@ -33,25 +35,46 @@ LONGEST = 64
 LONGEST_PROCESS = 300
 
 _MARK = b"\x1f"
-_NUMBER = rb"[0-9a-fx()nil]++"  # of an operation or a buffer, which is (nil) where there is none
+# of an operation or a buffer, which is (nil) where there is none
+_NUMBER = rb"[0-9a-fx()nil]++"
 _VARYING = re.compile(
-    rb": opCount %(n)s sendbuff %(n)s recvbuff %(n)s (?:acc %(n)s )?(?=count )" % {b"n": _NUMBER}  # newer NCCL has acc
+    rb": opCount %(n)s sendbuff %(n)s recvbuff %(n)s (?:acc %(n)s )?(?=count )"
+    % {b"n": _NUMBER}  # newer NCCL has acc
 )
-_FIELDS = re.compile(rb"count (\d{1,20}) datatype (\d{1,9}) op \d+ root -?\d+ comm (0x[0-9a-f]+) \[nranks=(\d{1,9})\]")
+_FIELDS = re.compile(
+    rb"count (\d{1,20}) datatype (\d{1,9}) op \d+ root -?\d+ comm (0x[0-9a-f]+) \[nranks=(\d{1,9})\]"
+)
 _PROCESS = re.compile(rb"([^\s:]+:\d+):\d+$")
 _GPU = re.compile(rb"\[(\d+)\]")
 _LAST_WORD = re.compile(rb"\w+$")
 _BEGINNING = re.compile(rb"(?<!\w)(\w++): opCount")
-_CALL = re.compile(rb"NCCL CALL nccl(\w+)\([0-9a-f]+,[0-9a-f]+,(\d{1,20}),(\d{1,9}),\d+,-?\d+,0x[0-9a-f]+,")
+_CALL = re.compile(
+    rb"NCCL CALL nccl(\w+)\([0-9a-f]+,[0-9a-f]+,(\d{1,20}),(\d{1,9}),\d+,-?\d+,0x[0-9a-f]+,"
+)
 _CALL_MARKER = b"NCCL CALL nccl"
 
 # Name and bytes of an element, in the order of `ncclDataType_t`.
 DATATYPES = (
-    *(("int8", 1), ("uint8", 1), ("int32", 4), ("uint32", 4), ("int64", 8), ("uint64", 8)),
-    *(("float16", 2), ("float32", 4), ("float64", 8), ("bfloat16", 2), ("float8e4m3", 1), ("float8e5m2", 1)),
+    *(
+        ("int8", 1),
+        ("uint8", 1),
+        ("int32", 4),
+        ("uint32", 4),
+        ("int64", 8),
+        ("uint64", 8),
+    ),
+    *(
+        ("float16", 2),
+        ("float32", 4),
+        ("float64", 8),
+        ("bfloat16", 2),
+        ("float8e4m3", 1),
+        ("float8e5m2", 1),
+    ),
 )
 
-# Operations whose `count` is the part of one rank (NCCL's user guide, "Collective Communication Functions").
+# Operations whose `count` is the part of one rank (NCCL's user guide, "Collective
+# Communication Functions").
 PER_RANK = frozenset({"allgather", "reducescatter", "alltoall", "gather", "scatter"})
 
 # Names that a damaged record is believed: a torn one has torn names too.
@@ -70,7 +93,9 @@ class RecordSum:
     records: Counter[Kind] = field(default_factory=Counter)
     volume: Counter[Kind] = field(default_factory=Counter)
 
-    def add(self, name: bytes, nranks: bytes, datatype: bytes, count: bytes, times: int) -> None:
+    def add(
+        self, name: bytes, nranks: bytes, datatype: bytes, count: bytes, times: int
+    ) -> None:
         """Add equal records."""
         kind, size = get_kind(name.decode(), int(nranks), int(datatype), int(count))
         self.records[kind] += times
@@ -92,10 +117,16 @@ class Counts:
     """What was counted."""
 
     whole: RecordSum = field(default_factory=RecordSum)
-    calls: RecordSum = field(default_factory=RecordSum)  # NCCL CALL, which tells the same operations again
+    calls: RecordSum = field(
+        default_factory=RecordSum
+    )  # NCCL CALL, which tells the same operations again
     damaged: Counter[str] = field(default_factory=Counter)  # by operation
-    ranks: dict[bytes, int] = field(default_factory=dict)  # as they name themselves, each with 0
-    communicators: dict[bytes, int] = field(default_factory=dict)  # as they name themselves, with their size
+    ranks: dict[bytes, int] = field(
+        default_factory=dict
+    )  # as they name themselves, each with 0
+    communicators: dict[bytes, int] = field(
+        default_factory=dict
+    )  # as they name themselves, with their size
     unnamed: int = 0
     files: int = 0
     traced: set[int] = field(default_factory=set)  # the files that hold records
@@ -132,7 +163,8 @@ def count_records(parts: Iterable[bytes], counts: Counts) -> None:
 
 
 def cut_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a text in pieces of whole lines, the same ones wherever it is cut into blocks."""
+    """Yield a text in pieces of whole lines, the same ones wherever it is cut into
+    blocks."""
     text = b""
     for block in blocks:
         text += block
@@ -156,7 +188,8 @@ def _look_at(lines: Counter[bytes], counts: Counts) -> None:
 
 
 def _count_line(line: bytes, times: int, counts: Counts) -> None:
-    """Count the records in a line that was seen so many times: those that begin and are not whole are damaged."""
+    """Count the records in a line that was seen so many times: those that begin and are
+    not whole are damaged."""
     torn = _BEGINNING.findall(line) if b": opCount" in line else []
     for before, after in pairwise(line.split(_MARK)):
         who, info, name = before.rpartition(b"NCCL INFO ")
@@ -172,18 +205,27 @@ def _count_line(line: bytes, times: int, counts: Counts) -> None:
         counts.damaged[text if text in OPERATIONS else "other"] += times
 
 
-def _note_rank(who: bytes, communicator: bytes, nranks: bytes, times: int, counts: Counts) -> None:
-    """Remember the rank and the communicator of a record, of which `who` stands before it: `host:pid:tid [GPU] `."""
+def _note_rank(
+    who: bytes, communicator: bytes, nranks: bytes, times: int, counts: Counts
+) -> None:
+    """Remember the rank and the communicator of a record, of which `who` stands before
+    it: `host:pid:tid [GPU] `."""
     words = who.rsplit(None, 3)
     if words and words[-1].isdigit():
         del words[-1]  # RCCL puts a time there
     gpu = _GPU.fullmatch(words[-1]) if words else None
-    process = _PROCESS.search(words[-2][-LONGEST_PROCESS:]) if gpu and len(words) > 1 else None
+    process = (
+        _PROCESS.search(words[-2][-LONGEST_PROCESS:])
+        if gpu and len(words) > 1
+        else None
+    )
     named = process[1] if process else b""
     counts.unnamed += 0 if process else times
     if gpu:
         _remember(counts.ranks, named + b" " + gpu[1], 0)
-        _remember(counts.communicators, b" ".join((named, communicator, nranks)), int(nranks))
+        _remember(
+            counts.communicators, b" ".join((named, communicator, nranks)), int(nranks)
+        )
 
 
 def _remember(values: dict[bytes, int], key: bytes, value: int) -> None:
@@ -192,24 +234,31 @@ def _remember(values: dict[bytes, int], key: bytes, value: int) -> None:
 
 
 class Kind(NamedTuple):
-    """What is counted together: an operation on one datatype, in communicators and with buffers of one size."""
+    """What is counted together: an operation on one datatype, in communicators and with
+    buffers of one size."""
 
     operation: str
     nranks: int  # 0: not known
     datatype: str
-    # Buffers have at least this, a power of two or 0, and less than twice that; -1: the datatype's size is not known.
+    # Buffers have at least this, a power of two or 0, and less than twice that; -1: the
+    # datatype's size is not known.
     from_bytes: int
 
 
 @lru_cache(maxsize=4096)
-def get_kind(operation: str, nranks: int, datatype: int, count: int) -> tuple[Kind, int]:
+def get_kind(
+    operation: str, nranks: int, datatype: int, count: int
+) -> tuple[Kind, int]:
     """Return the kind of a record and the bytes of its buffer.
 
-    That is `count` elements, and for operations that gather or scatter the part of every rank: what nccl-tests call the
-    size of an operation. 0 where the datatype's size is not known.
+    That is `count` elements, and for operations that gather or scatter the part of
+    every rank: what nccl-tests call the size of an operation. 0 where the datatype's
+    size is not known.
     """
     if datatype >= len(DATATYPES):
         return Kind(operation, nranks, f"type {datatype}", -1), 0
     name, width = DATATYPES[datatype]
     size = count * width * (max(nranks, 1) if operation.lower() in PER_RANK else 1)
-    return Kind(operation, nranks, name, 1 << size.bit_length() - 1 if size else 0), size
+    return Kind(
+        operation, nranks, name, 1 << size.bit_length() - 1 if size else 0
+    ), size

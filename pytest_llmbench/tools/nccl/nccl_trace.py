@@ -1,5 +1,6 @@
-"""NCCL traces (`NCCL_DEBUG=INFO`, sub-system COLL): what one says in sum, read from files of any size on as many cores
-as there are, saved and read again. `records` counts, `changes` compares."""
+"""NCCL traces (`NCCL_DEBUG=INFO`, sub-system COLL): what one says in sum, read from
+files of any size on as many cores as there are, saved and read again. `records` counts,
+`changes` compares."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.core.userfile import leads_up, parse_json
 from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.stores import STANDARD_INPUT, Stores
-from pytest_llmbench.tools.nccl.nccl_records import MEMBERS, Counts, Kind, count_records, cut_pieces
+from pytest_llmbench.tools.nccl.nccl_records import (
+    MEMBERS,
+    Counts,
+    Kind,
+    count_records,
+    cut_pieces,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +41,20 @@ class Trace:
     """What a trace says in sum."""
 
     rows: tuple[TraceRow, ...]
-    damaged: tuple[tuple[str, int], ...]  # records that begin and are not whole, by operation; they are in no row
-    communicators: tuple[tuple[int, int], ...]  # how many there are of each size, one for each rank in it
+    damaged: tuple[
+        tuple[str, int], ...
+    ]  # records that begin and are not whole, by operation; they are in no row
+    communicators: tuple[
+        tuple[int, int], ...
+    ]  # how many there are of each size, one for each rank in it
     ranks: int
     hosts: int
     limited: bool  # whether there are more ranks or communicators than were told apart
     unnamed: int  # records that name no process
     calls: int  # lines of NCCL CALL, which tell the same operations again
-    from_calls: bool  # whether there were no records, so that the rows are made of calls
+    from_calls: (
+        bool  # whether there were no records, so that the rows are made of calls
+    )
     files: int
     traced: int  # files that hold records
     bytes: int  # of the text of all files
@@ -67,13 +80,27 @@ def sum_counts(counts: Counts) -> Trace:
     """Return what was counted."""
     from_calls = not counts.whole.records and not counts.damaged
     counted = counts.calls if from_calls else counts.whole
-    ranks, communicators = _drop_unnamed(counts.ranks), _drop_unnamed(counts.communicators)
+    ranks, communicators = (
+        _drop_unnamed(counts.ranks),
+        _drop_unnamed(counts.communicators),
+    )
     return Trace(
-        rows=tuple(TraceRow(kind, counted.records[kind], counted.volume[kind]) for kind in sorted(counted.records)),
+        rows=tuple(
+            TraceRow(kind, counted.records[kind], counted.volume[kind])
+            for kind in sorted(counted.records)
+        ),
         damaged=tuple(sorted(counts.damaged.items())),
-        communicators=tuple(sorted(Counter(counts.communicators[key] for key in communicators).items())),
+        communicators=tuple(
+            sorted(Counter(counts.communicators[key] for key in communicators).items())
+        ),
         ranks=len(ranks),
-        hosts=len({host for host, colon, _ in (rank.partition(b":") for rank in ranks) if colon}),
+        hosts=len(
+            {
+                host
+                for host, colon, _ in (rank.partition(b":") for rank in ranks)
+                if colon
+            }
+        ),
         limited=max(len(counts.ranks), len(counts.communicators)) > MEMBERS,
         unnamed=counts.unnamed,
         calls=counts.calls.records.total(),
@@ -86,10 +113,14 @@ def sum_counts(counts: Counts) -> Trace:
 
 
 def _drop_unnamed(keys: Collection[bytes]) -> list[bytes]:
-    """Leave out what names no process beside others that do, and hosts with torn text before their names (`0stone:7 0`
-    where there is `stone:7 0`)."""
+    """Leave out what names no process beside others that do, and hosts with torn text
+    before their names (`0stone:7 0` where there is `stone:7 0`)."""
     named = {key for key in keys if not key.startswith(b" ")} or set(keys)
-    return [key for key in named if not any(key[cut:] in named for cut in range(1, key.find(b":")))]
+    return [
+        key
+        for key in named
+        if not any(key[cut:] in named for cut in range(1, key.find(b":")))
+    ]
 
 
 # Bytes from which on it pays to start other processes.
@@ -100,15 +131,18 @@ PROCESSES = 8
 
 
 def read_trace(paths: Sequence[Path]) -> Trace:
-    """Return what the NCCL records in files, folders and archives say in sum; LogError where there is none.
+    """Return what the NCCL records in files, folders and archives say in sum; LogError
+    where there is none.
 
-    Below a folder every file counts but copies of a launcher's output (`sbatch_*`) and hidden ones; a file that is
-    given twice counts once.
+    Below a folder every file counts but copies of a launcher's output (`sbatch_*`) and
+    hidden ones; a file that is given twice counts once.
     """
     try:
         counts = _count_all(paths)
     except MemoryError as error:
-        raise LogError(f"{_format_paths(paths)}: it takes more memory than there is") from error
+        raise LogError(
+            f"{_format_paths(paths)}: it takes more memory than there is"
+        ) from error
     trace = sum_counts(counts)
     if not trace.begun:
         raise LogError(f"{_format_paths(paths)}: {_explain_nothing(counts)}")
@@ -125,7 +159,9 @@ def count_share(paths: Sequence[Path], share: int, shares: int) -> Counts:
     return counts
 
 
-def _iterate_share(stream: Stream, counts: Counts, share: int, shares: int) -> Iterator[bytes]:
+def _iterate_share(
+    stream: Stream, counts: Counts, share: int, shares: int
+) -> Iterator[bytes]:
     for number, piece in enumerate(cut_pieces(stream), counts.files):
         counts.size += len(piece)
         if number % shares == share:
@@ -141,7 +177,10 @@ def _count_all(paths: Sequence[Path]) -> Counts:
 
     try:
         with ProcessPoolExecutor(shares - 1, get_context("spawn")) as others:
-            begun = [others.submit(count_share, paths, share, shares) for share in range(1, shares)]
+            begun = [
+                others.submit(count_share, paths, share, shares)
+                for share in range(1, shares)
+            ]
             counts = count_share(paths, 0, shares)
             rest = [part.result() for part in begun]
     except (BrokenExecutor, OSError):  # one was killed, or none can be started
@@ -154,7 +193,8 @@ def _count_all(paths: Sequence[Path]) -> Counts:
 
 
 def _choose_shares(paths: Sequence[Path]) -> int:
-    """Return how many processes read: one where little is read, or what can only be read once."""
+    """Return how many processes read: one where little is read, or what can only be
+    read once."""
     if any(is_remote(path) or path == STANDARD_INPUT for path in paths):
         return 1
     size = sum(path.stat().st_size for path in _list_files(Stores(), paths))
@@ -182,14 +222,20 @@ def _list_files(stores: Stores, paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         try:
             absolute = stores.resolve_path(path)
-            below = _walk_folder(stores, absolute) if S_ISDIR(stores.stat(absolute).st_mode) else iter([absolute])
+            below = (
+                _walk_folder(stores, absolute)
+                if S_ISDIR(stores.stat(absolute).st_mode)
+                else iter([absolute])
+            )
             for file in below:
                 status = stores.stat(file)
                 if (status.st_dev, status.st_ino) not in seen:
                     seen.add((status.st_dev, status.st_ino))
                     yield file
         except OSError as error:
-            raise LogError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
+            raise LogError(
+                f"cannot read {error.filename or path}: {error.strerror or error}"
+            ) from error
 
 
 def _walk_folder(stores: Stores, folder: Path) -> Iterator[Path]:
@@ -203,8 +249,14 @@ def _walk_folder(stores: Stores, folder: Path) -> Iterator[Path]:
         seen.add((status.st_dev, status.st_ino))
         for entry in stores.scan(place):
             if entry.is_dir():
-                below += [] if entry.is_symlink() and leads_up(entry.path) else [Path(entry.path)]
-            elif not entry.name.startswith((".", "sbatch_")) and S_ISREG(entry.stat().st_mode):
+                below += (
+                    []
+                    if entry.is_symlink() and leads_up(entry.path)
+                    else [Path(entry.path)]
+                )
+            elif not entry.name.startswith((".", "sbatch_")) and S_ISREG(
+                entry.stat().st_mode
+            ):
                 yield Path(entry.path)
         waiting += reversed(below)
 
@@ -221,7 +273,11 @@ def _explain_nothing(counts: Counts) -> str:
     if not counts.files:
         return f"no file below it; {wanted}"
     files = "the file is" if counts.files == 1 else f"all {counts.files} files are"
-    return f"{files} empty; {wanted}" if not counts.size else f"no NCCL trace in it; {wanted}"
+    return (
+        f"{files} empty; {wanted}"
+        if not counts.size
+        else f"no NCCL trace in it; {wanted}"
+    )
 
 
 SCHEMA = 1
@@ -233,12 +289,20 @@ LARGEST_NUMBER = 1 << 256
 
 _HEAD = re.compile(rb'\s*\{\s*"llmbench_nccl"')
 _KIND = {"operation": str, "nranks": int, "datatype": str, "from_bytes": int}
-_SCALARS = {"ranks": int, "hosts": int, "limited": bool, "unnamed": int, "calls": int, "from_calls": bool}
+_SCALARS = {
+    "ranks": int,
+    "hosts": int,
+    "limited": bool,
+    "unnamed": int,
+    "calls": int,
+    "from_calls": bool,
+}
 _SCALARS |= {"files": int, "traced": int, "bytes": int, "cut": int}
 
 
 def read_saved(paths: Sequence[Path]) -> Trace:
-    """Return a trace that was saved, or what the files of one say; LogError where there is none."""
+    """Return a trace that was saved, or what the files of one say; LogError where there
+    is none."""
     if len(paths) == 1 and paths[0].is_file():
         stores = Stores()
         if _HEAD.match(stores.read_small(paths[0], 64)):
@@ -252,25 +316,42 @@ def _parse_trace(path: Path, text: bytes) -> Trace:
     except ValueError as error:
         _refuse(path, f"no whole JSON text ({error})")
     if values["llmbench_nccl"] != SCHEMA:
-        _refuse(path, f"schema {values['llmbench_nccl']!r:.40}, and this version reads {SCHEMA}")
+        _refuse(
+            path,
+            f"schema {values['llmbench_nccl']!r:.40}, and this version reads {SCHEMA}",
+        )
     try:
         return Trace(
             rows=tuple(
                 TraceRow(
-                    Kind(*(_check_type(kind, row[name], least=-1) for name, kind in _KIND.items())),
+                    Kind(
+                        *(
+                            _check_type(kind, row[name], least=-1)
+                            for name, kind in _KIND.items()
+                        )
+                    ),
                     _check_type(int, row["records"], least=1),
                     _check_type(int, row["bytes"]),
                 )
                 for row in values["rows"]
             ),
-            damaged=tuple((_check_type(str, name), _check_type(int, number)) for name, number in values["damaged"]),
-            communicators=tuple(
-                (_check_type(int, nranks), _check_type(int, number)) for nranks, number in values["communicators"]
+            damaged=tuple(
+                (_check_type(str, name), _check_type(int, number))
+                for name, number in values["damaged"]
             ),
-            **{name: _check_type(kind, values[name]) for name, kind in _SCALARS.items()},
+            communicators=tuple(
+                (_check_type(int, nranks), _check_type(int, number))
+                for nranks, number in values["communicators"]
+            ),
+            **{
+                name: _check_type(kind, values[name]) for name, kind in _SCALARS.items()
+            },
         )
     except (KeyError, TypeError, ValueError) as error:
-        _refuse(path, f"a value that is missing or of another type ({type(error).__name__}: {error})")
+        _refuse(
+            path,
+            f"a value that is missing or of another type ({type(error).__name__}: {error})",
+        )
 
 
 def _check_type(kind: type[Any], value: object, least: int = 0) -> Any:
@@ -282,4 +363,6 @@ def _check_type(kind: type[Any], value: object, least: int = 0) -> Any:
 
 
 def _refuse(path: Path, why: str) -> NoReturn:
-    raise LogError(f"{path} is no saved trace: {why}; save it again with `llmbench nccl LOG --save {path.name}`")
+    raise LogError(
+        f"{path} is no saved trace: {why}; save it again with `llmbench nccl LOG --save {path.name}`"
+    )

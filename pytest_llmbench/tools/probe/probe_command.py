@@ -1,4 +1,5 @@
-"""`llmbench probe`: for `git bisect run`, is this build as slow as the bad end, or as fast as the good one?"""
+"""`llmbench probe`: for `git bisect run`, is this build as slow as the bad end, or as
+fast as the good one?"""
 
 from __future__ import annotations
 
@@ -15,15 +16,21 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.errors import LaunchError, SettingsError
 from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.trial_records import ProbeOutcome
-from pytest_llmbench.tools.command_line import WIDTH, Output, Subparsers, rename_flags, tell_aside
+from pytest_llmbench.tools.command_line import (
+    WIDTH,
+    Output,
+    Subparsers,
+    rename_flags,
+    tell_aside,
+)
 
 if TYPE_CHECKING:
     from pytest_llmbench.tools.probe.probe_runs import ProbeAnswer
 
 NAME = "probe"
 
-# git bisect run takes 0 for good, 1 to 127 for bad but 125, which skips; above 127 it stops. So nothing that goes wrong
-# here may end with less.
+# git bisect run takes 0 for good, 1 to 127 for bad but 125, which skips; above 127 it
+# stops. So nothing that goes wrong here may end with less.
 UNTESTABLE, STOP, USAGE = 125, 128, 129
 
 CODES = {
@@ -59,8 +66,15 @@ def add(commands: Subparsers) -> None:
         epilog=EXIT_CODES,
         usage="%(prog)s --good RUNS --bad RUNS (RUNS | --runs DIR -- COMMAND...)",
     )
-    parser.add_argument("--good", metavar="RUNS", required=True, help="Runs of the good end: a folder, log or archive.")
-    parser.add_argument("--bad", metavar="RUNS", required=True, help="Runs of the bad end.")
+    parser.add_argument(
+        "--good",
+        metavar="RUNS",
+        required=True,
+        help="Runs of the good end: a folder, log or archive.",
+    )
+    parser.add_argument(
+        "--bad", metavar="RUNS", required=True, help="Runs of the bad end."
+    )
     parser.add_argument(
         "--runs",
         metavar="DIR",
@@ -69,10 +83,21 @@ def add(commands: Subparsers) -> None:
         "the variable LLMBENCH_RUN.",
     )
     parser.add_argument(
-        "--configuration", metavar="ID", default="", help="Which one, where both ends have runs of several."
+        "--configuration",
+        metavar="ID",
+        default="",
+        help="Which one, where both ends have runs of several.",
     )
-    for flag, metavar in (("--baselines", "DIR"), ("--release", "RELEASE"), ("--gpu", "TYPE")):
-        parser.add_argument(flag, metavar=metavar, help=f"As pytest's --llmb-{flag[2:]} (default: none).")
+    for flag, metavar in (
+        ("--baselines", "DIR"),
+        ("--release", "RELEASE"),
+        ("--gpu", "TYPE"),
+    ):
+        parser.add_argument(
+            flag,
+            metavar=metavar,
+            help=f"As pytest's --llmb-{flag[2:]} (default: none).",
+        )
     parser.add_argument(
         "words",
         metavar="RUNS | COMMAND",
@@ -83,11 +108,18 @@ def add(commands: Subparsers) -> None:
 
 
 def guard_exit(run: Callable[[], int]) -> int:
-    """Return the exit code of a command line that git may read: no mistake may seem to say that a build is bad."""
+    """Return the exit code of a command line that git may read: no mistake may seem to
+    say that a build is bad."""
     try:
         code = run()
     except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 0 if error.code is None else USAGE
+        code = (
+            error.code
+            if isinstance(error.code, int)
+            else 0
+            if error.code is None
+            else USAGE
+        )
     except Exception:  # noqa: BLE001 (a fault of this program says nothing of the build)
         traceback.print_exc()
         return STOP
@@ -97,14 +129,22 @@ def guard_exit(run: Callable[[], int]) -> int:
 def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.session.settings import find_readable
     from pytest_llmbench.tools.command_line import resolve_settings
-    from pytest_llmbench.tools.probe.candidate import make_candidate_folder, run_candidate
+    from pytest_llmbench.tools.probe.candidate import (
+        make_candidate_folder,
+        run_candidate,
+    )
     from pytest_llmbench.tools.probe.probe_runs import ProbeRequest, probe
 
     directory = Path.cwd()
     if arguments.runs is None and len(arguments.words) > 1:
-        raise SettingsError("several places of runs: give one folder, or --runs=DIR -- COMMAND")
+        raise SettingsError(
+            "several places of runs: give one folder, or --runs=DIR -- COMMAND"
+        )
     with rename_flags():
-        good, bad = (find_readable(flag, getattr(arguments, flag[2:]), directory) for flag in ("--good", "--bad"))
+        good, bad = (
+            find_readable(flag, getattr(arguments, flag[2:]), directory)
+            for flag in ("--good", "--bad")
+        )
         if arguments.runs is None:
             new = find_readable("RUNS", arguments.words[0], directory)
         else:
@@ -121,7 +161,12 @@ def _run(arguments: argparse.Namespace) -> Output:
         return run_candidate(arguments.words, new / f"run_{number}", os.environ)
 
     try:
-        answer = probe(request, settings, make_run if arguments.runs is not None else None, _read_clock)
+        answer = probe(
+            request,
+            settings,
+            make_run if arguments.runs is not None else None,
+            _read_clock,
+        )
     except LaunchError as error:
         tell_aside(f"llmbench: {error}")
         return Output("probe: it cannot go on", STOP)
@@ -133,11 +178,21 @@ def _read_clock() -> datetime:
 
 
 def _describe(answer: ProbeAnswer) -> str:
-    lines = [f"probe: {SENTENCES[answer.outcome]}", f"  {answer.configuration}, {answer.runs} of its runs count"]
+    lines = [
+        f"probe: {SENTENCES[answer.outcome]}",
+        f"  {answer.configuration}, {answer.runs} of its runs count",
+    ]
     if answer.estimate is not None:
         estimate = answer.estimate
-        values = (100 * math.expm1(value) for value in (estimate.difference, estimate.low, estimate.high))
-        what = "bad beside good" if answer.outcome is ProbeOutcome.ENDS_ALIKE else "beside the middle"
+        values = (
+            100 * math.expm1(value)
+            for value in (estimate.difference, estimate.low, estimate.high)
+        )
+        what = (
+            "bad beside good"
+            if answer.outcome is ProbeOutcome.ENDS_ALIKE
+            else "beside the middle"
+        )
         lines.append("  {}: {:+.2f} % ({:+.2f} to {:+.2f} %)".format(what, *values))
     lines += [f"no data: {escape(line)}" for line in answer.no_data]
     rest = (textwrap.wrap(line.strip(), WIDTH - 4) for line in lines[1:])

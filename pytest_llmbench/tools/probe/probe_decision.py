@@ -1,4 +1,5 @@
-"""Is a build as slow as the bad end of a bisect, or as fast as the good one? For `git bisect run`."""
+"""Is a build as slow as the bad end of a bisect, or as fast as the good one? For `git
+bisect run`."""
 
 from __future__ import annotations
 
@@ -14,10 +15,13 @@ MOST_RUNS = 4
 
 
 class PrintedError(NamedTuple):
-    """How well the logs of a set of runs themselves fix the mean of their logarithms."""
+    """How well the logs of a set of runs themselves fix the mean of their
+    logarithms."""
 
     within: float = 0.0  # its standard error by what happens within the runs
-    rounding: float = 0.0  # how far the printed digits may move it, however many runs there are
+    rounding: float = (
+        0.0  # how far the printed digits may move it, however many runs there are
+    )
 
 
 EXACT = PrintedError()
@@ -29,12 +33,15 @@ def decide_probe(
     new: Sequence[float],
     errors: tuple[PrintedError, PrintedError, PrintedError] = (EXACT, EXACT, EXACT),
 ) -> tuple[ProbeOutcome, PairedEstimate]:
-    """Return on which side of the middle of two ends a build is, with how far it is from that middle.
+    """Return on which side of the middle of two ends a build is, with how far it is
+    from that middle.
 
-    All are logarithms of step times, at least one each. SLOWER, NOT_SLOWER: its interval lies above, or below, the
-    middle. CANNOT_TELL: it holds it. ENDS_ALIKE: the bad end is not shown to be slower than the good one. The noise is
-    that within the three, with the assumed one where they have fewer than 2.8 degrees of freedom; `errors` are those of
-    good, bad and new by their logs alone: the error is never smaller.
+    All are logarithms of step times, at least one each. SLOWER, NOT_SLOWER: its
+    interval lies above, or below, the middle. CANNOT_TELL: it holds it. ENDS_ALIKE: the
+    bad end is not shown to be slower than the good one. The noise is that within the
+    three, with the assumed one where they have fewer than 2.8 degrees of freedom;
+    `errors` are those of good, bad and new by their logs alone: the error is never
+    smaller.
     """
     means = [sum(side) / len(side) for side in (good, bad, new)]
     sides = zip((good, bad, new), means, strict=True)
@@ -43,7 +50,15 @@ def decide_probe(
     freedom = sum(counts) - 3.0
     within = math.hypot(errors[0].within, errors[1].within)
     rounding = errors[0].rounding + errors[1].rounding
-    ends = Fit(means[1] - means[0], 1 / counts[0] + 1 / counts[1], squares, freedom, counts[:2], within, rounding)
+    ends = Fit(
+        means[1] - means[0],
+        1 / counts[0] + 1 / counts[1],
+        squares,
+        freedom,
+        counts[:2],
+        within,
+        rounding,
+    )
     apart = estimate_difference(ends, LEVEL, None)
     if apart.low <= 0:
         return ProbeOutcome.ENDS_ALIKE, apart
@@ -51,7 +66,15 @@ def decide_probe(
     floor = math.hypot(within / 2, errors[2].within)
     runs = counts[0] + counts[1], counts[2]
     middle = (means[0] + means[1]) / 2
-    fit = Fit(means[2] - middle, factor, squares, freedom, runs, floor, rounding / 2 + errors[2].rounding)
+    fit = Fit(
+        means[2] - middle,
+        factor,
+        squares,
+        freedom,
+        runs,
+        floor,
+        rounding / 2 + errors[2].rounding,
+    )
     estimate = estimate_difference(fit, LEVEL, None)
     if estimate.low > 0:
         return ProbeOutcome.SLOWER, estimate

@@ -1,4 +1,5 @@
-"""`llmbench replay`: the same runs judged under other settings, or as an earlier version judged them."""
+"""`llmbench replay`: the same runs judged under other settings, or as an earlier
+version judged them."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.formatting import count_noun, format_difference, join_first
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import make_run_keys
-from pytest_llmbench.tools.command_line import Output, Subparsers, add_runs, rename_flags, resolve_settings
+from pytest_llmbench.tools.command_line import (
+    Output,
+    Subparsers,
+    add_runs,
+    rename_flags,
+    resolve_settings,
+)
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.outcome_records import Outcome
@@ -35,7 +42,8 @@ WHAT_IF = (
     "--llmb-drift-budget",
     "--llmb-certify",
 )
-"""The options and ini keys of pytest that change a verdict and not which runs are read."""
+"""The options and ini keys of pytest that change a verdict and not which runs are
+read."""
 
 
 def add(commands: Subparsers) -> None:
@@ -43,13 +51,20 @@ def add(commands: Subparsers) -> None:
     from pytest_llmbench.core.options import OPTIONS
 
     parser = commands.add_parser(
-        "replay", help="What if: judge the same runs under other settings, and list the verdicts that change."
+        "replay",
+        help="What if: judge the same runs under other settings, and list the verdicts that change.",
     )
     add_runs(parser)
     for option in OPTIONS:
         if option.flag in WHAT_IF:
-            takes = {"action": "store_true", "default": None} if option.is_flag else {"metavar": option.metavar}
-            parser.add_argument(_name_flag(option.flag), dest=option.dest, help=option.help, **takes)
+            takes = (
+                {"action": "store_true", "default": None}
+                if option.is_flag
+                else {"metavar": option.metavar}
+            )
+            parser.add_argument(
+                _name_flag(option.flag), dest=option.dest, help=option.help, **takes
+            )
     parser.add_argument(
         "--history",
         metavar="URL",
@@ -76,11 +91,17 @@ def _run(arguments: argparse.Namespace) -> Output:
         flags = ", ".join(map(_name_flag, WHAT_IF))
         raise SettingsError(f"nothing to change: give one of {flags}, or --history")
     with rename_flags():
-        replayed = replay(resolve_settings(arguments), resolve_settings(arguments, **changed), datetime.now(UTC))
+        replayed = replay(
+            resolve_settings(arguments),
+            resolve_settings(arguments, **changed),
+            datetime.now(UTC),
+        )
     return Output(format_replay(replayed), code=0 if replayed.judged else 1)
 
 
-def _run_against_history(arguments: argparse.Namespace, changed: Mapping[str, object]) -> Output:
+def _run_against_history(
+    arguments: argparse.Namespace, changed: Mapping[str, object]
+) -> Output:
     from pytest_llmbench.tools.history_options import open_history
 
     place = open_history(arguments.history)
@@ -90,12 +111,13 @@ def _run_against_history(arguments: argparse.Namespace, changed: Mapping[str, ob
     return Output(format_nights(nights), code=0 if nights else 1)
 
 
-# --- both verdicts ---------------------------------------------------------------------------------------
+# --- both verdicts --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictChange:
-    """A configuration whose verdict, or what follows from it, is another one; None where it has no item."""
+    """A configuration whose verdict, or what follows from it, is another one; None
+    where it has no item."""
 
     id: str
     before: Outcome | None
@@ -104,7 +126,8 @@ class VerdictChange:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """All that was judged, and what changed. `judged` counts the items with a verdict in either case, of `items`."""
+    """All that was judged, and what changed. `judged` counts the items with a verdict
+    in either case, of `items`."""
 
     judged: int
     items: int
@@ -112,12 +135,14 @@ class Replay:
 
 
 def replay(before: Settings, after: Settings, now: datetime) -> Replay:
-    """Judge the runs under `before.logs` twice; they are read once unless `after` takes them for another release."""
+    """Judge the runs under `before.logs` twice; they are read once unless `after` takes
+    them for another release."""
     from pytest_llmbench.session.catalog import load
     from pytest_llmbench.session.collect_runs import ingest
     from pytest_llmbench.session.evaluate import evaluate_runs
 
-    # The runs are read again only where another release makes them runs of other configurations.
+    # The runs are read again only where another release makes them runs of other
+    # configurations.
     catalog = load(before)
     runs = ingest(before, catalog, now)
     outcomes_before = _decide(evaluate_runs(runs, before, catalog, now), before)
@@ -129,23 +154,42 @@ def replay(before: Settings, after: Settings, now: datetime) -> Replay:
         VerdictChange(name, outcomes_before.get(name), outcomes_after.get(name))
         for name in sorted({*outcomes_before, *outcomes_after})
     ]
-    changes = tuple(pair for pair in pairs if _get_verdict(pair.before) != _get_verdict(pair.after))
+    changes = tuple(
+        pair for pair in pairs if _get_verdict(pair.before) != _get_verdict(pair.after)
+    )
     judged = sum(_is_judged(pair.before) or _is_judged(pair.after) for pair in pairs)
     return Replay(judged, len(pairs), changes)
 
 
 def format_replay(replayed: Replay) -> str:
-    """Return the changes, 79 columns wide: those that turn red, those that turn green, the others; and a count."""
+    """Return the changes, 79 columns wide: those that turn red, those that turn green,
+    the others; and a count."""
     if not replayed.judged:
         return "nothing was judged: there is no valid run of a known configuration under the given paths"
     lines, count = [], []
-    for label, colours in (("turn red", (False, True)), ("turn from red", (True, False)), ("change otherwise", None)):
-        chosen = [change for change in replayed.changes if _matches_colours(change, colours)]
+    for label, colours in (
+        ("turn red", (False, True)),
+        ("turn from red", (True, False)),
+        ("change otherwise", None),
+    ):
+        chosen = [
+            change for change in replayed.changes if _matches_colours(change, colours)
+        ]
         if chosen:
             count.append(f"{len(chosen)} {label}")
-            heading = f"{label} (nothing turns red, or from red):" if colours is None else f"{label}:"
-            lines += [heading, *map(_format_change, filter(_has_run, chosen)), *_list_without_run(chosen)]
-    total = f"{len(replayed.changes)} of {count_noun(replayed.items, 'item')} would change"
+            heading = (
+                f"{label} (nothing turns red, or from red):"
+                if colours is None
+                else f"{label}:"
+            )
+            lines += [
+                heading,
+                *map(_format_change, filter(_has_run, chosen)),
+                *_list_without_run(chosen),
+            ]
+    total = (
+        f"{len(replayed.changes)} of {count_noun(replayed.items, 'item')} would change"
+    )
     return "\n".join([*lines, ": ".join(filter(None, [total, ", ".join(count)]))])
 
 
@@ -156,7 +200,8 @@ def _matches_colours(change: VerdictChange, colours: tuple[bool, bool] | None) -
 
 def _has_run(change: VerdictChange) -> bool:
     return any(
-        outcome is not None and outcome.judgement.measurement is not None for outcome in (change.before, change.after)
+        outcome is not None and outcome.judgement.measurement is not None
+        for outcome in (change.before, change.after)
     )
 
 
@@ -164,12 +209,23 @@ def _list_without_run(changes: Sequence[VerdictChange]) -> list[str]:
     """Return one line for all that have no run."""
     ids = [change.id for change in changes if not _has_run(change)]
     text = f"{len(ids)} without a run: {join_first(ids)}"
-    return textwrap.wrap(text, 79, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False) if ids else []
+    return (
+        textwrap.wrap(
+            text,
+            79,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+        )
+        if ids
+        else []
+    )
 
 
 def _format_change(change: VerdictChange) -> str:
     names = " -> ".join(
-        str(outcome.judgement.verdict) if outcome else "none" for outcome in (change.before, change.after)
+        str(outcome.judgement.verdict) if outcome else "none"
+        for outcome in (change.before, change.after)
     )
     shown = change.after or change.before
     ratio = shown.judgement.log_difference if shown else None
@@ -180,7 +236,10 @@ def _format_change(change: VerdictChange) -> str:
 def _decide(results: SessionResults, settings: Settings) -> dict[str, Outcome]:
     from pytest_llmbench.session.outcomes import decide_outcomes
 
-    return {outcome.case.id: outcome for outcome in decide_outcomes(results, list(results.configurations), settings)}
+    return {
+        outcome.case.id: outcome
+        for outcome in decide_outcomes(results, list(results.configurations), settings)
+    }
 
 
 def _get_verdict(outcome: Outcome | None) -> object:
@@ -195,12 +254,13 @@ def _is_failed(outcome: Outcome | None) -> bool:
     return outcome is not None and outcome.failed
 
 
-# --- the verdicts of a history ---------------------------------------------------------------------------
+# --- the verdicts of a history --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedNight:
-    """A run with the verdict that a history holds of it, and the one that it gets now."""
+    """A run with the verdict that a history holds of it, and the one that it gets
+    now."""
 
     started: datetime
     configuration: str
@@ -212,7 +272,10 @@ class ReplayedNight:
     def texts(self) -> tuple[str, str]:
         """Both verdicts with their reasons, as `PASS (within-tolerance)`."""
         judgement = self.after.judgement
-        return f"{self.before.verdict} ({self.before.reason})", f"{judgement.verdict} ({judgement.reason})"
+        return (
+            f"{self.before.verdict} ({self.before.reason})",
+            f"{judgement.verdict} ({judgement.reason})",
+        )
 
     @property
     def failed(self) -> tuple[bool, bool]:
@@ -221,13 +284,17 @@ class ReplayedNight:
 
     @property
     def has_changed(self) -> bool:
-        """True if its verdict, the reason or what follows for its item is another one now."""
+        """True if its verdict, the reason or what follows for its item is another one
+        now."""
         return self.texts[0] != self.texts[1] or self.failed[0] != self.failed[1]
 
 
-def replay_history(settings: Settings, place: StoreLocation, now: datetime) -> list[ReplayedNight]:
-    """Judge each run under `settings.logs` that a history has judged, oldest first; runs that it does not know are left
-    out. HistoryError if the history cannot be read."""
+def replay_history(
+    settings: Settings, place: StoreLocation, now: datetime
+) -> list[ReplayedNight]:
+    """Judge each run under `settings.logs` that a history has judged, oldest first;
+    runs that it does not know are left out. HistoryError if the history cannot be
+    read."""
     from pytest_llmbench.history.queries import read_stored_runs
     from pytest_llmbench.session.catalog import load
     from pytest_llmbench.session.collect_runs import ingest
@@ -246,36 +313,66 @@ def replay_history(settings: Settings, place: StoreLocation, now: datetime) -> l
         for run_key in make_run_keys(run.job_id, run.logs, run.started)
     }
     nights = []
-    for outcome in _decide(evaluate_runs(runs, settings, catalog, now, past), settings).values():
+    for outcome in _decide(
+        evaluate_runs(runs, settings, catalog, now, past), settings
+    ).values():
         measurement, configuration = outcome.judgement.measurement, outcome.case.key.id
         if measurement is None:
             continue
-        found = (stored.get((configuration, run_key)) for run_key in measurement.run.same_run_keys)
+        found = (
+            stored.get((configuration, run_key))
+            for run_key in measurement.run.same_run_keys
+        )
         before = next(filter(None, found), None)
         if before is not None:
             job_id = measurement.run.found.job_id
-            nights.append(ReplayedNight(before.started, configuration, job_id, before, outcome))
-    return sorted(nights, key=lambda night: (night.started, night.configuration, night.job_id))
+            nights.append(
+                ReplayedNight(before.started, configuration, job_id, before, outcome)
+            )
+    return sorted(
+        nights, key=lambda night: (night.started, night.configuration, night.job_id)
+    )
 
 
 def format_nights(nights: Sequence[ReplayedNight]) -> str:
-    """Return the runs whose verdict changes, those that turn red first, and a count; 79 columns wide."""
+    """Return the runs whose verdict changes, those that turn red first, and a count; 79
+    columns wide."""
     from pytest_llmbench.report.wording import phrase
 
     if not nights:
         return "nothing to compare: the history has no verdict on a run under the given paths"
     changed = [night for night in nights if night.has_changed]
     lines = []
-    for label, colours in (("turn red", (False, True)), ("turn from red", (True, False)), ("change otherwise", None)):
+    for label, colours in (
+        ("turn red", (False, True)),
+        ("turn from red", (True, False)),
+        ("change otherwise", None),
+    ):
         chosen = [
-            night for night in changed if (night.failed == colours if colours else night.failed[0] == night.failed[1])
+            night
+            for night in changed
+            if (
+                night.failed == colours
+                if colours
+                else night.failed[0] == night.failed[1]
+            )
         ]
         lines += [f"{label}:"] if chosen else []
         for night in chosen:
             job = f"  job {night.job_id}" if night.job_id else ""
-            lines.append(f"  {night.started:%Y-%m-%d %H:%M}{job}  {night.configuration}")
+            lines.append(
+                f"  {night.started:%Y-%m-%d %H:%M}{job}  {night.configuration}"
+            )
             lines.append(f"    {night.texts[0]} -> {night.texts[1]}")
             text = phrase(night.after.judgement)
-            lines += textwrap.wrap(text, 79, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
-    count = f"{len(changed)} of {count_noun(len(nights), 'stored verdict')} would change"
+            lines += textwrap.wrap(
+                text,
+                79,
+                initial_indent="    ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+            )
+    count = (
+        f"{len(changed)} of {count_noun(len(nights), 'stored verdict')} would change"
+    )
     return "\n".join([*lines, count])

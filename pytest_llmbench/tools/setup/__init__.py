@@ -1,1 +1,2 @@
-"""`llmbench setup` and `llmbench cluster`: a recipe's setup step, and a draft of the cluster file."""
+"""`llmbench setup` and `llmbench cluster`: a recipe's setup step, and a draft of the
+cluster file."""

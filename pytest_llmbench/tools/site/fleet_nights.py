@@ -1,4 +1,5 @@
-"""All configurations of a history over their nights, for `llmbench site`: verdicts, changes, last good nights."""
+"""All configurations of a history over their nights, for `llmbench site`: verdicts,
+changes, last good nights."""
 
 from __future__ import annotations
 
@@ -49,16 +50,21 @@ MOST_DAMAGED = 5
 """So many damaged sessions are named."""
 
 SEVERITY = ("skipped", "passed", "failed")
-"""What became of an item; of several of one configuration in one session the last of these is shown."""
+"""What became of an item; of several of one configuration in one session the last of
+these is shown."""
 
 
 def collect_nights(
-    place: StoreLocation, since: datetime | None, now: datetime, acknowledged: Path | None = None
+    place: StoreLocation,
+    since: datetime | None,
+    now: datetime,
+    acknowledged: Path | None = None,
 ) -> FleetNights:
-    """Return all configurations with a verdict on the nights from `since` on; HistoryError where there is none.
+    """Return all configurations with a verdict on the nights from `since` on;
+    HistoryError where there is none.
 
-    `acknowledged` is the file of acknowledged changes, also of configurations that are not here; SettingsError where it
-    is wrong.
+    `acknowledged` is the file of acknowledged changes, also of configurations that are
+    not here; SettingsError where it is wrong.
     """
     from pytest_llmbench.history.nights import read_session, read_verdicts
     from pytest_llmbench.history.prune import describe_future
@@ -68,24 +74,39 @@ def collect_nights(
     verdicts = _redact(read_verdicts(place, since, damaged_by_session))
     if not verdicts:
         first = f" from {since:%Y-%m-%d} on; --days takes more" if since else " in it"
-        problems = [future] if future else [*_describe_damaged(place, damaged_by_session)][:1]
+        problems = (
+            [future] if future else [*_describe_damaged(place, damaged_by_session)][:1]
+        )
         raise HistoryError("; ".join([f"{place.shown}: no verdict{first}", *problems]))
     newest = max(verdicts, key=lambda verdict: verdict.judged)
     session = read_session(place, newest.session, damaged_by_session)
     by_name: dict[str, list[StoredVerdict]] = defaultdict(list)
     for verdict in verdicts:
         by_name[verdict.configuration].append(verdict)
-    nights = {name: _select_nights(of_name) for name, of_name in sorted(by_name.items())}
+    nights = {
+        name: _select_nights(of_name) for name, of_name in sorted(by_name.items())
+    }
     series = {name: _select_series(of_name) for name, of_name in by_name.items()}
-    entries = read_acknowledged(acknowledged, list(series), now.date(), others=True) if acknowledged else ()
+    entries = (
+        read_acknowledged(acknowledged, list(series), now.date(), others=True)
+        if acknowledged
+        else ()
+    )
     changes = _find_all_changes(series, entries, now)
     rows = tuple(
         FleetRow(
             name,
             of_name,
-            tuple(series[name][night.day].run_seconds if night.day in series[name] else None for night in of_name),
+            tuple(
+                series[name][night.day].run_seconds
+                if night.day in series[name]
+                else None
+                for night in of_name
+            ),
             changes[name],
-            add_changes(change.difference for change in changes[name]) if len(series[name]) >= FEWEST else None,
+            add_changes(change.difference for change in changes[name])
+            if len(series[name]) >= FEWEST
+            else None,
             _is_current(of_name[-1], by_name[name], session.started),
             _find_last_good(of_name),
         )
@@ -93,12 +114,16 @@ def collect_nights(
     )
     days = sorted({night.day for row in rows for night in row.nights})
     redact = cache(make_redactor().redact)
-    session = dataclasses.replace(session, host=redact(session.host), options=tuple(map(redact, session.options)))
+    session = dataclasses.replace(
+        session, host=redact(session.host), options=tuple(map(redact, session.options))
+    )
     damaged = tuple(map(redact, _describe_damaged(place, damaged_by_session)))
     return FleetNights(tuple(days), rows, session, place.shown, redact(future), damaged)
 
 
-def _describe_damaged(place: StoreLocation, problems: Mapping[str, str]) -> Iterator[str]:
+def _describe_damaged(
+    place: StoreLocation, problems: Mapping[str, str]
+) -> Iterator[str]:
     from pytest_llmbench.history.queries import describe_damage
 
     for session, problem in list(problems.items())[:MOST_DAMAGED]:
@@ -108,16 +133,19 @@ def _describe_damaged(place: StoreLocation, problems: Mapping[str, str]) -> Iter
 
 
 def _redact(verdicts: Iterable[StoredVerdict]) -> list[StoredVerdict]:
-    """Return verdicts whose texts hold no secret: what an older version stored may hold one."""
+    """Return verdicts whose texts hold no secret: what an older version stored may hold
+    one."""
     redactor = make_redactor()
     redact = cache(redactor.redact)
     environments: dict[int, Mapping[str, str]] = {}
 
     def redact_environment(environment: Mapping[str, str]) -> Mapping[str, str]:
-        # One object for all nights that say the same: the reader has parsed each text once.
+        # One object for all nights that say the same: the reader has parsed each text
+        # once.
         if id(environment) not in environments:
             environments[id(environment)] = {
-                name: value and redactor.redact_named(name, value) for name, value in environment.items()
+                name: value and redactor.redact_named(name, value)
+                for name, value in environment.items()
             }
         return environments[id(environment)]
 
@@ -132,12 +160,12 @@ def _redact(verdicts: Iterable[StoredVerdict]) -> list[StoredVerdict]:
     ]
 
 
-# --- which verdict stands for a night --------------------------------------------------------------------
+# --- which verdict stands for a night -------------------------------------------------
 
 
 def _select_nights(verdicts: Sequence[StoredVerdict]) -> tuple[StoredVerdict, ...]:
-    """Return the verdict of each day, oldest first: of its newest run what the last session said; that there was none
-    only where there was none."""
+    """Return the verdict of each day, oldest first: of its newest run what the last
+    session said; that there was none only where there was none."""
     days: dict[date, StoredVerdict] = {}
     for verdict in _select_last(verdicts):
         before = days.setdefault(verdict.day, verdict)
@@ -147,18 +175,24 @@ def _select_nights(verdicts: Sequence[StoredVerdict]) -> tuple[StoredVerdict, ..
 
 
 def _select_last(verdicts: Iterable[StoredVerdict]) -> Iterable[StoredVerdict]:
-    """Return of each run what the last session said of it; of several items of that session the worst."""
+    """Return of each run what the last session said of it; of several items of that
+    session the worst."""
     last: dict[object, StoredVerdict] = {}
     for verdict in verdicts:
         key = verdict.day if verdict.run is None else verdict.run
         before = last.setdefault(key, verdict)
-        if (verdict.judged, _rate_severity(verdict)) >= (before.judged, _rate_severity(before)):
+        if (verdict.judged, _rate_severity(verdict)) >= (
+            before.judged,
+            _rate_severity(before),
+        ):
             last[key] = verdict
     return last.values()
 
 
 def _rate_severity(verdict: StoredVerdict) -> int:
-    return SEVERITY.index(verdict.status) if verdict.status in SEVERITY else len(SEVERITY)
+    return (
+        SEVERITY.index(verdict.status) if verdict.status in SEVERITY else len(SEVERITY)
+    )
 
 
 def _rank(verdict: StoredVerdict) -> tuple[bool, datetime, datetime]:
@@ -166,9 +200,13 @@ def _rank(verdict: StoredVerdict) -> tuple[bool, datetime, datetime]:
 
 
 def _select_series(verdicts: Sequence[StoredVerdict]) -> dict[date, StoredVerdict]:
-    """Return by day the newest valid run, of those measured over the window of the newest one: those of the others are
-    of another statistic."""
-    valid = [verdict for verdict in verdicts if verdict.counts and verdict.started is not None]
+    """Return by day the newest valid run, of those measured over the window of the
+    newest one: those of the others are of another statistic."""
+    valid = [
+        verdict
+        for verdict in verdicts
+        if verdict.counts and verdict.started is not None
+    ]
     if not valid:
         return {}
     window = max(valid, key=_rank).window
@@ -176,45 +214,72 @@ def _select_series(verdicts: Sequence[StoredVerdict]) -> dict[date, StoredVerdic
     return {verdict.day: verdict for verdict in sorted(last.values(), key=_rank)}
 
 
-def _is_current(night: StoredVerdict, verdicts: Iterable[StoredVerdict], newest: datetime) -> bool:
-    """Whether a night belongs to the newest sessions: they judged its run first, and it started then; or said that it
-    failed.
+def _is_current(
+    night: StoredVerdict, verdicts: Iterable[StoredVerdict], newest: datetime
+) -> bool:
+    """Whether a night belongs to the newest sessions: they judged its run first, and it
+    started then; or said that it failed.
 
-    A folder that keeps its runs has the old ones judged again every night: that they pass says nothing of tonight. What
-    is red stays so, whenever it ran.
+    A folder that keeps its runs has the old ones judged again every night: that they
+    pass says nothing of tonight. What is red stays so, whenever it ran.
     """
     if night.status == "failed" and newest - night.judged <= ONE_NIGHT:
         return True
-    first = min(verdict.judged for verdict in verdicts if verdict is night or (night.run and verdict.run == night.run))
-    return newest - first <= ONE_NIGHT and night.day >= (newest - timedelta(days=1)).date()
+    first = min(
+        verdict.judged
+        for verdict in verdicts
+        if verdict is night or (night.run and verdict.run == night.run)
+    )
+    return (
+        newest - first <= ONE_NIGHT and night.day >= (newest - timedelta(days=1)).date()
+    )
 
 
 def _find_last_good(nights: Sequence[StoredVerdict]) -> StoredVerdict | None:
     if nights[-1].status != "failed":
         return None
-    good = (night for night in reversed(nights) if night.counts and night.status == "passed" and night.verdict in GOOD)
+    good = (
+        night
+        for night in reversed(nights)
+        if night.counts and night.status == "passed" and night.verdict in GOOD
+    )
     return next(good, None)
 
 
-# --- changes of level ------------------------------------------------------------------------------------
+# --- changes of level -----------------------------------------------------------------
 
 
 def _find_all_changes(
-    series: Mapping[str, Mapping[date, StoredVerdict]], acknowledged: Sequence[Acknowledgement], now: datetime
+    series: Mapping[str, Mapping[date, StoredVerdict]],
+    acknowledged: Sequence[Acknowledgement],
+    now: datetime,
 ) -> dict[str, tuple[LevelChange, ...]]:
-    """Return the changes of each configuration, as a session with these nights finds them."""
+    """Return the changes of each configuration, as a session with these nights finds
+    them."""
     runs = {name: tuple(_list_runs(of_day)) for name, of_day in series.items()}
-    logarithms = {name: np.log(np.array([run.statistic_seconds for run in of_name])) for name, of_name in runs.items()}
-    own = {name: estimate_from_daily_runs(values) for name, values in logarithms.items()}
+    logarithms = {
+        name: np.log(np.array([run.statistic_seconds for run in of_name]))
+        for name, of_name in runs.items()
+    }
+    own = {
+        name: estimate_from_daily_runs(values) for name, values in logarithms.items()
+    }
     cv = Settings().assumed_cv
-    prior = estimate_from_others([noise for noise in own.values() if noise is not None]) or assume_noise(cv)
+    prior = estimate_from_others(
+        [noise for noise in own.values() if noise is not None]
+    ) or assume_noise(cv)
     correlation = estimate_fleet_correlation(logarithms.values())
 
     def find(name: str, noise: Noise | None) -> tuple[LevelChange, ...]:
         if len(runs[name]) < FEWEST:
             return ()
-        covering, own_noise = select_covering(name, acknowledged), with_prior(noise, prior, cv)
-        return find_changes(runs[name], own_noise, covering, now.date(), correlation=correlation)
+        covering, own_noise = (
+            select_covering(name, acknowledged),
+            with_prior(noise, prior, cv),
+        )
+        return find_changes(
+            runs[name], own_noise, covering, now.date(), correlation=correlation
+        )
 
     return {name: find(name, noise) for name, noise in own.items()}
 
@@ -225,7 +290,7 @@ def _list_runs(of_day: Mapping[date, StoredVerdict]) -> Iterator[DailyRun]:
             yield DailyRun(verdict.started, verdict.run_seconds, verdict.environment)
 
 
-# --- a red night beside the last good one ----------------------------------------------------------------
+# --- a red night beside the last good one ---------------------------------------------
 
 Days = tuple[date, date]
 """Of a last good night, and of the red one after it."""
@@ -234,18 +299,28 @@ Days = tuple[date, date]
 def compare_with_last_good(
     fleet: FleetNights, place: StoreLocation, settings: Settings, margin: float
 ) -> dict[Days, SidesCompared]:
-    """Return for the days of each last good and red night what differs between them, of the configurations concerned.
+    """Return for the days of each last good and red night what differs between them, of
+    the configurations concerned.
 
-    A pair of days of which no configuration can be compared is left out, as where the red run has no step time.
+    A pair of days of which no configuration can be compared is left out, as where the
+    red run has no step time.
     """
     names: dict[Days, set[str]] = defaultdict(set)
     for row in fleet.rows:
         if row.last_good is not None and row.nights[-1].counts:
             names[row.last_good.day, row.nights[-1].day].add(row.configuration)
-    read = cache(lambda label, day: read_stored_side(SideRequest(label, f"{day}", first=day, last=day), place))
+    read = cache(
+        lambda label, day: read_stored_side(
+            SideRequest(label, f"{day}", first=day, last=day), place
+        )
+    )
     compared = {
         days: compare_sides(
-            _select(read("A", days[0]), concerned), _select(read("B", days[1]), concerned), settings, place, margin
+            _select(read("A", days[0]), concerned),
+            _select(read("B", days[1]), concerned),
+            settings,
+            place,
+            margin,
         )
         for days, concerned in names.items()
     }

@@ -17,10 +17,16 @@ class FleetRow:
 
     configuration: str
     nights: tuple[StoredVerdict, ...]  # one a day, never empty
-    seconds: tuple[float | None, ...]  # of each night the step time that the series has; None where none counts
+    seconds: tuple[
+        float | None, ...
+    ]  # of each night the step time that the series has; None where none counts
     changes: tuple[LevelChange, ...]  # `first_run` counts the nights with seconds
-    total: float | None  # the sum of the changes, a fraction; None where the nights are too few to show any
-    current: bool  # whether the last night is of the newest sessions: otherwise its verdict is an old one
+    total: (
+        float | None
+    )  # the sum of the changes, a fraction; None where the nights are too few to show any
+    # whether the last night is of the newest sessions: otherwise its verdict is an old
+    # one
+    current: bool
     last_good: StoredVerdict | None  # before the last night, where that is red
 
 
@@ -33,4 +39,6 @@ class FleetNights:
     session: StoredSession  # the newest one
     place: str  # the history, as it may be shown
     future: str = ""  # which sessions have a wrong clock and are left out
-    damaged: tuple[str, ...] = ()  # a line for each session with values that no session stored, which are left out
+    damaged: tuple[
+        str, ...
+    ] = ()  # a line for each session with values that no session stored, which are left out

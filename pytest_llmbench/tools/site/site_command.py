@@ -1,4 +1,5 @@
-"""`llmbench site`: static pages of all configurations over their nights, from a history."""
+"""`llmbench site`: static pages of all configurations over their nights, from a
+history."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError, describe_os_error
 from pytest_llmbench.core.redaction import IDENTIFYING, hide_password_of, redact_text
 from pytest_llmbench.report.html.site_names import INDEX
-from pytest_llmbench.tools.command_line import Output, Subparsers, add_acknowledged, find_acknowledged, redact_values
+from pytest_llmbench.tools.command_line import (
+    Output,
+    Subparsers,
+    add_acknowledged,
+    find_acknowledged,
+    redact_values,
+)
 from pytest_llmbench.tools.history_options import add_history, open_history, parse_count
 from pytest_llmbench.tools.site.site_folder import COMPARISONS, write_site
 
@@ -35,11 +42,24 @@ MARGIN = 0.01
 
 def add(commands: Subparsers) -> None:
     """Declare `llmbench site`."""
-    parser = commands.add_parser("site", help="Static pages of a history: all configurations by their nights.")
+    parser = commands.add_parser(
+        "site", help="Static pages of a history: all configurations by their nights."
+    )
     add_history(parser)
-    parser.add_argument("-o", "--output", metavar="DIR", type=Path, required=True, help="The folder of the pages.")
     parser.add_argument(
-        "--days", metavar="N", type=parse_count, default=DAYS, help=f"The nights of the last N days (default: {DAYS})."
+        "-o",
+        "--output",
+        metavar="DIR",
+        type=Path,
+        required=True,
+        help="The folder of the pages.",
+    )
+    parser.add_argument(
+        "--days",
+        metavar="N",
+        type=parse_count,
+        default=DAYS,
+        help=f"The nights of the last N days (default: {DAYS}).",
     )
     add_acknowledged(parser, "what it accepts is shown as such, and is no news")
     parser.set_defaults(command=_run)
@@ -47,13 +67,21 @@ def add(commands: Subparsers) -> None:
 
 def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.session.settings import Settings
-    from pytest_llmbench.tools.site.fleet_nights import collect_nights, compare_with_last_good
+    from pytest_llmbench.tools.site.fleet_nights import (
+        collect_nights,
+        compare_with_last_good,
+    )
 
     if importlib.util.find_spec("jinja2") is None:
-        raise HistoryError("its pages need the package jinja2: pip install 'pytest-llmbench[html]'")
+        raise HistoryError(
+            "its pages need the package jinja2: pip install 'pytest-llmbench[html]'"
+        )
     if formatting.is_remote(arguments.output):
         raise HistoryError(f"-o {arguments.output}: is no folder on this machine")
-    place, now = open_history(arguments.history, reports_future=False), datetime.now(UTC)
+    place, now = (
+        open_history(arguments.history, reports_future=False),
+        datetime.now(UTC),
+    )
     since = now - timedelta(days=arguments.days)
     fleet = collect_nights(place, since, now, find_acknowledged(arguments.acknowledged))
     compared = compare_with_last_good(fleet, place, Settings(), MARGIN)
@@ -61,14 +89,22 @@ def _run(arguments: argparse.Namespace) -> Output:
         pages = dict(_render(fleet, compared, now))
         write_site(arguments.output, pages)
     except OSError as error:
-        raise HistoryError(f"-o {arguments.output}: nothing more is written: {describe_os_error(error)}") from None
+        raise HistoryError(
+            f"-o {arguments.output}: nothing more is written: {describe_os_error(error)}"
+        ) from None
     nights = formatting.count_noun(len(fleet.days), "night")
     configurations = formatting.count_noun(len(fleet.rows), "configuration")
-    left_out = "\n".join(f"llmbench: {line}" for line in (fleet.future, *fleet.damaged) if line)
-    return Output(f"{configurations}, {nights}: {arguments.output / INDEX}", aside=left_out)
+    left_out = "\n".join(
+        f"llmbench: {line}" for line in (fleet.future, *fleet.damaged) if line
+    )
+    return Output(
+        f"{configurations}, {nights}: {arguments.output / INDEX}", aside=left_out
+    )
 
 
-def _render(fleet: FleetNights, compared: dict[Days, SidesCompared], now: datetime) -> Iterator[tuple[str, str]]:
+def _render(
+    fleet: FleetNights, compared: dict[Days, SidesCompared], now: datetime
+) -> Iterator[tuple[str, str]]:
     from pytest_llmbench.comparison.comparison_page import render_sides
     from pytest_llmbench.tools.site.site_page import SiteFacts, render_site
 
@@ -76,7 +112,13 @@ def _render(fleet: FleetNights, compared: dict[Days, SidesCompared], now: dateti
     for (good, red), sides in compared.items():
         name = f"{good}_{red}.html"
         names |= {each.configuration: name for each in sides.comparisons}
-        described = redact_values(comparison.describe(sides, now, strict=False), IDENTIFYING)
+        described = redact_values(
+            comparison.describe(sides, now, strict=False), IDENTIFYING
+        )
         yield f"{COMPARISONS}/{name}", render_sides(described, now, of_site=True)
-    command = redact_text(shlex.join(["llmbench", *map(hide_password_of, sys.argv[1:])]))
-    yield from render_site(fleet, names, SiteFacts(now, command, __version__, socket.gethostname()))
+    command = redact_text(
+        shlex.join(["llmbench", *map(hide_password_of, sys.argv[1:])])
+    )
+    yield from render_site(
+        fleet, names, SiteFacts(now, command, __version__, socket.gethostname())
+    )

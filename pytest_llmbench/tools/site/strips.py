@@ -1,4 +1,5 @@
-"""The nights of a configuration as one small drawing: its step times, and below them the verdict of each night."""
+"""The nights of a configuration as one small drawing: its step times, and below them
+the verdict of each night."""
 
 from __future__ import annotations
 
@@ -20,23 +21,26 @@ FEWEST_PLACES = 30
 """Nights that fill a drawing, at least: a few are not stretched over all of it."""
 
 TOP, BOTTOM = 2, 21
-"""Between these the line of step times runs; below it stand the bars of the verdicts."""
+"""Between these the line of step times runs; below it stand the bars of the
+verdicts."""
 
 RISES = {"red": 13, "unclear": 9, "green": 5, "skipped": 2}
 """The heights of the bars by colour, so that no verdict is told by its colour alone."""
 
 BEYOND = 1.3
-"""Step times beyond this multiple of their median, or below its inverse, are drawn at the edge."""
+"""Step times beyond this multiple of their median, or below its inverse, are drawn at
+the edge."""
 
 Places = Mapping[date, int]
 """The column of each night that any configuration has."""
 
 
 def draw_strip(row: FleetRow, colours: Sequence[str], places: Places) -> str:
-    """Return the drawing of a configuration as an element of a page; `colours` has one for each of its nights.
+    """Return the drawing of a configuration as an element of a page; `colours` has one
+    for each of its nights.
 
-    All nights of one colour are one path, and neighbours one box: a year of 343 configurations is 1,400 elements and
-    not 125,000.
+    All nights of one colour are one path, and neighbours one box: a year of 343
+    configurations is 1,400 elements and not 125,000.
     """
     width = max(len(places), FEWEST_PLACES)
     first = width - len(places)
@@ -44,17 +48,28 @@ def draw_strip(row: FleetRow, colours: Sequence[str], places: Places) -> str:
     root = Element("svg", _list_attributes(row, colours, width))
     lines = "".join(_draw_line(columns, row.seconds))
     if lines:
-        style = {"class": "line", "fill": "none", "stroke": "currentColor", "vector-effect": "non-scaling-stroke"}
+        style = {
+            "class": "line",
+            "fill": "none",
+            "stroke": "currentColor",
+            "vector-effect": "non-scaling-stroke",
+        }
         SubElement(root, "path", {**style, "d": lines})
     for colour, rise in RISES.items():
-        taken = [column for column, own in zip(columns, colours, strict=True) if own == colour]
+        taken = [
+            column
+            for column, own in zip(columns, colours, strict=True)
+            if own == colour
+        ]
         boxes = "".join(_draw_boxes(taken, rise))
         if boxes:
             SubElement(root, "path", {"class": colour, "d": boxes})
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _list_attributes(row: FleetRow, colours: Sequence[str], width: int) -> dict[str, str]:
+def _list_attributes(
+    row: FleetRow, colours: Sequence[str], width: int
+) -> dict[str, str]:
     return {
         "class": "strip",
         "role": "img",
@@ -68,12 +83,19 @@ def _list_attributes(row: FleetRow, colours: Sequence[str], width: int) -> dict[
 
 
 def describe_strip(row: FleetRow, colours: Sequence[str]) -> str:
-    """Return a sentence for those who do not see it: `90 nights: 88 green, 2 red; 7.325 s to 7.950 s`."""
+    """Return a sentence for those who do not see it: `90 nights: 88 green, 2 red; 7.325
+    s to 7.950 s`."""
     counts = Counter(colours)
     parts = [f"{counts[colour]} {colour}" for colour in RISES if counts[colour]]
     values = [value for value in row.seconds if value is not None]
-    span = f"; {formatting.format_seconds(min(values))} to {formatting.format_seconds(max(values))}" if values else ""
-    return f"{formatting.count_noun(len(row.nights), 'night')}: {', '.join(parts)}{span}"
+    span = (
+        f"; {formatting.format_seconds(min(values))} to {formatting.format_seconds(max(values))}"
+        if values
+        else ""
+    )
+    return (
+        f"{formatting.count_noun(len(row.nights), 'night')}: {', '.join(parts)}{span}"
+    )
 
 
 def _draw_boxes(columns: Sequence[int], rise: int) -> Iterator[str]:
@@ -83,9 +105,16 @@ def _draw_boxes(columns: Sequence[int], rise: int) -> Iterator[str]:
         yield f"M{taken[0]} {HEIGHT}v-{rise}h{len(taken)}v{rise}z"
 
 
-def _draw_line(columns: Sequence[int], seconds: Sequence[float | None]) -> Iterator[str]:
-    """Yield the parts of a line through the step times; a night without one interrupts nothing."""
-    points = [(column, value) for column, value in zip(columns, seconds, strict=True) if value is not None]
+def _draw_line(
+    columns: Sequence[int], seconds: Sequence[float | None]
+) -> Iterator[str]:
+    """Yield the parts of a line through the step times; a night without one interrupts
+    nothing."""
+    points = [
+        (column, value)
+        for column, value in zip(columns, seconds, strict=True)
+        if value is not None
+    ]
     if not points:
         return
     middle = statistics.median(value for _, value in points)
@@ -95,7 +124,10 @@ def _draw_line(columns: Sequence[int], seconds: Sequence[float | None]) -> Itera
     centre = (low + high) / 2
     last_x, last_y = 0.0, 0.0
     for at, ((column, _), value) in enumerate(zip(points, held, strict=True)):
-        x, y = column + 0.5, round((TOP + BOTTOM) / 2 - (value - centre) / room * (BOTTOM - TOP), 1)
+        x, y = (
+            column + 0.5,
+            round((TOP + BOTTOM) / 2 - (value - centre) / room * (BOTTOM - TOP), 1),
+        )
         # Steps from point to point are shorter to write than places.
         yield f"M{x:g} {y:g}" if at == 0 else f"l{x - last_x:g} {y - last_y:.3g}"
         last_x, last_y = x, y

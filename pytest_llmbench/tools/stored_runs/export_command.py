@@ -1,4 +1,5 @@
-"""`llmbench history export`: every verdict as a row of a table, read and written in parts."""
+"""`llmbench history export`: every verdict as a row of a table, read and written in
+parts."""
 
 from __future__ import annotations
 
@@ -37,11 +38,19 @@ WHOLE = ("number", "gpus", "attempts")
 """The columns of whole numbers that may be empty."""
 
 STEPS = "step_seconds"
-IDENTIFIERS = IDENTIFYING | {"id", "session", "item", "log_fingerprints", "log_sha256", "git_commit"}
+IDENTIFIERS = IDENTIFYING | {
+    "id",
+    "session",
+    "item",
+    "log_fingerprints",
+    "log_sha256",
+    "git_commit",
+}
 """What identifies something: no secret is looked for there."""
 
 ROW_GROUP = 16_384
-"""So many rows of a Parquet file are compressed together; its end describes each group."""
+"""So many rows of a Parquet file are compressed together; its end describes each
+group."""
 
 
 def export(place: StoreLocation, arguments: argparse.Namespace) -> Output:
@@ -53,16 +62,29 @@ def export(place: StoreLocation, arguments: argparse.Namespace) -> Output:
     kind = arguments.format or _choose_format(output)
     if kind == "parquet":
         _require_parquet(output)
-    if output and place.file and os.path.realpath(output) == os.path.realpath(place.file):
-        raise HistoryError(f"-o {output}: found the history itself, which it would replace: give another name")
+    if (
+        output
+        and place.file
+        and os.path.realpath(output) == os.path.realpath(place.file)
+    ):
+        raise HistoryError(
+            f"-o {output}: found the history itself, which it would replace: give another name"
+        )
     parts = list_parts(place)
     if output is None:
         _print(_format(place, parts, kind))
         return Output("")
     try:
-        with pause_garbage_collection(), explain_errors(place), open_whole(output, EXPORT, make_folders=False) as file:
+        with (
+            pause_garbage_collection(),
+            explain_errors(place),
+            open_whole(output, EXPORT, make_folders=False) as file,
+        ):
             if kind != "parquet":
-                file.writelines(text.encode(errors="backslashreplace") for text in _format(place, parts, kind))
+                file.writelines(
+                    text.encode(errors="backslashreplace")
+                    for text in _format(place, parts, kind)
+                )
             elif is_stream(output):  # a pipe, which has no position
                 content = BytesIO()
                 _write_parquet(place, parts, content)
@@ -70,8 +92,12 @@ def export(place: StoreLocation, arguments: argparse.Namespace) -> Output:
             else:
                 _write_parquet(place, parts, file)
     except OSError as error:
-        raise HistoryError(f"{output}: cannot be written: {error.strerror or error}") from None
-    return Output(f"{formatting.count_noun(sum(part.verdicts for part in parts), 'verdict')} written to {output}")
+        raise HistoryError(
+            f"{output}: cannot be written: {error.strerror or error}"
+        ) from None
+    return Output(
+        f"{formatting.count_noun(sum(part.verdicts for part in parts), 'verdict')} written to {output}"
+    )
 
 
 def _choose_format(output: Path | None) -> str:
@@ -84,7 +110,9 @@ def _require_parquet(output: Path | None) -> None:
     import importlib.util
 
     if importlib.util.find_spec("pyarrow") is None:
-        raise HistoryError("--format parquet needs pyarrow: pip install 'pytest-llmbench[parquet]'")
+        raise HistoryError(
+            "--format parquet needs pyarrow: pip install 'pytest-llmbench[parquet]'"
+        )
     if output is None:
         raise HistoryError("--format parquet is no text: give a file with -o FILE")
 
@@ -103,20 +131,25 @@ def _print(texts: Iterator[str]) -> None:
 
 
 def _read(place: StoreLocation, parts: Sequence[Part]) -> Iterator[Rows]:
-    """Yield the rows of each part, without secrets, with times as ISO texts and a column for each metric."""
+    """Yield the rows of each part, without secrets, with times as ISO texts and a
+    column for each metric."""
     from pytest_llmbench.history.parts import flatten_metrics
     from pytest_llmbench.history.queries import list_columns, list_everything
 
     numbers = {name for name, kind in list_columns().items() if kind is not str}
     for part in parts:
-        rows = redact_values(list_everything(place, part.sessions), IDENTIFIERS | numbers | {"metrics"})
+        rows = redact_values(
+            list_everything(place, part.sessions), IDENTIFIERS | numbers | {"metrics"}
+        )
         for row in rows:
-            row.update({name: row[name].isoformat() if row[name] else None for name in TIMES})
+            row.update(
+                {name: row[name].isoformat() if row[name] else None for name in TIMES}
+            )
             row.update(flatten_metrics(row.pop("metrics")))
         yield rows
 
 
-# --- texts ------------------------------------------------------------------------------------------------
+# --- texts ----------------------------------------------------------------------------
 
 
 def _format(place: StoreLocation, parts: Sequence[Part], kind: str) -> Iterator[str]:
@@ -124,11 +157,20 @@ def _format(place: StoreLocation, parts: Sequence[Part], kind: str) -> Iterator[
     if kind == "csv":
         yield from _format_csv(place, parts)
         return
-    opening, separator, closing = ("", "\n", "\n") if kind == "jsonl" else ("[\n ", ",\n ", "\n]\n")
+    opening, separator, closing = (
+        ("", "\n", "\n") if kind == "jsonl" else ("[\n ", ",\n ", "\n]\n")
+    )
     before = opening
     for rows in _read(place, parts):
-        texts = [json.dumps(row) if kind == "jsonl" else json.dumps(row, indent=1) for row in rows]
-        lines = separator.join(texts) if kind == "jsonl" else separator.join(_indent(text) for text in texts)
+        texts = [
+            json.dumps(row) if kind == "jsonl" else json.dumps(row, indent=1)
+            for row in rows
+        ]
+        lines = (
+            separator.join(texts)
+            if kind == "jsonl"
+            else separator.join(_indent(text) for text in texts)
+        )
         yield f"{before}{lines}"
         before = separator
     yield closing if parts else ("\n" if kind == "jsonl" else "[]\n")
@@ -144,7 +186,12 @@ def _format_csv(place: StoreLocation, parts: Sequence[Part]) -> Iterator[str]:
     table = csv.writer(text, lineterminator="\n")
     table.writerow(columns)
     for rows in _read(place, parts):
-        table.writerows(zip(*(_list_cells(rows, name, kind) for name, kind in columns.items()), strict=True))
+        table.writerows(
+            zip(
+                *(_list_cells(rows, name, kind) for name, kind in columns.items()),
+                strict=True,
+            )
+        )
         yield text.getvalue()
         text.seek(0)
         text.truncate()
@@ -152,7 +199,8 @@ def _format_csv(place: StoreLocation, parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _find_columns(place: StoreLocation, parts: Sequence[Part]) -> Columns:
-    """Return the columns of the table: those of each verdict, then A/Bs and metrics as they come."""
+    """Return the columns of the table: those of each verdict, then A/Bs and metrics as
+    they come."""
     from pytest_llmbench.history.parts import find_further_columns
     from pytest_llmbench.history.queries import list_columns
 
@@ -160,7 +208,8 @@ def _find_columns(place: StoreLocation, parts: Sequence[Part]) -> Columns:
 
 
 def _list_cells(rows: Rows, name: str, kind: type) -> Iterable[Any]:
-    """Return the values of a column; what is a list or dictionary as JSON, but for the steps."""
+    """Return the values of a column; what is a list or dictionary as JSON, but for the
+    steps."""
     from pytest_llmbench.history.queries import NESTED
 
     values: list[Any] = [row.get(name) for row in rows]
@@ -168,16 +217,22 @@ def _list_cells(rows: Rows, name: str, kind: type) -> Iterable[Any]:
         return [None if value is None else float(value) for value in values]
     if name == STEPS:
         return [
-            [math.nan if value is None else value for value in steps] if None in steps else steps for steps in values
+            [math.nan if value is None else value for value in steps]
+            if None in steps
+            else steps
+            for steps in values
         ]
     return map(json.dumps, values) if name in NESTED else values
 
 
-# --- Parquet ----------------------------------------------------------------------------------------------
+# --- Parquet --------------------------------------------------------------------------
 
 
-def _write_parquet(place: StoreLocation, parts: Sequence[Part], file: IO[bytes]) -> None:
-    """Write a table; each part has the types of all of it, also where a column has no value in it."""
+def _write_parquet(
+    place: StoreLocation, parts: Sequence[Part], file: IO[bytes]
+) -> None:
+    """Write a table; each part has the types of all of it, also where a column has no
+    value in it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -187,13 +242,16 @@ def _write_parquet(place: StoreLocation, parts: Sequence[Part], file: IO[bytes])
     with pq.ParquetWriter(file, schema) as writer:
         for rows in _read(place, parts):
             arrays = [
-                _make_array(_list_cells(rows, name, kind), schema.field(name).type) for name, kind in columns.items()
+                _make_array(_list_cells(rows, name, kind), schema.field(name).type)
+                for name, kind in columns.items()
             ]
             waiting.append(pa.table(arrays, schema=schema))
             if sum(len(table) for table in waiting) >= ROW_GROUP:
                 writer.write_table(pa.concat_tables(waiting))
                 waiting = []
-        writer.write_table(pa.concat_tables(waiting) if waiting else schema.empty_table())
+        writer.write_table(
+            pa.concat_tables(waiting) if waiting else schema.empty_table()
+        )
 
 
 def _make_array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
@@ -205,11 +263,19 @@ def _make_array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _make_schema(columns: Columns) -> pa.Schema:
-    """Return the types of all columns, as pandas reads them again: whole numbers may be empty."""
+    """Return the types of all columns, as pandas reads them again: whole numbers may be
+    empty."""
     import pandas as pd
     import pyarrow as pa
 
-    samples = {str: "", int: 1, float: 1.0, bool: True, bytes: [1.0], datetime: datetime(2025, 11, 1, tzinfo=UTC)}
+    samples = {
+        str: "",
+        int: 1,
+        float: 1.0,
+        bool: True,
+        bytes: [1.0],
+        datetime: datetime(2025, 11, 1, tzinfo=UTC),
+    }
     sample = pd.DataFrame({name: [samples[kind]] for name, kind in columns.items()})
     times = dict.fromkeys(TIMES, "datetime64[us, UTC]")
     frame = sample.astype({**times, **dict.fromkeys(WHOLE, "Int64")})

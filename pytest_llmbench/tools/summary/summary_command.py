@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from pytest_llmbench.session.collect_runs import IngestedRuns
 
 TEXTS = ("framework", "dialect", "recipe", "size", "release", "gpu", "dtype")
-"""What is known of a run, by the keys of a baseline file; the framework is the recipe's, else the log's dialect."""
+"""What is known of a run, by the keys of a baseline file; the framework is the
+recipe's, else the log's dialect."""
 
 WHOLE_NUMBERS = (
     *("gpus", "global_batch_size", "micro_batch_size", "sequence_length"),
@@ -44,7 +45,8 @@ WHOLE_NUMBERS = (
 
 
 class SummaryRow(NamedTuple):
-    """One run: step time in seconds and logged TFLOP/s per GPU over the window, None where there is none."""
+    """One run: step time in seconds and logged TFLOP/s per GPU over the window, None
+    where there is none."""
 
     run: str
     job_id: str
@@ -60,7 +62,8 @@ class SummaryRow(NamedTuple):
     tflops_per_gpu_std: float | None = None
     log: str | None = None
     attempts: str = ""
-    """Those that its logs tell of, and which of them the numbers are of; empty for a single one."""
+    """Those that its logs tell of, and which of them the numbers are of; empty for a
+    single one."""
     reason: str = ""
     """The code of the reason, empty for Success."""
     because: str = ""
@@ -70,7 +73,8 @@ class SummaryRow(NamedTuple):
     window_from: str = ""
     """What says that it is those."""
     drift: float | None = None
-    """The change of the step time from the first to the last of them, a fraction, if it is no chance."""
+    """The change of the step time from the first to the last of them, a fraction, if it
+    is no chance."""
     facts: Mapping[str, Any] = MappingProxyType({})
     """By TEXTS and WHOLE_NUMBERS; what nothing says is not in it."""
 
@@ -82,10 +86,16 @@ COLUMNS = SummaryRow._fields[:-1]
 def add(commands: Subparsers) -> None:
     """Declare `llmbench summary`."""
     parser = commands.add_parser(
-        "summary", help="One line for each run: status, step time and TFLOP/s over the window."
+        "summary",
+        help="One line for each run: status, step time and TFLOP/s over the window.",
     )
     add_runs(parser)
-    parser.add_argument("--format", choices=("table", "csv", "json"), default="table", help="Default: table.")
+    parser.add_argument(
+        "--format",
+        choices=("table", "csv", "json"),
+        default="table",
+        help="Default: table.",
+    )
     parser.add_argument(
         "--window",
         metavar="FIRST-LAST",
@@ -97,8 +107,12 @@ def add(commands: Subparsers) -> None:
 
 def _parse_window(text: str) -> Window:
     first, dash, last = text.partition("-")
-    if not (dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected two step numbers such as 11-44")
+    if not (
+        dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last)
+    ):
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, expected two step numbers such as 11-44"
+        )
     return Window(int(first), int(last))
 
 
@@ -117,20 +131,32 @@ def _run(arguments: argparse.Namespace) -> Output:
     if arguments.format == "csv":
         text = make_table(table_rows).to_csv(index=False).rstrip("\n")
     elif arguments.format == "json":
-        text = make_table(table_rows).to_json(orient="records", date_format="iso", indent=2)
+        text = make_table(table_rows).to_json(
+            orient="records", date_format="iso", indent=2
+        )
     else:
         text = format_table(table_rows)
     return Output(text, code, aside, redacted=True)
 
 
-# --- the table --------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------
 
 
-def make_rows(ingested: IngestedRuns, catalog: Catalog, window: Window | None, now: datetime) -> tuple[SummaryRow, ...]:
-    """Return a row for each run that was found, newest first; `window` None takes the baseline's."""
+def make_rows(
+    ingested: IngestedRuns, catalog: Catalog, window: Window | None, now: datetime
+) -> tuple[SummaryRow, ...]:
+    """Return a row for each run that was found, newest first; `window` None takes the
+    baseline's."""
     lost = (
         SummaryRow(
-            entry.id, "", "", "", None, f"Unreadable: {entry.text}", reason=str(entry.reason), because=entry.text
+            entry.id,
+            "",
+            "",
+            "",
+            None,
+            f"Unreadable: {entry.text}",
+            reason=str(entry.reason),
+            because=entry.text,
         )
         for entry in ingested.unreadable
     )
@@ -143,13 +169,24 @@ def make_table(table_rows: Sequence[SummaryRow]) -> pd.DataFrame:
     import pandas as pd
 
     unknown = {**dict.fromkeys(TEXTS, ""), **dict.fromkeys(WHOLE_NUMBERS)}
-    cells = [list(map(formatting.escape_values, (*row[:-1], *{**unknown, **row.facts}.values()))) for row in table_rows]
+    cells = [
+        list(
+            map(
+                formatting.escape_values,
+                (*row[:-1], *{**unknown, **row.facts}.values()),
+            )
+        )
+        for row in table_rows
+    ]
     frame = pd.DataFrame(cells, columns=[*COLUMNS, *unknown])
-    return frame.astype(dict.fromkeys(WHOLE_NUMBERS, "Int64"))  # with a gap in it a column of numbers is of floats
+    return frame.astype(
+        dict.fromkeys(WHOLE_NUMBERS, "Int64")
+    )  # with a gap in it a column of numbers is of floats
 
 
 def format_table(table_rows: Sequence[SummaryRow]) -> str:
-    """Return rows as a table for a terminal, with the name of the configuration, or of a run that is none."""
+    """Return rows as a table for a terminal, with the name of the configuration, or of
+    a run that is none."""
     if not table_rows:
         return "no training run was found"
     import pandas as pd
@@ -162,16 +199,25 @@ def format_table(table_rows: Sequence[SummaryRow]) -> str:
         "Status": [row.status for row in table_rows],
         "Time Mean (s)": [_format_number(row.time_mean_s, 3) for row in table_rows],
         "Time Std (s)": [_format_number(row.time_std_s, 3) for row in table_rows],
-        "TFLOPS Mean": [_format_number(row.tflops_per_gpu_mean, 2) for row in table_rows],
+        "TFLOPS Mean": [
+            _format_number(row.tflops_per_gpu_mean, 2) for row in table_rows
+        ],
         "TFLOPS Std": [_format_number(row.tflops_per_gpu_std, 2) for row in table_rows],
         "Window": [_format_window(row) for row in table_rows],
-        "Steps": [_format_number(row.facts.get("total_steps") or row.steps or None) for row in table_rows],
+        "Steps": [
+            _format_number(row.facts.get("total_steps") or row.steps or None)
+            for row in table_rows
+        ],
         "GPUs": [_format_number(row.facts.get("gpus")) for row in table_rows],
-        "GBS": [_format_number(row.facts.get("global_batch_size")) for row in table_rows],
+        "GBS": [
+            _format_number(row.facts.get("global_batch_size")) for row in table_rows
+        ],
         "Framework": [row.facts.get("framework") or "-" for row in table_rows],
     }
     attempts = [
-        f"{name.strip()}: attempt {row.attempts}" for name, row in zip(names, table_rows, strict=True) if row.attempts
+        f"{name.strip()}: attempt {row.attempts}"
+        for name, row in zip(names, table_rows, strict=True)
+        if row.attempts
     ]
     drifts = [
         f"{name.strip()}: drift: {formatting.format_difference(1 + row.drift)} from the first to the last step of "
@@ -179,7 +225,9 @@ def format_table(table_rows: Sequence[SummaryRow]) -> str:
         for name, row in zip(names, table_rows, strict=True)
         if row.drift is not None
     ]
-    table = pd.DataFrame(shown).to_string(index=False, justify="right", max_colwidth=None)
+    table = pd.DataFrame(shown).to_string(
+        index=False, justify="right", max_colwidth=None
+    )
     return "\n".join([table, *attempts, *drifts])
 
 
@@ -188,25 +236,46 @@ def _format_number(value: float | None, digits: int = 0) -> str:
 
 
 def _format_window(row: SummaryRow) -> str:
-    return f"{row.window} (last half)" if row.window_from == "last-half" else row.window or "-"
+    return (
+        f"{row.window} (last half)"
+        if row.window_from == "last-half"
+        else row.window or "-"
+    )
 
 
 def format_skipped(ignored: Sequence[IgnoredFile]) -> str:
-    """Return the files that are no runs, a line for each reason with the first of them; empty where there are none."""
+    """Return the files that are no runs, a line for each reason with the first of them;
+    empty where there are none."""
     by_reason: dict[str, list[str]] = {}
     for file in ignored:
-        by_reason.setdefault(formatting.escape(file.reason), []).append(formatting.escape(file.name))
-    lines = [f"{formatting.join_first(names)}: {why}" for why, names in by_reason.items()]
-    return "\n  ".join([f"{formatting.count_noun(len(ignored), 'file')} skipped:", *lines]) if ignored else ""
+        by_reason.setdefault(formatting.escape(file.reason), []).append(
+            formatting.escape(file.name)
+        )
+    lines = [
+        f"{formatting.join_first(names)}: {why}" for why, names in by_reason.items()
+    ]
+    return (
+        "\n  ".join([f"{formatting.count_noun(len(ignored), 'file')} skipped:", *lines])
+        if ignored
+        else ""
+    )
 
 
-def _make_row(run: Run, catalog: Catalog, window: Window | None, now: datetime) -> SummaryRow:
+def _make_row(
+    run: Run, catalog: Catalog, window: Window | None, now: datetime
+) -> SummaryRow:
     from pytest_llmbench.runs.measure.measurement import choose_judged
 
     key, folder = run.identity.key, run.found
     baseline = _find_baseline(run, catalog, window)
     choice, _ = choose_judged(run, baseline.required, now)
-    log = choice.attempt.files.log if choice else run.attempts[-1].files.log if run.attempts else folder.folder
+    log = (
+        choice.attempt.files.log
+        if choice
+        else run.attempts[-1].files.log
+        if run.attempts
+        else folder.folder
+    )
     problem = _find_problem(run, baseline, now)
     row = SummaryRow(
         run=run.id,
@@ -223,14 +292,23 @@ def _make_row(run: Run, catalog: Catalog, window: Window | None, now: datetime) 
     return row if choice is None else _add_numbers(row, run, choice, baseline, window)
 
 
-def _add_numbers(row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, window: Window | None) -> SummaryRow:
+def _add_numbers(
+    row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, window: Window | None
+) -> SummaryRow:
     """Return a row with its numbers, and which steps they are of."""
     from pytest_llmbench.runs.measure.window import choose_window, compute_timing
 
     steps = choice.segment.steps
-    counted, why = choose_window(choice.segment, baseline.window if run.identity.key else None, window)
-    measured = compute_timing(steps, dataclasses.replace(baseline, window=counted)).window
-    time, tflops = _compute_mean(measured, "seconds"), _compute_mean(measured, "tflops_per_gpu")
+    counted, why = choose_window(
+        choice.segment, baseline.window if run.identity.key else None, window
+    )
+    measured = compute_timing(
+        steps, dataclasses.replace(baseline, window=counted)
+    ).window
+    time, tflops = (
+        _compute_mean(measured, "seconds"),
+        _compute_mean(measured, "tflops_per_gpu"),
+    )
     return row._replace(
         steps=len(steps),
         time_mean_s=time[0],
@@ -245,7 +323,8 @@ def _add_numbers(row: SummaryRow, run: Run, choice: Choice, baseline: Baseline, 
 
 
 def _find_drift(measured: Steps, steps: Steps) -> float | None:
-    """Return the change from the first to the last measured step time, None if there is none beyond chance."""
+    """Return the change from the first to the last measured step time, None if there is
+    none beyond chance."""
     import numpy as np
 
     from pytest_llmbench.judge.shape import find_slope
@@ -259,10 +338,15 @@ def _find_drift(measured: Steps, steps: Steps) -> float | None:
 
 
 def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baseline:
-    """Return the baseline that judges a run; for a run of no known configuration what stands in for it."""
+    """Return the baseline that judges a run; for a run of no known configuration what
+    stands in for it."""
     from pytest_llmbench.core.baseline_records import USUAL_WINDOW
     from pytest_llmbench.runs.measure.attempts import choose_segment
-    from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, count_own_steps, make_stand_in
+    from pytest_llmbench.runs.measure.validity import (
+        UNKNOWN_STEPS,
+        count_own_steps,
+        make_stand_in,
+    )
     from pytest_llmbench.runs.measure.window import choose_window
 
     if run.identity.key is not None:
@@ -271,7 +355,9 @@ def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baselin
     choice = choose_segment(run.attempts, wanted, UNKNOWN_STEPS)
     if choice is None:
         return make_stand_in(run, wanted, UNKNOWN_STEPS)
-    return make_stand_in(run, choose_window(choice.segment, None, window)[0], count_own_steps(choice))
+    return make_stand_in(
+        run, choose_window(choice.segment, None, window)[0], count_own_steps(choice)
+    )
 
 
 def _find_problem(run: Run, baseline: Baseline, now: datetime) -> Problem | None:
@@ -293,15 +379,24 @@ def _format_status(problem: Problem | None) -> str:
 
 
 def _format_attempts(run: Run, choice: Choice, total: int) -> str:
-    from pytest_llmbench.report.job_text import describe_log_attempt, format_log_attempts
+    from pytest_llmbench.report.job_text import (
+        describe_log_attempt,
+        format_log_attempts,
+    )
     from pytest_llmbench.runs.measure.attempts import list_attempts
 
     summaries = list_attempts(run, choice, total)
-    return format_log_attempts([describe_log_attempt(attempt, Path()) for attempt in summaries]) or ""
+    return (
+        format_log_attempts(
+            [describe_log_attempt(attempt, Path()) for attempt in summaries]
+        )
+        or ""
+    )
 
 
 def _compute_mean(measured: Steps, name: str) -> tuple[float | None, float | None]:
-    """Return mean and standard deviation of what is printed of a column, None where nothing is."""
+    """Return mean and standard deviation of what is printed of a column, None where
+    nothing is."""
     import numpy as np
 
     from pytest_llmbench.core.robust import compute_mean
@@ -311,33 +406,56 @@ def _compute_mean(measured: Steps, name: str) -> tuple[float | None, float | Non
     printed = np.isfinite(values) & (values > 0)
     present = values[printed]
     return (
-        (compute_mean(present, measured.mean_of[printed].tolist()), compute_spread(present))
+        (
+            compute_mean(present, measured.mean_of[printed].tolist()),
+            compute_spread(present),
+        )
         if len(present)
         else (None, None)
     )
 
 
-# --- what a baseline file asks of a run ------------------------------------------------------------------
+# --- what a baseline file asks of a run -----------------------------------------------
 
 
 def collect_facts(run: Run, choice: Choice | None, catalog: Catalog) -> dict[str, Any]:
-    """Return what is known of a run: its log says it, else its names and metadata, else its configuration."""
+    """Return what is known of a run: its log says it, else its names and metadata, else
+    its configuration."""
     key = run.identity.key
     chosen = catalog.baselines[key][0] if key else None
-    log = choice.attempt.log if choice else run.attempts[-1].log if run.attempts else None
+    log = (
+        choice.attempt.log if choice else run.attempts[-1].log if run.attempts else None
+    )
     dialect = (log.dialect if log else None) or (chosen.dialect if chosen else "")
-    recipe = next((candidate for candidate in catalog.recipes if chosen and chosen in candidate.baselines), None)
+    recipe = next(
+        (
+            candidate
+            for candidate in catalog.recipes
+            if chosen and chosen in candidate.baselines
+        ),
+        None,
+    )
     values = _read_configuration(chosen.configuration) if chosen else {}
-    values |= {name: value for name, value in _read_names(run).items() if name not in TEXTS or name not in values}
+    values |= {
+        name: value
+        for name, value in _read_names(run).items()
+        if name not in TEXTS or name not in values
+    }
     values |= _read_log(choice) if choice else {}
-    values |= {"framework": (recipe.framework if recipe else "") or dialect, "dialect": dialect}
+    values |= {
+        "framework": (recipe.framework if recipe else "") or dialect,
+        "dialect": dialect,
+    }
     return {name: value for name, value in values.items() if value is not None}
 
 
 def _read_configuration(configuration: Configuration) -> dict[str, Any]:
     key = configuration.key
     return {
-        **{name: getattr(key, name) for name in ("recipe", "size", "release", "gpu", "dtype", "gpus")},
+        **{
+            name: getattr(key, name)
+            for name in ("recipe", "size", "release", "gpu", "dtype", "gpus")
+        },
         **dataclasses.asdict(configuration.parallelism),
         "global_batch_size": configuration.global_batch_size,
         "micro_batch_size": configuration.micro_batch_size,
@@ -351,8 +469,14 @@ def _read_names(run: Run) -> dict[str, Any]:
     values_of: dict[str, set[str]] = {}
     for hint in run.found.hints:
         values_of.setdefault(hint.field, set()).add(hint.value)
-    agreed = {name: values.pop() for name, values in values_of.items() if len(values) == 1}
-    numbers = {name: int(agreed[name]) for name in WHOLE_NUMBERS if agreed.get(name, "").isdecimal()}
+    agreed = {
+        name: values.pop() for name, values in values_of.items() if len(values) == 1
+    }
+    numbers = {
+        name: int(agreed[name])
+        for name in WHOLE_NUMBERS
+        if agreed.get(name, "").isdecimal()
+    }
     return {**{name: agreed[name] for name in TEXTS if name in agreed}, **numbers}
 
 

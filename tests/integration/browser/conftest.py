@@ -38,23 +38,38 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     outcomes = make_outcomes(folder)
     (folder / "report.html").write_text(render(outcomes, NOW))
     checks = [one for one in outcomes if one.kind != "configuration"]
-    (folder / "few.html").write_text(render([*outcomes[:9], outcomes[81], *checks[:3], *checks[-3:]], NOW))
-    (folder / "sides.html").write_text(render_sides(describe(result(0.9, 1.0, 1.1), NOW, strict=False), NOW))
+    (folder / "few.html").write_text(
+        render([*outcomes[:9], outcomes[81], *checks[:3], *checks[-3:]], NOW)
+    )
+    (folder / "sides.html").write_text(
+        render_sides(describe(result(0.9, 1.0, 1.1), NOW, strict=False), NOW)
+    )
     return folder
 
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the pages of a history: a slow configuration, a good one, one of each other colour."""
+    """A folder with the pages of a history: a slow configuration, a good one, one of
+    each other colour."""
     from pytest_llmbench.cli import main as cli
 
     folder = tmp_path_factory.mktemp("site")
     place = StoreLocation("history.db", folder / "history.db")
     fill(place)
     unclear = replace(FP8, gpus=256)
-    other = night(0, 6.0, unclear, verdict="INCONCLUSIVE", status="passed", reason="cannot-tell", text=HOSTILE)
+    other = night(
+        0,
+        6.0,
+        unclear,
+        verdict="INCONCLUSIVE",
+        status="passed",
+        reason="cannot-tell",
+        text=HOSTILE,
+    )
     store(place, 0, other, night(0, None, replace(FP8, gpus=512)))
-    assert cli.main(["site", "--history", f"{place.file}", "-o", f"{folder}/pages"]) == 0
+    assert (
+        cli.main(["site", "--history", f"{place.file}", "-o", f"{folder}/pages"]) == 0
+    )
     return folder / "pages"
 
 
@@ -78,7 +93,8 @@ def sides(reports: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """A running browser; without one the test is skipped, or fails under LLMB_REQUIRE_BROWSER."""
+    """A running browser; without one the test is skipped, or fails under
+    LLMB_REQUIRE_BROWSER."""
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
         absent("there is no chromium: apt-get install chromium")
@@ -87,14 +103,17 @@ def chromium() -> Iterator[Any]:
     except ImportError as error:
         absent(f"{error}: pip install --group browser")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])  # CI runs as root
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox"]
+        )  # CI runs as root
         yield browser
         browser.close()
 
 
 @pytest.fixture
 def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
-    """Open an address in a context with these settings; anything on the console fails the test."""
+    """Open an address in a context with these settings; anything on the console fails
+    the test."""
     contexts, messages = [], list[str]()
 
     def open_page(url: str, **context: Any) -> Any:
@@ -113,13 +132,17 @@ def browse(chromium: Any) -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture(scope="session")
 def find_violations() -> Callable[..., list[tuple[str, str]]]:
-    """Return a function that lists what axe-core objects to: the rule, and the first element that breaks it.
+    """Return a function that lists what axe-core objects to: the rule, and the first
+    element that breaks it.
 
-    More than `least` rules have to have passed, or axe-core looked at nothing; without `rules` all are applied.
+    More than `least` rules have to have passed, or axe-core looked at nothing; without
+    `rules` all are applied.
     """
     from axe_playwright_python.sync_playwright import Axe
 
-    def find(page: Any, *, least: int, rules: list[str] | None = None) -> list[tuple[str, str]]:
+    def find(
+        page: Any, *, least: int, rules: list[str] | None = None
+    ) -> list[tuple[str, str]]:
         options: dict[str, Any] = {"resultTypes": ["violations"]}
         if rules:
             options["runOnly"] = rules

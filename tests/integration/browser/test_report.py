@@ -1,5 +1,6 @@
-"""The HTML report as its readers have it: sorted, filtered, opened by a link, by keyboard, in both themes, on a phone,
-without a script, and under the policy with which Jenkins serves artifacts."""
+"""The HTML report as its readers have it: sorted, filtered, opened by a link, by
+keyboard, in both themes, on a phone, without a script, and under the policy with which
+Jenkins serves artifacts."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ def opened(browse: Open, few: Path) -> Open:
 
 def column(page: Any, place: int) -> list[str]:
     """Return the texts of a column of the verdict table, of the rows that are shown."""
-    cells: list[str] = page.locator(f"#table tbody tr:visible > :nth-child({place})").all_inner_texts()
+    cells: list[str] = page.locator(
+        f"#table tbody tr:visible > :nth-child({place})"
+    ).all_inner_texts()
     return cells
 
 
@@ -39,10 +42,15 @@ def sort(page: Any, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_table_sorts_numbers_as_numbers_and_unknown_ones_last(opened: Open, report: Path) -> None:
+def test_the_table_sorts_numbers_as_numbers_and_unknown_ones_last(
+    opened: Open, report: Path
+) -> None:
     page = opened(path=report)
     sort(page, "GPUs")
-    assert page.get_by_role("columnheader", name="GPUs").get_attribute("aria-sort") == "ascending"
+    assert (
+        page.get_by_role("columnheader", name="GPUs").get_attribute("aria-sort")
+        == "ascending"
+    )
     *texts, unmatched = column(page, 8)
     assert unmatched == "-"
     sizes = [int(text) for text in texts]
@@ -100,12 +108,18 @@ def test_the_keyboard_reaches_everything(opened: Open) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["few", "sides"])
-def test_axe_finds_nothing(opened: Open, find_violations: FindViolations, few: Path, sides: Path, name: str) -> None:
-    """With everything open, of one configuration of each verdict: axe-core takes its time. The dark theme changes only
-    colours."""
+def test_axe_finds_nothing(
+    opened: Open, find_violations: FindViolations, few: Path, sides: Path, name: str
+) -> None:
+    """With everything open, of one configuration of each verdict: axe-core takes its
+    time. The dark theme changes only colours."""
     path = {"few": few, "sides": sides}[name]
-    page = opened(path=path, color_scheme="light", bypass_csp=True)  # the page's policy forbids the script of axe-core
-    page.evaluate("document.querySelectorAll('details').forEach((card) => { card.open = true })")
+    page = opened(
+        path=path, color_scheme="light", bypass_csp=True
+    )  # the page's policy forbids the script of axe-core
+    page.evaluate(
+        "document.querySelectorAll('details').forEach((card) => { card.open = true })"
+    )
     assert find_violations(page, least=20) == []
     page.emulate_media(color_scheme="dark")
     assert find_violations(page, least=0, rules=["color-contrast"]) == []
@@ -116,7 +130,9 @@ def test_a_phone_scrolls_the_table_and_not_the_page(opened: Open) -> None:
     page = opened(f"#{SLOW}", viewport={"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.evaluate("document.querySelector('#table').scrollWidth") > 390
-    seen = page.locator("#table tbody tr td.number").first.bounding_box()  # how much slower it is, without scrolling
+    seen = page.locator(
+        "#table tbody tr td.number"
+    ).first.bounding_box()  # how much slower it is, without scrolling
     assert seen is not None
     assert seen["x"] + seen["width"] <= 390
 
@@ -132,14 +148,23 @@ def test_it_reads_without_a_script(opened: Open) -> None:
 
 @pytest.mark.slow
 def test_it_reads_as_jenkins_serves_it(chromium: Any, few: Path) -> None:
-    """Neither style nor script: the charts are there, and a link still opens its configuration."""
+    """Neither style nor script: the charts are there, and a link still opens its
+    configuration."""
     context = chromium.new_context()
     page = context.new_page()
-    headers = {"Content-Security-Policy": JENKINS, "Content-Type": "text/html; charset=utf-8"}
+    headers = {
+        "Content-Security-Policy": JENKINS,
+        "Content-Type": "text/html; charset=utf-8",
+    }
     body = few.read_text(encoding="utf-8")
-    page.route("http://ci.invalid/**", lambda route: route.fulfill(headers=headers, body=body))
+    page.route(
+        "http://ci.invalid/**", lambda route: route.fulfill(headers=headers, body=body)
+    )
     page.goto(f"http://ci.invalid/report.html#{SLOW}")
-    assert page.locator("body").evaluate("body => getComputedStyle(body).fontFamily") != "system-ui, sans-serif"
+    assert (
+        page.locator("body").evaluate("body => getComputedStyle(body).fontFamily")
+        != "system-ui, sans-serif"
+    )
     assert page.locator("#table tbody tr").count() == 11
     assert page.get_by_text("the bound is 25.23 s").first.is_visible()
     box = page.locator("svg").first.bounding_box()
@@ -156,7 +181,9 @@ def test_a_script_of_a_log_does_not_run(opened: Open, report: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_of_two_sides_sorts_and_opens_what_a_link_names(opened: Open, sides: Path) -> None:
+def test_the_page_of_two_sides_sorts_and_opens_what_a_link_names(
+    opened: Open, sides: Path
+) -> None:
     page = opened(path=sides)
     assert column(page, 3)[0] == "+10.0 %"
     page.locator("#table thead button", has_text="Difference").click()

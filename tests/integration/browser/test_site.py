@@ -1,4 +1,5 @@
-"""The pages of `llmbench site` as their readers have them: both themes, on a phone, without a script."""
+"""The pages of `llmbench site` as their readers have them: both themes, on a phone,
+without a script."""
 
 from __future__ import annotations
 
@@ -10,7 +11,12 @@ import pytest
 from support.nightly import FP8, LAST
 from support.remembered import ID
 
-PAGES = ("index.html", f"configurations/{ID}.html", f"configurations/{FP8.id}.html", "compare")
+PAGES = (
+    "index.html",
+    f"configurations/{ID}.html",
+    f"configurations/{FP8.id}.html",
+    "compare",
+)
 
 Open = Callable[..., Any]
 FindViolations = Callable[..., list[tuple[str, str]]]
@@ -32,9 +38,13 @@ def locate(site: Path, name: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
-def test_axe_finds_nothing(opened: Open, find_violations: FindViolations, name: str) -> None:
+def test_axe_finds_nothing(
+    opened: Open, find_violations: FindViolations, name: str
+) -> None:
     """The dark theme changes only colours."""
-    page = opened(name, color_scheme="light", bypass_csp=True)  # the page's policy forbids the script of axe-core
+    page = opened(
+        name, color_scheme="light", bypass_csp=True
+    )  # the page's policy forbids the script of axe-core
     assert find_violations(page, least=20) == []
     page.emulate_media(color_scheme="dark")
     assert find_violations(page, least=0, rules=["color-contrast"]) == []

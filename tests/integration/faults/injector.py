@@ -1,4 +1,5 @@
-"""The preloaded library that lets calls fail: how it is built, and what it does, called by its names."""
+"""The preloaded library that lets calls fail: how it is built, and what it does, called
+by its names."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class Call(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Which call fails and how; for allocations `error` is ENOMEM and `kinds` says so."""
+    """Which call fails and how; for allocations `error` is ENOMEM and `kinds` says
+    so."""
 
     at: int
     mode: int
@@ -59,7 +61,13 @@ class Fault(NamedTuple):
     def describe(self, call: Call | None) -> str:
         """Return it in a few words."""
         how = {ONCE: "once", FROM: "from there on", HALF: "half of it"}[self.mode]
-        what = "allocation" if self.kinds == ALLOCATIONS else f"{call.kind} {call.place}" if call else "not reached"
+        what = (
+            "allocation"
+            if self.kinds == ALLOCATIONS
+            else f"{call.kind} {call.place}"
+            if call
+            else "not reached"
+        )
         return f"{self.at} {self.error} {how}: {what}"
 
 
@@ -72,17 +80,25 @@ def build_library(folder: Path) -> Path | None:
     if compiler is None:
         return None
     library = folder / "libllmb-faults.so"
-    subprocess.run([compiler, "-O2", "-w", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True)
+    subprocess.run(
+        [compiler, "-O2", "-w", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"],
+        check=True,
+    )
     return library
 
 
 class Injector:
-    """The library in this process, which has to be preloaded; its memory is shared with forked processes."""
+    """The library in this process, which has to be preloaded; its memory is shared with
+    forked processes."""
 
     def __init__(self, watched: Sequence[str]) -> None:
         self._library = ctypes.CDLL(None)
-        self._memory = mmap.mmap(-1, HEAD_BYTES + (KIND_BYTES + PATH_BYTES) * MOST_CALLS)
-        self._library.llmb_faults_share(ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self._memory))))
+        self._memory = mmap.mmap(
+            -1, HEAD_BYTES + (KIND_BYTES + PATH_BYTES) * MOST_CALLS
+        )
+        self._library.llmb_faults_share(
+            ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(self._memory)))
+        )
         self._library.llmb_faults_disarm.restype = ctypes.c_long
         self._folders = tuple(watched)
         self._watched = "".join(f"{path}\n" for path in watched).encode()
@@ -91,11 +107,15 @@ class Injector:
         """Count from now on, in this process, and let calls fail."""
         if fault.kinds == ALLOCATIONS:
             last = fault.at + 1 if fault.mode == ONCE else 1 << 62
-            self._library.llmb_faults_arm_allocations(ctypes.c_long(fault.at), ctypes.c_long(last))
+            self._library.llmb_faults_arm_allocations(
+                ctypes.c_long(fault.at), ctypes.c_long(last)
+            )
             return
         number = getattr(errno, fault.error, 0)
         kinds = "".join(f"{kind}\n" for kind in fault.kinds).encode()
-        self._library.llmb_faults_arm(ctypes.c_long(fault.at), fault.mode, number, self._watched, kinds)
+        self._library.llmb_faults_arm(
+            ctypes.c_long(fault.at), fault.mode, number, self._watched, kinds
+        )
 
     def disarm(self) -> int:
         """Count no more; return the number of allocations."""
@@ -113,7 +133,17 @@ class Injector:
 
     def _read_call(self, number: int) -> Call:
         begin = HEAD_BYTES + number * (KIND_BYTES + PATH_BYTES)
-        kind, path = self._memory[begin : begin + KIND_BYTES], self._memory[begin + KIND_BYTES : begin + 256]
+        kind, path = (
+            self._memory[begin : begin + KIND_BYTES],
+            self._memory[begin + KIND_BYTES : begin + 256],
+        )
         text = path.split(b"\0")[0].decode(errors="replace")
-        place = next((text.removeprefix(folder) for folder in self._folders if text.startswith(folder)), text)
+        place = next(
+            (
+                text.removeprefix(folder)
+                for folder in self._folders
+                if text.startswith(folder)
+            ),
+            text,
+        )
         return Call(kind.split(b"\0")[0].decode(), text, place)

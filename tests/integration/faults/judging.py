@@ -1,4 +1,5 @@
-"""What a session may not do when a call fails: pass what was red, lose what was there, or end without a clear word."""
+"""What a session may not do when a call fails: pass what was red, lose what was there,
+or end without a clear word."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ GREEN = ("PASS", "IMPROVEMENT", "INCONCLUSIVE")
 
 @dataclass(frozen=True)
 class Ended:
-    """How a session ended: exit code (or signal), items, what was printed; `whole` where it did not break off."""
+    """How a session ended: exit code (or signal), items, what was printed; `whole`
+    where it did not break off."""
 
     code: int
     items: Items
@@ -49,7 +51,8 @@ class Reference:
         self.stored = _count_rows(folder / "state" / "history.db")
 
     def find_wrong(self, ended: Ended, fault: Fault, struck: Call | None) -> list[str]:
-        """Return what went wrong; MemoryError may end a session, but nothing is green or lost by it."""
+        """Return what went wrong; MemoryError may end a session, but nothing is green
+        or lost by it."""
         return [
             *self._find_better(ended),
             *self._find_lost(ended),
@@ -61,7 +64,11 @@ class Reference:
         if before.code != 0 and ended.code == 0:
             yield f"exit code 0, undisturbed {before.code}"
         # an item of its own is red for what could not be read
-        said = any(status == "failed" for name, (_, status, _) in ended.items.items() if name not in before.items)
+        said = any(
+            status == "failed"
+            for name, (_, status, _) in ended.items.items()
+            if name not in before.items
+        )
         for name, (verdict, status, run) in ended.items.items():
             if name not in before.items:
                 continue
@@ -85,11 +92,17 @@ class Reference:
             yield "the logs were changed"
         for path in sorted(self.kept.rglob("*")):
             name = path.relative_to(self.kept)
-            if path.is_file() and not (state / name).is_file() and name.parts[0] not in ("cache", "tmp"):
+            if (
+                path.is_file()
+                and not (state / name).is_file()
+                and name.parts[0] not in ("cache", "tmp")
+            ):
                 yield f"lost: {name}"
         for report, check in CHECKS.items():
             path, before = state / report, self.kept / report
-            if path.is_file() and not (before.is_file() and path.read_bytes() == before.read_bytes()):
+            if path.is_file() and not (
+                before.is_file() and path.read_bytes() == before.read_bytes()
+            ):
                 try:
                     check(path)
                 except Exception as error:  # noqa: BLE001 (any of them says that the file is not whole)
@@ -107,7 +120,10 @@ class Reference:
         if path.name == "j.xml":  # pytest empties its own report before it writes it
             return "j.xml: not written" in words
         # without room for a notice, an older report is emptied
-        return not path.stat().st_size and f"{path.name}: the report was not written" in words
+        return (
+            not path.stat().st_size
+            and f"{path.name}: the report was not written" in words
+        )
 
     def _find_lost_history(self, ended: Ended) -> Iterator[str]:
         path = self.folder / "state" / "history.db"
@@ -120,9 +136,17 @@ class Reference:
             yield f"history: {rows} verdicts, there were {self.rows}"
         if ended.items and ended.whole and self.stored not in (rows, self.rows):
             places = [self.folder, self.folder / "state" / "tmp"]
-            unsaved = [file for place in places for file in place.glob("llmb-history-unsaved-*.json")]
-            # Python takes another folder for temporary files if that of the session cannot be used.
-            named = re.findall(r"history add (/\S+/llmb-history-unsaved-\S+\.json)", " ".join(ended.output.split()))
+            unsaved = [
+                file
+                for place in places
+                for file in place.glob("llmb-history-unsaved-*.json")
+            ]
+            # Python takes another folder for temporary files if that of the session
+            # cannot be used.
+            named = re.findall(
+                r"history add (/\S+/llmb-history-unsaved-\S+\.json)",
+                " ".join(ended.output.split()),
+            )
             unsaved += [Path(name) for name in named if Path(name).is_file()]
             lost = "are lost to it" in ended.output or "before any log" in ended.output
             if not unsaved and not lost and ended.code in (0, 1):
@@ -130,7 +154,9 @@ class Reference:
             for file in unsaved:
                 json.loads(file.read_text())
 
-    def _find_unclear(self, ended: Ended, fault: Fault, struck: Call | None) -> Iterator[str]:
+    def _find_unclear(
+        self, ended: Ended, fault: Fault, struck: Call | None
+    ) -> Iterator[str]:
         memory = fault.kinds == ALLOCATIONS
         if ended.code == -1:
             yield "hang"
@@ -140,14 +166,21 @@ class Reference:
             yield f"exit code {ended.code}"
         elif memory and not ended.whole and not ended.lacked_memory:
             yield f"broke off with {ended.code}"
-        if not memory and re.search(r"INTERNALERROR|Traceback \(most recent|Exception ignored", ended.output):
-            last = re.findall(r"^(?:INTERNALERROR> )?(\w*(?:Error|Exception)\b.*)$", ended.output, re.M)
+        if not memory and re.search(
+            r"INTERNALERROR|Traceback \(most recent|Exception ignored", ended.output
+        ):
+            last = re.findall(
+                r"^(?:INTERNALERROR> )?(\w*(?:Error|Exception)\b.*)$",
+                ended.output,
+                re.M,
+            )
             yield f"traceback: {(last or ['?'])[-1]}"
         if struck and not memory:
             yield from self._find_unsaid(ended, fault)
 
     def _find_unsaid(self, ended: Ended, fault: Fault) -> Iterator[str]:
-        """Yield what is otherwise than in the undisturbed session, where nothing is said of it."""
+        """Yield what is otherwise than in the undisturbed session, where nothing is
+        said of it."""
         number = getattr(errno, fault.error, 0)
         words = (
             os.strerror(number) if number else "",
@@ -161,9 +194,13 @@ class Reference:
             "lost",
             "lock",
         )
-        said = ended.code != self.undisturbed.code and any(word in ended.output for word in words if word)
+        said = ended.code != self.undisturbed.code and any(
+            word in ended.output for word in words if word
+        )
         missing = [
-            name for name in self.files - _list_names(self.folder / "state") if not name.startswith(("cache", "tmp"))
+            name
+            for name in self.files - _list_names(self.folder / "state")
+            if not name.startswith(("cache", "tmp"))
         ]
         if missing and not any(word in ended.output for word in words if word):
             yield f"not there, and nothing said: {missing}"
@@ -172,15 +209,22 @@ class Reference:
 
 
 def _list_tree(folder: Path) -> dict[str, tuple[int, int]]:
-    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path): (path.stat().st_size, path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def _list_names(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
+    }
 
 
 def _count_rows(path: Path) -> int | str | None:
-    """Return the number of verdicts; a text where the file is damaged, None where there is none."""
+    """Return the number of verdicts; a text where the file is damaged, None where there
+    is none."""
     if not path.is_file():
         return None
     try:
@@ -188,7 +232,12 @@ def _count_rows(path: Path) -> int | str | None:
             problem = database.execute("PRAGMA integrity_check").fetchone()[0]
             if problem != "ok":
                 return str(problem)
-            tables = [row[0] for row in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            tables = [
+                row[0]
+                for row in database.execute(
+                    "SELECT name FROM sqlite_master WHERE type = 'table'"
+                )
+            ]
             return (
                 int(database.execute("SELECT count(*) FROM llmb_verdict").fetchone()[0])
                 if "llmb_verdict" in tables

@@ -1,4 +1,5 @@
-"""What is run while calls fail: folders with good and bad runs and what earlier sessions left, and the commands."""
+"""What is run while calls fail: folders with good and bad runs and what earlier
+sessions left, and the commands."""
 
 from __future__ import annotations
 
@@ -22,7 +23,12 @@ from support.fake_recipe import write_recipe
 BF16, FP8 = "grok1_314b-25.05-gb200-bf16-{}", "llama3.1_8b-25.04-h100-fp8-{}"
 MAXTEXT = "maxtext_llama2_70b-24.11-h100-bf16-64"
 
-REPORTS = ("--llmb-json=state/s.json", "--junitxml=state/j.xml", "--llmb-junit=state/l.xml", "--llmb-html=state/p.html")
+REPORTS = (
+    "--llmb-json=state/s.json",
+    "--junitxml=state/j.xml",
+    "--llmb-junit=state/l.xml",
+    "--llmb-html=state/p.html",
+)
 HISTORY = "--llmb-history=state/history.db"
 SELECTED = ("-k", f"gb200-bf16 or llama3.1_8b or {MAXTEXT}")
 RECORDED = ("-k", "llama3.1_8b and fp8-8")
@@ -47,7 +53,8 @@ Run = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Night:
-    """A session: its command, what it needs beyond the runs, and what it may change below `state`."""
+    """A session: its command, what it needs beyond the runs, and what it may change
+    below `state`."""
 
     arguments: Sequence[str]
     prepare: Callable[[Path, Run], None]
@@ -55,7 +62,8 @@ class Night:
 
 
 def pytest_arguments(*arguments: str) -> list[str]:
-    """Return the arguments of a session that reads no configuration but its own, and nothing but its own plugins."""
+    """Return the arguments of a session that reads no configuration but its own, and
+    nothing but its own plugins."""
     return [
         "-p",
         "pytest_llmbench.plugin",
@@ -71,7 +79,8 @@ def pytest_arguments(*arguments: str) -> list[str]:
 
 
 def write_logs(folder: Path) -> None:
-    """Write runs of every kind of verdict, some packed; an older good run stands behind each bad one."""
+    """Write runs of every kind of verdict, some packed; an older good run stands behind
+    each bad one."""
     baselines = shipped()
     logs = folder / "logs"
 
@@ -91,7 +100,9 @@ def write_logs(folder: Path) -> None:
         write(name, **{**later, **options})
     write(FP8.format(16), restarts=1)
     plain = write(FP8.format(32), factor=1.1)
-    plain.with_name(f"{plain.name}.gz").write_bytes(gzip.compress(plain.read_bytes(), mtime=0))
+    plain.with_name(f"{plain.name}.gz").write_bytes(
+        gzip.compress(plain.read_bytes(), mtime=0)
+    )
     plain.unlink()
     write(FP8.format(64))
     packed = folder / "packed"
@@ -108,7 +119,8 @@ def write_logs(folder: Path) -> None:
 
 
 def prepare_night(folder: Path, run: Run) -> None:
-    """Leave what an earlier night left: a history, reports and a page that others wrote to."""
+    """Leave what an earlier night left: a history, reports and a page that others wrote
+    to."""
     write_logs(folder)
     (folder / "state" / "summary.md").write_text(JOB_SUMMARY)
     # the same commands as tonight's, over the good runs alone
@@ -128,9 +140,15 @@ def prepare_recording(folder: Path, run: Run) -> None:
     write_logs(folder)
     (folder / "state" / "recorded").mkdir()
     for run_folder in sorted((folder / "good").glob("experiments/*/*"))[:2]:
-        shutil.copytree(run_folder, folder / "first" / run_folder.relative_to(folder / "good"))
+        shutil.copytree(
+            run_folder, folder / "first" / run_folder.relative_to(folder / "good")
+        )
     write_run(folder / "first", shipped()[FP8.format(16)])
-    run(pytest_arguments("--llmb-logs=first", "-k", "fp8-8 or fp8-16", "--llmb-record=state/recorded"))
+    run(
+        pytest_arguments(
+            "--llmb-logs=first", "-k", "fp8-8 or fp8-16", "--llmb-record=state/recorded"
+        )
+    )
 
 
 def prepare_unsaved(folder: Path, run: Run) -> None:
@@ -149,7 +167,9 @@ def _refuse(*_: object) -> None:
 
 def prepare_launch(folder: Path, run: Run) -> None:
     """Write a recipe whose jobs need no training."""
-    write_recipe(folder, {"ok": "steps 1.0", "slow": "steps 1.3", "bad": "exit 3"}, kind="local")
+    write_recipe(
+        folder, {"ok": "steps 1.0", "slow": "steps 1.3", "bad": "exit 3"}, kind="local"
+    )
 
 
 SESSIONS = {
@@ -183,13 +203,18 @@ SESSIONS = {
 def use_environment(folder: Path) -> None:
     """Set the variables of a session, and its folder."""
     os.environ.update(
-        {name: str(folder / value) if value.startswith("state/") else value for name, value in ENVIRONMENT.items()}
+        {
+            name: str(folder / value) if value.startswith("state/") else value
+            for name, value in ENVIRONMENT.items()
+        }
     )
     time.tzset()
     os.chdir(folder)
 
 
-def run_command(night: Night, arguments: Sequence[str], plugins: Sequence[object] = ()) -> int:
+def run_command(
+    night: Night, arguments: Sequence[str], plugins: Sequence[object] = ()
+) -> int:
     """Run a command in this process and return its exit code."""
     if night.command == "pytest":
         return int(pytest.main(list(arguments), plugins))

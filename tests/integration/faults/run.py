@@ -1,7 +1,8 @@
-"""`python tests/integration/faults/run.py SESSION` lets every call of a session fail, one at a time; see
-docs/fuzzing.md.
+"""`python tests/integration/faults/run.py SESSION` lets every call of a session fail,
+one at a time; see docs/fuzzing.md.
 
-It needs a C compiler. The exit status is 1 where a session ended in any way that it may not.
+It needs a C compiler. The exit status is 1 where a session ended in any way that it may
+not.
 """
 
 from __future__ import annotations
@@ -19,39 +20,95 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-sys.path[:0] = [str(ROOT), *(str(ROOT / name) for name in ("tests", "tests/integration"))]
+sys.path[:0] = [
+    str(ROOT),
+    *(str(ROOT / name) for name in ("tests", "tests/integration")),
+]
 
-from faults.injector import ALLOCATIONS, ERRORS, FROM, HALF, ONCE, WRITING, Call, Fault, build_library  # noqa: E402
+from faults.injector import (  # noqa: E402
+    ALLOCATIONS,
+    ERRORS,
+    FROM,
+    HALF,
+    ONCE,
+    WRITING,
+    Call,
+    Fault,
+    build_library,
+)
 from faults.nights import SESSIONS  # noqa: E402
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    parser = argparse.ArgumentParser(prog="tests/integration/faults/run.py", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="tests/integration/faults/run.py", description=__doc__
+    )
     parser.add_argument("session", choices=SESSIONS, help="what is run")
-    parser.add_argument("--from-there-on", action="store_true", help="all calls from the failed one on fail, too")
-    parser.add_argument("--half", action="store_true", help="reads and writes give half of what was asked for")
-    parser.add_argument("--all-errors", action="store_true", help="each call fails in every way that it can")
-    parser.add_argument("--allocations", metavar="N", type=int, default=0, help="so many allocations instead of calls")
-    parser.add_argument("--points", default="", help="only these, as a finding names them: 17,230")
-    parser.add_argument("--only", metavar="TEXT", action="append", help="only calls such as 'stat state/s.json'")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes side by side")
-    parser.add_argument("--most", metavar="N", type=int, help="so many points, spread over all")
-    parser.add_argument("--show", action="store_true", help="keep what every session said")
+    parser.add_argument(
+        "--from-there-on",
+        action="store_true",
+        help="all calls from the failed one on fail, too",
+    )
+    parser.add_argument(
+        "--half",
+        action="store_true",
+        help="reads and writes give half of what was asked for",
+    )
+    parser.add_argument(
+        "--all-errors",
+        action="store_true",
+        help="each call fails in every way that it can",
+    )
+    parser.add_argument(
+        "--allocations",
+        metavar="N",
+        type=int,
+        default=0,
+        help="so many allocations instead of calls",
+    )
+    parser.add_argument(
+        "--points", default="", help="only these, as a finding names them: 17,230"
+    )
+    parser.add_argument(
+        "--only",
+        metavar="TEXT",
+        action="append",
+        help="only calls such as 'stat state/s.json'",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=len(os.sched_getaffinity(0)),
+        help="processes side by side",
+    )
+    parser.add_argument(
+        "--most", metavar="N", type=int, help="so many points, spread over all"
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="keep what every session said"
+    )
     parser.add_argument("--inside", metavar="N/M", help=argparse.SUPPRESS)
     return parser
 
 
-def plan_faults(calls: Sequence[Call], allocations: int, asked: argparse.Namespace) -> Iterator[Fault]:
+def plan_faults(
+    calls: Sequence[Call], allocations: int, asked: argparse.Namespace
+) -> Iterator[Fault]:
     """Yield the faults of a sweep, given what the undisturbed session called."""
     if asked.allocations:
-        yield from (Fault(at, ONCE, "ENOMEM", ALLOCATIONS) for at in sample_allocations(allocations, asked))
+        yield from (
+            Fault(at, ONCE, "ENOMEM", ALLOCATIONS)
+            for at in sample_allocations(allocations, asked)
+        )
         return
     only = {int(number) for number in asked.points.split(",") if number}
     for at, call in enumerate(calls, 1):
         if only and at not in only:
             continue
-        if asked.only and not any(text in f"{call.kind} {call.place}" for text in asked.only):
+        if asked.only and not any(
+            text in f"{call.kind} {call.place}" for text in asked.only
+        ):
             continue
         errors = ERRORS[call.kind][: None if asked.all_errors else 1]
         if asked.half:
@@ -63,11 +120,16 @@ def plan_faults(calls: Sequence[Call], allocations: int, asked: argparse.Namespa
             yield from (Fault(at, ONCE, error) for error in errors)
     if asked.from_there_on:
         writes = [call for call in calls if call.kind in WRITING]
-        yield from (Fault(at, FROM, "ENOSPC", WRITING) for at in range(1, len(writes) + 1) if not only)
+        yield from (
+            Fault(at, FROM, "ENOSPC", WRITING)
+            for at in range(1, len(writes) + 1)
+            if not only
+        )
 
 
 def sample_allocations(count: int, asked: argparse.Namespace) -> list[int]:
-    """Return numbers of allocations: half of them spread evenly over the logarithm, half by chance."""
+    """Return numbers of allocations: half of them spread evenly over the logarithm,
+    half by chance."""
     numbers = random.Random(1)
     half = asked.allocations // 2
     spread = {round(count ** (place / half)) for place in range(half)}
@@ -82,7 +144,9 @@ def sweep(asked: argparse.Namespace, work: Path) -> Iterator[dict[str, object]]:
     built = tempfile.TemporaryDirectory(prefix="llmb-faults-")
     library = build_library(Path(built.name))
     if library is None:
-        raise SystemExit("tests/integration/faults/run.py: no C compiler (cc or gcc) was found")
+        raise SystemExit(
+            "tests/integration/faults/run.py: no C compiler (cc or gcc) was found"
+        )
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITHUB_"))},
         "LD_PRELOAD": str(library), "PYTHONDONTWRITEBYTECODE": "1", "OPENBLAS_NUM_THREADS": "1",
@@ -92,14 +156,26 @@ def sweep(asked: argparse.Namespace, work: Path) -> Iterator[dict[str, object]]:
     outputs = [work / f"{number}.jsonl" for number in range(asked.jobs)]
     children = [
         subprocess.Popen(
-            [sys.executable, __file__, *sys.argv[1:], "--inside", f"{number}/{asked.jobs}"],
-            env={**environment, "LLMB_FAULTS_FOLDER": str(work / str(number)), "LLMB_FAULTS_OUTPUT": str(output)},
+            [
+                sys.executable,
+                __file__,
+                *sys.argv[1:],
+                "--inside",
+                f"{number}/{asked.jobs}",
+            ],
+            env={
+                **environment,
+                "LLMB_FAULTS_FOLDER": str(work / str(number)),
+                "LLMB_FAULTS_OUTPUT": str(output),
+            },
         )
         for number, output in enumerate(outputs)
     ]
     for child in children:
         if child.wait():
-            raise SystemExit(f"tests/integration/faults/run.py: a process ended with {child.returncode}")
+            raise SystemExit(
+                f"tests/integration/faults/run.py: a process ended with {child.returncode}"
+            )
     built.cleanup()
     for output in outputs:
         yield from map(json.loads, output.read_text().splitlines())
@@ -119,7 +195,9 @@ def summarize(results: Iterable[dict[str, object]]) -> int:
             counts["ended by MemoryError"] += 1
     for kind, count in sorted(counts.items()):
         print(f"{kind}: {count} points, {wrong[kind]} wrong")
-    points = sum(count for kind, count in counts.items() if kind != "ended by MemoryError")
+    points = sum(
+        count for kind, count in counts.items() if kind != "ended by MemoryError"
+    )
     print(f"{points} points, {wrong.total()} wrong")
     return wrong.total()
 
@@ -132,7 +210,12 @@ def main() -> int:
 
         serve(asked, plan_faults)
         return 0
-    work = Path(tempfile.mkdtemp(prefix="llmb-faults-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))  # noqa: S108
+    work = Path(
+        tempfile.mkdtemp(
+            prefix="llmb-faults-",
+            dir="/dev/shm" if os.path.isdir("/dev/shm") else None,  # noqa: S108
+        )
+    )
     try:
         results = list(sweep(asked, work))
     finally:

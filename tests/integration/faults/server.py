@@ -1,4 +1,5 @@
-"""A process that runs one session again and again, each time in a fork of its own in which a call fails."""
+"""A process that runs one session again and again, each time in a fork of its own in
+which a call fails."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ LEFT_OUT = ("pytest_llmbench.suite", "conftest", "__main__", "server", "run")
 
 
 class Outcomes:
-    """A plugin that notes the outcome of every item; `begin` is called when pytest has found its own files."""
+    """A plugin that notes the outcome of every item; `begin` is called when pytest has
+    found its own files."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self.items: dict[str, tuple[str, str, str]] = {}
@@ -45,8 +47,16 @@ class Outcomes:
         """Note verdict, status and run of what has an outcome."""
         outcome: OutcomeDocument | None = getattr(report, "llmb", None)
         if outcome is not None:
-            run = outcome.run.id if outcome.kind == "configuration" and outcome.run else ""
-            self.items[outcome.id] = (outcome.verdict or outcome.reason, report.outcome, run)
+            run = (
+                outcome.run.id
+                if outcome.kind == "configuration" and outcome.run
+                else ""
+            )
+            self.items[outcome.id] = (
+                outcome.verdict or outcome.reason,
+                report.outcome,
+                run,
+            )
         elif report.failed or report.when == "call":
             self.items[report.nodeid] = (report.outcome, report.outcome, "")
 
@@ -56,7 +66,10 @@ class Server:
 
     def __init__(self, night: Night, folder: Path) -> None:
         self.night, self.folder = night, folder
-        self.state, self.kept = folder / "state", folder.with_name(f"{folder.name}-kept")
+        self.state, self.kept = (
+            folder / "state",
+            folder.with_name(f"{folder.name}-kept"),
+        )
         self._result = folder.with_name(f"{folder.name}-result")
         self._output = folder.with_name(f"{folder.name}-output")
         for name in ("state/tmp", "state/home", "logs"):
@@ -92,7 +105,8 @@ class Server:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     def _fork(self, work: Callable[[], Any]) -> Any:
-        """Return what a function returns in a process of its own; an int where that ended by itself, -1 for a hang."""
+        """Return what a function returns in a process of its own; an int where that
+        ended by itself, -1 for a hang."""
         self._result.unlink(missing_ok=True)
         child = os.fork()
         if child == 0:
@@ -116,7 +130,10 @@ class Server:
         output = os.open(self._output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         for handle in (1, 2):
             os.dup2(output, handle)
-        sys.stdout, sys.stderr = (open(handle, "w", encoding="utf-8", closefd=False) for handle in (1, 2))  # noqa: SIM115
+        sys.stdout, sys.stderr = (
+            open(handle, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+            for handle in (1, 2)
+        )
         try:
             try:
                 result = work()
@@ -148,31 +165,47 @@ class Server:
 
         result = self._fork(session)
         output = self._output.read_text(errors="replace")
-        code, items, allocations = result if isinstance(result, tuple) else (result, {}, 0)
+        code, items, allocations = (
+            result if isinstance(result, tuple) else (result, {}, 0)
+        )
         return Ended(code, items, output, isinstance(result, tuple), allocations)
 
 
 def serve(
-    asked: argparse.Namespace, plan: Callable[[Sequence[Call], int, argparse.Namespace], Iterator[Fault]]
+    asked: argparse.Namespace,
+    plan: Callable[[Sequence[Call], int, argparse.Namespace], Iterator[Fault]],
 ) -> None:
     """Run every point of this process's share, and write what became of each."""
     share, of = map(int, asked.inside.split("/"))
     server = Server(SESSIONS[asked.session], Path(os.environ["LLMB_FAULTS_FOLDER"]))
     allocating = bool(asked.allocations)
-    undisturbed = server.run(Fault(1 << 60, ONCE, "ENOMEM", ALLOCATIONS) if allocating else Fault(0, COUNT, ""))
+    undisturbed = server.run(
+        Fault(1 << 60, ONCE, "ENOMEM", ALLOCATIONS)
+        if allocating
+        else Fault(0, COUNT, "")
+    )
     calls = [] if allocating else server.injector.list_calls()
     reference = Reference(server.folder, server.kept, undisturbed)
     if share == 0:
         print(
-            f"{asked.session}: {len(calls)} calls, {undisturbed.allocations} allocations", file=sys.stderr, flush=True
+            f"{asked.session}: {len(calls)} calls, {undisturbed.allocations} allocations",
+            file=sys.stderr,
+            flush=True,
         )
     if asked.show and share == 0:
-        sys.stderr.writelines(f"{number} {call.kind} {call.path}\n" for number, call in enumerate(calls, 1))
-        sys.stderr.write(f"{undisturbed.code} {undisturbed.items}\n{undisturbed.output}\n")
+        sys.stderr.writelines(
+            f"{number} {call.kind} {call.path}\n"
+            for number, call in enumerate(calls, 1)
+        )
+        sys.stderr.write(
+            f"{undisturbed.code} {undisturbed.items}\n{undisturbed.output}\n"
+        )
     with open(os.environ["LLMB_FAULTS_OUTPUT"], "w", encoding="utf-8") as file:
         faults = list(plan(calls, undisturbed.allocations, asked))
         if asked.most and len(faults) > asked.most:
-            faults = [faults[place * len(faults) // asked.most] for place in range(asked.most)]
+            faults = [
+                faults[place * len(faults) // asked.most] for place in range(asked.most)
+            ]
         for number, fault in enumerate(faults):
             if number % of != share:
                 continue

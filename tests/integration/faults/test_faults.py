@@ -1,4 +1,5 @@
-"""Sessions in which a call fails give no wrong verdict, lose nothing and end in words; see docs/fuzzing.md."""
+"""Sessions in which a call fails give no wrong verdict, lose nothing and end in words;
+see docs/fuzzing.md."""
 
 from __future__ import annotations
 
@@ -13,20 +14,36 @@ import pytest
 RUN = Path(__file__).with_name("run.py")
 
 pytestmark = [
-    pytest.mark.skipif(not (shutil.which("cc") or shutil.which("gcc")), reason="no C compiler (cc or gcc)"),
-    pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the library wraps the calls of glibc"),
+    pytest.mark.skipif(
+        not (shutil.which("cc") or shutil.which("gcc")),
+        reason="no C compiler (cc or gcc)",
+    ),
+    pytest.mark.skipif(
+        platform.libc_ver()[0] != "glibc", reason="the library wraps the calls of glibc"
+    ),
 ]
 
 ONCE_WRONG = [
-    *("stat state/l.xml", "create state/j.xml", "stat logs/packed.tar.gz", "close logs/packed.tar.gz"),
+    *(
+        "stat state/l.xml",
+        "create state/j.xml",
+        "stat logs/packed.tar.gz",
+        "close logs/packed.tar.gz",
+    ),
     *("rename state/p.html", "fsync state/history.db", "create state/summary.md"),
 ]
-RECORDED = ["stat state/recorded/llama3.1/25.04.yaml", "fsync state/recorded", "rename state/recorded"]
+RECORDED = [
+    "stat state/recorded/llama3.1/25.04.yaml",
+    "fsync state/recorded",
+    "rename state/recorded",
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("session", "calls"), [("night", ONCE_WRONG), ("record", RECORDED)], ids=["a night", "a recording"]
+    ("session", "calls"),
+    [("night", ONCE_WRONG), ("record", RECORDED)],
+    ids=["a night", "a recording"],
 )
 def test_a_call_that_fails_once(session: str, calls: list[str]) -> None:
     only = [argument for call in calls for argument in ("--only", call)]

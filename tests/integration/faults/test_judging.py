@@ -31,7 +31,8 @@ def store_night(state: Path, number: int) -> None:
 
 @pytest.fixture
 def judged(tmp_path: Path) -> tuple[Reference, Path]:
-    """A night as it was before, in `kept`, and after: a history with one session more, logs and a report."""
+    """A night as it was before, in `kept`, and after: a history with one session more,
+    logs and a report."""
     state, kept = tmp_path / "night" / "state", tmp_path / "kept"
     state.mkdir(parents=True)
     (tmp_path / "night" / "logs").mkdir()
@@ -70,15 +71,27 @@ def write(place: str, text: str) -> Callable[[Path, Ended], Ended]:
 
 
 WRONG: dict[str, tuple[Callable[[Path, Ended], Ended], str]] = {
-    "wrong green": (change(slow=("PASS", "passed", "2")), "wrong green: slow: PASS passed, undisturbed REGRESSION"),
+    "wrong green": (
+        change(slow=("PASS", "passed", "2")),
+        "wrong green: slow: PASS passed, undisturbed REGRESSION",
+    ),
     "red no more": (change(slow=("MISSING", "skipped", "")), "red no more: slow"),
-    "older run": (change(good=("PASS", "passed", "0")), "another run: good: PASS of 0, undisturbed PASS of 1"),
-    "exit code 0": (lambda _, ended: replace(ended, code=0), "exit code 0, undisturbed 1"),
+    "older run": (
+        change(good=("PASS", "passed", "0")),
+        "another run: good: PASS of 0, undisturbed PASS of 1",
+    ),
+    "exit code 0": (
+        lambda _, ended: replace(ended, code=0),
+        "exit code 0, undisturbed 1",
+    ),
     "session not stored": (forget, "history: not stored, not kept, and not said"),
     "damaged history": (damage, "history damaged"),
     "half a report": (write("state/s.json", '{"half'), "not whole: s.json"),
     "changed log": (write("logs/log.out", "another log"), "the logs were changed"),
-    "unexplained exit code": (lambda _, ended: replace(ended, code=4), "exit code 4 without a reason"),
+    "unexplained exit code": (
+        lambda _, ended: replace(ended, code=4),
+        "exit code 4 without a reason",
+    ),
 }
 
 
@@ -96,7 +109,9 @@ def test_forbidden_effect_is_named(judged: tuple[Reference, Path], name: str) ->
         lambda _, ended: ended,
         change(good=("INVALID", "failed", "1")),
         change(slow=("PASS", "passed", "1"), unreadable=("UNREADABLE", "failed", "")),
-        lambda folder, ended: replace(forget(folder, ended), output="the verdicts of this session are lost to it"),
+        lambda folder, ended: replace(
+            forget(folder, ended), output="the verdicts of this session are lost to it"
+        ),
     ],
     ids=["undisturbed", "redder item", "unreadable input is red", "loss is reported"],
 )

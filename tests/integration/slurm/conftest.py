@@ -1,4 +1,5 @@
-"""A cluster for the tests of this folder: one for each test run (each worker, under xdist)."""
+"""A cluster for the tests of this folder: one for each test run (each worker, under
+xdist)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from support.clusters import Cluster, missing, running
 
 
 def started(database: bool = True) -> Iterator[Cluster]:
-    """Start a cluster; without Slurm skip the test, or fail it under LLMB_REQUIRE_SLURM."""
+    """Start a cluster; without Slurm skip the test, or fail it under
+    LLMB_REQUIRE_SLURM."""
     if absent := missing():
         if os.environ.get("LLMB_REQUIRE_SLURM"):
             pytest.fail(absent)

@@ -1,5 +1,5 @@
-"""Searches over builds on a real Slurm: with a change, with none, with two, with builds that do not run, and
-killed."""
+"""Searches over builds on a real Slurm: with a change, with none, with two, with builds
+that do not run, and killed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,42 @@ CASE = "fake_8b-24.11-h100-bf16-16"
 
 BUILDS = 32
 
-NOISE = (2, -1, 1, -3, 3, -2, 0, 1, -1, 2, -2, 3, 0, -1, 1, -3, 2, 0, 1, -2, 3, -1, 0, 2, -3, 1, -1, 0, 2, -2, 1, 0)
-"""Thousandths by which the steps of the runs differ, one run after the other: 0.2 % from run to run."""
+NOISE = (
+    2,
+    -1,
+    1,
+    -3,
+    3,
+    -2,
+    0,
+    1,
+    -1,
+    2,
+    -2,
+    3,
+    0,
+    -1,
+    1,
+    -3,
+    2,
+    0,
+    1,
+    -2,
+    3,
+    -1,
+    0,
+    2,
+    -3,
+    1,
+    -1,
+    0,
+    2,
+    -2,
+    1,
+    0,
+)
+"""Thousandths by which the steps of the runs differ, one run after the other: 0.2 %
+from run to run."""
 
 RUNS = f"""\
 echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST $BUILD" >> $STAGE_PATH/started
@@ -45,17 +79,27 @@ def gate(tmp_path: Path, cluster: Cluster) -> Iterator[Gate]:
 
 @pytest.fixture
 def prepare(gate: Gate) -> Prepare:
-    """Write a recipe of two nodes, and builds of which these steps are slower from a build on, or do not run."""
+    """Write a recipe of two nodes, and builds of which these steps are slower from a
+    build on, or do not run."""
 
-    def write(changes: Mapping[int, float], *broken: int, after: str = "", allocation: str = "separate") -> None:
-        write_recipe(gate.folder, {"8b": "\n".join(filter(None, (RUNS, after)))}, gpus=16)
+    def write(
+        changes: Mapping[int, float],
+        *broken: int,
+        after: str = "",
+        allocation: str = "separate",
+    ) -> None:
+        write_recipe(
+            gate.folder, {"8b": "\n".join(filter(None, (RUNS, after)))}, gpus=16
+        )
         lines = [f"schema: 1\nallocation: {allocation}\nvariants:\n"]
         for number in range(BUILDS):
             seconds = 1.0
             for first, size in changes.items():
                 seconds *= 1 + size if number >= first else 1
             each = "none" if number in broken else f"{seconds:.6f}"
-            lines.append(f'  - {{name: b{number:02}, environment: {{BUILD: b{number:02}, EACH: "{each}"}}}}\n')
+            lines.append(
+                f'  - {{name: b{number:02}, environment: {{BUILD: b{number:02}, EACH: "{each}"}}}}\n'
+            )
         (gate.folder / "builds.yaml").write_text("".join(lines))
 
     return write
@@ -63,7 +107,10 @@ def prepare(gate: Gate) -> Prepare:
 
 def read_started(gate: Gate) -> list[list[str]]:
     """Return job id, nodes and build of every run that began, in order."""
-    return [line.split() for line in (gate.folder / "stage" / "started").read_text().splitlines()]
+    return [
+        line.split()
+        for line in (gate.folder / "stage" / "started").read_text().splitlines()
+    ]
 
 
 def read_outcome(gate: Gate) -> dict[str, Any]:
@@ -74,15 +121,25 @@ def read_outcome(gate: Gate) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_change_is_named_with_its_size_on_the_same_nodes(gate: Gate, prepare: Prepare) -> None:
-    """In fewer runs than three of each build of a binary search would take; the cost is told before it starts."""
+def test_a_change_is_named_with_its_size_on_the_same_nodes(
+    gate: Gate, prepare: Prepare
+) -> None:
+    """In fewer runs than three of each build of a binary search would take; the cost is
+    told before it starts."""
     prepare({19: 0.02})
     assert gate.run(*SEARCH) == 0, gate.output
     outcome, started = read_outcome(gate), read_started(gate)
-    assert re.match(r"first slow: b19: \+(1\.[6-9]|2\.[0-4])\d % \(95 %: .*\), 9\d(\.\d)? % sure, ", outcome["text"])
+    assert re.match(
+        r"first slow: b19: \+(1\.[6-9]|2\.[0-4])\d % \(95 %: .*\), 9\d(\.\d)? % sure, ",
+        outcome["text"],
+    )
     assert (outcome["status"], outcome["reason"]) == ("skipped", "not-judged")
     (change,) = outcome["trials"]["search"]["changes"]
-    assert (change["first"], change["last"], outcome["trials"]["search"]["runs"]) == ("b19", "b19", len(started))
+    assert (change["first"], change["last"], outcome["trials"]["search"]["runs"]) == (
+        "b19",
+        "b19",
+        len(started),
+    )
     assert f"{len(started)} runs (on " in outcome["text"]
     assert len(started) <= 4 + 3 * 5
     assert len({nodes for _, nodes, _ in started}) == 1
@@ -91,12 +148,19 @@ def test_a_change_is_named_with_its_size_on_the_same_nodes(gate: Gate, prepare: 
 
 
 @pytest.mark.slow
-def test_without_a_change_nothing_is_searched_and_it_is_red(gate: Gate, prepare: Prepare) -> None:
+def test_without_a_change_nothing_is_searched_and_it_is_red(
+    gate: Gate, prepare: Prepare
+) -> None:
     prepare({})
     assert gate.run(*SEARCH) == 1, gate.output
     outcome = read_outcome(gate)
-    assert outcome["text"].startswith("no change is shown between b00 and b31: nothing to search (92.8 %: ")
-    assert (outcome["status"], outcome["reason"]) == ("failed", "no-change-between-ends")
+    assert outcome["text"].startswith(
+        "no change is shown between b00 and b31: nothing to search (92.8 %: "
+    )
+    assert (outcome["status"], outcome["reason"]) == (
+        "failed",
+        "no-change-between-ends",
+    )
     assert len(read_started(gate)) == 8
 
 
@@ -105,39 +169,57 @@ def test_two_changes_are_both_named(gate: Gate, prepare: Prepare) -> None:
     prepare({8: 0.04, 22: 0.05})
     assert gate.run(*SEARCH) == 0, gate.output
     text = read_outcome(gate)["text"]
-    assert re.match(r"first slow: b08: \+[345]\.\d\d % .*; first slow: b22: \+[456]\.\d\d % ", text), text
+    assert re.match(
+        r"first slow: b08: \+[345]\.\d\d % .*; first slow: b22: \+[456]\.\d\d % ", text
+    ), text
 
 
 @pytest.mark.slow
 def test_builds_that_do_not_run_are_skipped(gate: Gate, prepare: Prepare) -> None:
-    """Each is tried once; where they stand before the first slow one, it is one of a range."""
+    """Each is tried once; where they stand before the first slow one, it is one of a
+    range."""
     prepare({19: 0.05}, 15, 16, 18)
     assert gate.run(*SEARCH) == 0, gate.output
     outcome, builds = read_outcome(gate), [build for _, _, build in read_started(gate)]
-    assert outcome["text"].startswith("first slow: one of b18 to b19: +"), outcome["text"]
+    assert outcome["text"].startswith("first slow: one of b18 to b19: +"), outcome[
+        "text"
+    ]
     assert "do not run: " in outcome["text"]
     assert all(builds.count(broken) <= 1 for broken in ("b15", "b16", "b18"))
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_it_takes_the_same_next_steps(gate: Gate, prepare: Prepare) -> None:
+def test_killed_in_the_middle_it_takes_the_same_next_steps(
+    gate: Gate, prepare: Prepare
+) -> None:
     wait = "[ $(wc -l < $STAGE_PATH/started) != 6 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
     prepare({19: 0.02}, after=wait)
     process = gate.start(*SEARCH)
-    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 6)
+    gate.wait_for(
+        lambda: (
+            (gate.folder / "stage" / "started").exists()
+            and len(read_started(gate)) == 6
+        )
+    )
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=180)
     gate.go()
     assert gate.run("--llmb-resume", "--llmb-json=session.json") == 0, gate.output
-    text, builds = read_outcome(gate)["text"], [build for _, _, build in read_started(gate)]
+    text, builds = (
+        read_outcome(gate)["text"],
+        [build for _, _, build in read_started(gate)],
+    )
     assert text.startswith("first slow: b19: "), text
     assert f"{len(builds)} runs (on " in text
     assert builds[:4] == ["b00", "b31", "b31", "b00"]
 
 
 @pytest.mark.slow
-def test_a_range_is_narrowed_by_a_later_session_with_a_higher_cap(gate: Gate, prepare: Prepare) -> None:
-    """All runs are kept; what it may cost is told again, and refused where it is more than allowed."""
+def test_a_range_is_narrowed_by_a_later_session_with_a_higher_cap(
+    gate: Gate, prepare: Prepare
+) -> None:
+    """All runs are kept; what it may cost is told again, and refused where it is more
+    than allowed."""
     prepare({19: 0.02})
     file = gate.folder / "builds.yaml"
     plain = file.read_text()
@@ -148,10 +230,18 @@ def test_a_range_is_narrowed_by_a_later_session_with_a_higher_cap(gate: Gate, pr
     allow(9)
     assert gate.run(*SEARCH) == 1, gate.output
     before, outcome = read_started(gate), read_outcome(gate)
-    assert (len(before), outcome["reason"], outcome["trials"]["search"]["runs"]) == (9, "range", 9)
+    assert (len(before), outcome["reason"], outcome["trials"]["search"]["runs"]) == (
+        9,
+        "range",
+        9,
+    )
     assert "9 jobs, 2.0 GPU-hours of steps" in gate.plain
     (lock,) = (gate.folder / ".llmbench" / "sessions").iterdir()
-    resume = ("--llmb-resume", f"--llmb-session={lock.stem}", "--llmb-json=session.json")
+    resume = (
+        "--llmb-resume",
+        f"--llmb-session={lock.stem}",
+        "--llmb-json=session.json",
+    )
     allow(9999)
     assert gate.run(*resume) == 4, gate.output
     assert "9999 runs" in gate.plain
@@ -168,20 +258,27 @@ def test_a_range_is_narrowed_by_a_later_session_with_a_higher_cap(gate: Gate, pr
 
 @pytest.fixture
 def commit(gate: Gate, prepare: Prepare) -> Callable[[int, str], list[str]]:
-    """Write a recipe whose runs take the seconds that its build left, and commits of which these lines are built."""
+    """Write a recipe whose runs take the seconds that its build left, and commits of
+    which these lines are built."""
 
     def git(*words: str) -> str:
         line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
-        done = subprocess.run(line, cwd=gate.folder / "recipe", capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            line, cwd=gate.folder / "recipe", capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
 
     def write(commits: int, build: str) -> list[str]:
         prepare({})
         script = gate.folder / "recipe" / "launch.sh"
-        script.write_text(script.read_text().replace("$BUILD", "x").replace("$EACH", "$(cat seconds)"))
+        script.write_text(
+            script.read_text().replace("$BUILD", "x").replace("$EACH", "$(cat seconds)")
+        )
         git("init", "-q")
         for number in range(commits):
-            (gate.folder / "recipe" / "build.sh").write_text(f"number={number}\n{build}\n")
+            (gate.folder / "recipe" / "build.sh").write_text(
+                f"number={number}\n{build}\n"
+            )
             git("add", ".")
             git("commit", "-qm", f"commit {number}")
         (gate.folder / "builds.yaml").write_text(
@@ -199,20 +296,29 @@ echo $number >> $STAGE_PATH/built
 
 
 @pytest.mark.slow
-def test_each_commit_is_built_once_before_its_first_run(gate: Gate, commit: Callable[[int, str], list[str]]) -> None:
-    """One that cannot be built is skipped; the dry run shows the command, and builds nothing."""
+def test_each_commit_is_built_once_before_its_first_run(
+    gate: Gate, commit: Callable[[int, str], list[str]]
+) -> None:
+    """One that cannot be built is skipped; the dry run shows the command, and builds
+    nothing."""
     commits = commit(7, NOTE_BUILD)
     built = gate.folder / "stage" / "built"
-    assert gate.run("--llmb-launch", "--llmb-bisect=builds.yaml", "--llmb-dry-run") == 0, gate.output
+    assert (
+        gate.run("--llmb-launch", "--llmb-bisect=builds.yaml", "--llmb-dry-run") == 0
+    ), gate.output
     assert "&& sh build.sh '$(touch injected)')" in gate.plain
     assert not built.exists()
     assert gate.run(*SEARCH) == 0, gate.output
     outcome = read_outcome(gate)
-    assert outcome["text"].startswith(f"first slow: {commits[4][:12]}: +"), outcome["text"]
+    assert outcome["text"].startswith(f"first slow: {commits[4][:12]}: +"), outcome[
+        "text"
+    ]
     numbers = built.read_text().split()
     assert numbers[:2] == ["0", "6"]
     assert len(numbers) == len(set(numbers))
-    assert outcome["trials"]["search"]["do_not_run"] == ([commits[2][:12]] if "2" in numbers else [])
+    assert outcome["trials"]["search"]["do_not_run"] == (
+        [commits[2][:12]] if "2" in numbers else []
+    )
     assert not list(gate.folder.rglob("injected"))
     before = len(read_started(gate))
     assert gate.run(*SEARCH) == 0, gate.output
@@ -227,7 +333,8 @@ def test_each_commit_is_built_once_before_its_first_run(gate: Gate, commit: Call
 def test_stopped_in_a_build_it_goes_on_with_it(
     gate: Gate, commit: Callable[[int, str], list[str]], how: signal.Signals
 ) -> None:
-    """After SIGKILL the build goes on and is waited for; one that was interrupted is made again. Neither failed."""
+    """After SIGKILL the build goes on and is waited for; one that was interrupted is
+    made again. Neither failed."""
     commit(
         3,
         "echo $number >> $STAGE_PATH/built\n"
@@ -242,30 +349,54 @@ def test_stopped_in_a_build_it_goes_on_with_it(
     gate.go()
     (lock,) = (gate.folder / ".llmbench" / "sessions").iterdir()
     session = f"--llmb-session={lock.stem}"
-    assert how is signal.SIGKILL or "it goes on with pytest -p no:cacheprovider -k fake" in gate.plain
-    assert gate.run("--llmb-resume", session, "--llmb-json=session.json") == 0, gate.output
+    assert (
+        how is signal.SIGKILL
+        or "it goes on with pytest -p no:cacheprovider -k fake" in gate.plain
+    )
+    assert gate.run("--llmb-resume", session, "--llmb-json=session.json") == 0, (
+        gate.output
+    )
     outcome = read_outcome(gate)
     assert outcome["text"].startswith("first slow: "), outcome["text"]
     assert "do not run" not in outcome["text"]
-    assert built.read_text().split()[:3] == (["0", "2", "1"] if how is signal.SIGKILL else ["0", "2", "2"])
+    assert built.read_text().split()[:3] == (
+        ["0", "2", "1"] if how is signal.SIGKILL else ["0", "2", "2"]
+    )
 
 
 @pytest.mark.slow
-def test_one_allocation_holds_all_runs_of_a_search(gate: Gate, prepare: Prepare) -> None:
-    """Killed in the middle it goes on in the same one; a run of each end warms it up."""
+def test_one_allocation_holds_all_runs_of_a_search(
+    gate: Gate, prepare: Prepare
+) -> None:
+    """Killed in the middle it goes on in the same one; a run of each end warms it
+    up."""
     wait = "[ $(wc -l < $STAGE_PATH/started) != 8 ] || while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
     prepare({19: 0.02}, 15, 16, 18, after=wait, allocation="shared")
     process = gate.start(*SEARCH)
-    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 8)
+    gate.wait_for(
+        lambda: (
+            (gate.folder / "stage" / "started").exists()
+            and len(read_started(gate)) == 8
+        )
+    )
     process.send_signal(signal.SIGKILL)
     process.wait(timeout=180)
     gate.go()
     assert gate.run("--llmb-resume", "--llmb-json=session.json") == 0, gate.output
     outcome, started = read_outcome(gate), read_started(gate)
-    assert outcome["text"].startswith("first slow: one of b18 to b19: +"), outcome["text"]
+    assert outcome["text"].startswith("first slow: one of b18 to b19: +"), outcome[
+        "text"
+    ]
     assert outcome["text"].endswith(", in 1 allocation)")
     assert len({job for job, _, _ in started}) == 1
-    assert [build for _, _, build in started[:6]] == ["b00", "b31", "b00", "b31", "b31", "b00"]
+    assert [build for _, _, build in started[:6]] == [
+        "b00",
+        "b31",
+        "b00",
+        "b31",
+        "b31",
+        "b00",
+    ]
     assert "38 runs, 2 of them to warm up" in gate.plain
 
 
@@ -277,18 +408,29 @@ def test_commits_between_two_are_searched(gate: Gate, prepare: Prepare) -> None:
 
     def git(*words: str) -> str:
         line = ["git", "-c", "user.name=a", "-c", "user.email=a@b", *words]
-        return subprocess.run(line, cwd=recipe, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            line, cwd=recipe, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     git("init", "-q")
     script = recipe / "launch.sh"
     plain = script.read_text().replace("$BUILD", "x").replace("$EACH", "1.0")
     for number in range(7):
         factor = "1.05 * " if number >= 4 else ""
-        script.write_text(f"{plain.replace('print 1.0', f'print {factor}1.0')}# {number}\n")
+        script.write_text(
+            f"{plain.replace('print 1.0', f'print {factor}1.0')}# {number}\n"
+        )
         git("add", ".")
         git("commit", "-qm", f"commit {number}")
     first_slow = git("rev-parse", "HEAD~2")
-    assert gate.run("--llmb-launch", "--llmb-bisect=git:HEAD~6..HEAD", "--llmb-json=session.json") == 0, gate.output
+    assert (
+        gate.run(
+            "--llmb-launch",
+            "--llmb-bisect=git:HEAD~6..HEAD",
+            "--llmb-json=session.json",
+        )
+        == 0
+    ), gate.output
     text = read_outcome(gate)["text"]
     assert text.startswith(f"first slow: {first_slow[:12]}: +"), text
     assert gate.run("--llmb-launch", "--llmb-bisect=git:HEAD..HEAD~3") == 4, gate.output

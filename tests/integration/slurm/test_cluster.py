@@ -25,12 +25,18 @@ with running(database=False, nodes=1) as cluster:
 
 
 def processes_with(text: str) -> list[str]:
-    found = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout.splitlines()
+    found = subprocess.run(
+        ["ps", "-eo", "args"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     return [line for line in found if text in line]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("before", ["pass", "cluster.stop_controller()"], ids=["up", "without its controller"])
+@pytest.mark.parametrize(
+    "before",
+    ["pass", "cluster.stop_controller()"],
+    ids=["up", "without its controller"],
+)
 def test_a_killed_test_run_takes_its_cluster_with_it(before: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OWNER.format(before=before)],
@@ -53,7 +59,11 @@ def test_a_killed_test_run_takes_its_cluster_with_it(before: str) -> None:
 def test_a_cluster_that_does_not_start_prints_its_logs() -> None:
     folder = Path(tempfile.mkdtemp(prefix="llmb-slurm-", dir="/tmp"))
     folder.chmod(0o755)
-    environment = {**os.environ, "GPU_TYPE": " =", "DATABASE": "0"}  # Slurm cannot parse that
+    environment = {
+        **os.environ,
+        "GPU_TYPE": " =",
+        "DATABASE": "0",
+    }  # Slurm cannot parse that
     done = subprocess.run(
         [clusters.SCRIPT, "serve", folder, "31900"],
         env=environment,

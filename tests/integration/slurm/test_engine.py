@@ -1,4 +1,5 @@
-"""The engine on a real Slurm: what becomes of jobs, and that none is left or submitted twice."""
+"""The engine on a real Slurm: what becomes of jobs, and that none is left or submitted
+twice."""
 
 from __future__ import annotations
 
@@ -31,11 +32,16 @@ QUICK = Limits(first_poll=0.1, longest_poll=0.5, away_seconds=60.0, lost_seconds
 
 
 class Session:
-    """An engine on the cluster, with what came out, and a count of the commands that were run."""
+    """An engine on the cluster, with what came out, and a count of the commands that
+    were run."""
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
         self.folder, self.cluster = folder, cluster
-        self.environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **cluster.environment}
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder),
+            **cluster.environment,
+        }
         self.commands: list[str] = []
         self.told: list[str] = []
         self.ends: list[tuple[Job, JobEnd]] = []
@@ -44,14 +50,20 @@ class Session:
         self.journal.begin("test", datetime.now(UTC))
         self.engine = self.make()
 
-    def make(self, limits: Limits = QUICK, timeout: float = 60.0, **more: Any) -> Engine:
+    def make(
+        self, limits: Limits = QUICK, timeout: float = 60.0, **more: Any
+    ) -> Engine:
         slurm = Slurm(self.runner, self.environment, timeout=timeout)
         tools = Tools(self.runner, self.environment, self.journal, submit_seconds=60.0)
         scheduler = SlurmScheduler(tools, slurm)
-        schedulers = FakeSchedulers(dict.fromkeys(("sbatch", "script", "allocation"), scheduler))
+        schedulers = FakeSchedulers(
+            dict.fromkeys(("sbatch", "script", "allocation"), scheduler)
+        )
         self.engine = Engine(
             self.journal,
-            Submitter(schedulers, Builder(self.journal.session, time.sleep, self.told.append)),
+            Submitter(
+                schedulers, Builder(self.journal.session, time.sleep, self.told.append)
+            ),
             self.told.append,
             now=lambda: datetime.now(UTC),
             sleep=time.sleep,
@@ -61,7 +73,11 @@ class Session:
         return self.engine
 
     def runner(
-        self, arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        *,
+        timeout: float,
+        environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
         self.commands.append(arguments[0])
         return run(arguments, timeout=timeout, environment=environment)
@@ -70,8 +86,18 @@ class Session:
         path = self.folder / f"{case}.sh"
         path.write_text(f"#!/bin/bash\n{script}\n")
         path.chmod(0o755)
-        command = ("sbatch", f"--output={self.folder}/{case}-%j.out", *options, str(path))
-        made = {"case_id": case, "via": "sbatch", "command": command, "environment": tuple(self.environment.items())}
+        command = (
+            "sbatch",
+            f"--output={self.folder}/{case}-%j.out",
+            *options,
+            str(path),
+        )
+        made = {
+            "case_id": case,
+            "via": "sbatch",
+            "command": command,
+            "environment": tuple(self.environment.items()),
+        }
         return job_spec(self.folder, **{**made, **changes})
 
     def finished(self, job: Job, end: JobEnd) -> Sequence[NextJob]:
@@ -91,7 +117,9 @@ class Session:
         self.ends = []
         return self.make(**more)
 
-    def meanwhile(self, act: Callable[[], object], when: Callable[[], bool]) -> threading.Thread:
+    def meanwhile(
+        self, act: Callable[[], object], when: Callable[[], bool]
+    ) -> threading.Thread:
         """Do something as soon as a condition holds, while the engine runs."""
 
         def wait() -> None:
@@ -106,8 +134,17 @@ class Session:
 
     def submissions(self) -> list[str]:
         """The ids of all jobs that Slurm ever got from this folder."""
-        lines = self.cluster.run("squeue", "--states=all", "--noheader", "--format=%A|%Z").splitlines()
-        return sorted((line.partition("|")[0] for line in lines if line.endswith(f"|{self.folder}")), key=int)
+        lines = self.cluster.run(
+            "squeue", "--states=all", "--noheader", "--format=%A|%Z"
+        ).splitlines()
+        return sorted(
+            (
+                line.partition("|")[0]
+                for line in lines
+                if line.endswith(f"|{self.folder}")
+            ),
+            key=int,
+        )
 
 
 @pytest.fixture
@@ -129,7 +166,12 @@ def test_success_failure_and_a_failed_step_in_a_green_job(session: Session) -> N
         session.spec("step", "srun -n1 sh -c 'exit 7'; exit 0"),
         session.spec("refused", "true", "--partition=nowhere"),
     )
-    assert blames(found) == {"good": Blame.NONE, "bad": Blame.RUN, "step": Blame.RUN, "refused": Blame.RUN}
+    assert blames(found) == {
+        "good": Blame.NONE,
+        "bad": Blame.RUN,
+        "step": Blame.RUN,
+        "refused": Blame.RUN,
+    }
     good, _ = found["good"]
     assert good.status
     assert good.status.nodes
@@ -147,7 +189,9 @@ def test_a_script_that_submits_by_itself(session: Session) -> None:
     inner = session.spec("inner", "true").command
     script = f"id=$({' '.join(inner[:1])} --parsable {' '.join(inner[1:])}) && printf '%s\\n' 'Task 0: train' "
     script += f'"- Job id: $id" "- Local Directory: {session.folder}"'
-    outer = session.spec("outer", script, via="script", command=(str(session.folder / "outer.sh"),))
+    outer = session.spec(
+        "outer", script, via="script", command=(str(session.folder / "outer.sh"),)
+    )
     job, end = session.run(outer)["outer"]
     assert end.blame is Blame.NONE
     assert [job.job_id] == session.submissions()
@@ -168,7 +212,9 @@ def test_a_job_that_somebody_else_cancels(session: Session) -> None:
     def act() -> None:
         session.cluster.run("scancel", session.submissions()[0])
 
-    thread = session.meanwhile(act, lambda: any(job.status for job in session.journal.list_jobs()))
+    thread = session.meanwhile(
+        act, lambda: any(job.status for job in session.journal.list_jobs())
+    )
     job, end = session.run(session.spec("a", "sleep 600"))["a"]
     thread.join()
     assert end.blame is Blame.CANCELLED
@@ -177,9 +223,13 @@ def test_a_job_that_somebody_else_cancels(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_a_job_that_can_never_start(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_can_never_start(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pytest_llmbench.launch.jobs.watch.BLOCKED_SECONDS", 1.0)
-    found = session.run(session.spec("big", "true", "-N5"), session.spec("good", "true"))
+    found = session.run(
+        session.spec("big", "true", "-N5"), session.spec("good", "true")
+    )
     assert blames(found) == {"big": Blame.CANCELLED, "good": Blame.NONE}
     assert found["big"][1].text.startswith("never started: ")
     assert session.cluster.jobs() == []
@@ -223,12 +273,17 @@ def test_slurmctld_away_in_mid_wait_and_at_submission(session: Session) -> None:
     def act() -> None:
         session.cluster.stop_controller()
         end = time.monotonic() + 180
-        while not any("does not answer" in text for text in session.told) and time.monotonic() < end:
+        while (
+            not any("does not answer" in text for text in session.told)
+            and time.monotonic() < end
+        ):
             time.sleep(0.03)
         session.cluster.start_controller()
         goes_on.touch()
 
-    thread = session.meanwhile(act, lambda: any(job.status for job in session.journal.list_jobs()))
+    thread = session.meanwhile(
+        act, lambda: any(job.status for job in session.journal.list_jobs())
+    )
     session.following = [NextJob(session.spec("b", "true"))]
     waits = f"while [ ! -e {goes_on} ]; do sleep 0.1; done"
     found = session.run(session.spec("a", "sleep 1"), session.spec("c", waits))
@@ -241,17 +296,28 @@ def test_slurmctld_away_in_mid_wait_and_at_submission(session: Session) -> None:
 @pytest.mark.slow
 def test_cancelling_ends_exactly_our_jobs(session: Session) -> None:
     other = session.cluster.submit("sleep 600", "-N1")
-    assert session.engine.submit_only([session.spec(case, "sleep 600") for case in "abc"]) == ()
+    assert (
+        session.engine.submit_only([session.spec(case, "sleep 600") for case in "abc"])
+        == ()
+    )
     assert session.engine.cancel() == ()
     assert session.cluster.jobs() == [other]
     session.cluster.cancel_all()
     assert session.journal.list_live() == ()
-    assert {job.status.state for job in session.journal.list_jobs() if job.status} == {"CANCELLED"}
+    assert {job.status.state for job in session.journal.list_jobs() if job.status} == {
+        "CANCELLED"
+    }
 
 
 @pytest.mark.slow
-def test_a_session_that_was_killed_goes_on_and_submits_nothing_twice(session: Session) -> None:
-    specs = [session.spec("a", "sleep 1"), session.spec("b", "sleep 2"), session.spec("c", "true")]
+def test_a_session_that_was_killed_goes_on_and_submits_nothing_twice(
+    session: Session,
+) -> None:
+    specs = [
+        session.spec("a", "sleep 1"),
+        session.spec("b", "sleep 2"),
+        session.spec("c", "true"),
+    ]
 
     class Killed(BaseException):
         """Stands in for SIGKILL."""
@@ -272,19 +338,25 @@ def test_a_job_whose_id_was_never_read_is_found_by_its_token(session: Session) -
     """The submission was killed after Slurm had taken the job."""
     spec = session.spec("a", "sleep 2")
     script = session.folder / "kill.sh"
-    script.write_text(f'#!/bin/bash\n{spec.command[0]} "$@" > /dev/null; kill -9 $PPID $$\n')
+    script.write_text(
+        f'#!/bin/bash\n{spec.command[0]} "$@" > /dev/null; kill -9 $PPID $$\n'
+    )
     script.chmod(0o755)
-    job, end = session.run(session.spec("a", "sleep 2", command=(str(script), *spec.command[1:])))["a"]
+    job, end = session.run(
+        session.spec("a", "sleep 2", command=(str(script), *spec.command[1:]))
+    )["a"]
     assert end.blame is Blame.NONE
     assert [job.job_id] == session.submissions()
 
 
 def ten_minutes(session: Session, number: int) -> Counter[str]:
-    """Ask Slurm for so many pending jobs as often as a session does that waits for ten minutes; return how often it
-    ran which command."""
+    """Ask Slurm for so many pending jobs as often as a session does that waits for ten
+    minutes; return how often it ran which command."""
     blocker = session.cluster.submit("sleep 600", "-N4", "--exclusive")
     session.make(Limits(max_jobs=500))
-    session.engine.submit_only([session.spec(f"c{each}of{number}", "true") for each in range(number)])
+    session.engine.submit_only(
+        [session.spec(f"c{each}of{number}", "true") for each in range(number)]
+    )
     jobs = session.journal.list_live()
     assert len(jobs) == number
     session.commands.clear()
@@ -308,7 +380,11 @@ def ten_minutes(session: Session, number: int) -> Counter[str]:
     assert session.make().cancel() == ()
     session.cluster.run("scancel", blocker)
     session.cluster.wait(blocker, "CANCELLED")
-    assert not [job for job in session.journal.list_jobs() if job.status and job.status.phase is not Phase.ENDED]
+    assert not [
+        job
+        for job in session.journal.list_jobs()
+        if job.status and job.status.phase is not Phase.ENDED
+    ]
     return commands
 
 

@@ -21,12 +21,21 @@ PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
 HOSTILE = "a b; touch x $(touch x) `touch x` 'q\" {gpus} ${HOME}\n -N 9 é"
 
 
-def spec(cluster: Cluster, stage: Path, script: str, described: Described, **caller: str) -> JobSpec:
+def spec(
+    cluster: Cluster, stage: Path, script: str, described: Described, **caller: str
+) -> JobSpec:
     """A job of one node, whose recipe is given to sbatch, with another script."""
     stage.mkdir(exist_ok=True)
     (stage / "launch.sh").write_text(f"#!/bin/bash\n{script}\n")
-    known = {"PATH": os.environ["PATH"], "STAGE_PATH": str(stage), **cluster.environment, **caller}
-    return build_job(baseline("grok1/24.11", "fp8-8"), facts("grok1/24.11"), described, caller=known)
+    known = {
+        "PATH": os.environ["PATH"],
+        "STAGE_PATH": str(stage),
+        **cluster.environment,
+        **caller,
+    }
+    return build_job(
+        baseline("grok1/24.11", "fp8-8"), facts("grok1/24.11"), described, caller=known
+    )
 
 
 def run(cluster: Cluster, spec: JobSpec) -> str:
@@ -48,21 +57,43 @@ def run(cluster: Cluster, spec: JobSpec) -> str:
 
 
 @pytest.mark.slow
-def test_a_value_with_anything_in_it_reaches_the_job_as_it_is(cluster: Cluster, tmp_path: Path) -> None:
-    described = Described(gpu="h100", gres="gpu:8", environment=(("VALUE", "${HOSTILE}"),))
-    job = spec(cluster, tmp_path / "a b;$(touch x)", f"exec {sys.executable} -c '{PRINT}'", described, HOSTILE=HOSTILE)
+def test_a_value_with_anything_in_it_reaches_the_job_as_it_is(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    described = Described(
+        gpu="h100", gres="gpu:8", environment=(("VALUE", "${HOSTILE}"),)
+    )
+    job = spec(
+        cluster,
+        tmp_path / "a b;$(touch x)",
+        f"exec {sys.executable} -c '{PRINT}'",
+        described,
+        HOSTILE=HOSTILE,
+    )
     seen = json.loads(run(cluster, job))
     assert seen["VALUE"] == HOSTILE
     assert seen["STAGE_PATH"] == str(job.directory)
     assert seen["DTYPE"] == "fp8"
-    assert sorted(path.name for path in job.directory.iterdir()) == ["job.out", "launch.sh"]
+    assert sorted(path.name for path in job.directory.iterdir()) == [
+        "job.out",
+        "launch.sh",
+    ]
 
 
 @pytest.mark.slow
-def test_nothing_of_the_callers_own_reaches_the_job(cluster: Cluster, tmp_path: Path) -> None:
+def test_nothing_of_the_callers_own_reaches_the_job(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     described = Described(gpu="h100", gres="gpu:8")
     script = f"exec {sys.executable} -c '{PRINT}'"
-    job = spec(cluster, tmp_path / "stage", script, described, LD_LIBRARY_PATH="/mine", MINE="1")
+    job = spec(
+        cluster,
+        tmp_path / "stage",
+        script,
+        described,
+        LD_LIBRARY_PATH="/mine",
+        MINE="1",
+    )
     seen = json.loads(run(cluster, job))
     assert not {"LD_LIBRARY_PATH", "MINE"} & set(seen)
 
@@ -72,17 +103,32 @@ def test_nothing_of_the_callers_own_reaches_the_job(cluster: Cluster, tmp_path: 
 def test_the_steps_of_a_job_start_with_the_gpus_that_the_cluster_file_says(
     cluster: Cluster, tmp_path: Path, gres: str
 ) -> None:
-    """SLURM_GPUS_PER_NODE=null, as the old documents export it, would have srun ask for GPUs of that name."""
+    """SLURM_GPUS_PER_NODE=null, as the old documents export it, would have srun ask for
+    GPUs of that name."""
     described = Described(gpu="h100", gres=gres)
-    job = spec(cluster, tmp_path / "stage", "srun hostname; echo code $?", described, SLURM_GPUS_PER_NODE="null")
+    job = spec(
+        cluster,
+        tmp_path / "stage",
+        "srun hostname; echo code $?",
+        described,
+        SLURM_GPUS_PER_NODE="null",
+    )
     assert run(cluster, job).splitlines()[-1] == "code 0"
     null = replace(job, environment=(*job.environment, ("SLURM_GPUS_PER_NODE", "null")))
     assert "Invalid generic resource (gres) specification" in run(cluster, null)
 
 
 @pytest.mark.slow
-def test_gpus_may_be_asked_for_by_option_and_variable(cluster: Cluster, tmp_path: Path) -> None:
-    """Nemotron's document names SBATCH_GPUS_PER_NODE, and its command gets --gres as well."""
-    job = spec(cluster, tmp_path / "stage", "srun hostname; echo code $?", Described(gpu="h100", gres="gpu:8"))
+def test_gpus_may_be_asked_for_by_option_and_variable(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Nemotron's document names SBATCH_GPUS_PER_NODE, and its command gets --gres as
+    well."""
+    job = spec(
+        cluster,
+        tmp_path / "stage",
+        "srun hostname; echo code $?",
+        Described(gpu="h100", gres="gpu:8"),
+    )
     both = replace(job, environment=(*job.environment, ("SBATCH_GPUS_PER_NODE", "8")))
     assert run(cluster, both).splitlines()[-1] == "code 0"

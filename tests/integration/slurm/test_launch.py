@@ -1,5 +1,5 @@
-"""Whole sessions on a real Slurm: after each, no job is left that should not be, none was submitted twice, and the
-verdicts are right."""
+"""Whole sessions on a real Slurm: after each, no job is left that should not be, none
+was submitted twice, and the verdicts are right."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_slow_software_takes_two_runs_on_different_nodes(gate: Gate) -> None:
     assert gate.run(*LAUNCH) == 1
     assert gate.outcomes == {"slow": "REGRESSION slower-than-bound"}, gate.output
     assert len(gate.submitted()) == 2
-    assert "slow on different nodes (1.200 s on n2; 1.200 s on n1)" in " ".join(gate.output.split())
+    assert "slow on different nodes (1.200 s on n2; 1.200 s on n1)" in " ".join(
+        gate.output.split()
+    )
 
 
 @pytest.mark.slow
@@ -80,7 +82,9 @@ def test_a_slow_node_is_told_from_slow_software(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_the_check_of_the_site_runs_on_the_slow_node_and_is_quoted_with_what_slurm_says(gate: Gate) -> None:
+def test_the_check_of_the_site_runs_on_the_slow_node_and_is_quoted_with_what_slurm_says(
+    gate: Gate,
+) -> None:
     slow = "echo 'NVRM: Xid (PCI:0a): 63'; if [ $SLURM_JOB_NODELIST = n1 ]; then steps 1.3; else steps 1.0; fi"
     write_recipe(gate.folder, {"node": slow})
     check = "echo bandwidth of $SLURM_JOB_NODELIST; scontrol update NodeName=n1 State=DRAIN Reason=nvlink; exit 3"
@@ -100,17 +104,24 @@ def test_a_node_that_was_slow_once_is_not_to_be_left_out(gate: Gate) -> None:
     once = f"{COUNTED}; if [ $(wc -l <$STAGE_PATH/started) = 1 ]; then steps 1.3; else steps 1.0; fi"
     write_recipe(gate.folder, {"node": once})
     assert gate.run(*LAUNCH) == 1
-    assert "slow and fast on the same nodes" in " ".join(gate.output.split()), gate.output
+    assert "slow and fast on the same nodes" in " ".join(gate.output.split()), (
+        gate.output
+    )
     assert "--llmb-exclude" not in gate.output
 
 
 @pytest.mark.slow
-def test_where_there_are_no_other_nodes_two_runs_on_the_same_ones_do(gate: Gate) -> None:
+def test_where_there_are_no_other_nodes_two_runs_on_the_same_ones_do(
+    gate: Gate,
+) -> None:
     write_recipe(gate.folder, {"slow": f"{COUNTED}; steps 1.2"}, gpus=32)
     assert gate.run(*LAUNCH) == 1
     assert gate.outcomes == {"slow": "REGRESSION slower-than-bound"}, gate.output
     assert len(gate.submitted()) == 2
-    assert "slow each time, each time with n[1-4]: the software, or these nodes" in " ".join(gate.output.split())
+    assert (
+        "slow each time, each time with n[1-4]: the software, or these nodes"
+        in " ".join(gate.output.split())
+    )
 
 
 @pytest.mark.slow
@@ -158,22 +169,30 @@ def test_a_requeued_job_is_waited_for(gate: Gate) -> None:
     gate.cluster.run("scontrol", "requeue", job)
     gate.wait_for(lambda: gate.cluster.state(job) == "PENDING")
     time.sleep(2)  # started again in the same second, Slurm itself fails it
-    gate.cluster.ask("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm holds it back for two minutes
+    gate.cluster.ask(
+        "scontrol", "update", f"JobId={job}", "StartTime=now"
+    )  # Slurm holds it back for two minutes
     gate.cluster.ask("scontrol", "release", job)
     assert process.wait(timeout=180) == 0, gate.output
     assert gate.outcomes == {"again": "PASS within-tolerance"}
     assert gate.submitted() == [job, job]
     hours = gate.gpu_hours
-    assert 0 < hours["lost"]["requeued"] <= hours["used"]  # the second start may take less than a second
+    assert (
+        0 < hours["lost"]["requeued"] <= hours["used"]
+    )  # the second start may take less than a second
     assert (hours["lost"]["failed"], hours["unknown_jobs"]) == (0, [])
     assert f"job {job} was requeued, and starts again" in gate.plain, gate.output
 
 
 @pytest.mark.slow
-def test_a_job_that_lost_its_node_is_retried_on_another_and_both_are_told(gate: Gate) -> None:
+def test_a_job_that_lost_its_node_is_retried_on_another_and_both_are_told(
+    gate: Gate,
+) -> None:
     write_recipe(
         gate.folder,
-        {"ok": f"{COUNTED}; [ $SLURM_JOB_NODELIST != n1 ] || sleep 300; sleep 1.1; {WELL}"},
+        {
+            "ok": f"{COUNTED}; [ $SLURM_JOB_NODELIST != n1 ] || sleep 300; sleep 1.1; {WELL}"
+        },
         directives="#SBATCH --no-requeue\n",
     )
     process = gate.start(*LAUNCH)
@@ -183,7 +202,9 @@ def test_a_job_that_lost_its_node_is_retried_on_another_and_both_are_told(gate: 
     try:
         assert process.wait(timeout=180) == 0, gate.output
     finally:
-        gate.cluster.ask("scontrol", "update", "NodeName=n1", "State=RESUME")  # it may be back already
+        gate.cluster.ask(
+            "scontrol", "update", "NodeName=n1", "State=RESUME"
+        )  # it may be back already
     assert gate.outcomes == {"ok": "PASS within-tolerance"}
     assert len(gate.submitted()) == 2
     assert f"2 attempts: job {first} on n1: NODE_FAIL" in " ".join(gate.output.split())
@@ -237,14 +258,22 @@ def test_hanging_jobs_are_retried_while_slow_ones_continue(gate: Gate) -> None:
     assert nodes[0] != nodes[1]
     for job, node in zip(jobs, nodes, strict=True):
         assert f"job {job} stands still on {node}" in gate.plain
-        assert re.search(rf"job {job} on {node}: it stood still for \d+ s after step 5/50", gate.plain)
+        assert re.search(
+            rf"job {job} on {node}: it stood still for \d+ s after step 5/50",
+            gate.plain,
+        )
     assert "give it more time" not in gate.plain
     assert "py-spy" in gate.plain
 
 
 @pytest.mark.slow
-def test_a_hang_that_another_node_does_not_have_is_told_beside_the_pass(gate: Gate) -> None:
-    write_recipe(gate.folder, {"node": f"{COUNTED}; [ $SLURM_JOB_NODELIST != n1 ] || sleep 300; {WELL}"})
+def test_a_hang_that_another_node_does_not_have_is_told_beside_the_pass(
+    gate: Gate,
+) -> None:
+    write_recipe(
+        gate.folder,
+        {"node": f"{COUNTED}; [ $SLURM_JOB_NODELIST != n1 ] || sleep 300; {WELL}"},
+    )
     assert gate.run(*LAUNCH, STALL) == 0, gate.output
     first, _ = gate.submitted()
     assert gate.outcomes == {"node": "PASS within-tolerance"}
@@ -254,14 +283,18 @@ def test_a_hang_that_another_node_does_not_have_is_told_beside_the_pass(gate: Ga
 def read_journal(gate: Gate, question: str) -> str:
     """Return what the journal answers, nothing while it is not complete."""
     try:
-        with closing(sqlite3.connect(f"file:{gate.folder}/.llmbench/launch.db?mode=ro", uri=True)) as journal:
+        with closing(
+            sqlite3.connect(f"file:{gate.folder}/.llmbench/launch.db?mode=ro", uri=True)
+        ) as journal:
             return "".join(str(row[0]) for row in journal.execute(question))
     except sqlite3.OperationalError:
         return ""
 
 
 @pytest.mark.slow
-def test_a_time_limit_after_a_stall_is_a_hang_also_for_a_session_that_goes_on(gate: Gate) -> None:
+def test_a_time_limit_after_a_stall_is_a_hang_also_for_a_session_that_goes_on(
+    gate: Gate,
+) -> None:
     write_recipe(gate.folder, {"hangs": HANGS})
     process = gate.start(*LAUNCH, STALL)
     first = running(gate)
@@ -273,7 +306,8 @@ def test_a_time_limit_after_a_stall_is_a_hang_also_for_a_session_that_goes_on(ga
     assert gate.outcomes == {"hangs": "INVALID hung"}
     assert len(gate.submitted()) == 2
     assert re.search(
-        rf"job {first} on n\d: it stood still for \d+ s after step 5/50 \(.*?\), until its time limit", gate.plain
+        rf"job {first} on n\d: it stood still for \d+ s after step 5/50 \(.*?\), until its time limit",
+        gate.plain,
     )
     assert gate.cluster.jobs() == []
 
@@ -284,7 +318,12 @@ def test_pending_for_resources_is_waited_for(gate: Gate) -> None:
     blocker = gate.cluster.submit("sleep 300", "-N4", "--exclusive")
     gate.cluster.wait(blocker, "RUNNING")
     process = gate.start(*LAUNCH)
-    gate.wait_for(lambda: "pending" in gate.output and ("Resources" in gate.output or "Priority" in gate.output))
+    gate.wait_for(
+        lambda: (
+            "pending" in gate.output
+            and ("Resources" in gate.output or "Priority" in gate.output)
+        )
+    )
     gate.cluster.run("scancel", blocker)
     assert process.wait(timeout=180) == 0, gate.output
     assert gate.outcomes == {"ok": "PASS within-tolerance"}
@@ -294,7 +333,9 @@ def test_pending_for_resources_is_waited_for(gate: Gate) -> None:
 def test_pending_for_ever_is_cancelled_and_said(gate: Gate) -> None:
     failed = gate.cluster.submit("exit 1")
     gate.cluster.wait(failed, "FAILED")
-    write_recipe(gate.folder, {"ok": WELL}, directives=f"#SBATCH --dependency=afterok:{failed}\n")
+    write_recipe(
+        gate.folder, {"ok": WELL}, directives=f"#SBATCH --dependency=afterok:{failed}\n"
+    )
     assert gate.run(*LAUNCH) == 1
     assert gate.outcomes == {"ok": "INVALID never-started"}, gate.output
     assert "DependencyNeverSatisfied" in gate.output
@@ -318,33 +359,47 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for(gate: Gate) -> None
 
 @pytest.mark.slow
 def test_a_killed_session_is_resumed_and_submits_nothing_twice(gate: Gate) -> None:
-    write_recipe(gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}", "two": f"{COUNTED}; {WAIT}; {WELL}"})
+    write_recipe(
+        gate.folder,
+        {"one": f"{COUNTED}; {WAIT}; {WELL}", "two": f"{COUNTED}; {WAIT}; {WELL}"},
+    )
     process = gate.start(*LAUNCH)
     gate.wait_for(lambda: len(gate.submitted()) == 2)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     gate.go()
     assert gate.run("--llmb-resume", "--junitxml=junit.xml") == 0, gate.output
-    assert gate.outcomes == {"one": "PASS within-tolerance", "two": "PASS within-tolerance"}
+    assert gate.outcomes == {
+        "one": "PASS within-tolerance",
+        "two": "PASS within-tolerance",
+    }
     assert len(gate.submitted()) == 2
 
 
 @pytest.mark.slow
 def test_a_session_that_goes_on_counts_what_it_used_before(gate: Gate) -> None:
-    write_recipe(gate.folder, {"one": f"{COUNTED}; sleep 2; {WELL}", "two": f"{COUNTED}; {WAIT}; {WELL}"})
+    write_recipe(
+        gate.folder,
+        {"one": f"{COUNTED}; sleep 2; {WELL}", "two": f"{COUNTED}; {WAIT}; {WELL}"},
+    )
     process = gate.start(*LAUNCH)
     gate.wait_for(lambda: "ended COMPLETED" in gate.output)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     gate.go()
-    assert gate.run("--llmb-resume", "--junitxml=junit.xml", "--llmb-json=session.json") == 0, gate.output
+    assert (
+        gate.run("--llmb-resume", "--junitxml=junit.xml", "--llmb-json=session.json")
+        == 0
+    ), gate.output
     assert re.search(r"[0-9.]+ GPU-hours were used before", gate.output), gate.output
     assert gate.gpu_hours["used"] >= 2 * 8 / 3600
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.0, 0.1, 0.2, 0.4])
-def test_killed_at_any_moment_nothing_is_submitted_twice(gate: Gate, delay: float) -> None:
+def test_killed_at_any_moment_nothing_is_submitted_twice(
+    gate: Gate, delay: float
+) -> None:
     sizes = [f"s{number}" for number in range(6)]
     write_recipe(gate.folder, dict.fromkeys(sizes, f"{COUNTED}; {WELL}"))
     process = gate.start(*LAUNCH)
@@ -359,15 +414,21 @@ def test_killed_at_any_moment_nothing_is_submitted_twice(gate: Gate, delay: floa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_stopping_a_session_cancels_exactly_its_own_jobs(gate: Gate, number: signal.Signals) -> None:
+def test_stopping_a_session_cancels_exactly_its_own_jobs(
+    gate: Gate, number: signal.Signals
+) -> None:
     other = gate.cluster.submit("sleep 300")
-    write_recipe(gate.folder, {"one": f"{COUNTED}; sleep 300", "two": f"{COUNTED}; sleep 300"})
+    write_recipe(
+        gate.folder, {"one": f"{COUNTED}; sleep 300", "two": f"{COUNTED}; sleep 300"}
+    )
     process = gate.start(*LAUNCH)
     gate.wait_for(lambda: len(gate.submitted()) == 2)
     process.send_signal(number)
     assert process.wait(timeout=180) == 2, gate.output
     assert gate.cluster.jobs() == [other]
-    assert re.search(r"2 jobs cancelled, [0-9.]+ GPU-hours used", " ".join(gate.output.split()))
+    assert re.search(
+        r"2 jobs cancelled, [0-9.]+ GPU-hours used", " ".join(gate.output.split())
+    )
     gate.cluster.run("scancel", other)
     gate.wait_for(lambda: not gate.cluster.jobs())
 
@@ -387,7 +448,9 @@ def test_jobs_can_be_left_running_and_are_found_again(gate: Gate) -> None:
 
 
 @pytest.mark.slow
-def test_a_session_that_is_stopped_before_it_follows_cancels_what_it_took_up(gate: Gate) -> None:
+def test_a_session_that_is_stopped_before_it_follows_cancels_what_it_took_up(
+    gate: Gate,
+) -> None:
     other = gate.cluster.submit("sleep 300")
     write_recipe(gate.folder, {"one": f"{COUNTED}; sleep 300"})
     process = gate.start(*LAUNCH, "--llmb-keep-jobs")
@@ -399,7 +462,10 @@ def test_a_session_that_is_stopped_before_it_follows_cancels_what_it_took_up(gat
     hook = gate.folder / "conftest.py"
     hook.write_text(stop.format("pytest_collection_finish(session)"))
     assert gate.run("--llmb-resume") == 2
-    assert f"was taken up; may still run: job {job}; `scancel {job}` ends them" in gate.plain
+    assert (
+        f"was taken up; may still run: job {job}; `scancel {job}` ends them"
+        in gate.plain
+    )
     assert len(gate.cluster.jobs()) == 2
     hook.unlink()
     process = gate.start("--llmb-resume")
@@ -414,36 +480,52 @@ def test_a_session_that_is_stopped_before_it_follows_cancels_what_it_took_up(gat
 
 @pytest.mark.slow
 def test_the_night_in_two_halves(gate: Gate) -> None:
-    write_recipe(gate.folder, {"one": f"{COUNTED}; {WELL}", "slow": f"{COUNTED}; steps 1.2"})
+    write_recipe(
+        gate.folder, {"one": f"{COUNTED}; {WELL}", "slow": f"{COUNTED}; steps 1.2"}
+    )
     assert gate.run("--llmb-submit-only") == 0, gate.output
     gate.wait_for(lambda: len(gate.submitted()) == 2)
-    assert gate.run("--llmb-collect", "--junitxml=junit.xml", "--llmb-json=session.json") == 1, gate.output
-    assert gate.outcomes == {"one": "PASS within-tolerance", "slow": "INCONCLUSIVE unconfirmed"}
+    assert (
+        gate.run("--llmb-collect", "--junitxml=junit.xml", "--llmb-json=session.json")
+        == 1
+    ), gate.output
+    assert gate.outcomes == {
+        "one": "PASS within-tolerance",
+        "slow": "INCONCLUSIVE unconfirmed",
+    }
     assert len(gate.submitted()) == 2  # collecting starts nothing
     assert sum(gate.gpu_hours["lost"].values()) == 0
     assert gate.gpu_hours["limit"] is None
     assert gate.output.count("GPU-hours of steps") == 1
 
 
-WAITED = (
-    'steps 1.0 0 20; echo "[rank3]: Watchdog caught collective operation timeout: $HF_TOKEN"; srun --ntasks=1 false'
-)
+WAITED = 'steps 1.0 0 20; echo "[rank3]: Watchdog caught collective operation timeout: $HF_TOKEN"; srun --ntasks=1 false'
 """A job that dies as NCCL gives up, and prints its token."""
 
 
 @pytest.mark.slow
-def test_the_night_in_two_folders_of_which_the_second_has_no_token(gate: Gate, tmp_path: Path) -> None:
+def test_the_night_in_two_folders_of_which_the_second_has_no_token(
+    gate: Gate, tmp_path: Path
+) -> None:
     close = f"{COUNTED}; steps 1.045"
-    write_recipe(gate.folder, {"one": f"{COUNTED}; {WELL}", "close": close, "waited": WAITED})
+    write_recipe(
+        gate.folder, {"one": f"{COUNTED}; {WELL}", "close": close, "waited": WAITED}
+    )
     cluster = gate.folder / "cluster.yaml"
-    cluster.write_text(cluster.read_text().replace("environment: {", 'environment: {HF_TOKEN: "${HF_TOKEN}", '))
+    cluster.write_text(
+        cluster.read_text().replace(
+            "environment: {", 'environment: {HF_TOKEN: "${HF_TOKEN}", '
+        )
+    )
     elsewhere = Gate(tmp_path / "morning", gate.cluster)
     elsewhere.folder.mkdir()
     os.environ["HF_TOKEN"] = "hf_53cr3t"
     try:
         assert gate.run("--llmb-submit-only") == 0, gate.output
         begin = gate.output.index("pytest -k fake --llmb-collect")
-        collect = shlex.split(gate.output[begin : gate.output.index("\n\n", begin)].replace("\\\n", ""))[1:]
+        collect = shlex.split(
+            gate.output[begin : gate.output.index("\n\n", begin)].replace("\\\n", "")
+        )[1:]
         del os.environ["HF_TOKEN"]
         assert elsewhere.run("--llmb-collect", "-q") == 4
         assert f"    --llmb-journal={gate.folder}/.llmbench" in elsewhere.output
@@ -460,7 +542,9 @@ def test_the_night_in_two_folders_of_which_the_second_has_no_token(gate: Gate, t
             assert "hf_53cr3t" not in text
         assert "exit code 1" in elsewhere.output
         [outcome] = [
-            one for one in json.loads((elsewhere.folder / "a.json").read_text())["outcomes"] if "close" in one["id"]
+            one
+            for one in json.loads((elsewhere.folder / "a.json").read_text())["outcomes"]
+            if "close" in one["id"]
         ]
         again = shlex.split(outcome["resume"]["command"])[1:]
         assert outcome["resume"]["secrets"] == ["HF_TOKEN"]
@@ -471,7 +555,9 @@ def test_the_night_in_two_folders_of_which_the_second_has_no_token(gate: Gate, t
     made = len(gate.submitted())
     assert made > 2, "what cannot tell was repeated"
     jobs = [
-        one["jobs"] for one in json.loads((elsewhere.folder / "a.json").read_text())["outcomes"] if "close" in one["id"]
+        one["jobs"]
+        for one in json.loads((elsewhere.folder / "a.json").read_text())["outcomes"]
+        if "close" in one["id"]
     ]
     assert len(jobs[0]) == made - 1
 
@@ -484,8 +570,13 @@ def test_a_finished_session_is_judged_again_by_its_name_alone(gate: Gate) -> Non
     [session] = [path.name for path in (gate.folder / ".llmbench" / "jobs").iterdir()]
     (gate.folder / "junit.xml").unlink()
     assert gate.run("--llmb-collect", "--junitxml=junit.xml") == 4
-    assert gate.run("--llmb-resume", f"--llmb-session={session}") == 0, gate.output  # nothing is due
-    assert gate.run("--llmb-collect", f"--llmb-session={session}", "--junitxml=junit.xml") == 0, gate.output
+    assert gate.run("--llmb-resume", f"--llmb-session={session}") == 0, (
+        gate.output
+    )  # nothing is due
+    assert (
+        gate.run("--llmb-collect", f"--llmb-session={session}", "--junitxml=junit.xml")
+        == 0
+    ), gate.output
     assert gate.outcomes == {"one": "PASS within-tolerance"}
     assert len(gate.submitted()) == 1
 
@@ -511,7 +602,11 @@ def test_a_hostile_value_is_data(gate: Gate) -> None:
     write_recipe(gate.folder, {"ok": f'printf %s "$MINE" > $STAGE_PATH/value; {WELL}'})
     cluster = gate.folder / "cluster.yaml"
     escaped = hostile.replace("\\n", "\n").replace("\n", "\\n").replace('"', '\\"')
-    cluster.write_text(cluster.read_text().replace("environment: {", f'environment: {{MINE: "{escaped}", '))
+    cluster.write_text(
+        cluster.read_text().replace(
+            "environment: {", f'environment: {{MINE: "{escaped}", '
+        )
+    )
     assert gate.run(*LAUNCH) == 0, gate.output
     stage = gate.folder / "stage"
     assert not (stage / "hurt").exists()
@@ -521,32 +616,53 @@ def test_a_hostile_value_is_data(gate: Gate) -> None:
 
 @pytest.mark.slow
 def test_a_resumed_session_does_what_it_set_out_to_do(gate: Gate) -> None:
-    """Neither a wider selection nor a forgotten option adds a job; collecting needs no secret."""
-    write_recipe(gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}", "two": f"{COUNTED}; {WELL}"})
+    """Neither a wider selection nor a forgotten option adds a job; collecting needs no
+    secret."""
+    write_recipe(
+        gate.folder, {"one": f"{COUNTED}; {WAIT}; {WELL}", "two": f"{COUNTED}; {WELL}"}
+    )
     cluster = gate.folder / "cluster.yaml"
-    cluster.write_text(cluster.read_text().replace("environment: {", 'environment: {MINE: "${SECRET_OF_MINE}", '))
+    cluster.write_text(
+        cluster.read_text().replace(
+            "environment: {", 'environment: {MINE: "${SECRET_OF_MINE}", '
+        )
+    )
     os.environ["SECRET_OF_MINE"] = "s3cr3t"
     try:
-        assert gate.run("--llmb-submit-only", "-k", "fake_one", "--llmb-repeats=1") == 0, gate.output
+        assert (
+            gate.run("--llmb-submit-only", "-k", "fake_one", "--llmb-repeats=1") == 0
+        ), gate.output
     finally:
         del os.environ["SECRET_OF_MINE"]
     gate.go()
     assert gate.run("--llmb-collect", "--junitxml=junit.xml") == 0, gate.output
-    assert gate.outcomes == {"one": "PASS within-tolerance", "two": "MISSING not-launched"}
+    assert gate.outcomes == {
+        "one": "PASS within-tolerance",
+        "two": "MISSING not-launched",
+    }
     assert len(gate.submitted()) == 1
     assert "s3cr3t" not in gate.output
 
 
 @pytest.mark.slow
-def test_collecting_a_part_leaves_the_session_open_and_what_never_was_submitted_is_red(gate: Gate) -> None:
-    write_recipe(gate.folder, {"one": f"{COUNTED}; {WELL}", "bad": f"{COUNTED}; exit 1"})
-    assert gate.run("--llmb-submit-only", "--llmb-max-jobs=1") == 1, "there was no room for the other"
+def test_collecting_a_part_leaves_the_session_open_and_what_never_was_submitted_is_red(
+    gate: Gate,
+) -> None:
+    write_recipe(
+        gate.folder, {"one": f"{COUNTED}; {WELL}", "bad": f"{COUNTED}; exit 1"}
+    )
+    assert gate.run("--llmb-submit-only", "--llmb-max-jobs=1") == 1, (
+        "there was no room for the other"
+    )
     assert gate.run("--llmb-collect", "--junitxml=junit.xml") == 1, gate.output
     assert "not-submitted" in str(gate.outcomes), gate.output
     assert gate.run("--llmb-resume", "-k", "fake_one") == 0
     assert "stays open" in gate.output
     assert gate.run("--llmb-resume", "--junitxml=junit.xml") == 1, gate.output
-    assert gate.outcomes == {"one": "PASS within-tolerance", "bad": "INVALID job-failed"}
+    assert gate.outcomes == {
+        "one": "PASS within-tolerance",
+        "bad": "INVALID job-failed",
+    }
     assert len(gate.submitted()) == 2
 
 
@@ -567,7 +683,9 @@ def test_submitting_goes_on_without_submitting_anything_twice(gate: Gate) -> Non
 @pytest.mark.slow
 def test_a_signal_that_comes_twice_stops_once(gate: Gate) -> None:
     """timeout(1) sends it to the process and to its group."""
-    write_recipe(gate.folder, {"one": f"{COUNTED}; sleep 300", "two": f"{COUNTED}; sleep 300"})
+    write_recipe(
+        gate.folder, {"one": f"{COUNTED}; sleep 300", "two": f"{COUNTED}; sleep 300"}
+    )
     process = gate.start(*LAUNCH)
     gate.wait_for(lambda: len(gate.submitted()) == 2)
     process.send_signal(signal.SIGTERM)

@@ -1,4 +1,5 @@
-"""On a login node where nobody wrote a cluster file: Slurm says what there is, and that is enough to launch."""
+"""On a login node where nobody wrote a cluster file: Slurm says what there is, and that
+is enough to launch."""
 
 from __future__ import annotations
 
@@ -20,20 +21,28 @@ def typed_cluster() -> Iterator[Cluster]:
 
 
 def run(folder: Path, cluster: Cluster, *command: str) -> tuple[int, str]:
-    """Run a module of Python in a folder, with what a document requires in its environment."""
+    """Run a module of Python in a folder, with what a document requires in its
+    environment."""
     return cluster.run_python(folder, "-Im", *command, STAGE_PATH=str(folder / "stage"))
 
 
 @pytest.mark.slow
-def test_nothing_has_to_be_written_before_a_launch(tmp_path: Path, typed_cluster: Cluster) -> None:
+def test_nothing_has_to_be_written_before_a_launch(
+    tmp_path: Path, typed_cluster: Cluster
+) -> None:
     write_recipe(tmp_path, {"8b": WELL})
     (tmp_path / "cluster.yaml").unlink()
-    (tmp_path / "baselines" / "fake.yaml").rename(tmp_path / "recipe" / "fake.yaml")  # beside its launch.sh
+    (tmp_path / "baselines" / "fake.yaml").rename(
+        tmp_path / "recipe" / "fake.yaml"
+    )  # beside its launch.sh
     (tmp_path / "pytest.ini").write_text("[pytest]\nllmb_baselines = recipe\n")
     launch = ("pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch")
     code, output = run(tmp_path, typed_cluster, *launch, "--llmb-dry-run")
     assert code == 0, output
-    assert "Slurm has partition batch: 8 h100 a node, 32 GPUs, account research" in " ".join(output.split())
+    assert (
+        "Slurm has partition batch: 8 h100 a node, 32 GPUs, account research"
+        in " ".join(output.split())
+    )
     assert "sbatch --gres=gpu:8 -A research -p batch -N 1 ./launch.sh" in output
     code, output = run(tmp_path, typed_cluster, *launch)
     assert code == 0, output
@@ -41,11 +50,23 @@ def test_nothing_has_to_be_written_before_a_launch(tmp_path: Path, typed_cluster
 
 
 @pytest.mark.slow
-def test_what_is_written_launches_the_same(tmp_path: Path, typed_cluster: Cluster) -> None:
+def test_what_is_written_launches_the_same(
+    tmp_path: Path, typed_cluster: Cluster
+) -> None:
     write_recipe(tmp_path, {"8b": WELL})
     (tmp_path / "cluster.yaml").unlink()
-    written = run(tmp_path, typed_cluster, "pytest_llmbench.cli.main", "cluster", "-o", "cluster.yaml")
-    assert written == (0, "cluster.yaml: partition batch: 8 h100 a node, 32 GPUs, account research\n")
+    written = run(
+        tmp_path,
+        typed_cluster,
+        "pytest_llmbench.cli.main",
+        "cluster",
+        "-o",
+        "cluster.yaml",
+    )
+    assert written == (
+        0,
+        "cluster.yaml: partition batch: 8 h100 a node, 32 GPUs, account research\n",
+    )
     with (tmp_path / "cluster.yaml").open("a") as file:
         file.write("installed: {fake: {folder: recipe}}\n")
     launch = ("pytest", "-p", "no:cacheprovider", "-k", "fake", "--llmb-launch")
@@ -55,7 +76,11 @@ def test_what_is_written_launches_the_same(tmp_path: Path, typed_cluster: Cluste
 
 
 @pytest.mark.slow
-def test_a_type_that_it_does_not_have_is_told(tmp_path: Path, typed_cluster: Cluster) -> None:
-    code, output = run(tmp_path, typed_cluster, "pytest_llmbench.cli.main", "cluster", "--gpu=b200")
+def test_a_type_that_it_does_not_have_is_told(
+    tmp_path: Path, typed_cluster: Cluster
+) -> None:
+    code, output = run(
+        tmp_path, typed_cluster, "pytest_llmbench.cli.main", "cluster", "--gpu=b200"
+    )
     assert code == 2
     assert "Slurm knows no GPUs of type b200" in output

@@ -1,5 +1,6 @@
-"""A row of Megatron-Bridge's tables, launched on a real Slurm by a script with the arguments and the output of
-Megatron-Bridge's own: its run is found and judged as the row, and none of another precision is."""
+"""A row of Megatron-Bridge's tables, launched on a real Slurm by a script with the
+arguments and the output of Megatron-Bridge's own: its run is found and judged as the
+row, and none of another precision is."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ touch "${log/JOB/$SLURM_JOB_ID}"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("changed", "outcome"), [({}, "PASS within-tolerance"), ({"dtype": "bf16"}, "INVALID wrong-configuration")], ids=str
+    ("changed", "outcome"),
+    [({}, "PASS within-tolerance"), ({"dtype": "bf16"}, "INVALID wrong-configuration")],
+    ids=str,
 )
 def test_a_row_is_launched_found_and_judged(
     changed: dict[str, str], outcome: str, cluster: Cluster, tmp_path: Path
@@ -66,10 +69,21 @@ def test_a_row_is_launched_found_and_judged(
         f"environment: {{STAGE_PATH: {stage}, HF_TOKEN: hf_very_secret}}\n"
         f"installed:\n  megatron_bridge-26.06: {{folder: {checkout}}}\n"
     )
-    arguments = ("-k", ROW, "--llmb-launch", "--llmb-repeats=1", "--llmb-retries=0", "--llmb-json=session.json")
+    arguments = (
+        "-k",
+        ROW,
+        "--llmb-launch",
+        "--llmb-repeats=1",
+        "--llmb-retries=0",
+        "--llmb-json=session.json",
+    )
     environment = {**os.environ, **cluster.environment, "COLUMNS": "80"}
     _, output = run_session(tmp_path, environment, "-p", "no:cacheprovider", *arguments)
-    (told,) = [each for each in json.loads((tmp_path / "session.json").read_text())["outcomes"] if each["id"] == ROW]
+    (told,) = [
+        each
+        for each in json.loads((tmp_path / "session.json").read_text())["outcomes"]
+        if each["id"] == ROW
+    ]
     assert f"{told['verdict']} {told['reason']}" == outcome, output
     kept = [path for path in (tmp_path / ".llmbench").rglob("*") if path.is_file()]
     assert kept

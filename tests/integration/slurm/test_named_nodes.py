@@ -1,5 +1,5 @@
-"""Launches with a history that names a node, on a real Slurm: it is confirmed before the first job, or not left
-out."""
+"""Launches with a history that names a node, on a real Slurm: it is confirmed before
+the first job, or not left out."""
 
 from __future__ import annotations
 
@@ -30,11 +30,17 @@ SLOW = "n2"
 STARTED = "echo $SLURM_JOB_ID >> $STAGE_PATH/started"
 SLOW_THERE = f"case ,$(scontrol show hostnames | tr '\\n' ,) in *,{SLOW},*) steps 1.1 ;; *) steps 1.0 ;; esac"
 RED_NODE = 1
-"""The exit code where nothing is red but `test_slow_node`, since the history names a node."""
+"""The exit code where nothing is red but `test_slow_node`, since the history names a
+node."""
 
 WAIT = "while [ ! -e $STAGE_PATH/go ]; do sleep 0.1; done"
 
-LAUNCH = ("--llmb-launch", "--llmb-history=h.db", "--llmb-junit=junit.xml", "--llmb-json=session.json")
+LAUNCH = (
+    "--llmb-launch",
+    "--llmb-history=h.db",
+    "--llmb-junit=junit.xml",
+    "--llmb-json=session.json",
+)
 
 
 @pytest.fixture
@@ -46,25 +52,38 @@ def gate(tmp_path: Path, cluster: Cluster) -> Iterator[Gate]:
 
 
 def make_nights() -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
-    """Yield thirty nights of jobs on two of four nodes, every sixth with one that makes it 10 % slower."""
+    """Yield thirty nights of jobs on two of four nodes, every sixth with one that makes
+    it 10 % slower."""
     draw = np.random.default_rng(1)
     tonight = datetime.now(UTC).replace(microsecond=0)
     for night in range(NIGHTS):
         others = draw.permutation(["n1", "n3", "n4"])[:2].tolist()
         nodes = {SLOW, others[0]} if night % 6 == 1 else set(others)
         began = tonight - timedelta(days=NIGHTS - night)
-        seconds = (1.1 if SLOW in nodes else 1.0) * math.exp(0.004 * draw.standard_normal())
-        described = outcome(seconds, night, key=KEY, job=f"{9000 + night}", logs=f"{night:x}-0aff", started=began)
+        seconds = (1.1 if SLOW in nodes else 1.0) * math.exp(
+            0.004 * draw.standard_normal()
+        )
+        described = outcome(
+            seconds,
+            night,
+            key=KEY,
+            job=f"{9000 + night}",
+            logs=f"{night:x}-0aff",
+            started=began,
+        )
         yield began + timedelta(minutes=5), [launch(described, nodes, seconds)]
 
 
 def read_outcome(gate: Gate) -> dict[str, Any]:
-    """Return the outcome in the JSON document; JUnit and the terminal say of the nodes what it says."""
+    """Return the outcome in the JSON document; JUnit and the terminal say of the nodes
+    what it says."""
     document = json.loads((gate.folder / "session.json").read_text())
     assert faults(document) == []
     (described,) = (each for each in document["outcomes"] if each["id"] == KEY.id)
     root = ElementTree.parse(gate.folder / "junit.xml")  # noqa: S314 (our own file)
-    case = next(case for case in root.iter("testcase") if KEY.id in str(case.get("name")))
+    case = next(
+        case for case in root.iter("testcase") if KEY.id in str(case.get("name"))
+    )
     assert f"node_finding: {described['nodes']}" in str(case.findtext("system-out"))
     assert " ".join(described["nodes"].split()) in gate.plain
     return dict(described)
@@ -75,32 +94,48 @@ def list_nodes(described: dict[str, Any], purpose: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_a_node_that_the_history_names_is_confirmed_and_left_out_of_all_that_follows(gate: Gate) -> None:
+def test_a_node_that_the_history_names_is_confirmed_and_left_out_of_all_that_follows(
+    gate: Gate,
+) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; {SLOW_THERE}"}, gpus=16)
     assert gate.run(*LAUNCH) == RED_NODE, gate.output
     described = read_outcome(gate)
     assert described["verdict"] == "PASS"
-    (confirmed,), (measured,) = list_nodes(described, "node-confirmation"), list_nodes(described, "measure")
+    (confirmed,), (measured,) = (
+        list_nodes(described, "node-confirmation"),
+        list_nodes(described, "measure"),
+    )
     assert SLOW in confirmed
     assert SLOW not in measured
     assert described["slow_nodes"] == [SLOW]
     assert "by the history n2 is slow: +1" in described["nodes"]
-    assert f"in job {gate.submitted()[0]} there: left out of what follows" in described["nodes"]
+    assert (
+        f"in job {gate.submitted()[0]} there: left out of what follows"
+        in described["nodes"]
+    )
     assert "the node n2 is slow each time" in described["nodes"]
     assert f"one run of {KEY.id} there comes first" in gate.plain
 
 
 @pytest.mark.slow
-def test_a_named_node_that_is_sound_tonight_is_not_left_out_and_the_text_says_so(gate: Gate) -> None:
+def test_a_named_node_that_is_sound_tonight_is_not_left_out_and_the_text_says_so(
+    gate: Gate,
+) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; steps 1.0"}, gpus=16)
     assert gate.run(*LAUNCH) == RED_NODE, gate.output
     described = read_outcome(gate)
-    (confirmed,), (measured,) = list_nodes(described, "node-confirmation"), list_nodes(described, "measure")
+    (confirmed,), (measured,) = (
+        list_nodes(described, "node-confirmation"),
+        list_nodes(described, "measure"),
+    )
     assert SLOW in confirmed
     assert measured == ["n1", "n2"]
     assert described["slow_nodes"] == []
     assert "but fast" in gate.plain
-    assert f"in job {gate.submitted()[0]} there: not confirmed, and not left out" in described["nodes"]
+    assert (
+        f"in job {gate.submitted()[0]} there: not confirmed, and not left out"
+        in described["nodes"]
+    )
 
 
 @pytest.mark.slow
@@ -117,11 +152,19 @@ def test_a_slow_night_of_all_nodes_names_no_node(gate: Gate) -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--llmb-repeats=1", "not confirmed: --llmb-repeats=1 allows one run of each configuration"),
-        ("--llmb-gpu-hours=0.3", "not confirmed: 1 run takes 0.22 GPU-hours, and of the 0.3 allowed"),
+        (
+            "--llmb-repeats=1",
+            "not confirmed: --llmb-repeats=1 allows one run of each configuration",
+        ),
+        (
+            "--llmb-gpu-hours=0.3",
+            "not confirmed: 1 run takes 0.22 GPU-hours, and of the 0.3 allowed",
+        ),
     ],
 )
-def test_a_launch_that_may_not_confirm_only_says_what_the_history_names(gate: Gate, option: str, said: str) -> None:
+def test_a_launch_that_may_not_confirm_only_says_what_the_history_names(
+    gate: Gate, option: str, said: str
+) -> None:
     write_recipe(gate.folder, {"8b": f"{STARTED}; steps 1.0"}, gpus=16)
     assert gate.run(*LAUNCH, option) == RED_NODE, gate.output
     assert len(gate.submitted()) == 1

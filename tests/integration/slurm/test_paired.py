@@ -1,4 +1,5 @@
-"""A/Bs on a real Slurm: what is told of a planted difference, on which nodes, stopped, killed and gone on with."""
+"""A/Bs on a real Slurm: what is told of a planted difference, on which nodes, stopped,
+killed and gone on with."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from support.outcomes import faults
 CASE = "fake_8b-24.11-h100-bf16-16"
 
 NOISE = "1.002 0.999 1.001 0.998 1.003 0.997 1.000 1.001"
-"""What the steps of the runs take, one after the other, of those of their variant: 0.2 % from run to run."""
+"""What the steps of the runs take, one after the other, of those of their variant: 0.2
+% from run to run."""
 
 RUNS = f"""\
 echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST $VARIANT" >> $STAGE_PATH/started
@@ -44,7 +46,13 @@ Prepare = Callable[..., None]
 def prepare(gate: Gate) -> Prepare:
     """Write a recipe of two nodes, and variants of these step times."""
 
-    def write(*seconds: float, before: str = "", after: str = "", allocation: str = "separate", **recipe: Any) -> None:
+    def write(
+        *seconds: float,
+        before: str = "",
+        after: str = "",
+        allocation: str = "separate",
+        **recipe: Any,
+    ) -> None:
         commands = "\n".join(filter(None, (before, RUNS, after)))
         write_recipe(gate.folder, {"8b": commands}, **{"gpus": 16, **recipe})
         variants = [
@@ -59,7 +67,10 @@ def prepare(gate: Gate) -> Prepare:
 
 def read_started(gate: Gate) -> list[list[str]]:
     """Return job id, nodes and variant of every run that began, in order."""
-    return [line.split() for line in (gate.folder / "stage" / "started").read_text().splitlines()]
+    return [
+        line.split()
+        for line in (gate.folder / "stage" / "started").read_text().splitlines()
+    ]
 
 
 def read_outcome(gate: Gate) -> dict[str, Any]:
@@ -74,8 +85,16 @@ def read_outcome(gate: Gate) -> dict[str, Any]:
     ("slower", "answer", "order"),
     [
         (1.05, r"v1 is slower than v0: \+5\.\d\d % \(97\.6 %: .*\), 2 pairs", "01 10"),
-        (1.02, r"v1 is slower than v0: \+2\.\d\d % \(\S+ %: .*\), [34] pairs", "01 10 10"),
-        (1.01, r"v1 is slower than v0: \+(0\.[6-9]|1\.[0-4])\d % \(\S+ %: .*\), [34] pairs", "01 10 10"),
+        (
+            1.02,
+            r"v1 is slower than v0: \+2\.\d\d % \(\S+ %: .*\), [34] pairs",
+            "01 10 10",
+        ),
+        (
+            1.01,
+            r"v1 is slower than v0: \+(0\.[6-9]|1\.[0-4])\d % \(\S+ %: .*\), [34] pairs",
+            "01 10 10",
+        ),
         (0.95, r"v1 is faster than v0: -\d\.\d\d % \(97\.6 %: .*\), 2 pairs", "01 10"),
         (1.0, r"v1 is within 1 % of v0: \S+ % \(92\.8 %: .*\), 4 pairs", "01 10 10 01"),
     ],
@@ -83,7 +102,8 @@ def read_outcome(gate: Gate) -> dict[str, Any]:
 def test_a_planted_difference_is_told_on_the_nodes_of_the_first_run(
     gate: Gate, prepare: Prepare, slower: float, answer: str, order: str
 ) -> None:
-    """It is red where a variant is slower; the runs come in the order of the procedure, all on the same nodes."""
+    """It is red where a variant is slower; the runs come in the order of the procedure,
+    all on the same nodes."""
     prepare(1.0, slower)
     assert gate.run(*AB) == (1 if slower > 1 else 0), gate.output
     outcome, started = read_outcome(gate), read_started(gate)
@@ -97,7 +117,11 @@ def test_a_planted_difference_is_told_on_the_nodes_of_the_first_run(
     )
     (found,) = outcome["trials"]["answers"]
     assert found["estimate"]["difference"] == pytest.approx(slower - 1, abs=0.006)
-    assert found["estimate"]["low"] < found["estimate"]["difference"] < found["estimate"]["high"]
+    assert (
+        found["estimate"]["low"]
+        < found["estimate"]["difference"]
+        < found["estimate"]["high"]
+    )
     assert [job["step_seconds"] for job in outcome["jobs"]] == pytest.approx(
         [
             (slower if variant == "v1" else 1.0) * float(noise)
@@ -114,7 +138,14 @@ def test_three_arms_share_the_reference(gate: Gate, prepare: Prepare) -> None:
     text = read_outcome(gate)["text"]
     assert "v1 is slower than v0: +10." in text
     assert "v2 is faster than v0: -" in text
-    assert [variant for _, _, variant in read_started(gate)] == ["v0", "v1", "v2", "v2", "v1", "v0"]
+    assert [variant for _, _, variant in read_started(gate)] == [
+        "v0",
+        "v1",
+        "v2",
+        "v2",
+        "v1",
+        "v0",
+    ]
 
 
 @pytest.mark.slow
@@ -122,14 +153,19 @@ def test_no_run_of_it_is_a_night_of_its_recipe(gate: Gate, prepare: Prepare) -> 
     """Neither in the history nor where its logs are read later."""
     prepare(1.0, 1.3)
     assert gate.run(*AB, "--llmb-history=h.db") == 1, gate.output
-    assert gate.run("--llmb-logs=stage", "--llmb-history=h.db", "--llmb-json=session.json") != 0, gate.output
+    assert (
+        gate.run("--llmb-logs=stage", "--llmb-history=h.db", "--llmb-json=session.json")
+        != 0
+    ), gate.output
     outcome = read_outcome(gate)
     assert outcome["verdict"] in ("MISSING", "NOT_COMPARABLE")
     assert "A/B" in outcome["text"]
 
 
 @pytest.mark.slow
-def test_the_noise_of_the_first_is_used_by_the_next(gate: Gate, prepare: Prepare) -> None:
+def test_the_noise_of_the_first_is_used_by_the_next(
+    gate: Gate, prepare: Prepare
+) -> None:
     prepare(1.0, 1.02)
     with_history = (*AB, "--llmb-history=h.db")
     assert gate.run(*with_history) == 1, gate.output
@@ -143,12 +179,21 @@ def test_the_noise_of_the_first_is_used_by_the_next(gate: Gate, prepare: Prepare
     degrees = round(first["trials"]["noise"]["degrees_of_freedom"])
     assert f"pairs; noise: of 1 earlier A/B, {degrees} degrees (on n" in second["text"]
     assert second["trials"]["earlier_noise"] == first["trials"]["noise"]
-    assert second["trials"]["answers"][0]["pairs"] <= first["trials"]["answers"][0]["pairs"]
+    assert (
+        second["trials"]["answers"][0]["pairs"]
+        <= first["trials"]["answers"][0]["pairs"]
+    )
 
 
 @pytest.mark.slow
-def test_a_variant_that_does_not_run_is_told_and_nothing_is_compared(gate: Gate, prepare: Prepare) -> None:
-    prepare(1.0, 1.0, before='[ "$VARIANT" != v1 ] || { echo "RuntimeError: no such kernel"; exit 1; }')
+def test_a_variant_that_does_not_run_is_told_and_nothing_is_compared(
+    gate: Gate, prepare: Prepare
+) -> None:
+    prepare(
+        1.0,
+        1.0,
+        before='[ "$VARIANT" != v1 ] || { echo "RuntimeError: no such kernel"; exit 1; }',
+    )
     assert gate.run(*AB) == 1, gate.output
     outcome = read_outcome(gate)
     assert outcome["text"].startswith("v1 does not run, and is not compared with v0")
@@ -161,13 +206,20 @@ WAIT_IN_SECOND = "[ $(wc -l < $STAGE_PATH/started) != 2 ] || while [ ! -e $STAGE
 def stop_in_second(gate: Gate, how: signal.Signals, number: int = 2) -> None:
     """Stop a session while its second run is under way, or another one."""
     process = gate.start(*AB)
-    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == number)
+    gate.wait_for(
+        lambda: (
+            (gate.folder / "stage" / "started").exists()
+            and len(read_started(gate)) == number
+        )
+    )
     process.send_signal(how)
     process.wait(timeout=180)
 
 
 @pytest.mark.slow
-def test_killed_in_the_middle_it_goes_on_with_the_runs_that_it_has(gate: Gate, prepare: Prepare) -> None:
+def test_killed_in_the_middle_it_goes_on_with_the_runs_that_it_has(
+    gate: Gate, prepare: Prepare
+) -> None:
     """None is made twice."""
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
     stop_in_second(gate, signal.SIGKILL)
@@ -178,7 +230,9 @@ def test_killed_in_the_middle_it_goes_on_with_the_runs_that_it_has(gate: Gate, p
 
 
 @pytest.mark.slow
-def test_killed_none_of_its_runs_is_a_night_later(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
+def test_killed_none_of_its_runs_is_a_night_later(
+    gate: Gate, prepare: Prepare, cluster: Cluster
+) -> None:
     """Nor the last one, which ended when nobody looked."""
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
     stop_in_second(gate, signal.SIGKILL)
@@ -194,7 +248,9 @@ def test_killed_none_of_its_runs_is_a_night_later(gate: Gate, prepare: Prepare, 
 
 
 @pytest.mark.slow
-def test_interrupted_it_leaves_no_job(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
+def test_interrupted_it_leaves_no_job(
+    gate: Gate, prepare: Prepare, cluster: Cluster
+) -> None:
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
     stop_in_second(gate, signal.SIGINT)
     gate.wait_for(lambda: not cluster.jobs())
@@ -203,7 +259,9 @@ def test_interrupted_it_leaves_no_job(gate: Gate, prepare: Prepare, cluster: Clu
 
 
 @pytest.mark.slow
-def test_other_variants_are_refused_by_a_session_that_goes_on(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
+def test_other_variants_are_refused_by_a_session_that_goes_on(
+    gate: Gate, prepare: Prepare, cluster: Cluster
+) -> None:
     prepare(1.0, 1.05, after=WAIT_IN_SECOND)
     stop_in_second(gate, signal.SIGKILL)
     gate.go()
@@ -215,8 +273,11 @@ def test_other_variants_are_refused_by_a_session_that_goes_on(gate: Gate, prepar
 
 
 @pytest.mark.slow
-def test_a_commit_is_checked_out_beside_the_journal(gate: Gate, prepare: Prepare) -> None:
-    """Each arm runs the script of its own commit; the recipe's folder stays as it is."""
+def test_a_commit_is_checked_out_beside_the_journal(
+    gate: Gate, prepare: Prepare
+) -> None:
+    """Each arm runs the script of its own commit; the recipe's folder stays as it
+    is."""
     prepare(1.0, 1.0)
     recipe = gate.folder / "recipe"
 
@@ -250,7 +311,7 @@ def test_a_commit_is_checked_out_beside_the_journal(gate: Gate, prepare: Prepare
     assert script.read_text() == slow
 
 
-# --- all runs in one allocation ------------------------------------------------------------------------------------
+# --- all runs in one allocation -------------------------------------------------------
 
 
 def wait_in(number: int) -> str:
@@ -259,7 +320,8 @@ def wait_in(number: int) -> str:
 
 
 def list_variants(gate: Gate) -> str:
-    """Return the variants of all runs that began, in order, as `01 10`; those of each job apart."""
+    """Return the variants of all runs that began, in order, as `01 10`; those of each
+    job apart."""
     runs: dict[str, str] = {}
     for job, _, variant in read_started(gate):
         runs[job] = runs.get(job, "") + variant[1]
@@ -270,21 +332,44 @@ def list_variants(gate: Gate) -> str:
 @pytest.mark.parametrize(
     ("slower", "answer", "order"),
     [
-        (1.05, r"v1 is slower than v0: \+[45]\.\d\d % \(97\.6 %: .*\), 2 pairs \(on n\S+, in 1 allocation\)", "010110"),
-        (1.0, r"v1 is within 1 % of v0: \S+ % \(92\.8 %: .*\), 4 pairs \(on n\S+, in 1 allocation\)", "0101101001"),
+        (
+            1.05,
+            r"v1 is slower than v0: \+[45]\.\d\d % \(97\.6 %: .*\), 2 pairs \(on n\S+, in 1 allocation\)",
+            "010110",
+        ),
+        (
+            1.0,
+            r"v1 is within 1 % of v0: \S+ % \(92\.8 %: .*\), 4 pairs \(on n\S+, in 1 allocation\)",
+            "0101101001",
+        ),
     ],
 )
-def test_one_allocation_holds_all_runs(gate: Gate, prepare: Prepare, slower: float, answer: str, order: str) -> None:
-    """It is the only job of Slurm; the first run of each variant in it counts for nothing, and it is told before."""
-    prepare(1.0, slower, before="squeue --noheader --format=%A >> $STAGE_PATH/queue", allocation="shared")
+def test_one_allocation_holds_all_runs(
+    gate: Gate, prepare: Prepare, slower: float, answer: str, order: str
+) -> None:
+    """It is the only job of Slurm; the first run of each variant in it counts for
+    nothing, and it is told before."""
+    prepare(
+        1.0,
+        slower,
+        before="squeue --noheader --format=%A >> $STAGE_PATH/queue",
+        allocation="shared",
+    )
     assert gate.run(*AB) == (1 if slower > 1 else 0), gate.output
     outcome = read_outcome(gate)
     assert re.match(answer, outcome["text"]), outcome["text"]
     assert list_variants(gate) == order
     ids = {job for job, _, _ in read_started(gate)}
     assert set((gate.folder / "stage" / "queue").read_text().split()) == ids
-    assert (outcome["trials"]["allocations"], outcome["trials"]["separate_because"]) == (1, None)
-    assert [job["text"] for job in outcome["jobs"][:3]] == ["v0, to warm up", "v1, to warm up", "v0"]
+    assert (
+        outcome["trials"]["allocations"],
+        outcome["trials"]["separate_because"],
+    ) == (1, None)
+    assert [job["text"] for job in outcome["jobs"][:3]] == [
+        "v0, to warm up",
+        "v1, to warm up",
+        "v0",
+    ]
     assert outcome["jobs"][-1]["purpose"] == "allocation"
     assert outcome["gpu_hours"]["used"] == outcome["jobs"][-1]["gpu_hours"]["used"] > 0
     runs = "one allocation holds all runs: 2 nodes for at most 1:53:00, 30.1 GPU-hours; 10 runs, 2 of them to warm up"
@@ -293,8 +378,11 @@ def test_one_allocation_holds_all_runs(gate: Gate, prepare: Prepare, slower: flo
 
 
 @pytest.mark.slow
-def test_steps_of_a_run_have_all_nodes_and_a_failed_one_is_its_own(gate: Gate, prepare: Prepare) -> None:
-    """Also where its script ends well, and a run before it left a step behind; later runs are not blamed for it."""
+def test_steps_of_a_run_have_all_nodes_and_a_failed_one_is_its_own(
+    gate: Gate, prepare: Prepare
+) -> None:
+    """Also where its script ends well, and a run before it left a step behind; later
+    runs are not blamed for it."""
     steps = """\
 [ $(wc -l < $STAGE_PATH/started) != 1 ] || { srun --overlap -N1 -n1 sleep 300 & sleep 1; }
 srun -N2 -n2 sh -c 'echo $SLURMD_NODENAME >> $STAGE_PATH/steps'
@@ -305,34 +393,48 @@ srun -N2 -n2 sh -c 'echo $SLURMD_NODENAME >> $STAGE_PATH/steps'
     assert outcome["text"].startswith("v1 is slower than v0: +10.")
     assert "a step of it failed with exit code 1" in outcome["jobs"][1]["text"]
     assert list_variants(gate) == "0110110"
-    assert sorted((gate.folder / "stage" / "steps").read_text().split()) == ["n1"] * 7 + ["n2"] * 7
+    assert (
+        sorted((gate.folder / "stage" / "steps").read_text().split())
+        == ["n1"] * 7 + ["n2"] * 7
+    )
 
 
 @pytest.mark.slow
-def test_where_the_gpu_hours_end_the_allocation_does(gate: Gate, prepare: Prepare) -> None:
-    """Its runs take longer than is estimated: they start up, and what that takes counts, too."""
+def test_where_the_gpu_hours_end_the_allocation_does(
+    gate: Gate, prepare: Prepare
+) -> None:
+    """Its runs take longer than is estimated: they start up, and what that takes
+    counts, too."""
     prepare(1.0, 1.05, after="sleep 2", allocation="shared")
     file = gate.folder / "baselines" / "fake.yaml"
     file.write_text(file.read_text().replace('step_time: "1.00"', 'step_time: "0.01"'))
     assert gate.run(*AB, "--llmb-gpu-hours=0.03") == 1, gate.output
     outcome = read_outcome(gate)
-    assert outcome["text"].startswith("the A/B has no end: a further run was not started")
+    assert outcome["text"].startswith(
+        "the A/B has no end: a further run was not started"
+    )
     assert "GPU-hours, and of the 0.03 allowed" in gate.plain
     assert 1 <= len(read_started(gate)) <= 3
     assert {job for job, _, _ in read_started(gate)} == {outcome["jobs"][-1]["job_id"]}
 
 
 @pytest.mark.slow
-def test_an_arm_that_does_not_run_ends_its_allocation(gate: Gate, prepare: Prepare) -> None:
+def test_an_arm_that_does_not_run_ends_its_allocation(
+    gate: Gate, prepare: Prepare
+) -> None:
     broken = '[ "$VARIANT" != v1 ] || { echo "RuntimeError: no such kernel"; exit 1; }'
     prepare(1.0, 1.0, after=broken, allocation="shared")
     assert gate.run(*AB) == 1, gate.output
-    assert read_outcome(gate)["text"].startswith("v1 does not run, and is not compared with v0")
+    assert read_outcome(gate)["text"].startswith(
+        "v1 does not run, and is not compared with v0"
+    )
     assert list_variants(gate) == "011"
 
 
 @pytest.mark.slow
-def test_interrupted_it_leaves_no_allocation(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
+def test_interrupted_it_leaves_no_allocation(
+    gate: Gate, prepare: Prepare, cluster: Cluster
+) -> None:
     prepare(1.0, 1.05, after=wait_in(3), allocation="shared")
     stop_in_second(gate, signal.SIGINT, 3)
     gate.wait_for(lambda: not cluster.jobs())
@@ -362,17 +464,26 @@ def test_killed_it_goes_on_in_a_new_allocation_where_the_old_one_has_ended(
     gate.go()
     assert gate.run("--llmb-resume", "--llmb-json=session.json") == 1, gate.output
     outcome = read_outcome(gate)
-    assert re.match(r"v1 is slower than v0: \+[45].*in 2 allocations\)", outcome["text"]), outcome["text"]
+    assert re.match(
+        r"v1 is slower than v0: \+[45].*in 2 allocations\)", outcome["text"]
+    ), outcome["text"]
     assert list_variants(gate) == "01011 0101"
     assert len({nodes for _, nodes, _ in read_started(gate)}) == 1
 
 
 @pytest.mark.slow
-def test_an_allocation_that_somebody_ends_costs_the_run_in_it(gate: Gate, prepare: Prepare, cluster: Cluster) -> None:
+def test_an_allocation_that_somebody_ends_costs_the_run_in_it(
+    gate: Gate, prepare: Prepare, cluster: Cluster
+) -> None:
     """It is no failure of its variant, and is made again in a new one."""
     prepare(1.0, 1.05, after=wait_in(3), allocation="shared")
     process = gate.start(*AB)
-    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 3)
+    gate.wait_for(
+        lambda: (
+            (gate.folder / "stage" / "started").exists()
+            and len(read_started(gate)) == 3
+        )
+    )
     (job,) = cluster.jobs()
     cluster.run("scancel", job)
     cluster.wait(job, "CANCELLED")
@@ -387,7 +498,9 @@ def test_an_allocation_that_somebody_ends_costs_the_run_in_it(gate: Gate, prepar
 @pytest.fixture
 def failing_node(cluster: Cluster) -> Iterator[str]:
     yield "n2"
-    cluster.ask("scontrol", "update", "NodeName=n2", "State=RESUME")  # refused where it is back already
+    cluster.ask(
+        "scontrol", "update", "NodeName=n2", "State=RESUME"
+    )  # refused where it is back already
 
 
 def lose_node(cluster: Cluster, job: str) -> None:
@@ -397,20 +510,30 @@ def lose_node(cluster: Cluster, job: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("failing_node")
-@pytest.mark.parametrize(("end", "state"), [(Cluster.end_in_time, "TIMEOUT"), (lose_node, "NODE_FAIL")])
+@pytest.mark.parametrize(
+    ("end", "state"), [(Cluster.end_in_time, "TIMEOUT"), (lose_node, "NODE_FAIL")]
+)
 def test_an_allocation_that_ends_early_costs_the_run_in_it(
     gate: Gate, prepare: Prepare, end: Callable[[Cluster, str], None], state: str
 ) -> None:
-    """At its time limit, which was asked for all runs and so tells nothing of one, or where a node fails."""
+    """At its time limit, which was asked for all runs and so tells nothing of one, or
+    where a node fails."""
     prepare(1.0, 1.05, after=wait_in(4), allocation="shared")
     process = gate.start(*AB)
-    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 4)
+    gate.wait_for(
+        lambda: (
+            (gate.folder / "stage" / "started").exists()
+            and len(read_started(gate)) == 4
+        )
+    )
     (job,) = gate.cluster.jobs()
     end(gate.cluster, job)
     gate.go()
     assert process.wait(timeout=180) == 1, gate.output
     outcome = read_outcome(gate)
-    assert re.match(r"v1 is slower than v0: \+[45].*in 2 allocations\)", outcome["text"]), outcome["text"]
+    assert re.match(
+        r"v1 is slower than v0: \+[45].*in 2 allocations\)", outcome["text"]
+    ), outcome["text"]
     assert list_variants(gate) == "0101 01110"
     assert len({nodes for _, nodes, _ in read_started(gate)}) == 1
     assert f"its allocation ended: {state}" in outcome["jobs"][3]["text"]
@@ -418,20 +541,32 @@ def test_an_allocation_that_ends_early_costs_the_run_in_it(
 
 
 @pytest.mark.slow
-def test_nodes_that_are_gone_end_it(gate: Gate, prepare: Prepare, cluster: Cluster, failing_node: str) -> None:
+def test_nodes_that_are_gone_end_it(
+    gate: Gate, prepare: Prepare, cluster: Cluster, failing_node: str
+) -> None:
     """They are waited for a while, for they may come back."""
     prepare(1.0, 1.05, after=wait_in(4), allocation="shared")
     gate.gone_seconds = 2.0
     process = gate.start(*AB)
-    gate.wait_for(lambda: (gate.folder / "stage" / "started").exists() and len(read_started(gate)) == 4)
+    gate.wait_for(
+        lambda: (
+            (gate.folder / "stage" / "started").exists()
+            and len(read_started(gate)) == 4
+        )
+    )
     (job,) = cluster.jobs()
-    cluster.run("scontrol", "update", f"NodeName={failing_node}", "State=DRAIN", "Reason=test")
+    cluster.run(
+        "scontrol", "update", f"NodeName={failing_node}", "State=DRAIN", "Reason=test"
+    )
     cluster.run("scancel", job)
     gate.go()
     assert process.wait(timeout=180) == 1, gate.output
     outcome = read_outcome(gate)
     assert outcome["verdict"] == "INVALID"
-    assert re.search(r"two starts in a row were lost .* UnavailableNodes:n2: its nodes are down", outcome["text"])
+    assert re.search(
+        r"two starts in a row were lost .* UnavailableNodes:n2: its nodes are down",
+        outcome["text"],
+    )
     assert "wait until their nodes are back" in gate.plain
     assert list_variants(gate) == "0101"
 
@@ -440,11 +575,21 @@ def test_nodes_that_are_gone_end_it(gate: Gate, prepare: Prepare, cluster: Clust
 @pytest.mark.parametrize(
     ("partition", "launcher", "why"),
     [
-        ("partition: short\n", "sbatch", "1:53:00 for all of them are more than the 0:10:00 of partition short"),
+        (
+            "partition: short\n",
+            "sbatch",
+            "1:53:00 for all of them are more than the 0:10:00 of partition short",
+        ),
         ("", "script", "its launcher submits by itself"),
     ],
 )
-def test_what_cannot_share_one_says_why(gate: Gate, prepare: Prepare, partition: str, launcher: str, why: str) -> None:
+def test_what_cannot_share_one_says_why(
+    gate: Gate, prepare: Prepare, partition: str, launcher: str, why: str
+) -> None:
     prepare(1.0, 1.05, allocation="shared", cluster=partition, gpus=8)
-    assert gate.run(*AB, "--llmb-dry-run", f"--llmb-launcher={launcher}") == 0, gate.output
-    assert f"each run is a job of its own, on the nodes of the first: {why}" in gate.plain
+    assert gate.run(*AB, "--llmb-dry-run", f"--llmb-launcher={launcher}") == 0, (
+        gate.output
+    )
+    assert (
+        f"each run is a job of its own, on the nodes of the first: {why}" in gate.plain
+    )

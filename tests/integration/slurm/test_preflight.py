@@ -15,7 +15,11 @@ from support.planned import machine, planned, program
 
 from pytest_llmbench.core.commands import run
 from pytest_llmbench.core.job_records import Cluster
-from pytest_llmbench.launch.jobs.setup_step import SetupHost, build_setup_step, run_setup
+from pytest_llmbench.launch.jobs.setup_step import (
+    SetupHost,
+    build_setup_step,
+    run_setup,
+)
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.launch_checks import check_launch
 from pytest_llmbench.launch.preflight.problems import LaunchProblem
@@ -26,20 +30,43 @@ def slurm_of(cluster: RealCluster) -> Slurm:
     return Slurm(run, {**os.environ, **cluster.environment})
 
 
-def job(folder: Path, *options: str, gpus: int = 16, account: str = "research", partition: str = "batch") -> PlannedJob:
-    """Return a job for sbatch that asks for `options` and prints the GPUs that a step of it sees."""
+def job(
+    folder: Path,
+    *options: str,
+    gpus: int = 16,
+    account: str = "research",
+    partition: str = "batch",
+) -> PlannedJob:
+    """Return a job for sbatch that asks for `options` and prints the GPUs that a step
+    of it sees."""
     made = planned(folder, gpus, via="sbatch")
     script = "#!/bin/bash\nsrun --ntasks=1 --nodes=1 bash -c 'echo GPUs:$CUDA_VISIBLE_DEVICES'\n"
     program(folder / "recipe/launch.sh", script)
-    words = ("sbatch", "-A", account, "-p", partition, "-N", str(gpus // 8), *options, "./launch.sh")
+    words = (
+        "sbatch",
+        "-A",
+        account,
+        "-p",
+        partition,
+        "-N",
+        str(gpus // 8),
+        *options,
+        "./launch.sh",
+    )
     path = os.pathsep.join((f"{folder}/venv/bin", os.environ["PATH"]))
-    others = tuple(pair for pair in made.spec.environment if pair[0] not in ("PATH", "SBATCH_GPUS_PER_NODE"))
+    others = tuple(
+        pair
+        for pair in made.spec.environment
+        if pair[0] not in ("PATH", "SBATCH_GPUS_PER_NODE")
+    )
     spec = replace(made.spec, command=words, environment=(("PATH", path), *others))
     return replace(made, spec=spec)
 
 
 def problems(cluster: RealCluster, *jobs: PlannedJob) -> tuple[LaunchProblem, ...]:
-    return check_launch(jobs, Cluster(), make_slurm_schedulers(slurm_of(cluster)), machine())
+    return check_launch(
+        jobs, Cluster(), make_slurm_schedulers(slurm_of(cluster)), machine()
+    )
 
 
 def seen_gpus(cluster: RealCluster, launched: PlannedJob) -> str:
@@ -47,21 +74,29 @@ def seen_gpus(cluster: RealCluster, launched: PlannedJob) -> str:
     directory = launched.spec.directory
     command = launched.spec.command
     number = cluster.run(
-        *command[:1], "--parsable", f"--output={directory}/out-%j", *command[1:-1], f"{directory}/launch.sh"
+        *command[:1],
+        "--parsable",
+        f"--output={directory}/out-%j",
+        *command[1:-1],
+        f"{directory}/launch.sh",
     )
     assert cluster.wait(number, "COMPLETED", "FAILED") == "COMPLETED"
     return (directory / f"out-{number}").read_text().rpartition("GPUs:")[2].strip()
 
 
 @pytest.mark.slow
-def test_a_job_without_problems_gets_its_gpus(cluster: RealCluster, tmp_path: Path) -> None:
+def test_a_job_without_problems_gets_its_gpus(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
     good = job(tmp_path, "--gres=gpu:8")
     assert problems(cluster, good) == ()
     assert seen_gpus(cluster, good) == "0,1,2,3,4,5,6,7"
 
 
 @pytest.mark.slow
-def test_without_gres_a_step_sees_no_gpus_also_if_the_job_is_exclusive(cluster: RealCluster, tmp_path: Path) -> None:
+def test_without_gres_a_step_sees_no_gpus_also_if_the_job_is_exclusive(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
     bad = job(tmp_path, "--exclusive")
     (problem,) = problems(cluster, bad)
     assert problem.remedy.startswith("set `gres: gpu:8` in the cluster file")
@@ -72,10 +107,19 @@ def test_without_gres_a_step_sees_no_gpus_also_if_the_job_is_exclusive(cluster: 
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"account": "reserch"}, "Slurm has no account 'reserch' (did you mean 'research'?)"),
-        ({"partition": "bach"}, "Slurm has no partition 'bach' (did you mean 'batch'?)"),
+        (
+            {"account": "reserch"},
+            "Slurm has no account 'reserch' (did you mean 'research'?)",
+        ),
+        (
+            {"partition": "bach"},
+            "Slurm has no partition 'bach' (did you mean 'batch'?)",
+        ),
         ({"gpus": 40}, "partition 'batch' has 4 nodes: a larger job waits for ever"),
-        ({"gpus": 16, "partition": "short"}, "partition 'short' has 1 nodes: a larger job waits for ever"),
+        (
+            {"gpus": 16, "partition": "short"},
+            "partition 'short' has 1 nodes: a larger job waits for ever",
+        ),
     ],
 )
 def test_what_cannot_exist_is_told(
@@ -86,34 +130,55 @@ def test_what_cannot_exist_is_told(
 
 
 @pytest.mark.slow
-def test_more_gpus_than_a_node_has_are_told(cluster: RealCluster, tmp_path: Path) -> None:
+def test_more_gpus_than_a_node_has_are_told(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
     (problem,) = problems(cluster, job(tmp_path, "--gres=gpu:9"))
     assert problem.what == "partition 'batch' has 8 GPUs a node: such a job is refused"
 
 
 @pytest.mark.slow
-def test_a_slurm_without_its_controller_is_told_once(cluster: RealCluster, tmp_path: Path) -> None:
+def test_a_slurm_without_its_controller_is_told_once(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
     cluster.stop_controller()
     try:
-        (problem,) = problems(cluster, job(tmp_path, "--gres=gpu:8"), job(tmp_path, "--gres=gpu:8", gpus=8))
+        (problem,) = problems(
+            cluster,
+            job(tmp_path, "--gres=gpu:8"),
+            job(tmp_path, "--gres=gpu:8", gpus=8),
+        )
     finally:
         cluster.start_controller()
     assert problem.what.startswith("Slurm does not answer: ")
     assert len(problem.cases) == 2
 
 
-# --- llmbench setup ---------------------------------------------------------------------------------------
+# --- llmbench setup -------------------------------------------------------------------
 
 
 def set_up(
-    cluster: RealCluster, folder: Path, script: str, partition: str = "batch", stop: str = ""
+    cluster: RealCluster,
+    folder: Path,
+    script: str,
+    partition: str = "batch",
+    stop: str = "",
 ) -> tuple[str, list[str]]:
-    """Run a setup step, until it prints `stop`; return what went wrong, and what was shown."""
-    facts = replace(planned(folder).facts, setup="sbatch -A {account} -p {partition} -N 1 ./setup.sh")
+    """Run a setup step, until it prints `stop`; return what went wrong, and what was
+    shown."""
+    facts = replace(
+        planned(folder).facts,
+        setup="sbatch -A {account} -p {partition} -N 1 ./setup.sh",
+    )
     (folder / "stage/nemo.sqsh").unlink()
     program(folder / "recipe/setup.sh", f"#!/bin/bash\n{script}\n")
     caller = {**os.environ, **cluster.environment, "STAGE_PATH": str(folder / "stage")}
-    step = build_setup_step(facts, Cluster(account="research", partition=partition), caller, folder / "recipe")
+    step = build_setup_step(
+        facts,
+        Cluster(account="research", partition=partition),
+        caller,
+        folder / "recipe",
+    )
     lines: list[str] = []
 
     def tell(line: str) -> None:
@@ -145,21 +210,27 @@ def goes(cluster: RealCluster) -> bool:
 @pytest.mark.slow
 def test_a_setup_job_is_waited_for(cluster: RealCluster, tmp_path: Path) -> None:
     problem, lines = set_up(
-        cluster, tmp_path, "echo importing; sleep 1; echo image > $STAGE_PATH/nemo.sqsh; echo ready"
+        cluster,
+        tmp_path,
+        "echo importing; sleep 1; echo image > $STAGE_PATH/nemo.sqsh; echo ready",
     )
     assert problem == ""
     assert lines[-2:] == ["importing", "ready"]
 
 
 @pytest.mark.slow
-def test_a_setup_job_that_fails_is_told_with_its_last_lines(cluster: RealCluster, tmp_path: Path) -> None:
+def test_a_setup_job_that_fails_is_told_with_its_last_lines(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
     problem, _ = set_up(cluster, tmp_path, "echo no space left; exit 3")
     assert "FAILED: exit code 3" in problem
     assert "\n  no space left\n" in problem
 
 
 @pytest.mark.slow
-def test_a_setup_job_that_never_starts_is_cancelled(cluster: RealCluster, tmp_path: Path) -> None:
+def test_a_setup_job_that_never_starts_is_cancelled(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
     problem, _ = set_up(cluster, tmp_path, "#SBATCH --time=20\ntrue", partition="short")
     assert "it will never start and was cancelled (PartitionTimeLimit: " in problem
     assert goes(cluster)

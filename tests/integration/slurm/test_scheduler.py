@@ -1,4 +1,5 @@
-"""Ends of jobs that a real Slurm reports: every one that can be brought about on one machine."""
+"""Ends of jobs that a real Slurm reports: every one that can be brought about on one
+machine."""
 
 from __future__ import annotations
 
@@ -22,10 +23,17 @@ def asking(cluster: Cluster) -> Slurm:
 
 
 def until(
-    cluster: Cluster, job_id: str, enough: Callable[[JobStatus], object], since: datetime | None = None
+    cluster: Cluster,
+    job_id: str,
+    enough: Callable[[JobStatus], object],
+    since: datetime | None = None,
 ) -> JobStatus:
     """Poll a job until its status is as wanted."""
-    slurm, since, end = asking(cluster), since or datetime.now(UTC), time.monotonic() + 180
+    slurm, since, end = (
+        asking(cluster),
+        since or datetime.now(UTC),
+        time.monotonic() + 180,
+    )
     while not enough(status := slurm.poll({job_id: since})[job_id]):
         assert time.monotonic() < end, status
         time.sleep(0.05)
@@ -44,18 +52,28 @@ ENDS = {
     "true": ("COMPLETED", Blame.NONE, ""),
     "exit 1": ("FAILED", Blame.RUN, "exit code 1"),
     "kill -SEGV $$": ("FAILED", Blame.RUN, "SIGSEGV"),
-    "srun -n1 sh -c 'exit 7'; exit 0": ("COMPLETED", Blame.RUN, "a step of it failed with exit code 7"),
+    "srun -n1 sh -c 'exit 7'; exit 0": (
+        "COMPLETED",
+        Blame.RUN,
+        "a step of it failed with exit code 7",
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ENDS)
 @pytest.mark.parametrize("cluster_name", ["cluster", "cluster_without_database"])
-def test_how_a_job_ends(request: pytest.FixtureRequest, cluster_name: str, script: str) -> None:
+def test_how_a_job_ends(
+    request: pytest.FixtureRequest, cluster_name: str, script: str
+) -> None:
     cluster: Cluster = request.getfixturevalue(cluster_name)
     status = ended(cluster, cluster.submit(script, "-N2"))
     state, blame, words = ENDS[script]
-    assert (status.state, explain_end(status).blame, status.nodes) == (state, blame, ("n1", "n2"))
+    assert (status.state, explain_end(status).blame, status.nodes) == (
+        state,
+        blame,
+        ("n1", "n2"),
+    )
     assert words in explain_end(status).text
     assert status.submitted
     assert abs(datetime.now(UTC) - status.submitted) < timedelta(minutes=1)
@@ -77,7 +95,11 @@ def test_cancelling(cluster: Cluster, state: str) -> None:
     cluster.wait(job, state)
     assert asking(cluster).cancel([job, "999999"]) == ""
     status = until(cluster, job, lambda status: status.cancelled_by)
-    assert (status.phase, status.state, status.cancelled_by) == (Phase.ENDED, "CANCELLED", str(os.getuid()))
+    assert (status.phase, status.state, status.cancelled_by) == (
+        Phase.ENDED,
+        "CANCELLED",
+        str(os.getuid()),
+    )
     assert asking(cluster).cancel([job]) == ""
     assert asking(cluster).cancel(["999999"]) == ""
 
@@ -86,9 +108,16 @@ def test_cancelling(cluster: Cluster, state: str) -> None:
 def failing_node(cluster: Cluster) -> Iterator[str]:
     yield "n3"
     end = time.monotonic() + 180
-    while cluster.run("sinfo", "--noheader", "--nodes=n3", "--partition=batch", "--format=%T") != "idle":
+    while (
+        cluster.run(
+            "sinfo", "--noheader", "--nodes=n3", "--partition=batch", "--format=%T"
+        )
+        != "idle"
+    ):
         assert time.monotonic() < end
-        cluster.ask("scontrol", "update", "NodeName=n3", "State=RESUME")  # refused if it is back already
+        cluster.ask(
+            "scontrol", "update", "NodeName=n3", "State=RESUME"
+        )  # refused if it is back already
         time.sleep(0.1)
 
 
@@ -96,19 +125,36 @@ def failing_node(cluster: Cluster) -> Iterator[str]:
 def test_a_node_fails(cluster: Cluster, failing_node: str) -> None:
     job = cluster.submit("sleep 600", "--no-requeue", f"--nodelist={failing_node}")
     running(cluster, job)
-    cluster.run("scontrol", "update", f"NodeName={failing_node}", "State=DOWN", "Reason=test")
+    cluster.run(
+        "scontrol", "update", f"NodeName={failing_node}", "State=DOWN", "Reason=test"
+    )
     end = explain_end(ended(cluster, job))
-    assert (end.blame, end.text) == (Blame.INFRASTRUCTURE, "NODE_FAIL: a node failed under it (n3)")
+    assert (end.blame, end.text) == (
+        Blame.INFRASTRUCTURE,
+        "NODE_FAIL: a node failed under it (n3)",
+    )
 
 
 @pytest.mark.slow
-def test_a_job_that_slurm_puts_back_into_its_queue_has_not_ended(cluster: Cluster, failing_node: str) -> None:
+def test_a_job_that_slurm_puts_back_into_its_queue_has_not_ended(
+    cluster: Cluster, failing_node: str
+) -> None:
     """Accounting shows NODE_FAIL at that moment, and for a while nothing else."""
     since = datetime.now(UTC)
     job = cluster.submit("sleep 600", f"--nodelist={failing_node}")
     running(cluster, job)
-    cluster.run("scontrol", "update", f"NodeName={failing_node}", "State=DOWN", "Reason=test")
-    assert until(cluster, job, lambda status: status.restarts or status.phase is Phase.ENDED, since).restarts == 1
+    cluster.run(
+        "scontrol", "update", f"NodeName={failing_node}", "State=DOWN", "Reason=test"
+    )
+    assert (
+        until(
+            cluster,
+            job,
+            lambda status: status.restarts or status.phase is Phase.ENDED,
+            since,
+        ).restarts
+        == 1
+    )
     assert asking(cluster).cancel([job]) == ""
     assert ended(cluster, job).state == "CANCELLED"
 
@@ -120,9 +166,17 @@ def test_a_requeued_job(cluster: Cluster) -> None:
     first = running(cluster, job)
     cluster.run("scontrol", "requeue", job)
     waiting = until(cluster, job, lambda status: status.phase is Phase.WAITING)
-    assert (waiting.restarts, waiting.seen_by, explain_stuck(waiting)) == (1, "squeue", "")
+    assert (waiting.restarts, waiting.seen_by, explain_stuck(waiting)) == (
+        1,
+        "squeue",
+        "",
+    )
     status = until(cluster, job, lambda status: status.phase is Phase.ENDED, since)
-    assert (status.state, status.restarts, status.submitted) == ("COMPLETED", 1, first.submitted)
+    assert (status.state, status.restarts, status.submitted) == (
+        "COMPLETED",
+        1,
+        first.submitted,
+    )
     assert len(status.earlier_seconds) == 1
 
 
@@ -134,10 +188,16 @@ def test_a_requeued_job(cluster: Cluster) -> None:
         (["--partition=short", "--time=20"], "PartitionTimeLimit"),
     ],
 )
-def test_jobs_that_never_start(cluster: Cluster, options: list[str], reason: str) -> None:
+def test_jobs_that_never_start(
+    cluster: Cluster, options: list[str], reason: str
+) -> None:
     job = cluster.submit("true", *options)
     status = until(cluster, job, explain_stuck)
-    assert (status.phase, status.state, status.reason) == (Phase.WAITING, "PENDING", reason)
+    assert (status.phase, status.state, status.reason) == (
+        Phase.WAITING,
+        "PENDING",
+        reason,
+    )
     asking(cluster).cancel([job])
 
 
@@ -153,15 +213,24 @@ def test_a_dependency_that_is_never_satisfied(cluster: Cluster) -> None:
 @pytest.mark.slow
 def test_a_job_that_waits_for_others_starts_some_time(cluster: Cluster) -> None:
     jobs = [cluster.submit("sleep 600", "-N4", "--exclusive") for _ in range(2)]
-    status = until(cluster, jobs[1], lambda status: status.reason in ("Resources", "Priority"))
+    status = until(
+        cluster, jobs[1], lambda status: status.reason in ("Resources", "Priority")
+    )
     assert (status.phase, explain_stuck(status)) == (Phase.WAITING, "")
     assert asking(cluster).cancel(jobs) == ""
     assert [ended(cluster, job).state for job in jobs] == ["CANCELLED"] * 2
 
 
 @pytest.mark.slow
-def test_a_submission_that_slurm_refuses_is_recorded_as_failed(cluster: Cluster) -> None:
-    assert cluster.ask("sbatch", "--gres=gpu:9", "--comment=llmb:refused", "--wrap=true").returncode == 1
+def test_a_submission_that_slurm_refuses_is_recorded_as_failed(
+    cluster: Cluster,
+) -> None:
+    assert (
+        cluster.ask(
+            "sbatch", "--gres=gpu:9", "--comment=llmb:refused", "--wrap=true"
+        ).returncode
+        == 1
+    )
     job = asking(cluster).find(["refused"], datetime.now(UTC))["refused"]
     assert "no node ever ran it" in explain_end(ended(cluster, job)).text
 
@@ -181,7 +250,12 @@ def test_the_controller_is_away_for_a_while(cluster: Cluster) -> None:
         assert "did not end within 1 s" in impatient.cancel([job])
     finally:
         cluster.start_controller()
-    assert explain_end(until(cluster, job, lambda status: status.phase is Phase.ENDED, since)).blame is Blame.NONE
+    assert (
+        explain_end(
+            until(cluster, job, lambda status: status.phase is Phase.ENDED, since)
+        ).blame
+        is Blame.NONE
+    )
 
 
 @pytest.mark.slow
@@ -191,12 +265,17 @@ def test_jobs_are_found_by_their_comment(cluster: Cluster) -> None:
     other = cluster.submit("true", "--comment=llmb:a1b2c3")
     assert asking(cluster).find(["a1b2", "zzz"], since) == {"a1b2": job}
     ended(cluster, job)
-    assert asking(cluster).find(["a1b2", "a1b2c3"], since) == {"a1b2": job, "a1b2c3": other}
+    assert asking(cluster).find(["a1b2", "a1b2c3"], since) == {
+        "a1b2": job,
+        "a1b2c3": other,
+    }
     ended(cluster, other)
 
 
 @pytest.mark.slow
-def test_accounting_finds_a_job_that_the_controller_has_forgotten(cluster: Cluster) -> None:
+def test_accounting_finds_a_job_that_the_controller_has_forgotten(
+    cluster: Cluster,
+) -> None:
     since = datetime.now(UTC)
     job = cluster.submit("true", "--comment=llmb:forgotten")
     ended(cluster, job)
@@ -231,7 +310,12 @@ def test_a_job_id_of_last_year_is_another_job(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_the_caller_may_live_in_another_time_zone(cluster: Cluster) -> None:
-    environment = {**os.environ, **cluster.environment, "TZ": "Asia/Tokyo", "SLURM_TIME_FORMAT": "%d"}
+    environment = {
+        **os.environ,
+        **cluster.environment,
+        "TZ": "Asia/Tokyo",
+        "SLURM_TIME_FORMAT": "%d",
+    }
     since = datetime.now(UTC)
     job = cluster.submit("true")
     ended(cluster, job)
@@ -249,7 +333,9 @@ def test_long_fields_are_not_cut(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_cluster_has(cluster: Cluster, cluster_without_database: Cluster) -> None:
+def test_what_the_cluster_has(
+    cluster: Cluster, cluster_without_database: Cluster
+) -> None:
     partitions = (
         Partition("batch", 4, 8, None, True, is_default=True, gpu_nodes=(("", 8, 4),)),
         Partition("short", 1, 8, 600.0, True, gpu_nodes=(("", 8, 1),)),

@@ -1,7 +1,7 @@
 """Recipes that submit by themselves, and jobs that are not for their speed.
 
-What NeMo-Run and llmb-run print is read, and the job followed and judged on its own log. Both are stand-ins that print
-the lines of the real ones; the jobs are real.
+What NeMo-Run and llmb-run print is read, and the job followed and judged on its own
+log. Both are stand-ins that print the lines of the real ones; the jobs are real.
 """
 
 from __future__ import annotations
@@ -99,14 +99,25 @@ llmb_install: "{0}"
 gpu_type: h100
 slurm: {{gpu: {{partition: batch, gres: 8}}}}
 """
-WORKLOADS = "environment: {HF_TOKEN: hf_53cr3t}\nworkloads: {installed: [pretrain_fake]}\n"
+WORKLOADS = (
+    "environment: {HF_TOKEN: hf_53cr3t}\nworkloads: {installed: [pretrain_fake]}\n"
+)
 
 
 def run(folder: Path, cluster: Cluster, *arguments: str) -> tuple[int, str]:
-    """Run pytest in a folder, with the programs of its `bin`; return its exit code and what it printed."""
+    """Run pytest in a folder, with the programs of its `bin`; return its exit code and
+    what it printed."""
     path = os.pathsep.join((str(folder / "bin"), os.environ["PATH"]))
     environment = {**os.environ, **cluster.environment, "COLUMNS": "80", "PATH": path}
-    options = ("-p", "no:cacheprovider", "-k", "fake", "--llmb-launch", *arguments, "--junitxml=junit.xml")
+    options = (
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "fake",
+        "--llmb-launch",
+        *arguments,
+        "--junitxml=junit.xml",
+    )
     return run_session(folder, environment, *options)
 
 
@@ -116,12 +127,20 @@ def outcomes(folder: Path) -> dict[str, str]:
     for case in ElementTree.parse(folder / "junit.xml").iter("testcase"):  # noqa: S314 (our own file)
         if "fake_" not in str(case.get("name")):
             continue
-        told: Mapping[str | None, str | None] = {one.get("name"): one.get("value") for one in case.iter("property")}
-        found[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = str(told["reason"])
+        told: Mapping[str | None, str | None] = {
+            one.get("name"): one.get("value") for one in case.iter("property")
+        }
+        found[str(case.get("name")).partition("fake_")[2].partition("-")[0]] = str(
+            told["reason"]
+        )
     return found
 
 
-BEHAVIOURS = {"8b": WELL, "9b": "echo 'RuntimeError: no such layer'; exit 3", "refused": WELL}
+BEHAVIOURS = {
+    "8b": WELL,
+    "9b": "echo 'RuntimeError: no such layer'; exit 3",
+    "refused": WELL,
+}
 EXPECTED = {"8b": "within-tolerance", "9b": "job-failed", "refused": "not-submitted"}
 
 
@@ -149,15 +168,24 @@ def test_the_block_of_nemo_run(tmp_path: Path, cluster: Cluster) -> None:
 def test_of_two_tasks_only_the_one_that_was_asked_for_is_submitted(
     tmp_path: Path, cluster: Cluster, option: str, task: str, reason: str
 ) -> None:
-    """The launch script submits the job of a run beside that of a profile: nobody asked for that, nor counted it."""
-    alone = PURPOSES.replace('"true"}\n    start', '"true", DISABLE_PERFRUN: "true"}\n    start')
-    alone = alone.replace('ENABLE_NCCL_TRACE: "true"}', 'ENABLE_NCCL_TRACE: "true", DISABLE_PERFRUN: "true"}')
+    """The launch script submits the job of a run beside that of a profile: nobody asked
+    for that, nor counted it."""
+    alone = PURPOSES.replace(
+        '"true"}\n    start', '"true", DISABLE_PERFRUN: "true"}\n    start'
+    )
+    alone = alone.replace(
+        'ENABLE_NCCL_TRACE: "true"}',
+        'ENABLE_NCCL_TRACE: "true", DISABLE_PERFRUN: "true"}',
+    )
     assert alone.count("DISABLE_PERFRUN") == 2
     traced = "echo 'n1:1:2 [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x7f recvbuff 0x7f count 1'"
     left = f"case $FOLDER in *_nsys) touch $FOLDER/profile_0.nsys-rep ;; *_nccltrace) {traced} ;; esac"
     write_recipe(tmp_path, {"8b": f"{left}\n{WELL}"}, kind="script", purposes=alone)
     launch = tmp_path / "recipe" / "launch.sh"
-    program(launch, launch.read_text().replace('    exec >>"$folder', '    : exec >>"$folder'))
+    program(
+        launch,
+        launch.read_text().replace('    exec >>"$folder', '    : exec >>"$folder'),
+    )
     program(tmp_path / "recipe" / "submit.sh", TASKS)
     code, output = run(tmp_path, cluster, *filter(None, [option]))
     assert (code, outcomes(tmp_path)) == (0, {"8b": reason}), output
@@ -167,13 +195,18 @@ def test_of_two_tasks_only_the_one_that_was_asked_for_is_submitted(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("subcommand", "config"), [("single", OLD), ("submit", NEW)])
-def test_llmb_run(tmp_path: Path, cluster: Cluster, subcommand: str, config: str) -> None:
-    """Its submission failed is exit code 0 in the older one: nothing was submitted all the same."""
+def test_llmb_run(
+    tmp_path: Path, cluster: Cluster, subcommand: str, config: str
+) -> None:
+    """Its submission failed is exit code 0 in the older one: nothing was submitted all
+    the same."""
     write_llmb_run(tmp_path, subcommand, config, BEHAVIOURS)
     code, output = run(tmp_path, cluster, "--llmb-cluster=llmb")
     assert code == 1
     assert outcomes(tmp_path) == EXPECTED, output
-    assert f"exit code {2 if subcommand == 'submit' else 0} and no job id" in " ".join(output.split()), output
+    assert f"exit code {2 if subcommand == 'submit' else 0} and no job id" in " ".join(
+        output.split()
+    ), output
     assert "53cr3t" not in output
 
 
@@ -187,41 +220,61 @@ def test_llmb_run_profiles(tmp_path: Path, cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_placement_holds_for_a_launcher_that_submits_by_itself(tmp_path: Path, cluster: Cluster) -> None:
-    """Nodes left out and a time limit reach Slurm, and what starts again after a bad node leaves that out, too."""
+def test_placement_holds_for_a_launcher_that_submits_by_itself(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    """Nodes left out and a time limit reach Slurm, and what starts again after a bad
+    node leaves that out, too."""
     bad = "echo 'torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered'; exit 1"
     placed = 'time_limit: "00:07:00"\nexclude: [n2]\n'
     write_recipe(
-        tmp_path, {"8b": f'[ "$SLURMD_NODENAME" != n1 ] || {{ {bad}; }}; {WELL}'}, kind="script", cluster=placed
+        tmp_path,
+        {"8b": f'[ "$SLURMD_NODENAME" != n1 ] || {{ {bad}; }}; {WELL}'},
+        kind="script",
+        cluster=placed,
     )
     code, output = run(tmp_path, cluster, "--llmb-exclude=n3", "--llmb-json=night.json")
     jobs = json.loads((tmp_path / "night.json").read_text())["outcomes"][0]["jobs"]
     assert [job["nodes"] for job in jobs] == [["n1"], ["n4"]], output
     shown = [cluster.run("scontrol", "show", "job", job["job_id"]) for job in jobs]
-    assert ["TimeLimit=00:07:00" in text and "Comment=llmb:" in text for text in shown] == [True, True]
+    assert [
+        "TimeLimit=00:07:00" in text and "Comment=llmb:" in text for text in shown
+    ] == [True, True]
     assert code == 0
 
 
 @pytest.mark.slow
 def test_llmb_run_leaves_nodes_out_too(tmp_path: Path, cluster: Cluster) -> None:
     write_llmb_run(tmp_path, "submit", NEW, {"8b": WELL})
-    code, output = run(tmp_path, cluster, "--llmb-cluster=llmb", "--llmb-exclude=n[1-3]", "--llmb-json=night.json")
+    code, output = run(
+        tmp_path,
+        cluster,
+        "--llmb-cluster=llmb",
+        "--llmb-exclude=n[1-3]",
+        "--llmb-json=night.json",
+    )
     assert code == 0, output
     jobs = json.loads((tmp_path / "night.json").read_text())["outcomes"][0]["jobs"]
     assert [job["nodes"] for job in jobs] == [["n4"]]
 
 
 @pytest.mark.slow
-def test_a_script_that_is_killed_before_it_prints_its_job_leaves_none_behind(tmp_path: Path, cluster: Cluster) -> None:
+def test_a_script_that_is_killed_before_it_prints_its_job_leaves_none_behind(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     write_recipe(tmp_path, {"8b": WELL}, kind="script")
     submit = tmp_path / "recipe" / "submit.sh"
-    program(submit, submit.read_text().replace("printf 'Task", "kill -9 $$\nprintf 'Task"))
+    program(
+        submit, submit.read_text().replace("printf 'Task", "kill -9 $$\nprintf 'Task")
+    )
     code, output = run(tmp_path, cluster)
     assert (code, outcomes(tmp_path)) == (0, {"8b": "within-tolerance"}), output
 
 
 @pytest.mark.slow
-def test_a_dry_run_of_llmb_run_submits_nothing_and_shows_no_token(tmp_path: Path, cluster: Cluster) -> None:
+def test_a_dry_run_of_llmb_run_submits_nothing_and_shows_no_token(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     write_llmb_run(tmp_path, "single", OLD, {"8b": WELL})
     code, output = run(tmp_path, cluster, "--llmb-cluster=llmb", "--llmb-dry-run")
     assert code == 0, output
@@ -231,7 +284,9 @@ def test_a_dry_run_of_llmb_run_submits_nothing_and_shows_no_token(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_llmb_run_that_is_not_there_is_told_before_anything_is_submitted(tmp_path: Path, cluster: Cluster) -> None:
+def test_llmb_run_that_is_not_there_is_told_before_anything_is_submitted(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     write_llmb_run(tmp_path, "single", OLD, {"8b": WELL})
     (tmp_path / "bin" / "llmb-run").unlink()
     code, output = run(tmp_path, cluster, "--llmb-cluster=llmb")
@@ -239,25 +294,45 @@ def test_llmb_run_that_is_not_there_is_told_before_anything_is_submitted(tmp_pat
     assert "llmb-run" in output
 
 
-def write_llmb_run(folder: Path, subcommand: str, config: str, behaviours: Mapping[str, str]) -> None:
+def write_llmb_run(
+    folder: Path, subcommand: str, config: str, behaviours: Mapping[str, str]
+) -> None:
     """Write a recipe that is installed with llmb-run, below `llmb`."""
     write_recipe(folder, behaviours, purposes=PURPOSES)
     file, install = folder / "baselines" / "fake.yaml", folder / "llmb"
     command = '    llmb-run: {command: "llmb-run single -w pretrain_fake -s {size} --dtype {dtype} --scale'
-    text = file.read_text().replace("  commands:\n", f'  commands:\n{command} {{gpus}}", folder: $LLMB_INSTALL}}\n')
-    text = text.replace("STAGE_PATH: where the results go", "LLMB_INSTALL: where everything is")
-    file.write_text(text.replace('"24.11"', '"25.05"').replace("layout: results", "layout: workloads"))
+    text = file.read_text().replace(
+        "  commands:\n", f'  commands:\n{command} {{gpus}}", folder: $LLMB_INSTALL}}\n'
+    )
+    text = text.replace(
+        "STAGE_PATH: where the results go", "LLMB_INSTALL: where everything is"
+    )
+    file.write_text(
+        text.replace('"24.11"', '"25.05"').replace(
+            "layout: results", "layout: workloads"
+        )
+    )
     install.mkdir()
     (install / "cluster_config.yaml").write_text(config.format(install) + WORKLOADS)
     (folder / "bin").mkdir()
-    program(folder / "bin" / "llmb-run", LLMB_RUN.replace("= SUBCOMMAND", f"= {subcommand}"))
+    program(
+        folder / "bin" / "llmb-run", LLMB_RUN.replace("= SUBCOMMAND", f"= {subcommand}")
+    )
     launch = (folder / "recipe" / "launch.sh").read_text()
-    program(install / "job.sh", launch.replace('    exec >>"$folder', '    : exec >>"$folder'))
+    program(
+        install / "job.sh",
+        launch.replace('    exec >>"$folder', '    : exec >>"$folder'),
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("option", ["--llmb-profile=start:20,stop:30", "--llmb-nccl-trace", "--llmb-save-checkpoint"])
-def test_a_job_of_slurm_that_did_what_it_was_for_is_skipped(tmp_path: Path, cluster: Cluster, option: str) -> None:
+@pytest.mark.parametrize(
+    "option",
+    ["--llmb-profile=start:20,stop:30", "--llmb-nccl-trace", "--llmb-save-checkpoint"],
+)
+def test_a_job_of_slurm_that_did_what_it_was_for_is_skipped(
+    tmp_path: Path, cluster: Cluster, option: str
+) -> None:
     write_recipe(tmp_path, {"8b": PURPOSED + WELL}, purposes=PURPOSES)
     code, output = run(tmp_path, cluster, option)
     assert code == 0, output

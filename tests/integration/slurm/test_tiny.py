@@ -1,4 +1,5 @@
-"""The tiny recipe as a job of a real Slurm: where its log lies, and how a failed training ends."""
+"""The tiny recipe as a job of a real Slurm: where its log lies, and how a failed
+training ends."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ RECIPE = Path(__file__).resolve().parents[3] / "examples" / "tiny_llama"
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """A Python that prints its arguments and ends as EXIT says, where WAITS is 1 on the first node later."""
+    """A Python that prints its arguments and ends as EXIT says, where WAITS is 1 on the
+    first node later."""
     path = tmp_path / "python"
     path.write_text(
         '#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "$@"\n'
@@ -37,13 +39,40 @@ def pytorch() -> None:
 
 
 def launched(
-    cluster: Cluster, folder: Path, python: Path, *, nodes: int = 1, size: str = "15m", **variables: str
+    cluster: Cluster,
+    folder: Path,
+    python: Path,
+    *,
+    nodes: int = 1,
+    size: str = "15m",
+    **variables: str,
 ) -> tuple[str, Path]:
-    """Give launch.sh to sbatch as its document says, a GPU of each node; return the job's id and its log."""
-    said = {"DTYPE": "bf16", "GPU_TYPE": "h100", "MODEL_SIZE": size, "JOB_TOTAL_GPUS": str(nodes), **variables}
-    said |= {"PYTHON": str(python), "STAGE_PATH": str(folder), "SBATCH_OUTPUT": str(folder / "sbatch_%j.out")}
+    """Give launch.sh to sbatch as its document says, a GPU of each node; return the
+    job's id and its log."""
+    said = {
+        "DTYPE": "bf16",
+        "GPU_TYPE": "h100",
+        "MODEL_SIZE": size,
+        "JOB_TOTAL_GPUS": str(nodes),
+        **variables,
+    }
+    said |= {
+        "PYTHON": str(python),
+        "STAGE_PATH": str(folder),
+        "SBATCH_OUTPUT": str(folder / "sbatch_%j.out"),
+    }
     done = subprocess.run(
-        ["sbatch", "-A", "research", "-p", "batch", "-N", str(nodes), "--gres=gpu:1", "./launch.sh"],
+        [
+            "sbatch",
+            "-A",
+            "research",
+            "-p",
+            "batch",
+            "-N",
+            str(nodes),
+            "--gres=gpu:1",
+            "./launch.sh",
+        ],
         cwd=RECIPE,
         env={**os.environ, **cluster.environment, **said},
         capture_output=True,
@@ -58,7 +87,9 @@ def launched(
 
 
 @pytest.mark.slow
-def test_a_job_leaves_the_log_that_the_baseline_file_names(cluster: Cluster, python: Path) -> None:
+def test_a_job_leaves_the_log_that_the_baseline_file_names(
+    cluster: Cluster, python: Path
+) -> None:
     job, log = launched(cluster, python.parent, python)
     cluster.wait(job, "COMPLETED")
     said = f"-u {RECIPE / 'train.py'} --size 15m --dtype bf16 --gpu h100 --gpus 1 --steps 50\n"
@@ -74,7 +105,9 @@ def test_a_failed_training_is_a_failed_job(cluster: Cluster, python: Path) -> No
 
 
 @pytest.mark.slow
-def test_where_one_node_fails_the_other_does_not_wait(cluster: Cluster, python: Path) -> None:
+def test_where_one_node_fails_the_other_does_not_wait(
+    cluster: Cluster, python: Path
+) -> None:
     job, log = launched(cluster, python.parent, python, nodes=2, EXIT="3", WAITS="1")
     cluster.wait(job, "FAILED")
     assert log.read_text().count("--nproc-per-node=1 --nnodes=2") == 2
@@ -85,13 +118,17 @@ def test_where_one_node_fails_the_other_does_not_wait(cluster: Cluster, python: 
 def test_two_nodes_train_together(cluster: Cluster, tmp_path: Path) -> None:
     """With torchrun and PyTorch as they are, over gloo."""
     settings = {"DTYPE": "fp32", "GPU_TYPE": "cpu", "MAX_STEPS": "2"}
-    job, log = launched(cluster, tmp_path, Path(sys.executable), nodes=2, size="1m", **settings)
+    job, log = launched(
+        cluster, tmp_path, Path(sys.executable), nodes=2, size="1m", **settings
+    )
     cluster.wait(job, "COMPLETED", "FAILED", seconds=240)
     text = log.read_text()
     assert "MEMBER: 1/2" in text
     assert text.count("global_batch_size: 4 |") == 2
     # the torchrun that ends last may still complain that the other has gone
-    before, end, after = text.partition("\n`Trainer.fit` stopped: `max_steps=2` reached.\n")
+    before, end, after = text.partition(
+        "\n`Trainer.fit` stopped: `max_steps=2` reached.\n"
+    )
     assert end, text
     assert before.count("Training epoch") == 2
     assert not re.search(r"Training epoch|Trainer\.fit", after)

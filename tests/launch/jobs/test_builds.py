@@ -1,4 +1,5 @@
-"""Builds before a submission: made once, their result kept, and nothing learnt from one that was killed."""
+"""Builds before a submission: made once, their result kept, and nothing learnt from one
+that was killed."""
 
 from __future__ import annotations
 
@@ -45,7 +46,11 @@ class Site:
         """Submit a job that has this build before it."""
         environment = (("PATH", "/usr/bin:/bin"), ("HF_TOKEN", SECRET))
         spec = job_spec(
-            self.folder, build=build, checkout=self.checkout, environment=environment, secrets=("HF_TOKEN",)
+            self.folder,
+            build=build,
+            checkout=self.checkout,
+            environment=environment,
+            secrets=("HF_TOKEN",),
         )
         job = replace(self.journal.intend(spec, NOW), spec=spec)
         Builder(self.journal.session, sleep, self.lines.append).build(job)
@@ -71,7 +76,9 @@ NOTE = ("sh", "-c", "echo once >> built")
 def test_build_is_made_once_before_submitting(site: Site) -> None:
     """In all sessions: the result is kept."""
     first = site.submit(*NOTE)
-    assert site.lines == [f"llmbench: builds 0123456789ab, whose output is in {first.folder / OUTPUT}"]
+    assert site.lines == [
+        f"llmbench: builds 0123456789ab, whose output is in {first.folder / OUTPUT}"
+    ]
     site.submit(*NOTE)
     site.begin_again()
     site.submit(*NOTE)
@@ -107,11 +114,15 @@ def test_failed_build_is_retried_by_another_session(site: Site) -> None:
     """Its last words are said, without secrets."""
     fails = ("sh", "-c", 'echo again >> built; echo "no rule for $HF_TOKEN"; exit 2')
     for _ in range(2):
-        with pytest.raises(SubmitError, match=r"its build ended with exit code 2: no rule for \*\*\*") as error:
+        with pytest.raises(
+            SubmitError, match=r"its build ended with exit code 2: no rule for \*\*\*"
+        ) as error:
             site.submit(*fails)
         assert error.value.state is SubmissionState.NOT_SUBMITTED
     assert (site.built, site.submitted) == (["again"], [])
-    assert not [path for path in site.folder.rglob(OUTPUT) if SECRET in path.read_text()]
+    assert not [
+        path for path in site.folder.rglob(OUTPUT) if SECRET in path.read_text()
+    ]
     site.begin_again()
     with pytest.raises(SubmitError):
         site.submit(*fails)
@@ -121,7 +132,9 @@ def test_failed_build_is_retried_by_another_session(site: Site) -> None:
 def test_killed_build_is_made_again(site: Site) -> None:
     """It is made again."""
     killed = ("sh", "-c", "echo try >> built; [ $(wc -l < built) = 2 ] || kill -9 $$")
-    with pytest.raises(SubmitError, match="its build was killed, which says nothing of it") as error:
+    with pytest.raises(
+        SubmitError, match="its build was killed, which says nothing of it"
+    ) as error:
         site.submit(*killed)
     assert error.value.state is SubmissionState.STOPPED
     site.submit(*killed)
@@ -163,7 +176,13 @@ def test_session_waits_for_a_left_build(site: Site) -> None:
 
 
 def test_unreadable_build_record_is_ignored(site: Site) -> None:
-    for text in ("", "[]", "{}", '{"process": {"pid": 1}}', '{"process": 3, "command": []}'):
+    for text in (
+        "",
+        "[]",
+        "{}",
+        '{"process": {"pid": 1}}',
+        '{"process": 3, "command": []}',
+    ):
         site.checkout.with_name(f"{site.checkout.name}.build.json").write_text(text)
         site.submit(*NOTE)
     assert len(site.built) == 5

@@ -1,4 +1,5 @@
-"""A journal of the version before schedulers had names of their own: read as it was meant, nothing submitted twice."""
+"""A journal of the version before schedulers had names of their own: read as it was
+meant, nothing submitted twice."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ import pytest
 from support.fake_schedulers import TOOLS, FakeSchedulers
 from support.job_specs import Clock, ended
 
-from pytest_llmbench.core.job_records import Job, JobEnd, JobSpec, JobStatus, Purpose, SubmissionState
+from pytest_llmbench.core.job_records import (
+    Job,
+    JobEnd,
+    JobSpec,
+    JobStatus,
+    Purpose,
+    SubmissionState,
+)
 from pytest_llmbench.launch.jobs.builds import Builder
 from pytest_llmbench.launch.jobs.engine import Engine, NextJob
 from pytest_llmbench.launch.jobs.journal import Journal
@@ -66,8 +74,16 @@ def test_jobs_keep_their_options_ids_and_states(journal: Journal) -> None:
     assert jobs["4711"].spec.scheduler_options == ("--qos=high", "--nodelist=n[1-4]")
     assert jobs["4711"].log_folder == Path("/FOLDER/logs")
     assert jobs["doubtful"].submission is SubmissionState.UNCERTAIN
-    assert (jobs["4713"].spec.purpose, jobs["4713-5"].scheduler_id) == (Purpose.ALLOCATION, "4713")
-    assert [job.spec.case_id for job in journal.list_live()] == ["followed", "shared", "shared", "intended"]
+    assert (jobs["4713"].spec.purpose, jobs["4713-5"].scheduler_id) == (
+        Purpose.ALLOCATION,
+        "4713",
+    )
+    assert [job.spec.case_id for job in journal.list_live()] == [
+        "followed",
+        "shared",
+        "shared",
+        "intended",
+    ]
 
 
 def test_local_job_is_charged_for_its_own_gpus(journal: Journal) -> None:
@@ -79,7 +95,9 @@ def test_local_job_is_charged_for_its_own_gpus(journal: Journal) -> None:
 def test_resumed_session_submits_only_what_was_not(journal: Journal) -> None:
     """And of that it first asks what became of it."""
     clock, scheduler = Clock(), Counting()
-    schedulers = FakeSchedulers(dict.fromkeys(("sbatch", "script", "allocation"), scheduler))
+    schedulers = FakeSchedulers(
+        dict.fromkeys(("sbatch", "script", "allocation"), scheduler)
+    )
     submitter = Submitter(schedulers, Builder(journal.session, clock.sleep, print))
     engine = Engine(journal, submitter, print, clock.now, clock.sleep, Limits())
     ends: dict[str, str] = {}
@@ -90,4 +108,6 @@ def test_resumed_session_submits_only_what_was_not(journal: Journal) -> None:
 
     engine.resume([], take)
     assert (scheduler.recovered, scheduler.submitted) == (["intended"], ["intended"])
-    assert ends == dict.fromkeys(("1", "4711", "4713", "4713-5", "4800"), "none") | {"doubtful": "run"}
+    assert ends == dict.fromkeys(("1", "4711", "4713", "4713-5", "4800"), "none") | {
+        "doubtful": "run"
+    }

@@ -14,7 +14,15 @@ from support.fake_schedulers import FakeSchedulers
 from support.job_specs import START, Clock, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, JobStatus, Phase, SubmissionState
+from pytest_llmbench.core.job_records import (
+    Blame,
+    Job,
+    JobEnd,
+    JobSpec,
+    JobStatus,
+    Phase,
+    SubmissionState,
+)
 from pytest_llmbench.core.stall_limits import LogProgress
 from pytest_llmbench.launch.jobs.builds import Builder
 from pytest_llmbench.launch.jobs.engine import Engine, NextJob
@@ -23,7 +31,11 @@ from pytest_llmbench.launch.jobs.progress import Progress
 from pytest_llmbench.launch.jobs.submitter import Submitter
 from pytest_llmbench.launch.jobs.watch import Limits
 from pytest_llmbench.launch.schedulers.slurm.scheduler import SlurmScheduler
-from pytest_llmbench.launch.schedulers.submission import SchedulerAway, Submission, SubmitError
+from pytest_llmbench.launch.schedulers.submission import (
+    SchedulerAway,
+    Submission,
+    SubmitError,
+)
 
 Life = Callable[[float], JobStatus | None]
 """What is known of a job so many seconds after its submission; None: nothing is."""
@@ -33,7 +45,9 @@ LIMITS = Limits(pending_seconds=3600.0, away_seconds=1800.0, lost_seconds=600.0)
 
 def lives(*parts: tuple[float, JobStatus | None]) -> Life:
     """A life in parts: until so many seconds, that."""
-    return lambda age: next((status for until, status in parts if age < until), parts[-1][1])
+    return lambda age: next(
+        (status for until, status in parts if age < until), parts[-1][1]
+    )
 
 
 NORMAL = lives((0.5, None), (20, waiting()), (100, running("n1")), (1e9, ended()))
@@ -41,7 +55,8 @@ NORMAL = lives((0.5, None), (20, waiting()), (100, running("n1")), (1e9, ended()
 
 @dataclass
 class World(SlurmScheduler):
-    """A scheduler that speaks as Slurm does. `away` are spans of seconds in which it does not answer."""
+    """A scheduler that speaks as Slurm does. `away` are spans of seconds in which it
+    does not answer."""
 
     clock: Clock
     at_once: int | None = None  # type: ignore[misc]
@@ -93,7 +108,11 @@ class World(SlurmScheduler):
         return Submission(self.ids[job.number]) if job.number in self.ids else None
 
     def status(self, job_id: str) -> JobStatus | None:
-        if job_id in self.cancelled and not self.cannot_cancel and self.age > self.cancelled[job_id] + 1:
+        if (
+            job_id in self.cancelled
+            and not self.cannot_cancel
+            and self.age > self.cancelled[job_id] + 1
+        ):
             return ended("CANCELLED", cancelled_by="0")
         return self.lives[job_id](self.age - self.submitted[job_id])
 
@@ -102,12 +121,16 @@ class World(SlurmScheduler):
         self.polls.append((self.age, len(jobs)))
         self.clock.sleep(self.takes)
         self.at_most = max(self.at_most, len(jobs))
-        return {job.number: status for job in jobs if (status := self.status(job.job_id))}
+        return {
+            job.number: status for job in jobs if (status := self.status(job.job_id))
+        }
 
     def cancel(self, jobs: Sequence[Job]) -> str:
         self.check()
         self.cancels.append(tuple(job.job_id for job in jobs))
-        self.cancelled |= {job.job_id: self.age for job in jobs if job.job_id not in self.cancelled}
+        self.cancelled |= {
+            job.job_id: self.age for job in jobs if job.job_id not in self.cancelled
+        }
         return "scancel: error: Access denied" if self.cannot_cancel else ""
 
 
@@ -129,7 +152,10 @@ class Session:
     def make(self, limits: Limits = LIMITS, **more: Any) -> Engine:
         self.engine = Engine(
             self.journal,
-            Submitter(self.schedulers, Builder(self.journal.session, self.clock.sleep, self.told.append)),
+            Submitter(
+                self.schedulers,
+                Builder(self.journal.session, self.clock.sleep, self.told.append),
+            ),
             self.told.append,
             now=self.clock.now,
             sleep=self.clock.sleep,
@@ -178,7 +204,10 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 def states(session: Session) -> dict[str, str]:
-    return {job.spec.case_id: job.status.state if job.status else "" for job, _ in session.ends}
+    return {
+        job.spec.case_id: job.status.state if job.status else ""
+        for job, _ in session.ends
+    }
 
 
 def test_job_is_submitted_followed_and_ended_once(session: Session) -> None:
@@ -188,7 +217,11 @@ def test_job_is_submitted_followed_and_ended_once(session: Session) -> None:
     assert job.log_folder == Path("/logs/1001")
     assert job.status == ended()
     assert session.journal.list_live() == ()
-    for words in ("job 1001 submitted", "job 1001 runs on n1", "job 1001 ended COMPLETED"):
+    for words in (
+        "job 1001 submitted",
+        "job 1001 runs on n1",
+        "job 1001 ended COMPLETED",
+    ):
         assert session.text.count(words) == 1
 
 
@@ -217,7 +250,11 @@ def test_polls_slow_down_until_a_job_changes(session: Session) -> None:
     session.run("a", "b")
     times = [age for age, _ in session.world.polls]
     gaps = [later - earlier for earlier, later in pairwise(times)]
-    change = next(place for place, (_, jobs) in enumerate(session.world.polls) if place and jobs == 1)
+    change = next(
+        place
+        for place, (_, jobs) in enumerate(session.world.polls)
+        if place and jobs == 1
+    )
     assert gaps[0] <= 2
     assert gaps[change - 2] == pytest.approx(30, abs=0.1)
     assert gaps[change - 1] == pytest.approx(1, abs=0.1)
@@ -232,11 +269,15 @@ def test_number_of_polls_does_not_depend_on_jobs(tmp_path: Path) -> None:
         (tmp_path / str(number)).mkdir()
         session = Session(tmp_path / str(number))
         cases = [f"c{each}" for each in range(number)]
-        session.world.lives = dict.fromkeys(cases, lives((3000, running()), (1e9, ended())))
+        session.world.lives = dict.fromkeys(
+            cases, lives((3000, running()), (1e9, ended()))
+        )
         session.run(*cases)
         polls.append(len(session.world.polls))
         session.journal.close()
-    assert polls[1] < polls[0] + 12, "about one poll a second while the other jobs are submitted"
+    assert polls[1] < polls[0] + 12, (
+        "about one poll a second while the other jobs are submitted"
+    )
 
 
 def test_slow_slurm_is_polled_rarely(session: Session) -> None:
@@ -247,9 +288,15 @@ def test_slow_slurm_is_polled_rarely(session: Session) -> None:
 
 
 def test_following_jobs_are_submitted(session: Session) -> None:
-    session.following["a"] = [NextJob(session.spec("a"), repeat=2), NextJob(session.spec("a", exclude=("n1",)), 2, 2)]
+    session.following["a"] = [
+        NextJob(session.spec("a"), repeat=2),
+        NextJob(session.spec("a", exclude=("n1",)), 2, 2),
+    ]
     session.run("a", "b")
-    assert sorted((job.spec.case_id, job.attempt, job.repeat, job.spec.exclude) for job, _ in session.ends) == [
+    assert sorted(
+        (job.spec.case_id, job.attempt, job.repeat, job.spec.exclude)
+        for job, _ in session.ends
+    ) == [
         ("a", 1, 1, ()),
         ("a", 1, 2, ()),
         ("a", 2, 2, ("n1",)),
@@ -265,14 +312,19 @@ def test_same_job_is_refused_the_second_time(session: Session) -> None:
 
 def test_unknown_launcher_submits_nothing(session: Session) -> None:
     with pytest.raises(LaunchError, match="did you mean 'local'"):
-        session.engine.run([session.spec("a"), session.spec("b", via="locl")], session.finished)
+        session.engine.run(
+            [session.spec("a"), session.spec("b", via="locl")], session.finished
+        )
     assert session.world.submitted == {}
 
 
 def test_refused_submission_leaves_other_jobs_alone(session: Session) -> None:
     session.world.refused["a"] = "invalid partition"
     session.run("a", "b")
-    assert [(job.spec.case_id, job.problem, end.blame, end.text) for job, end in session.ends] == [
+    assert [
+        (job.spec.case_id, job.problem, end.blame, end.text)
+        for job, end in session.ends
+    ] == [
         ("a", "invalid partition", Blame.RUN, "invalid partition"),
         ("b", "", Blame.NONE, ""),
     ]
@@ -280,7 +332,10 @@ def test_refused_submission_leaves_other_jobs_alone(session: Session) -> None:
 
 def test_requeued_job_is_reported_and_followed(session: Session) -> None:
     session.world.lives["a"] = lives(
-        (10, running()), (40, waiting("BeginTime", restarts=1)), (90, running(restarts=1)), (1e9, ended(restarts=1))
+        (10, running()),
+        (40, waiting("BeginTime", restarts=1)),
+        (90, running(restarts=1)),
+        (1e9, ended(restarts=1)),
     )
     [(job, end)] = session.run()
     assert end.blame is Blame.NONE
@@ -291,7 +346,7 @@ def test_requeued_job_is_reported_and_followed(session: Session) -> None:
     assert session.text.count("runs on") == 2
 
 
-# --- jobs that stand still ----------------------------------------------------------------------------------
+# --- jobs that stand still ------------------------------------------------------------
 
 
 def read_steps(*seconds: float, session: Session) -> Callable[[Job], LogProgress]:
@@ -307,7 +362,10 @@ def read_steps(*seconds: float, session: Session) -> Callable[[Job], LogProgress
 def test_hung_job_is_reported_cancelled_and_blamed(session: Session) -> None:
     session.world.lives["a"] = lives((5, waiting()), (1e9, running("n1", "n2")))
     read = read_steps(*range(30, 100, 5), session=session)
-    session.make(progress=Progress(session.told.append, lambda job: (14, 50, 5.0)), read_progress=read)
+    session.make(
+        progress=Progress(session.told.append, lambda job: (14, 50, 5.0)),
+        read_progress=read,
+    )
     session.run("a", "b")
     found = {job.spec.case_id: (job, end) for job, end in session.ends}
     job, end = found["a"]
@@ -315,13 +373,22 @@ def test_hung_job_is_reported_cancelled_and_blamed(session: Session) -> None:
     assert "stood still for 20 min after step 14/50 (x.out)" in end.text
     assert found["b"][1].blame is Blame.NONE
     assert session.world.cancels == [("1001",)]
-    assert session.text.count("job 1001 stands still on n1, n2: a: no sign of life for 10 min, after step 14/50") == 1
+    assert (
+        session.text.count(
+            "job 1001 stands still on n1, n2: a: no sign of life for 10 min, after step 14/50"
+        )
+        == 1
+    )
     assert "(standing still: job 1001 at step 14/50)" in session.text
     assert job.status
     assert job.status.stall
-    session.journal.intend(session.spec("c"), session.clock.now())  # so that there is something to resume
+    session.journal.intend(
+        session.spec("c"), session.clock.now()
+    )  # so that there is something to resume
     session.resume("abc")
-    assert {job.spec.case_id: (job, end) for job, end in session.ends}["a"] == found["a"]
+    assert {job.spec.case_id: (job, end) for job, end in session.ends}["a"] == found[
+        "a"
+    ]
 
 
 def test_stall_is_written_before_it_is_reported(session: Session) -> None:
@@ -361,13 +428,15 @@ def test_only_logs_of_running_jobs_are_read(session: Session) -> None:
     for reader in (None, read_progress):
         session.world.polls.clear()
         session.make(read_progress=reader)
-        session.engine.run([session.spec(f"{case}{reader is None}") for case in "ab"], session.finished)
+        session.engine.run(
+            [session.spec(f"{case}{reader is None}") for case in "ab"], session.finished
+        )
         polls.append(len(session.world.polls))
     assert {state for _, state in read} == {"RUNNING"}
     assert polls[0] == polls[1]
 
 
-# --- jobs that never start, or never end ------------------------------------------------------------------
+# --- jobs that never start, or never end ----------------------------------------------
 
 
 def test_job_that_can_never_start_is_cancelled(session: Session) -> None:
@@ -382,7 +451,9 @@ def test_job_that_can_never_start_is_cancelled(session: Session) -> None:
 
 def test_pending_reason_that_clears_cancels_nothing(session: Session) -> None:
     never = waiting("DependencyNeverSatisfied")
-    session.world.lives["a"] = lives((8, never), (12, waiting()), (20, never), (40, running()), (1e9, ended()))
+    session.world.lives["a"] = lives(
+        (8, never), (12, waiting()), (20, never), (40, running()), (1e9, ended())
+    )
     [(_, end)] = session.run()
     assert end.blame is Blame.NONE
     assert session.world.cancels == []
@@ -391,12 +462,22 @@ def test_pending_reason_that_clears_cancels_nothing(session: Session) -> None:
 @pytest.mark.parametrize(
     ("limits", "life", "text"),
     [
-        (LIMITS, lives((1e9, waiting("Resources"))), "never started: pending (Resources) for "),
-        (replace(LIMITS, running_seconds=3600.0), lives((5, waiting()), (1e9, running())), "it ran for "),
+        (
+            LIMITS,
+            lives((1e9, waiting("Resources"))),
+            "never started: pending (Resources) for ",
+        ),
+        (
+            replace(LIMITS, running_seconds=3600.0),
+            lives((5, waiting()), (1e9, running())),
+            "it ran for ",
+        ),
     ],
     ids=["pending", "running"],
 )
-def test_job_beyond_its_time_limit_is_cancelled(session: Session, limits: Limits, life: Life, text: str) -> None:
+def test_job_beyond_its_time_limit_is_cancelled(
+    session: Session, limits: Limits, life: Life, text: str
+) -> None:
     session.make(limits)
     session.world.lives["a"] = life
     [(_, end)] = session.run()
@@ -409,7 +490,9 @@ def test_job_beyond_its_time_limit_is_cancelled(session: Session, limits: Limits
 @pytest.mark.slow
 def test_job_pends_for_days_without_a_limit(session: Session) -> None:
     session.make(replace(LIMITS, pending_seconds=None, longest_poll=3600.0))
-    session.world.lives["a"] = lives((9e5, waiting("Resources")), (9.05e5, running()), (1e9, ended()))
+    session.world.lives["a"] = lives(
+        (9e5, waiting("Resources")), (9.05e5, running()), (1e9, ended())
+    )
     [(_, end)] = session.run()
     assert end.blame is Blame.NONE
 
@@ -427,7 +510,7 @@ def test_job_that_cannot_be_cancelled_is_given_up(session: Session) -> None:
     assert len(session.world.cancels) > 3
 
 
-# --- records that vanish, a Slurm that does not answer ------------------------------------------------------
+# --- records that vanish, a Slurm that does not answer --------------------------------
 
 
 def test_missing_record_after_submission_is_normal(session: Session) -> None:
@@ -439,7 +522,10 @@ def test_missing_record_after_submission_is_normal(session: Session) -> None:
 @pytest.mark.parametrize(
     ("life", "words"),
     [
-        (lives((100, running("n7")), (1e9, None)), "though it ran: its record was purged"),
+        (
+            lives((100, running("n7")), (1e9, None)),
+            "though it ran: its record was purged",
+        ),
         (lives((1e9, None)), "whether it ran, only its log can tell"),
     ],
 )
@@ -476,7 +562,9 @@ def test_time_without_an_answer_counts_against_no_job(session: Session) -> None:
 
 def test_long_silence_leaves_jobs_and_explains_resuming(session: Session) -> None:
     session.world.away = ((30.0, 1e9),)
-    with pytest.raises(LaunchError, match=r"has not answered for 3. min(.|\n)*--llmb-resume"):
+    with pytest.raises(
+        LaunchError, match=r"has not answered for 3. min(.|\n)*--llmb-resume"
+    ):
         session.run()
     assert session.world.cancels == []
     assert len(session.journal.list_live()) == 1
@@ -490,7 +578,7 @@ def test_unreached_submission_is_made_once_slurm_answers(session: Session) -> No
     assert len(session.clock.slept) < 5000
 
 
-# --- going on with a session ------------------------------------------------------------------------------
+# --- going on with a session ----------------------------------------------------------
 
 
 class Killed(BaseException):
@@ -515,13 +603,20 @@ def test_resumed_session_submits_nothing_twice(session: Session) -> None:
     assert len(session.world.submitted) == 3
     session.following["a"] = [NextJob(session.spec("a"), repeat=2)]
     session.resume("abc")
-    assert sorted((job.spec.case_id, job.repeat) for job, _ in session.ends) == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
+    assert sorted((job.spec.case_id, job.repeat) for job, _ in session.ends) == [
+        ("a", 1),
+        ("a", 2),
+        ("b", 1),
+        ("c", 1),
+    ]
     assert sorted(session.world.cases) == ["a", "a", "b", "c"]
     assert all(end.blame is Blame.NONE for _, end in session.ends)
 
 
 @pytest.mark.parametrize("age", [0.0, 0.15, 0.25, 1.0, 50.0])
-def test_jobs_are_submitted_once_wherever_a_session_dies(session: Session, age: float) -> None:
+def test_jobs_are_submitted_once_wherever_a_session_dies(
+    session: Session, age: float
+) -> None:
     cases = [f"c{number}" for number in range(4)]
     killed_at(session, age, *cases)
     session.again().resume([session.spec(case) for case in cases], session.finished)
@@ -530,8 +625,11 @@ def test_jobs_are_submitted_once_wherever_a_session_dies(session: Session, age: 
 
 
 def test_submission_is_found_or_made_when_resuming(session: Session) -> None:
-    """Under another number: the folder may contain output of a submission that was killed before its command ran."""
-    intended, submitted = (session.journal.intend(spec, START) for spec in session.specs("ab"))
+    """Under another number: the folder may contain output of a submission that was
+    killed before its command ran."""
+    intended, submitted = (
+        session.journal.intend(spec, START) for spec in session.specs("ab")
+    )
     session.world.submit(submitted)
     session.resume("ab")
     assert states(session) == {"a": "COMPLETED", "b": "COMPLETED"}
@@ -563,28 +661,46 @@ def test_ended_jobs_end_the_same_in_a_resumed_session(session: Session) -> None:
     session.world.refused["d"] = "invalid partition"
     session.run("a", "b", "c", "d")
     first = sorted(session.ends, key=lambda each: each[0].number)
-    assert [end.blame for _, end in first] == [Blame.CANCELLED, Blame.RUN, Blame.RUN, Blame.RUN]
-    session.journal.intend(session.spec("e"), session.clock.now())  # so that there is something to resume
+    assert [end.blame for _, end in first] == [
+        Blame.CANCELLED,
+        Blame.RUN,
+        Blame.RUN,
+        Blame.RUN,
+    ]
+    session.journal.intend(
+        session.spec("e"), session.clock.now()
+    )  # so that there is something to resume
     session.resume("abcde")
     assert session.ends[:4] == first
     assert session.world.cases == ["a", "b", "c", "e"]
 
 
 def test_secrets_come_from_the_resuming_session(session: Session) -> None:
-    secret = {"environment": (("HF_TOKEN", "hf_verysecret"), ("X", "1")), "secrets": ("HF_TOKEN",)}
+    secret = {
+        "environment": (("HF_TOKEN", "hf_verysecret"), ("X", "1")),
+        "secrets": ("HF_TOKEN",),
+    }
     session.journal.intend(session.spec("a", **secret), START)
     session.again().resume([session.spec("a", **secret)], session.finished)
     assert dict(session.world.jobs[0].spec.environment)["HF_TOKEN"] == "hf_verysecret"
     assert dict(session.ends[0][0].spec.environment)["HF_TOKEN"] == "hf_verysecret"
-    assert b"verysecret" not in (session.folder / ".llmbench" / "launch.db").read_bytes()
+    assert (
+        b"verysecret" not in (session.folder / ".llmbench" / "launch.db").read_bytes()
+    )
 
 
 def test_unaffordable_job_ends_with_the_reason(session: Session) -> None:
-    session.make(Limits(max_jobs=1), admit=lambda job: "too much" if job.spec.case_id == "b" else "")
+    session.make(
+        Limits(max_jobs=1),
+        admit=lambda job: "too much" if job.spec.case_id == "b" else "",
+    )
     session.run("a", "b", "c")
     assert session.world.cases == ["a", "c"]
     refused = {job.spec.case_id: job for job, _ in session.ends}["b"]
-    assert (refused.submission, refused.problem) == (SubmissionState.UNAFFORDABLE, "not submitted: too much")
+    assert (refused.submission, refused.problem) == (
+        SubmissionState.UNAFFORDABLE,
+        "not submitted: too much",
+    )
     assert session.journal.list_live() == ()
     assert "not submitted: too much" in session.text
 
@@ -603,7 +719,10 @@ def test_unaffordable_job_may_be_planned_again(session: Session) -> None:
     session.following["a"] = [NextJob(session.spec("a"))]
     session.make(admit=lambda job: next(answers))
     session.run("a")
-    assert [job.submission for job, _ in session.ends] == [SubmissionState.UNAFFORDABLE, SubmissionState.SUBMITTED]
+    assert [job.submission for job, _ in session.ends] == [
+        SubmissionState.UNAFFORDABLE,
+        SubmissionState.SUBMITTED,
+    ]
 
 
 def test_collecting_reports_jobs_and_submits_none(session: Session) -> None:
@@ -618,10 +737,12 @@ def test_collecting_reports_jobs_and_submits_none(session: Session) -> None:
     assert "c is not submitted" in session.text
 
 
-# --- submitting alone, cancelling -------------------------------------------------------------------------
+# --- submitting alone, cancelling -----------------------------------------------------
 
 
-def test_submit_only_returns_at_once_and_another_session_collects(session: Session) -> None:
+def test_submit_only_returns_at_once_and_another_session_collects(
+    session: Session,
+) -> None:
     assert session.engine.submit_only(session.specs("ab")) == ()
     assert session.world.polls == []
     session.again().submit_only(session.specs("abc"), goes_on=True)
@@ -650,10 +771,18 @@ def test_cancelling_ends_only_jobs_of_this_session(session: Session) -> None:
     killed_at(session, 30.0, "a", "b", "c")
     session.engine._sleep = session.clock.sleep
     assert session.engine.cancel() == ()
-    mine = tuple(job.job_id for job in session.journal.list_jobs() if job.spec.case_id in ("b", "c"))
+    mine = tuple(
+        job.job_id
+        for job in session.journal.list_jobs()
+        if job.spec.case_id in ("b", "c")
+    )
     assert session.world.cancels == [mine], "one scancel"
     assert session.journal.list_live() == ()
-    assert {job.spec.case_id: job.status.state for job in session.journal.list_jobs() if job.status} == {
+    assert {
+        job.spec.case_id: job.status.state
+        for job in session.journal.list_jobs()
+        if job.status
+    } == {
         "a": "COMPLETED",
         "b": "CANCELLED",
         "c": "CANCELLED",
@@ -666,7 +795,10 @@ def test_submission_under_way_is_awaited_and_cancelled(session: Session) -> None
     session.journal.intend(session.spec("b"), START)
     assert session.engine.cancel() == ()
     assert session.world.cancels == [("1001",)]
-    assert [job.problem for job in session.journal.list_jobs()] == ["", "cancelled before it was submitted"]
+    assert [job.problem for job in session.journal.list_jobs()] == [
+        "",
+        "cancelled before it was submitted",
+    ]
     assert session.journal.list_live() == ()
 
 
@@ -675,7 +807,9 @@ def test_resumed_session_submits_a_cancelled_intention(session: Session) -> None
     session.journal.intend(session.spec("b"), START)
     assert session.engine.cancel() == ()
     session.resume("b")
-    assert [(job.spec.case_id, end.blame) for job, end in session.ends] == [("b", Blame.NONE)]
+    assert [(job.spec.case_id, end.blame) for job, end in session.ends] == [
+        ("b", Blame.NONE)
+    ]
     assert session.world.cases == ["b"]
 
 

@@ -1,4 +1,5 @@
-"""The journal: what is written comes back, however pytest ends, and sessions never mix."""
+"""The journal: what is written comes back, however pytest ends, and sessions never
+mix."""
 
 from __future__ import annotations
 
@@ -24,7 +25,15 @@ from hypothesis import strategies as st
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import EndedBy, Job, JobSpec, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.core.job_records import (
+    EndedBy,
+    Job,
+    JobSpec,
+    JobStatus,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.launch.jobs import journal_file as database
 from pytest_llmbench.launch.jobs.journal import Journal
@@ -39,7 +48,12 @@ SPEC = JobSpec(
     via="sbatch",
     command=("sbatch", "--comment=a b", "launch.sh"),
     directory=Path("/recipes/grok1"),
-    environment=(("HF_TOKEN", TOKEN), ("JOB_TOTAL_GPUS", "128"), ("ODD", "a;$(b)\n'\"ä\udcff"), ("EMPTY", "")),
+    environment=(
+        ("HF_TOKEN", TOKEN),
+        ("JOB_TOTAL_GPUS", "128"),
+        ("ODD", "a;$(b)\n'\"ä\udcff"),
+        ("EMPTY", ""),
+    ),
     secrets=("HF_TOKEN", "EMPTY", "ABSENT"),
     nodes=32,
     gpus=128,
@@ -50,9 +64,23 @@ SPEC = JobSpec(
     job_id=r"job (?P<job>\d+)",
 )
 HIDDEN = replace(SPEC, environment=(("HF_TOKEN", "***"), *SPEC.environment[1:]))
-RUNNING = JobStatus(Phase.RUNNING, "RUNNING", nodes=("n1", "n2"), started=NOW, elapsed_seconds=1.5, seen_by="squeue")
+RUNNING = JobStatus(
+    Phase.RUNNING,
+    "RUNNING",
+    nodes=("n1", "n2"),
+    started=NOW,
+    elapsed_seconds=1.5,
+    seen_by="squeue",
+)
 WAITING = JobStatus(Phase.WAITING, "PENDING", reason="Priority", started=NOW)
-DONE = JobStatus(Phase.ENDED, "COMPLETED", exit_code="0:0", derived_exit_code="7:0", ended=NOW, restarts=2)
+DONE = JobStatus(
+    Phase.ENDED,
+    "COMPLETED",
+    exit_code="0:0",
+    derived_exit_code="7:0",
+    ended=NOW,
+    restarts=2,
+)
 PROCESS = Process(4711, "host boot pid:[1] 99", "mark")
 
 
@@ -70,7 +98,8 @@ def journal(folder: Path) -> Iterator[Journal]:
 
 
 def reopened(journal: Journal) -> Journal:
-    """Return another journal that resumed the session, as after the death of the first."""
+    """Return another journal that resumed the session, as after the death of the
+    first."""
     journal.close()
     again = Journal(journal.folder)
     again.resume(journal.session)
@@ -108,7 +137,11 @@ def test_session_has_a_readable_id_and_an_ignored_folder(folder: Path) -> None:
 
 
 def test_existing_folder_is_not_hidden_from_git(tmp_path: Path) -> None:
-    for folder, hidden in ((tmp_path, False), (tmp_path / "made", True), (tmp_path / ".llmbench", True)):
+    for folder, hidden in (
+        (tmp_path, False),
+        (tmp_path / "made", True),
+        (tmp_path / ".llmbench", True),
+    ):
         (tmp_path / ".llmbench").mkdir(exist_ok=True)
         Journal(folder).close()
         Journal(folder).close()
@@ -117,7 +150,14 @@ def test_existing_folder_is_not_hidden_from_git(tmp_path: Path) -> None:
 
 def test_intended_job_is_on_disk_with_its_folder(journal: Journal) -> None:
     job = journal.intend(SPEC, NOW, attempt=2, repeat=3)
-    assert job == Job(1, job.token, SPEC, journal.folder / f"jobs/{journal.session}/1-{SPEC.case_id}", 2, 3)
+    assert job == Job(
+        1,
+        job.token,
+        SPEC,
+        journal.folder / f"jobs/{journal.session}/1-{SPEC.case_id}",
+        2,
+        3,
+    )
     assert job.folder.is_dir()
     assert len(job.token) == 16
     assert journal.list_live() == (job,)
@@ -157,7 +197,9 @@ def test_secrets_never_reach_the_disk(journal: Journal) -> None:
     journal.record_end(2, DONE, f"said {TOKEN} and later-secret", NOW)
     assert journal.list_jobs()[0].spec == spec  # in memory they are needed
     assert journal.list_jobs()[0].problem == "said ***"
-    written = b"".join(path.read_bytes() for path in journal.folder.rglob("*") if path.is_file())
+    written = b"".join(
+        path.read_bytes() for path in journal.folder.rglob("*") if path.is_file()
+    )
     assert b"said ***" in written
     assert TOKEN.encode() not in written
     assert b"later-secret" not in written
@@ -167,8 +209,12 @@ def test_secrets_never_reach_the_disk(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("value", ["1", "128", "grok1"])
-def test_short_secret_changes_nothing_else_of_a_job(journal: Journal, value: str) -> None:
-    spec = replace(SPEC, command=("launch.sh", "128"), environment=(("HF_TOKEN", value),))
+def test_short_secret_changes_nothing_else_of_a_job(
+    journal: Journal, value: str
+) -> None:
+    spec = replace(
+        SPEC, command=("launch.sh", "128"), environment=(("HF_TOKEN", value),)
+    )
     journal.intend(spec, NOW)
     [again] = read_again(journal)
     assert again.spec == replace(spec, environment=(("HF_TOKEN", "***"),))
@@ -177,9 +223,24 @@ def test_short_secret_changes_nothing_else_of_a_job(journal: Journal, value: str
 
 @pytest.mark.parametrize(
     "case_id",
-    ["", "../a", "a/b", "/etc", "..", "a..b", "a\0b", "a\nb", "a\x1b[31m", "x" * 201, "ä" * 101, "\ud800"],
+    [
+        "",
+        "../a",
+        "a/b",
+        "/etc",
+        "..",
+        "a..b",
+        "a\0b",
+        "a\nb",
+        "a\x1b[31m",
+        "x" * 201,
+        "ä" * 101,
+        "\ud800",
+    ],
 )
-def test_case_that_could_leave_its_folder_is_refused(journal: Journal, case_id: str) -> None:
+def test_case_that_could_leave_its_folder_is_refused(
+    journal: Journal, case_id: str
+) -> None:
     with pytest.raises(LaunchError, match=r"name a folder"):
         journal.intend(replace(SPEC, case_id=case_id), NOW)
     assert journal.list_jobs() == ()
@@ -189,7 +250,9 @@ def test_case_that_could_leave_its_folder_is_refused(journal: Journal, case_id: 
 @pytest.mark.parametrize("case_id", ["x" * 200, "a b", "~"])
 def test_odd_case_gets_a_folder_of_its_session(journal: Journal, case_id: str) -> None:
     made = journal.intend(replace(SPEC, case_id=case_id), NOW).folder
-    assert made.resolve().parent == (journal.folder / "jobs" / journal.session).resolve()
+    assert (
+        made.resolve().parent == (journal.folder / "jobs" / journal.session).resolve()
+    )
     assert made.is_dir()
 
 
@@ -224,23 +287,38 @@ def test_refused_job_stays_refused(journal: Journal) -> None:
 
 def test_job_is_started_and_submitted_once(journal: Journal) -> None:
     first, second, local = (
-        journal.intend(replace(SPEC, via=via), NOW).number for via in ("sbatch", "llmb-run", "local")
+        journal.intend(replace(SPEC, via=via), NOW).number
+        for via in ("sbatch", "llmb-run", "local")
     )
     journal.record_process(first, PROCESS)
     refused("not started again", lambda: journal.record_process(first, PROCESS))
     refused("cannot get ''", lambda: journal.record_submission(first, "", None, NOW))
-    assert journal.record_submission(first, "3", None, NOW) == journal.record_submission(first, "3", None, NOW)
-    refused("has id '3' and cannot get '4'", lambda: journal.record_submission(first, "4", None, NOW))
-    refused("job id 3 of job number 2 is that of number 1", lambda: journal.record_submission(second, "3", None, NOW))
+    assert journal.record_submission(
+        first, "3", None, NOW
+    ) == journal.record_submission(first, "3", None, NOW)
+    refused(
+        "has id '3' and cannot get '4'",
+        lambda: journal.record_submission(first, "4", None, NOW),
+    )
+    refused(
+        "job id 3 of job number 2 is that of number 1",
+        lambda: journal.record_submission(second, "3", None, NOW),
+    )
     refused("was submitted as 3", lambda: journal.record_failure(first, "no", NOW))
-    assert journal.record_submission(local, "3", None, NOW).job_id == "3"  # a number of this journal, not of Slurm
+    assert (
+        journal.record_submission(local, "3", None, NOW).job_id == "3"
+    )  # a number of this journal, not of Slurm
     refused("no job number 9", lambda: journal.record_process(9, PROCESS))
 
 
 @pytest.mark.parametrize(
     ("first", "passing", "lasting"),
     [
-        (RUNNING, {"elapsed_seconds": 99.0}, {"nodes": ("n3",), "elapsed_seconds": 100.0}),
+        (
+            RUNNING,
+            {"elapsed_seconds": 99.0},
+            {"nodes": ("n3",), "elapsed_seconds": 100.0},
+        ),
         (WAITING, {"started": None}, {"reason": "Resources", "started": None}),
     ],
     ids=["elapsed time", "start estimate"],
@@ -266,7 +344,9 @@ def test_poll_without_news_is_not_written(
 def test_one_poll_is_written_together_or_not_at_all(journal: Journal) -> None:
     numbers = [journal.intend(SPEC, NOW).number for _ in range(3)]
     commits: list[str] = []
-    journal._database.set_trace_callback(lambda said: commits.append(said) if said == "COMMIT" else None)
+    journal._database.set_trace_callback(
+        lambda said: commits.append(said) if said == "COMMIT" else None
+    )
     with journal.write_together():
         for number in numbers:
             journal.record_status(number, RUNNING)
@@ -286,12 +366,18 @@ def test_sessions_see_only_their_own_jobs(journal: Journal, folder: Path) -> Non
     with closing(Journal(folder)) as other:
         other.begin("other", NOW, {"name": "theirs"})
         assert (journal.read_note("name"), other.read_note("name")) == ("", "theirs")
-        first, second, third, fourth = (each.intend(SPEC, NOW).number for each in (journal, other, journal, other))
+        first, second, third, fourth = (
+            each.intend(SPEC, NOW).number for each in (journal, other, journal, other)
+        )
         assert len({first, second, third, fourth}) == 4
         assert [job.number for job in journal.list_jobs()] == [first, third]
         assert [job.number for job in other.list_jobs()] == [second, fourth]
-        assert journal.list_jobs()[0].folder.parent != other.list_jobs()[0].folder.parent
-        refused("no job number", lambda: journal.record_submission(second, "1", None, NOW))
+        assert (
+            journal.list_jobs()[0].folder.parent != other.list_jobs()[0].folder.parent
+        )
+        refused(
+            "no job number", lambda: journal.record_submission(second, "1", None, NOW)
+        )
 
 
 def test_session_in_use_is_not_resumed(journal: Journal, folder: Path) -> None:
@@ -309,9 +395,14 @@ def test_newest_unfinished_session_is_resumed(folder: Path) -> None:
     first, second = leave_session(folder), leave_session(folder)
     leave_session(folder, finished=True)
     with closing(Journal(folder)) as journal:
-        found = [(past.session, past.waiting, past.alive) for past in journal.list_unfinished()]
+        found = [
+            (past.session, past.waiting, past.alive)
+            for past in journal.list_unfinished()
+        ]
         assert found == [(second, 1, False), (first, 1, False)]
-        unknown = rf"is not in .*unfinished are {second}, {first} \(did you mean '{first}'"
+        unknown = (
+            rf"is not in .*unfinished are {second}, {first} \(did you mean '{first}'"
+        )
         refused(unknown, lambda: journal.resume(first[:-1]))
         assert journal.resume() == second
         refused("holds session", lambda: journal.begin("another", NOW))
@@ -334,7 +425,11 @@ def test_finished_session_is_resumed_by_name_only(folder: Path) -> None:
 def test_without_a_session_nothing_is_written(folder: Path) -> None:
     journal = Journal(folder)
     assert journal.list_unfinished() == ()
-    refused("no session was begun", lambda: journal.intend(SPEC, NOW), lambda: journal.finish(NOW))
+    refused(
+        "no session was begun",
+        lambda: journal.intend(SPEC, NOW),
+        lambda: journal.finish(NOW),
+    )
     journal.close()
 
 
@@ -342,19 +437,23 @@ def test_session_with_live_jobs_is_not_finished(journal: Journal) -> None:
     number = journal.intend(SPEC, NOW).number
     assert not journal.finish(NOW)
     assert [past.waiting for past in journal.list_unfinished()] == [1]
-    journal.record_end(number, DONE, "", NOW)  # with an empty text, for one that ended well
+    journal.record_end(
+        number, DONE, "", NOW
+    )  # with an empty text, for one that ended well
     assert journal.finish(NOW)
     assert journal.list_unfinished() == ()
 
 
-def test_ids_of_one_minute_differ(journal: Journal, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_of_one_minute_differ(
+    journal: Journal, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     numbers = iter([journal.session[-4:], "bbbb"])
     monkeypatch.setattr("secrets.token_hex", lambda size: next(numbers))
     with closing(Journal(folder)) as other:
         assert other.begin("", NOW)[-4:] == "bbbb"
 
 
-# --- what can be wrong with the file ---------------------------------------------------------------------
+# --- what can be wrong with the file --------------------------------------------------
 
 
 def script(file: Path, text: str) -> None:
@@ -377,15 +476,23 @@ def broken(file: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda file: file.write_bytes(b"not a database" * 100), "damaged, or not a journal: move it away.*squeue"),
+        (
+            lambda file: file.write_bytes(b"not a database" * 100),
+            "damaged, or not a journal: move it away.*squeue",
+        ),
         (broken, "damaged"),
         (lambda file: os.truncate(file, 5000), "damaged"),
-        (lambda file: script(file, "PRAGMA user_version = 7"), r"has version 7, expected 1: another version"),
+        (
+            lambda file: script(file, "PRAGMA user_version = 7"),
+            r"has version 7, expected 1: another version",
+        ),
         (foreign, "has version 0.*another program"),
         (lambda file: (file.unlink(), file.mkdir()), "unable to open database file"),
     ],
 )
-def test_unusable_file_is_refused_with_a_remedy(journal: Journal, damage: Callable[[Path], Any], message: str) -> None:
+def test_unusable_file_is_refused_with_a_remedy(
+    journal: Journal, damage: Callable[[Path], Any], message: str
+) -> None:
     journal.intend(SPEC, NOW)
     journal.close()
     damage(journal.folder / "launch.db")
@@ -398,14 +505,18 @@ def test_unusable_file_is_refused_with_a_remedy(journal: Journal, damage: Callab
     "values",
     [{"spec": "{"}, {"status": "{}"}, {"spec": json.dumps({"key": {"new": 1}})}],
 )
-def test_unreadable_row_is_refused_and_frees_the_session(journal: Journal, values: dict[str, str]) -> None:
+def test_unreadable_row_is_refused_and_frees_the_session(
+    journal: Journal, values: dict[str, str]
+) -> None:
     journal.intend(SPEC, NOW)
     row = {"spec": database.encode_spec(SPEC), "status": None, **values}
     journal._database.execute("UPDATE job SET spec = :spec, status = :status", row)
     journal.close()
     for _ in range(2):
         again = Journal(journal.folder)
-        with pytest.raises(LaunchError, match=r"job number 1 of session .* cannot be read"):
+        with pytest.raises(
+            LaunchError, match=r"job number 1 of session .* cannot be read"
+        ):
             again.resume()
         again.close()
 
@@ -413,7 +524,9 @@ def test_unreadable_row_is_refused_and_frees_the_session(journal: Journal, value
 def test_impossible_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file/.llmbench", Path("/proc/.llmbench")):
-        with pytest.raises(LaunchError, match=r"\.llmbench cannot be made: .*; name a folder"):
+        with pytest.raises(
+            LaunchError, match=r"\.llmbench cannot be made: .*; name a folder"
+        ):
             Journal(place)
 
 
@@ -480,13 +593,19 @@ def test_every_fault_of_the_file_has_a_remedy(name: str, remedy: str) -> None:
         raise error
 
 
-# --- journals of the version before -----------------------------------------------------------------------
+# --- journals of the version before ---------------------------------------------------
 
 
 def test_states_in_words_of_an_earlier_version_are_read(journal: Journal) -> None:
-    uncertain, superseded, refused, ended = (journal.intend(SPEC, NOW).number for _ in range(4))
+    uncertain, superseded, refused, ended = (
+        journal.intend(SPEC, NOW).number for _ in range(4)
+    )
     journal.record_failure(uncertain, "it may have been submitted: nothing tells", NOW)
-    journal.record_failure(superseded, "its submission came to nothing, and another job took its place", NOW)
+    journal.record_failure(
+        superseded,
+        "its submission came to nothing, and another job took its place",
+        NOW,
+    )
     journal.record_failure(refused, "no such partition", NOW)
     journal.record_submission(ended, "17", None, NOW)
     journal.record_end(ended, replace(DONE, reason="pytest: never started"), "", NOW)
@@ -495,7 +614,12 @@ def test_states_in_words_of_an_earlier_version_are_read(journal: Journal) -> Non
         "ALTER TABLE job DROP COLUMN submission; UPDATE job SET status = json_remove(status, '$.ended_by')",
     )
     jobs = read_again(journal)
-    assert [job.submission for job in jobs] == ["uncertain", "superseded", "not-submitted", "submitted"]
+    assert [job.submission for job in jobs] == [
+        "uncertain",
+        "superseded",
+        "not-submitted",
+        "submitted",
+    ]
     assert jobs[-1].status is not None
     assert jobs[-1].status.ended_by is EndedBy.PYTEST
 
@@ -507,23 +631,35 @@ def test_stall_is_kept_and_may_be_missing(journal: Journal) -> None:
     for number in (first, second):
         journal.record_status(number, replace(RUNNING, limit_seconds=60.0, stall=stall))
     removed = "json_remove(status, '$.stall', '$.limit_seconds')"
-    script(journal.folder / "launch.db", f"UPDATE job SET status = {removed} WHERE number = {second}")  # noqa: S608
-    assert [job.status and job.status.stall for job in read_again(journal)] == [stall, None]
+    script(
+        journal.folder / "launch.db",
+        f"UPDATE job SET status = {removed} WHERE number = {second}",  # noqa: S608
+    )
+    assert [job.status and job.status.stall for job in read_again(journal)] == [
+        stall,
+        None,
+    ]
 
 
 def test_uncertain_job_of_an_earlier_version_stays_uncertain(journal: Journal) -> None:
-    """That version does not update the column with the state: read alone, the job would be submitted twice."""
+    """That version does not update the column with the state: read alone, the job would
+    be submitted twice."""
     job = journal.intend(SPEC, NOW)
     assert job.submission is SubmissionState.INTENDED
     journal.record_process(job.number, PROCESS)
     problem = "it may have been submitted: nothing tells"
-    script(journal.folder / "launch.db", f"UPDATE job SET problem = '{problem}', over = 'now'")  # noqa: S608
+    script(
+        journal.folder / "launch.db",
+        f"UPDATE job SET problem = '{problem}', over = 'now'",  # noqa: S608
+    )
     with closing(reopened(journal)) as again:
-        assert [job.submission for job in again.list_jobs()] == [SubmissionState.UNCERTAIN]
+        assert [job.submission for job in again.list_jobs()] == [
+            SubmissionState.UNCERTAIN
+        ]
         assert again.list_live() == ()
 
 
-# --- real processes --------------------------------------------------------------------------------------
+# --- real processes -------------------------------------------------------------------
 
 WRITER = """
 import sys
@@ -551,7 +687,13 @@ journal.finish(NOW)
 def writer(folder: Path, turns: int, prefix: str = "") -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
     command = [sys.executable, "-c", WRITER, str(folder), str(turns), prefix]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
 
 
 @pytest.mark.slow
@@ -576,42 +718,63 @@ def test_killed_process_leaves_all_it_had_written(folder: Path, after: float) ->
     session = child.stdout.readline().strip()
     time.sleep(after)
     child.send_signal(signal.SIGKILL)
-    # One reader from first line to last: communicate() passes by what readline() holds back, up to 8 KiB.
-    # A print is several writes where Python does not buffer: the line in which the kill came may have no end.
+    # One reader from first line to last: communicate() passes by what readline() holds
+    # back, up to 8 KiB. A print is several writes where Python does not buffer: the
+    # line in which the kill came may have no end.
     words = [line.split() for line in child.stdout if line.endswith("\n")]
     assert child.communicate(timeout=60) == ("", "")
     done = {
-        what: {int(number) for word, number in words if word == what} for what in ("intended", "submitted", "ended")
+        what: {int(number) for word, number in words if word == what}
+        for what in ("intended", "submitted", "ended")
     }
     journal = Journal(folder)
     assert [past.alive for past in journal.list_unfinished()] == [False]
     assert journal.resume() == session
     live = {job.number for job in journal.list_live()}
     assert {job.number for job in journal.list_jobs()} >= done["intended"]
-    assert {job.number for job in journal.list_jobs() if job.job_id} >= done["submitted"]
+    assert {job.number for job in journal.list_jobs() if job.job_id} >= done[
+        "submitted"
+    ]
     assert not live & done["ended"]
     assert len(live) <= 1
     assert all(job.folder.is_dir() for job in journal.list_jobs())
-    assert journal.intend(SPEC, NOW).number == max([job.number for job in journal.list_jobs()], default=0)
+    assert journal.intend(SPEC, NOW).number == max(
+        [job.number for job in journal.list_jobs()], default=0
+    )
     journal.close()
 
 
-# --- laws ------------------------------------------------------------------------------------------------
+# --- laws -----------------------------------------------------------------------------
 
 CHANGES: dict[str, Callable[[Journal, int, int], Any]] = {
-    "submitting": lambda journal, number, value: journal.record_process(number, PROCESS),
-    "submitted": lambda journal, number, value: journal.record_submission(number, str(value), None, NOW),
-    "failed": lambda journal, number, value: journal.record_failure(number, f"problem {value}", NOW),
-    "seen": lambda journal, number, value: journal.record_status(number, replace(RUNNING, restarts=value)),
-    "ended": lambda journal, number, value: journal.record_end(number, replace(DONE, restarts=value), str(value), NOW),
+    "submitting": lambda journal, number, value: journal.record_process(
+        number, PROCESS
+    ),
+    "submitted": lambda journal, number, value: journal.record_submission(
+        number, str(value), None, NOW
+    ),
+    "failed": lambda journal, number, value: journal.record_failure(
+        number, f"problem {value}", NOW
+    ),
+    "seen": lambda journal, number, value: journal.record_status(
+        number, replace(RUNNING, restarts=value)
+    ),
+    "ended": lambda journal, number, value: journal.record_end(
+        number, replace(DONE, restarts=value), str(value), NOW
+    ),
 }
-STEPS = st.lists(st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(1, 3), st.integers(0, 2)), max_size=15)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(sorted(CHANGES)), st.integers(1, 3), st.integers(0, 2)),
+    max_size=15,
+)
 
 
 @pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
-def test_file_agrees_with_memory_after_any_changes(tmp_path: Path, steps: list[tuple[str, int, int]]) -> None:
+def test_file_agrees_with_memory_after_any_changes(
+    tmp_path: Path, steps: list[tuple[str, int, int]]
+) -> None:
     shutil.rmtree(tmp_path / "law", ignore_errors=True)
     journal = Journal(tmp_path / "law")
     journal.begin("law", NOW)
@@ -626,14 +789,19 @@ def test_file_agrees_with_memory_after_any_changes(tmp_path: Path, steps: list[t
             assert journal.list_jobs() == before
         live = {job.number for job in journal.list_live()}
         now_over = {
-            job.number: (job, journal.read_end(job.number)) for job in journal.list_jobs() if job.number not in live
+            job.number: (job, journal.read_end(job.number))
+            for job in journal.list_jobs()
+            if job.number not in live
         }
         assert over.items() <= now_over.items()
         over = now_over
     ids = [job.job_id for job in journal.list_jobs() if job.job_id]
     assert len(ids) == len(set(ids))
     again = reopened(journal)
-    assert (again.list_jobs(), again.list_live()) == (journal.list_jobs(), journal.list_live())
+    assert (again.list_jobs(), again.list_live()) == (
+        journal.list_jobs(),
+        journal.list_live(),
+    )
     again.close()
 
 
@@ -658,9 +826,15 @@ def test_status_is_read_back_equal(status: JobStatus) -> None:
 
 
 @pytest.mark.slow
-@given(st.lists(st.text()).map(tuple), st.lists(st.tuples(st.text(min_size=1), st.text())).map(tuple), st.floats(0))
+@given(
+    st.lists(st.text()).map(tuple),
+    st.lists(st.tuples(st.text(min_size=1), st.text())).map(tuple),
+    st.floats(0),
+)
 def test_spec_without_secrets_is_read_back_equal(
     command: tuple[str, ...], environment: tuple[tuple[str, str], ...], gpu_hours: float
 ) -> None:
-    spec = replace(SPEC, command=command, environment=environment, secrets=(), gpu_hours=gpu_hours)
+    spec = replace(
+        SPEC, command=command, environment=environment, secrets=(), gpu_hours=gpu_hours
+    )
     assert database.decode_spec(database.encode_spec(spec)) == spec

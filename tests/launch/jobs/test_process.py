@@ -32,7 +32,8 @@ PATH = {"PATH": "/usr/bin:/bin"}
 
 
 class Folder:
-    """A folder in which commands are started; whatever is left of them ends with the test."""
+    """A folder in which commands are started; whatever is left of them ends with the
+    test."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.output, self.exit_file = path, path / "output", path / "exit"
@@ -55,15 +56,29 @@ class Folder:
         self.started.append(process)
         return process
 
-    def end(self, *command: str, environment: dict[str, str] | None = None) -> int | None:
-        return wait(self.start(*command, environment=environment), self.exit_file, 180, time.sleep)
+    def end(
+        self, *command: str, environment: dict[str, str] | None = None
+    ) -> int | None:
+        return wait(
+            self.start(*command, environment=environment),
+            self.exit_file,
+            180,
+            time.sleep,
+        )
 
     def said(self) -> str:
         return self.output.read_text()
 
     def says(self, *words: str) -> list[str]:
         """Wait until the output holds all of the words; return its words."""
-        until(lambda: set(words) <= {line.split()[0] for line in self.said().splitlines() if line.split()})
+        until(
+            lambda: (
+                set(words)
+                <= {
+                    line.split()[0] for line in self.said().splitlines() if line.split()
+                }
+            )
+        )
         return self.said().split()
 
 
@@ -80,8 +95,12 @@ def gone(pid: int) -> bool:
     return found is None or found.ended
 
 
-@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 125", 125), ("kill -SEGV $$", 139)])
-def test_command_ends_with_its_exit_code_and_output(folder: Folder, script: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 0", 0), ("exit 125", 125), ("kill -SEGV $$", 139)]
+)
+def test_command_ends_with_its_exit_code_and_output(
+    folder: Folder, script: str, code: int
+) -> None:
     assert folder.end("sh", "-c", f"cat; echo out; echo err >&2; {script}") == code
     assert folder.said().startswith("out\nerr\n")
     assert not folder.exit_file.with_name("exit.part").exists()
@@ -104,12 +123,17 @@ HOSTILE = [
 def test_hostile_arguments_arrive_as_data(folder: Folder) -> None:
     names = {f"V{number}": value for number, value in enumerate(HOSTILE)}
     script = "import os, sys; sys.stdout.buffer.write(b'|'.join(map(os.fsencode, [*sys.argv[1:], *(os.environ[f'V{n}'] for n in range(10))])))"  # noqa: E501
-    assert folder.end(sys.executable, "-c", script, *HOSTILE, environment=PATH | names) == 0
+    assert (
+        folder.end(sys.executable, "-c", script, *HOSTILE, environment=PATH | names)
+        == 0
+    )
     assert folder.output.read_bytes() == b"|".join(map(os.fsencode, HOSTILE * 2))
     assert not (folder.path / "owned").exists()
 
 
-def test_command_gets_only_its_environment_and_a_mark(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_gets_only_its_environment_and_a_mark(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CALLER", "secret")
     given = PATH | {"directory": "mine", "move": "mine", "code": "mine", "go": "mine"}
     assert folder.end("env", environment=given) == 0
@@ -119,9 +143,15 @@ def test_command_gets_only_its_environment_and_a_mark(folder: Folder, monkeypatc
 
 
 def test_command_runs_in_its_folder_and_session(folder: Folder) -> None:
-    signal_before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as under nohup and in background jobs
+    signal_before = signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # as under nohup and in background jobs
     try:
-        process = folder.start("sh", "-c", "pwd; cut -d' ' -f6 /proc/self/stat; grep SigIgn /proc/self/status")
+        process = folder.start(
+            "sh",
+            "-c",
+            "pwd; cut -d' ' -f6 /proc/self/stat; grep SigIgn /proc/self/status",
+        )
     finally:
         signal.signal(signal.SIGINT, signal_before)
     assert wait(process, folder.exit_file, 180, time.sleep) == 0
@@ -135,7 +165,9 @@ def test_command_keeps_no_file_of_the_caller(folder: Folder) -> None:
     os.set_inheritable(writer, True)
     process = folder.start("sleep", "60")
     os.close(writer)
-    assert os.read(reader, 1) == b""  # end of file: nobody else can write, although the command runs
+    assert (
+        os.read(reader, 1) == b""
+    )  # end of file: nobody else can write, although the command runs
     os.close(reader)
     assert is_alive(process)
 
@@ -166,14 +198,26 @@ def test_path_may_be_relative_to_the_job_folder(folder: Folder) -> None:
     ("command", "environment", "message"),
     [
         ([], {}, "no command"),
-        (["no-such-program"], PATH, "no-such-program: no such program in PATH=/usr/bin:/bin"),
+        (
+            ["no-such-program"],
+            PATH,
+            "no-such-program: no such program in PATH=/usr/bin:/bin",
+        ),
         (["./launch.sh"], PATH, "launch.sh: no such program; check the folder"),
         (["./plain"], PATH, "chmod"),
         (["echo", "a\0b"], PATH, "an argument of 'echo' holds a NUL"),
         (["echo", "x" * 3_000_000], PATH, "Argument list too long"),
         (["echo", "\ud800"], PATH, "text that no process can be given"),
-        (["echo"], PATH | {"HF_TOKEN": "hf_\0secret"}, "environment variable HF_TOKEN: the value holds a NUL"),
-        (["echo"], PATH | {"HF_TOKEN": "***"}, "HF_TOKEN: its value is secret and was not kept"),
+        (
+            ["echo"],
+            PATH | {"HF_TOKEN": "hf_\0secret"},
+            "environment variable HF_TOKEN: the value holds a NUL",
+        ),
+        (
+            ["echo"],
+            PATH | {"HF_TOKEN": "***"},
+            "HF_TOKEN: its value is secret and was not kept",
+        ),
         (["echo"], PATH | {"A.B": "1"}, "environment variable 'A.B'"),
         (["echo"], PATH | {"A\n": "1"}, "letters, digits"),
         (["echo"], PATH | {"A=B": "1"}, "letters, digits"),
@@ -193,7 +237,13 @@ def test_missing_folder_is_refused(folder: Folder) -> None:
     with pytest.raises(LaunchError, match="no such folder"):
         start(["echo"], folder.path / "missing", PATH, folder.output, folder.exit_file)
     with pytest.raises(LaunchError, match="has room"):
-        start(["echo"], folder.path, PATH, folder.path / "missing/output", folder.exit_file)
+        start(
+            ["echo"],
+            folder.path,
+            PATH,
+            folder.path / "missing/output",
+            folder.exit_file,
+        )
 
 
 @pytest.mark.parametrize("name", ["output", "exit"])
@@ -244,14 +294,20 @@ def record(process):
         os.kill(os.getpid(), signal.SIGKILL)
 start(["sh", "-c", "sleep 0.3; echo done"], folder, dict(PATH="/usr/bin:/bin"), folder / "output", folder / "exit", record=record)
 os.kill(os.getpid(), signal.SIGKILL)
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("when", "said", "code"), [("before", "", NEVER_RAN), ("after", "done\n", 0)])
-def test_killed_caller_leaves_its_command_running_or_unstarted(folder: Folder, when: str, said: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("when", "said", "code"), [("before", "", NEVER_RAN), ("after", "done\n", 0)]
+)
+def test_killed_caller_leaves_its_command_running_or_unstarted(
+    folder: Folder, when: str, said: str, code: int
+) -> None:
     command = [sys.executable, "-c", KILLED, str(folder.path), when]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == -signal.SIGKILL, done.stderr
     pid, started, mark = done.stdout.strip().split("|")
     process = Process(int(pid), started, mark)
@@ -279,7 +335,10 @@ def test_ended_command_leaves_no_zombie(folder: Folder) -> None:
 def test_reused_process_id_is_another_process(folder: Folder) -> None:
     process = folder.start("sleep", "60")
     host, boot, namespace, ticks = process.started.split()
-    for other in (f"{host} {boot} {namespace} {int(ticks) - 1}", f"{host} before-the-boot {namespace} {ticks}"):
+    for other in (
+        f"{host} {boot} {namespace} {int(ticks) - 1}",
+        f"{host} before-the-boot {namespace} {ticks}",
+    ):
         stale = Process(process.pid, other, "0" * 32)
         assert not is_alive(stale)
         stop(stale, 0, time.sleep)
@@ -290,7 +349,12 @@ def test_reused_process_id_is_another_process(folder: Folder) -> None:
 @pytest.mark.parametrize("started", ["other other-boot {} 1", "{0} {1} pid:[1] 1"])
 def test_process_of_another_machine_is_refused(started: str) -> None:
     host, boot, namespace, _ = identify("1").split()
-    process = Process(1, started.format(namespace) if "{0}" not in started else started.format(host, boot))
+    process = Process(
+        1,
+        started.format(namespace)
+        if "{0}" not in started
+        else started.format(host, boot),
+    )
     for ask in (is_alive, lambda process: stop(process, 0, time.sleep)):
         with pytest.raises(LaunchError, match="go on where it was started"):
             ask(process)
@@ -308,7 +372,9 @@ while :; do sleep 0.05; done
 @pytest.mark.slow
 def test_stop_asks_first_and_ends_all_children(folder: Folder) -> None:
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
-    slurm = subprocess.Popen(["sleep", "600"], start_new_session=True, env={MARK: "", "SLURM_JOB_ID": "7"})
+    slurm = subprocess.Popen(
+        ["sleep", "600"], start_new_session=True, env={MARK: "", "SLURM_JOB_ID": "7"}
+    )
     process = folder.start("sh", "-c", FAMILY)
     words = folder.says("child", "unmarked", "own-session")
     pids = [int(word) for word in words if word.isdecimal()]
@@ -364,12 +430,16 @@ def test_unreaped_zombie_does_not_hold_stop_up(folder: Folder) -> None:
     process = folder.start("env", "-i", sys.executable, "-c", LEFT)
     pid = int(folder.says("pid")[1])
     stop(process, 0, time.sleep)
-    assert not gone(pid)  # it left the session and dropped the mark: nobody can tell whose it is
+    assert not gone(
+        pid
+    )  # it left the session and dropped the mark: nobody can tell whose it is
     os.kill(pid, signal.SIGKILL)
 
 
 def test_stop_spares_a_slurm_job_it_submitted(folder: Folder) -> None:
-    process = folder.start("sh", "-c", "SLURM_JOB_ID=7 setsid sleep 600 & sleep 0.1; echo pid $!")
+    process = folder.start(
+        "sh", "-c", "SLURM_JOB_ID=7 setsid sleep 600 & sleep 0.1; echo pid $!"
+    )
     pid = int(folder.says("pid")[1])
     until(lambda: not is_alive(process))
     stop(process, 0, time.sleep)
@@ -378,12 +448,16 @@ def test_stop_spares_a_slurm_job_it_submitted(folder: Folder) -> None:
 
 
 @pytest.mark.slow
-def test_process_that_does_not_end_is_named(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_does_not_end_is_named(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = folder.start("sleep", "600")
     with monkeypatch.context() as patch:
         patch.setattr("pytest_llmbench.launch.jobs.process.KILL_SECONDS", 0.5)
         patch.setattr(os, "kill", lambda pid, number: None)
-        with pytest.raises(LaunchError, match=f"{process.pid}.*do not end although they were killed"):
+        with pytest.raises(
+            LaunchError, match=f"{process.pid}.*do not end although they were killed"
+        ):
             stop(process, 0, lambda seconds: None)
 
 

@@ -13,7 +13,15 @@ from typing import Any
 import pytest
 from support.job_specs import START, Clock, ended, job, job_spec, running, waiting
 
-from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.core.job_records import (
+    Blame,
+    Job,
+    JobEnd,
+    JobStatus,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
 from pytest_llmbench.launch.jobs.progress import Progress, format_duration, summarize
 
 HERE = Path("/scratch")
@@ -33,9 +41,17 @@ def lines() -> list[str]:
 def test_each_change_of_a_job_has_a_line(lines: list[str]) -> None:
     progress, one = Progress(lines.append), job(HERE)
     progress.tell_submitted(one, START)
-    progress.tell_change(replace(one, status=running("n1", "n2", "n3", "n4", "n5", "n6")), None, START)
-    progress.tell_ended(replace(one, status=ended(elapsed_seconds=300.0)), JobEnd(Blame.NONE), START)
-    progress.tell_ended(replace(one, status=ended("FAILED", "7:0")), JobEnd(Blame.RUN, "it exited with 7"), START)
+    progress.tell_change(
+        replace(one, status=running("n1", "n2", "n3", "n4", "n5", "n6")), None, START
+    )
+    progress.tell_ended(
+        replace(one, status=ended(elapsed_seconds=300.0)), JobEnd(Blame.NONE), START
+    )
+    progress.tell_ended(
+        replace(one, status=ended("FAILED", "7:0")),
+        JobEnd(Blame.RUN, "it exited with 7"),
+        START,
+    )
     text = [re.sub(r"\s+", " ", line)[9:] for line in lines]
     assert text == [
         "job 4711 submitted: grok1_314b-25.05-gb200-bf16-128",
@@ -57,7 +73,9 @@ def test_refused_submission_is_reported_in_full(lines: list[str]) -> None:
 
 def test_line_names_purpose_run_and_attempt(lines: list[str]) -> None:
     spec = replace(job(HERE).spec, purpose=Purpose.PROFILE)
-    Progress(lines.append).tell_submitted(job(HERE, spec=spec, attempt=2, repeat=3), START)
+    Progress(lines.append).tell_submitted(
+        job(HERE, spec=spec, attempt=2, repeat=3), START
+    )
     assert "(profile, run 3, attempt 2)" in " ".join(lines[0].split())
 
 
@@ -67,25 +85,40 @@ def test_line_names_purpose_run_and_attempt(lines: list[str]) -> None:
         ([], 0, "no job"),
         ([], 3, "3 not submitted yet"),
         ([None, waiting(), waiting("Priority")], 0, "3 pending (Priority, Resources)"),
-        ([running(), ended(), ended("FAILED")], 1, "1 running, 2 ended, 1 not submitted yet"),
+        (
+            [running(), ended(), ended("FAILED")],
+            1,
+            "1 running, 2 ended, 1 not submitted yet",
+        ),
         ([JobStatus(Phase.UNKNOWN, "")], 0, "1 unknown to Slurm"),
     ],
 )
-def test_all_jobs_in_one_line(jobs: list[JobStatus | None], waits: int, expected: str) -> None:
+def test_all_jobs_in_one_line(
+    jobs: list[JobStatus | None], waits: int, expected: str
+) -> None:
     spec = job_spec(HERE, via="sbatch")
-    followed = [job(HERE, number, spec=spec, status=status) for number, status in enumerate(jobs)]
+    followed = [
+        job(HERE, number, spec=spec, status=status)
+        for number, status in enumerate(jobs)
+    ]
     assert summarize(followed, waits) == expected
     assert summarize([job(HERE, **REFUSED), job(HERE, 2)]) == "1 pending, 1 refused"
 
 
 def follow(
-    progress: Progress, hours: float, status: Callable[[float], JobStatus] = lambda seconds: running()
+    progress: Progress,
+    hours: float,
+    status: Callable[[float], JobStatus] = lambda seconds: running(),
 ) -> list[float]:
     """Poll every 5 s; return the seconds at which something was told."""
     clock, told = Clock(), [0.0]
     progress._tell = lambda line: told.append((clock.now() - START).total_seconds())
     for _ in range(int(hours * 720)):
-        progress.update([job(HERE, status=status((clock.now() - START).total_seconds()))], 0, clock.now())
+        progress.update(
+            [job(HERE, status=status((clock.now() - START).total_seconds()))],
+            0,
+            clock.now(),
+        )
         clock.sleep(5.0)
     return told
 
@@ -101,13 +134,19 @@ def test_heartbeat_slows_down_to_every_5_minutes() -> None:
 
 
 def test_changes_are_told_at_most_every_10_seconds() -> None:
-    flapping = follow(Progress(print), 0.1, lambda seconds: running() if int(seconds / 5) % 2 else waiting())
+    flapping = follow(
+        Progress(print),
+        0.1,
+        lambda seconds: running() if int(seconds / 5) % 2 else waiting(),
+    )
     gaps = [later - earlier for earlier, later in pairwise(flapping)]
     assert min(gaps) >= 10.0
     assert len(gaps) > 10
 
 
-def steps(found: dict[int, tuple[int, int | None, float]]) -> Callable[[Job], tuple[int, int | None, float] | None]:
+def steps(
+    found: dict[int, tuple[int, int | None, float]],
+) -> Callable[[Job], tuple[int, int | None, float] | None]:
     return lambda one: found.get(one.number)
 
 
@@ -115,8 +154,14 @@ def steps(found: dict[int, tuple[int, int | None, float]]) -> Callable[[Job], tu
     ("found", "expected"),
     [
         ({}, "2 running"),
-        ({1: (23, 50, 9.0)}, f"2 running; {{id}} step 23/50, about 4 min left ({at(START + timedelta(seconds=253))})"),
-        ({1: (23, 50, 9.0), 2: (49, 50, 9.0)}, f"step 23/50, about 4 min left ({at(START + timedelta(seconds=253))})"),
+        (
+            {1: (23, 50, 9.0)},
+            f"2 running; {{id}} step 23/50, about 4 min left ({at(START + timedelta(seconds=253))})",
+        ),
+        (
+            {1: (23, 50, 9.0), 2: (49, 50, 9.0)},
+            f"step 23/50, about 4 min left ({at(START + timedelta(seconds=253))})",
+        ),
         ({1: (23, None, 9.0)}, "2 running; {id} step 23"),
         ({1: (23, None, 9.0), 2: (50, 50, 9.0)}, "step 50/50, about 0 s left"),
     ],
@@ -135,7 +180,10 @@ def test_allocation_reports_no_step(lines: list[str]) -> None:
     """A log by its job id is that of the run in it, or of the one before."""
     held = replace(job(HERE).spec, purpose=Purpose.ALLOCATION)
     jobs = [job(HERE, 1, spec=held, status=running()), job(HERE, 2, status=running())]
-    for count, expected in ((1, "1 running"), (2, f"2 running; {held.case_id} step 23")):
+    for count, expected in (
+        (1, "1 running"),
+        (2, f"2 running; {held.case_id} step 23"),
+    ):
         progress = Progress(lines.append, steps({1: (50, 50, 9.0), 2: (23, None, 9.0)}))
         progress.update(jobs[:count], 0, START)
         progress.update(jobs[:count], 0, START + timedelta(seconds=10))
@@ -155,11 +203,22 @@ def test_few_logs_are_read_however_many_jobs_run(lines: list[str]) -> None:
 def test_lines_fit_80_columns_and_hold_no_control_characters(lines: list[str]) -> None:
     name = "nemotron4_340b_with_a_rather_long_name-25.05.04-gb200-bf16-2048-pretrain-weak-proxy"
     spec = replace(job(HERE).spec, case_id=name)
-    jobs = [job(HERE, number, spec=spec, status=waiting(f"Reason\x1b[2J{number}")) for number in range(9)]
+    jobs = [
+        job(HERE, number, spec=spec, status=waiting(f"Reason\x1b[2J{number}"))
+        for number in range(9)
+    ]
     progress = Progress(lines.append, lambda one: (1, 50, 1e6))
     progress.update([*jobs, job(HERE, 10, spec=spec, status=running())], 5, START)
-    progress.update([*jobs, job(HERE, 10, spec=spec, status=running())], 5, START + timedelta(seconds=10))
-    progress.tell_ended(replace(jobs[0], status=ended()), JobEnd(Blame.RUN, "x" * 300 + "\a\n\r\n" + "y" * 200), START)
+    progress.update(
+        [*jobs, job(HERE, 10, spec=spec, status=running())],
+        5,
+        START + timedelta(seconds=10),
+    )
+    progress.tell_ended(
+        replace(jobs[0], status=ended()),
+        JobEnd(Blame.RUN, "x" * 300 + "\a\n\r\n" + "y" * 200),
+        START,
+    )
     shown = [part for line in lines for part in line.split("\n")]
     assert shown
     assert max(map(len, shown)) <= 80
@@ -168,7 +227,15 @@ def test_lines_fit_80_columns_and_hold_no_control_characters(lines: list[str]) -
 
 @pytest.mark.parametrize(
     ("seconds", "expected"),
-    [(-1, "0 s"), (0, "0 s"), (99, "99 s"), (100, "2 min"), (240, "4 min"), (7200, "2 h"), (7500, "2 h 5 min")],
+    [
+        (-1, "0 s"),
+        (0, "0 s"),
+        (99, "99 s"),
+        (100, "2 min"),
+        (240, "4 min"),
+        (7200, "2 h"),
+        (7500, "2 h 5 min"),
+    ],
 )
 def test_durations(seconds: float, expected: str) -> None:
     assert format_duration(seconds) == expected

@@ -1,4 +1,5 @@
-"""A session that lies in another folder is found; where nothing knows it, the message says how a folder is named."""
+"""A session that lies in another folder is found; where nothing knows it, the message
+says how a folder is named."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def explain(index: Path | None, session: str, folder: Path) -> str:
     return str(caught.value)
 
 
-def test_newest_unfinished_session_is_named_with_its_folder(tmp_path: Path, index: Path) -> None:
+def test_newest_unfinished_session_is_named_with_its_folder(
+    tmp_path: Path, index: Path
+) -> None:
     begun(tmp_path / "old", index)
     session = begun(tmp_path / "a folder", index)
     finished = begun(tmp_path / "new", index, finish=True)
@@ -49,7 +52,9 @@ def test_newest_unfinished_session_is_named_with_its_folder(tmp_path: Path, inde
     assert not (tmp_path / "here").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b'\xff\n[1]\n{}\nnull\n["x"', b'["20261121-0545-3f9a", "/gone"]\n'])
+@pytest.mark.parametrize(
+    "content", [b"", b'\xff\n[1]\n{}\nnull\n["x"', b'["20261121-0545-3f9a", "/gone"]\n']
+)
 def test_useless_index_is_no_error(tmp_path: Path, index: Path, content: bytes) -> None:
     index.parent.mkdir()
     index.write_bytes(content)
@@ -67,7 +72,9 @@ def test_unwritable_index_hinders_no_session(tmp_path: Path) -> None:
         places.require_journal(place, "", tmp_path / "here")
 
 
-def test_parent_folder_is_refused_with_the_right_one(tmp_path: Path, index: Path) -> None:
+def test_parent_folder_is_refused_with_the_right_one(
+    tmp_path: Path, index: Path
+) -> None:
     begun(tmp_path / ".llmbench", index)
     told = explain(index, "", tmp_path)
     assert f"did you mean --llmb-journal={tmp_path}/.llmbench?" in told
@@ -78,6 +85,9 @@ def test_session_of_another_folder_is_found(tmp_path: Path, index: Path) -> None
     session = begun(tmp_path / "one", index)
     begun(tmp_path / "two", index)
     journal = Journal(tmp_path / "two", index)
-    with pytest.raises(LaunchError, match=rf"is not in .*unfinished are (?s:.*)--llmb-journal={tmp_path}/one"):
+    with pytest.raises(
+        LaunchError,
+        match=rf"is not in .*unfinished are (?s:.*)--llmb-journal={tmp_path}/one",
+    ):
         journal.resume(session)
     journal.close()

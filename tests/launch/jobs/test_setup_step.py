@@ -1,4 +1,5 @@
-"""The setup step of a recipe runs the documented way, is waited for, and leaves nothing behind when it is stopped."""
+"""The setup step of a recipe runs the documented way, is waited for, and leaves nothing
+behind when it is stopped."""
 
 from __future__ import annotations
 
@@ -19,12 +20,29 @@ from support.planned import FACTS, machine, program
 from pytest_llmbench.baseline.read import list_shipped_baselines, read_recipes
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import Cluster, InstalledRecipe, JobStatus, LaunchFacts, Phase
-from pytest_llmbench.launch.jobs.setup_step import SetupHost, build_setup_step, check_setup, run_setup
+from pytest_llmbench.core.job_records import (
+    Cluster,
+    InstalledRecipe,
+    JobStatus,
+    LaunchFacts,
+    Phase,
+)
+from pytest_llmbench.launch.jobs.setup_step import (
+    SetupHost,
+    build_setup_step,
+    check_setup,
+    run_setup,
+)
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
-from pytest_llmbench.tools.setup.setup_command import SetupOptions, choose_recipe, set_up
+from pytest_llmbench.tools.setup.setup_command import (
+    SetupOptions,
+    choose_recipe,
+    set_up,
+)
 
-PLAIN = replace(FACTS, setup="./setup.sh", virtual_environment=False, python="", image="")
+PLAIN = replace(
+    FACTS, setup="./setup.sh", virtual_environment=False, python="", image=""
+)
 CLUSTER = Cluster(account="my account", partition="batch")
 
 
@@ -40,12 +58,18 @@ def caller(folder: Path, **others: str) -> dict[str, str]:
 
 
 def step(
-    folder: Path, script: str = "echo done", facts: LaunchFacts = PLAIN, cluster: Cluster = CLUSTER, **others: str
+    folder: Path,
+    script: str = "echo done",
+    facts: LaunchFacts = PLAIN,
+    cluster: Cluster = CLUSTER,
+    **others: str,
 ) -> PlannedJob:
-    return build_setup_step(facts, cluster, caller(folder, **others), recipe(folder, script))
+    return build_setup_step(
+        facts, cluster, caller(folder, **others), recipe(folder, script)
+    )
 
 
-# --- what it is -------------------------------------------------------------------------------------------
+# --- what it is -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -58,7 +82,11 @@ def step(
             CLUSTER,
             ("sbatch", "-A", "my account", "-p", "batch", "-N", "1", "./setup.sh"),
         ),
-        ("sbatch -A {account} -p {partition} -N 1 ./setup.sh", Cluster(), ("sbatch", "-N", "1", "./setup.sh")),
+        (
+            "sbatch -A {account} -p {partition} -N 1 ./setup.sh",
+            Cluster(),
+            ("sbatch", "-N", "1", "./setup.sh"),
+        ),
         (
             "sbatch -A {account} -N 1 ./setup.sh",
             Cluster(account="$(reboot); x", gres="gpu:8"),
@@ -75,31 +103,59 @@ def test_setup_command_is_the_documented_one(
 
 
 def test_environment_is_the_callers_and_the_clusters(tmp_path: Path) -> None:
-    installed = InstalledRecipe("llama3.1", "25.04", None, "", (("B", "own"),), tmp_path / "venv")
-    cluster = replace(CLUSTER, environment=(("A", "${TOKEN}/x"), ("B", "all")), installed=(installed,))
-    built = step(tmp_path, cluster=cluster, TOKEN="t", LLMB_INSTALL="/x", https_proxy="proxy")  # noqa: S106
+    installed = InstalledRecipe(
+        "llama3.1", "25.04", None, "", (("B", "own"),), tmp_path / "venv"
+    )
+    cluster = replace(
+        CLUSTER, environment=(("A", "${TOKEN}/x"), ("B", "all")), installed=(installed,)
+    )
+    built = step(
+        tmp_path,
+        cluster=cluster,
+        TOKEN="t",  # noqa: S106
+        LLMB_INSTALL="/x",
+        https_proxy="proxy",
+    )
     environment = dict(built.spec.environment)
     assert "LLMB_INSTALL" not in environment
-    assert (environment["A"], environment["B"], environment["https_proxy"]) == ("t/x", "own", "proxy")
+    assert (environment["A"], environment["B"], environment["https_proxy"]) == (
+        "t/x",
+        "own",
+        "proxy",
+    )
     assert environment["PATH"].startswith(f"{tmp_path}/venv/bin:")
     assert environment["SBATCH_ACCOUNT"] == environment["SLURM_ACCOUNT"] == "my account"
     assert "TOKEN" in built.spec.secrets
 
 
 def test_unset_reference_of_the_cluster_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match=r"HF_TOKEN in the cluster file is taken from .*MY_TOKEN.*not set"):
-        step(tmp_path, cluster=replace(CLUSTER, environment=(("HF_TOKEN", "${MY_TOKEN}"),)))
+    with pytest.raises(
+        LaunchError,
+        match=r"HF_TOKEN in the cluster file is taken from .*MY_TOKEN.*not set",
+    ):
+        step(
+            tmp_path,
+            cluster=replace(CLUSTER, environment=(("HF_TOKEN", "${MY_TOKEN}"),)),
+        )
 
 
-def test_folder_is_given_or_installed_never_the_current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_is_given_or_installed_never_the_current(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = recipe(tmp_path)
     monkeypatch.chdir(folder)
-    with pytest.raises(LaunchError, match="nothing says where that is: give it with --folder=DIR"):
+    with pytest.raises(
+        LaunchError, match="nothing says where that is: give it with --folder=DIR"
+    ):
         build_setup_step(PLAIN, CLUSTER, caller(tmp_path))
     with pytest.raises(LaunchError, match=f"there is none in {tmp_path}"):
         build_setup_step(PLAIN, CLUSTER, caller(tmp_path), tmp_path)
     installed = replace(
-        CLUSTER, installed=(InstalledRecipe("llama3.1", "25.04", folder), InstalledRecipe("llama3.1", "", tmp_path))
+        CLUSTER,
+        installed=(
+            InstalledRecipe("llama3.1", "25.04", folder),
+            InstalledRecipe("llama3.1", "", tmp_path),
+        ),
     )
     assert build_setup_step(PLAIN, installed, caller(tmp_path)).spec.directory == folder
 
@@ -114,7 +170,10 @@ def test_problems_are_reported_before_anything_runs(tmp_path: Path) -> None:
     text = check_setup(step(tmp_path, facts=replace(PLAIN, python="3.12")), machine())
     assert "llama3.1 25.04 needs a virtual environment of its own" in text
     lacking = build_setup_step(
-        replace(PLAIN, setup="sbatch ./setup.sh"), CLUSTER, {"PATH": "/nowhere"}, recipe(tmp_path)
+        replace(PLAIN, setup="sbatch ./setup.sh"),
+        CLUSTER,
+        {"PATH": "/nowhere"},
+        recipe(tmp_path),
     )
     text = check_setup(lacking, machine())
     assert "STAGE_PATH is not set" in text
@@ -122,12 +181,14 @@ def test_problems_are_reported_before_anything_runs(tmp_path: Path) -> None:
     assert "HF_TOKEN" not in text
 
 
-# --- running it here --------------------------------------------------------------------------------------
+# --- running it here ------------------------------------------------------------------
 
 
 def world(folder: Path, told: list[str], **fields: object) -> SetupHost:
     clock = Clock()
-    made = SetupHost(told.append, clock.now, clock.sleep, folder / ".llmbench/setup/x.log", 20.0)
+    made = SetupHost(
+        told.append, clock.now, clock.sleep, folder / ".llmbench/setup/x.log", 20.0
+    )
     return replace(made, **fields)  # type: ignore[arg-type]
 
 
@@ -137,7 +198,9 @@ def test_output_is_shown_and_kept_without_secrets(tmp_path: Path) -> None:
     built = step(tmp_path, script, HF_TOKEN="hf_abcdef")  # noqa: S106
     assert run_setup(built, world(tmp_path, told)) == ""
     assert told == ["token: ***", "err", "no input"]
-    assert (tmp_path / ".llmbench/setup/x.log").read_text() == "token: ***\nerr\nno input\n"
+    assert (
+        tmp_path / ".llmbench/setup/x.log"
+    ).read_text() == "token: ***\nerr\nno input\n"
 
 
 HARMLESS = """cat <<'END'
@@ -146,7 +209,9 @@ This behaviour is the source of the following dependency conflicts.
 tritonclient 2.51.0 requires urllib3>=2.0.7, but you have urllib3 1.26.20 which is incompatible.
 END
 """
-OTHER = "echo 'nemo 2.3 requires torch>=2.6, but you have torch 2.5 which is incompatible.'"
+OTHER = (
+    "echo 'nemo 2.3 requires torch>=2.6, but you have torch 2.5 which is incompatible.'"
+)
 
 
 def test_failed_step_shows_its_last_lines_and_file(tmp_path: Path) -> None:
@@ -163,8 +228,14 @@ def test_failed_step_shows_its_last_lines_and_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "last"),
     [
-        (HARMLESS, "pip's error about tritonclient and urllib3 is a known one and does no harm."),
-        (HARMLESS + OTHER, "  nemo 2.3 requires torch>=2.6, but you have torch 2.5 which is incompatible."),
+        (
+            HARMLESS,
+            "pip's error about tritonclient and urllib3 is a known one and does no harm.",
+        ),
+        (
+            HARMLESS + OTHER,
+            "  nemo 2.3 requires torch>=2.6, but you have torch 2.5 which is incompatible.",
+        ),
         ("echo fine", "fine"),
     ],
 )
@@ -176,21 +247,40 @@ def test_known_pip_error_is_no_failure(script: str, last: str, tmp_path: Path) -
 
 def test_missing_image_after_setup_is_a_failure(tmp_path: Path) -> None:
     facts = replace(PLAIN, image="a.sqsh", image_source="nvcr.io/nvidia/nemo:25.02.01")
-    assert run_setup(step(tmp_path, "echo x > $STAGE_PATH/a.sqsh", facts), world(tmp_path, [])) == ""
-    text = run_setup(step(tmp_path, ": > $STAGE_PATH/a.sqsh", facts), world(tmp_path, []))
+    assert (
+        run_setup(
+            step(tmp_path, "echo x > $STAGE_PATH/a.sqsh", facts), world(tmp_path, [])
+        )
+        == ""
+    )
+    text = run_setup(
+        step(tmp_path, ": > $STAGE_PATH/a.sqsh", facts), world(tmp_path, [])
+    )
     assert "setup failed: it ended well and left no container image a.sqsh in" in text
 
 
 def test_separately_fetched_image_shows_its_command(tmp_path: Path) -> None:
-    facts = replace(PLAIN, forbidden=(("STAGE_PATH", "old"),), image="a.sqsh", image_source="nvcr.io/nvidia/nemo:25.04")
-    built = step(tmp_path, "echo fine", facts, Cluster(account="a", partition="p"), LLMB_INSTALL=str(tmp_path))
+    facts = replace(
+        PLAIN,
+        forbidden=(("STAGE_PATH", "old"),),
+        image="a.sqsh",
+        image_source="nvcr.io/nvidia/nemo:25.04",
+    )
+    built = step(
+        tmp_path,
+        "echo fine",
+        facts,
+        Cluster(account="a", partition="p"),
+        LLMB_INSTALL=str(tmp_path),
+    )
     text = run_setup(built, world(tmp_path, []))
     command = f"enroot import --output {tmp_path}/images/a.sqsh docker://nvcr.io#nvidia/nemo:25.04"
     assert text.endswith(f'  srun --account a --partition p bash -c "{command}"')
 
 
 def running(folder: Path) -> bool:
-    """Whether the child that the step left in the background still runs; a signal takes a moment to arrive."""
+    """Whether the child that the step left in the background still runs; a signal takes
+    a moment to arrive."""
     file = Path(f"/proc/{(folder / 'stage/pid').read_text().strip()}/stat")
     for _ in range(50):
         try:
@@ -221,7 +311,9 @@ def test_interrupted_step_leaves_no_process(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_setup(step(tmp_path, ENDS_BEFORE_ITS_CHILD), world(tmp_path, [], tell=interrupt))
+        run_setup(
+            step(tmp_path, ENDS_BEFORE_ITS_CHILD), world(tmp_path, [], tell=interrupt)
+        )
     assert not running(tmp_path)
 
 
@@ -229,7 +321,13 @@ def test_exported_function_reaches_the_step(tmp_path: Path) -> None:
     """Clusters hand on `module` so; a shell between would drop it."""
     told: list[str] = []
     functions = {"BASH_FUNC_module%%": "() { echo module $1; }"}
-    assert run_setup(step(tmp_path, "module load enroot", PLAIN, CLUSTER, **functions), world(tmp_path, told)) == ""
+    assert (
+        run_setup(
+            step(tmp_path, "module load enroot", PLAIN, CLUSTER, **functions),
+            world(tmp_path, told),
+        )
+        == ""
+    )
     assert told == ["module load"]
 
 
@@ -240,7 +338,7 @@ def test_step_that_cannot_start_is_reported(tmp_path: Path) -> None:
         run_setup(built, world(tmp_path, []))
 
 
-# --- as a job of Slurm ------------------------------------------------------------------------------------
+# --- as a job of Slurm ----------------------------------------------------------------
 
 
 class Queue:
@@ -258,10 +356,23 @@ class Queue:
         if state is None:
             raise LaunchError("Slurm is away")
         if self.output:
-            self.output.write_text(self.output.read_text() + f"now {state}\npart" if self.output.exists() else "")
-        phase = {"": Phase.UNKNOWN, "PENDING": Phase.WAITING, "RUNNING": Phase.RUNNING}.get(state, Phase.ENDED)
+            self.output.write_text(
+                self.output.read_text() + f"now {state}\npart"
+                if self.output.exists()
+                else ""
+            )
+        phase = {
+            "": Phase.UNKNOWN,
+            "PENDING": Phase.WAITING,
+            "RUNNING": Phase.RUNNING,
+        }.get(state, Phase.ENDED)
         return {
-            number: JobStatus(phase, state, self.reason, exit_code="0:0" if state == "COMPLETED" else "1:0")
+            number: JobStatus(
+                phase,
+                state,
+                self.reason,
+                exit_code="0:0" if state == "COMPLETED" else "1:0",
+            )
             for number in jobs
         }
 
@@ -274,15 +385,37 @@ class Queue:
 def submitted(folder: Path, queue: Queue, told: list[str], **fields: object) -> str:
     program(folder / "bin/sbatch", "#!/bin/sh\necho Submitted batch job 12\n")
     facts = replace(PLAIN, setup="sbatch -N 1 ./setup.sh")
-    built = build_setup_step(facts, CLUSTER, caller(folder, PATH=f"{folder}/bin:/bin:/usr/bin"), recipe(folder))
-    return run_setup(built, world(folder, told, **{"scheduler": make_slurm(queue), "seconds": 3600.0, **fields}))
+    built = build_setup_step(
+        facts,
+        CLUSTER,
+        caller(folder, PATH=f"{folder}/bin:/bin:/usr/bin"),
+        recipe(folder),
+    )
+    return run_setup(
+        built,
+        world(
+            folder,
+            told,
+            **{"scheduler": make_slurm(queue), "seconds": 3600.0, **fields},
+        ),
+    )
 
 
 def test_slurm_job_is_followed_and_its_output_shown(tmp_path: Path) -> None:
     told: list[str] = []
-    queue = Queue("", None, "PENDING", "RUNNING", "COMPLETED", output=tmp_path / "recipe/slurm-12.out")
+    queue = Queue(
+        "",
+        None,
+        "PENDING",
+        "RUNNING",
+        "COMPLETED",
+        output=tmp_path / "recipe/slurm-12.out",
+    )
     assert submitted(tmp_path, queue, told) == ""
-    assert told[:2] == ["Submitted batch job 12", f"waiting for job 12; its output: {tmp_path}/recipe/slurm-12.out"]
+    assert told[:2] == [
+        "Submitted batch job 12",
+        f"waiting for job 12; its output: {tmp_path}/recipe/slurm-12.out",
+    ]
     assert told[2:] == ["now PENDING", "partnow RUNNING", "partnow COMPLETED", "part"]
     assert queue.cancelled == []
 
@@ -307,7 +440,9 @@ def test_unknown_or_endless_job_ends_the_wait(tmp_path: Path) -> None:
 def test_job_that_never_starts_is_cancelled(tmp_path: Path) -> None:
     queue = Queue("PENDING")
     queue.reason = "PartitionTimeLimit"
-    assert "it will never start and was cancelled (PartitionTimeLimit: " in submitted(tmp_path, queue, [])
+    assert "it will never start and was cancelled (PartitionTimeLimit: " in submitted(
+        tmp_path, queue, []
+    )
     assert queue.cancelled == ["12"]
 
 
@@ -322,7 +457,7 @@ def test_interrupted_wait_cancels_the_job(tmp_path: Path) -> None:
     assert told[-1] == "cancelling job 12"
 
 
-# --- the command ------------------------------------------------------------------------------------------
+# --- the command ----------------------------------------------------------------------
 
 RECIPES = read_recipes(list_shipped_baselines())
 
@@ -330,9 +465,21 @@ RECIPES = read_recipes(list_shipped_baselines())
 @pytest.mark.parametrize(
     ("name", "release", "message"),
     [
-        ("grok", "", r"no recipe 'grok' with a setup step \(did you mean 'grok1'\?\): expected grok1, llama3.1,"),
-        ("grok1", "25.5", r"--release 25.5: grok1 has 24.11 or 25.05 \(did you mean '25.05'\?\)"),
-        ("grok1", "", "grok1 has several releases: give --release, one of 24.11, 25.05"),
+        (
+            "grok",
+            "",
+            r"no recipe 'grok' with a setup step \(did you mean 'grok1'\?\): expected grok1, llama3.1,",
+        ),
+        (
+            "grok1",
+            "25.5",
+            r"--release 25.5: grok1 has 24.11 or 25.05 \(did you mean '25.05'\?\)",
+        ),
+        (
+            "grok1",
+            "",
+            "grok1 has several releases: give --release, one of 24.11, 25.05",
+        ),
     ],
 )
 def test_unknown_recipe_is_refused(name: str, release: str, message: str) -> None:
@@ -373,7 +520,13 @@ def test_dry_run_shows_variables_and_image_command(tmp_path: Path) -> None:
         f"installed: {{grok1-25.05: {{folder: {tmp_path}/recipe, virtual_environment: {tmp_path}/venv}}}}\n"
     )
     asked = SetupOptions("grok1", "25.05", dry_run=True)
-    text, is_good = set_up(asked, RECIPES, tmp_path, {"PATH": "/usr/bin:/bin", "SLURM_PARTITION": "batch"}, print)
+    text, is_good = set_up(
+        asked,
+        RECIPES,
+        tmp_path,
+        {"PATH": "/usr/bin:/bin", "SLURM_PARTITION": "batch"},
+        print,
+    )
     assert text.splitlines() == [
         "HF_TOKEN=***",
         f"LLMB_INSTALL={tmp_path}/stage",
@@ -414,7 +567,10 @@ def test_command_ends_with_the_next_step_or_its_failure(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STAGE_PATH", str(tmp_path / "stage"))
     code = main(["setup", "maxtext_llama2", "--folder", "recipe"])
-    assert (code, expected[1] in capsys.readouterr().out.splitlines()[-1]) == (expected[0], True)
+    assert (code, expected[1] in capsys.readouterr().out.splitlines()[-1]) == (
+        expected[0],
+        True,
+    )
 
 
 @pytest.mark.slow
@@ -430,7 +586,9 @@ def test_terminated_command_ends_its_step(tmp_path: Path) -> None:
         "recipe",
     ]
     environment = {**os.environ, **caller(tmp_path)}
-    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert any(line == "started\n" for line in process.stdout)
         process.terminate()

@@ -1,4 +1,5 @@
-"""When a job stands still, when that is told, when it is cancelled, and what does not count."""
+"""When a job stands still, when that is told, when it is cancelled, and what does not
+count."""
 
 from __future__ import annotations
 
@@ -11,10 +12,28 @@ from typing import Any
 import pytest
 from support.job_specs import START, ended, job, job_spec, running, waiting
 
-from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobEnd, JobStatus, Phase, Purpose
-from pytest_llmbench.core.stall_limits import LogProgress, Stall, StallLimits, StallPlace
+from pytest_llmbench.core.job_records import (
+    Blame,
+    EndedBy,
+    Job,
+    JobEnd,
+    JobStatus,
+    Phase,
+    Purpose,
+)
+from pytest_llmbench.core.stall_limits import (
+    LogProgress,
+    Stall,
+    StallLimits,
+    StallPlace,
+)
 from pytest_llmbench.launch.jobs.stall_watch import describe_stall, limit_running
-from pytest_llmbench.launch.jobs.watch import Limits, PollDecision, Watch, explain_job_end
+from pytest_llmbench.launch.jobs.watch import (
+    Limits,
+    PollDecision,
+    Watch,
+    explain_job_end,
+)
 
 HERE = Path("/scratch")
 LOG = HERE / "log-x_1_0.out"
@@ -40,7 +59,9 @@ class RunningJob:
     cancelled: float | None = None
 
     def __post_init__(self) -> None:
-        self.job = job(HERE, spec=job_spec(HERE, via="sbatch", purpose=self.purpose, gpu_hours=1e3))
+        self.job = job(
+            HERE, spec=job_spec(HERE, via="sbatch", purpose=self.purpose, gpu_hours=1e3)
+        )
         self.watch = self.make_watch()
 
     def make_watch(self) -> Watch:
@@ -56,7 +77,8 @@ class RunningJob:
         if self.unreadable[0] <= age < self.unreadable[1]:
             return LogProgress(place="/logs", problem="Stale file handle")
         steps, others, starts = (
-            [second for second in seconds if second <= age] for seconds in (self.steps, self.other, self.starts)
+            [second for second in seconds if second <= age]
+            for seconds in (self.steps, self.other, self.starts)
         )
         gaps = [7.0] * max(0, len(steps) - 1)
         last = max((*steps, *others, *starts), default=0.0)
@@ -77,7 +99,11 @@ class RunningJob:
         self.age = age
         status = self.state(age)
         now = clock or START + timedelta(seconds=age)
-        log = self.look(age) if status.phase is Phase.RUNNING or status.state == "TIMEOUT" else None
+        log = (
+            self.look(age)
+            if status.phase is Phase.RUNNING or status.state == "TIMEOUT"
+            else None
+        )
         decision = self.watch.decide(self.job, status, now, log)
         before = self.job.status.stall if self.job.status else None
         after = decision.status.stall if decision.status else None
@@ -107,7 +133,9 @@ class RunningJob:
 
 
 def every(seconds: float, first: float, last: float) -> list[float]:
-    return [first + seconds * number for number in range(int((last - first) / seconds) + 1)]
+    return [
+        first + seconds * number for number in range(int((last - first) / seconds) + 1)
+    ]
 
 
 MINUTE = 60.0
@@ -122,16 +150,36 @@ def test_hang_is_reported_after_10_minutes_cancelled_after_20() -> None:
     assert hung.cancelled is not None
     assert 20 * MINUTE <= hung.cancelled - FAST[-1] <= 21 * MINUTE
     stall = hung.stall
-    assert (stall.place, stall.done, stall.total, stall.cancelled) == (StallPlace.STEPS, 11, 50, True)
-    assert describe_stall(stall) == "stood still for 20 min after step 11/50 (log-x_1_0.out)"
-    assert describe_stall(replace(stall, total=None)) == "stood still for 20 min after step 11 (log-x_1_0.out)"
+    assert (stall.place, stall.done, stall.total, stall.cancelled) == (
+        StallPlace.STEPS,
+        11,
+        50,
+        True,
+    )
+    assert (
+        describe_stall(stall)
+        == "stood still for 20 min after step 11/50 (log-x_1_0.out)"
+    )
+    assert (
+        describe_stall(replace(stall, total=None))
+        == "stood still for 20 min after step 11 (log-x_1_0.out)"
+    )
 
 
 @pytest.mark.parametrize(
     ("fields", "until"),
     [
         ({"steps": every(7.0, 25 * MINUTE, 3 * 3600)}, 3 * 3600),
-        ({"steps": [*every(7.0, 60.0, 300.0), *every(7.0, 840.0, 1100.0), *every(7.0, 2600.0, 3000.0)]}, 3000.0),
+        (
+            {
+                "steps": [
+                    *every(7.0, 60.0, 300.0),
+                    *every(7.0, 840.0, 1100.0),
+                    *every(7.0, 2600.0, 3000.0),
+                ]
+            },
+            3000.0,
+        ),
         ({"steps": [*FAST, 3000.0], "other": every(500.0, 600.0, 2600.0)}, 3000.0),
         ({"steps": every(7.0, 120.0, 5000.0), "shown": 28 * MINUTE}, 5000.0),
         ({"steps": every(25 * MINUTE, 30 * MINUTE, 180 * MINUTE)}, 180 * MINUTE),
@@ -139,13 +187,30 @@ def test_hang_is_reported_after_10_minutes_cancelled_after_20() -> None:
         ({"late": True}, 5 * 3600),
         ({"purpose": Purpose.CHECK_NODES}, 5 * 3600),
         *(
-            ({"steps": [*FAST, 190.0 + 28 * MINUTE], "purpose": purpose}, 190.0 + 28 * MINUTE)
-            for purpose in (Purpose.PROFILE, Purpose.SAVE_CHECKPOINT, Purpose.LOAD_CHECKPOINT)
+            (
+                {"steps": [*FAST, 190.0 + 28 * MINUTE], "purpose": purpose},
+                190.0 + 28 * MINUTE,
+            )
+            for purpose in (
+                Purpose.PROFILE,
+                Purpose.SAVE_CHECKPOINT,
+                Purpose.LOAD_CHECKPOINT,
+            )
         ),
     ],
     ids=[
-        *("logs steps", "silent save of 9 min makes 25 min ordinary", "lines of saves", "log appears late"),
-        *("a line for 100 steps", "log unreadable", "logs its steps at the end", "checks nodes"),
+        *(
+            "logs steps",
+            "silent save of 9 min makes 25 min ordinary",
+            "lines of saves",
+            "log appears late",
+        ),
+        *(
+            "a line for 100 steps",
+            "log unreadable",
+            "logs its steps at the end",
+            "checks nodes",
+        ),
         *("profiles", "saves checkpoint", "loads checkpoint"),
     ],
 )
@@ -166,7 +231,10 @@ def test_first_step_gets_half_an_hour() -> None:
     hung = RunningJob().run(3 * 3600)
     assert hung.told == [30 * MINUTE]
     assert hung.cancelled == 60 * MINUTE
-    assert describe_stall(hung.stall) == "stood still for 60 min before its first step (log-x_1_0.out)"
+    assert (
+        describe_stall(hung.stall)
+        == "stood still for 60 min before its first step (log-x_1_0.out)"
+    )
     slow = RunningJob(every(7.0, 58 * MINUTE, 80 * MINUTE)).run(80 * MINUTE)
     assert (len(slow.told), len(slow.went_on), slow.cancelled) == (1, 1, None)
     assert explain_job_end(end(slow, ended(), 81 * MINUTE)).blame is Blame.NONE
@@ -176,7 +244,10 @@ def test_missing_log_is_reported_with_its_folder() -> None:
     lost = RunningJob(FAST, shown=1e9).run(3 * 3600)
     assert lost.told == [30 * MINUTE]
     assert lost.cancelled == 60 * MINUTE
-    assert describe_stall(lost.stall) == "stood still for 60 min: no log of its own was found in /logs"
+    assert (
+        describe_stall(lost.stall)
+        == "stood still for 60 min: no log of its own was found in /logs"
+    )
 
 
 def test_log_written_in_bursts_may_be_silent_again() -> None:
@@ -188,23 +259,32 @@ def test_log_written_in_bursts_may_be_silent_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "until"), [([*FAST, 3000.0], 3000.0), ([200.0], 9000.0)], ids=["silent", "after one step"]
+    ("steps", "until"),
+    [([*FAST, 3000.0], 3000.0), ([200.0], 9000.0)],
+    ids=["silent", "after one step"],
 )
 def test_silent_job_is_cancelled(steps: list[float], until: float) -> None:
     assert RunningJob(steps).run(until).cancelled is not None
 
 
 def test_restarted_process_gets_half_an_hour() -> None:
-    again = RunningJob([*FAST, *every(7.0, 1900.0, 2300.0)], starts=(300.0,)).run(2300.0)
+    again = RunningJob([*FAST, *every(7.0, 1900.0, 2300.0)], starts=(300.0,)).run(
+        2300.0
+    )
     assert again.told == []
     hung = RunningJob([*FAST, *every(7.0, 1900.0, 2300.0)], starts=(300.0,)).run(9000.0)
     assert hung.cancelled is not None
-    assert hung.cancelled - 2300.0 <= 25 * MINUTE, "the time in which it started is no gap between steps"
+    assert hung.cancelled - 2300.0 <= 25 * MINUTE, (
+        "the time in which it started is no gap between steps"
+    )
 
 
 def test_hang_after_the_last_step_names_the_final_save() -> None:
     hung = RunningJob(every(7.0, 120.0, 120.0 + 49 * 7.0)).run(9000.0)
-    assert "after its last step, 50/50, in its final save or teardown" in describe_stall(hung.stall)
+    assert (
+        "after its last step, 50/50, in its final save or teardown"
+        in describe_stall(hung.stall)
+    )
 
 
 def test_stall_limit_is_set_and_cancelling_switched_off() -> None:
@@ -217,13 +297,15 @@ def test_stall_limit_is_set_and_cancelling_switched_off() -> None:
     assert none.cancelled is None
 
 
-# --- what does not count ------------------------------------------------------------------------------------
+# --- what does not count --------------------------------------------------------------
 
 
 def test_time_without_polls_does_not_count() -> None:
     job = RunningJob(FAST)
     job.run(300.0)
-    job.run(4 * 3600 + 5 * MINUTE, begin=4 * 3600)  # Slurm was away, or the session was stopped
+    job.run(
+        4 * 3600 + 5 * MINUTE, begin=4 * 3600
+    )  # Slurm was away, or the session was stopped
     assert job.told == []
 
 
@@ -238,14 +320,20 @@ def test_clock_that_is_set_cancels_nothing(jump: float) -> None:
 
 def test_suspended_and_completing_jobs_do_not_stall() -> None:
     def state(age: float) -> JobStatus:
-        return running() if age < 600 else replace(running(), state="SUSPENDED" if age < 9000 else "COMPLETING")
+        return (
+            running()
+            if age < 600
+            else replace(running(), state="SUSPENDED" if age < 9000 else "COMPLETING")
+        )
 
     assert RunningJob(FAST, state=state).run(18000.0).told == []
 
 
 def test_suspended_time_is_no_running_time() -> None:
     def state(age: float) -> JobStatus:
-        return replace(running(), state="SUSPENDED") if 600 < age < 4 * 3600 else running()
+        return (
+            replace(running(), state="SUSPENDED") if 600 < age < 4 * 3600 else running()
+        )
 
     lives = RunningJob([*FAST, *every(7.0, 4 * 3600, 5 * 3600)], state=state)
     lives.job = replace(lives.job, spec=job_spec(HERE, via="sbatch", gpu_hours=0.1))
@@ -260,11 +348,13 @@ def test_requeued_job_begins_anew() -> None:
             return waiting("BeginTime", restarts=1)
         return running(restarts=1, elapsed_seconds=age - 5000)
 
-    again = RunningJob([*FAST, *every(7.0, 5000.0 + 28 * MINUTE, 9000.0)], state=state).run(9000.0)
+    again = RunningJob(
+        [*FAST, *every(7.0, 5000.0 + 28 * MINUTE, 9000.0)], state=state
+    ).run(9000.0)
     assert again.told == [], "the steps in its log are those of its first start"
 
 
-# --- going on with a session --------------------------------------------------------------------------------
+# --- going on with a session ----------------------------------------------------------
 
 
 def state_since(begin: float) -> Callable[[float], JobStatus]:
@@ -272,9 +362,12 @@ def state_since(begin: float) -> Callable[[float], JobStatus]:
 
 
 def test_resumed_session_judges_by_the_log_time() -> None:
-    """It lives: it was written to just now. It stands still: nothing was written for hours; it is told at once, and
-    cancelled when the session itself has looked on for as long."""
-    lives = RunningJob(every(7.0, 120.0, 3 * 3600), state=state_since(0.0)).run(3 * 3600, begin=2 * 3600)
+    """It lives: it was written to just now. It stands still: nothing was written for
+    hours; it is told at once, and cancelled when the session itself has looked on for
+    as long."""
+    lives = RunningJob(every(7.0, 120.0, 3 * 3600), state=state_since(0.0)).run(
+        3 * 3600, begin=2 * 3600
+    )
     assert lives.told == []
     hung = RunningJob(FAST, state=state_since(0.0)).run(4 * 3600, begin=2 * 3600)
     assert hung.told == [2 * 3600]
@@ -300,7 +393,7 @@ def test_stall_of_an_earlier_session_continues() -> None:
     assert second.cancelled <= 4000.0 + 21 * MINUTE
 
 
-# --- ends ---------------------------------------------------------------------------------------------------
+# --- ends -----------------------------------------------------------------------------
 
 
 def end(job: RunningJob, status: JobStatus, age: float) -> Job:
@@ -318,7 +411,9 @@ def test_job_cancelled_for_its_stall_ends_as_hung(resumed: bool) -> None:
     done = end(hung, ended("CANCELLED", cancelled_by="0"), 2000.0)
     assert done.status is not None
     assert done.status.ended_by is EndedBy.PYTEST
-    assert explain_job_end(done) == JobEnd(Blame.HUNG, "it stood still for 20 min after step 11/50 (log-x_1_0.out)")
+    assert explain_job_end(done) == JobEnd(
+        Blame.HUNG, "it stood still for 20 min after step 11/50 (log-x_1_0.out)"
+    )
 
 
 def test_purged_record_does_not_hide_a_hang() -> None:
@@ -335,12 +430,21 @@ def test_purged_record_does_not_hide_a_hang() -> None:
 def test_stalled_job_cancelled_by_others_did_not_hang() -> None:
     hung = RunningJob(FAST).run(190.0 + 12 * MINUTE)
     assert hung.told
-    assert explain_job_end(end(hung, ended("CANCELLED", cancelled_by="1000"), 2000.0)).blame is Blame.CANCELLED
+    assert (
+        explain_job_end(
+            end(hung, ended("CANCELLED", cancelled_by="1000"), 2000.0)
+        ).blame
+        is Blame.CANCELLED
+    )
 
 
-@pytest.mark.parametrize(("steps", "blame"), [(FAST, Blame.HUNG), (every(7.0, 120.0, 3000.0), Blame.RUN)])
+@pytest.mark.parametrize(
+    ("steps", "blame"), [(FAST, Blame.HUNG), (every(7.0, 120.0, 3000.0), Blame.RUN)]
+)
 @pytest.mark.parametrize("resumed", [False, True])
-def test_time_limit_after_a_stall_is_a_hang(steps: list[float], blame: Blame, resumed: bool) -> None:
+def test_time_limit_after_a_stall_is_a_hang(
+    steps: list[float], blame: Blame, resumed: bool
+) -> None:
     job = RunningJob(steps).run(190.0 + 15 * MINUTE)
     if resumed:
         job.watch = job.make_watch()
@@ -359,12 +463,17 @@ def test_time_limit_after_a_stall_is_a_hang(steps: list[float], blame: Blame, re
         (FAST, 30 * MINUTE, None),
     ],
 )
-def test_unwatched_time_limit_is_judged_by_log(steps: list[float], elapsed: float, place: StallPlace | None) -> None:
-    """Submitted in the evening, collected in the morning: most of its time is in none of its steps."""
+def test_unwatched_time_limit_is_judged_by_log(
+    steps: list[float], elapsed: float, place: StallPlace | None
+) -> None:
+    """Submitted in the evening, collected in the morning: most of its time is in none
+    of its steps."""
     done = end(RunningJob(steps), ended("TIMEOUT", elapsed_seconds=elapsed), elapsed)
     assert done.status is not None
     assert (done.status.stall.place if done.status.stall else None) is place
-    late = end(RunningJob(late=True), ended("TIMEOUT", elapsed_seconds=elapsed), elapsed)
+    late = end(
+        RunningJob(late=True), ended("TIMEOUT", elapsed_seconds=elapsed), elapsed
+    )
     assert late.status is not None
     assert late.status.stall is None, "its log contains no step before it ends"
 
@@ -372,7 +481,12 @@ def test_unwatched_time_limit_is_judged_by_log(steps: list[float], elapsed: floa
 def test_running_limit_comes_from_estimate_or_slurm() -> None:
     spec = job_spec(HERE, via="sbatch", gpu_hours=8.0, gpus=8)
     assert limit_running(spec, running()) == 5 * 3600
-    assert limit_running(replace(spec, gpus=4, nodes=1, gpus_per_node=8, via="sbatch"), running()) == 5 * 3600
+    assert (
+        limit_running(
+            replace(spec, gpus=4, nodes=1, gpus_per_node=8, via="sbatch"), running()
+        )
+        == 5 * 3600
+    )
     assert limit_running(replace(spec, gpu_hours=0.1), running()) == 2 * 3600
     assert limit_running(spec, running(limit_seconds=86400.0)) == 86400.0
 

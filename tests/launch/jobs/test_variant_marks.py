@@ -1,4 +1,5 @@
-"""Marks of the runs of variants: they lie there before a job is submitted, and say later which one it became."""
+"""Marks of the runs of variants: they lie there before a job is submitted, and say
+later which one it became."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError
 class Inner:
     """A scheduler that looks at the marks when it submits."""
 
-    def __init__(self, look: Callable[[], object], becomes: Submission | SubmitError | None) -> None:
+    def __init__(
+        self, look: Callable[[], object], becomes: Submission | SubmitError | None
+    ) -> None:
         self.look = look
         self.becomes = becomes
         self.seen: list[object] = []
@@ -39,11 +42,20 @@ def read(folder: Path) -> list[list[str]]:
     """Return the words of each line of a file of marks, without the time."""
     file = folder / ".llmbench-ab"
     lines = file.read_text().split("\n") if file.exists() else []
-    return [[word for place, word in enumerate(line.split()) if place != 1] for line in lines if line]
+    return [
+        [word for place, word in enumerate(line.split()) if place != 1]
+        for line in lines
+        if line
+    ]
 
 
 def make_job(tmp_path: Path, **changes: Any) -> Job:
-    fields = {"via": "sbatch", "purpose": Purpose.BISECT, "log_folders": (tmp_path / "stage" / "results",), **changes}
+    fields = {
+        "via": "sbatch",
+        "purpose": Purpose.BISECT,
+        "log_folders": (tmp_path / "stage" / "results",),
+        **changes,
+    }
     return job(tmp_path, spec=job_spec(tmp_path, **fields), job_id="")
 
 
@@ -60,12 +72,17 @@ def test_mark_precedes_its_job_and_names_it_later(tmp_path: Path) -> None:
 def test_mark_names_the_allocation_of_its_run(tmp_path: Path) -> None:
     """Slurm, and so the name of the log, knows no other number."""
     results, shared = tmp_path / "stage" / "results", make_job(tmp_path, allocation=1)
-    assert submit_marked(shared, Inner(lambda: None, Submission("4711-3"))).job_id == "4711-3"
+    assert (
+        submit_marked(shared, Inner(lambda: None, Submission("4711-3"))).job_id
+        == "4711-3"
+    )
     assert read(results) == read(shared.folder) == [["token1"], ["token1", "4711"]]
 
 
 def test_mark_is_in_the_job_folder_without_logs(tmp_path: Path) -> None:
-    submit_marked(make_job(tmp_path, log_folders=()), Inner(lambda: None, Submission("4711")))
+    submit_marked(
+        make_job(tmp_path, log_folders=()), Inner(lambda: None, Submission("4711"))
+    )
     assert read(tmp_path) == [["token1"], ["token1", "4711"]]
 
 
@@ -85,14 +102,20 @@ def test_mark_of_a_failed_submission_is_closed_if_refused(
     assert read(tmp_path / "stage" / "results") == marks
 
 
-@pytest.mark.parametrize(("becomes", "last"), [(Submission("4711"), "4711"), (None, "-")])
-def test_resumed_session_completes_the_mark(tmp_path: Path, becomes: Submission | None, last: str) -> None:
+@pytest.mark.parametrize(
+    ("becomes", "last"), [(Submission("4711"), "4711"), (None, "-")]
+)
+def test_resumed_session_completes_the_mark(
+    tmp_path: Path, becomes: Submission | None, last: str
+) -> None:
     assert recover_marked(make_job(tmp_path), Inner(lambda: None, becomes)) == becomes
     assert read(tmp_path / "stage" / "results") == [["token1", last]]
 
 
 def test_local_log_is_marked_before_its_job_starts(tmp_path: Path) -> None:
-    inner = Inner(lambda: [path.name for path in tmp_path.glob("*.ab")], Submission("1"))
+    inner = Inner(
+        lambda: [path.name for path in tmp_path.glob("*.ab")], Submission("1")
+    )
     local = make_job(tmp_path, via="local", experiment="exp", log_folders=())
     submit_marked(local, inner)
     recover_marked(local, inner)

@@ -11,7 +11,12 @@ from support.job_specs import START, ended, job, job_spec, running, waiting
 
 from pytest_llmbench.core.job_records import Blame, EndedBy, Job, JobEnd, Purpose
 from pytest_llmbench.core.stall_limits import LogProgress, StallLimits
-from pytest_llmbench.launch.jobs.watch import Limits, Watch, explain_job_end, has_moved_on
+from pytest_llmbench.launch.jobs.watch import (
+    Limits,
+    Watch,
+    explain_job_end,
+    has_moved_on,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +40,9 @@ def test_job_on_given_nodes_is_not_awaited_for_long(
     cancelled = [
         passed
         for passed in range(0, 25 * 60, 5)
-        if watch.decide(beside, waiting(reason), START + timedelta(minutes=passed)).cancel
+        if watch.decide(
+            beside, waiting(reason), START + timedelta(minutes=passed)
+        ).cancel
     ]
     assert cancelled[0] == minutes + 5
 
@@ -45,7 +52,9 @@ GONE = "ReqNodeNotAvail, UnavailableNodes:n1"
 
 def test_time_without_an_answer_is_no_unavailability(tmp_path: Path) -> None:
     watch = Watch(Limits())
-    held = job(tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=Purpose.ALLOCATION))
+    held = job(
+        tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=Purpose.ALLOCATION)
+    )
     assert not watch.decide(held, waiting(GONE), START).cancel
     watch.leave_out_pause(900.0, [held])
     assert not watch.decide(held, waiting(GONE), START + timedelta(seconds=901)).cancel
@@ -54,10 +63,16 @@ def test_time_without_an_answer_is_no_unavailability(tmp_path: Path) -> None:
 
 def test_permanent_reason_is_timed_by_itself(tmp_path: Path) -> None:
     watch = Watch(Limits())
-    held = job(tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=Purpose.ALLOCATION))
+    held = job(
+        tmp_path, spec=job_spec(tmp_path, via="sbatch", purpose=Purpose.ALLOCATION)
+    )
     assert not watch.decide(held, waiting(GONE), START).cancel
-    assert not watch.decide(held, waiting("BadConstraints"), START + timedelta(seconds=30)).cancel
-    assert watch.decide(held, waiting("BadConstraints"), START + timedelta(seconds=41)).cancel
+    assert not watch.decide(
+        held, waiting("BadConstraints"), START + timedelta(seconds=30)
+    ).cancel
+    assert watch.decide(
+        held, waiting("BadConstraints"), START + timedelta(seconds=41)
+    ).cancel
 
 
 def hold(folder: Path) -> tuple[Job, Job]:
@@ -66,15 +81,17 @@ def hold(folder: Path) -> tuple[Job, Job]:
         job_spec(folder, via="sbatch", purpose=Purpose.ALLOCATION),
         job_spec(folder, via="sbatch", purpose=Purpose.BISECT, allocation=1),
     )
-    return job(folder, spec=held, status=running()), job(folder, 2, spec=spec, job_id="4711-2", status=running())
+    return job(folder, spec=held, status=running()), job(
+        folder, 2, spec=spec, job_id="4711-2", status=running()
+    )
 
 
 STILL = "stood still for 20 min after step 5/50 (x.out)"
 
 
 def test_allocation_of_a_hung_run_was_ended_by_us(tmp_path: Path) -> None:
-    """Slurm says that the user did it, who is us: both jobs say why, the allocation first, as it is asked for
-    first."""
+    """Slurm says that the user did it, who is us: both jobs say why, the allocation
+    first, as it is asked for first."""
     watch = Watch(Limits(stalls=StallLimits(600.0)), lambda _job: (5, 50, 1.0))
     held, run = hold(tmp_path)
     log = LogProgress(Path("/logs/x.out"), steps=5, marks=(5,))
@@ -85,7 +102,9 @@ def test_allocation_of_a_hung_run_was_ended_by_us(tmp_path: Path) -> None:
     assert decision.cancel
     told = []
     for each in (held, replace(run, status=decision.status)):
-        status = watch.decide(each, ended("CANCELLED", "", cancelled_by="0"), now).status
+        status = watch.decide(
+            each, ended("CANCELLED", "", cancelled_by="0"), now
+        ).status
         assert status
         assert status.ended_by is EndedBy.PYTEST
         told.append(explain_job_end(replace(each, status=status)))
@@ -99,7 +118,9 @@ def test_allocation_cancelled_by_others_was_not_ended_by_us(tmp_path: Path) -> N
     watch = Watch(Limits())
     for each in hold(tmp_path):
         watch.decide(each, running(), START)
-        status = watch.decide(each, ended("CANCELLED", "", cancelled_by="0"), START).status
+        status = watch.decide(
+            each, ended("CANCELLED", "", cancelled_by="0"), START
+        ).status
         assert status
         assert status.ended_by is EndedBy.OTHERS
 

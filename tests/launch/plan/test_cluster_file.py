@@ -1,4 +1,5 @@
-"""cluster.yaml, llmb-run's own file, and this machine become one record; every mistake is named with its line."""
+"""cluster.yaml, llmb-run's own file, and this machine become one record; every mistake
+is named with its line."""
 
 from __future__ import annotations
 
@@ -105,12 +106,16 @@ def test_only_the_schema_is_required(file: Path) -> None:
 
 
 def test_recipe_with_a_release_comes_first(file: Path) -> None:
-    file.write_text("schema: 1\ninstalled: {my-model-2: {}, grok1: {}, my-model-2-25.05: {}}\n")
+    file.write_text(
+        "schema: 1\ninstalled: {my-model-2: {}, grok1: {}, my-model-2-25.05: {}}\n"
+    )
     found = [(one.recipe, one.release) for one in read_cluster(file).installed]
     assert found == [("my-model-2", "25.05"), ("my-model-2", ""), ("grok1", "")]
 
 
-@pytest.mark.parametrize(("text", "gres"), [("8", "gpu:8"), ("gpu:4", "gpu:4"), ("gpu:h100:8", "gpu:h100:8")])
+@pytest.mark.parametrize(
+    ("text", "gres"), [("8", "gpu:8"), ("gpu:4", "gpu:4"), ("gpu:h100:8", "gpu:h100:8")]
+)
 def test_gres_is_written_as_slurm_has_it(file: Path, text: str, gres: str) -> None:
     file.write_text(f"schema: 1\ngres: {text}\n")
     assert read_cluster(file).gres == gres
@@ -122,25 +127,64 @@ def test_gres_is_written_as_slurm_has_it(file: Path, text: str, gres: str) -> No
         ("", "FILE:1: found an empty file, expected"),
         ("gpu: h100\n", "FILE:1: found no 'schema', expected that key"),
         ("schema: 2\n", "FILE:1: found 2, expected 1"),
-        ("schema: 1\ngpus_pr_node: 8\n", "FILE:2: found the unknown key 'gpus_pr_node'"),
+        (
+            "schema: 1\ngpus_pr_node: 8\n",
+            "FILE:2: found the unknown key 'gpus_pr_node'",
+        ),
         ("schema: 1\ngpus_pr_node: 8\n", "(did you mean 'gpus_per_node'?)"),
-        ("schema: 1\ngpus_per_node: eight\n", "FILE:2: found 'eight', expected a whole number"),
+        (
+            "schema: 1\ngpus_per_node: eight\n",
+            "FILE:2: found 'eight', expected a whole number",
+        ),
         ("schema: 1\nlargest: 0\n", "FILE:2: found 0, expected a whole number from 1"),
         ("schema: 1\ngpu: h 100\n", "FILE:2: found 'h 100', expected a GPU type"),
-        ("schema: 1\ngres: gpus8\n", "FILE:2: found 'gpus8', expected the GPUs of a node"),
+        (
+            "schema: 1\ngres: gpus8\n",
+            "FILE:2: found 'gpus8', expected the GPUs of a node",
+        ),
         ("schema: 1\ntime_limit: 1:30:00\n", 'write "1:30:00" in quotes'),
-        ("schema: 1\ntime_limit: soon\n", "FILE:2: found 'soon', expected a time limit"),
-        ('schema: 1\naccount: "--wrap=x"\n', "FILE:2: found '--wrap=x', expected a name that Slurm has"),
+        (
+            "schema: 1\ntime_limit: soon\n",
+            "FILE:2: found 'soon', expected a time limit",
+        ),
+        (
+            'schema: 1\naccount: "--wrap=x"\n',
+            "FILE:2: found '--wrap=x', expected a name that Slurm has",
+        ),
         ("schema: 1\npartition: $(date)\n", "expected a name that Slurm has"),
         ("schema: 1\nexclude: n7\n", "FILE:2: found 'n7', expected a list"),
-        ("schema: 1\nexclude: ['n7 --wrap=x']\n", "expected nodes as Slurm writes them"),
-        ("schema: 1\nenvironment:\n  1A: x\n", "FILE:3: found '1A', expected the name of an environment variable"),
-        ("schema: 1\nenvironment:\n  A: 8\n", "FILE:3: found 8 without quotes, expected a value as text: write "),
-        ("schema: 1\nsecrets: [MY TOKEN]\n", "expected the name of an environment variable"),
-        ("schema: 1\ninstalled:\n  grok1-25.05: /lustre\n", "FILE:3: found '/lustre', expected a mapping"),
-        ("schema: 1\ninstalled:\n  grok1-25.05: {foldr: x}\n", "(did you mean 'folder'?)"),
-        ("schema: 1\ninstalled:\n  ../grok1: {}\n", "FILE:3: found '../grok1', expected a recipe"),
-        ("schema: 1\nname: &a x\naccount: *a\n", "FILE:2: found the anchor &a, expected no anchors or aliases"),
+        (
+            "schema: 1\nexclude: ['n7 --wrap=x']\n",
+            "expected nodes as Slurm writes them",
+        ),
+        (
+            "schema: 1\nenvironment:\n  1A: x\n",
+            "FILE:3: found '1A', expected the name of an environment variable",
+        ),
+        (
+            "schema: 1\nenvironment:\n  A: 8\n",
+            "FILE:3: found 8 without quotes, expected a value as text: write ",
+        ),
+        (
+            "schema: 1\nsecrets: [MY TOKEN]\n",
+            "expected the name of an environment variable",
+        ),
+        (
+            "schema: 1\ninstalled:\n  grok1-25.05: /lustre\n",
+            "FILE:3: found '/lustre', expected a mapping",
+        ),
+        (
+            "schema: 1\ninstalled:\n  grok1-25.05: {foldr: x}\n",
+            "(did you mean 'folder'?)",
+        ),
+        (
+            "schema: 1\ninstalled:\n  ../grok1: {}\n",
+            "FILE:3: found '../grok1', expected a recipe",
+        ),
+        (
+            "schema: 1\nname: &a x\naccount: *a\n",
+            "FILE:2: found the anchor &a, expected no anchors or aliases",
+        ),
         ("schema: 1\nname: [\n", "found a syntax error"),
     ],
 )
@@ -149,16 +193,22 @@ def test_mistake_is_named_with_its_line(file: Path, text: str, message: str) -> 
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match=r"none.yaml: No such file or directory, expected a readable cluster file"):
+    with pytest.raises(
+        LaunchError,
+        match=r"none.yaml: No such file or directory, expected a readable cluster file",
+    ):
         read_cluster(tmp_path / "none.yaml")
 
 
 def test_references_are_taken_from_the_caller() -> None:
     caller = {"A": "x y", "B": "${A}"}
-    assert fill_references("${A}/${B}", caller, "here") == "x y/${A}", "a value is never read again"
+    assert fill_references("${A}/${B}", caller, "here") == "x y/${A}", (
+        "a value is never read again"
+    )
     assert fill_references("$A $(date) ${}", {}, "here") == "$A $(date) ${}"
     with pytest.raises(
-        LaunchError, match=r"cluster.yaml: environment: HF_TOKEN is taken from \$\{TOKEN\}, and that is"
+        LaunchError,
+        match=r"cluster.yaml: environment: HF_TOKEN is taken from \$\{TOKEN\}, and that is",
     ):
         fill_references("${TOKEN}", caller, "cluster.yaml: environment: HF_TOKEN")
 
@@ -169,10 +219,14 @@ def test_page_about_the_cluster_is_true(file: Path) -> None:
     assert example
     file.write_text(example[1])
     assert [one.release for one in read_cluster(file).installed] == ["25.05", ""]
-    assert [name for name in CLUSTER.optional if not re.search(rf"^{name}:|`{name}`", page, re.MULTILINE)] == []
+    assert [
+        name
+        for name in CLUSTER.optional
+        if not re.search(rf"^{name}:|`{name}`", page, re.MULTILINE)
+    ] == []
 
 
-# --- llmb-run's own file ----------------------------------------------------------------------------------
+# --- llmb-run's own file --------------------------------------------------------------
 
 OLDER = """\
 launcher:
@@ -229,7 +283,10 @@ def test_an_older_file_of_llmb_run(tmp_path: Path) -> None:
         environment=(*FOLDERS, ("HF_TOKEN", "hf_secret")),
         installed=(
             InstalledRecipe(
-                "grok1", "", environment=(("LEVEL", "3"),), virtual_environment=Path("/lustre/llmb/venvs/grok1")
+                "grok1",
+                "",
+                environment=(("LEVEL", "3"),),
+                virtual_environment=Path("/lustre/llmb/venvs/grok1"),
             ),
             InstalledRecipe("llama3.1", ""),
         ),
@@ -254,13 +311,27 @@ def test_a_newer_file_of_llmb_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("  gpu_type: h100\n", "", "FILE:1: found no 'gpu_type', expected it at the top or below 'launcher'"),
+        (
+            "  gpu_type: h100\n",
+            "",
+            "FILE:1: found no 'gpu_type', expected it at the top or below 'launcher'",
+        ),
         ("slurm:", "slrm:", "FILE:1: found no 'slurm', expected that key"),
-        ("gpu_gres: 8", "gpu_gres: many", "FILE:10: found 'many', expected the GPUs of a node"),
-        ("  installed:\n", "  installed: yes\n  other:\n", "FILE:14: found yes, expected a list"),
+        (
+            "gpu_gres: 8",
+            "gpu_gres: many",
+            "FILE:10: found 'many', expected the GPUs of a node",
+        ),
+        (
+            "  installed:\n",
+            "  installed: yes\n  other:\n",
+            "FILE:14: found yes, expected a list",
+        ),
     ],
 )
-def test_mistake_in_the_llmb_run_file_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_mistake_in_the_llmb_run_file_is_named(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
     path = tmp_path / "cluster_config.yaml"
     path.write_text(OLDER.replace(old, new))
     with pytest.raises(LaunchError) as caught:
@@ -273,25 +344,36 @@ def test_keys_of_a_cluster_file_replace_those_of_llmb_run(tmp_path: Path) -> Non
     (tmp_path / "llmb" / "cluster_config.yaml").write_text(NEWER, encoding="utf-8")
     whole = read_llmb_run(tmp_path / "llmb")
     file = tmp_path / "cluster.yaml"
-    file.write_text("schema: 1\nllmb_run: llmb\nlargest: 64\npartition: small\nenvironment: {A: b}\n")
+    file.write_text(
+        "schema: 1\nllmb_run: llmb\nlargest: 64\npartition: small\nenvironment: {A: b}\n"
+    )
     environment = (*whole.environment, ("A", "b"))
-    changed = replace(whole, largest=64, partition="small", environment=environment, source=file)
+    changed = replace(
+        whole, largest=64, partition="small", environment=environment, source=file
+    )
     assert read_cluster(file) == changed != whole
 
 
 def test_folder_without_the_llmb_run_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LaunchError, match=r"cluster_config.yaml: No such file or directory"):
+    with pytest.raises(
+        LaunchError, match=r"cluster_config.yaml: No such file or directory"
+    ):
         read_llmb_run(tmp_path)
 
 
-# --- this machine -----------------------------------------------------------------------------------------
+# --- this machine ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("code", "out", "gpu", "count"),
     [
         (127, "", "cpu", 1),
-        (9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n", "cpu", 1),
+        (
+            9,
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n",
+            "cpu",
+            1,
+        ),
         (0, "", "cpu", 1),
         (0, "NVIDIA H100 80GB HBM3\n" * 8, "h100", 8),
         (0, "NVIDIA H100 PCIe\n" * 4, "h100pcie", 4),
@@ -300,7 +382,9 @@ def test_folder_without_the_llmb_run_file_is_named(tmp_path: Path) -> None:
         (0, "NVIDIA RTX A6000\nNVIDIA H100 PCIe\nNVIDIA RTX A6000\n", "rtxa6000", 2),
     ],
 )
-def test_local_machine_is_a_node_with_its_gpus(code: int, out: str, gpu: str, count: int) -> None:
+def test_local_machine_is_a_node_with_its_gpus(
+    code: int, out: str, gpu: str, count: int
+) -> None:
     asked: list[tuple[str, ...]] = []
 
     def run(arguments: Sequence[str], **_: object) -> CommandOutput:

@@ -1,4 +1,5 @@
-"""How the documents say a recipe is launched, which configurations a cluster can run, and what they cost."""
+"""How the documents say a recipe is launched, which configurations a cluster can run,
+and what they cost."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ import pytest
 from support.shipped_specs import CALLER, baseline, facts, recipe, spec
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import Checkpointing, Cluster, Command, InstalledRecipe, Profiling, Purpose
+from pytest_llmbench.core.job_records import (
+    Checkpointing,
+    Cluster,
+    Command,
+    InstalledRecipe,
+    Profiling,
+    Purpose,
+)
 from pytest_llmbench.launch.plan.fit import (
     count_nodes,
     count_steps,
@@ -20,10 +28,17 @@ from pytest_llmbench.launch.plan.fit import (
     refuse_hours,
 )
 
-SHIPPED = ("grok1/24.11", "grok1/25.05", "llama3.1/25.04", "maxtext_llama2/24.11", "nemotron4/25.01")
+SHIPPED = (
+    "grok1/24.11",
+    "grok1/25.05",
+    "llama3.1/25.04",
+    "maxtext_llama2/24.11",
+    "nemotron4/25.01",
+)
 ENABLED = (("ENABLE_PROFILE", "true"),)
 ALONE = (*ENABLED, ("DISABLE_PERFRUN", "true"))
-"""In 25.04 the launch script submits the job of a run as well, unless it is told not to."""
+"""In 25.04 the launch script submits the job of a run as well, unless it is told not
+to."""
 
 H100 = Cluster(gpu="h100")
 
@@ -38,9 +53,14 @@ H100 = Cluster(gpu="h100")
         ("nemotron4/25.01", "sbatch", ["sbatch"]),
     ],
 )
-def test_every_document_is_launched_by_one_of_its_commands(name: str, kind: str, commands: list[str]) -> None:
+def test_every_document_is_launched_by_one_of_its_commands(
+    name: str, kind: str, commands: list[str]
+) -> None:
     found = facts(name)
-    assert (found.kind, [command.name for command in found.commands]) == (kind, commands)
+    assert (found.kind, [command.name for command in found.commands]) == (
+        kind,
+        commands,
+    )
     assert all(command.via == command.name for command in found.commands)
     assert (found.recipe, found.release) == (recipe(name).name, recipe(name).release)
 
@@ -61,18 +81,30 @@ def test_a_command_keeps_its_template_folder_and_variables() -> None:
 
 
 def test_custom_command_is_read() -> None:
-    own = ("mine", (("command", "./go"), ("via", "script"), ("job_id", r"id (?P<job>\d+)")))
+    own = (
+        "mine",
+        (("command", "./go"), ("via", "script"), ("job_id", r"id (?P<job>\d+)")),
+    )
     launch = (("kind", "mine"), ("commands", (own,)), ("gpus_per_node", ()))
     found = read_facts(replace(recipe("grok1/24.11"), launch=launch))
     assert found is not None
-    assert found.commands == (Command("mine", "script", "./go", job_id=r"id (?P<job>\d+)"),)
+    assert found.commands == (
+        Command("mine", "script", "./go", job_id=r"id (?P<job>\d+)"),
+    )
 
 
 def test_needs_image_and_nodes() -> None:
     found = facts("grok1/25.05")
     assert found.gpus_per_node == (("gb200", 4), ("h100", 8))
-    assert (found.gsw_version, found.python, found.needs_token) == ("25.05.04", "3.12", True)
-    assert (found.image, found.image_source) == ("nvidia+nemo+25.04.00.sqsh", "nvcr.io/nvidia/nemo:25.04.00")
+    assert (found.gsw_version, found.python, found.needs_token) == (
+        "25.05.04",
+        "3.12",
+        True,
+    )
+    assert (found.image, found.image_source) == (
+        "nvidia+nemo+25.04.00.sqsh",
+        "nvcr.io/nvidia/nemo:25.04.00",
+    )
     assert [name for name, _ in found.forbidden] == ["STAGE_PATH"]
     assert facts("llama3.1/25.04").virtual_environment
     assert not facts("grok1/24.11").needs_token
@@ -84,7 +116,13 @@ def test_needs_image_and_nodes() -> None:
         ("grok1/24.11", None),
         (
             "llama3.1/25.04",
-            Profiling(ALONE, "PROFILE_START_STEP", "PROFILE_STOP_STEP", default_start=20, default_stop=25),
+            Profiling(
+                ALONE,
+                "PROFILE_START_STEP",
+                "PROFILE_STOP_STEP",
+                default_start=20,
+                default_stop=25,
+            ),
         ),
         (
             "nemotron4/25.01",
@@ -101,7 +139,9 @@ def test_needs_image_and_nodes() -> None:
         ),
     ],
 )
-def test_each_document_profiles_under_its_own_names(name: str, profiling: Profiling | None) -> None:
+def test_each_document_profiles_under_its_own_names(
+    name: str, profiling: Profiling | None
+) -> None:
     assert facts(name).profiling == profiling
 
 
@@ -113,7 +153,9 @@ def test_each_document_profiles_under_its_own_names(name: str, profiling: Profil
         ("llama3.1/25.04", (("ENABLE_NCCLTRACE", "true"), ("DISABLE_PERFRUN", "true"))),
     ],
 )
-def test_each_document_traces_under_its_own_name(name: str, trace: tuple[tuple[str, str], ...]) -> None:
+def test_each_document_traces_under_its_own_name(
+    name: str, trace: tuple[tuple[str, str], ...]
+) -> None:
     assert facts(name).nccl_trace == trace
 
 
@@ -133,7 +175,9 @@ def test_a_recorded_file_says_nothing_of_launching() -> None:
 
 
 def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
-    return explain_unfit(baseline(name, ending).configuration, facts(name), cluster, launcher)
+    return explain_unfit(
+        baseline(name, ending).configuration, facts(name), cluster, launcher
+    )
 
 
 @pytest.mark.parametrize(
@@ -142,15 +186,41 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
         ("grok1/24.11", "bf16-8", H100, ""),
         ("grok1/25.05", "gb200-bf16-128", H100, "for gb200, and this cluster has h100"),
         ("grok1/25.05", "gb200-bf16-128", Cluster(gpu="gb200"), ""),
-        ("grok1/24.11", "bf16-8", Cluster(), "nothing says which GPUs this cluster has"),
-        ("grok1/24.11", "bf16-2048", replace(H100, largest=1024), "larger than 1024 GPUs, the largest job"),
-        ("grok1/24.11", "bf16-1024", replace(H100, largest=1024), ""),
-        ("grok1/24.11", "bf16-8", replace(H100, installed=(InstalledRecipe("grok1", "24.11"),)), ""),
-        ("grok1/24.11", "bf16-8", replace(H100, installed=(InstalledRecipe("grok1", ""),)), ""),
         (
             "grok1/24.11",
             "bf16-8",
-            replace(H100, installed=(InstalledRecipe("grok1", "25.05"), InstalledRecipe("llama3.1", ""))),
+            Cluster(),
+            "nothing says which GPUs this cluster has",
+        ),
+        (
+            "grok1/24.11",
+            "bf16-2048",
+            replace(H100, largest=1024),
+            "larger than 1024 GPUs, the largest job",
+        ),
+        ("grok1/24.11", "bf16-1024", replace(H100, largest=1024), ""),
+        (
+            "grok1/24.11",
+            "bf16-8",
+            replace(H100, installed=(InstalledRecipe("grok1", "24.11"),)),
+            "",
+        ),
+        (
+            "grok1/24.11",
+            "bf16-8",
+            replace(H100, installed=(InstalledRecipe("grok1", ""),)),
+            "",
+        ),
+        (
+            "grok1/24.11",
+            "bf16-8",
+            replace(
+                H100,
+                installed=(
+                    InstalledRecipe("grok1", "25.05"),
+                    InstalledRecipe("llama3.1", ""),
+                ),
+            ),
             "grok1-24.11 is not installed here: there is grok1-25.05, llama3.1 (did you mean 'grok1-25.05'?)",
         ),
         (
@@ -160,31 +230,48 @@ def reason(name: str, ending: str, cluster: Cluster, launcher: str = "") -> str:
             "grok1 24.11 is not launched by 'llmb-run', but by sbatch",
         ),
         ("grok1/25.05", "h100-bf16-512", replace(H100, launcher="llmb-run"), ""),
-        ("grok1/24.11", "bf16-64", replace(H100, gpus_per_node=12), "64 GPUs are no whole number of nodes with 12"),
+        (
+            "grok1/24.11",
+            "bf16-64",
+            replace(H100, gpus_per_node=12),
+            "64 GPUs are no whole number of nodes with 12",
+        ),
         ("grok1/24.11", "bf16-64", replace(H100, gpus_per_node=4), ""),
     ],
 )
-def test_unfit_configuration_has_a_reason(name: str, ending: str, cluster: Cluster, why: str) -> None:
+def test_unfit_configuration_has_a_reason(
+    name: str, ending: str, cluster: Cluster, why: str
+) -> None:
     found = reason(name, ending, cluster)
     assert found.startswith(why)
     assert bool(found) is bool(why)
 
 
 def test_requested_launcher_overrides_the_clusters() -> None:
-    cluster = replace(H100, launcher="sbatch", installed=(InstalledRecipe("grok1", "25.05", launcher="script"),))
+    cluster = replace(
+        H100,
+        launcher="sbatch",
+        installed=(InstalledRecipe("grok1", "25.05", launcher="script"),),
+    )
     assert reason("grok1/25.05", "h100-bf16-512", cluster) == ""
     assert reason("grok1/25.05", "h100-bf16-512", cluster, "llmb-run") == ""
-    assert "(did you mean 'script'?)" in reason("grok1/25.05", "h100-bf16-512", cluster, "scrpt")
+    assert "(did you mean 'script'?)" in reason(
+        "grok1/25.05", "h100-bf16-512", cluster, "scrpt"
+    )
 
 
 def test_without_launch_facts_nothing_is_launched() -> None:
     configuration = baseline("grok1/24.11", "bf16-8").configuration
-    assert explain_unfit(configuration, None, H100).startswith("nothing says how grok1 24.11 is launched")
+    assert explain_unfit(configuration, None, H100).startswith(
+        "nothing says how grok1 24.11 is launched"
+    )
 
 
 def test_a_node_of_which_nothing_says_the_gpus() -> None:
     unknown = replace(facts("grok1/24.11"), gpus_per_node=())
-    assert "set `gpus_per_node`" in explain_unfit(baseline("grok1/24.11", "bf16-8").configuration, unknown, H100)
+    assert "set `gpus_per_node`" in explain_unfit(
+        baseline("grok1/24.11", "bf16-8").configuration, unknown, H100
+    )
 
 
 @pytest.mark.parametrize(
@@ -198,8 +285,14 @@ def test_a_node_of_which_nothing_says_the_gpus() -> None:
     ],
 )
 def test_the_number_of_nodes(name: str, ending: str, per_node: int, nodes: int) -> None:
-    """A GB200 node has 4 GPUs, what the cluster says of its own counts more, and less than a node is one."""
-    assert count_nodes(baseline(name, ending).key, facts(name), Cluster(gpus_per_node=per_node)) == nodes
+    """A GB200 node has 4 GPUs, what the cluster says of its own counts more, and less
+    than a node is one."""
+    assert (
+        count_nodes(
+            baseline(name, ending).key, facts(name), Cluster(gpus_per_node=per_node)
+        )
+        == nodes
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,13 +314,18 @@ def test_the_number_of_nodes(name: str, ending: str, per_node: int, nodes: int) 
 def test_unmeasured_job_may_make_fewer_steps(
     name: str, purpose: Purpose, environment: dict[str, str], steps: int
 ) -> None:
-    """As the launch scripts of these releases set the number of steps. A profile of Nemotron 4 does not end the
-    run."""
-    assert count_steps(recipe(name).baselines[0], facts(name), purpose, environment) == steps
+    """As the launch scripts of these releases set the number of steps. A profile of
+    Nemotron 4 does not end the run."""
+    assert (
+        count_steps(recipe(name).baselines[0], facts(name), purpose, environment)
+        == steps
+    )
 
 
 def test_prolonged_profile_is_estimated_with_its_steps() -> None:
-    profile = partial(spec, "llama3.1/25.04", "8b-25.04-h100-bf16-128", purpose=Purpose.PROFILE)
+    profile = partial(
+        spec, "llama3.1/25.04", "8b-25.04-h100-bf16-128", purpose=Purpose.PROFILE
+    )
     usual, longer = profile(), profile(caller={**CALLER, "PROFILE_STOP_STEP": "50"})
     assert usual.gpu_hours == pytest.approx(25 * 12.33 * 128 / 3600)
     assert longer.gpu_hours == pytest.approx(2 * usual.gpu_hours)
@@ -238,8 +336,12 @@ def test_gpu_hours_are_those_of_the_steps() -> None:
     assert estimate_gpu_hours(grok, 50) == pytest.approx(50 * 7.325 * 128 / 3600)
     untimed = replace(grok, step_seconds=math.nan)
     assert estimate_gpu_hours(untimed, 50) == 0.0
-    both = [one for name in ("grok1/24.11", "grok1/25.05") for one in recipe(name).baselines]
-    assert sum(estimate_gpu_hours(baseline, 50) for baseline in both) == pytest.approx(2508, abs=1)
+    both = [
+        one for name in ("grok1/24.11", "grok1/25.05") for one in recipe(name).baselines
+    ]
+    assert sum(estimate_gpu_hours(baseline, 50) for baseline in both) == pytest.approx(
+        2508, abs=1
+    )
     assert len(both) == 26
 
 
@@ -251,8 +353,18 @@ def test_hours_above_the_default_limit_are_refused() -> None:
     with pytest.raises(LaunchError) as caught:
         refuse_hours({**HOURS, "c": 6.0}, None)
     text = str(caught.value)
-    assert "the steps of 7 configurations take 51.0 GPU-hours; without being told a session uses at most 50:" in text
-    assert [line.split()[-1] for line in text.splitlines()[1:7]] == ["b", "a", "c", "d", "e", "more"]
+    assert (
+        "the steps of 7 configurations take 51.0 GPU-hours; without being told a session uses at most 50:"
+        in text
+    )
+    assert [line.split()[-1] for line in text.splitlines()[1:7]] == [
+        "b",
+        "a",
+        "c",
+        "d",
+        "e",
+        "more",
+    ]
     assert "5.5  2 more" in text
     assert "--llmb-gpu-hours=51" in text
 

@@ -1,4 +1,5 @@
-"""A job is built from its recipe: command, folder, environment and log; the caller's own environment stays outside."""
+"""A job is built from its recipe: command, folder, environment and log; the caller's
+own environment stays outside."""
 
 from __future__ import annotations
 
@@ -15,8 +16,20 @@ from hypothesis import strategies as st
 from support.shipped_specs import CALLER, CLUSTER, baseline, facts, spec
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import Cluster, Command, InstalledRecipe, JobSpec, LaunchFacts, Purpose
-from pytest_llmbench.launch.plan.job_spec import IMAGE, build_job, find_named_image, list_missing
+from pytest_llmbench.core.job_records import (
+    Cluster,
+    Command,
+    InstalledRecipe,
+    JobSpec,
+    LaunchFacts,
+    Purpose,
+)
+from pytest_llmbench.launch.plan.job_spec import (
+    IMAGE,
+    build_job,
+    find_named_image,
+    list_missing,
+)
 
 STAGE = Path("/lustre/stage")
 
@@ -42,7 +55,13 @@ def environment(spec: JobSpec) -> dict[str, str]:
             "sbatch --gres=gpu:8 -A acct -p batch -N 16 /lustre/stage/launch.sh",
             "/lustre/stage",
         ),
-        ("grok1/25.05", "h100-fp8-512", "script", "./launch.sh", "/lustre/recipes/grok1"),
+        (
+            "grok1/25.05",
+            "h100-fp8-512",
+            "script",
+            "./launch.sh",
+            "/lustre/recipes/grok1",
+        ),
         (
             "grok1/25.05",
             "h100-fp8-512",
@@ -52,7 +71,9 @@ def environment(spec: JobSpec) -> dict[str, str]:
         ),
     ],
 )
-def test_command_is_that_of_the_document(name: str, ending: str, launcher: str, command: str, directory: str) -> None:
+def test_command_is_that_of_the_document(
+    name: str, ending: str, launcher: str, command: str, directory: str
+) -> None:
     job = spec(name, ending, launcher=launcher)
     assert " ".join(job.command) == command
     assert job.directory == Path(directory)
@@ -115,134 +136,245 @@ def test_command_is_that_of_the_document(name: str, ending: str, launcher: str, 
 def test_environment_is_exactly_that_of_the_document(
     name: str, ending: str, launcher: str, own: dict[str, str]
 ) -> None:
-    """Above all not the caller's LD_PRELOAD and SLURM_JOB_ID, nor STAGE_PATH where the document forbids it."""
+    """Above all not the caller's LD_PRELOAD and SLURM_JOB_ID, nor STAGE_PATH where the
+    document forbids it."""
     common = {"PATH": "/usr/bin:/bin", "HOME": "/home/user"}
     assert environment(spec(name, ending, launcher=launcher)) == {**common, **own}
 
 
 def test_forbidden_variable_of_the_cluster_file_is_removed() -> None:
     cluster = replace(CLUSTER, environment=(("STAGE_PATH", "/lustre/old"),))
-    assert environment(spec("grok1/24.11", "fp8-256", cluster))["STAGE_PATH"] == "/lustre/old"
+    assert (
+        environment(spec("grok1/24.11", "fp8-256", cluster))["STAGE_PATH"]
+        == "/lustre/old"
+    )
     assert "STAGE_PATH" not in environment(spec("grok1/25.05", "h100-fp8-512", cluster))
 
 
 def test_later_setting_wins() -> None:
-    """The cluster file over the caller, the installed recipe over the cluster, the configuration over all of them."""
-    installed = InstalledRecipe("grok1", "24.11", environment=(("B", "recipe"), ("DTYPE", "bf16")))
+    """The cluster file over the caller, the installed recipe over the cluster, the
+    configuration over all of them."""
+    installed = InstalledRecipe(
+        "grok1", "24.11", environment=(("B", "recipe"), ("DTYPE", "bf16"))
+    )
     cluster = replace(
         CLUSTER,
-        environment=(("STAGE_PATH", "/cluster"), ("B", "cluster"), ("C", "cluster"), ("DTYPE", "fp32")),
+        environment=(
+            ("STAGE_PATH", "/cluster"),
+            ("B", "cluster"),
+            ("C", "cluster"),
+            ("DTYPE", "fp32"),
+        ),
         installed=(installed,),
     )
     job = spec("grok1/24.11", "fp8-256", cluster, variables=(("C", "purpose"),))
     found = environment(job)
-    assert (found["STAGE_PATH"], found["B"], found["C"], found["DTYPE"]) == ("/cluster", "recipe", "purpose", "fp8")
+    assert (found["STAGE_PATH"], found["B"], found["C"], found["DTYPE"]) == (
+        "/cluster",
+        "recipe",
+        "purpose",
+        "fp8",
+    )
 
 
-SWITCHES = ["ENABLE_PROFILE", "ENABLE_NCCLTRACE", "DISABLE_PERFRUN", "ENABLE_CHECKPOINT", "LOAD_CHECKPOINT_PATH"]
+SWITCHES = [
+    "ENABLE_PROFILE",
+    "ENABLE_NCCLTRACE",
+    "DISABLE_PERFRUN",
+    "ENABLE_CHECKPOINT",
+    "LOAD_CHECKPOINT_PATH",
+]
 
 
 @pytest.mark.parametrize("name", SWITCHES)
 def test_run_is_never_profiled_or_traced_by_accident(name: str) -> None:
-    """A profiled run must not be judged for its speed: only the purpose of a job switches these on."""
+    """A profiled run must not be judged for its speed: only the purpose of a job
+    switches these on."""
     cluster = replace(CLUSTER, environment=((name, "true"),))
     caller = {**CALLER, name: "true"}
-    assert name not in environment(spec("llama3.1/25.04", "8b-25.04-h100-bf16-16", cluster, caller=caller))
+    assert name not in environment(
+        spec("llama3.1/25.04", "8b-25.04-h100-bf16-16", cluster, caller=caller)
+    )
     job = spec(
-        "llama3.1/25.04", "8b-25.04-h100-bf16-16", cluster, purpose=Purpose.PROFILE, variables=((name, "asked"),)
+        "llama3.1/25.04",
+        "8b-25.04-h100-bf16-16",
+        cluster,
+        purpose=Purpose.PROFILE,
+        variables=((name, "asked"),),
     )
     assert environment(job)[name] == "asked"
     assert job.purpose is Purpose.PROFILE
 
 
 def test_null_gpus_per_node_are_left_out() -> None:
-    """srun takes SLURM_GPUS_PER_NODE=null for a request for GPUs, and refuses every step of the job."""
+    """srun takes SLURM_GPUS_PER_NODE=null for a request for GPUs, and refuses every
+    step of the job."""
     caller = {**CALLER, "SLURM_GPUS_PER_NODE": "null"}
     without = replace(CLUSTER, gres="")
-    assert "SLURM_GPUS_PER_NODE" not in environment(spec("grok1/24.11", "fp8-256", without, caller=caller))
-    assert environment(spec("grok1/24.11", "fp8-256", caller=caller))["SLURM_GPUS_PER_NODE"] == "8"
+    assert "SLURM_GPUS_PER_NODE" not in environment(
+        spec("grok1/24.11", "fp8-256", without, caller=caller)
+    )
+    assert (
+        environment(spec("grok1/24.11", "fp8-256", caller=caller))[
+            "SLURM_GPUS_PER_NODE"
+        ]
+        == "8"
+    )
 
 
 def test_unnamed_account_and_partition_are_left_out() -> None:
-    assert spec("grok1/24.11", "fp8-8", Cluster(gpu="h100")).command == ("sbatch", "-N", "1", "./launch.sh")
-    joined = own_command("sbatch --account={account} -p {partition} -N {nodes} ./launch.sh")
-    job = build_job(baseline("grok1/24.11", "fp8-8"), joined, Cluster(gpu="h100", partition="p q"), caller=CALLER)
+    assert spec("grok1/24.11", "fp8-8", Cluster(gpu="h100")).command == (
+        "sbatch",
+        "-N",
+        "1",
+        "./launch.sh",
+    )
+    joined = own_command(
+        "sbatch --account={account} -p {partition} -N {nodes} ./launch.sh"
+    )
+    job = build_job(
+        baseline("grok1/24.11", "fp8-8"),
+        joined,
+        Cluster(gpu="h100", partition="p q"),
+        caller=CALLER,
+    )
     assert job.command == ("sbatch", "-p", "p q", "-N", "1", "./launch.sh")
 
 
 def test_exported_account_and_partition_are_used() -> None:
     caller = {**CALLER, "SLURM_ACCOUNT": "mine", "SLURM_PARTITION": "other"}
     job = spec("grok1/24.11", "fp8-8", Cluster(gpu="h100"), caller=caller)
-    assert job.command == ("sbatch", "-A", "mine", "-p", "other", "-N", "1", "./launch.sh")
+    assert job.command == (
+        "sbatch",
+        "-A",
+        "mine",
+        "-p",
+        "other",
+        "-N",
+        "1",
+        "./launch.sh",
+    )
 
 
 def test_time_limit_is_passed_to_sbatch() -> None:
     cluster = replace(CLUSTER, time_limit="00:30:00")
-    assert spec("grok1/24.11", "fp8-8", cluster).command[:3] == ("sbatch", "--gres=gpu:8", "--time=00:30:00")
-    assert environment(spec("grok1/25.05", "h100-fp8-512", cluster))["TIME_LIMIT"] == "00:30:00", "launch.sh reads it"
+    assert spec("grok1/24.11", "fp8-8", cluster).command[:3] == (
+        "sbatch",
+        "--gres=gpu:8",
+        "--time=00:30:00",
+    )
+    assert (
+        environment(spec("grok1/25.05", "h100-fp8-512", cluster))["TIME_LIMIT"]
+        == "00:30:00"
+    ), "launch.sh reads it"
 
 
 def test_launcher_unknown_to_the_recipe_is_refused() -> None:
-    with pytest.raises(LaunchError, match=r"--llmb-launcher=scrpt: .*did you mean 'script'\?.*llmb-run, script"):
+    with pytest.raises(
+        LaunchError,
+        match=r"--llmb-launcher=scrpt: .*did you mean 'script'\?.*llmb-run, script",
+    ):
         spec("grok1/25.05", "h100-fp8-512", launcher="scrpt")
-    with pytest.raises(LaunchError, match="launcher 'sbatch': its recipe has none of that name"):
+    with pytest.raises(
+        LaunchError, match="launcher 'sbatch': its recipe has none of that name"
+    ):
         spec("grok1/25.05", "h100-fp8-512", replace(CLUSTER, launcher="sbatch"))
 
 
 def test_installed_recipe_sets_folder_launcher_and_environment(tmp_path: Path) -> None:
-    own = InstalledRecipe("grok1", "25.05", Path("${RECIPES}/grok1"), "script", (), tmp_path)
+    own = InstalledRecipe(
+        "grok1", "25.05", Path("${RECIPES}/grok1"), "script", (), tmp_path
+    )
     job = spec(
-        "grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(own,)), caller={**CALLER, "RECIPES": "/my recipes"}
+        "grok1/25.05",
+        "h100-fp8-512",
+        replace(CLUSTER, installed=(own,)),
+        caller={**CALLER, "RECIPES": "/my recipes"},
     )
     assert (job.via, job.directory) == ("script", Path("/my recipes/grok1"))
     assert environment(job)["VIRTUAL_ENV"] == str(tmp_path)
     assert environment(job)["PATH"] == f"{tmp_path}/bin:/usr/bin:/bin"
     (tmp_path / "conda-meta").mkdir()
-    conda = environment(spec("grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(replace(own, folder=None),))))
+    conda = environment(
+        spec(
+            "grok1/25.05",
+            "h100-fp8-512",
+            replace(CLUSTER, installed=(replace(own, folder=None),)),
+        )
+    )
     assert conda["CONDA_PREFIX"] == str(tmp_path)
 
 
 def test_llmb_run_works_in_its_own_folder() -> None:
     own = InstalledRecipe("grok1", "25.05", Path("/lustre/recipes/grok1"))
-    assert spec("grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(own,))).directory == Path("/lustre/llmb")
+    assert spec(
+        "grok1/25.05", "h100-fp8-512", replace(CLUSTER, installed=(own,))
+    ).directory == Path("/lustre/llmb")
 
 
 def test_custom_recipe_runs_beside_its_file(tmp_path: Path) -> None:
     own = replace(own_command("./launch.sh", "local"), file=tmp_path / "mine.yaml")
-    job = build_job(baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER)
+    job = build_job(
+        baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER
+    )
     assert (job.via, job.directory) == ("local", tmp_path)
 
 
 def test_virtual_environment_is_passed_if_the_recipe_wants_it() -> None:
     caller = {**CALLER, "VIRTUAL_ENV": "/venv"}
-    assert environment(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", caller=caller))["VIRTUAL_ENV"] == "/venv"
+    assert (
+        environment(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", caller=caller))[
+            "VIRTUAL_ENV"
+        ]
+        == "/venv"
+    )
     assert "VIRTUAL_ENV" not in environment(spec("grok1/24.11", "fp8-8", caller=caller))
 
 
 def test_visible_devices_are_passed_to_local_jobs_only() -> None:
     caller = {**CALLER, "CUDA_VISIBLE_DEVICES": "3"}
     local = build_job(
-        baseline("grok1/24.11", "fp8-8"), own_command("./launch.sh", "local"), Cluster(gpu="h100"), caller=caller
+        baseline("grok1/24.11", "fp8-8"),
+        own_command("./launch.sh", "local"),
+        Cluster(gpu="h100"),
+        caller=caller,
     )
     assert environment(local)["CUDA_VISIBLE_DEVICES"] == "3"
-    assert local.gpus_per_node == 0, "it is charged for its own GPUs, not for those of whole nodes"
-    assert "CUDA_VISIBLE_DEVICES" not in environment(spec("grok1/24.11", "fp8-8", caller=caller))
+    assert local.gpus_per_node == 0, (
+        "it is charged for its own GPUs, not for those of whole nodes"
+    )
+    assert "CUDA_VISIBLE_DEVICES" not in environment(
+        spec("grok1/24.11", "fp8-8", caller=caller)
+    )
 
 
-# --- logs -------------------------------------------------------------------------------------------------
+# --- logs -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "ending", "purpose", "folders"),
     [
-        ("grok1/24.11", "fp8-256", Purpose.MEASURE, [STAGE / "results/24.11/fp8/314b/256"]),
+        (
+            "grok1/24.11",
+            "fp8-256",
+            Purpose.MEASURE,
+            [STAGE / "results/24.11/fp8/314b/256"],
+        ),
         (
             "nemotron4/25.01",
             "fp8-128",
             Purpose.NCCL_TRACE,
-            [STAGE / "results/25.01-nccl-trace/fp8/340b/128", STAGE / "results/25.01/fp8/340b/128"],
+            [
+                STAGE / "results/25.01-nccl-trace/fp8/340b/128",
+                STAGE / "results/25.01/fp8/340b/128",
+            ],
         ),
-        ("llama3.1/25.04", "8b-25.04-h100-bf16-8", Purpose.MEASURE, [STAGE / "experiments"]),
+        (
+            "llama3.1/25.04",
+            "8b-25.04-h100-bf16-8",
+            Purpose.MEASURE,
+            [STAGE / "experiments"],
+        ),
         (
             "grok1/25.05",
             "h100-fp8-512",
@@ -251,70 +383,150 @@ def test_visible_devices_are_passed_to_local_jobs_only() -> None:
         ),
     ],
 )
-def test_log_folder_is_the_deepest_known_one(name: str, ending: str, purpose: Purpose, folders: list[Path]) -> None:
+def test_log_folder_is_the_deepest_known_one(
+    name: str, ending: str, purpose: Purpose, folders: list[Path]
+) -> None:
     assert list(spec(name, ending, purpose=purpose).log_folders) == folders
 
 
 def test_local_job_logs_only_its_output() -> None:
-    """A log of Slurm's job 3, left in results/, is not the log of the third local job."""
-    own = replace(own_command("./launch.sh", "local"), log="results/{dtype}/log_{job}.out")
-    assert build_job(baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER).log_folders == ()
+    """A log of Slurm's job 3, left in results/, is not the log of the third local
+    job."""
+    own = replace(
+        own_command("./launch.sh", "local"), log="results/{dtype}/log_{job}.out"
+    )
+    assert (
+        build_job(
+            baseline("grok1/24.11", "fp8-8"), own, Cluster(gpu="h100"), caller=CALLER
+        ).log_folders
+        == ()
+    )
 
 
-# --- values are data --------------------------------------------------------------------------------------
+# --- values are data ------------------------------------------------------------------
 
 PRINT = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ.get('VALUE'), os.environ.get('STAGE_PATH')]))"
 
 
 def own_command(command: str, via: str = "sbatch", job_id: str = "") -> LaunchFacts:
     """The facts of Grok 1 24.11 with another command."""
-    return replace(facts("grok1/24.11"), kind="own", commands=(Command("own", via, command, job_id=job_id),))
+    return replace(
+        facts("grok1/24.11"),
+        kind="own",
+        commands=(Command("own", via, command, job_id=job_id),),
+    )
 
 
 @pytest.mark.slow
-@given(value=st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=30))
+@given(
+    value=st.text(
+        st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=30
+    )
+)
 @example("a b; touch /tmp/x $(touch /tmp/x) `x` 'q\" \n -N 9 {gpus} $STAGE_PATH")
 def test_any_value_is_one_argument_and_one_variable(value: str) -> None:
     own = own_command("prog {account} x{stage}y $STAGE_PATH ${VALUE}")
-    cluster = Cluster(gpu="h100", account=value, environment=(("VALUE", value.replace("${", "$ {")),))
-    job = build_job(baseline("grok1/24.11", "fp8-8"), own, cluster, caller={**CALLER, "STAGE_PATH": value})
-    assert job.command == ("prog", value, f"x{value}y", value, value.replace("${", "$ {"))
+    cluster = Cluster(
+        gpu="h100", account=value, environment=(("VALUE", value.replace("${", "$ {")),)
+    )
+    job = build_job(
+        baseline("grok1/24.11", "fp8-8"),
+        own,
+        cluster,
+        caller={**CALLER, "STAGE_PATH": value},
+    )
+    assert job.command == (
+        "prog",
+        value,
+        f"x{value}y",
+        value,
+        value.replace("${", "$ {"),
+    )
 
 
-@pytest.mark.parametrize("value", ["a b; $(touch x) `touch x`", "'\"", "two\nlines", "é"])
+@pytest.mark.parametrize(
+    "value", ["a b; $(touch x) `touch x`", "'\"", "two\nlines", "é"]
+)
 def test_value_reaches_a_process_unchanged(value: str, tmp_path: Path) -> None:
     own = own_command(f"{sys.executable} -c PRINT {{account}} $STAGE_PATH")
     cluster = Cluster(gpu="h100", account=value, environment=(("VALUE", value),))
-    job = build_job(baseline("grok1/24.11", "fp8-8"), own, cluster, caller={**CALLER, "STAGE_PATH": value})
+    job = build_job(
+        baseline("grok1/24.11", "fp8-8"),
+        own,
+        cluster,
+        caller={**CALLER, "STAGE_PATH": value},
+    )
     command = [PRINT if word == "PRINT" else word for word in job.command]
-    done = subprocess.run(command, env=environment(job), cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command,
+        env=environment(job),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert json.loads(done.stdout) == [[value, value], value, value]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_impossible_variable_is_refused_without_its_value() -> None:
-    with pytest.raises(LaunchError, match="the value of HF_TOKEN holds a NUL") as caught:
-        spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", caller={**CALLER, "HF_TOKEN": "hf_secret\0"})
+    with pytest.raises(
+        LaunchError, match="the value of HF_TOKEN holds a NUL"
+    ) as caught:
+        spec(
+            "llama3.1/25.04",
+            "8b-25.04-h100-bf16-8",
+            caller={**CALLER, "HF_TOKEN": "hf_secret\0"},
+        )
     assert "hf_secret" not in str(caught.value)
-    with pytest.raises(LaunchError, match="LONG takes 131073 bytes, and no process gets more than 131072 in one"):
-        spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("LONG", "é" + "x" * 131_065),)))
-    assert spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("LONG", "x" * 131_066),)))
+    with pytest.raises(
+        LaunchError,
+        match="LONG takes 131073 bytes, and no process gets more than 131072 in one",
+    ):
+        spec(
+            "grok1/24.11",
+            "fp8-8",
+            replace(CLUSTER, environment=(("LONG", "é" + "x" * 131_065),)),
+        )
+    assert spec(
+        "grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("LONG", "x" * 131_066),))
+    )
     with pytest.raises(LaunchError, match="'A B' in cluster is no name of a variable"):
         spec("grok1/24.11", "fp8-8", replace(CLUSTER, environment=(("A B", "x"),)))
     with pytest.raises(LaunchError, match="its command holds a NUL"):
-        build_job(baseline("grok1/24.11", "fp8-8"), own_command("sbatch a\0b"), CLUSTER, caller=CALLER)
+        build_job(
+            baseline("grok1/24.11", "fp8-8"),
+            own_command("sbatch a\0b"),
+            CLUSTER,
+            caller=CALLER,
+        )
 
 
 def test_unset_reference_is_refused_with_its_key() -> None:
-    cluster = replace(CLUSTER, environment=(("HF_TOKEN", "${MY_TOKEN}"),), source=Path("cluster.yaml"))
-    with pytest.raises(LaunchError, match=r"cluster.yaml: environment: HF_TOKEN is taken from \$\{MY_TOKEN\}"):
+    cluster = replace(
+        CLUSTER, environment=(("HF_TOKEN", "${MY_TOKEN}"),), source=Path("cluster.yaml")
+    )
+    with pytest.raises(
+        LaunchError,
+        match=r"cluster.yaml: environment: HF_TOKEN is taken from \$\{MY_TOKEN\}",
+    ):
         spec("grok1/24.11", "fp8-8", cluster)
 
 
 def test_unreadable_command_is_refused() -> None:
-    for command, message in (("sbatch 'x", "No closing quotation"), ("run {job}", "{job} is not known before")):
-        with pytest.raises(LaunchError, match=r"grok1/24.11.yaml: launch: commands: own") as caught:
-            build_job(baseline("grok1/24.11", "fp8-8"), own_command(command), CLUSTER, caller=CALLER)
+    for command, message in (
+        ("sbatch 'x", "No closing quotation"),
+        ("run {job}", "{job} is not known before"),
+    ):
+        with pytest.raises(
+            LaunchError, match=r"grok1/24.11.yaml: launch: commands: own"
+        ) as caught:
+            build_job(
+                baseline("grok1/24.11", "fp8-8"),
+                own_command(command),
+                CLUSTER,
+                caller=CALLER,
+            )
         assert message in str(caught.value)
 
 
@@ -327,34 +539,62 @@ def test_unset_variable_stays_as_written() -> None:
 
 
 def test_missing_variables_are_listed() -> None:
-    job = spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", Cluster(gpu="h100"), caller={"HF_TOKEN": ""})
+    job = spec(
+        "llama3.1/25.04",
+        "8b-25.04-h100-bf16-8",
+        Cluster(gpu="h100"),
+        caller={"HF_TOKEN": ""},
+    )
     assert list_missing(job, facts("llama3.1/25.04")) == [
         "STAGE_PATH",
         "HF_TOKEN",
         "SBATCH_ACCOUNT",
         "SBATCH_PARTITION",
     ]
-    assert list_missing(spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), facts("llama3.1/25.04")) == []
+    assert (
+        list_missing(
+            spec("llama3.1/25.04", "8b-25.04-h100-bf16-8"), facts("llama3.1/25.04")
+        )
+        == []
+    )
 
 
 def test_variables_that_carry_secrets_are_secret() -> None:
-    cluster = replace(CLUSTER, environment=(("CARRIER", "x${MY_TOKEN}"), ("QUIET", "y")), secrets=("QUIET",))
-    job = spec("llama3.1/25.04", "8b-25.04-h100-bf16-8", cluster, caller={**CALLER, "MY_TOKEN": "t"})
+    cluster = replace(
+        CLUSTER,
+        environment=(("CARRIER", "x${MY_TOKEN}"), ("QUIET", "y")),
+        secrets=("QUIET",),
+    )
+    job = spec(
+        "llama3.1/25.04",
+        "8b-25.04-h100-bf16-8",
+        cluster,
+        caller={**CALLER, "MY_TOKEN": "t"},
+    )
     assert job.secrets == ("CARRIER", "HF_TOKEN", "QUIET")
 
 
 def test_excluded_nodes_are_those_of_the_cluster() -> None:
-    assert spec("grok1/24.11", "fp8-8", replace(CLUSTER, exclude=("n1", "n2"))).exclude == ("n1", "n2")
+    assert spec(
+        "grok1/24.11", "fp8-8", replace(CLUSTER, exclude=("n1", "n2"))
+    ).exclude == ("n1", "n2")
 
 
 def test_job_has_id_experiment_and_gpu_hours() -> None:
     job = spec("grok1/24.11", "fp8-256")
-    assert (job.case_id, job.experiment) == ("grok1_314b-24.11-h100-fp8-256", "pretrain_grok1_314b_fp8_256")
-    assert job.gpu_hours == pytest.approx(50 * baseline("grok1/24.11", "fp8-256").step_seconds * 256 / 3600)
+    assert (job.case_id, job.experiment) == (
+        "grok1_314b-24.11-h100-fp8-256",
+        "pretrain_grok1_314b_fp8_256",
+    )
+    assert job.gpu_hours == pytest.approx(
+        50 * baseline("grok1/24.11", "fp8-256").step_seconds * 256 / 3600
+    )
     part = spec("grok1/24.11", "fp8-8", replace(CLUSTER, gpus_per_node=16))
     assert (part.nodes, part.gpus) == (1, 8)
     whole_node = 50 * baseline("grok1/24.11", "fp8-8").step_seconds * 16 / 3600
-    assert part.gpu_hours == pytest.approx(whole_node), "nobody else gets the rest of its node"
+    assert part.gpu_hours == pytest.approx(whole_node), (
+        "nobody else gets the rest of its node"
+    )
     own = own_command("x", "script", job_id=r"id (?P<job>\d+)")
     untimed = replace(baseline("grok1/24.11", "fp8-8"), step_seconds=math.nan)
     job = build_job(untimed, own, CLUSTER, caller=CALLER)
@@ -371,7 +611,11 @@ def test_job_has_id_experiment_and_gpu_hours() -> None:
         ("x" * 300, False, {}),
     ],
 )
-def test_image_of_the_cluster_file_is_found(value: str, secret: bool, expected: dict[str, str]) -> None:
-    cluster = replace(CLUSTER, environment=((IMAGE, value),), secrets=(IMAGE,) if secret else ())
+def test_image_of_the_cluster_file_is_found(
+    value: str, secret: bool, expected: dict[str, str]
+) -> None:
+    cluster = replace(
+        CLUSTER, environment=((IMAGE, value),), secrets=(IMAGE,) if secret else ()
+    )
     assert find_named_image(spec("grok1/24.11", "fp8-256", cluster)) == expected
     assert find_named_image(spec("grok1/24.11", "fp8-256")) == {}

@@ -20,11 +20,20 @@ def test_node_check_runs_on_exactly_the_suspect_nodes(tmp_path: Path) -> None:
         scheduler_options=("--qos=high", "--segment=4", "--nodelist=n[1-9]"),
     )
     cluster = Cluster(account="research", partition="batch", gres="gpu:8")
-    check = build_node_check("srun dcgmi diag -r 1; echo $?", measured, cluster, ["n1", "n2"])
-    assert (check.purpose, check.via, check.nodes, check.gpus) == (Purpose.CHECK_NODES, "sbatch", 2, 16)
+    check = build_node_check(
+        "srun dcgmi diag -r 1; echo $?", measured, cluster, ["n1", "n2"]
+    )
+    assert (check.purpose, check.via, check.nodes, check.gpus) == (
+        Purpose.CHECK_NODES,
+        "sbatch",
+        2,
+        16,
+    )
     assert check.gpu_hours == 4.0  # a quarter of an hour
     part = replace(measured, nodes=1, gpus=4, gpus_per_node=8)
-    assert build_node_check("true", part, cluster, ["n1", "n2"]).gpu_hours == 4.0, "of whole nodes"
+    assert build_node_check("true", part, cluster, ["n1", "n2"]).gpu_hours == 4.0, (
+        "of whole nodes"
+    )
     assert check.command == (
         "sbatch",
         "--account=research",
@@ -38,4 +47,6 @@ def test_node_check_runs_on_exactly_the_suspect_nodes(tmp_path: Path) -> None:
         "--wrap=srun dcgmi diag -r 1; echo $?",
     )
     assert (check.exclude, check.scheduler_options) == ((), ("--qos=high",))
-    assert "--account=" not in " ".join(build_node_check("true", measured, Cluster(), ["n1"]).command)
+    assert "--account=" not in " ".join(
+        build_node_check("true", measured, Cluster(), ["n1"]).command
+    )

@@ -1,4 +1,5 @@
-"""Profiles, traces and checkpoints are asked for the documented way, or refused with what the document has."""
+"""Profiles, traces and checkpoints are asked for the documented way, or refused with
+what the document has."""
 
 from __future__ import annotations
 
@@ -39,7 +40,14 @@ NEMOTRON = replace(
     nccl_trace=(("ENABLE_NCCL_TRACE", "true"),),
     checkpoint=None,
 )
-PLAIN = replace(FACTS, recipe="grok1", release="24.11", profiling=None, nccl_trace=(), checkpoint=None)
+PLAIN = replace(
+    FACTS,
+    recipe="grok1",
+    release="24.11",
+    profiling=None,
+    nccl_trace=(),
+    checkpoint=None,
+)
 
 
 def configuration(gpus: int = 16, size: str = "8b") -> Configuration:
@@ -62,7 +70,9 @@ def configuration(gpus: int = 16, size: str = "8b") -> Configuration:
         ),
     ],
 )
-def test_what_is_profiled_is_read_from_the_option(text: str, request_: ProfileRequest) -> None:
+def test_what_is_profiled_is_read_from_the_option(
+    text: str, request_: ProfileRequest
+) -> None:
     assert parse_profile(text) == request_
 
 
@@ -97,7 +107,11 @@ CASES: dict[str, tuple[LaunchFacts, Purpose, str, Pairs]] = {
         FACTS,
         Purpose.PROFILE,
         "start:5,stop:9",
-        (("ENABLE_PROFILE", "true"), ("PROFILE_START_STEP", "5"), ("PROFILE_STOP_STEP", "9")),
+        (
+            ("ENABLE_PROFILE", "true"),
+            ("PROFILE_START_STEP", "5"),
+            ("PROFILE_STOP_STEP", "9"),
+        ),
     ),
     "all": (
         NEMOTRON,
@@ -133,10 +147,30 @@ def test_the_variables_are_those_of_the_document(name: str) -> None:
             "RUN_CONF_PROFILE_RANKS",
             "has no effect on llama3.1 25.04: it reads PROFILE_START_STEP, PROFILE_STOP_STEP",
         ),
-        (PLAIN, Purpose.MEASURE, "RUN_CONF_PROFILE_CPU", "has no effect on grok1 24.11: its document has no profiles"),
-        (NEMOTRON, Purpose.MEASURE, "RUN_CONF_PROFILE_RANKS", "has no effect without --llmb-profile"),
-        (FACTS, Purpose.MEASURE, "ENABLE_PROFILE", "has no effect: --llmb-profile sets it"),
-        (FACTS, Purpose.PROFILE, "ENABLE_NCCLTRACE", "has no effect: --llmb-nccl-trace sets it"),
+        (
+            PLAIN,
+            Purpose.MEASURE,
+            "RUN_CONF_PROFILE_CPU",
+            "has no effect on grok1 24.11: its document has no profiles",
+        ),
+        (
+            NEMOTRON,
+            Purpose.MEASURE,
+            "RUN_CONF_PROFILE_RANKS",
+            "has no effect without --llmb-profile",
+        ),
+        (
+            FACTS,
+            Purpose.MEASURE,
+            "ENABLE_PROFILE",
+            "has no effect: --llmb-profile sets it",
+        ),
+        (
+            FACTS,
+            Purpose.PROFILE,
+            "ENABLE_NCCLTRACE",
+            "has no effect: --llmb-nccl-trace sets it",
+        ),
         (NEMOTRON, Purpose.PROFILE, "RUN_CONF_PROFILE_RANKS", ""),
         (FACTS, Purpose.PROFILE, "PROFILE_STOP_STEP", ""),
         (FACTS, Purpose.MEASURE, "PROFILE_DIR", ""),
@@ -145,7 +179,9 @@ def test_the_variables_are_those_of_the_document(name: str) -> None:
 def test_a_setting_of_profiles_that_nothing_reads_is_told(
     facts: LaunchFacts, purpose: Purpose, name: str, text: str
 ) -> None:
-    assert list(explain_ineffective(facts, purpose, ["HOME", name])) == ([f"{name} {text}"] if text else [])
+    assert list(explain_ineffective(facts, purpose, ["HOME", name])) == (
+        [f"{name} {text}"] if text else []
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,8 +189,14 @@ def test_a_setting_of_profiles_that_nothing_reads_is_told(
     [
         (Purpose.PROFILE, "no profiling: leave --llmb-profile out"),
         (Purpose.NCCL_TRACE, "no NCCL trace: leave --llmb-nccl-trace out"),
-        (Purpose.SAVE_CHECKPOINT, "no saving of checkpoints: leave --llmb-save-checkpoint out"),
-        (Purpose.LOAD_CHECKPOINT, "no loading of checkpoints: leave --llmb-load-checkpoint out"),
+        (
+            Purpose.SAVE_CHECKPOINT,
+            "no saving of checkpoints: leave --llmb-save-checkpoint out",
+        ),
+        (
+            Purpose.LOAD_CHECKPOINT,
+            "no loading of checkpoints: leave --llmb-load-checkpoint out",
+        ),
     ],
 )
 def test_what_a_document_does_not_have_is_refused(purpose: Purpose, noun: str) -> None:
@@ -165,7 +207,10 @@ def test_what_a_document_does_not_have_is_refused(purpose: Purpose, noun: str) -
 @pytest.mark.parametrize(
     ("profile", "message"),
     [
-        ("ranks:0", "no variable for 'ranks'; it has start (PROFILE_START_STEP), stop (PROFILE_STOP_STEP)"),
+        (
+            "ranks:0",
+            "no variable for 'ranks'; it has start (PROFILE_START_STEP), stop (PROFILE_STOP_STEP)",
+        ),
         ("cpu", "no variable for 'cpu'"),
         ("gpu_metrics", "no variable for 'gpu_metrics'"),
         ("start:25", "profiling from step 25 to 25: stop has to be larger"),
@@ -173,13 +218,17 @@ def test_what_a_document_does_not_have_is_refused(purpose: Purpose, noun: str) -
         ("ranks:16", "there is no rank 16 among 16 GPUs: 0 to 15"),
     ],
 )
-def test_a_profile_that_the_recipe_cannot_make_is_refused(profile: str, message: str) -> None:
+def test_a_profile_that_the_recipe_cannot_make_is_refused(
+    profile: str, message: str
+) -> None:
     with pytest.raises(LaunchError) as raised:
-        build_variables(FACTS, Purpose.PROFILE, configuration().key, profile=parse_profile(profile))
+        build_variables(
+            FACTS, Purpose.PROFILE, configuration().key, profile=parse_profile(profile)
+        )
     assert message in str(raised.value)
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("gpus", [16, 128])
@@ -201,14 +250,21 @@ def test_other_scales_are_refused(gpus: int, size: str, message: str) -> None:
 
 
 def checkpoint(folder: Path, name: str = "epoch=0-consumed_samples=12800.0") -> Path:
-    weights = folder / "experiments/x/x_1/x/code/nemo_experiments/default/checkpoints" / name / "weights"
+    weights = (
+        folder
+        / "experiments/x/x_1/x/code/nemo_experiments/default/checkpoints"
+        / name
+        / "weights"
+    )
     weights.mkdir(parents=True)
     (weights / "__0_0.distcp").write_text("")
     return weights.parent
 
 
 def load(folder: Path, gpus: int = 16) -> Pairs:
-    return build_variables(FACTS, Purpose.LOAD_CHECKPOINT, configuration(gpus).key, checkpoint=folder)
+    return build_variables(
+        FACTS, Purpose.LOAD_CHECKPOINT, configuration(gpus).key, checkpoint=folder
+    )
 
 
 def test_checkpoint_is_loaded_from_its_folder(tmp_path: Path) -> None:
@@ -227,13 +283,18 @@ def test_the_weights_themselves_are_refused_with_the_parent(tmp_path: Path) -> N
 def test_parent_folder_is_refused_with_the_newest_checkpoint(tmp_path: Path) -> None:
     old, new = checkpoint(tmp_path, "a"), checkpoint(tmp_path, "b")
     os.utime(old / "weights", (1, 1))
-    assert explain_unloadable(tmp_path, None).endswith(f"did you mean {new}? (2 checkpoints below it)")
+    assert explain_unloadable(tmp_path, None).endswith(
+        f"did you mean {new}? (2 checkpoints below it)"
+    )
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "weights").mkdir()
     assert explain_unloadable(tmp_path / "nowhere", None) == "no such folder"
-    assert "has no file *.distcp: not a checkpoint, or one that was not saved" in explain_unloadable(tmp_path, None)
+    assert (
+        "has no file *.distcp: not a checkpoint, or one that was not saved"
+        in explain_unloadable(tmp_path, None)
+    )
 
 
 def test_checkpoint_outside_the_stage_folder_is_refused(tmp_path: Path) -> None:
@@ -246,11 +307,13 @@ def test_checkpoint_outside_the_stage_folder_is_refused(tmp_path: Path) -> None:
 def test_loading_needs_a_folder_and_enough_gpus(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match="expected the folder of a checkpoint"):
         build_variables(FACTS, Purpose.LOAD_CHECKPOINT, configuration().key)
-    with pytest.raises(LaunchError, match="documented for 8b on 16 or more GPUs, not on 8"):
+    with pytest.raises(
+        LaunchError, match="documented for 8b on 16 or more GPUs, not on 8"
+    ):
         load(checkpoint(tmp_path), gpus=8)
 
 
-# --- what is left -----------------------------------------------------------------------------------------
+# --- what is left ---------------------------------------------------------------------
 
 
 def test_a_profile_belongs_to_the_job_of_its_name(tmp_path: Path) -> None:
@@ -264,7 +327,9 @@ def test_a_profile_belongs_to_the_job_of_its_name(tmp_path: Path) -> None:
     )
     for name in names:
         (folder / name).write_text("")
-    assert [path.name for path in find_outputs(tmp_path, Purpose.PROFILE, FACTS, "12")] == [names[0], names[2]]
+    assert [
+        path.name for path in find_outputs(tmp_path, Purpose.PROFILE, FACTS, "12")
+    ] == [names[0], names[2]]
     assert find_outputs(tmp_path, Purpose.PROFILE, FACTS, "12", since=2**40) == ()
     assert find_outputs(tmp_path, Purpose.MEASURE, FACTS, "12") == ()
     assert find_outputs(tmp_path / "nowhere", Purpose.PROFILE, FACTS, "12") == ()
@@ -273,11 +338,14 @@ def test_a_profile_belongs_to_the_job_of_its_name(tmp_path: Path) -> None:
 def test_a_saved_checkpoint_is_the_folder_of_its_weights(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path)
     (tmp_path / "weights").mkdir()
-    assert find_outputs(tmp_path, Purpose.SAVE_CHECKPOINT, FACTS) == (folder / "weights",)
+    assert find_outputs(tmp_path, Purpose.SAVE_CHECKPOINT, FACTS) == (
+        folder / "weights",
+    )
 
 
 def test_the_search_ends(tmp_path: Path) -> None:
-    """Below twelve folders nothing is looked for, and a link in a circle is not followed."""
+    """Below twelve folders nothing is looked for, and a link in a circle is not
+    followed."""
     deep = tmp_path.joinpath(*"abcdefghijklmn")
     deep.mkdir(parents=True)
     (deep / "profile_1.nsys-rep").write_text("")

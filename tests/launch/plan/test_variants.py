@@ -1,4 +1,5 @@
-"""The file of an A/B: what it says, what it may not say, and how an arm takes the place of what is installed."""
+"""The file of an A/B: what it says, what it may not say, and how an arm takes the place
+of what is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,12 @@ from support.job_specs import job_spec
 
 from pytest_llmbench.core.commands import CommandOutput, run
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.core.job_records import Cluster, Command, InstalledRecipe, LaunchFacts
+from pytest_llmbench.core.job_records import (
+    Cluster,
+    Command,
+    InstalledRecipe,
+    LaunchFacts,
+)
 from pytest_llmbench.core.trial_records import Variant
 from pytest_llmbench.launch.file_lock import take_lock
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
@@ -43,7 +49,9 @@ FACTS = LaunchFacts(
 
 def read(tmp_path: Path, *entries: str) -> tuple[Variant, ...]:
     path = tmp_path / "variants.yaml"
-    path.write_text("schema: 1\nvariants:\n" + "".join(f"  - {{{entry}}}\n" for entry in entries))
+    path.write_text(
+        "schema: 1\nvariants:\n" + "".join(f"  - {{{entry}}}\n" for entry in entries)
+    )
     return read_variants(path).variants
 
 
@@ -57,7 +65,12 @@ def test_variant_is_read_with_all_its_keys(tmp_path: Path) -> None:
     )
     assert variants == (
         Variant("good"),
-        Variant("new", "nvcr.io/x:2", environment=(("A", "x"), ("B", "2")), arguments=("--cuda-graphs", "full")),
+        Variant(
+            "new",
+            "nvcr.io/x:2",
+            environment=(("A", "x"), ("B", "2")),
+            arguments=("--cuda-graphs", "full"),
+        ),
         Variant("mine", folder=tmp_path / "recipe"),
         Variant("old", commit="v1.0~3"),
     )
@@ -67,11 +80,23 @@ def test_variant_is_read_with_all_its_keys(tmp_path: Path) -> None:
     ("entries", "message"),
     [
         (["name: good"], ":3: found a list, expected one with 2 entries or more"),
-        (["name: good", "name: good, image: x"], ":4: found the name 'good' again (first in line 3)"),
-        (["name: a, image: x", "name: b, image: x"], ":4: found 'b' the same as 'a', expected something that differs"),
+        (
+            ["name: good", "name: good, image: x"],
+            ":4: found the name 'good' again (first in line 3)",
+        ),
+        (
+            ["name: a, image: x", "name: b, image: x"],
+            ":4: found 'b' the same as 'a', expected something that differs",
+        ),
         (["name: a", "name: b, environment: {}"], "expected"),
-        (["name: a", "name: b, commit: x, folder: y"], ":4: found a commit beside a folder, expected one of them"),
-        (["name: a", "name: b, commit: '--upload-pack=x'"], ":4: found '--upload-pack=x', expected a commit"),
+        (
+            ["name: a", "name: b, commit: x, folder: y"],
+            ":4: found a commit beside a folder, expected one of them",
+        ),
+        (
+            ["name: a", "name: b, commit: '--upload-pack=x'"],
+            ":4: found '--upload-pack=x', expected a commit",
+        ),
         (["name: a", "name: b, imgae: x"], ":4: found the unknown key 'imgae'"),
         (["name: a b", "name: b"], ":3: found 'a b', expected a short name"),
         (["name: a", "name: b, arguments: x"], ":4: "),
@@ -86,7 +111,9 @@ def test_variant_is_read_with_all_its_keys(tmp_path: Path) -> None:
         (["name: a", 'name: b, arguments: ["\\0"]'], ":4: "),
     ],
 )
-def test_mistaken_variant_is_refused_with_its_line(tmp_path: Path, entries: Sequence[str], message: str) -> None:
+def test_mistaken_variant_is_refused_with_its_line(
+    tmp_path: Path, entries: Sequence[str], message: str
+) -> None:
     with pytest.raises(LaunchError, match=r"variants\.yaml") as error:
         read(tmp_path, *entries)
     assert message in str(error.value)
@@ -94,7 +121,9 @@ def test_mistaken_variant_is_refused_with_its_line(tmp_path: Path, entries: Sequ
 
 def test_search_is_over_variants_or_commits(tmp_path: Path) -> None:
     path = tmp_path / "builds.yaml"
-    path.write_text("schema: 1\nmost_runs: 60\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n")
+    path.write_text(
+        "schema: 1\nmost_runs: 60\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n"
+    )
     assert read_builds(path) == Builds((Variant("a"), Variant("b", "x")), most_runs=60)
     path.write_text("schema: 1\ncommits: v1.0~2..HEAD\n")
     assert read_builds(path) == Builds(commits="v1.0~2..HEAD")
@@ -104,13 +133,21 @@ def test_search_is_over_variants_or_commits(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", ":1: expected `variants` or `commits`, and not both"),
-        ("commits: a..b\nvariants: [{name: a}, {name: b, image: x}]", "`variants` or `commits`, and not both"),
+        (
+            "commits: a..b\nvariants: [{name: a}, {name: b, image: x}]",
+            "`variants` or `commits`, and not both",
+        ),
         ("commits: a...b", ":2: found 'a...b', expected two commits such as"),
         ("commits: --all..b", ":2: found '--all..b', expected two commits"),
-        ("commits: a..b\nmost_runs: 7", ":3: found 7, expected a whole number from 8 to 10000"),
+        (
+            "commits: a..b\nmost_runs: 7",
+            ":3: found 7, expected a whole number from 8 to 10000",
+        ),
     ],
 )
-def test_mistaken_search_is_refused_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_mistaken_search_is_refused_with_its_line(
+    tmp_path: Path, text: str, message: str
+) -> None:
     path = tmp_path / "builds.yaml"
     path.write_text(f"schema: 1\n{text}\n")
     with pytest.raises(LaunchError, match=r"builds\.yaml") as error:
@@ -120,25 +157,36 @@ def test_mistaken_search_is_refused_with_its_line(tmp_path: Path, text: str, mes
 
 def test_comparison_has_no_key_of_a_search(tmp_path: Path) -> None:
     path = tmp_path / "variants.yaml"
-    path.write_text("schema: 1\nmost_runs: 60\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n")
+    path.write_text(
+        "schema: 1\nmost_runs: 60\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n"
+    )
     with pytest.raises(LaunchError, match="most_runs"):
         read_variants(path)
 
 
 @pytest.mark.parametrize(
-    ("line", "separate"), [("", False), ("allocation: shared\n", False), ("allocation: separate\n", True)]
+    ("line", "separate"),
+    [("", False), ("allocation: shared\n", False), ("allocation: separate\n", True)],
 )
-def test_file_may_ask_for_separate_jobs(tmp_path: Path, line: str, separate: bool) -> None:
+def test_file_may_ask_for_separate_jobs(
+    tmp_path: Path, line: str, separate: bool
+) -> None:
     path = tmp_path / "variants.yaml"
-    path.write_text(f"schema: 1\n{line}variants:\n  - {{name: a}}\n  - {{name: b, image: x}}\n")
+    path.write_text(
+        f"schema: 1\n{line}variants:\n  - {{name: a}}\n  - {{name: b, image: x}}\n"
+    )
     for builds in (read_variants(path), read_builds(path)):
         assert (len(builds.variants), builds.separate) == (2, separate)
 
 
 def test_unknown_allocation_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "variants.yaml"
-    path.write_text("schema: 1\nallocation: common\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n")
-    with pytest.raises(LaunchError, match=":2: found 'common', expected shared or separate"):
+    path.write_text(
+        "schema: 1\nallocation: common\nvariants:\n  - {name: a}\n  - {name: b, image: x}\n"
+    )
+    with pytest.raises(
+        LaunchError, match=":2: found 'common', expected shared or separate"
+    ):
         read_variants(path)
 
 
@@ -147,16 +195,32 @@ def test_missing_file_is_named(tmp_path: Path) -> None:
         read_variants(tmp_path / "none.yaml")
 
 
-def install(tmp_path: Path, variant: Variant, facts: LaunchFacts = FACTS, *recipes: InstalledRecipe) -> InstalledRecipe:
+def install(
+    tmp_path: Path,
+    variant: Variant,
+    facts: LaunchFacts = FACTS,
+    *recipes: InstalledRecipe,
+) -> InstalledRecipe:
     """Return how the recipe of the variant is installed."""
     job = PlannedJob(job_spec(tmp_path, via="sbatch"), facts)
     cluster = Cluster(installed=recipes)
-    return install_variant(variant, job, cluster, journal=tmp_path / "journal", run=run).installed[0]
+    return install_variant(
+        variant, job, cluster, journal=tmp_path / "journal", run=run
+    ).installed[0]
 
 
 def test_variant_overrides_the_installed_recipe(tmp_path: Path) -> None:
-    there = InstalledRecipe("grok1", "", tmp_path, "script", (("A", "old"), ("KEPT", "yes")), tmp_path / "venv")
-    variant = Variant("new", image="img", environment=(("A", "new"),), folder=tmp_path / "mine")
+    there = InstalledRecipe(
+        "grok1",
+        "",
+        tmp_path,
+        "script",
+        (("A", "old"), ("KEPT", "yes")),
+        tmp_path / "venv",
+    )
+    variant = Variant(
+        "new", image="img", environment=(("A", "new"),), folder=tmp_path / "mine"
+    )
     arm = install(tmp_path, variant, FACTS, there)
     assert arm == replace(
         there,
@@ -164,15 +228,30 @@ def test_variant_overrides_the_installed_recipe(tmp_path: Path) -> None:
         folder=tmp_path / "mine",
         environment=(("A", "new"), ("KEPT", "yes"), ("RUN_CONF_IMAGE", "img")),
     )
-    assert install(tmp_path, Variant("good"), FACTS, there).environment == there.environment
+    assert (
+        install(tmp_path, Variant("good"), FACTS, there).environment
+        == there.environment
+    )
 
 
 @pytest.mark.parametrize(
     ("variant", "facts", "message"),
     [
-        (Variant("a", environment=(("SLURM_MPI_TYPE", "x"),)), FACTS, "SLURM_MPI_TYPE may not be set"),
-        (Variant("a", environment=(("ENABLE_NCCL_TRACE", "x"),)), FACTS, "ENABLE_NCCL_TRACE may not be set"),
-        (Variant("a", image="x"), replace(FACTS, optional=()), "names no variable for an image"),
+        (
+            Variant("a", environment=(("SLURM_MPI_TYPE", "x"),)),
+            FACTS,
+            "SLURM_MPI_TYPE may not be set",
+        ),
+        (
+            Variant("a", environment=(("ENABLE_NCCL_TRACE", "x"),)),
+            FACTS,
+            "ENABLE_NCCL_TRACE may not be set",
+        ),
+        (
+            Variant("a", image="x"),
+            replace(FACTS, optional=()),
+            "names no variable for an image",
+        ),
         (Variant("a", commit="abc"), FACTS, "variant a: commit abc: git in "),
     ],
 )
@@ -195,9 +274,17 @@ def test_impossible_variant_of_a_recipe_is_refused(
         ({"PATH": "/elsewhere/bin"}, "PATH"),
     ],
 )
-def test_ineffective_variable_is_refused(tmp_path: Path, environment: dict[str, str], refused: str) -> None:
+def test_ineffective_variable_is_refused(
+    tmp_path: Path, environment: dict[str, str], refused: str
+) -> None:
     variant = Variant("b", environment=tuple(environment.items()))
-    job = {"DTYPE": "bf16", "COLUMNS": "400", "EMPTY": "", "DATA": "/home/x/data", "PATH": "/venv/bin:/opt/bin"}
+    job = {
+        "DTYPE": "bf16",
+        "COLUMNS": "400",
+        "EMPTY": "",
+        "DATA": "/home/x/data",
+        "PATH": "/venv/bin:/opt/bin",
+    }
     spec = job_spec(tmp_path, environment=tuple(job.items()))
     if not refused:
         refuse_ineffective(variant, spec, {"HOME": "/home/x"})
@@ -216,17 +303,26 @@ def test_ineffective_variable_is_refused(tmp_path: Path, environment: dict[str, 
         ({"directory": "other"}, False),
     ],
 )
-def test_variants_with_the_same_job_are_refused(tmp_path: Path, changes: dict[str, Any], same: bool) -> None:
+def test_variants_with_the_same_job_are_refused(
+    tmp_path: Path, changes: dict[str, Any], same: bool
+) -> None:
     (tmp_path / "recipe").mkdir()
     (tmp_path / "link").symlink_to("recipe")
-    first = job_spec(tmp_path / "recipe", environment=(("A", "1"), ("B", "2")), variant="a")
+    first = job_spec(
+        tmp_path / "recipe", environment=(("A", "1"), ("B", "2")), variant="a"
+    )
     if "directory" in changes:
         changes = {"directory": tmp_path / changes["directory"]}
-    jobs = [PlannedJob(first, FACTS), PlannedJob(replace(first, variant="b", **changes), FACTS)]
+    jobs = [
+        PlannedJob(first, FACTS),
+        PlannedJob(replace(first, variant="b", **changes), FACTS),
+    ]
     if not same:
         refuse_same(jobs)
         return
-    with pytest.raises(LaunchError, match="variant b: its job is the same as that of a "):
+    with pytest.raises(
+        LaunchError, match="variant b: its job is the same as that of a "
+    ):
         refuse_same(jobs)
 
 
@@ -247,7 +343,10 @@ def test_unknown_commit_is_refused(tmp_path: Path) -> None:
 
 
 def call_git(folder: Path, *words: str) -> None:
-    done = run(("git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words), timeout=60)
+    done = run(
+        ("git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b", *words),
+        timeout=60,
+    )
     assert done.code == 0, done
 
 
@@ -290,7 +389,9 @@ def check_out(repository: Path) -> Callable[[], Path]:
 
 
 @pytest.mark.slow
-def test_checkout_is_kept_with_its_build_until_removed(check_out: Callable[[], Path]) -> None:
+def test_checkout_is_kept_with_its_build_until_removed(
+    check_out: Callable[[], Path],
+) -> None:
     checkout = check_out()
     assert (checkout / "launch.sh").read_text() == "steps 1.0\n"
     (checkout / "built").touch()
@@ -302,20 +403,30 @@ def test_checkout_is_kept_with_its_build_until_removed(check_out: Callable[[], P
 
 
 @pytest.mark.slow
-def test_killed_checkout_is_made_again(check_out: Callable[[], Path], repository: Path) -> None:
+def test_killed_checkout_is_made_again(
+    check_out: Callable[[], Path], repository: Path
+) -> None:
     """Also where git left its lock on it, as it does when it is killed itself."""
     checkout = check_out()
     (checkout / "launch.sh").unlink()
     (checkout / "junk").touch()
     checkout.with_name(f"{checkout.name}.part").touch()
-    (repository / ".git" / "worktrees" / checkout.name / "locked").write_text("initializing\n")
+    (repository / ".git" / "worktrees" / checkout.name / "locked").write_text(
+        "initializing\n"
+    )
     assert check_out() == checkout
-    assert sorted(path.name for path in checkout.iterdir()) == [".git", ".gitignore", "launch.sh"]
+    assert sorted(path.name for path in checkout.iterdir()) == [
+        ".git",
+        ".gitignore",
+        "launch.sh",
+    ]
     assert not checkout.with_name(f"{checkout.name}.part").exists()
 
 
 @pytest.mark.slow
-def test_failed_checkout_is_made_again(check_out: Callable[[], Path], repository: Path) -> None:
+def test_failed_checkout_is_made_again(
+    check_out: Callable[[], Path], repository: Path
+) -> None:
     hook = repository / ".git" / "hooks" / "post-checkout"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text("#!/bin/sh\nrm launch.sh; exit 3\n")
@@ -330,7 +441,9 @@ def test_failed_checkout_is_made_again(check_out: Callable[[], Path], repository
 def test_changed_checkout_is_refused(check_out: Callable[[], Path]) -> None:
     checkout = check_out()
     (checkout / "launch.sh").write_text("steps 1.05\n")
-    with pytest.raises(LaunchError, match=r"launch\.sh was changed in it: .*; remove the folder"):
+    with pytest.raises(
+        LaunchError, match=r"launch\.sh was changed in it: .*; remove the folder"
+    ):
         check_out()
     call_git(checkout, "checkout", "-qf", "HEAD~1")
     with pytest.raises(LaunchError, match="another commit is checked out in it"):
@@ -342,7 +455,9 @@ def test_folder_in_place_of_a_checkout_is_kept(check_out: Callable[[], Path]) ->
     checkout = check_out()
     (checkout / ".git").unlink()
     for _ in range(2):
-        with pytest.raises(LaunchError, match="is there, and no checkout of git: remove it"):
+        with pytest.raises(
+            LaunchError, match="is there, and no checkout of git: remove it"
+        ):
             check_out()
     assert (checkout / "launch.sh").exists()
 
@@ -363,7 +478,10 @@ def test_checkout_by_another_session_is_refused(check_out: Callable[[], Path]) -
 def test_commits_follow_the_first_parents(repository: Path) -> None:
     variants = list_commits("HEAD~2..main", repository, run)
     subjects = [
-        run(("git", "-C", str(repository), "log", "-1", "--format=%s", each.commit), timeout=60).out.strip()
+        run(
+            ("git", "-C", str(repository), "log", "-1", "--format=%s", each.commit),
+            timeout=60,
+        ).out.strip()
         for each in variants
     ]
     assert subjects == ["good", "merge", "bad"]
@@ -381,7 +499,9 @@ def test_commits_follow_the_first_parents(repository: Path) -> None:
         ("none..main", "git:none..main: git in "),
     ],
 )
-def test_impossible_range_of_commits_is_refused(repository: Path, text: str, message: str) -> None:
+def test_impossible_range_of_commits_is_refused(
+    repository: Path, text: str, message: str
+) -> None:
     with pytest.raises(LaunchError) as error:
         list_commits(text, repository, run)
     assert message in str(error.value)

@@ -13,10 +13,22 @@ from support.run_histories import TRIAL, describe_step, list_variants, trial_his
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.core.trial_records import NextTrial, PairedAnswer, PairedOutcome, Trial, TrialOutcome
+from pytest_llmbench.core.trial_records import (
+    NextTrial,
+    PairedAnswer,
+    PairedOutcome,
+    Trial,
+    TrialOutcome,
+)
 from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
-from pytest_llmbench.launch.policies.ab_policy import AbPolicy, PairedSettings, count_runs, next_runs, next_step
+from pytest_llmbench.launch.policies.ab_policy import (
+    AbPolicy,
+    PairedSettings,
+    count_runs,
+    next_runs,
+    next_step,
+)
 from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns
 from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
 
@@ -48,13 +60,18 @@ def steady(difference: float = 0.0, cv: float = 0.003, seed: int = 1) -> Runner:
 
     def run(_: int, step: NextTrial) -> Trial:
         logarithm = difference * (step.variant > 0) + cv * random.standard_normal()
-        return measured(step.variant, 1000 * math.exp(logarithm), discarded=step.discarded)
+        return measured(
+            step.variant, 1000 * math.exp(logarithm), discarded=step.discarded
+        )
 
     return run
 
 
 def order(trials: Sequence[Trial]) -> str:
-    return "".join("abc"[trial.variant] if trial.discarded else "ABC"[trial.variant] for trial in trials)
+    return "".join(
+        "abc"[trial.variant] if trial.discarded else "ABC"[trial.variant]
+        for trial in trials
+    )
 
 
 def test_pairs_are_ab_ba_ba_ab_after_warm_up() -> None:
@@ -68,7 +85,9 @@ def test_pairs_are_ab_ba_ba_ab_after_warm_up() -> None:
 @pytest.mark.parametrize("difference", [0.05, -0.05])
 def test_clear_difference_ends_the_comparison_early(difference: float) -> None:
     trials, (answer,) = complete(SHARED, steady(difference))
-    assert answer.outcome is (PairedOutcome.SLOWER if difference > 0 else PairedOutcome.FASTER)
+    assert answer.outcome is (
+        PairedOutcome.SLOWER if difference > 0 else PairedOutcome.FASTER
+    )
     assert (len(trials), answer.pairs) == (count_runs(SHARED).least, 2)
     assert answer.estimate is not None
     assert answer.estimate.low < difference < answer.estimate.high
@@ -82,9 +101,15 @@ def test_alike_is_answered_at_the_last_analysis() -> None:
     assert answer.estimate.runs == (4, 4)
 
 
-@pytest.mark.parametrize(("unit", "outcome"), [(0.0, PairedOutcome.SLOWER), (0.004, PairedOutcome.CANNOT_TELL)])
-def test_printed_unit_of_both_arms_is_no_difference(unit: float, outcome: PairedOutcome) -> None:
-    """Every run of an arm is rounded one way: 0.4 % may be any difference from 0 to 0.8 %."""
+@pytest.mark.parametrize(
+    ("unit", "outcome"),
+    [(0.0, PairedOutcome.SLOWER), (0.004, PairedOutcome.CANNOT_TELL)],
+)
+def test_printed_unit_of_both_arms_is_no_difference(
+    unit: float, outcome: PairedOutcome
+) -> None:
+    """Every run of an arm is rounded one way: 0.4 % may be any difference from 0 to 0.8
+    %."""
 
     def run(_: int, step: NextTrial) -> Trial:
         milliseconds = 1000 * math.exp(0.004 * step.variant)
@@ -99,7 +124,10 @@ def test_printed_unit_of_both_arms_is_no_difference(unit: float, outcome: Paired
 
 def test_linear_drift_is_no_difference() -> None:
     """0.1 % a run, without noise: the trend is fitted."""
-    _, (answer,) = complete(SEPARATE, lambda place, step: measured(step.variant, 1000 * math.exp(0.001 * place)))
+    _, (answer,) = complete(
+        SEPARATE,
+        lambda place, step: measured(step.variant, 1000 * math.exp(0.001 * place)),
+    )
     assert answer.outcome is PairedOutcome.ALIKE
     assert answer.estimate is not None
     assert answer.estimate.difference == pytest.approx(0, abs=1e-9)
@@ -110,7 +138,9 @@ def test_new_allocation_warms_up_again_and_continues() -> None:
     killed = trials[:5]
     resumed, _ = complete(
         PairedSettings(allocation=1),
-        lambda _, step: Trial(step.variant, TrialOutcome.MEASURED, 1000.0, step.discarded, allocation=1),
+        lambda _, step: Trial(
+            step.variant, TrialOutcome.MEASURED, 1000.0, step.discarded, allocation=1
+        ),
         killed,
     )
     assert order(resumed) == "abABB" + "ab" + "ABAAB"
@@ -120,12 +150,18 @@ def test_lost_run_is_repeated_after_its_pair() -> None:
     normal = steady(cv=0.02)
 
     def run(place: int, step: NextTrial) -> Trial:
-        return Trial(step.variant, TrialOutcome.LOST, None) if place == 2 else normal(place, step)
+        return (
+            Trial(step.variant, TrialOutcome.LOST, None)
+            if place == 2
+            else normal(place, step)
+        )
 
     trials, (answer,) = complete(SEPARATE, run)
     assert order(trials) == "AB" + "BAB" + "BAAB"
     assert answer.pairs == 4
-    assert next_step([trial for trial in trials if trial.outcome is not TrialOutcome.LOST], SEPARATE) == (answer,)
+    assert next_step(
+        [trial for trial in trials if trial.outcome is not TrialOutcome.LOST], SEPARATE
+    ) == (answer,)
 
 
 LOST, FAILED = TrialOutcome.LOST, TrialOutcome.DOES_NOT_RUN
@@ -146,7 +182,11 @@ def test_arm_lost_or_failing_twice_ends_the_comparison(
     normal = steady()
 
     def run(place: int, step: NextTrial) -> Trial:
-        return Trial(variant, trial, None) if step.variant == variant else normal(place, step)
+        return (
+            Trial(variant, trial, None)
+            if step.variant == variant
+            else normal(place, step)
+        )
 
     trials, (answer,) = complete(SEPARATE, run)
     assert (answer.outcome, answer.estimate) == (outcome, None)
@@ -161,14 +201,25 @@ def test_answered_or_failing_arm_stops_no_other() -> None:
         return measured(1, 1100.0) if step.variant == 1 else normal(place, step)
 
     trials, (first, second) = complete(settings, run)
-    assert (first.outcome, first.pairs, second.outcome) == (PairedOutcome.SLOWER, 2, PairedOutcome.ALIKE)
+    assert (first.outcome, first.pairs, second.outcome) == (
+        PairedOutcome.SLOWER,
+        2,
+        PairedOutcome.ALIKE,
+    )
     assert order(trials) == "ABC" + "CBA" + "CA" + "AC"
 
     def fail(place: int, step: NextTrial) -> Trial:
-        return Trial(1, TrialOutcome.DOES_NOT_RUN, None) if step.variant == 1 else normal(place, step)
+        return (
+            Trial(1, TrialOutcome.DOES_NOT_RUN, None)
+            if step.variant == 1
+            else normal(place, step)
+        )
 
     _, (first, second) = complete(settings, fail)
-    assert (first.outcome, second.outcome) == (PairedOutcome.DOES_NOT_RUN, PairedOutcome.ALIKE)
+    assert (first.outcome, second.outcome) == (
+        PairedOutcome.DOES_NOT_RUN,
+        PairedOutcome.ALIKE,
+    )
 
 
 def test_several_arms_share_the_level() -> None:
@@ -183,7 +234,11 @@ def test_noise_of_earlier_comparisons_is_pooled() -> None:
     earlier = Noise(0.003, 10.0, "2 earlier A/Bs", measured=True)
     _, (answer,) = complete(PairedSettings(noise=earlier), steady(0.02))
     assert answer.estimate is not None
-    assert (answer.pairs, answer.estimate.level, answer.estimate.noise.measured) == (2, 0.010, True)
+    assert (answer.pairs, answer.estimate.level, answer.estimate.noise.measured) == (
+        2,
+        0.010,
+        True,
+    )
     assert answer.estimate.degrees_of_freedom == 11
 
 
@@ -195,11 +250,15 @@ def test_resumed_trials_give_the_same_step() -> None:
     assert next_step(trials, SHARED) == answers
 
 
-# --- as a policy ------------------------------------------------------------------------------------------
+# --- as a policy ----------------------------------------------------------------------
 
 ARMS = list_variants(("good", "new", "third"))
 TWO = AbPolicy(TrialPlan(ARMS[:2], most=8))
-HELD = AllocationPlan(replace(TRIAL, purpose=Purpose.ALLOCATION, command=("sbatch", "./launch.sh")), "", 600.0)
+HELD = AllocationPlan(
+    replace(TRIAL, purpose=Purpose.ALLOCATION, command=("sbatch", "./launch.sh")),
+    "",
+    600.0,
+)
 BAD_RUN = Trial(1, TrialOutcome.DOES_NOT_RUN, None)
 LOST_RUN = Trial(1, TrialOutcome.LOST, None)
 GOOD, SLOW, FAST = measured(0, 1000.0), measured(1, 1050.0), measured(1, 950.0)
@@ -244,7 +303,12 @@ def test_arm_that_is_due_runs_next(trials: list[Trial], variant: str) -> None:
             True,
             "new is slower than good: +5.00 % (97.6 %: ",
         ),
-        ([GOOD, FAST, FAST, GOOD], Reason.PURPOSE_DONE, True, "new is faster than good: -5.00 %"),
+        (
+            [GOOD, FAST, FAST, GOOD],
+            Reason.PURPOSE_DONE,
+            True,
+            "new is faster than good: -5.00 %",
+        ),
         (
             [GOOD, BAD_RUN, BAD_RUN],
             Reason.PURPOSE_MISSED,
@@ -264,9 +328,18 @@ def test_arm_that_is_due_runs_next(trials: list[Trial], variant: str) -> None:
             "new is not compared: good does not run (on n[1-2]); exit code 1",
         ),
     ],
-    ids=["slower", "slower, one run lost", "faster", "crashed twice", "lost twice", "reference crashed"],
+    ids=[
+        "slower",
+        "slower, one run lost",
+        "faster",
+        "crashed twice",
+        "lost twice",
+        "reference crashed",
+    ],
 )
-def test_arms_are_answered_once(trials: list[Trial], reason: Reason, done: bool, text: str) -> None:
+def test_arms_are_answered_once(
+    trials: list[Trial], reason: Reason, done: bool, text: str
+) -> None:
     conclusion = conclude(trials)
     assert (conclusion.reason, conclusion.done) == (reason, done)
     assert conclusion.text.startswith(text)
@@ -285,7 +358,10 @@ def test_each_of_three_arms_is_answered() -> None:
 def test_inconclusive_comparison_names_the_detectable_difference() -> None:
     seconds = (1.0, 1.02, 0.99, 1.01, 1.0, 1.02, 0.99, 1.01)
     conclusion = conclude(
-        [measured(arm, 1000 * each) for arm, each in zip((0, 1, 1, 0, 1, 0, 0, 1), seconds, strict=True)]
+        [
+            measured(arm, 1000 * each)
+            for arm, each in zip((0, 1, 1, 0, 1, 0, 0, 1), seconds, strict=True)
+        ]
     )
     assert conclusion.reason is Reason.PURPOSE_DONE
     assert conclusion.text.startswith("new cannot be told from good: ")
@@ -293,13 +369,19 @@ def test_inconclusive_comparison_names_the_detectable_difference() -> None:
 
 
 def test_noise_of_earlier_comparisons_is_used_and_reported() -> None:
-    """A difference that four runs alone do not show is shown with it; their own noise is stored for later ones."""
-    trials = [measured(arm, milliseconds) for arm, milliseconds in ((0, 1000), (1, 1011), (1, 1013), (0, 1000))]
+    """A difference that four runs alone do not show is shown with it; their own noise
+    is stored for later ones."""
+    trials = [
+        measured(arm, milliseconds)
+        for arm, milliseconds in ((0, 1000), (1, 1011), (1, 1013), (0, 1000))
+    ]
     noise = Noise(0.002, 10.0, "3 earlier A/Bs", measured=True)
     assert isinstance(next_runs(trial_history(ARMS[:2], trials), TWO), NextRuns)
     conclusion = conclude(trials, AbPolicy(replace(TWO.plan, earlier=noise)))
     assert conclusion.text.startswith("new is slower than good: +1.20 % (98 %: ")
-    assert "2 pairs; noise: of 3 earlier A/Bs, 10 degrees (on n[1-2])" in conclusion.text
+    assert (
+        "2 pairs; noise: of 3 earlier A/Bs, 10 degrees (on n[1-2])" in conclusion.text
+    )
     assert conclusion.report is not None
     assert conclusion.report.earlier == noise
     own = conclusion.report.noise
@@ -309,9 +391,15 @@ def test_noise_of_earlier_comparisons_is_used_and_reported() -> None:
 
 
 @pytest.mark.parametrize(("made", "warms_up"), [(1, True), (2, False)])
-def test_first_run_of_each_arm_in_an_allocation_warms_up(made: int, warms_up: bool) -> None:
-    warm = [replace(trial, allocation=1, discarded=True) for trial in (GOOD, SLOW)][:made]
-    step = next_runs(trial_history(ARMS[:2], warm), AbPolicy(replace(TWO.plan, allocation=HELD)))
+def test_first_run_of_each_arm_in_an_allocation_warms_up(
+    made: int, warms_up: bool
+) -> None:
+    warm = [replace(trial, allocation=1, discarded=True) for trial in (GOOD, SLOW)][
+        :made
+    ]
+    step = next_runs(
+        trial_history(ARMS[:2], warm), AbPolicy(replace(TWO.plan, allocation=HELD))
+    )
     assert isinstance(step, NextRuns)
     (run,) = step.runs
     assert (run.spec.allocation, run.spec.warm_up) == (1, warms_up)

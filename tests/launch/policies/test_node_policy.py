@@ -46,10 +46,20 @@ CONFIRM = "node-confirmation 2, attempt 1"
         (SUSPECT, replace(SPEC, nodes=3), None, ["wait"]),
         (SLOW, SPEC, CHECK, ["node-check 2, attempt 1"]),
     ],
-    ids=["no verdict", "sound", "suspect", "with a check", "too few nodes", "slow twice"],
+    ids=[
+        "no verdict",
+        "sound",
+        "suspect",
+        "with a check",
+        "too few nodes",
+        "slow twice",
+    ],
 )
 def test_suspect_nodes_get_one_more_run(
-    finding: NodeFinding | None, spec: JobSpec, check: JobSpec | None, expected: list[str]
+    finding: NodeFinding | None,
+    spec: JobSpec,
+    check: JobSpec | None,
+    expected: list[str],
 ) -> None:
     """A node that was slow twice is confirmed by that."""
     history = make_history(ended(spec=spec), spec=spec, finding=finding)
@@ -84,7 +94,9 @@ def test_confirmation_replaces_the_node_list_of_its_job() -> None:
     ],
     ids=["crashed", "slow again", "fast", "not compared with a history"],
 )
-def test_confirmation_is_described(end: JobEnd, confirmation: Confirmation | None, notes: tuple[str, ...]) -> None:
+def test_confirmation_is_described(
+    end: JobEnd, confirmation: Confirmation | None, notes: tuple[str, ...]
+) -> None:
     job = replace(ended(1, end), confirmation=confirmation)
     assert describe_confirmation(job, "n7 is slow") == notes
 
@@ -106,7 +118,9 @@ TIMEOUT = JobStatus(Phase.ENDED, "TIMEOUT", nodes=("n1",))
     ],
     ids=["done", "failed", "hung", "refused"],
 )
-def test_node_check_is_described(end: JobEnd, fields: dict[str, Any], note: str) -> None:
+def test_node_check_is_described(
+    end: JobEnd, fields: dict[str, Any], note: str
+) -> None:
     assert describe_check(ended(1, end, spec=CHECK, **fields), "FAIL") == note
 
 

@@ -39,7 +39,14 @@ from support.run_histories import (
 
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.codes import Reason, Verdict
-from pytest_llmbench.core.job_records import EndedBy, JobEnd, JobStatus, Phase, Purpose, SubmissionState
+from pytest_llmbench.core.job_records import (
+    EndedBy,
+    JobEnd,
+    JobStatus,
+    Phase,
+    Purpose,
+    SubmissionState,
+)
 from pytest_llmbench.core.judgement_records import Judgement, Look
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.judge.decide import decide_status, judge
@@ -63,7 +70,12 @@ def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL) -> Judgemen
 def look_at(*factors: float, look: Look = IN_TURN) -> Judgement:
     """Judge the runs of one launch at these multiples of the baseline, newest first."""
     runs = [
-        measurement(7.325 * factor, run=run(id=f"x_{hour}", launch="tonight", started=NOW - timedelta(hours=hour)))
+        measurement(
+            7.325 * factor,
+            run=run(
+                id=f"x_{hour}", launch="tonight", started=NOW - timedelta(hours=hour)
+            ),
+        )
         for hour, factor in enumerate(factors)
     ]
     return judge(evidence(*runs, *HISTORY, look=look))
@@ -101,16 +113,22 @@ def test_launch_plan_decides_the_levels(plan: RepeatPolicy, look: Look) -> None:
         (Verdict.INVALID, 1, RepeatPolicy(asked=3), 0),
     ],
 )
-def test_verdict_and_plan_decide_the_next_runs(verdict: Verdict, done: int, plan: RepeatPolicy, more: int) -> None:
+def test_verdict_and_plan_decide_the_next_runs(
+    verdict: Verdict, done: int, plan: RepeatPolicy, more: int
+) -> None:
     assert count_next_runs(plan, judgement(verdict), done) == more
 
 
 def test_run_over_its_checkpoint_budget_is_not_repeated() -> None:
     over = judgement(Verdict.REGRESSION, Reason.OVER_BUDGET)
-    assert count_next_runs(RepeatPolicy(), over, 1) == count_next_runs(RepeatPolicy(asked=3), over, 1) == 0
+    assert (
+        count_next_runs(RepeatPolicy(), over, 1)
+        == count_next_runs(RepeatPolicy(asked=3), over, 1)
+        == 0
+    )
 
 
-# --- one slow run is no regression ------------------------------------------------------------------------
+# --- one slow run is no regression ----------------------------------------------------
 
 
 def test_one_run_beyond_the_bound_is_unconfirmed() -> None:
@@ -118,7 +136,10 @@ def test_one_run_beyond_the_bound_is_unconfirmed() -> None:
     assert (told.verdict, told.reason) == (Verdict.INCONCLUSIVE, Reason.UNCONFIRMED)
     assert "1 run beyond it: a slow node or slow software, no telling" in phrase(told)
     for inconclusive, required in product(("literal", "fail", "skip"), (True, False)):
-        assert decide_status(told, required=required, inconclusive=inconclusive) is Status.FAILED
+        assert (
+            decide_status(told, required=required, inconclusive=inconclusive)
+            is Status.FAILED
+        )
     assert look_at(1.3, look=ONE_LOOK).verdict is Verdict.REGRESSION
 
 
@@ -128,13 +149,18 @@ def test_two_slow_runs_that_agree_are_a_regression() -> None:
         told = look_at(*factors)
         assert (told.verdict, told.meets_point) == (Verdict.INCONCLUSIVE, False)
         assert told.reason in (Reason.UNCONFIRMED, Reason.REPEATS_DISAGREE)
-        assert decide_status(told, required=False, inconclusive="literal") is Status.FAILED
+        assert (
+            decide_status(told, required=False, inconclusive="literal") is Status.FAILED
+        )
 
 
 def test_two_of_three_slow_runs_are_a_regression() -> None:
     assert look_at(1.2, 1.25, 1.3).verdict is Verdict.REGRESSION
     one_slow = look_at(3.0, 1.0, 1.0, look=Look(0.05, 0.4, fewest=2))  # at any level
-    assert (one_slow.verdict, one_slow.reason) == (Verdict.INCONCLUSIVE, Reason.UNCONFIRMED)
+    assert (one_slow.verdict, one_slow.reason) == (
+        Verdict.INCONCLUSIVE,
+        Reason.UNCONFIRMED,
+    )
     assert decide_status(one_slow, required=False, inconclusive="skip") is Status.FAILED
 
 
@@ -153,7 +179,7 @@ def test_each_end_of_the_interval_has_its_level() -> None:
     assert (strict.estimate.level, strict.estimate.regression_level) == (0.0222, 0.03)
 
 
-# --- repeats ----------------------------------------------------------------------------------------------
+# --- repeats --------------------------------------------------------------------------
 
 ONE, TWO, THREE = ended(1), ended(2), ended(3)
 INCONCLUSIVE, REGRESSION = Verdict.INCONCLUSIVE, Verdict.REGRESSION
@@ -171,7 +197,12 @@ BOTH = ["run 2, attempt 1", "run 3, attempt 1"]
         ([ONE, TWO], REGRESSION, {}, ["REGRESSION", *STOPPED]),
         ([ONE, TWO], INCONCLUSIVE, {}, ["run 3, attempt 1, without n1 n2"]),
         ([ONE, TWO, THREE], INCONCLUSIVE, {}, ["INCONCLUSIVE", *STOPPED]),
-        ([ONE], INCONCLUSIVE, {"at_once": True}, [SECOND, "run 3, attempt 1, without n1"]),
+        (
+            [ONE],
+            INCONCLUSIVE,
+            {"at_once": True},
+            [SECOND, "run 3, attempt 1, without n1"],
+        ),
         ([ONE], REGRESSION, {"most": 1}, ["REGRESSION", *STOPPED]),
         ([ONE, TWO], INCONCLUSIVE, {"most": 2}, ["INCONCLUSIVE", *STOPPED]),
         ([ONE], Verdict.PASS, {"asked": 3}, BOTH),
@@ -181,8 +212,22 @@ BOTH = ["run 2, attempt 1", "run 3, attempt 1"]
         ([ONE, THREE], INCONCLUSIVE, {}, ["run 2, attempt 1, without n1 n3"]),
     ],
     ids=[
-        *("passes", "undecided", "passes-at-second-look", "slow-twice", "undecided-twice", "undecided-thrice"),
-        *("repeats-at-once", "one-allowed", "two-allowed", "three-asked-for", "invalid", "recording"),
+        *(
+            "passes",
+            "undecided",
+            "passes-at-second-look",
+            "slow-twice",
+            "undecided-twice",
+            "undecided-thrice",
+        ),
+        *(
+            "repeats-at-once",
+            "one-allowed",
+            "two-allowed",
+            "three-asked-for",
+            "invalid",
+            "recording",
+        ),
         *("recorded", "second-was-not-submitted"),
     ],
 )
@@ -203,9 +248,18 @@ def test_run_is_repeated_until_verdict_is_certain(
         ({"left_out": ("n7",)}, ["run 2, attempt 1, without n7 n1"]),
         ({"verdict": judged(REGRESSION, Reason.OVER_BUDGET)}, ["REGRESSION", *STOPPED]),
     ],
-    ids=["not judged yet", "one is waited for", "no hours", "no other nodes", "slow node", "checkpoint budget"],
+    ids=[
+        "not judged yet",
+        "one is waited for",
+        "no hours",
+        "no other nodes",
+        "slow node",
+        "checkpoint budget",
+    ],
 )
-def test_history_decides_about_the_repeat(fields: dict[str, Any], expected: list[str]) -> None:
+def test_history_decides_about_the_repeat(
+    fields: dict[str, Any], expected: list[str]
+) -> None:
     history = make_history(ONE, **{"verdict": judged(INCONCLUSIVE), **fields})
     assert describe_step(next_runs(history, RepeatPolicy())) == expected
 
@@ -220,13 +274,16 @@ def test_history_decides_about_the_repeat(fields: dict[str, Any], expected: list
         (Verdict.INVALID, HUNG, ["INVALID", "as told"]),
     ],
 )
-def test_failed_repeat_makes_all_but_a_regression_invalid(verdict: Verdict, end: JobEnd, expected: list[str]) -> None:
-    """One slow run, a crashed run and a fast run are no PASS, and no more runs follow."""
+def test_failed_repeat_makes_all_but_a_regression_invalid(
+    verdict: Verdict, end: JobEnd, expected: list[str]
+) -> None:
+    """One slow run, a crashed run and a fast run are no PASS, and no more runs
+    follow."""
     history = make_history(ONE, ended(2, end), verdict=judged(verdict))
     assert describe_step(next_runs(history, RepeatPolicy(retries=0))) == expected
 
 
-# --- the same run again -----------------------------------------------------------------------------------
+# --- the same run again ---------------------------------------------------------------
 
 AGAIN = "run 1, attempt 2, without n1"
 
@@ -236,31 +293,74 @@ AGAIN = "run 1, attempt 2, without n1"
     [
         ([ended(1, BROKEN)], 1, [AGAIN]),
         ([ended(1, HUNG)], 1, [AGAIN]),
-        ([ended(1, BROKEN, nodes=("n6", "n7"), failed_nodes=("n7",))], 1, ["run 1, attempt 2, without n7"]),
+        (
+            [ended(1, BROKEN, nodes=("n6", "n7"), failed_nodes=("n7",))],
+            1,
+            ["run 1, attempt 2, without n7"],
+        ),
         ([ended(1, CRASHED)], 3, ["job-failed", CRASHED.text]),
         ([ended(1, CANCELLED)], 3, ["job-failed", CANCELLED.text]),
         ([ended(1, BROKEN)], 0, ["job-failed", BROKEN.text]),
         ([ended(1, HUNG)], 0, ["hung", HUNG.text]),
-        ([ended(1, BROKEN), ended(1, BROKEN, attempt=2)], 1, ["job-failed", BROKEN.text]),
-        ([ended(1, BROKEN), ended(1, BROKEN, attempt=2)], 2, ["run 1, attempt 3, without n1"]),
+        (
+            [ended(1, BROKEN), ended(1, BROKEN, attempt=2)],
+            1,
+            ["job-failed", BROKEN.text],
+        ),
+        (
+            [ended(1, BROKEN), ended(1, BROKEN, attempt=2)],
+            2,
+            ["run 1, attempt 3, without n1"],
+        ),
         ([ended(1, HUNG), ended(1, HUNG, attempt=2)], 3, ["hung", HUNG.text]),
-        ([ended(1, HUNG), ended(1, BROKEN, attempt=2)], 1, ["run 1, attempt 3, without n1"]),
-        ([ended(1, BROKEN), ended(1, HUNG, attempt=2)], 1, ["run 1, attempt 3, without n1"]),
+        (
+            [ended(1, HUNG), ended(1, BROKEN, attempt=2)],
+            1,
+            ["run 1, attempt 3, without n1"],
+        ),
+        (
+            [ended(1, BROKEN), ended(1, HUNG, attempt=2)],
+            1,
+            ["run 1, attempt 3, without n1"],
+        ),
         ([ended(1, HUNG), ended(1, attempt=2), ended(2, HUNG)], 3, ["judge"]),
         ([ended(1, BROKEN), ended(1, attempt=2)], 1, ["judge"]),
         ([ended(1, attempt=2), ended(1, BROKEN)], 1, ["judge"]),
     ],
     ids=[
-        *("broken", "hung", "its log names a node", "crashed", "cancelled", "none allowed", "hung, none allowed"),
-        *("broken twice", "two allowed", "hung twice", "hung, then broken", "broken, then hung"),
+        *(
+            "broken",
+            "hung",
+            "its log names a node",
+            "crashed",
+            "cancelled",
+            "none allowed",
+            "hung, none allowed",
+        ),
+        *(
+            "broken twice",
+            "two allowed",
+            "hung twice",
+            "hung, then broken",
+            "broken, then hung",
+        ),
         *("another repeat hung", "replaced", "replaced before"),
     ],
 )
-def test_broken_run_is_started_again_on_other_nodes(jobs: list[EndedJob], retries: int, expected: list[str]) -> None:
-    assert describe_step(next_runs(make_history(*jobs), RepeatPolicy(retries=retries))) == expected
+def test_broken_run_is_started_again_on_other_nodes(
+    jobs: list[EndedJob], retries: int, expected: list[str]
+) -> None:
+    assert (
+        describe_step(next_runs(make_history(*jobs), RepeatPolicy(retries=retries)))
+        == expected
+    )
 
 
-@pytest.mark.parametrize("fields", [{"may_retry": False}, {"may_start": False}], ids=["withdrawn", "no hours"])
+@pytest.mark.parametrize(
+    "fields",
+    [{"may_retry": False}, {"may_start": False}],
+    ids=["withdrawn", "no hours"],
+)
 def test_refused_retry_leaves_the_failure_before_it(fields: dict[str, Any]) -> None:
     step = next_runs(make_history(ended(1, BROKEN), **fields), RepeatPolicy())
     assert describe_step(step) == ["job-failed", BROKEN.text]
@@ -281,7 +381,12 @@ ELSEWHERE = replace(SPEC, exclude=("n1",))
         status("FAILED", reason="BadConstraints", seen_by="squeue"),
         status("CANCELLED", reason="never started", ended_by=EndedBy.PYTEST),
     ],
-    ids=["refused", "refused and recorded", "refused and still in the queue", "waited in vain"],
+    ids=[
+        "refused",
+        "refused and recorded",
+        "refused and still in the queue",
+        "waited in vain",
+    ],
 )
 def test_without_other_nodes_repeats_run_anywhere(refusal: dict[str, Any]) -> None:
     history = make_history(ONE, ended(2, CRASHED, spec=ELSEWHERE, **refusal))
@@ -296,7 +401,12 @@ def test_without_other_nodes_repeats_run_anywhere(refusal: dict[str, Any]) -> No
         status("CANCELLED"),
         {**REFUSED, "submission": SubmissionState.UNCERTAIN},
     ],
-    ids=["it ran", "it may still run", "cancelled by others", "may have been submitted"],
+    ids=[
+        "it ran",
+        "it may still run",
+        "cancelled by others",
+        "may have been submitted",
+    ],
 )
 def test_job_that_may_have_run_is_never_submitted_again(fields: dict[str, Any]) -> None:
     history = make_history(ONE, ended(2, CANCELLED, spec=ELSEWHERE, **fields))
@@ -308,15 +418,19 @@ def test_job_that_may_have_run_is_never_submitted_again(fields: dict[str, Any]) 
     [((), ["job-failed", "no nodes"]), (("n7",), ["run 1, attempt 2, without n9"])],
     ids=["excluded by the site", "confirmed as slow"],
 )
-def test_refused_first_run_gets_slow_nodes_alone(left_out: tuple[str, ...], expected: list[str]) -> None:
+def test_refused_first_run_gets_slow_nodes_alone(
+    left_out: tuple[str, ...], expected: list[str]
+) -> None:
     """Nodes that the site excludes stay excluded."""
     spec = replace(SPEC, exclude=("n9",))
     asked = replace(spec, exclude=("n9", *left_out))
-    history = make_history(ended(1, CRASHED, spec=asked, **REFUSED), spec=spec, left_out=left_out)
+    history = make_history(
+        ended(1, CRASHED, spec=asked, **REFUSED), spec=spec, left_out=left_out
+    )
     assert describe_step(next_runs(history, RepeatPolicy())) == expected
 
 
-# --- jobs that are not judged -----------------------------------------------------------------------------
+# --- jobs that are not judged ---------------------------------------------------------
 
 DONE, MISSED = Reason.PURPOSE_DONE.value, Reason.PURPOSE_MISSED.value
 
@@ -324,14 +438,32 @@ DONE, MISSED = Reason.PURPOSE_DONE.value, Reason.PURPOSE_MISSED.value
 @pytest.mark.parametrize(
     ("purpose", "files", "expected"),
     [
-        (Purpose.PROFILE, ("a", "b"), [DONE, "profile: left 2 files; not judged for speed"]),
-        (Purpose.SAVE_CHECKPOINT, ("a",), [DONE, "checkpoint-save: left 1 checkpoint; not judged for speed"]),
+        (
+            Purpose.PROFILE,
+            ("a", "b"),
+            [DONE, "profile: left 2 files; not judged for speed"],
+        ),
+        (
+            Purpose.SAVE_CHECKPOINT,
+            ("a",),
+            [DONE, "checkpoint-save: left 1 checkpoint; not judged for speed"],
+        ),
         (
             Purpose.LOAD_CHECKPOINT,
             (),
-            [MISSED, "checkpoint-load: the job ended well, but left no sign of it; not judged for speed"],
+            [
+                MISSED,
+                "checkpoint-load: the job ended well, but left no sign of it; not judged for speed",
+            ],
         ),
-        (Purpose.NCCL_TRACE, (), [DONE, "nccl-trace: the trace begins in line 7 of the log; not judged for speed"]),
+        (
+            Purpose.NCCL_TRACE,
+            (),
+            [
+                DONE,
+                "nccl-trace: the trace begins in line 7 of the log; not judged for speed",
+            ],
+        ),
     ],
 )
 def test_job_with_another_purpose_shows_that_it_is_done(
@@ -339,17 +471,25 @@ def test_job_with_another_purpose_shows_that_it_is_done(
 ) -> None:
     spec = replace(SPEC, purpose=purpose)
     line = 7 if purpose is Purpose.NCCL_TRACE else None
-    made = run(log(segment(steps([7.3])), nccl_line=line) if line else log(segment(steps([7.3]))))
+    made = run(
+        log(segment(steps([7.3])), nccl_line=line)
+        if line
+        else log(segment(steps([7.3])))
+    )
     job = replace(ended(spec=spec), run=made, files=tuple(map(Path, files)))
     step = next_runs(make_history(job, spec=spec), RepeatPolicy())
     assert describe_step(step) == expected
     assert isinstance(step, Conclusion)
     assert step.done is (expected[0] == DONE)
     assert step.lost == (frozenset() if step.done else {1})
-    assert bool(step.files) is (purpose is Purpose.NCCL_TRACE), "the log is what was asked for"
+    assert bool(step.files) is (purpose is Purpose.NCCL_TRACE), (
+        "the log is what was asked for"
+    )
 
 
 def test_failed_job_with_another_purpose_is_invalid() -> None:
     spec = replace(SPEC, purpose=Purpose.PROFILE)
-    step = next_runs(make_history(ended(1, CRASHED, spec=spec), spec=spec), RepeatPolicy())
+    step = next_runs(
+        make_history(ended(1, CRASHED, spec=spec), spec=spec), RepeatPolicy()
+    )
     assert describe_step(step) == ["job-failed", CRASHED.text]

@@ -8,12 +8,26 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.run_histories import CANCELLED, TRIAL, ended, ended_trial, list_variants, make_history, trial_history
+from support.run_histories import (
+    CANCELLED,
+    TRIAL,
+    ended,
+    ended_trial,
+    list_variants,
+    make_history,
+    trial_history,
+)
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.core.trial_records import BisectAnswer, BisectOutcome, NextTrial, Trial, TrialOutcome
+from pytest_llmbench.core.trial_records import (
+    BisectAnswer,
+    BisectOutcome,
+    NextTrial,
+    Trial,
+    TrialOutcome,
+)
 from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.policies.run_history import Conclusion, EndedJob, NextRuns
 from pytest_llmbench.launch.policies.search_policy import (
@@ -35,7 +49,11 @@ class Builds:
     """Builds that are slower from some places on, of which some do not run."""
 
     def __init__(
-        self, changes: Mapping[int, float], cv: float = 0.003, broken: Sequence[int] = (), seed: int = 1
+        self,
+        changes: Mapping[int, float],
+        cv: float = 0.003,
+        broken: Sequence[int] = (),
+        seed: int = 1,
     ) -> None:
         self.changes, self.cv, self.broken = changes, cv, broken
         self.random = np.random.default_rng(seed)
@@ -43,8 +61,14 @@ class Builds:
     def run(self, build: int) -> Trial:
         if build in self.broken:
             return Trial(build, FAILED, None)
-        level = sum(math.log1p(size) for place, size in self.changes.items() if build >= place)
-        return Trial(build, TrialOutcome.MEASURED, 1000 * math.exp(level + self.cv * self.random.standard_normal()))
+        level = sum(
+            math.log1p(size) for place, size in self.changes.items() if build >= place
+        )
+        return Trial(
+            build,
+            TrialOutcome.MEASURED,
+            1000 * math.exp(level + self.cv * self.random.standard_normal()),
+        )
 
 
 def complete(
@@ -111,9 +135,12 @@ def test_broken_builds_are_tried_once_and_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "outcome"), [(0, BisectOutcome.GOOD_DOES_NOT_RUN), (31, BisectOutcome.BAD_DOES_NOT_RUN)]
+    ("broken", "outcome"),
+    [(0, BisectOutcome.GOOD_DOES_NOT_RUN), (31, BisectOutcome.BAD_DOES_NOT_RUN)],
 )
-def test_end_that_fails_twice_ends_the_search(broken: int, outcome: BisectOutcome) -> None:
+def test_end_that_fails_twice_ends_the_search(
+    broken: int, outcome: BisectOutcome
+) -> None:
     trials, answer = complete(Builds({}, broken=[broken]))
     assert answer.outcome is outcome
     assert sum(trial.outcome is FAILED for trial in trials) == 2
@@ -122,7 +149,10 @@ def test_end_that_fails_twice_ends_the_search(broken: int, outcome: BisectOutcom
 def test_build_that_fails_later_keeps_its_run() -> None:
     builds = Builds({16: 0.05})
     trials, _ = complete(builds)
-    cut = next(place for place, trial in enumerate(trials) if trial.variant in (15, 16)) + 1
+    cut = (
+        next(place for place, trial in enumerate(trials) if trial.variant in (15, 16))
+        + 1
+    )
     again = trials[cut - 1].variant
     _, answer = complete(builds, trials=[*trials[:cut], Trial(again, FAILED, None)])
     (change,) = answer.changes
@@ -131,7 +161,10 @@ def test_build_that_fails_later_keeps_its_run() -> None:
 
 def test_two_changes_are_both_found() -> None:
     trials, answer = complete(Builds({8: 0.03, 22: 0.03}))
-    assert [(change.first, change.last) for change in answer.changes] == [(8, 8), (22, 22)]
+    assert [(change.first, change.last) for change in answer.changes] == [
+        (8, 8),
+        (22, 22),
+    ]
     assert sum(change.share for change in answer.changes) == pytest.approx(1, abs=0.2)
     assert len(trials) <= get_cap(THIRTY_TWO)
 
@@ -191,19 +224,31 @@ def test_broken_builds_between_the_ends_are_one_group() -> None:
 def test_number_of_runs_is_known_before_the_search() -> None:
     assert [get_cap(BisectSettings(builds)) for builds in (8, 32, 128)] == [28, 36, 44]
     assert count_runs(THIRTY_TWO) == (6, 36)
-    assert [expect_runs(THIRTY_TWO, ratio * 0.01) for ratio in (10, 5, 4, 3, 2)] == [11, 11, 14, 17, 22]
+    assert [expect_runs(THIRTY_TWO, ratio * 0.01) for ratio in (10, 5, 4, 3, 2)] == [
+        11,
+        11,
+        14,
+        17,
+        22,
+    ]
 
 
 @pytest.mark.parametrize("seed", [14, 32])
 def test_two_equal_changes_are_both_found(seed: int) -> None:
-    """The build beside the first that is found is slower than one end, and faster than the other."""
+    """The build beside the first that is found is slower than one end, and faster than
+    the other."""
     _, answer = complete(Builds({8: 0.02, 22: 0.02}, seed=seed))
-    assert [(change.first, change.last) for change in answer.changes] == [(8, 8), (22, 22)]
+    assert [(change.first, change.last) for change in answer.changes] == [
+        (8, 8),
+        (22, 22),
+    ]
 
 
-# --- as a policy ------------------------------------------------------------------------------------------
+# --- as a policy ----------------------------------------------------------------------
 
-BUILDS = list_variants((f"c{number}" for number in range(9)), replace(TRIAL, purpose=Purpose.BISECT))
+BUILDS = list_variants(
+    (f"c{number}" for number in range(9)), replace(TRIAL, purpose=Purpose.BISECT)
+)
 HOLDER = replace(TRIAL, purpose=Purpose.ALLOCATION, command=("sbatch", "./launch.sh"))
 NINE = SearchPolicy(TrialPlan(BUILDS, most=40))
 SHARED = SearchPolicy(replace(NINE.plan, allocation=AllocationPlan(HOLDER, "", 600.0)))
@@ -213,10 +258,14 @@ def timed(build: int, seconds: float) -> Trial:
     return Trial(build, TrialOutcome.MEASURED, seconds * 1000)
 
 
-def search(slower: float, policy: SearchPolicy = NINE) -> tuple[list[Trial], Conclusion]:
+def search(
+    slower: float, policy: SearchPolicy = NINE
+) -> tuple[list[Trial], Conclusion]:
     """Search builds of which those from c5 on take so much longer."""
     trials: list[Trial] = []
-    while isinstance(step := next_runs(trial_history(BUILDS, trials), policy), NextRuns):
+    while isinstance(
+        step := next_runs(trial_history(BUILDS, trials), policy), NextRuns
+    ):
         build = int(step.runs[-1].spec.variant[1:])
         trials.append(timed(build, slower if build >= 5 else 1.0))
     assert isinstance(step, Conclusion)
@@ -234,9 +283,13 @@ def test_noise_of_earlier_comparisons_shortens_the_search() -> None:
     """Ends that differ by little are apart at once, and fewer runs name the build."""
     noise = Noise(0.001, 10.0, "2 earlier A/Bs", measured=True)
     alone, _ = search(1.01)
-    trials, conclusion = search(1.01, replace(NINE, plan=replace(NINE.plan, earlier=noise)))
+    trials, conclusion = search(
+        1.01, replace(NINE, plan=replace(NINE.plan, earlier=noise))
+    )
     assert conclusion.text.startswith("first slow: c5: +1.00 %")
-    assert conclusion.text.endswith("runs; noise: of 2 earlier A/Bs, 10 degrees (on n[1-2])")
+    assert conclusion.text.endswith(
+        "runs; noise: of 2 earlier A/Bs, 10 degrees (on n[1-2])"
+    )
     assert len(trials) < len(alone)
 
 
@@ -270,7 +323,9 @@ def test_cap_of_the_file_ends_the_search() -> None:
     ],
     ids=["alike", "faster", "does not run"],
 )
-def test_search_ends_without_a_slower_bad_end(trials: list[Trial], reason: Reason, done: bool, text: str) -> None:
+def test_search_ends_without_a_slower_bad_end(
+    trials: list[Trial], reason: Reason, done: bool, text: str
+) -> None:
     step = next_runs(trial_history(BUILDS, trials), NINE)
     assert isinstance(step, Conclusion)
     assert (step.reason, step.done) == (reason, done)
@@ -278,27 +333,49 @@ def test_search_ends_without_a_slower_bad_end(trials: list[Trial], reason: Reaso
 
 
 def test_allocation_begins_with_discarded_runs() -> None:
-    """And again in a further one, in the middle of the search; their times move nothing."""
+    """And again in a further one, in the middle of the search; their times move
+    nothing."""
     jobs: list[EndedJob] = []
     made: list[Trial] = []
-    while isinstance(step := next_runs(make_history(*jobs, spec=BUILDS[0]), SHARED), NextRuns):
+    while isinstance(
+        step := next_runs(make_history(*jobs, spec=BUILDS[0]), SHARED), NextRuns
+    ):
         spec = step.runs[-1].spec
         build = int(spec.variant[1:])
         seconds = 9.0 if spec.warm_up else 1.05 if build >= 5 else 1.0
-        made.append(replace(timed(build, seconds), discarded=spec.warm_up, allocation=spec.allocation))
+        made.append(
+            replace(
+                timed(build, seconds),
+                discarded=spec.warm_up,
+                allocation=spec.allocation,
+            )
+        )
         jobs.append(ended_trial(len(made), BUILDS[build], made[-1]))
         if len(made) == 9:
             jobs.append(ended(1, CANCELLED, spec=HOLDER))
     assert [trial.variant for trial in made[:6]] == [0, 8, 0, 8, 8, 0]
-    assert [place for place, trial in enumerate(made) if trial.discarded] == [0, 1, 9, 10]
+    assert [place for place, trial in enumerate(made) if trial.discarded] == [
+        0,
+        1,
+        9,
+        10,
+    ]
     assert isinstance(step, Conclusion)
     assert step.text.startswith("first slow: c5: +5.00 % (95 %: ")
 
 
 @pytest.mark.parametrize("outcome", [TrialOutcome.LOST, TrialOutcome.DOES_NOT_RUN])
-def test_failing_end_in_another_allocation_ends_the_search(outcome: TrialOutcome) -> None:
-    times = [replace(timed(build, 1.05 if build else 1.0), allocation=1) for build in (0, 8, 8, 0)]
-    jobs = [ended_trial(number, BUILDS[trial.variant], trial) for number, trial in enumerate(times, 1)]
+def test_failing_end_in_another_allocation_ends_the_search(
+    outcome: TrialOutcome,
+) -> None:
+    times = [
+        replace(timed(build, 1.05 if build else 1.0), allocation=1)
+        for build in (0, 8, 8, 0)
+    ]
+    jobs = [
+        ended_trial(number, BUILDS[trial.variant], trial)
+        for number, trial in enumerate(times, 1)
+    ]
     jobs.append(ended(1, CANCELLED, spec=HOLDER))
     for number in range(5, 45):
         step = next_runs(make_history(*jobs, spec=BUILDS[0]), SHARED)
@@ -306,7 +383,9 @@ def test_failing_end_in_another_allocation_ends_the_search(outcome: TrialOutcome
             break
         assert isinstance(step, NextRuns)
         spec = step.runs[-1].spec
-        trial = Trial(int(spec.variant[1:]), TrialOutcome.MEASURED, 1000.0, spec.warm_up, 2)
+        trial = Trial(
+            int(spec.variant[1:]), TrialOutcome.MEASURED, 1000.0, spec.warm_up, 2
+        )
         if trial.variant == 8:
             trial = replace(trial, outcome=outcome)
         job = ended_trial(number, BUILDS[trial.variant], trial)

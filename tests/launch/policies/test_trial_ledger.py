@@ -1,4 +1,5 @@
-"""The runs of variants as trials: nodes, allocations and failures; the run that follows.
+"""The runs of variants as trials: nodes, allocations and failures; the run that
+follows.
 
 The rows are those of an A/B; a search differs in which variant it chooses.
 """
@@ -25,7 +26,13 @@ from support.run_histories import (
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import JobEnd, JobStatus, Phase, Purpose
-from pytest_llmbench.core.trial_records import NextTrial, Trial, TrialOutcome, TrialReport, TrialTime
+from pytest_llmbench.core.trial_records import (
+    NextTrial,
+    Trial,
+    TrialOutcome,
+    TrialReport,
+    TrialTime,
+)
 from pytest_llmbench.launch.jobs.engine import NextJob
 from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.policies.run_history import (
@@ -103,7 +110,9 @@ def failed(end: JobEnd, reason: Reason = Reason.JOB_FAILED) -> EndedJob:
         *("other configuration", "refused", "diverged", "other nodes", "unknown nodes"),
     ],
 )
-def test_run_of_a_variant_becomes_a_trial(job: EndedJob, outcome: TrialOutcome, problem: str) -> None:
+def test_run_of_a_variant_becomes_a_trial(
+    job: EndedJob, outcome: TrialOutcome, problem: str
+) -> None:
     """A launcher may ignore the nodes of a job: the difference would be theirs."""
     ledger = read(FIRST, job)
     trial = ledger.trials[2]
@@ -152,7 +161,9 @@ def placed(number: int, seconds: float, allocation: int = 1) -> EndedJob:
     return ended_trial(number, GOOD, trial, status=DONE)
 
 
-def end_holder(number: int = 1, end: JobEnd = CANCELLED, status: JobStatus = GONE) -> EndedJob:
+def end_holder(
+    number: int = 1, end: JobEnd = CANCELLED, status: JobStatus = GONE
+) -> EndedJob:
     return ended(number, end, spec=HOLDER, status=status)
 
 
@@ -163,7 +174,11 @@ def end_placed(number: int, end: JobEnd, status: JobStatus | None) -> EndedJob:
 def test_run_continues_in_its_allocation() -> None:
     step = plan(read(placed(1, 1.0), plan=SHARED), SHARED, warm_up=True)
     (run,) = step.runs
-    assert (run.spec.allocation, run.spec.warm_up, run.spec.via) == (1, True, "allocation")
+    assert (run.spec.allocation, run.spec.warm_up, run.spec.via) == (
+        1,
+        True,
+        "allocation",
+    )
     assert not step.releases
 
 
@@ -183,7 +198,8 @@ def test_ended_allocation_is_followed_by_one_for_the_rest() -> None:
 
 
 def test_planned_allocation_is_not_planned_again() -> None:
-    """Its run may be refused for want of hours; that of a resumed session may be lost."""
+    """Its run may be refused for want of hours; that of a resumed session may be
+    lost."""
     jobs = (placed(1, 1.0), end_holder(), end_placed(2, CANCELLED, GONE))
     history = make_history(*jobs, spec=GOOD, waiting=[NextJob(HOLDER, 1, 2)])
     (run,) = plan(read_ledger(history, SHARED), SHARED).runs
@@ -209,7 +225,8 @@ def test_exit_code_in_an_allocation_is_a_variants_own(
 
 
 def test_run_without_a_log_ends_its_allocation() -> None:
-    """The next run in it would write into the same file, if that is only not seen yet."""
+    """The next run in it would write into the same file, if that is only not seen
+    yet."""
     job = replace(end_placed(2, WELL, DONE), run=None)
     missing = replace(job, problem=RunProblem(Reason.LOG_MISSING, "no log"))
     held, run = plan(read(placed(1, 1.0), missing, plan=SHARED), SHARED).runs
@@ -233,7 +250,9 @@ def test_runs_are_separate_jobs_without_an_allocation(holder: EndedJob) -> None:
     step = plan(ledger, SHARED)
     assert (step.runs, step.releases) == ((NextJob(NEW, 1, 2),), True)
     assert ledger.shared.because.startswith("no nodes could be held: ")
-    assert conclude(ledger).note == (f"the last runs were jobs of their own: {ledger.shared.because}")
+    assert conclude(ledger).note == (
+        f"the last runs were jobs of their own: {ledger.shared.because}"
+    )
 
 
 def test_allocations_are_given_up_after_three() -> None:
@@ -278,7 +297,9 @@ def test_conclusion_without_an_answer_quotes_the_last_problem() -> None:
     assert not conclusion.done
 
 
-@pytest.mark.parametrize(("purpose", "name"), [(Purpose.COMPARE_VARIANTS, "A/B"), (Purpose.BISECT, "search")])
+@pytest.mark.parametrize(
+    ("purpose", "name"), [(Purpose.COMPARE_VARIANTS, "A/B"), (Purpose.BISECT, "search")]
+)
 def test_no_hours_are_no_answer(purpose: Purpose, name: str) -> None:
     conclusion = conclude_without_hours(read(FIRST), purpose)
     text = f"the {name} has no end: a further run was not started (on n[1-2])"

@@ -10,21 +10,33 @@ from support.planned import planned
 
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
-from pytest_llmbench.launch.preflight.dry_run import Reruns, format_budget, format_command, format_plan
+from pytest_llmbench.launch.preflight.dry_run import (
+    Reruns,
+    format_budget,
+    format_command,
+    format_plan,
+)
 from pytest_llmbench.launch.preflight.problems import LaunchProblem
 
 
 def at(job: PlannedJob, environment: dict[str, str]) -> PlannedJob:
     """Return a job without this test's folder in it."""
-    spec = replace(job.spec, directory=Path("/recipe"), environment=tuple(environment.items()))
+    spec = replace(
+        job.spec, directory=Path("/recipe"), environment=tuple(environment.items())
+    )
     return replace(job, spec=spec)
 
 
 def test_plan_shows_every_job(tmp_path: Path) -> None:
     command = ("sbatch", "-A", "my account", "-N", "1", "./launch.sh")
     shared = {"DTYPE": "bf16", "HF_TOKEN": "hf_1234"}
-    first = at(planned(tmp_path, 8, via="sbatch", command=command), {**shared, "A": "x", "B": "y"})
-    second = at(planned(tmp_path, 16, via="sbatch", command=command), {**shared, "A": "z"})
+    first = at(
+        planned(tmp_path, 8, via="sbatch", command=command),
+        {**shared, "A": "x", "B": "y"},
+    )
+    second = at(
+        planned(tmp_path, 16, via="sbatch", command=command), {**shared, "A": "z"}
+    )
     problem = LaunchProblem("no container image", "run setup", ("a", "b"))
     assert format_plan([first, second], [problem], limit=50, reruns=Reruns(3)) == (
         "llama3.1_8b-25.04-h100-bf16-8  (sbatch)\n"
@@ -56,13 +68,18 @@ def test_plan_shows_every_job(tmp_path: Path) -> None:
 
 
 def test_plan_shows_no_secret(tmp_path: Path) -> None:
-    """Not as its variable, in another variable, in an argument (quoted or not), or in a folder."""
+    """Not as its variable, in another variable, in an argument (quoted or not), or in a
+    folder."""
     secret = "s3cret value"
     spec = replace(
         planned(tmp_path).spec,
         command=("./launch.sh", f"--token={secret}", secret),
         directory=Path(f"/home/{secret}"),
-        environment=(("HF_TOKEN", secret), ("URL", f"https://u:{secret}@host"), ("PATH", "/bin")),
+        environment=(
+            ("HF_TOKEN", secret),
+            ("URL", f"https://u:{secret}@host"),
+            ("PATH", "/bin"),
+        ),
     )
     text = format_plan([replace(planned(tmp_path), spec=spec)], [])
     assert "s3cret" not in text
@@ -83,12 +100,18 @@ def test_shown_command_can_be_pasted(tmp_path: Path) -> None:
         "é",
         "",
     )
-    spec = replace(planned(tmp_path).spec, command=("printf", "%s|", *words), secrets=())
+    spec = replace(
+        planned(tmp_path).spec, command=("printf", "%s|", *words), secrets=()
+    )
     line = format_command(spec)
     assert "\n" not in line
     assert "\x1b" not in line
     done = subprocess.run(
-        ["bash", "-c", line], cwd=tmp_path, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+        ["bash", "-c", line],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+        env={"LC_ALL": "C.UTF-8"},
     )
     assert done.stdout.decode() == "".join(f"{word}|" for word in words)
     assert not (tmp_path / "x").exists()
@@ -96,7 +119,11 @@ def test_shown_command_can_be_pasted(tmp_path: Path) -> None:
 
 def test_budget_is_counted_by_recipe(tmp_path: Path) -> None:
     one = planned(tmp_path, 8)
-    other = replace(one, facts=replace(one.facts, release="25.05"), spec=replace(one.spec, gpu_hours=0.0))
+    other = replace(
+        one,
+        facts=replace(one.facts, release="25.05"),
+        spec=replace(one.spec, gpu_hours=0.0),
+    )
     assert format_budget([one, other]) == [
         "llama3.1 25.04: 1 job, 1.6 GPU-hours of steps",
         "llama3.1 25.05: 1 job whose duration nothing says yet",
@@ -109,22 +136,34 @@ def test_exceeded_budget_shows_the_remedy(tmp_path: Path) -> None:
     told = " ".join(format_budget([planned(tmp_path, 8)], limit=1)).split()
     expected = "more than allowed: select fewer with -k or -m, or allow them: --llmb-gpu-hours=2, or `gpu_hours: 2`"
     assert expected in " ".join(told)
-    assert "more than allowed" not in " ".join(format_budget([planned(tmp_path, 8)], limit=2))
+    assert "more than allowed" not in " ".join(
+        format_budget([planned(tmp_path, 8)], limit=2)
+    )
 
 
 def test_repeats_are_counted_for_measured_jobs_only(tmp_path: Path) -> None:
     profile = planned(tmp_path, 8, purpose=Purpose.PROFILE)
-    assert format_budget([profile], reruns=Reruns(3)) == ["1 job, 1.6 GPU-hours of steps"]
+    assert format_budget([profile], reruns=Reruns(3)) == [
+        "1 job, 1.6 GPU-hours of steps"
+    ]
     assert "1.60 GPU-hours, profile: not judged for speed" in format_plan([profile], [])
 
 
 def test_requested_runs_are_counted_once(tmp_path: Path) -> None:
     one = planned(tmp_path, 8)
     hours = one.spec.gpu_hours
-    told = [f"2 jobs, {2 * hours:.1f} GPU-hours of steps; 3 are allowed", "more than allowed: "]
+    told = [
+        f"2 jobs, {2 * hours:.1f} GPU-hours of steps; 3 are allowed",
+        "more than allowed: ",
+    ]
     lines = format_budget([one], 3, Reruns(3), {one.spec.case_id: 2})
-    assert [line[: len(start)] for line, start in zip(lines, told, strict=False)] == told
-    assert lines[-2] == f"at most {4 * hours:.1f} GPU-hours: 3 runs of each, 1 on slow nodes"
+    assert [
+        line[: len(start)] for line, start in zip(lines, told, strict=False)
+    ] == told
+    assert (
+        lines[-2]
+        == f"at most {4 * hours:.1f} GPU-hours: 3 runs of each, 1 on slow nodes"
+    )
     everything = format_budget([one], None, Reruns(3), {one.spec.case_id: 3})
     assert everything[0] == f"3 jobs, {3 * hours:.1f} GPU-hours of steps"
 
@@ -149,7 +188,9 @@ def test_most_hours_include_profiles_and_node_checks(tmp_path: Path) -> None:
     once = format_budget([one], None, Reruns(profiles=0.5, node_checks=True))
     assert once[1:] == [f"at most {hours + 0.5:.1f} GPU-hours: 1 profile of each"]
     thrice = format_budget([one], None, Reruns(3, profiles=0.5, node_checks=True))
-    assert " ".join(thrice[1:]).replace("\n", " ") == (  # the nodes of two slow runs, for a quarter of an hour
+    assert " ".join(thrice[1:]).replace(
+        "\n", " "
+    ) == (  # the nodes of two slow runs, for a quarter of an hour
         f"at most {hours * 4 + 0.5 + 2 * 8 / 4:.1f} GPU-hours: 3 runs of each, 1 on slow nodes, checks of nodes, "
         "1 profile of each"
     )

@@ -1,4 +1,5 @@
-"""Preflight finds everything that is in the way, says each thing once, and nothing when nothing is wrong."""
+"""Preflight finds everything that is in the way, says each thing once, and nothing when
+nothing is wrong."""
 
 from __future__ import annotations
 
@@ -19,19 +20,34 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, PreflightCheck, Purpose
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.launch_checks import check_launch
-from pytest_llmbench.launch.preflight.problems import LaunchProblem, LocalMachine, describe_problems
+from pytest_llmbench.launch.preflight.problems import (
+    LaunchProblem,
+    LocalMachine,
+    describe_problems,
+)
 from pytest_llmbench.launch.preflight.python_checks import is_wanted_version
 from pytest_llmbench.launch.schedulers.slurm.client import Partition
 
 
-def part(name: str = "batch", nodes: int = 4, gpus: int = 8, limit: float | None = None, up: bool = True) -> Partition:
+def part(
+    name: str = "batch",
+    nodes: int = 4,
+    gpus: int = 8,
+    limit: float | None = None,
+    up: bool = True,
+) -> Partition:
     return Partition(name, nodes, gpus, limit, up)
 
 
 class FakeSlurm:
     """A cluster with one partition, which counts how often it is asked."""
 
-    def __init__(self, *parts: Partition, accounts: tuple[str, ...] | None = ("research",), away: bool = False) -> None:
+    def __init__(
+        self,
+        *parts: Partition,
+        accounts: tuple[str, ...] | None = ("research",),
+        away: bool = False,
+    ) -> None:
         self.parts, self.known, self.away = parts or (part(),), accounts, away
         self.asked = 0
 
@@ -50,16 +66,36 @@ class FakeSlurm:
 CLUSTER = Cluster(partition="batch", account="research")
 
 
-def found(job: PlannedJob, slurm: FakeSlurm | None = None, on: LocalMachine | None = None) -> list[str]:
-    problems = check_launch([job], CLUSTER, make_slurm_schedulers(slurm or FakeSlurm()), on or machine())
-    assert all(problem.cases == (job.spec.case_id,) or "(" in problem.cases[0] for problem in problems)
+def found(
+    job: PlannedJob, slurm: FakeSlurm | None = None, on: LocalMachine | None = None
+) -> list[str]:
+    problems = check_launch(
+        [job], CLUSTER, make_slurm_schedulers(slurm or FakeSlurm()), on or machine()
+    )
+    assert all(
+        problem.cases == (job.spec.case_id,) or "(" in problem.cases[0]
+        for problem in problems
+    )
     return [f"{problem.what} | {problem.remedy}" for problem in problems]
 
 
 def test_job_that_has_all_it_needs_has_no_problem(tmp_path: Path) -> None:
     assert found(planned(tmp_path)) == []
-    facts = replace(FACTS, required=(), forbidden=(), image="", needs_token=False, python="", virtual_environment=False)
-    undemanding = planned(tmp_path, facts=facts, via="local", environment={"HF_TOKEN": "", "LLMB_INSTALL": "/nowhere"})
+    facts = replace(
+        FACTS,
+        required=(),
+        forbidden=(),
+        image="",
+        needs_token=False,
+        python="",
+        virtual_environment=False,
+    )
+    undemanding = planned(
+        tmp_path,
+        facts=facts,
+        via="local",
+        environment={"HF_TOKEN": "", "LLMB_INSTALL": "/nowhere"},
+    )
     assert found(undemanding) == []
 
 
@@ -70,7 +106,10 @@ def without(job: PlannedJob, *names: str) -> PlannedJob:
 
 def with_(job: PlannedJob, **variables: str) -> PlannedJob:
     job = without(job, *variables)
-    return replace(job, spec=replace(job.spec, environment=(*job.spec.environment, *variables.items())))
+    return replace(
+        job,
+        spec=replace(job.spec, environment=(*job.spec.environment, *variables.items())),
+    )
 
 
 def remove(path: str) -> Callable[[Path, PlannedJob], PlannedJob]:
@@ -96,11 +135,28 @@ def empty_image(folder: Path, job: PlannedJob) -> PlannedJob:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]] = {
-    "no script": (remove("recipe/launch.sh"), "script", "there is no launch.sh in", "`folder` of llama3.1-25.04"),
-    "script not executable": (mode("recipe/launch.sh", 0o644), "script", "cannot be executed", "chmod +x"),
-    "no recipe": (remove("recipe"), "script", "there is no folder", "`folder` of llama3.1-25.04"),
+    "no script": (
+        remove("recipe/launch.sh"),
+        "script",
+        "there is no launch.sh in",
+        "`folder` of llama3.1-25.04",
+    ),
+    "script not executable": (
+        mode("recipe/launch.sh", 0o644),
+        "script",
+        "cannot be executed",
+        "chmod +x",
+    ),
+    "no recipe": (
+        remove("recipe"),
+        "script",
+        "there is no folder",
+        "`folder` of llama3.1-25.04",
+    ),
     "folder of a variable": (
-        lambda _, job: replace(job, spec=replace(job.spec, directory=Path("$LLMB_REPO/grok1"))),
+        lambda _, job: replace(
+            job, spec=replace(job.spec, directory=Path("$LLMB_REPO/grok1"))
+        ),
         "script",
         "the recipe's folder is $LLMB_REPO/grok1, and LLMB_REPO is not set",
         "set `folder` of llama3.1-25.04",
@@ -118,15 +174,30 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
         "no container image nemo.sqsh",
         "llmbench setup llama3.1 --release 25.04",
     ),
-    "image of a broken import": (empty_image, "image", "nemo.sqsh is empty", "llmbench setup"),
+    "image of a broken import": (
+        empty_image,
+        "image",
+        "nemo.sqsh is empty",
+        "llmbench setup",
+    ),
     "other image": (
         lambda _, job: with_(job, RUN_CONF_IMAGE="/nowhere/a.sqsh"),
         "image",
         "no container image a.sqsh",
         "setup",
     ),
-    "no token": (lambda _, job: without(job, "HF_TOKEN"), "token", "HF_TOKEN is not set", "export HF_TOKEN="),
-    "empty token": (lambda _, job: with_(job, HF_TOKEN=""), "token", "HF_TOKEN is not set", "export HF_TOKEN="),
+    "no token": (
+        lambda _, job: without(job, "HF_TOKEN"),
+        "token",
+        "HF_TOKEN is not set",
+        "export HF_TOKEN=",
+    ),
+    "empty token": (
+        lambda _, job: with_(job, HF_TOKEN=""),
+        "token",
+        "HF_TOKEN is not set",
+        "export HF_TOKEN=",
+    ),
     "no stage variable": (
         lambda _, job: without(job, "STAGE_PATH"),
         "variables",
@@ -139,15 +210,30 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
         "LLMB_INSTALL must not be set",
         "remove",
     ),
-    "no bash": (remove("bin/bash"), "programs", "no program 'bash' on the job's PATH", "install it"),
+    "no bash": (
+        remove("bin/bash"),
+        "programs",
+        "no program 'bash' on the job's PATH",
+        "install it",
+    ),
     "no venv": (
         lambda _, job: without(job, "VIRTUAL_ENV"),
         "virtual-environment",
         "a virtual environment of its own",
         "/bin/python3 -m venv DIR, and `virtual_environment: DIR`",
     ),
-    "broken venv": (remove("venv/bin/python"), "virtual-environment", "has no bin/python", "/bin/python3 -m venv DIR"),
-    "no sbatch": (remove("bin/sbatch"), "slurm", "no Slurm on this machine", "--llmb-launcher=local"),
+    "broken venv": (
+        remove("venv/bin/python"),
+        "virtual-environment",
+        "has no bin/python",
+        "/bin/python3 -m venv DIR",
+    ),
+    "no sbatch": (
+        remove("bin/sbatch"),
+        "slurm",
+        "no Slurm on this machine",
+        "--llmb-launcher=local",
+    ),
     "account": (
         lambda _, job: with_(job, SBATCH_ACCOUNT="reserch"),
         "account",
@@ -166,8 +252,18 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
         "the job asks for none: its steps would see no GPUs",
         "set `gres: gpu:8`",
     ),
-    "gres null": (lambda _, job: with_(job, SBATCH_GPUS_PER_NODE="null"), "gpus", "asks for none", "set `gres: gpu:8`"),
-    "gres too large": (lambda _, job: with_(job, SBATCH_GPUS_PER_NODE="9"), "gpus", "has 8 GPUs a node", "correct"),
+    "gres null": (
+        lambda _, job: with_(job, SBATCH_GPUS_PER_NODE="null"),
+        "gpus",
+        "asks for none",
+        "set `gres: gpu:8`",
+    ),
+    "gres too large": (
+        lambda _, job: with_(job, SBATCH_GPUS_PER_NODE="9"),
+        "gpus",
+        "has 8 GPUs a node",
+        "correct",
+    ),
     "nodes": (
         lambda _, job: replace(job, spec=replace(job.spec, nodes=5, gpus=40)),
         "nodes",
@@ -187,7 +283,10 @@ DAMAGE: dict[str, tuple[Callable[[Path, PlannedJob], PlannedJob], str, str, str]
 def test_damage_is_one_problem_with_its_remedy(name: str, tmp_path: Path) -> None:
     change, check, what, remedy = DAMAGE[name]
     (problem,) = check_launch(
-        [change(tmp_path, planned(tmp_path))], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine()
+        [change(tmp_path, planned(tmp_path))],
+        CLUSTER,
+        make_slurm_schedulers(FakeSlurm()),
+        machine(),
     )
     assert problem.check == check
     assert what in problem.what
@@ -209,13 +308,20 @@ def test_image_may_be_in_the_images_folder(tmp_path: Path) -> None:
 
 def test_unwritable_folders_are_problems(tmp_path: Path) -> None:
     """Asked through `may`: the tests may run as root, who may everything."""
-    job = planned(tmp_path, via="sbatch", command=("sbatch", "--gres=gpu:8", "-N", "2", "./launch.sh"))
+    job = planned(
+        tmp_path,
+        via="sbatch",
+        command=("sbatch", "--gres=gpu:8", "-N", "2", "./launch.sh"),
+    )
 
     def may(path: Path, wanted: int) -> bool:
         return not wanted & os.W_OK
 
     problems = found(job, on=replace(machine(), may=may))
-    assert ["STAGE_PATH: " in problems[0], "cannot be written, and Slurm" in problems[1]] == [True, True]
+    assert [
+        "STAGE_PATH: " in problems[0],
+        "cannot be written, and Slurm" in problems[1],
+    ] == [True, True]
 
 
 def test_only_the_workload_of_an_installation_is_written(tmp_path: Path) -> None:
@@ -248,22 +354,38 @@ def test_python_version_suits(wanted: str, has: str, suited: bool) -> None:
 
 def test_wrong_python_is_named_with_its_path(tmp_path: Path) -> None:
     (line,) = found(planned(tmp_path), on=machine("Python 3.9.2\n"))
-    assert f"needs Python 3.10.12 or newer; {tmp_path}/venv/bin/python is Python 3.9.2" in line
+    assert (
+        f"needs Python 3.10.12 or newer; {tmp_path}/venv/bin/python is Python 3.9.2"
+        in line
+    )
     (line,) = found(planned(tmp_path), on=machine("Segmentation fault"))
     assert "something that does not tell its version" in line
 
 
 def test_missing_virtual_environment_hides_no_old_python(tmp_path: Path) -> None:
     job = without(planned(tmp_path), "VIRTUAL_ENV")
-    problems = check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine("Python 3.9.2\n"))
-    assert [problem.check for problem in problems] == ["virtual-environment", "python-version"]
+    problems = check_launch(
+        [job], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine("Python 3.9.2\n")
+    )
+    assert [problem.check for problem in problems] == [
+        "virtual-environment",
+        "python-version",
+    ]
 
 
 def answer(**versions: str) -> LocalMachine:
-    """Return a machine whose Pythons, by name with _ for a point, say these versions."""
+    """Return a machine whose Pythons, by name with _ for a point, say these
+    versions."""
 
-    def run(arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None) -> CommandOutput:
-        return CommandOutput(0, versions.get(Path(arguments[0]).name.replace(".", "_"), ""), "")
+    def run(
+        arguments: Sequence[str],
+        *,
+        timeout: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> CommandOutput:
+        return CommandOutput(
+            0, versions.get(Path(arguments[0]).name.replace(".", "_"), ""), ""
+        )
 
     return replace(machine(), run=run)
 
@@ -272,16 +394,34 @@ def answer(**versions: str) -> LocalMachine:
     ("others", "remedy"),
     [
         ({"python3": "Python 3.11.2"}, "bin/python3 -m venv DIR"),
-        ({"python3": "Python 3.9.2", "python3_12": "Python 3.12.1", "python3_10": "3.10.4"}, "/python3.12 -m venv DIR"),
-        ({"python3": "Python 3.9.2", "python3_10": "Python 3.10.4", "conda": ""}, "conda create -p DIR python=3.10"),
-        ({"python3": "Python 3.9.2"}, "there is no Python 3.10.12 or newer on the PATH"),
+        (
+            {
+                "python3": "Python 3.9.2",
+                "python3_12": "Python 3.12.1",
+                "python3_10": "3.10.4",
+            },
+            "/python3.12 -m venv DIR",
+        ),
+        (
+            {"python3": "Python 3.9.2", "python3_10": "Python 3.10.4", "conda": ""},
+            "conda create -p DIR python=3.10",
+        ),
+        (
+            {"python3": "Python 3.9.2"},
+            "there is no Python 3.10.12 or newer on the PATH",
+        ),
     ],
 )
-def test_remedy_for_an_old_python_is_available(others: dict[str, str], remedy: str, tmp_path: Path) -> None:
+def test_remedy_for_an_old_python_is_available(
+    others: dict[str, str], remedy: str, tmp_path: Path
+) -> None:
     for name in others:
         program(tmp_path / "bin" / name.replace("_", "."))
     (problem,) = check_launch(
-        [planned(tmp_path)], CLUSTER, make_slurm_schedulers(FakeSlurm()), answer(python="Python 3.9.2", **others)
+        [planned(tmp_path)],
+        CLUSTER,
+        make_slurm_schedulers(FakeSlurm()),
+        answer(python="Python 3.9.2", **others),
     )
     assert problem.check == PreflightCheck.PYTHON_VERSION
     assert remedy in problem.remedy
@@ -293,43 +433,75 @@ TORCH = replace(FACTS, python="", virtual_environment=False, modules=("torch",))
 
 def test_missing_module_is_a_problem_of_local_jobs(tmp_path: Path) -> None:
     job = planned(tmp_path, facts=TORCH, via="local")
-    (problem,) = check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()), answer(python="torch\n"))
+    (problem,) = check_launch(
+        [job], CLUSTER, make_slurm_schedulers(FakeSlurm()), answer(python="torch\n")
+    )
     assert problem.check == PreflightCheck.PYTHON_MODULES
-    assert problem.what == f"llama3.1 25.04 needs torch, and {tmp_path}/venv/bin/python has none"
-    assert problem.remedy.startswith(f"{tmp_path}/venv/bin/python -m pip install torch, or PYTHON=")
-    assert check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()), answer(python="\n")) == ()
+    assert (
+        problem.what
+        == f"llama3.1 25.04 needs torch, and {tmp_path}/venv/bin/python has none"
+    )
+    assert problem.remedy.startswith(
+        f"{tmp_path}/venv/bin/python -m pip install torch, or PYTHON="
+    )
+    assert (
+        check_launch(
+            [job], CLUSTER, make_slurm_schedulers(FakeSlurm()), answer(python="\n")
+        )
+        == ()
+    )
     on_nodes = planned(tmp_path, facts=TORCH)
-    assert check_launch([on_nodes], CLUSTER, make_slurm_schedulers(FakeSlurm()), answer(python="torch\n")) == ()
+    assert (
+        check_launch(
+            [on_nodes],
+            CLUSTER,
+            make_slurm_schedulers(FakeSlurm()),
+            answer(python="torch\n"),
+        )
+        == ()
+    )
 
 
 def test_modules_are_checked_with_the_python_of_the_job(tmp_path: Path) -> None:
     facts = replace(TORCH, modules=("json", "no_such_module"))
-    job = planned(tmp_path, facts=facts, via="local", environment={"PYTHON": sys.executable})
+    job = planned(
+        tmp_path, facts=facts, via="local", environment={"PYTHON": sys.executable}
+    )
     (problem,) = check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()))
-    assert problem.what == f"llama3.1 25.04 needs no_such_module, and {sys.executable} has none"
+    assert (
+        problem.what
+        == f"llama3.1 25.04 needs no_such_module, and {sys.executable} has none"
+    )
 
 
 def test_llmb_run_needs_its_configuration_only(tmp_path: Path) -> None:
-    job = without(planned(tmp_path, via="llmb-run", command=("llmb-run", "single")), "VIRTUAL_ENV")
+    job = without(
+        planned(tmp_path, via="llmb-run", command=("llmb-run", "single")), "VIRTUAL_ENV"
+    )
     (line,) = found(job)
     assert "llmb-run needs its cluster_config.yaml" in line
     (tmp_path / "recipe/cluster_config.yaml").write_text("")
     assert found(job) == []
 
 
-# --- folders ----------------------------------------------------------------------------------------------
+# --- folders --------------------------------------------------------------------------
 
 
 def test_recipe_in_the_stage_folder_is_one_problem(tmp_path: Path) -> None:
     job = planned(tmp_path, directory=tmp_path / "stage")
     (line,) = found(job)
-    assert "| run `llmbench setup llama3.1 --release 25.04`, or set `folder` of llama3.1-25.04" in line
+    assert (
+        "| run `llmbench setup llama3.1 --release 25.04`, or set `folder` of llama3.1-25.04"
+        in line
+    )
     shutil.rmtree(tmp_path / "stage")
     (line,) = found(job)
     assert "STAGE_PATH=" in line
 
 
-def test_forbidden_folder_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forbidden_folder_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(path: Path) -> bool:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
@@ -337,23 +509,30 @@ def test_forbidden_folder_is_a_problem(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(Path, "is_file", refused)
     lines = found(job)
     assert (
-        f"{tmp_path}/recipe/launch.sh: Permission denied | ask the owner of its folder for the permission" in lines[0]
+        f"{tmp_path}/recipe/launch.sh: Permission denied | ask the owner of its folder for the permission"
+        in lines[0]
     )
 
 
 def test_recipe_without_a_folder_is_a_problem(tmp_path: Path) -> None:
-    job = planned(tmp_path, facts=replace(FACTS, file=tmp_path / "recipe" / "25.04.yaml"))
+    job = planned(
+        tmp_path, facts=replace(FACTS, file=tmp_path / "recipe" / "25.04.yaml")
+    )
     (tmp_path / "recipe" / "launch.sh").unlink()
     (line,) = found(job)
-    assert line.startswith("nothing says where llama3.1 25.04 is: no folder with its launch.sh | set `folder`")
+    assert line.startswith(
+        "nothing says where llama3.1 25.04 is: no folder with its launch.sh | set `folder`"
+    )
     assert "`folder` of llama3.1-25.04 under `installed:` in the cluster file" in line
 
 
-# --- Slurm ------------------------------------------------------------------------------------------------
+# --- Slurm ----------------------------------------------------------------------------
 
 
 def sbatch(folder: Path, *options: str, script: str = "#!/bin/bash\n") -> PlannedJob:
-    job = planned(folder, via="sbatch", command=("sbatch", "-p", "batch", *options, "./launch.sh"))
+    job = planned(
+        folder, via="sbatch", command=("sbatch", "-p", "batch", *options, "./launch.sh")
+    )
     program(folder / "recipe/launch.sh", script)
     return without(job, "SBATCH_GPUS_PER_NODE")
 
@@ -370,31 +549,61 @@ def sbatch(folder: Path, *options: str, script: str = "#!/bin/bash\n") -> Planne
         (("--gres=nvme:1,gpu:8(S:0-1)",), ""),
     ],
 )
-def test_request_for_gpus_is_found(options: tuple[str, ...], script: str, tmp_path: Path) -> None:
+def test_request_for_gpus_is_found(
+    options: tuple[str, ...], script: str, tmp_path: Path
+) -> None:
     assert found(sbatch(tmp_path, *options, script=f"#!/bin/bash\n{script}\n")) == []
 
 
-@pytest.mark.parametrize("options", [(), ("--gres=nvme:1",), ("--gres=none",), ("--exclusive",), ("-G", "0")])
-def test_job_without_gpus_is_told_to_set_gres(options: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", [(), ("--gres=nvme:1",), ("--gres=none",), ("--exclusive",), ("-G", "0")]
+)
+def test_job_without_gpus_is_told_to_set_gres(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
     """An exclusive job has them, but its steps do not: seen on Slurm 22.05."""
     (line,) = found(sbatch(tmp_path, *options))
-    assert "set `gres: gpu:8` in the cluster file; 'GPUs not found' and 'without GPU resources'" in line
+    assert (
+        "set `gres: gpu:8` in the cluster file; 'GPUs not found' and 'without GPU resources'"
+        in line
+    )
 
 
 def test_cpu_job_needs_no_gpus(tmp_path: Path) -> None:
     job = sbatch(tmp_path)
-    assert found(replace(job, spec=replace(job.spec, key=replace(job.spec.key, gpu="cpu")))) == []
+    assert (
+        found(
+            replace(job, spec=replace(job.spec, key=replace(job.spec.key, gpu="cpu")))
+        )
+        == []
+    )
 
 
 def test_only_options_of_sbatch_itself_count(tmp_path: Path) -> None:
     """llmb-run has a -p of its own, and what follows a script belongs to the script."""
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe/cluster_config.yaml").write_text("")
-    assert found(planned(tmp_path, via="llmb-run", command=("llmb-run", "single", "-p", "--gres=gpu:99"))) == []
+    assert (
+        found(
+            planned(
+                tmp_path,
+                via="llmb-run",
+                command=("llmb-run", "single", "-p", "--gres=gpu:99"),
+            )
+        )
+        == []
+    )
     job = sbatch(tmp_path, "--gres=gpu:8")
-    job = replace(job, spec=replace(job.spec, command=(*job.spec.command, "--gres=gpu:99")))
+    job = replace(
+        job, spec=replace(job.spec, command=(*job.spec.command, "--gres=gpu:99"))
+    )
     assert found(job) == []
-    job = replace(job, spec=replace(job.spec, command=("sbatch", "-N", "2", "./launch.sh", "--gres=gpu:8")))
+    job = replace(
+        job,
+        spec=replace(
+            job.spec, command=("sbatch", "-N", "2", "./launch.sh", "--gres=gpu:8")
+        ),
+    )
     assert "asks for none" in found(job)[0]
 
 
@@ -407,7 +616,10 @@ def test_script_that_requests_its_gpus_is_accepted(tmp_path: Path) -> None:
 def test_cluster_without_gres_refuses_a_gpu_request(tmp_path: Path) -> None:
     without_gres = FakeSlurm(part(gpus=0))
     (line,) = found(sbatch(tmp_path, "--gres=gpu:8"), without_gres)
-    assert "has no GPUs configured (gres), and the job asks for gpu:8 | leave `gres`" in line
+    assert (
+        "has no GPUs configured (gres), and the job asks for gpu:8 | leave `gres`"
+        in line
+    )
     assert found(sbatch(tmp_path), without_gres) == []
 
 
@@ -439,7 +651,9 @@ def test_partition_that_is_down_is_a_problem(tmp_path: Path) -> None:
 
 def test_best_partition_counts_if_none_is_named(tmp_path: Path) -> None:
     job = sbatch(tmp_path)
-    job = replace(job, spec=replace(job.spec, command=("sbatch", "--gres=gpu:8", "launch.sh")))
+    job = replace(
+        job, spec=replace(job.spec, command=("sbatch", "--gres=gpu:8", "launch.sh"))
+    )
     assert found(job, FakeSlurm(part("tiny", 1), part("large", 100))) == []
     (line,) = found(job, FakeSlurm(part("tiny", 1)))
     assert "partition 'tiny' has 1 nodes" in line
@@ -452,29 +666,61 @@ def test_account_is_accepted_without_accounting(tmp_path: Path) -> None:
 
 def test_unreachable_slurm_is_one_problem(tmp_path: Path) -> None:
     (line,) = found(planned(tmp_path), FakeSlurm(away=True))
-    assert "Slurm does not answer: sinfo: error: no host; sinfo: fatal: no configuration | look at `sinfo`" in line
+    assert (
+        "Slurm does not answer: sinfo: error: no host; sinfo: fatal: no configuration | look at `sinfo`"
+        in line
+    )
 
 
 def test_missing_slurm_is_one_problem_of_slurm_jobs(tmp_path: Path) -> None:
     jobs = [planned(tmp_path, gpus) for gpus in (8, 16)]
     (tmp_path / "bin/sbatch").unlink()
-    (problem,) = check_launch(jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine())
-    assert problem.what == "there is no Slurm on this machine: no sbatch on the job's PATH"
+    (problem,) = check_launch(
+        jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine()
+    )
+    assert (
+        problem.what == "there is no Slurm on this machine: no sbatch on the job's PATH"
+    )
     assert len(problem.cases) == 2
-    assert check_launch([planned(tmp_path, via="local")], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine()) == ()
+    assert (
+        check_launch(
+            [planned(tmp_path, via="local")],
+            CLUSTER,
+            make_slurm_schedulers(FakeSlurm()),
+            machine(),
+        )
+        == ()
+    )
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------
+# --- checkpoints ----------------------------------------------------------------------
 
 
 def test_checkpoints_must_fit_on_the_disk_together(tmp_path: Path) -> None:
-    jobs = [planned(tmp_path, gpus, purpose=Purpose.SAVE_CHECKPOINT) for gpus in (16, 32)]
-    assert check_launch(jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine(free=210 * 10**9)) == ()
-    (problem,) = check_launch(jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine(free=209 * 10**9))
-    assert problem.what == f"the checkpoints need 210 GB, and {tmp_path}/stage has 209 GB free"
+    jobs = [
+        planned(tmp_path, gpus, purpose=Purpose.SAVE_CHECKPOINT) for gpus in (16, 32)
+    ]
+    assert (
+        check_launch(
+            jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine(free=210 * 10**9)
+        )
+        == ()
+    )
+    (problem,) = check_launch(
+        jobs, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine(free=209 * 10**9)
+    )
+    assert (
+        problem.what
+        == f"the checkpoints need 210 GB, and {tmp_path}/stage has 209 GB free"
+    )
     assert problem.cases[0] == "llama3.1_8b-25.04-h100-bf16-16 (105 GB)"
     measured = [planned(tmp_path)]
-    assert check_launch(measured, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine(free=0)) == ()
+    assert (
+        check_launch(
+            measured, CLUSTER, make_slurm_schedulers(FakeSlurm()), machine(free=0)
+        )
+        == ()
+    )
 
 
 def test_checkpoint_must_be_in_the_stage_folder(tmp_path: Path) -> None:
@@ -488,14 +734,16 @@ def test_checkpoint_must_be_in_the_stage_folder(tmp_path: Path) -> None:
     assert f"it has to lie below {tmp_path}/stage" in line
 
 
-# --- the text ---------------------------------------------------------------------------------------------
+# --- the text -------------------------------------------------------------------------
 
 
 def test_shared_problem_is_one_entry(tmp_path: Path) -> None:
     jobs = [planned(tmp_path, 8 * count) for count in range(1, 27)]
     (tmp_path / "stage/nemo.sqsh").unlink()
     slurm, python = FakeSlurm(part(nodes=20)), Python()
-    problems = check_launch(jobs, CLUSTER, make_slurm_schedulers(slurm), replace(machine(), run=python))
+    problems = check_launch(
+        jobs, CLUSTER, make_slurm_schedulers(slurm), replace(machine(), run=python)
+    )
     assert [len(problem.cases) for problem in problems] == [26, 6]
     assert problems[1].cases[0] == "llama3.1_8b-25.04-h100-bf16-168 (21 nodes)"
     assert slurm.asked == 1
@@ -506,10 +754,16 @@ def test_shared_problem_is_one_entry(tmp_path: Path) -> None:
 
 
 def test_text_fits_and_contains_no_secret(tmp_path: Path) -> None:
-    job = planned(tmp_path, environment={"SBATCH_PARTITION": "nowhere", "LLMB_INSTALL": "x"})
+    job = planned(
+        tmp_path, environment={"SBATCH_PARTITION": "nowhere", "LLMB_INSTALL": "x"}
+    )
     shutil.rmtree(tmp_path / "stage")
-    text = describe_problems(check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine()))
-    assert text.startswith("3 problems to solve first:\n 1. [forbidden-variables] LLMB_INSTALL must not be set")
+    text = describe_problems(
+        check_launch([job], CLUSTER, make_slurm_schedulers(FakeSlurm()), machine())
+    )
+    assert text.startswith(
+        "3 problems to solve first:\n 1. [forbidden-variables] LLMB_INSTALL must not be set"
+    )
     assert "hf_secretvalue" not in text
     long = [line for line in text.splitlines() if len(line) > 79]
     assert all(str(tmp_path) in line for line in long)
@@ -517,7 +771,9 @@ def test_text_fits_and_contains_no_secret(tmp_path: Path) -> None:
 
 def test_problems_are_described_with_remedies() -> None:
     problem = LaunchProblem(
-        "no container image a.sqsh in /stage and /stage/images", "run `llmbench setup a --release 1`", ("a",)
+        "no container image a.sqsh in /stage and /stage/images",
+        "run `llmbench setup a --release 1`",
+        ("a",),
     )
     text = (
         "1 problem to solve first:\n"
@@ -527,6 +783,12 @@ def test_problems_are_described_with_remedies() -> None:
     )
     assert describe_problems([problem]) == text.format("")
     named = describe_problems([replace(problem, check=PreflightCheck.IMAGE)])
-    assert named == text.format("[image] ") + "\noverrule what is no problem here: --llmb-ignore=image"
-    assert describe_problems([replace(problem, check=PreflightCheck.SLURM)]) == text.format("[slurm] ")
+    assert (
+        named
+        == text.format("[image] ")
+        + "\noverrule what is no problem here: --llmb-ignore=image"
+    )
+    assert describe_problems(
+        [replace(problem, check=PreflightCheck.SLURM)]
+    ) == text.format("[slurm] ")
     assert describe_problems([]) == ""

@@ -32,14 +32,20 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     made.close()
 
 
-def start(journal: Journal, folder: Path, text: str, **changes: Any) -> tuple[LocalScheduler, Job]:
+def start(
+    journal: Journal, folder: Path, text: str, **changes: Any
+) -> tuple[LocalScheduler, Job]:
     scheduler = LocalScheduler(Tools(run, {}, journal))
     spec = job_spec(
-        folder, command=("/bin/sh", "-c", text), **{"experiment": "pretrain_grok1_314b_bf16_128", **changes}
+        folder,
+        command=("/bin/sh", "-c", text),
+        **{"experiment": "pretrain_grok1_314b_bf16_128", **changes},
     )
     one = journal.intend(spec, START)
     found = scheduler.submit(one)
-    return scheduler, journal.record_submission(one.number, found.job_id, found.folder, START)
+    return scheduler, journal.record_submission(
+        one.number, found.job_id, found.folder, START
+    )
 
 
 def followed(scheduler: LocalScheduler, one: Job) -> JobStatus:
@@ -47,7 +53,9 @@ def followed(scheduler: LocalScheduler, one: Job) -> JobStatus:
         status = scheduler.poll([one])[one.number]
         if status.phase is Phase.ENDED:
             return status
-        assert status == replace(status, phase=Phase.RUNNING, state="RUNNING", exit_code="")
+        assert status == replace(
+            status, phase=Phase.RUNNING, state="RUNNING", exit_code=""
+        )
         time.sleep(0.05)
     pytest.fail("the job does not end")
 
@@ -55,9 +63,15 @@ def followed(scheduler: LocalScheduler, one: Job) -> JobStatus:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "state", "code"),
-    [("exit 0", "COMPLETED", "0:0"), ("exit 7", "FAILED", "7:0"), ("kill -SEGV $$", "FAILED", "0:11")],
+    [
+        ("exit 0", "COMPLETED", "0:0"),
+        ("exit 7", "FAILED", "7:0"),
+        ("kill -SEGV $$", "FAILED", "0:11"),
+    ],
 )
-def test_local_job_is_a_process(journal: Journal, tmp_path: Path, text: str, state: str, code: str) -> None:
+def test_local_job_is_a_process(
+    journal: Journal, tmp_path: Path, text: str, state: str, code: str
+) -> None:
     scheduler, one = start(journal, tmp_path, f"sleep 0.2; {text}")
     status = followed(scheduler, one)
     assert (status.state, status.exit_code, status.nodes, status.seen_by) == (
@@ -73,7 +87,9 @@ def test_local_job_is_a_process(journal: Journal, tmp_path: Path, text: str, sta
     assert status.started <= status.ended
 
 
-def test_local_log_and_record_are_identified_later(journal: Journal, tmp_path: Path) -> None:
+def test_local_log_and_record_are_identified_later(
+    journal: Journal, tmp_path: Path
+) -> None:
     scheduler, one = start(journal, tmp_path, "echo hello")
     followed(scheduler, one)
     log = one.folder / f"log-pretrain_grok1_314b_bf16_128_{one.number}_0.out"
@@ -100,7 +116,10 @@ def test_local_log_and_record_are_identified_later(journal: Journal, tmp_path: P
     ("changes", "reason"),
     [
         ({"purpose": Purpose.PROFILE}, "profiled"),
-        ({"environment": (("PATH", "/usr/bin:/bin"), ("ENABLE_NCCLTRACE", "true"))}, "traced"),
+        (
+            {"environment": (("PATH", "/usr/bin:/bin"), ("ENABLE_NCCLTRACE", "true"))},
+            "traced",
+        ),
     ],
 )
 def test_record_excludes_a_run_that_is_not_measured(
@@ -108,14 +127,22 @@ def test_record_excludes_a_run_that_is_not_measured(
 ) -> None:
     scheduler, one = start(journal, tmp_path, "true", **changes)
     followed(scheduler, one)
-    assert read_metadata(one.folder / f"llmb-config_{one.number}.yaml").excluded == reason
+    assert (
+        read_metadata(one.folder / f"llmb-config_{one.number}.yaml").excluded == reason
+    )
 
 
 def test_record_contains_no_secret(journal: Journal, tmp_path: Path) -> None:
     environment = (("PATH", "/usr/bin:/bin"), ("HF_TOKEN", "hf_verysecret"))
-    scheduler, one = start(journal, tmp_path, "true", environment=environment, secrets=("HF_TOKEN",))
+    scheduler, one = start(
+        journal, tmp_path, "true", environment=environment, secrets=("HF_TOKEN",)
+    )
     followed(scheduler, one)
-    texts = [path.read_bytes() for path in one.folder.parent.parent.parent.rglob("*") if path.is_file()]
+    texts = [
+        path.read_bytes()
+        for path in one.folder.parent.parent.parent.rglob("*")
+        if path.is_file()
+    ]
     assert texts
     assert not [text for text in texts if b"verysecret" in text]
 
@@ -147,7 +174,9 @@ def test_job_killed_without_a_trace_failed(journal: Journal, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_recovering_a_local_job(journal: Journal, tmp_path: Path) -> None:
     scheduler = LocalScheduler(Tools(run, {}, journal))
-    waits = "echo x >> runs; for i in $(seq 400); do test -e end && break; sleep 0.05; done"
+    waits = (
+        "echo x >> runs; for i in $(seq 400); do test -e end && break; sleep 0.05; done"
+    )
     one = journal.intend(job_spec(tmp_path, command=("/bin/sh", "-c", waits)), START)
     assert scheduler.recover(one) is None
     scheduler.submit(one)
@@ -159,6 +188,8 @@ def test_recovering_a_local_job(journal: Journal, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "a b", "-x", "x" * 300])
-def test_log_name_cannot_leave_the_job_folder(journal: Journal, tmp_path: Path, name: str) -> None:
+def test_log_name_cannot_leave_the_job_folder(
+    journal: Journal, tmp_path: Path, name: str
+) -> None:
     with pytest.raises(SubmitError, match="cannot be the name of a log"):
         start(journal, tmp_path, "true", experiment=name)

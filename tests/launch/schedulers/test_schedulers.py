@@ -10,7 +10,13 @@ from support.job_specs import job, job_spec
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import LAUNCHERS, SCHEDULERS
-from pytest_llmbench.launch.schedulers import HERE, Schedulers, find_via, list_schedulers, load_scheduler
+from pytest_llmbench.launch.schedulers import (
+    HERE,
+    Schedulers,
+    find_via,
+    list_schedulers,
+    load_scheduler,
+)
 
 FOLDER = Path("/scratch")
 
@@ -24,19 +30,25 @@ def test_every_launcher_has_a_scheduler() -> None:
 
 
 def test_jobs_of_one_scheduler_are_asked_for_together() -> None:
-    jobs = [job(FOLDER, number, spec=job_spec(FOLDER, via=via)) for number, via in enumerate(SCHEDULERS)]
+    jobs = [
+        job(FOLDER, number, spec=job_spec(FOLDER, via=via))
+        for number, via in enumerate(SCHEDULERS)
+    ]
     groups = Schedulers(TOOLS).group(jobs)
     assert sorted(len(own) for own in groups.values()) == [1, 4]
 
 
 def test_unknown_launcher_is_refused_with_the_nearest() -> None:
     with pytest.raises(
-        LaunchError, match=r"grok1.*no launcher 'locl' \(did you mean 'local'\?\); expected one of sbatch,"
+        LaunchError,
+        match=r"grok1.*no launcher 'locl' \(did you mean 'local'\?\); expected one of sbatch,",
     ):
         Schedulers(TOOLS).find(job_spec(FOLDER, via="locl"))
 
 
-@pytest.mark.parametrize(("program", "via"), [("sbatch", "sbatch"), ("bash", HERE), ("./sbatch.sh", HERE)])
+@pytest.mark.parametrize(
+    ("program", "via"), [("sbatch", "sbatch"), ("bash", HERE), ("./sbatch.sh", HERE)]
+)
 def test_typed_command_is_submitted_by_its_program(program: str, via: str) -> None:
     assert find_via(program) == via
 

@@ -32,7 +32,10 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every log counts as a large one that was last changed long ago, and lies on a disk."""
+    """Every log counts as a large one that was last changed long ago, and lies on a
+    disk."""
     monkeypatch.setattr(files, "COMPARED_WHOLE", 999)
     monkeypatch.setattr(files, "LATE_WRITES_NS", -(10**9))
-    monkeypatch.setattr(files, "IN_MEMORY", frozenset())  # as the folder of this test may
+    monkeypatch.setattr(
+        files, "IN_MEMORY", frozenset()
+    )  # as the folder of this test may

@@ -1,4 +1,5 @@
-"""The cache of what logs said: an unchanged log is not read again, and a changed one always is."""
+"""The cache of what logs said: an unchanged log is not read again, and a changed one
+always is."""
 
 from __future__ import annotations
 
@@ -20,31 +21,48 @@ from pytest_llmbench.logs.reading.cache import LogCache, hash_parser
 from pytest_llmbench.logs.sources.zstd import zstd
 from pytest_llmbench.session.settings import cache_folder
 
-DEFINITION = RegexDialect("regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)")
+DEFINITION = RegexDialect(
+    "regex:mine-1.0", "mystep", r"mystep (?P<step>\d+) (?P<seconds>[\d.]+)"
+)
 
 
 @pytest.mark.slow
 def test_an_unchanged_folder_is_read_once(places: Places) -> None:
     assert places.again() == sorted(places.logs)
     assert places.again() == []
-    assert (places.folder.stat().st_mode & 0o777, places.file.stat().st_mode & 0o777) == (0o700, 0o600)
+    assert (
+        places.folder.stat().st_mode & 0o777,
+        places.file.stat().st_mode & 0o777,
+    ) == (0o700, 0o600)
 
 
-def test_what_is_kept_quotes_no_secret(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_kept_quotes_no_secret(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_53cr3t-of-m1ne")
     log, error = places.logs[0], places.logs[0].with_suffix(".err")
-    text = "Traceback (most recent call last):\nRuntimeError: 401 for hf_53cr3t-of-m1ne\n"
+    text = (
+        "Traceback (most recent call last):\nRuntimeError: 401 for hf_53cr3t-of-m1ne\n"
+    )
     log.write_text(log.read_text().rpartition("\n")[0][:-200] + "\n" + text)
     error.write_text(text)
-    for hidden in (False, True):  # the first time they are read, then the cache has them
+    for hidden in (
+        False,
+        True,
+    ):  # the first time they are read, then the cache has them
         reading = reading_of(places.runs, cache=places.cache())
         for ending in (reading.get_log(log).ending, reading.get_ending(error)):
             assert ending is not None
-            assert ("***" in ending.quote, "53cr3t" in ending.quote) == (hidden, not hidden)
+            assert ("***" in ending.quote, "53cr3t" in ending.quote) == (
+                hidden,
+                not hidden,
+            )
 
 
 def test_a_log_that_cannot_be_read_is_tried_again(places: Places) -> None:
-    places.logs[0].write_bytes(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + b"damaged" * 99)
+    places.logs[0].write_bytes(
+        b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" + b"damaged" * 99
+    )
     for _ in range(2):
         found = reading_of(places.runs, cache=places.cache())
         with pytest.raises(LogError, match="damaged"):
@@ -54,7 +72,9 @@ def test_a_log_that_cannot_be_read_is_tried_again(places: Places) -> None:
 
 
 @pytest.mark.slow
-def test_another_parser_or_definition_sees_nothing_of_it(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_parser_or_definition_sees_nothing_of_it(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("re2")
     places.again()
     assert places.again((DEFINITION,)) == sorted(places.logs)
@@ -70,8 +90,14 @@ def test_every_source_file_of_the_parser_is_part_of_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "pytest_llmbench"
-    shutil.copytree(Path(log_cache.__file__).parents[2], package, ignore=shutil.ignore_patterns("*.pyc", "baselines"))
-    monkeypatch.setattr(log_cache, "__file__", str(package / "ingest" / "reading" / "cache.py"))
+    shutil.copytree(
+        Path(log_cache.__file__).parents[2],
+        package,
+        ignore=shutil.ignore_patterns("*.pyc", "baselines"),
+    )
+    monkeypatch.setattr(
+        log_cache, "__file__", str(package / "ingest" / "reading" / "cache.py")
+    )
     versions = {hash_parser(())}
     for name in (
         "logs/scan.py",
@@ -87,7 +113,9 @@ def test_every_source_file_of_the_parser_is_part_of_its_version(
         versions.add(hash_parser(()))
     assert len(versions) == 8
     shutil.rmtree(package)
-    assert hash_parser(()) != hash_parser(())  # without its source nothing is told apart
+    assert hash_parser(()) != hash_parser(
+        ()
+    )  # without its source nothing is told apart
 
 
 Tampering = Callable[[Places], object]
@@ -98,7 +126,9 @@ def rewrite_file(change: Callable[[bytes], bytes]) -> Tampering:
 
 
 def flip_bit(place: int) -> Tampering:
-    return rewrite_file(lambda data: data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    return rewrite_file(
+        lambda data: data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+    )
 
 
 def edit_dialect(data: bytes) -> bytes:
@@ -113,7 +143,8 @@ def rewrite_key(key: bytes) -> Tampering:
 
 
 def copy_from_elsewhere(places: Places) -> None:
-    """Put the cache file of another machine or user, who has another key, in the place of this one."""
+    """Put the cache file of another machine or user, who has another key, in the place
+    of this one."""
     elsewhere = places.folder.with_name("elsewhere")
     reading_of(places.runs, cache=LogCache(elsewhere, [places.runs], ()))
     shutil.copy2(elsewhere / places.file.name, places.file)
@@ -145,7 +176,9 @@ TAMPERINGS: dict[str, Tampering] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS)
-def test_tampered_cache_is_ignored_and_written_anew(places: Places, tamper: Tampering) -> None:
+def test_tampered_cache_is_ignored_and_written_anew(
+    places: Places, tamper: Tampering
+) -> None:
     places.again()
     tamper(places)
     assert places.again() == sorted(places.logs)
@@ -155,11 +188,14 @@ def test_tampered_cache_is_ignored_and_written_anew(places: Places, tamper: Tamp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("content", [b"no readings", bytes(1 << 20)], ids=["text", "zeros"])
+@pytest.mark.parametrize(
+    "content", [b"no readings", bytes(1 << 20)], ids=["text", "zeros"]
+)
 def test_a_cache_file_of_other_content_counts_as_none(
     places: Places, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
-    """It is signed, so that nothing but the content tells; the last one would take too much memory."""
+    """It is signed, so that nothing but the content tells; the last one would take too
+    much memory."""
     with monkeypatch.context() as patch:
         patch.setattr(log_cache, "pack", lambda _readings: content)
         places.again()
@@ -169,7 +205,9 @@ def test_a_cache_file_of_other_content_counts_as_none(
 
 
 @pytest.mark.slow
-def test_what_takes_more_memory_than_there_is_counts_as_none(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_more_memory_than_there_is_counts_as_none(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(_data: object) -> None:
         raise MemoryError
 
@@ -198,17 +236,23 @@ def test_what_others_could_have_written_is_not_trusted(places: Places) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_of_another_user_is_not_trusted(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_user_is_not_trusted(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     places.again()
     stranger = os.geteuid() + 1
-    monkeypatch.setattr(log_cache, "os", SimpleNamespace(**{**vars(os), "geteuid": lambda: stranger}))
+    monkeypatch.setattr(
+        log_cache, "os", SimpleNamespace(**{**vars(os), "geteuid": lambda: stranger})
+    )
     before = places.file.read_bytes()
     assert places.again() == sorted(places.logs)
     assert places.file.read_bytes() == before
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("problem", ["a file in its place", "no room", "cannot be renamed"])
+@pytest.mark.parametrize(
+    "problem", ["a file in its place", "no room", "cannot be renamed"]
+)
 def test_a_cache_that_cannot_be_written_is_no_error(
     places: Places, monkeypatch: pytest.MonkeyPatch, problem: str
 ) -> None:
@@ -227,7 +271,9 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 
 
 @pytest.mark.slow
-def test_few_new_logs_are_not_worth_a_file(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_new_logs_are_not_worth_a_file(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(log_cache, "WORTH_FILES", 4)
     assert places.again() == sorted(places.logs)
     assert not places.folder.exists()
@@ -253,14 +299,23 @@ def test_cache_files_are_bounded_and_the_last_used_are_kept(
 ) -> None:
     places.again()
     size = places.file.stat().st_size
-    for name, days in (("old.logs", 31), ("older.logs", 20), ("newer.logs", 10), ("foreign.txt", 99)):
+    for name, days in (
+        ("old.logs", 31),
+        ("older.logs", 20),
+        ("newer.logs", 10),
+        ("foreign.txt", 99),
+    ):
         path = places.folder / name
         path.write_bytes(bytes(size))
         os.utime(path, (path.stat().st_mtime - days * 86400,) * 2)
     monkeypatch.setattr(log_cache, "LARGEST", size * 2 + size // 2)
-    reading_of(places.runs, cache=LogCache(places.folder, [tmp_path], ())).get_log(places.logs[0])
+    reading_of(places.runs, cache=LogCache(places.folder, [tmp_path], ())).get_log(
+        places.logs[0]
+    )
     assert {path.name for path in places.folder.iterdir()} >= {"foreign.txt"}
-    assert len(list(places.folder.iterdir())) == 4  # two caches, their key, and what is none
+    assert (
+        len(list(places.folder.iterdir())) == 4
+    )  # two caches, their key, and what is none
     assert places.again() == []
 
 
@@ -273,5 +328,7 @@ def test_cache_files_are_bounded_and_the_last_used_are_kept(
         ({}, None),
     ],
 )
-def test_the_folder_is_where_this_user_keeps_caches(environment: dict[str, str], folder: str | None) -> None:
+def test_the_folder_is_where_this_user_keeps_caches(
+    environment: dict[str, str], folder: str | None
+) -> None:
     assert cache_folder(environment) == (folder and Path(folder))

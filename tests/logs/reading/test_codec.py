@@ -1,4 +1,5 @@
-"""Parsed logs as bytes: what comes out is what went in, bit for bit, and nothing else is ever taken for it."""
+"""Parsed logs as bytes: what comes out is what went in, bit for bit, and nothing else
+is ever taken for it."""
 
 from __future__ import annotations
 
@@ -36,7 +37,13 @@ from pytest_llmbench.core.log_records import (
     Unread,
 )
 from pytest_llmbench.logs.log_reader import read_ending, read_log
-from pytest_llmbench.logs.reading.codec import FileReading, FileToRead, ReadResult, pack, unpack
+from pytest_llmbench.logs.reading.codec import (
+    FileReading,
+    FileToRead,
+    ReadResult,
+    pack,
+    unpack,
+)
 from pytest_llmbench.logs.sources.files import FileState
 
 SAVE, LOAD = CheckpointAction
@@ -46,11 +53,18 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "experiments"
 STATE = FileState(1, "ab", (2, 3))
 
 
-def again(results: Sequence[ReadResult], state: FileState | None = STATE) -> tuple[ReadResult, ...]:
+def again(
+    results: Sequence[ReadResult], state: FileState | None = STATE
+) -> tuple[ReadResult, ...]:
     """Return results packed and unpacked again."""
-    readings = [FileReading(FileToRead(f"/{number}", True), result, state) for number, result in enumerate(results)]
+    readings = [
+        FileReading(FileToRead(f"/{number}", True), result, state)
+        for number, result in enumerate(results)
+    ]
     unpacked = unpack(pack(readings))
-    assert [reading[::2] for reading in unpacked] == [reading[::2] for reading in readings]
+    assert [reading[::2] for reading in unpacked] == [
+        reading[::2] for reading in readings
+    ]
     return tuple(reading.result for reading in unpacked)
 
 
@@ -75,15 +89,22 @@ def test_everything_that_a_log_can_hold_comes_out() -> None:
     log = ParsedLog(
         dialect=None,
         segments=(),
-        dropped=(DroppedRecords(DropReason.TORN, 2, 1, "é"), DroppedRecords(DropReason.TORN, 2**40, 1, "", Quote("é"))),
+        dropped=(
+            DroppedRecords(DropReason.TORN, 2, 1, "é"),
+            DroppedRecords(DropReason.TORN, 2**40, 1, "", Quote("é")),
+        ),
         ending=ending,
         started=datetime(2025, 6, 1, 1, 2, 3, 456789),  # noqa: DTZ001 (a log says no zone)
-        checkpoints=Checkpoints((CheckpointRecord(SAVE, 1, float("inf")), CheckpointRecord(LOAD, 2, 0.1))),
+        checkpoints=Checkpoints(
+            (CheckpointRecord(SAVE, 1, float("inf")), CheckpointRecord(LOAD, 2, 0.1))
+        ),
         environment=(("torch", "2.4"), ("same", "")),
         prints_loss=False,
         unread=(Unread("regex:mine-1", "step"),),
     )
-    log = dataclasses.replace(log, readings=(log, dataclasses.replace(log, started=datetime.now(UTC))))
+    log = dataclasses.replace(
+        log, readings=(log, dataclasses.replace(log, started=datetime.now(UTC)))
+    )
     said = (log, ending, None, LogError("no"), log)
     for state in (STATE, FileState(2**62, "", (2**64, 0, -1)), None):
         assert bits(again(said, state)) == bits(said)
@@ -104,20 +125,52 @@ def test_a_value_of_another_type_is_not_packed(field: str, value: object) -> Non
         pack([FileReading(FileToRead("/log", True), log, None)])
 
 
-def damaged_trees(tree: Any, place: tuple[int | str, ...] = ()) -> Iterator[tuple[tuple[int | str, ...], Any]]:
-    """Yield the places in a JSON tree, each with something else that may stand there."""
-    wrong: list[Any] = [{"system": ["id"]}, [], "text", None, 7, -1, True, [[0, 0], ["one"]], [7], 1e99, 10**17, 10**30]
+def damaged_trees(
+    tree: Any, place: tuple[int | str, ...] = ()
+) -> Iterator[tuple[tuple[int | str, ...], Any]]:
+    """Yield the places in a JSON tree, each with something else that may stand
+    there."""
+    wrong: list[Any] = [
+        {"system": ["id"]},
+        [],
+        "text",
+        None,
+        7,
+        -1,
+        True,
+        [[0, 0], ["one"]],
+        [7],
+        1e99,
+        10**17,
+        10**30,
+    ]
     wrong.append({"same": tree})
-    yield from ((place, other) for other in wrong if type(other) is not type(tree) or other != tree)
-    for key in range(len(tree)) if isinstance(tree, list) else list(tree) if isinstance(tree, dict) else ():
+    yield from (
+        (place, other)
+        for other in wrong
+        if type(other) is not type(tree) or other != tree
+    )
+    for key in (
+        range(len(tree))
+        if isinstance(tree, list)
+        else list(tree)
+        if isinstance(tree, dict)
+        else ()
+    ):
         yield from damaged_trees(tree[key], (*place, key))
 
 
 @pytest.mark.slow
 def test_bytes_that_are_none_are_refused_or_are_of_the_right_types() -> None:
-    """Whatever stands in any place of the text: only records of the declared types come out."""
+    """Whatever stands in any place of the text: only records of the declared types come
+    out."""
     log = read_log(next(EXAMPLES.rglob("*.out")))
-    data = pack([FileReading(FileToRead("/log", True), log, STATE), FileReading(FileToRead("/err", False), None, None)])
+    data = pack(
+        [
+            FileReading(FileToRead("/log", True), log, STATE),
+            FileReading(FileToRead("/err", False), None, None),
+        ]
+    )
     (size,) = struct.unpack_from("=Q", data)
     tree = json.loads(data[8 : 8 + size])
     refused = 0
@@ -136,13 +189,22 @@ def test_bytes_that_are_none_are_refused_or_are_of_the_right_types() -> None:
         else:
             pack(readings)  # which refuses other types
     assert refused > 500
-    for wrong in (b"", data[:7], data[: len(data) // 2], data[:-1], b"\xff" * 99, b"[" * 10**6):
+    for wrong in (
+        b"",
+        data[:7],
+        data[: len(data) // 2],
+        data[:-1],
+        b"\xff" * 99,
+        b"[" * 10**6,
+    ):
         with pytest.raises(ValueError):  # noqa: PT011 (the text is for nobody)
             unpack(wrong)
 
 
 @pytest.mark.parametrize("count", [10**8, 10**30])
-def test_a_value_that_stands_for_too_many_is_refused_before_they_are_made(count: int) -> None:
+def test_a_value_that_stands_for_too_many_is_refused_before_they_are_made(
+    count: int,
+) -> None:
     data = pack([FileReading(FileToRead("/err", False), None, None)])
     (size,) = struct.unpack_from("=Q", data)
     _, tree = json.loads(data[8 : 8 + size])
@@ -152,7 +214,10 @@ def test_a_value_that_stands_for_too_many_is_refused_before_they_are_made(count:
 
 
 def test_texts_that_are_names_of_kinds_stay_texts() -> None:
-    records = tuple(CheckpointRecord(SAVE, 1, rank=name) for name in ("same", "Ending", "NaN", "null", "same"))
+    records = tuple(
+        CheckpointRecord(SAVE, 1, rank=name)
+        for name in ("same", "Ending", "NaN", "null", "same")
+    )
     said = (ParsedLog(None, (), checkpoints=Checkpoints(records)),)
     assert bits(again(said)) == bits(said)
 
@@ -178,7 +243,9 @@ def steps_of(rows: list[tuple[float, int, bool]]) -> Steps:
     types = {"Floats": np.float64, "Integers": np.int64, "Flags": np.bool_}
     columns = {}
     for number, one in enumerate(dataclasses.fields(Steps)):
-        values: Any = np.array([row[parts[str(one.type)]] for row in rows], types[str(one.type)])
+        values: Any = np.array(
+            [row[parts[str(one.type)]] for row in rows], types[str(one.type)]
+        )
         columns[one.name] = np.roll(values, number)
     return Steps(**columns)
 
@@ -194,7 +261,9 @@ def steps_again(steps: Sequence[Steps]) -> list[Steps]:
     return [segment.steps for segment in log.segments]
 
 
-rows = some.tuples(some.sampled_from(FLOATS), some.sampled_from(INTEGERS), some.booleans())
+rows = some.tuples(
+    some.sampled_from(FLOATS), some.sampled_from(INTEGERS), some.booleans()
+)
 repeated = some.lists(some.tuples(rows, some.integers(1, 60)), max_size=6).map(
     lambda runs: steps_of([row for row, times in runs for _ in range(times)])
 )
@@ -203,7 +272,8 @@ repeated = some.lists(some.tuples(rows, some.integers(1, 60)), max_size=6).map(
 @pytest.mark.slow
 @given(some.lists(repeated, max_size=5))
 def test_all_columns_come_out_bit_for_bit(steps: list[Steps]) -> None:
-    """Signed zeros, each NaN, and integers whose differences have no place in 64 bits; also unpacked ones."""
+    """Signed zeros, each NaN, and integers whose differences have no place in 64 bits;
+    also unpacked ones."""
     first = steps_again(steps)
     assert bits(tuple(first)) == bits(tuple(steps))
     assert bits(tuple(steps_again(steps_again(steps)))) == bits(tuple(steps))
@@ -229,6 +299,12 @@ def test_steps_are_packed_in_any_order() -> None:
     """What was unpacked is packed as it stands in its bytes, beside what was not."""
     one, two, three = steps_again([evenly(3), evenly(4, first=9), evenly(5, first=99)])
     (other,) = steps_again([evenly(2, first=7)])
-    for order in ([one, two, three], [three, two, one], [one, one], [two, other, three], [one, evenly(2), two]):
+    for order in (
+        [one, two, three],
+        [three, two, one],
+        [one, one],
+        [two, other, three],
+        [one, evenly(2), two],
+    ):
         assert bits(tuple(steps_again(order))) == bits(tuple(order))
     assert isinstance(one, LazySteps)

@@ -1,4 +1,5 @@
-"""What a cache file says of a log that nobody can have read from it: signed or not, the log is read again."""
+"""What a cache file says of a log that nobody can have read from it: signed or not, the
+log is read again."""
 
 from __future__ import annotations
 
@@ -71,22 +72,35 @@ CONTRADICTIONS: dict[str, Change] = {
     "a step twice": with_column("index", lambda index: np.maximum(index, index[1])),
     "steps backwards": with_column("index", lambda index: index[::-1]),
     "a mean of no steps": with_column("mean_of", lambda mean_of: mean_of * 0),
-    "a statement elsewhere": with_segment(stated=(Statement(StatedField.GPUS, "8", FAR),)),
+    "a statement elsewhere": with_segment(
+        stated=(Statement(StatedField.GPUS, "8", FAR),)
+    ),
     "an ending elsewhere": with_values(ending=end_at(FAR)),
-    "what happened beside elsewhere": with_values(ending=replace(end_at(1), beside=end_at(-1))),
-    "a dropped record elsewhere": with_values(dropped=(DroppedRecords(DropReason.TORN, 1, FAR, ""),)),
+    "what happened beside elsewhere": with_values(
+        ending=replace(end_at(1), beside=end_at(-1))
+    ),
+    "a dropped record elsewhere": with_values(
+        dropped=(DroppedRecords(DropReason.TORN, 1, FAR, ""),)
+    ),
     "an unread line elsewhere": with_values(unread=(Unread("regex:x", "x", 1, FAR),)),
-    "a checkpoint elsewhere": with_values(checkpoints=Checkpoints((CheckpointRecord(CheckpointAction.SAVE, FAR),))),
+    "a checkpoint elsewhere": with_values(
+        checkpoints=Checkpoints((CheckpointRecord(CheckpointAction.SAVE, FAR),))
+    ),
     "a trace elsewhere": with_values(nccl_line=1, nccl_last_line=FAR),
     "a trace that ends before it begins": with_values(nccl_line=2, nccl_last_line=1),
     "a new start elsewhere": with_values(begun_again_line=-1),
-    "another reading that contradicts itself": lambda log: replace(log, readings=(replace(log, lines=1),)),
+    "another reading that contradicts itself": lambda log: replace(
+        log, readings=(replace(log, lines=1),)
+    ),
 }
 
 
 def cut_steps(log: ParsedLog, count: int) -> Any:
     steps = log.segments[0].steps
-    return replace(steps, **{name: getattr(steps, name)[:count] for name in steps.__dataclass_fields__})
+    return replace(
+        steps,
+        **{name: getattr(steps, name)[:count] for name in steps.__dataclass_fields__},
+    )
 
 
 def read(places: Places) -> FileReading:
@@ -101,7 +115,9 @@ def reading(tmp_path_factory: pytest.TempPathFactory) -> FileReading:
 
 def test_what_was_read_is_consistent(reading: FileReading) -> None:
     for readings in ((), (cast("ParsedLog", reading.result),)):
-        log = replace(cast("ParsedLog", reading.result), readings=readings, ending=end_at(1))
+        log = replace(
+            cast("ParsedLog", reading.result), readings=readings, ending=end_at(1)
+        )
         assert is_consistent(reading._replace(result=log))
     error = FileToRead(reading.file.path, is_log=False)
     assert is_consistent(FileReading(error, None, reading.state))
@@ -112,7 +128,9 @@ def test_what_was_read_is_consistent(reading: FileReading) -> None:
 
 
 @pytest.mark.parametrize("change", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_reading_that_contradicts_itself_is_inconsistent(reading: FileReading, change: Change) -> None:
+def test_reading_that_contradicts_itself_is_inconsistent(
+    reading: FileReading, change: Change
+) -> None:
     log = cast("ParsedLog", reading.result)
     assert is_consistent(reading)
     assert not is_consistent(reading._replace(result=change(log)))
@@ -130,13 +148,18 @@ def test_inconsistent_entry_is_read_again(places: Places) -> None:
 
 @pytest.mark.slow
 def test_the_entry_of_another_log_counts_as_none(places: Places) -> None:
-    """Copied to the name of this one; with the digest of this one its size tells, where that is another."""
+    """Copied to the name of this one; with the digest of this one its size tells, where
+    that is another."""
     other, own = read(places), FileToRead(str(places.logs[0]), is_log=True)
     places.logs[1].write_bytes(places.logs[1].read_bytes() + b"a line more\n")
     longer = read(places)
     assert is_consistent(longer)
     state = read_file(own, (), keep=True).state
-    for entry in (other._replace(file=own), longer._replace(file=own), longer._replace(file=own, state=state)):
+    for entry in (
+        other._replace(file=own),
+        longer._replace(file=own),
+        longer._replace(file=own, state=state),
+    ):
         places.again()
         places.forge([entry])
         assert places.again() == sorted(places.logs)

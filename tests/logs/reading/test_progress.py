@@ -8,7 +8,8 @@ from pytest_llmbench.logs.reading.reader import ReadCounts, ReadingProgress
 
 
 class Screen:
-    """A terminal that keeps what was written, `\\r` before what was written over the last line."""
+    """A terminal that keeps what was written, `\\r` before what was written over the
+    last line."""
 
     def __init__(self, isatty: bool) -> None:
         self.isatty = isatty
@@ -27,7 +28,8 @@ class Screen:
 
 
 def watched(isatty: bool, seconds: int, every: float) -> list[str]:
-    """Return what is told of a reading of a hundred files of 1 GB that lasts so long."""
+    """Return what is told of a reading of a hundred files of 1 GB that lasts so
+    long."""
     screen, clock = Screen(isatty), [1000.0]
     progress = ReadingProgress(lambda: screen, lambda: clock[0])
     count = int(seconds / every)
@@ -43,7 +45,11 @@ def test_a_file_gets_few_lines_and_the_last_one_says_what_it_took() -> None:
     lines = watched(isatty=False, seconds=7200, every=1)
     assert lines[0] == "llmbench: read 0 of 100 logs, 0 kB of 100 GB"
     assert lines[1] == "llmbench: read 0 of 100 logs, 0 kB of 100 GB"
-    assert lines[4] == "llmbench: read 2 of 100 logs, 2 GB of 100 GB, about 125 min left".replace("125 min", "2.1 h")
+    assert lines[
+        4
+    ] == "llmbench: read 2 of 100 logs, 2 GB of 100 GB, about 125 min left".replace(
+        "125 min", "2.1 h"
+    )
     assert lines[-1] == "llmbench: read 100 logs, 100 GB, in 2.0 h"
     assert len(lines) < 35
 
@@ -51,7 +57,9 @@ def test_a_file_gets_few_lines_and_the_last_one_says_what_it_took() -> None:
 def test_a_terminal_gets_one_line_that_is_rewritten() -> None:
     lines = watched(isatty=True, seconds=60, every=0.1)
     assert lines[0] == "\rllmbench: read 3 of 100 logs, 3 GB of 100 GB, about 65 s left"
-    assert all(line.startswith("\rllmbench: ") and len(line) <= 80 for line in lines[:-1])
+    assert all(
+        line.startswith("\rllmbench: ") and len(line) <= 80 for line in lines[:-1]
+    )
     assert lines[-2:] == ["\rllmbench: read 100 logs, 100 GB, in 60 s", ""]
     assert 100 <= len(lines) <= 130
 

@@ -1,4 +1,5 @@
-"""Many files in several processes: the same results, whatever becomes of the processes."""
+"""Many files in several processes: the same results, whatever becomes of the
+processes."""
 
 from __future__ import annotations
 
@@ -26,8 +27,11 @@ from pytest_llmbench.logs.reading.reader import ReadCounts
 
 
 @pytest.fixture
-def two_workers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Read with two workers, a file at a time; the workers that were started, all of which have to be gone."""
+def two_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Read with two workers, a file at a time; the workers that were started, all of
+    which have to be gone."""
     started: list[subprocess.Popen[bytes]] = []
     start = file_reader.start_worker
 
@@ -57,23 +61,34 @@ def said(logs: list[Path], found: reading.Reading) -> list[object]:
 
 @pytest.mark.slow
 def test_workers_read_what_this_process_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    two_workers: list[subprocess.Popen[bytes]],
 ) -> None:
     logs = write_runs(tmp_path, 12)
     (logs[0].parent / logs[0].name.replace(".out", ".err")).write_text(
         "slurmstepd: error: CANCELLED DUE TO TIME LIMIT\n"
     )
-    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
+    expected = [
+        bits(read_file(FileToRead(str(path), True), (), keep=False).result)
+        for path in logs
+    ]
     by_workers(monkeypatch)
     assert said(logs, reading_of(tmp_path)) == expected
     assert len(two_workers) == 2
 
 
-def replace_workers(monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Popen[bytes]], *command: str) -> None:
+def replace_workers(
+    monkeypatch: pytest.MonkeyPatch,
+    started: list[subprocess.Popen[bytes]],
+    *command: str,
+) -> None:
     """Start a command in place of each worker."""
 
     def start() -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        started.append(
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        )
         return started[-1]
 
     monkeypatch.setattr(file_reader, "start_worker", start)
@@ -81,17 +96,24 @@ def replace_workers(monkeypatch: pytest.MonkeyPatch, started: list[subprocess.Po
 
 @pytest.mark.slow
 def test_batch_of_a_dead_worker_is_read_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    two_workers: list[subprocess.Popen[bytes]],
 ) -> None:
     """Each worker greets, and dies before it answers."""
     logs = write_runs(tmp_path, 6)
-    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
+    expected = [
+        bits(read_file(FileToRead(str(path), True), (), keep=False).result)
+        for path in logs
+    ]
     greeting = f"head -c 1 >/dev/null; printf '{file_reader.READY.decode()}'"
     replace_workers(monkeypatch, two_workers, "/bin/sh", "-c", greeting)
     take_next = file_reader.take_next
     answers: list[bytes] = []
 
-    def wait_for_one(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:
+    def wait_for_one(
+        waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]
+    ) -> Answer:
         answer = take_next(waiting, answered) if answers else answered.get(timeout=180)
         answers.append(answer[1])
         return answer
@@ -104,10 +126,16 @@ def test_batch_of_a_dead_worker_is_read_here(
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["/nonexistent", "/bin/false"])
 def test_logs_are_read_without_workers_that_cannot_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]], command: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    two_workers: list[subprocess.Popen[bytes]],
+    command: str,
 ) -> None:
     logs = write_runs(tmp_path, 4)
-    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
+    expected = [
+        bits(read_file(FileToRead(str(path), True), (), keep=False).result)
+        for path in logs
+    ]
     replace_workers(monkeypatch, two_workers, command)
     assert said(logs, reading_of(tmp_path)) == expected
 
@@ -117,7 +145,9 @@ def test_few_or_small_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(64)))
 
     def count(files: int, size: int) -> int:
-        return reading.count_workers({FileToRead(str(one), True): size for one in range(files)}, files)
+        return reading.count_workers(
+            {FileToRead(str(one), True): size for one in range(files)}, files
+        )
 
     assert count(1, 10**9) == 0
     assert count(100, 20_000) == 0
@@ -128,11 +158,16 @@ def test_few_or_small_files_are_read_here(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.slow
 def test_large_files_are_left_to_this_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two_workers: list[subprocess.Popen[bytes]]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    two_workers: list[subprocess.Popen[bytes]],
 ) -> None:
     """They occupy several processors each; compressed ones only one."""
     logs = write_runs(tmp_path, 3)
-    expected = [bits(read_file(FileToRead(str(path), True), (), keep=False).result) for path in logs]
+    expected = [
+        bits(read_file(FileToRead(str(path), True), (), keep=False).result)
+        for path in logs
+    ]
     batches: list[Batch] = []
     share = file_reader.read_batches
 
@@ -167,19 +202,29 @@ print(len([read.get_log(attempt.log) for run in runs for attempt in run.attempts
 
 @pytest.mark.slow
 def test_a_program_without_a_guard_is_not_run_again(tmp_path: Path) -> None:
-    """Nor does a thread in it, with warnings as errors, keep workers from being started."""
+    """Nor does a thread in it, with warnings as errors, keep workers from being
+    started."""
     write_runs(tmp_path / "runs", 4)
     script = tmp_path / "script.py"
     script.write_text(PROGRAM.format(more=""))
     command = [sys.executable, "-W", "error", str(script), str(tmp_path / "runs")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.stdout, done.stderr, done.returncode) == ("started\n4\n", "", 0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
-def test_however_the_session_is_ended_no_worker_outlives_it(tmp_path: Path, ending: signal.Signals) -> None:
+def test_however_the_session_is_ended_no_worker_outlives_it(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
     """The session waits for ever in the midst of reading, with its workers alive."""
     write_runs(tmp_path / "runs", 4)
     script = tmp_path / "script.py"
@@ -206,7 +251,14 @@ def test_however_the_session_is_ended_no_worker_outlives_it(tmp_path: Path, endi
         session.send_signal(ending)
         session.wait(30)
     assert len(children) == 2
-    until(lambda: not any(Path(f"/proc/{child}/cmdline").exists() and _runs(child) for child in children))
+    until(
+        lambda: (
+            not any(
+                Path(f"/proc/{child}/cmdline").exists() and _runs(child)
+                for child in children
+            )
+        )
+    )
 
 
 def _runs(child: str) -> bool:
@@ -216,7 +268,9 @@ def _runs(child: str) -> bool:
         return False
 
 
-def test_progress_counts_all_files_and_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_counts_all_files_and_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logs = write_runs(tmp_path, 5)
     size = sum(path.stat().st_size for path in logs)
     monkeypatch.setattr(reading, "BATCH_FILES", 2)

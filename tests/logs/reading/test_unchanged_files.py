@@ -1,4 +1,5 @@
-"""Which logs count as unchanged: small ones are compared whole, large ones by what no late write leaves as it was."""
+"""Which logs count as unchanged: small ones are compared whole, large ones by what no
+late write leaves as it was."""
 
 from __future__ import annotations
 
@@ -34,8 +35,11 @@ def preserved(path: Path, change: Callable[[Path], object]) -> None:
 
 
 def find_digit(data: bytes | mmap.mmap) -> int:
-    """Return where a digit of a step's time stands, in the second half: in no sample of a large log."""
-    return data.find(b"train_step_timing in s: ", len(data) // 2) + len(b"train_step_timing in s: ")
+    """Return where a digit of a step's time stands, in the second half: in no sample of
+    a large log."""
+    return data.find(b"train_step_timing in s: ", len(data) // 2) + len(
+        b"train_step_timing in s: "
+    )
 
 
 def change_digit(data: bytearray | mmap.mmap) -> None:
@@ -62,7 +66,11 @@ def replaced(path: Path) -> None:
 def overwritten(path: Path) -> None:
     """Write another log of the same size into the same file."""
     data = path.read_bytes()
-    path.write_bytes(data.replace(b"train_step_timing in s: ", b"train_step_timing in s: 9")[: len(data)])
+    path.write_bytes(
+        data.replace(b"train_step_timing in s: ", b"train_step_timing in s: 9")[
+            : len(data)
+        ]
+    )
 
 
 def shortened(path: Path) -> None:
@@ -90,7 +98,8 @@ def test_a_log_that_was_changed_with_its_times_kept_is_read_again(
 
 @contextmanager
 def mapped(path: Path) -> Iterator[mmap.mmap]:
-    """Map a log whose pages were all written, as a process does that goes on writing them."""
+    """Map a log whose pages were all written, as a process does that goes on writing
+    them."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
         for place in range(0, len(memory), mmap.PAGESIZE):
             memory[place] = memory[place]
@@ -98,12 +107,14 @@ def mapped(path: Path) -> Iterator[mmap.mmap]:
 
 
 def write_late(memory: mmap.mmap, path: Path) -> bool:
-    """Change a step's time in a mapped log; say whether size, inode and every time stayed as they were."""
+    """Change a step's time in a mapped log; say whether size, inode and every time
+    stayed as they were."""
     before = path.stat()
     change_digit(memory)
     after = path.stat()
     return all(
-        getattr(before, name) == getattr(after, name) for name in ("st_size", "st_ino", "st_mtime_ns", "st_ctime_ns")
+        getattr(before, name) == getattr(after, name)
+        for name in ("st_size", "st_ino", "st_mtime_ns", "st_ctime_ns")
     )
 
 
@@ -122,7 +133,8 @@ def anywhere(request: pytest.FixtureRequest, places: Places) -> Iterator[Places]
 
 @pytest.mark.slow
 def test_a_late_write_through_a_mapping_is_seen(anywhere: Places) -> None:
-    """It moves no time, neither on a disk while its page waits for being written back, nor ever in memory."""
+    """It moves no time, neither on a disk while its page waits for being written back,
+    nor ever in memory."""
     for _ in range(5):  # once in a while the page was just written back
         with mapped(anywhere.logs[1]) as memory:
             anywhere.again()
@@ -145,11 +157,15 @@ def test_a_large_log_that_a_late_write_could_change_is_never_kept(
         assert not anywhere.folder.exists()
         write_late(memory, anywhere.logs[1])
         assert anywhere.again() == sorted(anywhere.logs)
-    later = SimpleNamespace(time_ns=lambda: time.time_ns() + files.LATE_WRITES_NS, time=time.time)
+    later = SimpleNamespace(
+        time_ns=lambda: time.time_ns() + files.LATE_WRITES_NS, time=time.time
+    )
     for module in (file_reader, log_cache):
         monkeypatch.setattr(module, "time", later)
     anywhere.again()
-    assert anywhere.again() == (sorted(anywhere.logs) if files.lies_in_memory(anywhere.runs.stat()) else [])
+    assert anywhere.again() == (
+        sorted(anywhere.logs) if files.lies_in_memory(anywhere.runs.stat()) else []
+    )
 
 
 @pytest.mark.slow
@@ -157,12 +173,17 @@ def test_a_large_log_that_a_late_write_could_change_is_never_kept(
 def test_a_large_log_of_late_or_future_times_is_read_again(
     places: Places, monkeypatch: pytest.MonkeyPatch, old_seconds: int
 ) -> None:
-    """Also where a session whose clock was ahead kept it: the time is looked at when it is used, too."""
+    """Also where a session whose clock was ahead kept it: the time is looked at when it
+    is used, too."""
     monkeypatch.setattr(files, "COMPARED_WHOLE", 999)
     monkeypatch.setattr(files, "IN_MEMORY", frozenset())
     times = {"now": time.time_ns() + 2 * files.LATE_WRITES_NS}
     for module in (file_reader, log_cache):
-        monkeypatch.setattr(module, "time", SimpleNamespace(time_ns=lambda: times["now"], time=time.time))
+        monkeypatch.setattr(
+            module,
+            "time",
+            SimpleNamespace(time_ns=lambda: times["now"], time=time.time),
+        )
     places.again()
     assert places.again() == []
     times["now"] = time.time_ns() + old_seconds * 10**9
@@ -181,13 +202,16 @@ def test_where_nothing_says_what_lies_in_memory_large_logs_are_read_again(
 def test_where_every_time_is_the_same_the_samples_of_large_logs_tell(
     places: Places, large: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a file system in user space, a clock that was set back, or one of two seconds."""
+    """As a file system in user space, a clock that was set back, or one of two
+    seconds."""
     fstat = os.fstat
 
     def coarse(handle: int) -> Any:
         status = fstat(handle)
         same = dict.fromkeys(("st_ino", "st_mtime_ns", "st_ctime_ns"), 7)
-        return SimpleNamespace(st_mode=status.st_mode, st_size=status.st_size, st_dev=status.st_dev, **same)
+        return SimpleNamespace(
+            st_mode=status.st_mode, st_size=status.st_size, st_dev=status.st_dev, **same
+        )
 
     places.again()
     with monkeypatch.context() as patch:
@@ -198,7 +222,9 @@ def test_where_every_time_is_the_same_the_samples_of_large_logs_tell(
 
 
 @pytest.mark.slow
-def test_a_log_that_changes_while_it_is_read_is_read_again(sized: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_changes_while_it_is_read_is_read_again(
+    sized: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parse = file_reader.parse
 
     def growing(source: Any, definitions: Any, **options: Any) -> ReadResult:
@@ -215,8 +241,11 @@ def test_a_log_that_changes_while_it_is_read_is_read_again(sized: Places, monkey
 
 
 @pytest.mark.slow
-def test_what_is_kept_is_of_the_bytes_that_were_read(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another log lies there before and after it is read, as a writer through a mapping may leave it."""
+def test_what_is_kept_is_of_the_bytes_that_were_read(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another log lies there before and after it is read, as a writer through a mapping
+    may leave it."""
     log = places.logs[1]
     now = log.read_bytes()
     parse = file_reader.parse

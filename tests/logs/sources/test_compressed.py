@@ -1,4 +1,5 @@
-"""Decompressing while reading: every method, in members, in pieces, cut, damaged, and as a bomb."""
+"""Decompressing while reading: every method, in members, in pieces, cut, damaged, and
+as a bomb."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ from pytest_llmbench.logs.sources.compressed import SLICE, Stream
 from pytest_llmbench.logs.sources.zstd import zstd
 
 TEXT = b"".join(b"step %d of 15000, loss 4.2\n" % number for number in range(15_000))
-CHECKSUM: dict[int, int] = {zstd.CompressionParameter.checksum_flag: 1}  # as the command `zstd` writes
+CHECKSUM: dict[int, int] = {
+    zstd.CompressionParameter.checksum_flag: 1
+}  # as the command `zstd` writes
 METHODS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "zstd": partial(zstd.compress, options=CHECKSUM),
@@ -32,7 +35,10 @@ SKIPPED = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
 
 
 def stream(data: bytes, size: int = 1 << 20) -> Stream:
-    return Stream((data[place : place + size] for place in range(0, len(data), size)), Path("x.log"))
+    return Stream(
+        (data[place : place + size] for place in range(0, len(data), size)),
+        Path("x.log"),
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -51,7 +57,9 @@ def test_the_size_of_blocks_does_not_matter(method: str, size: int) -> None:
 )
 def test_all_members_of_a_file_are_read(method: str, between: bytes) -> None:
     pack = METHODS[method]
-    found = stream(pack(TEXT[:1000]) + between + pack(b"") + pack(TEXT[1000:]) + between)
+    found = stream(
+        pack(TEXT[:1000]) + between + pack(b"") + pack(TEXT[1000:]) + between
+    )
     assert b"".join(found) == TEXT
     assert not found.cut
 
@@ -76,20 +84,27 @@ def test_data_that_end_early_give_what_they_held_and_say_so(method: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_text_behind_the_last_member_is_damage(method: str) -> None:
-    with pytest.raises(LogError, match=rf"the {method} data of x\.log are damaged after {len(TEXT)} bytes of text"):
+    with pytest.raises(
+        LogError,
+        match=rf"the {method} data of x\.log are damaged after {len(TEXT)} bytes of text",
+    ):
         b"".join(stream(METHODS[method](TEXT) + b"step 7 of 15000, loss 4.2\n"))
 
 
 def test_damage_is_told_before_the_text_behind_it_is_believed() -> None:
     data = bytearray(gzip.compress(TEXT))
     data[-6] ^= 1  # in the checksum
-    with pytest.raises(LogError, match="incorrect data check; copy or compress it again"):
+    with pytest.raises(
+        LogError, match="incorrect data check; copy or compress it again"
+    ):
         b"".join(stream(bytes(data)))
 
 
 def test_a_frame_that_asks_for_too_much_memory_is_refused() -> None:
     packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: 29})
-    data = packer.compress(TEXT) + packer.flush()  # in one call it would state the size of the text
+    data = (
+        packer.compress(TEXT) + packer.flush()
+    )  # in one call it would state the size of the text
     with pytest.raises(LogError, match="requires too much memory"):
         b"".join(stream(data))
 
@@ -110,7 +125,9 @@ def test_a_bomb_is_stopped_by_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None
         sum(map(len, Stream(zeros(1 << 24), Path("x"))))
 
 
-def test_a_file_is_stopped_by_its_size_whatever_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_stopped_by_its_size_whatever_its_ratio(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(compressed, "LARGEST", 1 << 18)
     with pytest.raises(LogError, match="and never more than 262144"):
         b"".join(stream(gzip.compress(TEXT)))
@@ -118,10 +135,12 @@ def test_a_file_is_stopped_by_its_size_whatever_its_ratio(monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "most"), [("gzip", 1 << 23), ("zstd", 1 << 25), ("xz", 1 << 21), ("bzip2", 1 << 21)]
+    ("method", "most"),
+    [("gzip", 1 << 23), ("zstd", 1 << 25), ("xz", 1 << 21), ("bzip2", 1 << 21)],
 )
 def test_nothing_that_is_decompressed_at_once_is_large(method: str, most: int) -> None:
-    """The most that a slice makes: blocks of zstd that repeat one byte; bzip2 makes any number of bytes of one."""
+    """The most that a slice makes: blocks of zstd that repeat one byte; bzip2 makes any
+    number of bytes of one."""
     total = 4 * most
     blocks = [len(block) for block in stream(METHODS[method](bytes(total)))]
     assert max(blocks) <= most
@@ -131,7 +150,9 @@ def test_nothing_that_is_decompressed_at_once_is_large(method: str, most: int) -
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["xz", "bzip2"])
 @pytest.mark.parametrize("missing", [0, 5])
-def test_of_data_that_end_early_all_text_counts_that_is_there(method: str, missing: int) -> None:
+def test_of_data_that_end_early_all_text_counts_that_is_there(
+    method: str, missing: int
+) -> None:
     """Of a few bytes come many parts, the last of which no more data follow."""
     data = METHODS[method](bytes(1 << 23))
     found = stream(data[: len(data) - missing])
@@ -139,7 +160,9 @@ def test_of_data_that_end_early_all_text_counts_that_is_there(method: str, missi
     assert found.cut is (missing > 0)
 
 
-def test_a_decoder_without_memory_is_an_error_of_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_without_memory_is_an_error_of_its_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Greedy:
         eof, unused_data = False, b""
 
@@ -147,7 +170,9 @@ def test_a_decoder_without_memory_is_an_error_of_its_file(monkeypatch: pytest.Mo
             raise MemoryError
 
     monkeypatch.setitem(compressed._DECODERS, "bzip2", Greedy)
-    with pytest.raises(LogError, match=r"the bzip2 data of x\.log ask for more memory than there is"):
+    with pytest.raises(
+        LogError, match=r"the bzip2 data of x\.log ask for more memory than there is"
+    ):
         b"".join(stream(bz2.compress(TEXT)))
 
 
@@ -157,6 +182,7 @@ def test_zip_archive_is_refused_whatever_its_name(tmp_path: Path) -> None:
         archive.writestr("train.out", TEXT)
         archive.writestr("more", b"." * (9 << 20))  # large enough for several threads
     with pytest.raises(
-        LogError, match=r"train\.log is a zip archive, which is not read: unpack it, and give its folder"
+        LogError,
+        match=r"train\.log is a zip archive, which is not read: unpack it, and give its folder",
     ):
         read_log(path)

@@ -75,11 +75,15 @@ def test_a_log_that_changes_while_it_is_read_is_no_log(
     for _ in range(after):
         next(reading)
     change(log)
-    with pytest.raises(LogError, match=rf"x\.log: changed while it was read \(.*({what})"):
+    with pytest.raises(
+        LogError, match=rf"x\.log: changed while it was read \(.*({what})"
+    ):
         b"".join(reading)
 
 
-def test_an_error_in_the_middle_is_told(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_middle_is_told(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reading = files.read_blocks(log)
     next(reading)
 
@@ -105,7 +109,9 @@ def test_an_error_at_the_begin_is_told_and_one_at_the_end_changes_nothing(
         if call == "close":
             assert b"".join(files.read_blocks(log)) == whole
         else:
-            with pytest.raises(LogError, match=r"cannot read .*x\.log: Input/output error"):
+            with pytest.raises(
+                LogError, match=r"cannot read .*x\.log: Input/output error"
+            ):
                 next(files.read_blocks(log))
 
 
@@ -129,7 +135,9 @@ def server(path: Path) -> None:
         (lambda path: None, "No such file or directory"),
     ],
 )
-def test_what_is_no_file_is_never_waited_for(tmp_path: Path, make: Callable[[Path], object], why: str) -> None:
+def test_what_is_no_file_is_never_waited_for(
+    tmp_path: Path, make: Callable[[Path], object], why: str
+) -> None:
     path = tmp_path / "x"
     make(path)
     with pytest.raises(LogError, match=f"cannot read .*x: {why}"):

@@ -10,7 +10,17 @@ from random import Random
 
 import numpy as np
 import pytest
-from support.event_files import VERSION, argument, event, event_file, field, frame, run, scalar, tensor_scalar
+from support.event_files import (
+    VERSION,
+    argument,
+    event,
+    event_file,
+    field,
+    frame,
+    run,
+    scalar,
+    tensor_scalar,
+)
 from support.shared_data import shared
 from support.written_logs import dropped, steps
 
@@ -24,7 +34,11 @@ EVENTS = "events.out.tfevents.1.node"
 
 def read(data: bytes, name: str = EVENTS, size: int = 0) -> ParsedLog:
     """Read a file in blocks of a size."""
-    blocks = [data[begin : begin + size] for begin in range(0, len(data), size)] if size else [data]
+    blocks = (
+        [data[begin : begin + size] for begin in range(0, len(data), size)]
+        if size
+        else [data]
+    )
     return read_log(Stream(blocks, Path(name)))
 
 
@@ -33,23 +47,41 @@ def test_a_run_of_megatron() -> None:
     (segment,) = log.segments
     columns = segment.steps
     assert log.dialect == "metrics"
-    assert (columns.index.tolist(), columns.seconds.tolist()) == ([1, 2, 3], [0.5, 0.25, 0.125])
+    assert (columns.index.tolist(), columns.seconds.tolist()) == (
+        [1, 2, 3],
+        [0.5, 0.25, 0.125],
+    )
     assert columns.loss.tolist() == [7.5] * 3
     assert columns.tflops_per_gpu.tolist() == [400.0, 800.0, 1600.0]
     assert (segment.total_steps, segment.finished) == (3, True)
-    assert {each.field: each.value for each in segment.stated} == {StatedField.SEQUENCE: "8192"}
+    assert {each.field: each.value for each in segment.stated} == {
+        StatedField.SEQUENCE: "8192"
+    }
     assert log.ending is None
 
 
 def test_a_scalar_may_be_a_tensor() -> None:
-    log = read(event_file(event(1, tensor_scalar("perf/step_time_seconds", 0.5)), event(2, tensor_scalar("x", 1.0))))
+    log = read(
+        event_file(
+            event(1, tensor_scalar("perf/step_time_seconds", 0.5)),
+            event(2, tensor_scalar("x", 1.0)),
+        )
+    )
     assert log.segments[0].steps.seconds.tolist() == [0.5]
 
 
 def test_a_time_of_an_interval_is_the_mean_of_its_steps() -> None:
-    """torchtitan divides every one by ten: the first, of one step, is left out, the second is of nine."""
+    """torchtitan divides every one by ten: the first, of one step, is left out, the
+    second is of nine."""
     times = ((1, 2.0), (10, 1.8), (20, 2.0), (30, 2.0))
-    log = read(event_file(*(event(step, scalar("time_metrics/end_to_end(s)", value)) for step, value in times)))
+    log = read(
+        event_file(
+            *(
+                event(step, scalar("time_metrics/end_to_end(s)", value))
+                for step, value in times
+            )
+        )
+    )
     columns = log.segments[0].steps
     assert columns.mean_of.tolist() == [1, 9, 10, 10]
     assert math.isnan(columns.seconds[0])
@@ -57,7 +89,14 @@ def test_a_time_of_an_interval_is_the_mean_of_its_steps() -> None:
 
 
 def test_of_two_times_of_a_step_the_slower_one_counts() -> None:
-    log = read(event_file(*(event(step, scalar("iteration-time", value)) for step, value in ((1, 0.5), (1, 0.25)))))
+    log = read(
+        event_file(
+            *(
+                event(step, scalar("iteration-time", value))
+                for step, value in ((1, 0.5), (1, 0.25))
+            )
+        )
+    )
     assert log.segments[0].steps.seconds.tolist() == [0.5]
     assert dropped(log) == {"repeat-disagrees": 1}
 
@@ -65,7 +104,10 @@ def test_of_two_times_of_a_step_the_slower_one_counts() -> None:
 def test_a_loss_that_was_no_number_stays_so() -> None:
     """Another process, or the same one after a restart, prints the step again."""
     losses = ((1, math.nan), (1, 7.5), (2, 7.5), (2, 7.25))
-    events = [event(step, scalar("lm loss", value), scalar("iteration-time", 0.5)) for step, value in losses]
+    events = [
+        event(step, scalar("lm loss", value), scalar("iteration-time", 0.5))
+        for step, value in losses
+    ]
     first, second = read(event_file(*events)).segments[0].steps.loss.tolist()
     assert math.isnan(first)
     assert second == 7.25
@@ -111,7 +153,9 @@ def test_damage_is_reported_with_its_offset() -> None:
     data = run([0.5, 0.25])
     before_last = len(run([0.5]))
     changed = data[:-1] + bytes([data[-1] ^ 1])
-    with pytest.raises(LogError, match=f"a checksum behind byte {before_last} is wrong"):
+    with pytest.raises(
+        LogError, match=f"a checksum behind byte {before_last} is wrong"
+    ):
         read(changed, size=7)
 
 
@@ -126,10 +170,18 @@ def test_a_record_of_any_length_asks_for_no_memory() -> None:
 def test_no_content_of_a_record_is_an_error(seed: int) -> None:
     """Whole frames around bytes that are no event, or nearly one."""
     random = Random(seed)  # noqa: S311 (a test)
-    good = bytearray(event(3, scalar("iteration-time", 0.5), argument("train_iters", "5"))[12:-4])
+    good = bytearray(
+        event(3, scalar("iteration-time", 0.5), argument("train_iters", "5"))[12:-4]
+    )
     for _ in range(random.randrange(1, 6)):
         good[random.randrange(len(good))] = random.randrange(256)
-    log = read(event_file(frame(bytes(good)), frame(random.randbytes(50)), event(1, scalar("iteration-time", 0.5))))
+    log = read(
+        event_file(
+            frame(bytes(good)),
+            frame(random.randbytes(50)),
+            event(1, scalar("iteration-time", 0.5)),
+        )
+    )
     assert 1 in steps(log)[-1] or len(log.segments) > 1
 
 
@@ -143,17 +195,26 @@ def test_no_content_of_a_record_is_an_error(seed: int) -> None:
 )
 def test_a_value_that_is_none_is_no_step(value: bytes) -> None:
     log = read(event_file(event(1, value), event(2, scalar("iteration-time", 0.5))))
-    times = [seconds for segment in log.segments for seconds in segment.steps.seconds.tolist()]
+    times = [
+        seconds
+        for segment in log.segments
+        for seconds in segment.steps.seconds.tolist()
+    ]
     assert times[-1] == 0.5
     assert all(math.isnan(seconds) for seconds in times[:-1])
 
 
 def test_an_argument_cannot_write_a_line_of_its_own() -> None:
-    log = read(event_file(event(0, argument("run_name", "x\nllmb scalar: 1/1 0 0.1 iteration-time")), event(2)))
+    log = read(
+        event_file(
+            event(0, argument("run_name", "x\nllmb scalar: 1/1 0 0.1 iteration-time")),
+            event(2),
+        )
+    )
     assert (log.segments, log.dropped) == ((), ())
 
 
-# --- tables and JSON lines --------------------------------------------------------------------------------
+# --- tables and JSON lines ------------------------------------------------------------
 
 TABLE = b"epoch,step,train_step_timing in s,reduced_train_loss\n0,0,9.5,12.0\n0,1,,\n0,1,0.5,11.0\r\n0,2,0.25,10.0\n"
 
@@ -161,7 +222,10 @@ TABLE = b"epoch,step,train_step_timing in s,reduced_train_loss\n0,0,9.5,12.0\n0,
 @pytest.mark.parametrize("size", [0, 1, 9])
 def test_a_table(size: int) -> None:
     columns = read(TABLE, "metrics.csv", size).segments[0].steps
-    assert (columns.index.tolist(), columns.seconds.tolist()) == ([0, 1, 2], [9.5, 0.5, 0.25])
+    assert (columns.index.tolist(), columns.seconds.tolist()) == (
+        [0, 1, 2],
+        [9.5, 0.5, 0.25],
+    )
     assert columns.loss.tolist() == [12.0, 11.0, 10.0]
 
 
@@ -181,9 +245,7 @@ def test_a_table_may_begin_with_a_byte_order_mark() -> None:
 
 
 def test_json_lines() -> None:
-    text = (
-        b'{"step": 3, "perf/step_time_seconds": 0.5, "learning/loss": 2.0}\n{"step": 4, "perf/step_time_seconds": 0.25}'
-    )
+    text = b'{"step": 3, "perf/step_time_seconds": 0.5, "learning/loss": 2.0}\n{"step": 4, "perf/step_time_seconds": 0.25}'
     columns = read(text, "metrics.jsonl").segments[0].steps
     assert (columns.index.tolist(), columns.seconds.tolist()) == ([3, 4], [0.5, 0.25])
 
@@ -201,17 +263,27 @@ def test_json_lines() -> None:
 )
 def test_a_file_without_a_step_and_its_time_is_no_table(name: str, data: bytes) -> None:
     log = read(data, name)
-    assert (log.segments, log.dropped, log.lines) == ((), (), data.count(b"\n") or bool(data))
+    assert (log.segments, log.dropped, log.lines) == (
+        (),
+        (),
+        data.count(b"\n") or bool(data),
+    )
 
 
-@pytest.mark.parametrize("row", [b"x,1,y", b"1,2", b"1e99,0.5,1", b"-1,0.5,1", b"1.5,0.5,1", b'"1,0.5'])
+@pytest.mark.parametrize(
+    "row", [b"x,1,y", b"1,2", b"1e99,0.5,1", b"-1,0.5,1", b"1.5,0.5,1", b'"1,0.5']
+)
 def test_a_row_that_is_none_is_left_out(row: bytes) -> None:
     log = read(b"step,iteration-time,lm loss\n" + row + b"\n7,0.5,2.0\n", "metrics.csv")
     assert steps(log) == [[7]]
 
 
 def test_end_of_an_overlong_row_is_no_row() -> None:
-    log = read(b"step,iteration-time\n5," + b" " * (3 << 20) + b"6,0.25\n7,0.5\n", "metrics.csv", 1 << 16)
+    log = read(
+        b"step,iteration-time\n5," + b" " * (3 << 20) + b"6,0.25\n7,0.5\n",
+        "metrics.csv",
+        1 << 16,
+    )
     assert steps(log) == [[7]]
 
 
@@ -231,22 +303,34 @@ def test_the_text_of_such_a_file_is_another_one_than_its_bytes(tmp_path: Path) -
     assert not is_compressed(str(tmp_path / "plain.csv"))
 
 
-# --- real files: read here by a search for bytes ----------------------------------------------------------
+# --- real files: read here by a search for bytes --------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "tag", "count", "first"),
     [
         ("events.out.tfevents.1774532589.megatron", b"iteration-time", 14, 2),
-        ("events.out.tfevents.1777776064.torchtitan", b"time_metrics/end_to_end(s)", 50, 1),
+        (
+            "events.out.tfevents.1777776064.torchtitan",
+            b"time_metrics/end_to_end(s)",
+            50,
+            1,
+        ),
     ],
 )
 def test_real_event_files(name: str, tag: bytes, count: int, first: int) -> None:
-    """Behind the step (0x10) and the tag stands the value (0x15), a float of four bytes."""
+    """Behind the step (0x10) and the tag stands the value (0x15), a float of four
+    bytes."""
     path = shared(f"logs/today/{name}")
-    pattern = rb"\x10([\x01-\x7f])\*.\x0a.\x0a" + bytes([len(tag)]) + re.escape(tag) + rb"\x15(.{4})"
+    pattern = (
+        rb"\x10([\x01-\x7f])\*.\x0a.\x0a"
+        + bytes([len(tag)])
+        + re.escape(tag)
+        + rb"\x15(.{4})"
+    )
     printed = [
-        (match[1][0], struct.unpack("<f", match[2])[0]) for match in re.finditer(pattern, path.read_bytes(), re.DOTALL)
+        (match[1][0], struct.unpack("<f", match[2])[0])
+        for match in re.finditer(pattern, path.read_bytes(), re.DOTALL)
     ]
     (segment,) = read_log(path).segments
     assert len(printed) == count

@@ -1,4 +1,5 @@
-"""An archive as a folder: what is listed, what is not and why, and all texts in one pass."""
+"""An archive as a folder: what is listed, what is not and why, and all texts in one
+pass."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ ROOT = Path("/x.tar")
 def opened(data: bytes | Callable[[], Iterable[bytes]]) -> Archive:
     """Return an archive of these bytes, listed."""
     blocks = data if callable(data) else lambda: [data]
-    found = Archive(ROOT, blocks, Listing(ROOT, -3), lambda name: name.endswith((".out", ".yaml")))
+    found = Archive(
+        ROOT, blocks, Listing(ROOT, -3), lambda name: name.endswith((".out", ".yaml"))
+    )
     found.list()
     return found
 
@@ -44,7 +47,16 @@ def notes(pairs: Iterable[tuple[Path, str]]) -> dict[str, str]:
 
 
 def test_members_stand_below_the_archive() -> None:
-    found = opened(archive([("./a/x.out", b"1"), ("a//./b/y.out", b"2"), ("z.out", b"3"), ("notes.md", b"4")]))
+    found = opened(
+        archive(
+            [
+                ("./a/x.out", b"1"),
+                ("a//./b/y.out", b"2"),
+                ("z.out", b"3"),
+                ("notes.md", b"4"),
+            ]
+        )
+    )
     assert files(found) == ["a/b/y.out", "a/x.out", "z.out"]
     assert found.listing.stat(ROOT / "a" / "x.out").st_mtime == 1_750_000_000
     assert (found.ignored, found.unreadable) == ([], [])
@@ -52,12 +64,19 @@ def test_members_stand_below_the_archive() -> None:
 
 
 def test_one_folder_that_holds_everything_stands_for_the_archive() -> None:
-    assert opened(archive([("runs/a/x.out", b"1"), ("runs/y.out", b"1")])).listing.find_top() == ROOT / "runs"
+    assert (
+        opened(
+            archive([("runs/a/x.out", b"1"), ("runs/y.out", b"1")])
+        ).listing.find_top()
+        == ROOT / "runs"
+    )
 
 
 def test_all_texts_are_read_in_one_pass_in_the_order_of_the_archive() -> None:
     passes = 0
-    data = gzip.compress(archive([(f"{name}.out", name.encode() * 999) for name in "abcd"]))
+    data = gzip.compress(
+        archive([(f"{name}.out", name.encode() * 999) for name in "abcd"])
+    )
 
     def blocks() -> Iterator[bytes]:
         nonlocal passes
@@ -67,7 +86,11 @@ def test_all_texts_are_read_in_one_pass_in_the_order_of_the_archive() -> None:
     found = opened(blocks)
     wanted = [ROOT / "d.out", ROOT / "a.out", ROOT / "b.out"]
     texts = [(path.name, b"".join(text)) for path, text in found.read(wanted)]
-    assert texts == [("a.out", b"a" * 999), ("b.out", b"b" * 999), ("d.out", b"d" * 999)]
+    assert texts == [
+        ("a.out", b"a" * 999),
+        ("b.out", b"b" * 999),
+        ("d.out", b"d" * 999),
+    ]
     assert passes == 2
     assert list(found.read([])) == []
     assert passes == 2
@@ -81,15 +104,21 @@ def test_a_compressed_log_in_an_archive_is_decompressed() -> None:
 
 def test_of_members_with_one_name_the_last_counts() -> None:
     found = opened(archive([("x.out", b"old"), ("y.out", b"1"), ("./x.out", b"new")]))
-    assert notes(found.ignored) == {"x.tar/x.out": "stands 2 times in x.tar: the last one counts"}
+    assert notes(found.ignored) == {
+        "x.tar/x.out": "stands 2 times in x.tar: the last one counts"
+    }
     assert [b"".join(text) for _, text in found.read([ROOT / "x.out"])] == [b"new"]
 
 
-@pytest.mark.parametrize("name", ["a/../../x.out", "/etc/x.out", "a/" * 70 + "x.out", "a" * 5000 + ".out"])
+@pytest.mark.parametrize(
+    "name", ["a/../../x.out", "/etc/x.out", "a/" * 70 + "x.out", "a" * 5000 + ".out"]
+)
 def test_a_log_whose_name_leads_elsewhere_is_missed(name: str) -> None:
     found = opened(archive([("y.out", b"1"), (name, b"2")]))
     assert files(found) == ["y.out"]
-    assert [why for _, why in found.unreadable] == ["its name leads out of the archive, or is no name of a file"]
+    assert [why for _, why in found.unreadable] == [
+        "its name leads out of the archive, or is no name of a file"
+    ]
     other = opened(archive([("y.out", b"1"), (name.replace(".out", ".md"), b"2")]))
     assert (other.unreadable, len(other.ignored)) == ([], 1)
 
@@ -104,7 +133,10 @@ def of_type(flag: bytes, target: str = "") -> Callable[[tarfile.TarInfo], None]:
 @pytest.mark.parametrize(
     ("flag", "why"),
     [
-        (tarfile.SYMTYPE, "a symbolic link to ../etc/passwd in an archive: not followed"),
+        (
+            tarfile.SYMTYPE,
+            "a symbolic link to ../etc/passwd in an archive: not followed",
+        ),
         (tarfile.LNKTYPE, "a hard link to ../etc/passwd in an archive: not followed"),
         (tarfile.CHRTYPE, "a device to ../etc/passwd in an archive: not followed"),
         (b"Z", "a member of type 'Z' to ../etc/passwd in an archive: not followed"),
@@ -120,7 +152,12 @@ def test_what_is_no_file_is_told(flag: bytes, why: str) -> None:
 def test_a_link_in_the_place_of_a_log_is_no_log() -> None:
     """Unpacked, the link would stand there."""
     data = archive([("x.out", b"1")]).rstrip(b"\0")
-    found = opened(data + bytes(-len(data) % 512) + special("x.out", of_type(tarfile.SYMTYPE, "y")) + END)
+    found = opened(
+        data
+        + bytes(-len(data) % 512)
+        + special("x.out", of_type(tarfile.SYMTYPE, "y"))
+        + END
+    )
     assert list(notes(found.unreadable)) == ["x.tar/x.out"]
     assert "though it replaces a file" in found.unreadable[0][1]
 
@@ -128,7 +165,9 @@ def test_a_link_in_the_place_of_a_log_is_no_log() -> None:
 def test_a_file_that_is_a_folder_too_is_told() -> None:
     for names in (("a.out", "a.out/x.out"), ("a.out/x.out", "a.out")):
         found = opened(archive([(name, b"1") for name in names]))
-        assert [why for _, why in found.unreadable] == ["is a file and a folder in the archive"]
+        assert [why for _, why in found.unreadable] == [
+            "is a file and a folder in the archive"
+        ]
 
 
 def test_a_cut_archive_counts_as_far_as_it_was_whole_and_is_told() -> None:
@@ -137,15 +176,24 @@ def test_a_cut_archive_counts_as_far_as_it_was_whole_and_is_told() -> None:
     assert files(found) == ["a.out", "b.out"]
     ((path, why),) = found.unreadable
     assert path == ROOT
-    assert why.startswith("the archive is cut or damaged behind c.out: it ends before its end; what was whole")
+    assert why.startswith(
+        "the archive is cut or damaged behind c.out: it ends before its end; what was whole"
+    )
 
 
-FILES = [(f"{number}/{'long' * number}.out", b"%d" % number * 700) for number in range(40)]
+FILES = [
+    (f"{number}/{'long' * number}.out", b"%d" % number * 700) for number in range(40)
+]
 
 
 @pytest.mark.slow
-@given(st.integers(0, 60_000), st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]))
-def test_an_archive_that_is_cut_anywhere_is_told_unless_it_holds_everything(end: int, kind: int) -> None:
+@given(
+    st.integers(0, 60_000),
+    st.sampled_from([tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]),
+)
+def test_an_archive_that_is_cut_anywhere_is_told_unless_it_holds_everything(
+    end: int, kind: int
+) -> None:
     """Missing runs must never go unnoticed."""
     found = opened(archive(FILES[:20], kind)[:end])
     listed = files(found)
@@ -154,14 +202,21 @@ def test_an_archive_that_is_cut_anywhere_is_told_unless_it_holds_everything(end:
 
 
 @pytest.mark.slow
-@given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 255)), max_size=8), st.integers(100, 4000))
+@given(
+    st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 255)), max_size=8),
+    st.integers(100, 4000),
+)
 def test_no_bytes_of_an_archive_raise_anything_but_the_projects_errors(
     changes: list[tuple[int, int]], size: int
 ) -> None:
     data = bytearray(archive(FILES))
     for place, value in changes:
         data[place] = value
-    found = opened(lambda: (bytes(data[place : place + size]) for place in range(0, len(data), size)))
+    found = opened(
+        lambda: (
+            bytes(data[place : place + size]) for place in range(0, len(data), size)
+        )
+    )
     with contextlib.suppress(LogError):
         for path, text in found.read([ROOT / name for name in files(found)]):
             assert path.is_relative_to(ROOT)
@@ -170,28 +225,43 @@ def test_no_bytes_of_an_archive_raise_anything_but_the_projects_errors(
 
 @pytest.mark.slow
 @given(
-    st.binary(max_size=600), st.sampled_from([b"", b"\x1f\x8b\x08\0\0\0\0\0\0\3", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"])
+    st.binary(max_size=600),
+    st.sampled_from(
+        [b"", b"\x1f\x8b\x08\0\0\0\0\0\0\3", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"]
+    ),
 )
-def test_no_bytes_make_an_archive_that_holds_nothing_without_a_word(data: bytes, head: bytes) -> None:
+def test_no_bytes_make_an_archive_that_holds_nothing_without_a_word(
+    data: bytes, head: bytes
+) -> None:
     found = opened(head + data)
     assert files(found) or found.unreadable or found.ignored
 
 
 @pytest.mark.parametrize("missing", [1, 200])
 def test_a_cut_compressed_archive_is_told(missing: int) -> None:
-    data = gzip.compress(archive([(f"{number}.out", b"%d" % number * 999) for number in range(99)]))
+    data = gzip.compress(
+        archive([(f"{number}.out", b"%d" % number * 999) for number in range(99)])
+    )
     found = opened(data[:-missing])
     assert len(found.unreadable) == 1
-    assert any(word in found.unreadable[0][1] for word in ("cut or still being written", "end before their end"))
+    assert any(
+        word in found.unreadable[0][1]
+        for word in ("cut or still being written", "end before their end")
+    )
 
 
 def test_an_archive_behind_an_archive_is_told() -> None:
     found = opened(archive([("x.out", b"1")]) + archive([("y.out", b"1")]))
-    assert notes(found.unreadable) == {"x.tar": "has more behind its end, which is not read: pack it again"}
+    assert notes(found.unreadable) == {
+        "x.tar": "has more behind its end, which is not read: pack it again"
+    }
 
 
 def test_an_archive_that_changes_between_the_passes_is_no_archive() -> None:
-    versions = [archive([("x.out", b"1"), ("y.out", b"1")]), archive([("y.out", b"1"), ("x.out", b"1")])]
+    versions = [
+        archive([("x.out", b"1"), ("y.out", b"1")]),
+        archive([("y.out", b"1"), ("x.out", b"1")]),
+    ]
     found = opened(lambda: [versions.pop(0)])
     with pytest.raises(LogError, match="changed while it was read"):
         list(found.read([ROOT / "x.out"]))
@@ -200,7 +270,16 @@ def test_an_archive_that_changes_between_the_passes_is_no_archive() -> None:
 def test_metadata_is_kept_if_it_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "SMALL", 8)
     monkeypatch.setattr(packed, "ALL_SMALL", 22)
-    found = opened(archive([("a.yaml", b"a: 1"), ("b.yaml", b"b: 123456"), ("c.yaml", b"c: 1"), ("d.yaml", b"123456")]))
+    found = opened(
+        archive(
+            [
+                ("a.yaml", b"a: 1"),
+                ("b.yaml", b"b: 123456"),
+                ("c.yaml", b"c: 1"),
+                ("d.yaml", b"123456"),
+            ]
+        )
+    )
     assert found.read_small(ROOT / "a.yaml", 3) == b"a: "
     assert found.read_small(ROOT / "c.yaml", 99) == b"c: 1"
     for name in "bd":
@@ -208,16 +287,29 @@ def test_metadata_is_kept_if_it_is_small(monkeypatch: pytest.MonkeyPatch) -> Non
             found.read_small(ROOT / f"{name}.yaml", 99)
 
 
-def test_names_without_end_in_folders_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_without_end_in_folders_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(packed, "FOLDERS", 10)
     found = opened(archive([(f"{number}/x.out", b"1") for number in range(30)]))
-    assert "a newer run may lie beyond 10 folders with files: give --llmb-logs a part" in found.unreadable[0][1]
+    assert (
+        "a newer run may lie beyond 10 folders with files: give --llmb-logs a part"
+        in found.unreadable[0][1]
+    )
 
 
-def test_unnamed_files_beyond_the_limit_of_folders_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unnamed_files_beyond_the_limit_of_folders_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(packed, "FOLDERS", 10)
     data = archive([(f"{number}/console", b"1") for number in range(30)])
-    found = Archive(ROOT, lambda: [data], Listing(ROOT, -3), lambda _: False, lambda name: name == "console")
+    found = Archive(
+        ROOT,
+        lambda: [data],
+        Listing(ROOT, -3),
+        lambda _: False,
+        lambda name: name == "console",
+    )
     found.list()
     assert [why for _, why in found.unreadable] == [
         "a newer run may lie beyond 10 folders with files: give --llmb-logs a part of them"
@@ -225,7 +317,9 @@ def test_unnamed_files_beyond_the_limit_of_folders_are_reported(monkeypatch: pyt
     assert len(files(found)) == 10
 
 
-def test_launches_beyond_the_limit_of_folders_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launches_beyond_the_limit_of_folders_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def make_folder(info: tarfile.TarInfo) -> None:
         info.type = tarfile.DIRTYPE
 
@@ -263,7 +357,9 @@ def test_archive_that_cannot_be_opened_is_unreadable() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [END, bytes(1 << 16), gzip.compress(bytes(10240))], ids=["end", "zeros", "compressed zeros"]
+    "data",
+    [END, bytes(1 << 16), gzip.compress(bytes(10240))],
+    ids=["end", "zeros", "compressed zeros"],
 )
 def test_archive_of_zeros_is_unreadable(data: bytes) -> None:
     assert notes(opened(data).unreadable) == {
@@ -283,11 +379,15 @@ def test_archive_of_zeros_is_unreadable(data: bytes) -> None:
 )
 def test_archive_without_a_log_is_listed(data: bytes, ignored: int) -> None:
     found = opened(data)
-    assert [why for _, why in found.ignored] == ["an archive without a file that is called as a log"] * ignored
+    assert [why for _, why in found.ignored] == [
+        "an archive without a file that is called as a log"
+    ] * ignored
     assert not found.unreadable
 
 
 def test_name_with_nul_is_no_name_of_a_file() -> None:
     found = opened(pax(record(b"path", b"a\0b.out")) + archive([("x.out", b"1")]))
     assert files(found) == []
-    assert [why for _, why in found.unreadable] == ["its name leads out of the archive, or is no name of a file"]
+    assert [why for _, why in found.unreadable] == [
+        "its name leads out of the archive, or is no name of a file"
+    ]

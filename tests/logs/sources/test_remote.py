@@ -54,7 +54,9 @@ def test_what_names_no_protocol_is_no_url(text: str) -> None:
     assert not is_url(text)
 
 
-@pytest.mark.parametrize("path", [Path("/s3:/x"), Path("runs/s3:"), Path(), Path("<stdin>")])
+@pytest.mark.parametrize(
+    "path", [Path("/s3:/x"), Path("runs/s3:"), Path(), Path("<stdin>")]
+)
 def test_paths_of_this_machine_are_not_remote(path: Path) -> None:
     assert not is_remote(path)
 
@@ -64,10 +66,15 @@ def test_paths_of_this_machine_are_not_remote(path: Path) -> None:
     [
         ("nope://x", "fsspec knows no protocol 'nope'; it knows s3,"),
         ("s3://bucket/x", "fsspec reads s3:// with another package: Install s3fs"),
-        ("ftp://me:secret@host/x", "a password or a signature in a path ends up in reports"),
+        (
+            "ftp://me:secret@host/x",
+            "a password or a signature in a path ends up in reports",
+        ),
     ],
 )
-def test_a_url_that_cannot_be_opened_is_told_before_anything_is_read(url: str, message: str) -> None:
+def test_a_url_that_cannot_be_opened_is_told_before_anything_is_read(
+    url: str, message: str
+) -> None:
     if url.startswith("s3") and importlib.util.find_spec("s3fs"):
         pytest.skip("s3fs is installed here")
     with pytest.raises(SettingsError, match=message) as told:
@@ -77,7 +84,9 @@ def test_a_url_that_cannot_be_opened_is_told_before_anything_is_read(url: str, m
 
 def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    with pytest.raises(SettingsError, match=r"needs fsspec: pip install 'pytest-llmbench\[remote\]'"):
+    with pytest.raises(
+        SettingsError, match=r"needs fsspec: pip install 'pytest-llmbench\[remote\]'"
+    ):
         check_url("--llmb-logs", "memory://x")
 
 
@@ -89,7 +98,12 @@ def test_runs_are_found_as_in_a_folder(memory: Any, tmp_path: Path) -> None:
     for url in ("memory://runs", f"file://{tmp_path}"):
         stores = Stores()
         (there,) = find_runs([to_path(url)], stores).runs
-        assert (there.id, there.hints, there.job_id, there.started) == (here.id, here.hints, "388660", here.started)
+        assert (there.id, there.hints, there.job_id, there.started) == (
+            here.id,
+            here.hints,
+            "388660",
+            here.started,
+        )
         assert there.attempts[0].log == to_path(url) / LOG
         assert b"".join(stores.stream(there.attempts[0].log)) == b"x"
         assert there.modified is not None
@@ -101,9 +115,13 @@ def test_a_file_that_is_given_is_a_log_of_any_name(memory: Any) -> None:
     assert run.attempts[0].log == to_path("memory://runs/a.txt")
 
 
-def test_what_is_absent_or_forbidden_is_unreadable(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_absent_or_forbidden_is_unreadable(
+    memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = find_runs([to_path("memory://absent")], Stores())
-    assert found.unreadable == ((to_path("memory://absent"), "cannot be read: No such file or directory"),)
+    assert found.unreadable == (
+        (to_path("memory://absent"), "cannot be read: No such file or directory"),
+    )
     memory.pipe("/runs/a/x.out", b"x")
     listing = type(memory).ls
 
@@ -114,7 +132,9 @@ def test_what_is_absent_or_forbidden_is_unreadable(memory: Any, monkeypatch: pyt
 
     monkeypatch.setattr(type(memory), "ls", ls)
     found = find_runs([to_path("memory://runs")], Stores())
-    assert found.unreadable == ((to_path("memory://runs/a"), "cannot be read: Access Denied"),)
+    assert found.unreadable == (
+        (to_path("memory://runs/a"), "cannot be read: Access Denied"),
+    )
 
 
 def test_an_error_of_the_protocols_package_is_an_error_of_the_file(
@@ -126,20 +146,29 @@ def test_an_error_of_the_protocols_package_is_an_error_of_the_file(
         raise RuntimeError("no credentials")
 
     monkeypatch.setattr(type(memory), "open", fail)
-    with pytest.raises(LogError, match=r"cannot read memory://runs/x\.out: RuntimeError: no credentials"):
+    with pytest.raises(
+        LogError,
+        match=r"cannot read memory://runs/x\.out: RuntimeError: no credentials",
+    ):
         b"".join(Stores().stream(to_path("memory://runs/x.out")))
     monkeypatch.setattr(type(memory), "info", fail)
     found = find_runs([to_path("memory://runs")], Stores())
-    assert [why for _, why in found.unreadable] == ["cannot be read: RuntimeError: no credentials"]
+    assert [why for _, why in found.unreadable] == [
+        "cannot be read: RuntimeError: no credentials"
+    ]
 
 
 @pytest.mark.parametrize("text", [b"shorter", b"y" * (3 << 20)])
-def test_a_file_that_changes_while_it_is_read_is_no_log(memory: Any, text: bytes) -> None:
+def test_a_file_that_changes_while_it_is_read_is_no_log(
+    memory: Any, text: bytes
+) -> None:
     memory.pipe("/runs/x.out", b"x" * (3 << 20))
     reading = Remote(-1).blocks(to_path("memory://runs/x.out"))
     next(reading)
     memory.pipe("/runs/x.out", text)
-    with pytest.raises(LogError, match=r"memory://runs/x\.out: changed while it was read"):
+    with pytest.raises(
+        LogError, match=r"memory://runs/x\.out: changed while it was read"
+    ):
         b"".join(reading)
 
 
@@ -148,7 +177,9 @@ def test_links_of_a_remote_place_are_told_and_not_followed(tmp_path: Path) -> No
     (tmp_path / "again").symlink_to(tmp_path)
     found = find_runs([to_path(f"file://{tmp_path}")], Stores())
     assert len(found.runs) == 1
-    assert [why for _, why in found.ignored] == ["cannot be read: a link, which is not followed in a remote place"]
+    assert [why for _, why in found.ignored] == [
+        "cannot be read: a link, which is not followed in a remote place"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +193,9 @@ def test_links_of_a_remote_place_are_told_and_not_followed(tmp_path: Path) -> No
         ({"updated": "yesterday"}, 0.0),
     ],
 )
-def test_the_time_of_a_file_is_what_its_protocol_says(memory: Any, told: Any, modified: float) -> None:
+def test_the_time_of_a_file_is_what_its_protocol_says(
+    memory: Any, told: Any, modified: float
+) -> None:
     known = Remote(-1)._read_status(to_path("memory://x"), {"type": "file", **told})
     assert (known.st_dev, known.st_ino, known.st_mtime) == (-1, 0, modified)
 

@@ -27,8 +27,13 @@ def test_it_is_read_once_and_given_again(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_only_what_can_be_piped_is_accepted() -> None:
-    assert stores.check_input("--llmb-logs", io.TextIOWrapper(io.BytesIO())) == stores.STANDARD_INPUT
-    with pytest.raises(SettingsError, match="--llmb-logs=- reads standard input, which is a terminal"):
+    assert (
+        stores.check_input("--llmb-logs", io.TextIOWrapper(io.BytesIO()))
+        == stores.STANDARD_INPUT
+    )
+    with pytest.raises(
+        SettingsError, match="--llmb-logs=- reads standard input, which is a terminal"
+    ):
         stores.check_input("--llmb-logs", Terminal(io.BytesIO()))
     with pytest.raises(SettingsError, match="and there is none"):
         stores.check_input("--llmb-logs", None)

@@ -1,4 +1,5 @@
-"""The reader of archives, against Python's own and the system's, and against what no archive should hold."""
+"""The reader of archives, against Python's own and the system's, and against what no
+archive should hold."""
 
 from __future__ import annotations
 
@@ -14,10 +15,21 @@ from support.written_archives import END, archive, special
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.logs.sources import tar as module
-from pytest_llmbench.logs.sources.tar import BLOCK, SPARSE, ArchiveMember, Reel, is_archive
+from pytest_llmbench.logs.sources.tar import (
+    BLOCK,
+    SPARSE,
+    ArchiveMember,
+    Reel,
+    is_archive,
+)
 
 LONG = "experiments/" + "pretrain_grok1_314b_bf16_256/" * 12 + "log.out"
-FILES = [("a/x.out", b"one\n" * 400), (LONG, b"two"), ("empty.log", b""), ("ü/\udcff.log", b"3" * 512)]
+FILES = [
+    ("a/x.out", b"one\n" * 400),
+    (LONG, b"two"),
+    ("empty.log", b""),
+    ("ü/\udcff.log", b"3" * 512),
+]
 
 
 def read(data: bytes, size: int = 1 << 20) -> list[tuple[ArchiveMember, bytes]]:
@@ -30,10 +42,14 @@ def texts(data: bytes, size: int = 1 << 20) -> list[tuple[str, bytes]]:
     return [(member.name, text) for member, text in read(data, size)]
 
 
-@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+@pytest.mark.parametrize(
+    "kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
+)
 @pytest.mark.parametrize("size", [1, 511, 1 << 20])
 def test_every_format_is_read_in_blocks_of_any_size(kind: int, size: int) -> None:
-    files = [file for file in FILES if kind != tarfile.USTAR_FORMAT or len(file[0]) < 256]
+    files = [
+        file for file in FILES if kind != tarfile.USTAR_FORMAT or len(file[0]) < 256
+    ]
     data = archive(files, kind)
     assert texts(data, size) == files
     assert is_archive(data[:BLOCK])
@@ -53,10 +69,21 @@ def test_the_systems_archives_are_read(kind: str, tmp_path: Path) -> None:
         for place in range(40):  # more holes than a header describes
             file.seek(place * 100_000)
             file.write(b"x" * 5000)
-    command = ["tar", "-C", tmp_path, "--sort=name", f"--format={kind}", "-cf", tmp_path / "x.tar"]
+    command = [
+        "tar",
+        "-C",
+        tmp_path,
+        "--sort=name",
+        f"--format={kind}",
+        "-cf",
+        tmp_path / "x.tar",
+    ]
     holes = [] if kind == "v7" else ["-S"]
     subprocess.run([*map(str, command), *holes, "runs"], check=True)
-    found = {member.name.rstrip("/"): (member.kind, text) for member, text in read((tmp_path / "x.tar").read_bytes())}
+    found = {
+        member.name.rstrip("/"): (member.kind, text)
+        for member, text in read((tmp_path / "x.tar").read_bytes())
+    }
     sparse = kind != "v7"
     assert {name: what for name, (what, _) in found.items()} == {
         "runs": "folder",
@@ -82,14 +109,17 @@ def test_a_large_size_and_a_fraction_of_a_second_are_read() -> None:
 WHOLE = archive(FILES)
 
 
-@pytest.mark.parametrize("data", [b"", WHOLE[:100], WHOLE[: 2 * BLOCK + 7], WHOLE.rstrip(b"\0")])
+@pytest.mark.parametrize(
+    "data", [b"", WHOLE[:100], WHOLE[: 2 * BLOCK + 7], WHOLE.rstrip(b"\0")]
+)
 def test_an_archive_without_its_end_is_an_error(data: bytes) -> None:
     with pytest.raises(LogError, match="it ends before its end"):
         read(data)
 
 
 def test_a_damaged_header_is_an_error_and_no_end() -> None:
-    """Python's own reader ends here without a word, and the runs behind it would be missing."""
+    """Python's own reader ends here without a word, and the runs behind it would be
+    missing."""
     data = bytearray(archive([("a.out", b"1"), ("b.out", b"2"), ("c.out", b"3")]))
     data[2 * BLOCK + 3] ^= 1
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
@@ -116,7 +146,10 @@ def test_a_giant_name_or_pax_header_is_never_read_into_memory(flag: bytes) -> No
             taken += 1 << 20
             yield bytes(1 << 20)
 
-    with pytest.raises(LogError, match=r"a name or pax header of 4294967296 bytes: expected at most 1048576"):
+    with pytest.raises(
+        LogError,
+        match=r"a name or pax header of 4294967296 bytes: expected at most 1048576",
+    ):
         list(Reel(endless()).read_members())  # type: ignore[arg-type]
     assert taken == 0
 
@@ -153,7 +186,9 @@ def test_numbers_that_are_none_are_errors() -> None:
         read(bytes(header) + END)
 
 
-def test_too_many_members_or_names_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_members_or_names_are_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "MEMBERS", 3)
     assert len(read(archive(FILES[:3]))) == 3
     with pytest.raises(LogError, match="more than 3 members"):
@@ -167,7 +202,9 @@ def test_too_many_members_or_names_are_an_error(monkeypatch: pytest.MonkeyPatch)
     ("flag", "kind"),
     [(b"1", "hard link"), (b"2", "symbolic link"), (b"4", "device"), (b"V", "label")],
 )
-def test_members_without_data_have_none_whatever_they_say(flag: bytes, kind: str) -> None:
+def test_members_without_data_have_none_whatever_they_say(
+    flag: bytes, kind: str
+) -> None:
     def change(info: tarfile.TarInfo) -> None:
         info.type, info.size, info.linkname = flag, 4096, "to"
 

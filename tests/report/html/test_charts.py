@@ -1,4 +1,5 @@
-"""What charts say and show: the sentences word for word, and no value that breaks them."""
+"""What charts say and show: the sentences word for word, and no value that breaks
+them."""
 
 from __future__ import annotations
 
@@ -30,13 +31,29 @@ from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
 WINDOW = {"first": 11, "last": 44, "statistic": "mean", "text": ""}
 
 
-def ran(seconds: Sequence[float | None], slow: list[int] | None = None, **fields: Any) -> ConfigurationOutcome:
+def ran(
+    seconds: Sequence[float | None], slow: list[int] | None = None, **fields: Any
+) -> ConfigurationOutcome:
     """Make an outcome whose steps took so long."""
     steps = {"index": list(range(len(seconds))), "seconds": seconds, "slow": slow or []}
     counted = [value for value in seconds[11:45] if value]
     lines = {"expected_seconds": 10.0, "bound_seconds": 10.5}
-    usual = {"steps": steps, "window": WINDOW, "window_seconds": counted, "problems": [], "verdict": "PASS"}
-    return told(**{**usual, **lines, "metrics": {"step_time_seconds": step_time(10.0)}, "history": [], **fields})
+    usual = {
+        "steps": steps,
+        "window": WINDOW,
+        "window_seconds": counted,
+        "problems": [],
+        "verdict": "PASS",
+    }
+    return told(
+        **{
+            **usual,
+            **lines,
+            "metrics": {"step_time_seconds": step_time(10.0)},
+            "history": [],
+            **fields,
+        }
+    )
 
 
 def step_time(seconds: float | None) -> dict[str, Any]:
@@ -50,15 +67,27 @@ def texts(svg: str) -> list[str]:
 def shapes(svg: str, kind: str) -> list[str]:
     """Return the paths of a kind."""
     root = ElementTree.fromstring(svg)  # noqa: S314 (our own)
-    return [element.attrib["d"] for element in root.iter("path") if element.attrib["class"] == kind]
+    return [
+        element.attrib["d"]
+        for element in root.iter("path")
+        if element.attrib["class"] == kind
+    ]
 
 
-def night(seconds: float | None = 10.0, verdict: str = "PASS", day: int = 1, **changes: Any) -> dict[str, Any]:
+def night(
+    seconds: float | None = 10.0, verdict: str = "PASS", day: int = 1, **changes: Any
+) -> dict[str, Any]:
     started = f"2025-10-{day:02}T03:00:00+00:00"
-    return {"started": started, "verdict": verdict, "step_time_seconds": seconds, "expected_seconds": 10.0, **changes}
+    return {
+        "started": started,
+        "verdict": verdict,
+        "step_time_seconds": seconds,
+        "expected_seconds": 10.0,
+        **changes,
+    }
 
 
-# --- steps ------------------------------------------------------------------------------------------------
+# --- steps ----------------------------------------------------------------------------
 
 
 def test_the_sentence_of_the_steps() -> None:
@@ -76,7 +105,11 @@ TIMES = st.lists(st.none() | st.floats(1e-6, 1e6), min_size=2, max_size=60)
 
 
 @pytest.mark.slow
-@given(times=TIMES, expected=st.none() | st.floats(1e-6, 1e6), tonight=st.none() | st.floats(1e-6, 1e6))
+@given(
+    times=TIMES,
+    expected=st.none() | st.floats(1e-6, 1e6),
+    tonight=st.none() | st.floats(1e-6, 1e6),
+)
 def test_every_time_stays_within_the_chart(
     times: list[float | None], expected: float | None, tonight: float | None
 ) -> None:
@@ -87,16 +120,25 @@ def test_every_time_stays_within_the_chart(
         metrics={"step_time_seconds": step_time(tonight)},
         history=[night(value) for value in times],
     )
-    for chart in (draw_steps(one, "a"), draw_distribution(one, "a"), draw_history(one, "a")):
+    for chart in (
+        draw_steps(one, "a"),
+        draw_distribution(one, "a"),
+        draw_history(one, "a"),
+    ):
         if chart is not None:
-            width, height = (float(ElementTree.fromstring(chart.svg).attrib[name]) for name in ("width", "height"))  # noqa: S314
-            for path in itertools.chain.from_iterable(shapes(chart.svg, kind) for kind in ("line", "expected", "bar")):
+            width, height = (
+                float(ElementTree.fromstring(chart.svg).attrib[name])  # noqa: S314
+                for name in ("width", "height")
+            )
+            for path in itertools.chain.from_iterable(
+                shapes(chart.svg, kind) for kind in ("line", "expected", "bar")
+            ):
                 for left, top in re.findall(r"[ML](\S+?) ([\d.]+)", path):
                     assert 0 <= float(left) <= width
                     assert 0 <= float(top) <= height
 
 
-# --- distribution -----------------------------------------------------------------------------------------
+# --- distribution ---------------------------------------------------------------------
 
 
 def test_the_sentence_of_the_distribution() -> None:
@@ -110,10 +152,16 @@ def test_the_sentence_of_the_distribution() -> None:
 
 
 def test_a_run_that_means_nothing_has_no_distribution() -> None:
-    assert draw_distribution(ran([10.0] * 50, problems=[{"code": "diverged", "text": "", "line": 0}]), "a") is None
+    assert (
+        draw_distribution(
+            ran([10.0] * 50, problems=[{"code": "diverged", "text": "", "line": 0}]),
+            "a",
+        )
+        is None
+    )
 
 
-# --- history ----------------------------------------------------------------------------------------------
+# --- history --------------------------------------------------------------------------
 
 
 def test_the_sentence_of_the_history() -> None:
@@ -131,9 +179,14 @@ def test_the_sentence_of_the_history() -> None:
 
 def test_every_verdict_has_its_symbol_and_tonight_a_ring() -> None:
     verdicts = ("PASS", "INCONCLUSIVE", "REGRESSION", "NOT_COMPARABLE", "something new")
-    chart = draw_history(ran([], history=[night(verdict=verdict) for verdict in verdicts]), "a")
+    chart = draw_history(
+        ran([], history=[night(verdict=verdict) for verdict in verdicts]), "a"
+    )
     assert chart is not None
-    counts = {kind: sum(path.count("M") for path in shapes(chart.svg, kind)) for kind in ("pass", "unclear", "other")}
+    counts = {
+        kind: sum(path.count("M") for path in shapes(chart.svg, kind))
+        for kind in ("pass", "unclear", "other")
+    }
     assert counts == {"pass": 2, "unclear": 1, "other": 2}
     assert len(shapes(chart.svg, "regression")) == len(shapes(chart.svg, "hollow")) == 1
 
@@ -142,36 +195,55 @@ def test_without_older_nights_there_is_no_history() -> None:
     assert draw_history(ran([10.0] * 50), "a") is None
 
 
-# --- scaling ----------------------------------------------------------------------------------------------
+# --- scaling --------------------------------------------------------------------------
 
-ROW = {"id": "f-16", "gpus": 16, "reference": "f-8", "reference_gpus": 8, "baseline": "recorded"}
+ROW = {
+    "id": "f-16",
+    "gpus": 16,
+    "reference": "f-8",
+    "reference_gpus": 8,
+    "baseline": "recorded",
+}
 
 
 def member(gpus: int, seconds: float, published: float | None) -> ConfigurationOutcome:
     """Make an outcome with a recorded baseline of these seconds."""
     one = told(identifier=f"f-{gpus}", expected_seconds=seconds)
     baseline = replace(one.baseline, kind="recorded", published_seconds=published)
-    return replace(one, configuration=replace(one.configuration, gpus=gpus), baseline=baseline)
+    return replace(
+        one, configuration=replace(one.configuration, gpus=gpus), baseline=baseline
+    )
 
 
-def test_a_family_against_its_own_recorded_baselines_shows_the_documented_ones_beside_them() -> None:
+def test_a_family_against_its_own_recorded_baselines_shows_the_documented_ones_beside_them() -> (
+    None
+):
     row = {**ROW, "measured": 0.931, "documented": 0.97, "verdict": "REGRESSION"}
     family = with_fields(check(), members=["f-8", "f-16", "f-32"], compared=[row])
-    own = [member(gpus, 9.0, seconds) for gpus, seconds in ((8, 10.0), (16, 10.2), (32, None))]
+    own = [
+        member(gpus, 9.0, seconds)
+        for gpus, seconds in ((8, 10.0), (16, 10.2), (32, None))
+    ]
     chart = draw_curve(family, {one.id: one for one in own}, "a")
     assert chart is not None
     assert "16 GPUs 93.1% (recorded 97.0%, documented 98.0%)" in chart.sentence
-    assert [text.split(" ")[1] for text in chart.key.split(", ")] == ["measured", "recorded", "documented"]
+    assert [text.split(" ")[1] for text in chart.key.split(", ")] == [
+        "measured",
+        "recorded",
+        "documented",
+    ]
     alone = draw_curve(family, {}, "a")
     assert alone is not None
     assert "documented" not in alone.sentence + alone.key
 
 
-# --- drawing ----------------------------------------------------------------------------------------------
+# --- drawing --------------------------------------------------------------------------
 
 
 def test_percentages_have_the_digits_that_tell_them_apart() -> None:
-    assert [text for _, text in make_number_scale(0.985, 1.005, percent=True).texts] == [
+    assert [
+        text for _, text in make_number_scale(0.985, 1.005, percent=True).texts
+    ] == [
         "98.5%",
         "99.0%",
         "99.5%",
@@ -180,32 +252,47 @@ def test_percentages_have_the_digits_that_tell_them_apart() -> None:
     ]
 
 
-# --- the loss of a run that did not train -------------------------------------------------------------------------
+# --- the loss of a run that did not train ---------------------------------------------
 
 
-def lost(losses: Sequence[float | None], no_loss: Sequence[int] = ()) -> ConfigurationOutcome:
-    columns = {"index": list(range(len(losses))), "seconds": [10.0] * len(losses), "slow": [], "loss": list(losses)}
+def lost(
+    losses: Sequence[float | None], no_loss: Sequence[int] = ()
+) -> ConfigurationOutcome:
+    columns = {
+        "index": list(range(len(losses))),
+        "seconds": [10.0] * len(losses),
+        "slow": [],
+        "loss": list(losses),
+    }
     return told(steps={**columns, "no_loss": list(no_loss)})
 
 
 def test_the_loss_of_a_diverged_run_says_where_it_ended() -> None:
     chart = draw_loss(lost([9.5, 7.0, 5.0, None, None, 4.0], [3, 4]), "loss")
     assert chart is not None
-    assert chart.sentence == ("6 steps; loss 9.5 at step 0, 4 at step 5; no finite number at 2 steps, first at step 3.")
+    assert chart.sentence == (
+        "6 steps; loss 9.5 at step 0, 4 at step 5; no finite number at 2 steps, first at step 3."
+    )
     assert chart.key == "\N{MULTIPLICATION X} no finite number"
 
 
 def test_a_run_that_trained_has_no_chart_of_its_loss() -> None:
-    assert draw_loss(told(steps={"index": [1, 2], "seconds": [1.0, 1.0], "slow": []}), "loss") is None
+    assert (
+        draw_loss(
+            told(steps={"index": [1, 2], "seconds": [1.0, 1.0], "slow": []}), "loss"
+        )
+        is None
+    )
     assert draw_loss(missing(), "loss") is None
 
 
-# --- nights without tonight ----------------------------------------------------------------------------------------
+# --- nights without tonight -----------------------------------------------------------
 
 
 def test_the_nights_of_a_site_have_no_tonight() -> None:
     nights = [
-        DrawnNight(f"2026-01-{day:02}", "PASS", value, 10.0) for day, value in enumerate((10.0, 10.1, None, 10.8), 1)
+        DrawnNight(f"2026-01-{day:02}", "PASS", value, 10.0)
+        for day, value in enumerate((10.0, 10.1, None, 10.8), 1)
     ]
     changes = [DrawnChange(3, "2026-01-04", 0.08, acknowledged=False)]
     chart = draw_nights(nights, changes, "chart")

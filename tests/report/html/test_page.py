@@ -1,4 +1,5 @@
-"""The page: whole, self-contained, the same for the same outcomes; and whatever a log holds is text."""
+"""The page: whole, self-contained, the same for the same outcomes; and whatever a log
+holds is text."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ from pytest_llmbench.core.outcome_records import UnmatchedRun
 from pytest_llmbench.report.advice import count_repeats_needed
 from pytest_llmbench.report.html import render
 from pytest_llmbench.report.outcome import describe_stray
-from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, OutcomeDocument, make_plain, restore_outcome
+from pytest_llmbench.report.outcome_documents import (
+    ConfigurationOutcome,
+    OutcomeDocument,
+    make_plain,
+    restore_outcome,
+)
 from pytest_llmbench.report.terminal import list_next_steps
 from pytest_llmbench.report.verdicts import sort_outcomes
 
@@ -29,7 +35,8 @@ VOID = {"meta", "input", "br", "img", "path", "line"}
 
 
 class Parsed(HTMLParser):
-    """A page as a browser takes it apart: elements with their attributes, and the text of each."""
+    """A page as a browser takes it apart: elements with their attributes, and the text
+    of each."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -72,7 +79,7 @@ def page(outcomes: list[OutcomeDocument]) -> str:
     return render(outcomes, NOW)
 
 
-# --- whole ------------------------------------------------------------------------------------------------
+# --- whole ----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -91,8 +98,19 @@ def test_every_element_ends_and_every_link_leads_somewhere(page: str) -> None:
 
 
 def test_documented_configurations_without_a_run_are_one_line() -> None:
-    documented = [with_fields(missing(f"absent-{number}"), own=False) for number in range(9)]
-    parsed = Parsed(render([*documented, with_fields(told(), own=True), with_fields(missing("mine"), own=True)], NOW))
+    documented = [
+        with_fields(missing(f"absent-{number}"), own=False) for number in range(9)
+    ]
+    parsed = Parsed(
+        render(
+            [
+                *documented,
+                with_fields(told(), own=True),
+                with_fields(missing("mine"), own=True),
+            ],
+            NOW,
+        )
+    )
     assert parsed.inside == []
     assert "9 documented configurations have no run" in parsed.words
     ids = {attributes["id"] for _, attributes in parsed.elements if "id" in attributes}
@@ -103,34 +121,50 @@ def test_documented_configurations_without_a_run_are_one_line() -> None:
 
 @pytest.mark.slow
 def test_its_policy_allows_its_own_style_and_script_and_nothing_else(page: str) -> None:
-    (policy,) = (one["content"] for one in Parsed(page).of("meta") if one.get("http-equiv"))
+    (policy,) = (
+        one["content"] for one in Parsed(page).of("meta") if one.get("http-equiv")
+    )
     allowed = {}
     for tag in ("style", "script"):
         (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        allowed[tag] = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        allowed[tag] = base64.b64encode(
+            hashlib.sha256(content.encode()).digest()
+        ).decode()
     assert policy == (
         f"default-src 'none'; style-src 'sha256-{allowed['style']}'; script-src 'sha256-{allowed['script']}'; "
         "base-uri 'none'"
     )
-    assert [attributes for _, attributes in Parsed(page).elements if "style" in attributes] == []
+    assert [
+        attributes for _, attributes in Parsed(page).elements if "style" in attributes
+    ] == []
 
 
 @pytest.mark.slow
-def test_it_is_made_from_json_in_any_order(outcomes: list[OutcomeDocument], page: str) -> None:
+def test_it_is_made_from_json_in_any_order(
+    outcomes: list[OutcomeDocument], page: str
+) -> None:
     """Workers of xdist report as they please."""
-    plain = json.loads(json.dumps(list(map(make_plain, outcomes[::-1])), allow_nan=False))
+    plain = json.loads(
+        json.dumps(list(map(make_plain, outcomes[::-1])), allow_nan=False)
+    )
     assert render(list(map(restore_outcome, plain)), NOW) == page
 
 
-# --- what it says -----------------------------------------------------------------------------------------
+# --- what it says ---------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_the_head_counts_and_says_what_to_do_next(page: str) -> None:
     text = Parsed(page).words
     assert "5 red 1 unclear 73 green 4 skipped" in text
-    assert "1 REGRESSION, 2 INVALID, 2 INCONCLUSIVE, 1 UNMATCHED, 1 IMPROVEMENT, 72 PASS, 4 MISSING" in text
-    assert "slower-than-bound : grok1_314b-24.11-h100-bf16-8 judge older runs of it, too" in text
+    assert (
+        "1 REGRESSION, 2 INVALID, 2 INCONCLUSIVE, 1 UNMATCHED, 1 IMPROVEMENT, 72 PASS, 4 MISSING"
+        in text
+    )
+    assert (
+        "slower-than-bound : grok1_314b-24.11-h100-bf16-8 judge older runs of it, too"
+        in text
+    )
 
 
 def test_what_to_do_next_is_what_the_terminal_says_and_red_comes_first(
@@ -146,14 +180,24 @@ def test_what_to_do_next_is_what_the_terminal_says_and_red_comes_first(
         "unmatched",
         "faster-than-baseline",
     ]
-    advice = [re.sub("<[^>]*>", "", text) for text in re.findall('class="advice">(.*?)</span>', told)]
+    advice = [
+        re.sub("<[^>]*>", "", text)
+        for text in re.findall('class="advice">(.*?)</span>', told)
+    ]
     assert advice[0].endswith("record its own baseline with --llmb-record=DIR")
     assert "<code>--llmb-record=DIR</code>" in told
     said = " ".join(" ".join(list_next_steps(sort_outcomes(outcomes))).split())
     assert all(f": {text}" in said for text in advice[:2])
-    unclear = next(one for one in outcomes if one.verdict == "INCONCLUSIVE" and one.status == "failed")
+    unclear = next(
+        one
+        for one in outcomes
+        if one.verdict == "INCONCLUSIVE" and one.status == "failed"
+    )
     assert isinstance(unclear, ConfigurationOutcome)
-    assert f"makes the noise known; about {count_repeats_needed(unclear)} would settle it" in told
+    assert (
+        f"makes the noise known; about {count_repeats_needed(unclear)} would settle it"
+        in told
+    )
 
 
 def test_what_a_failure_needs_is_there() -> None:
@@ -171,12 +215,22 @@ def test_what_a_failure_needs_is_there() -> None:
 
 
 def test_the_excerpt_marks_the_line_that_is_to_blame() -> None:
-    quoted = {"log": "a.out", "first_line": 9, "lines": ["before", "the & problem", "after"], "line": 10, "what": ""}
+    quoted = {
+        "log": "a.out",
+        "first_line": 9,
+        "lines": ["before", "the & problem", "after"],
+        "line": 10,
+        "what": "",
+    }
     page = render([told("failed", seconds=8.4, excerpt=quoted)], NOW)
     (marked,) = re.findall("<mark>(.*?)</mark>", page)
     assert re.sub("<[^>]*>", "", marked) == "&gt;    10  the &amp; problem"
     (pre,) = re.findall('<pre class="excerpt".*?</pre>', page, re.DOTALL)
-    assert Parsed(pre).text.split("\n")[1:4] == ["      9  before", ">    10  the & problem", "     11  after"]
+    assert Parsed(pre).text.split("\n")[1:4] == [
+        "      9  before",
+        ">    10  the & problem",
+        "     11  after",
+    ]
 
 
 def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
@@ -192,16 +246,45 @@ def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
         "acknowledged": {"reason": "new driver", "by": "ops", "expires": "2026-01-01"},
         "text": "",
     }
-    job = {"job_id": "12", "purpose": "measure", "attempt": 1, "repeat": 1, "state": "NODE_FAIL"}
-    hours = {"estimated": 10.0, "used": 12.25, "requeued": 0.25, "exact": True, "lost": "failed"}
-    job |= {"nodes": ["n1", "n2"], "step_seconds": None, "text": "", "started": NOW.isoformat(), "age": "3h"}
+    job = {
+        "job_id": "12",
+        "purpose": "measure",
+        "attempt": 1,
+        "repeat": 1,
+        "state": "NODE_FAIL",
+    }
+    hours = {
+        "estimated": 10.0,
+        "used": 12.25,
+        "requeued": 0.25,
+        "exact": True,
+        "lost": "failed",
+    }
+    job |= {
+        "nodes": ["n1", "n2"],
+        "step_seconds": None,
+        "text": "",
+        "started": NOW.isoformat(),
+        "age": "3h",
+    }
     job |= {"submission": "submitted", "ended_by": "others"}
     jobs = [{**job, "gpu_hours": hours, "files": ["out/profile.nsys-rep"]}]
-    text = Parsed(render([told(jobs=jobs, changes=[change], environment={"nccl": "2.26"})], NOW)).words
-    assert "2025-11-01 +3.1 % +2.0 % to +4.0 % driver: 560 to 570 acknowledged by ops until 2026-01-01: new dr" in text
+    text = Parsed(
+        render([told(jobs=jobs, changes=[change], environment={"nccl": "2.26"})], NOW)
+    ).words
+    assert (
+        "2025-11-01 +3.1 % +2.0 % to +4.0 % driver: 560 to 570 acknowledged by ops until 2026-01-01: new dr"
+        in text
+    )
     gone = {**change, "stands": False, "acknowledged": None}
-    assert "driver: 560 to 570 taken back since" in Parsed(render([told(changes=[gone])], NOW)).words
-    assert "12 measure n[1-2] 12.2, lost: failed, 0.25 lost: requeued job 12 on n[1-2]: NODE_FAIL" in text
+    assert (
+        "driver: 560 to 570 taken back since"
+        in Parsed(render([told(changes=[gone])], NOW)).words
+    )
+    assert (
+        "12 measure n[1-2] 12.2, lost: failed, 0.25 lost: requeued job 12 on n[1-2]: NODE_FAIL"
+        in text
+    )
     assert "GPU-hours: 12.2 used; 12.2 of them lost: 12.0 failed, 0.25 requeued" in text
     assert "Files file out/profile.nsys-rep" in text
     assert "nccl 2.26" in text
@@ -209,7 +292,8 @@ def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
 
 def test_ids_that_no_link_can_hold_get_names_of_their_own() -> None:
     strays = [
-        describe_stray(UnmatchedRun(name, Reason.UNMATCHED, "", Path("/x")), Path("/")) for name in ("a b", "a/b", "é")
+        describe_stray(UnmatchedRun(name, Reason.UNMATCHED, "", Path("/x")), Path("/"))
+        for name in ("a b", "a/b", "é")
     ]
     parsed = Parsed(render(strays, NOW))
     ids = {attributes["id"] for attributes in parsed.of("article")}
@@ -217,20 +301,37 @@ def test_ids_that_no_link_can_hold_get_names_of_their_own() -> None:
     assert {str(link["href"])[1:] for link in parsed.of("a")} == {*ids, "verdicts"}
 
 
-# --- changes and losses ----------------------------------------------------------------------------------
+# --- changes and losses ---------------------------------------------------------------
 
 
-def test_the_sum_of_all_changes_stands_in_the_table_and_the_newest_in_the_head() -> None:
+def test_the_sum_of_all_changes_stands_in_the_table_and_the_newest_in_the_head() -> (
+    None
+):
     changes = [
-        {"kind": "step", "started": f"2026-01-{day}T00:00:00+00:00", "night": 0, "difference": by, "stands": stands}
-        | {"acknowledged": None, "environment": {}, "low": 0.0, "high": 0.1, "text": f"change of the {day}th"}
+        {
+            "kind": "step",
+            "started": f"2026-01-{day}T00:00:00+00:00",
+            "night": 0,
+            "difference": by,
+            "stands": stands,
+        }
+        | {
+            "acknowledged": None,
+            "environment": {},
+            "low": 0.0,
+            "high": 0.1,
+            "text": f"change of the {day}th",
+        }
         for day, by, stands in ((10, 0.10, True), (11, -0.05, False), (12, 0.02, True))
     ]
     page = render([told(changes=changes)], NOW)
     assert f'data-v="{1.1 * 0.95 * 1.02 - 1:.9g}">+6.6 %</td>' in page
     (head,) = re.findall('<ul class="changes">.*?</ul>', page, re.DOTALL)
     assert re.findall(r"change of the (\d+)th", head) == ["12", "10"]
-    accepted = {**changes[0], "acknowledged": {"reason": "known", "by": "me", "expires": None}}
+    accepted = {
+        **changes[0],
+        "acknowledged": {"reason": "known", "by": "me", "expires": None},
+    }
     assert '<ul class="changes">' not in render([told(changes=[accepted])], NOW)
 
 
@@ -239,23 +340,32 @@ def test_a_diverged_run_shows_its_loss(page: str) -> None:
     assert re.search(r"no finite number at \d+ steps?, first at step \d+", page)
 
 
-# --- text is text -----------------------------------------------------------------------------------------
+# --- text is text ---------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_nothing_is_fetched_from_elsewhere(page: str) -> None:
     parsed = Parsed(page)
     assert parsed.of("link") == parsed.of("img") == parsed.of("iframe") == []
-    assert [attributes for _, attributes in parsed.elements if "src" in attributes] == []
+    assert [
+        attributes for _, attributes in parsed.elements if "src" in attributes
+    ] == []
     assert "url(" not in page
     assert "@import" not in page
 
 
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
-@given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"), min_size=1, max_size=60))
+@given(
+    text=st.text(
+        st.characters(exclude_categories=["Cs"], exclude_characters="\r\0"),
+        min_size=1,
+        max_size=60,
+    )
+)
 def test_no_text_becomes_more_than_text(text: str) -> None:
-    """Elements and their attributes are those of a harmless text, but for the anchors, which are made of ids."""
+    """Elements and their attributes are those of a harmless text, but for the anchors,
+    which are made of ids."""
     quoted = {"log": text, "first_line": 1, "lines": [text], "line": 1, "what": ""}
     changed: dict[str, Any] = {
         "text": text,
@@ -266,10 +376,24 @@ def test_no_text_becomes_more_than_text(text: str) -> None:
     }
     notes = [{"code": "x", "text": text, "line": 0}]
     parsed = Parsed(render([told("failed", seconds=8.4, notes=notes, **changed)], NOW))
-    harmless: dict[str, Any] = {"text": "x", "context": "x", "suite": "x", "environment": {"x": "x"}}
+    harmless: dict[str, Any] = {
+        "text": "x",
+        "context": "x",
+        "suite": "x",
+        "environment": {"x": "x"},
+    }
     other = Parsed(
         render(
-            [told("failed", seconds=8.4, notes=notes, **harmless, excerpt={**quoted, "log": "x", "lines": ["x"]})], NOW
+            [
+                told(
+                    "failed",
+                    seconds=8.4,
+                    notes=notes,
+                    **harmless,
+                    excerpt={**quoted, "log": "x", "lines": ["x"]},
+                )
+            ],
+            NOW,
         )
     )
     assert [tag for tag, _ in parsed.elements] == [tag for tag, _ in other.elements]

@@ -11,7 +11,8 @@ from support.written_trees import Tree
 
 @pytest.fixture
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Tree:
-    """Return a function that writes files by relative path into a new folder, whose name says nothing of a run."""
+    """Return a function that writes files by relative path into a new folder, whose
+    name says nothing of a run."""
 
     def write(files: Mapping[str, str] | Iterable[str]) -> Path:
         root = tmp_path_factory.mktemp("tree")

@@ -21,8 +21,32 @@ LOG = nemo2_run(0, 3).encode()
 ANY_NAME = settings(max_examples=30, derandomize=True)
 
 WORDS = (
-    *("log-", "llmb-config_", "sbatch_", "pretrain_", "grok1_314b", "_fp8_", "gpus256", "results", "experiments", "_0"),
-    *("_1", ".out", ".err", ".yaml", ".tar.zst", ".gz", "1795213837", "2026-02-30", "9" * 25, " ", "\n", "\x1b[31m"),
+    *(
+        "log-",
+        "llmb-config_",
+        "sbatch_",
+        "pretrain_",
+        "grok1_314b",
+        "_fp8_",
+        "gpus256",
+        "results",
+        "experiments",
+        "_0",
+    ),
+    *(
+        "_1",
+        ".out",
+        ".err",
+        ".yaml",
+        ".tar.zst",
+        ".gz",
+        "1795213837",
+        "2026-02-30",
+        "9" * 25,
+        " ",
+        "\n",
+        "\x1b[31m",
+    ),
     *("é", "~", "٣", "²", "..", "-", "=", "%", "\udcff"),
 )
 
@@ -33,11 +57,15 @@ def _is_name(name: str) -> bool:
         size = len(name.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
         return False
-    return size < 200 and "/" not in name and "\x00" not in name and name.strip(".") != ""
+    return (
+        size < 200 and "/" not in name and "\x00" not in name and name.strip(".") != ""
+    )
 
 
 NAMES = (
-    st.lists(st.one_of(st.sampled_from(WORDS), st.text(max_size=3)), min_size=1, max_size=6)
+    st.lists(
+        st.one_of(st.sampled_from(WORDS), st.text(max_size=3)), min_size=1, max_size=6
+    )
     .map("".join)
     .filter(_is_name)
 )
@@ -45,10 +73,15 @@ NAMES = (
 
 @ANY_NAME
 @pytest.mark.slow
-@given(folders=st.lists(NAMES, max_size=3), files=st.lists(NAMES, min_size=1, max_size=3, unique=True))
+@given(
+    folders=st.lists(NAMES, max_size=3),
+    files=st.lists(NAMES, min_size=1, max_size=3, unique=True),
+)
 @example(folders=["\n"], files=["log-\x1b[31m_1.out"])
 @example(folders=["\udcff"], files=["log-\udcff_1.out"])
-def test_files_and_folders_of_any_name_are_read_or_passed_over(folders: list[str], files: list[str]) -> None:
+def test_files_and_folders_of_any_name_are_read_or_passed_over(
+    folders: list[str], files: list[str]
+) -> None:
     with tempfile.TemporaryDirectory() as root:
         place = Path(root, *folders)
         place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""Archives among the given paths and in folders: which are opened, which are not, and that their runs are the same."""
+"""Archives among the given paths and in folders: which are opened, which are not, and
+that their runs are the same."""
 
 from __future__ import annotations
 
@@ -35,10 +36,22 @@ def packed(folder: Path, path: Path, top: str = "") -> Path:
 def told(discovery: Discovery, root: Path) -> object:
     """Return all that was found but for the place of the root."""
     runs = [
-        (run.id, run.hints, run.job_id, run.layout, run.started, run.modified, run.excluded, run.build)
+        (
+            run.id,
+            run.hints,
+            run.job_id,
+            run.layout,
+            run.started,
+            run.modified,
+            run.excluded,
+            run.build,
+        )
         for run in discovery.runs
     ]
-    notes = [(str(path.relative_to(root)), why) for path, why in (*discovery.ignored, *discovery.unreadable)]
+    notes = [
+        (str(path.relative_to(root)), why)
+        for path, why in (*discovery.ignored, *discovery.unreadable)
+    ]
     return (
         runs,
         sorted(notes),
@@ -48,7 +61,9 @@ def told(discovery: Discovery, root: Path) -> object:
 
 
 @pytest.mark.parametrize("top", ["", "nightly"])
-def test_an_archive_is_found_as_the_folder_that_it_holds(tree: Tree, tmp_path: Path, top: str) -> None:
+def test_an_archive_is_found_as_the_folder_that_it_holds(
+    tree: Tree, tmp_path: Path, top: str
+) -> None:
     folder = tree(FILES)
     for path in folder.rglob("*"):
         os.utime(path, (1_750_000_000, 1_750_000_000))
@@ -59,12 +74,24 @@ def test_an_archive_is_found_as_the_folder_that_it_holds(tree: Tree, tmp_path: P
     assert found.runs[0].folder.is_relative_to(path / top)
 
 
-def test_a_launch_without_a_log_is_found_in_an_archive_as_in_its_folder(tree: Tree, tmp_path: Path) -> None:
+def test_a_launch_without_a_log_is_found_in_an_archive_as_in_its_folder(
+    tree: Tree, tmp_path: Path
+) -> None:
     folder = tree(FILES)
     name = f"{NAME}_1744999999"
-    (folder / f"workloads/pretrain_grok1/experiments/{NAME}" / name / NAME).mkdir(parents=True)
-    (found,) = [run for run in find_runs([packed(folder, tmp_path / "x.tar.gz")], Stores()).runs if run.remains]
-    assert (found.remains, found.folder.name, found.attempts) == (Remains.FOLDER, name, ())
+    (folder / f"workloads/pretrain_grok1/experiments/{NAME}" / name / NAME).mkdir(
+        parents=True
+    )
+    (found,) = [
+        run
+        for run in find_runs([packed(folder, tmp_path / "x.tar.gz")], Stores()).runs
+        if run.remains
+    ]
+    assert (found.remains, found.folder.name, found.attempts) == (
+        Remains.FOLDER,
+        name,
+        (),
+    )
     assert found.id == next(run.id for run in find_runs([folder]).runs if run.remains)
 
 
@@ -73,7 +100,10 @@ def test_an_archive_in_a_folder_is_read_with_it(tree: Tree, tmp_path: Path) -> N
     packed(tree({"a.out": ""}), tmp_path / "b.tar.gz")
     (tmp_path / "c.out").touch()
     found = find_runs([tmp_path], Stores())
-    assert [str(run.attempts[0].log.relative_to(tmp_path)).split("/")[0] for run in found.runs] == [
+    assert [
+        str(run.attempts[0].log.relative_to(tmp_path)).split("/")[0]
+        for run in found.runs
+    ] == [
         "c.out",
         "b.tar.gz",
         "old.tgz",
@@ -82,7 +112,9 @@ def test_an_archive_in_a_folder_is_read_with_it(tree: Tree, tmp_path: Path) -> N
     assert len({run.id for run in found.runs}) == 4
 
 
-def test_an_archive_is_known_by_its_content_if_it_is_given(tree: Tree, tmp_path: Path) -> None:
+def test_an_archive_is_known_by_its_content_if_it_is_given(
+    tree: Tree, tmp_path: Path
+) -> None:
     path = packed(tree({"a.out": ""}), tmp_path / "download")
     assert [run.id for run in find_runs([path], Stores()).runs] == ["download/a"]
     assert find_runs([tmp_path], Stores()).runs == ()
@@ -93,7 +125,12 @@ def test_the_code_of_a_run_is_no_archive_of_runs(tree: Tree, tmp_path: Path) -> 
     path = packed(tree(FILES), folder / NAME / "package.tar.gz")
     found = find_runs([folder], Stores())
     assert len(found.runs) == 1
-    assert found.ignored == ((path, "an archive in a run's folder is its code; to read it, give its own path"),)
+    assert found.ignored == (
+        (
+            path,
+            "an archive in a run's folder is its code; to read it, give its own path",
+        ),
+    )
     assert len(find_runs([path], Stores()).runs) == 2
 
 
@@ -114,16 +151,23 @@ def test_an_archive_of_two_names_is_read_once(tree: Tree, tmp_path: Path) -> Non
         found = find_runs(given, Stores())
         assert len(found.runs) == 1, given
         if given != [tmp_path, path]:
-            assert [why for _, why in found.ignored] == ["another name of an archive that is read already"]
+            assert [why for _, why in found.ignored] == [
+                "another name of an archive that is read already"
+            ]
 
 
-def test_what_is_wrong_with_an_archive_is_unreadable(tree: Tree, tmp_path: Path) -> None:
+def test_what_is_wrong_with_an_archive_is_unreadable(
+    tree: Tree, tmp_path: Path
+) -> None:
     path = packed(tree(FILES), tmp_path / "x.tar.gz")
     path.write_bytes(path.read_bytes()[:-20])
     (tmp_path / "y.tar").write_bytes(b"no archive")
     found = find_runs([tmp_path], Stores())
     assert len(found.runs) == 2
-    assert {unreadable.name for unreadable, _ in found.unreadable} == {"x.tar.gz", "y.tar"}
+    assert {unreadable.name for unreadable, _ in found.unreadable} == {
+        "x.tar.gz",
+        "y.tar",
+    }
 
 
 def test_a_pipe_is_never_opened(tmp_path: Path) -> None:

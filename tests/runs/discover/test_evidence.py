@@ -18,21 +18,38 @@ NEMO = "code/nemo_experiments/default/checkpoints"
 @pytest.mark.parametrize(
     ("files", "found"),
     [
-        (["checkpoints/iter_0000050/__0_0.distcp", "checkpoints/iter_0000050/__0_1.distcp"], Shards("checkpoints", 2)),
-        ([f"{NEMO}/default--None=0.0000-epoch=0/weights/__0_0.distcp"], Shards(NEMO, 1)),
+        (
+            [
+                "checkpoints/iter_0000050/__0_0.distcp",
+                "checkpoints/iter_0000050/__0_1.distcp",
+            ],
+            Shards("checkpoints", 2),
+        ),
+        (
+            [f"{NEMO}/default--None=0.0000-epoch=0/weights/__0_0.distcp"],
+            Shards(NEMO, 1),
+        ),
         (["checkpoints/latest.txt", f"{NEMO}/x/weights/__0_0.distcp"], Shards(NEMO, 1)),
         (["checkpoints/latest_checkpointed_iteration.txt"], Shards("checkpoints", 0)),
         (["checkpoints", "other/__0_0.distcp"], None),
         (["log-x_1_0.out"], None),
     ],
 )
-def test_shards_are_counted_where_runs_save(tree: Tree, files: list[str], found: Shards | None) -> None:
+def test_shards_are_counted_where_runs_save(
+    tree: Tree, files: list[str], found: Shards | None
+) -> None:
     assert count_shards(tree(files)) == found
 
 
 def test_a_search_ends(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "ENTRIES", 10)
-    root = tree([f"checkpoints/{folder}/__{number}_0.distcp" for folder in "ab" for number in range(20)])
+    root = tree(
+        [
+            f"checkpoints/{folder}/__{number}_0.distcp"
+            for folder in "ab"
+            for number in range(20)
+        ]
+    )
     found = count_shards(root)
     assert found is not None
     assert (found.count, found.partial) == (20, True)

@@ -1,4 +1,5 @@
-"""Finding runs: jobs and attempts, what is left out and why, and whatever a file system can hold."""
+"""Finding runs: jobs and attempts, what is left out and why, and whatever a file system
+can hold."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ LOG = f"experiments/{INNER}/log-a-b.{NAME}_388660_0.out"
 
 def found(root: Path) -> dict[str, list[str]]:
     """The logs of each run by its id."""
-    return {run.id: [attempt.log.name for attempt in run.attempts] for run in find_runs([root]).runs}
+    return {
+        run.id: [attempt.log.name for attempt in run.attempts]
+        for run in find_runs([root]).runs
+    }
 
 
 def only(discovery: Discovery) -> RunFiles:
@@ -41,11 +45,14 @@ def metadata(**sections: dict[str, object]) -> str:
     return "\n".join(f"{name}: {values}" for name, values in sections.items())
 
 
-# --- jobs and attempts ------------------------------------------------------------------------------------
+# --- jobs and attempts ----------------------------------------------------------------
 
 
 def test_restarts_are_attempts_of_one_run_in_their_order(tree: Tree) -> None:
-    logs = [f"experiments/{INNER}/log-a-b.{NAME}_388660_{restart}.out" for restart in (0, 2, 10)]
+    logs = [
+        f"experiments/{INNER}/log-a-b.{NAME}_388660_{restart}.out"
+        for restart in (0, 2, 10)
+    ]
     run = only(find_runs([tree(reversed(logs))]))
     assert run.job_id == "388660"
     assert [(attempt.number, attempt.log.name) for attempt in run.attempts] == [
@@ -53,7 +60,9 @@ def test_restarts_are_attempts_of_one_run_in_their_order(tree: Tree) -> None:
     ]
 
 
-def test_jobs_of_one_folder_are_runs_of_their_own_with_their_own_metadata(tree: Tree) -> None:
+def test_jobs_of_one_folder_are_runs_of_their_own_with_their_own_metadata(
+    tree: Tree,
+) -> None:
     folder = "results/24.11/bf16/314b/512"
     root = tree(
         {
@@ -73,10 +82,23 @@ def test_jobs_of_one_folder_are_runs_of_their_own_with_their_own_metadata(tree: 
     assert "h200" not in {hint.value for hint in first.hints}
 
 
-def test_slurms_own_output_is_the_log_only_where_the_job_has_no_other(tree: Tree) -> None:
-    root = tree(["a/slurm-8.out", "a/log-x_8_0.out", "b/slurm-4.out", "b/slurm-4.err", "c/slurm-5_1.out"])
+def test_slurms_own_output_is_the_log_only_where_the_job_has_no_other(
+    tree: Tree,
+) -> None:
+    root = tree(
+        [
+            "a/slurm-8.out",
+            "a/log-x_8_0.out",
+            "b/slurm-4.out",
+            "b/slurm-4.err",
+            "c/slurm-5_1.out",
+        ]
+    )
     runs = find_runs([root]).runs
-    assert [[(one.log.name, one.err and one.err.name) for one in run.attempts] for run in runs] == [
+    assert [
+        [(one.log.name, one.err and one.err.name) for one in run.attempts]
+        for run in runs
+    ] == [
         [("log-x_8_0.out", "slurm-8.out")],
         [("slurm-4.out", "slurm-4.err")],
         [("slurm-5_1.out", None)],
@@ -88,7 +110,10 @@ def test_slurm_output_is_attached_to_the_launched_log(tree: Tree) -> None:
     name = "nemo_grok1_314b_512_8_0.out"
     runs = find_runs([tree([f"log-{name}", name, "slurm-8.out"])]).runs
     streams = {run.attempts[0].log.name: run.attempts[0].err for run in runs}
-    assert {log: err and err.name for log, err in streams.items()} == {f"log-{name}": "slurm-8.out", name: None}
+    assert {log: err and err.name for log, err in streams.items()} == {
+        f"log-{name}": "slurm-8.out",
+        name: None,
+    }
 
 
 def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -> None:
@@ -103,12 +128,24 @@ def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -
         ("sbatch_a-b.x_8.out", "the launcher's second copy of a job's output"),
         ("nsys_x.log", "a profiler's output"),
         ("import_ckpt_llama3.1_8b_bf16_8.out", "a checkpoint import, no training"),
-        ("log-a-b.import_ckpt_llama3.1_8b_bf16_8_12_0.out", "a checkpoint import, no training"),
+        (
+            "log-a-b.import_ckpt_llama3.1_8b_bf16_8_12_0.out",
+            "a checkpoint import, no training",
+        ),
         ("log-prepare_dataset_12_0.out", "a preparation, no training"),
         ("git-info.log", "written by the framework beside its log"),
-        ("notes.txt", "not read, by its name; give the file itself to read it as a log"),
-        ("log-y_9_0.out.lz4", "not read, by its name; give the file itself to read it as a log"),
-        ("log-y_9_0.out.tar", "not read, by its name; give the file itself to read it as a log"),
+        (
+            "notes.txt",
+            "not read, by its name; give the file itself to read it as a log",
+        ),
+        (
+            "log-y_9_0.out.lz4",
+            "not read, by its name; give the file itself to read it as a log",
+        ),
+        (
+            "log-y_9_0.out.tar",
+            "not read, by its name; give the file itself to read it as a log",
+        ),
         ("sbatch_a-b.x_8.out.gz", "the launcher's second copy of a job's output"),
         ("log-x_8_0.out.gz", "a compressed copy of log-x_8_0.out beside it"),
         ("log-x_8.out.zst", "a compressed copy of log-x_8_0.out beside it"),
@@ -116,7 +153,9 @@ def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -
         ("log-y_9_0.err.zst", "standard error without a log beside it"),
     ],
 )
-def test_files_that_are_no_runs_are_named_with_the_reason(tree: Tree, name: str, reason: str) -> None:
+def test_files_that_are_no_runs_are_named_with_the_reason(
+    tree: Tree, name: str, reason: str
+) -> None:
     discovery = find_runs([tree(["log-x_8_0.out", name])])
     assert only(discovery).job_id == "8"
     assert reasons(discovery) == {name: reason}
@@ -146,8 +185,11 @@ CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
         "experiments/grok1_314b_bf16_256/1744407969/log-x_8_0.out",
     ],
 )
-def test_a_runs_folders_without_logs_are_not_read_unless_given(tree: Tree, log: str) -> None:
-    """The run's folder is known by a launcher's log in it, or by its experiment's name, at any depth."""
+def test_a_runs_folders_without_logs_are_not_read_unless_given(
+    tree: Tree, log: str
+) -> None:
+    """The run's folder is known by a launcher's log in it, or by its experiment's name,
+    at any depth."""
     top = Path(log).parent
     for folder in (top, top.parent if len(top.parts) > 1 else top, top / "below"):
         root = tree([log, *(f"{folder}/{name}/inner/log-y_9_0.out" for name in CLOSED)])
@@ -160,10 +202,15 @@ def test_a_runs_folders_without_logs_are_not_read_unless_given(tree: Tree, log: 
 
 def test_a_runs_configurations_are_not_worth_a_line(tree: Tree) -> None:
     """Megatron-Bridge writes them beside the log of each run."""
-    files = [f"{NAME}/{NAME}_1/{NAME}/log-x_8_0.out", f"{NAME}/{NAME}_1/{NAME}/configs/ConfigContainer.yaml"]
+    files = [
+        f"{NAME}/{NAME}_1/{NAME}/log-x_8_0.out",
+        f"{NAME}/{NAME}_1/{NAME}/configs/ConfigContainer.yaml",
+    ]
     assert reasons(find_runs([tree(files)])) == {}
     why = "by its name a run's folder without logs; to read it, give its own path"
-    assert reasons(find_runs([tree([*files, files[1].replace("ConfigContainer.yaml", "a.out")])])) == {"configs": why}
+    assert reasons(
+        find_runs([tree([*files, files[1].replace("ConfigContainer.yaml", "a.out")])])
+    ) == {"configs": why}
 
 
 @pytest.mark.parametrize("beside", ["launcher.log", "slurm-55.out"])
@@ -176,7 +223,7 @@ def test_folder_above_runs_is_read_despite_its_name(tree: Tree, beside: str) -> 
     assert only(find_runs([root / "code"])).job_id == "388660"
 
 
-# --- compressed logs --------------------------------------------------------------------------------------
+# --- compressed logs ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["gz", "zst", "GZ"])
@@ -188,8 +235,14 @@ def test_a_compressed_log_is_the_log_of_its_job(tree: Tree, ending: str) -> None
     assert [attempt.log for attempt in run.attempts] == [root / f"{LOG}.{ending}"]
     assert run.attempts[0].err == root / LOG.replace(".out", ".err")
     assert run.id.split("/")[1:] == plain.id.split("/")[1:]
-    assert (run.job_id, run.layout, run.started) == (plain.job_id, plain.layout, plain.started)
-    assert {(hint.field, hint.value) for hint in run.hints} == {(hint.field, hint.value) for hint in plain.hints}
+    assert (run.job_id, run.layout, run.started) == (
+        plain.job_id,
+        plain.layout,
+        plain.started,
+    )
+    assert {(hint.field, hint.value) for hint in run.hints} == {
+        (hint.field, hint.value) for hint in plain.hints
+    }
 
 
 @pytest.mark.parametrize("error", ["log-x_8_0.err.gz", "log-x_8_0.err.zst"])
@@ -204,17 +257,28 @@ def test_a_compressed_standard_error_belongs_to_its_log(tree: Tree, error: str) 
 @pytest.mark.parametrize(
     ("files", "logs"),
     [
-        (["log-x_8_0.out.gz", "log-x_8_1.out", "log-x_8_1.out.gz"], ["log-x_8_0.out.gz", "log-x_8_1.out"]),
+        (
+            ["log-x_8_0.out.gz", "log-x_8_1.out", "log-x_8_1.out.gz"],
+            ["log-x_8_0.out.gz", "log-x_8_1.out"],
+        ),
         (["slurm-4.out.gz", "slurm-4.err"], ["slurm-4.out.gz"]),
         (["slurm-4.out.gz", "slurm-4.out"], ["slurm-4.out"]),
         (["slurm-4.out.gz", "log-x_4_0.out.gz"], ["log-x_4_0.out.gz"]),
-        (["0/combined.log.gz", "0/stdout.log.gz", "1/combined.log.gz"], ["combined.log.gz"]),
+        (
+            ["0/combined.log.gz", "0/stdout.log.gz", "1/combined.log.gz"],
+            ["combined.log.gz"],
+        ),
     ],
 )
-def test_compressed_logs_are_attempts_of_their_job(tree: Tree, files: list[str], logs: list[str]) -> None:
+def test_compressed_logs_are_attempts_of_their_job(
+    tree: Tree, files: list[str], logs: list[str]
+) -> None:
     run = only(find_runs([tree(files)]))
     assert [attempt.log.name for attempt in run.attempts] == logs
-    assert all(attempt.err is None or not attempt.err.name.endswith("gz") for attempt in run.attempts)
+    assert all(
+        attempt.err is None or not attempt.err.name.endswith("gz")
+        for attempt in run.attempts
+    )
 
 
 def test_two_logs_that_claim_to_be_one_attempt_are_two_runs(tree: Tree) -> None:
@@ -233,9 +297,17 @@ def test_a_local_executors_run_is_its_combined_log(
     tree: Tree, files: tuple[str, ...], log: str, err: str | None
 ) -> None:
     folder = f"experiments/{NAME}/{NAME}_1744407969/{NAME}/nemo_run/job-x1/{NAME}"
-    run = only(find_runs([tree([f"{folder}/{rank}/{name}" for name in files for rank in (0, 1)])]))
+    run = only(
+        find_runs(
+            [tree([f"{folder}/{rank}/{name}" for name in files for rank in (0, 1)])]
+        )
+    )
     attempt = run.attempts[0]
-    assert (attempt.log.name, attempt.err and attempt.err.name, attempt.log.parent.name) == (log, err, "0")
+    assert (
+        attempt.log.name,
+        attempt.err and attempt.err.name,
+        attempt.log.parent.name,
+    ) == (log, err, "0")
     assert run.job_id == "job-x1"
     assert ("gpus", "256") in {(hint.field, hint.value) for hint in run.hints}
 
@@ -252,29 +324,44 @@ FOLDERS = Path(LOG).parents
         (FOLDERS[2], LOG),
     ],
 )
-def test_stray_file_gets_no_hints_near_a_log(tree: Tree, folder: Path, log: str) -> None:
+def test_stray_file_gets_no_hints_near_a_log(
+    tree: Tree, folder: Path, log: str
+) -> None:
     """A stray file must not pass for the run in whose folder it lies."""
     root = tree([log, f"{folder}/launcher.log"])
     stray, real = sorted(find_runs([root]).runs, key=lambda run: len(run.hints))
-    assert (stray.attempts[0].log, stray.hints, stray.layout) == (root / folder / "launcher.log", (), "")
+    assert (stray.attempts[0].log, stray.hints, stray.layout) == (
+        root / folder / "launcher.log",
+        (),
+        "",
+    )
     assert {"recipe", "size", "dtype", "gpus"} == {hint.field for hint in real.hints}
     named = tree([log, f"{folder}/{NAME}.log"])
     assert {len(run.hints) for run in find_runs([named]).runs} == {4}
 
 
-def test_a_stray_file_keeps_its_folders_names_where_no_launchers_log_is_below(tree: Tree) -> None:
+def test_a_stray_file_keeps_its_folders_names_where_no_launchers_log_is_below(
+    tree: Tree,
+) -> None:
     """Else a job that left nothing but such a file would be passed over."""
     other, launch = f"experiments/{NAME}/{NAME}_1744408000", Path(LOG).parents[1]
     for files in ([f"{launch}/launcher.log"], [LOG, f"{other}/launcher.log"]):
         runs = find_runs([tree(files)]).runs
         stray = next(run for run in runs if run.attempts[0].log.name == "launcher.log")
-        assert {"recipe", "size", "dtype", "gpus"} == {hint.field for hint in stray.hints}
+        assert {"recipe", "size", "dtype", "gpus"} == {
+            hint.field for hint in stray.hints
+        }
 
 
 def test_another_experiments_logs_below_take_nothing_from_a_file(tree: Tree) -> None:
     inner = f"{NAME}_1/experiments/pretrain_x_8b_fp8_8/log-x_8_0.out"
     runs = find_runs([tree([inner, f"{NAME}_1/tuesday.out"])]).runs
-    assert {hint.value for run in runs if run.attempts[0].log.name == "tuesday.out" for hint in run.hints} >= {"grok1"}
+    assert {
+        hint.value
+        for run in runs
+        if run.attempts[0].log.name == "tuesday.out"
+        for hint in run.hints
+    } >= {"grok1"}
 
 
 def test_a_file_of_another_name_alone_in_a_runs_folder_is_that_run(tree: Tree) -> None:
@@ -284,25 +371,42 @@ def test_a_file_of_another_name_alone_in_a_runs_folder_is_that_run(tree: Tree) -
     assert {hint.field for hint in deeper.hints} == {"release"}
 
 
-# --- paths ------------------------------------------------------------------------------------------------
+# --- paths ----------------------------------------------------------------------------
 
 
 def test_overlapping_paths_yield_each_run_once_in_the_same_order(tree: Tree) -> None:
     root = tree([LOG, "log-x_8_0.out"])
     expected = find_runs([root]).runs
     assert len(expected) == 2
-    for paths in ([root, root], [root / LOG, root], [root / "experiments", root], [root, root / LOG]):
+    for paths in (
+        [root, root],
+        [root / LOG, root],
+        [root / "experiments", root],
+        [root, root / LOG],
+    ):
         assert find_runs(paths).runs == expected
 
 
 def test_a_given_file_is_a_log_whatever_its_name(tree: Tree) -> None:
-    root = tree([LOG, f"{LOG}.gz", "sbatch_x.out", "notes.txt", "slurm-8.out", "log-x_8_0.out", "code/a.out"])
+    root = tree(
+        [
+            LOG,
+            f"{LOG}.gz",
+            "sbatch_x.out",
+            "notes.txt",
+            "slurm-8.out",
+            "log-x_8_0.out",
+            "code/a.out",
+        ]
+    )
     for name in (f"{LOG}.gz", "sbatch_x.out", "notes.txt", "slurm-8.out", "code/a.out"):
         discovery = find_runs([root / name])
         assert only(discovery).attempts[0].log == root / name
         assert (discovery.ignored, discovery.unreadable) == ((), ())
     everything = find_runs([root, root / "notes.txt"]).runs
-    assert {"notes.txt", "log-x_8_0.out", Path(LOG).name} == {run.attempts[0].log.name for run in everything}
+    assert {"notes.txt", "log-x_8_0.out", Path(LOG).name} == {
+        run.attempts[0].log.name for run in everything
+    }
 
 
 def test_a_given_file_keeps_its_neighbours_as_evidence(tree: Tree) -> None:
@@ -311,7 +415,9 @@ def test_a_given_file_keeps_its_neighbours_as_evidence(tree: Tree) -> None:
         {
             LOG: "",
             f"{folder}/log-a-b.{NAME}_388660_0.err": "",
-            f"{folder}/llmb-config_388660.yaml": metadata(workload_info={"gsw_version": "25.05.04"}),
+            f"{folder}/llmb-config_388660.yaml": metadata(
+                workload_info={"gsw_version": "25.05.04"}
+            ),
             f"{folder}/nsys_profile/grok1-314b-bf16_256g_388660_0_0.nsys-rep": "",
         }
     )
@@ -322,7 +428,9 @@ def test_a_given_file_keeps_its_neighbours_as_evidence(tree: Tree) -> None:
     assert run.layout == "experiments"
 
 
-def test_a_relative_path_has_the_clues_of_its_parents(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_has_the_clues_of_its_parents(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tree([LOG])
     monkeypatch.chdir((root / LOG).parent)
     run = only(find_runs([Path(Path(LOG).name)]))
@@ -330,7 +438,9 @@ def test_a_relative_path_has_the_clues_of_its_parents(tree: Tree, monkeypatch: p
     assert len(run.hints) == 4
 
 
-def test_a_missing_path_and_an_unreadable_folder_are_reported(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_path_and_an_unreadable_folder_are_reported(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = tree([LOG, "locked/log-x_8_0.out", "open/log-x_9_0.out"])
     scandir = os.scandir
 
@@ -348,14 +458,19 @@ def test_a_missing_path_and_an_unreadable_folder_are_reported(tree: Tree, monkey
     }
 
 
-def test_links_are_followed_once_and_a_run_keeps_the_names_of_its_real_folders(tree: Tree) -> None:
+def test_links_are_followed_once_and_a_run_keeps_the_names_of_its_real_folders(
+    tree: Tree,
+) -> None:
     root, elsewhere = tree([LOG]), tree(["far/log-y_9_0.out"])
     (root / "a_link").symlink_to(root / "experiments")
     (root / "experiments" / "loop").symlink_to(root)
     (root / "outside").symlink_to(elsewhere)
     (root / "latest.out").symlink_to(root / LOG)
     discovery = find_runs([root])
-    assert {run.attempts[0].log for run in discovery.runs} == {root / LOG, elsewhere / "far/log-y_9_0.out"}
+    assert {run.attempts[0].log for run in discovery.runs} == {
+        root / LOG,
+        elsewhere / "far/log-y_9_0.out",
+    }
     assert reasons(discovery) == {
         "a_link": "a link to a folder that is read already",
         "loop": "a link to a folder that holds the link itself",
@@ -380,7 +495,9 @@ def test_a_link_upwards_leads_nowhere_unless_it_was_given(tree: Tree) -> None:
 def test_where_the_number_of_folders_reaches_its_limit_one_item_says_so(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = tree([f"{letter}/log-x_{number}_0.out" for number, letter in enumerate("abcdef")])
+    root = tree(
+        [f"{letter}/log-x_{number}_0.out" for number, letter in enumerate("abcdef")]
+    )
     monkeypatch.setattr(walk, "MOST_FOLDERS", 7)
     assert len(find_runs([root]).runs) == 6
     monkeypatch.setattr(walk, "MOST_FOLDERS", 4)
@@ -395,7 +512,9 @@ def test_a_given_link_comes_after_the_real_folder(tree: Tree) -> None:
     link, root = tree([]) / "nightly", tree([LOG])
     link.symlink_to(root / "experiments" / NAME)
     assert only(find_runs([link, root / "experiments"])).attempts[0].log == root / LOG
-    assert only(find_runs([link])).attempts[0].log.parts[: len(link.parts)] == link.parts
+    assert (
+        only(find_runs([link])).attempts[0].log.parts[: len(link.parts)] == link.parts
+    )
 
 
 def test_a_hard_link_is_no_second_run(tree: Tree) -> None:
@@ -420,7 +539,10 @@ def test_broken_links_and_special_files_are_reported(tree: Tree) -> None:
 def test_names_of_any_characters_are_read(tree: Tree, part: str) -> None:
     root = tree([f"{part}/{LOG}", f"{part}/{part}.out"])
     runs = find_runs([root]).runs
-    assert {run.attempts[0].log for run in runs} == {root / part / LOG, root / part / f"{part}.out"}
+    assert {run.attempts[0].log for run in runs} == {
+        root / part / LOG,
+        root / part / f"{part}.out",
+    }
     for run in runs:
         assert run.id.isprintable()
         assert not set(" \n[]:'\"") & set(run.id)
@@ -429,21 +551,33 @@ def test_names_of_any_characters_are_read(tree: Tree, part: str) -> None:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("gb200-cluster/25.08/results/24.11/bf16/314b/512/log-nemo_grok1_314b_512_7.out", {"gpu": "gb200"}),
+        (
+            "gb200-cluster/25.08/results/24.11/bf16/314b/512/log-nemo_grok1_314b_512_7.out",
+            {"gpu": "gb200"},
+        ),
         (f"gb200-cluster/h100/25.08/{LOG}", {"gpu": "h100", "release": "25.08"}),
         (f"gb200-cluster/experiments/{NAME}_h100/log-x_7_0.out", {"gpu": "h100"}),
         (LOG, {}),
     ],
 )
-def test_the_surroundings_speak_where_nothing_else_does(tree: Tree, path: str, expected: dict[str, str]) -> None:
+def test_the_surroundings_speak_where_nothing_else_does(
+    tree: Tree, path: str, expected: dict[str, str]
+) -> None:
     """A run on another GPU must not be taken for the only GPU that has a baseline."""
     run = only(find_runs([tree([path])]))
-    said = [(hint.field, hint.value) for hint in run.hints if hint.field in ("gpu", "release")]
-    assert dict(said) == {**({"release": "24.11"} if "24.11" in path else {}), **expected}
+    said = [
+        (hint.field, hint.value)
+        for hint in run.hints
+        if hint.field in ("gpu", "release")
+    ]
+    assert dict(said) == {
+        **({"release": "24.11"} if "24.11" in path else {}),
+        **expected,
+    }
     assert len(said) == len(dict(said))
 
 
-# --- ids --------------------------------------------------------------------------------------------------
+# --- ids ------------------------------------------------------------------------------
 
 
 def test_ids_are_short_unique_and_without_the_machines_paths(tree: Tree) -> None:
@@ -469,7 +603,7 @@ def test_ids_are_short_unique_and_without_the_machines_paths(tree: Tree) -> None
     ]
 
 
-# --- evidence and time ------------------------------------------------------------------------------------
+# --- evidence and time ----------------------------------------------------------------
 
 
 RESULTS_FOLDER = "results/24.11/bf16/314b/512"
@@ -481,17 +615,44 @@ RESULTS_FOLDER = "results/24.11/bf16/314b/512"
         ([LOG], None),
         ([f"profile-results/nsys/{LOG}"], None),
         ([f"x_nsys/nccltrace/{LOG}"], None),
-        ([LOG, f"experiments/{INNER}/nsys_profile/profile_7.nsys-rep"], Reason.PROFILED),
-        ([LOG, f"experiments/{INNER}/nsys_profile/g-314b-bf16_256g_388660_0_3.nsys-rep"], Reason.PROFILED),
-        ([LOG, f"experiments/{INNER}/g-314b-bf16_256g_388660_0_3.nsys-rep"], Reason.PROFILED),
-        ([LOG, f"experiments/{INNER}/nsys_profile/g-314b-bf16_256g_7_388660_3.nsys-rep"], None),
+        (
+            [LOG, f"experiments/{INNER}/nsys_profile/profile_7.nsys-rep"],
+            Reason.PROFILED,
+        ),
+        (
+            [
+                LOG,
+                f"experiments/{INNER}/nsys_profile/g-314b-bf16_256g_388660_0_3.nsys-rep",
+            ],
+            Reason.PROFILED,
+        ),
+        (
+            [LOG, f"experiments/{INNER}/g-314b-bf16_256g_388660_0_3.nsys-rep"],
+            Reason.PROFILED,
+        ),
+        (
+            [
+                LOG,
+                f"experiments/{INNER}/nsys_profile/g-314b-bf16_256g_7_388660_3.nsys-rep",
+            ],
+            None,
+        ),
         ([LOG.replace(f"/{NAME}/log", f"/{NAME}_nsys/log")], Reason.PROFILED),
         ([LOG.replace(f"/{NAME}/log", f"/{NAME}_nccltrace/log")], Reason.TRACED),
-        (["results/25.01-nccl-trace/bf16/314b/512/log-nemo_grok1_314b_512_7.out"], Reason.TRACED),
+        (
+            ["results/25.01-nccl-trace/bf16/314b/512/log-nemo_grok1_314b_512_7.out"],
+            Reason.TRACED,
+        ),
         ([f"log-a-b.{NAME}_nsys_7_0.out"], Reason.PROFILED),
         ([f"log-a-b.{NAME}_nsys_7_0.out.gz"], Reason.PROFILED),
         ([f"log-a-b.{NAME}_nccltrace_7_0.out"], Reason.TRACED),
-        ([f"{RESULTS_FOLDER}/tuesday.out", f"{RESULTS_FOLDER}/nsys_profile/p.nsys-rep"], Reason.PROFILED),
+        (
+            [
+                f"{RESULTS_FOLDER}/tuesday.out",
+                f"{RESULTS_FOLDER}/nsys_profile/p.nsys-rep",
+            ],
+            Reason.PROFILED,
+        ),
     ],
 )
 def test_a_run_is_excluded_by_positive_evidence_of_its_own(
@@ -502,13 +663,20 @@ def test_a_run_is_excluded_by_positive_evidence_of_its_own(
     assert bool(run.excluded_because) is (expected is not None)
 
 
-def test_a_report_without_a_job_id_is_nobodys_where_runs_share_a_folder(tree: Tree) -> None:
+def test_a_report_without_a_job_id_is_nobodys_where_runs_share_a_folder(
+    tree: Tree,
+) -> None:
     reports = ["profile_0.nsys-rep", "g-8b-bf16_8g_9_0_0.nsys-rep"]
     runs = find_runs([tree(["log-x_8_0.out", "log-x_9_0.out", *reports])]).runs
-    assert {run.job_id: run.excluded for run in runs} == {"8": None, "9": Reason.PROFILED}
+    assert {run.job_id: run.excluded for run in runs} == {
+        "8": None,
+        "9": Reason.PROFILED,
+    }
 
 
-def test_a_report_without_a_job_id_is_not_the_given_logs_where_others_stand_beside_it(tree: Tree) -> None:
+def test_a_report_without_a_job_id_is_not_the_given_logs_where_others_stand_beside_it(
+    tree: Tree,
+) -> None:
     root = tree(["log-x_8_0.out", "log-x_9_0.out", "profile_0.nsys-rep"])
     run = only(find_runs([root / "log-x_8_0.out"]))
     assert (run.excluded, run.loose_reports) == (None, ("profile_0.nsys-rep",))
@@ -524,13 +692,20 @@ def test_a_report_in_nsys_beside_a_given_log_is_evidence(tree: Tree) -> None:
 
 def test_a_report_marks_its_job_by_any_name_that_holds_the_whole_id(tree: Tree) -> None:
     logs = [f"log-x_{job}_0.out" for job in (38866, 388660, 7)]
-    runs = find_runs([tree([*logs, "profile_12_388660_node0.nsys-rep", "profile_7.nsys-rep"])]).runs
+    runs = find_runs(
+        [tree([*logs, "profile_12_388660_node0.nsys-rep", "profile_7.nsys-rep"])]
+    ).runs
     assert {run.job_id for run in runs if run.excluded} == {"388660"}
 
 
 @pytest.mark.parametrize("logs", [[LOG], []])
 def test_run_keeps_its_names_if_metadata_is_broken(tree: Tree, logs: list[str]) -> None:
-    root = tree({**dict.fromkeys(logs, ""), f"{Path(LOG).parent}/llmb-config_388660.yaml": "model_info: [1"})
+    root = tree(
+        {
+            **dict.fromkeys(logs, ""),
+            f"{Path(LOG).parent}/llmb-config_388660.yaml": "model_info: [1",
+        }
+    )
     discovery = find_runs([root])
     run = only(discovery)
     assert (len(run.attempts), len(run.hints)) == (len(logs), 4)
@@ -547,7 +722,10 @@ def test_metadata_belongs_to_the_only_run_that_has_no_job_id(tree: Tree) -> None
     assert (run.job_id, run.metadata) == ("5", root / INNER / "llmb-config_5.yaml")
     for stray in ("train.log", "hydra.out"):
         (root / INNER / stray).touch()
-    assert {run.metadata for run in find_runs([root]).runs} == {None, root / INNER / "llmb-config_5.yaml"}
+    assert {run.metadata for run in find_runs([root]).runs} == {
+        None,
+        root / INNER / "llmb-config_5.yaml",
+    }
     assert find_runs([root]).unreadable == ()
 
 
@@ -558,32 +736,50 @@ def test_metadata_belongs_to_the_only_run_that_has_no_job_id(tree: Tree) -> None
         (("log-a.out", "log-b_8_0.out"), "log-a.out"),
     ],
 )
-def test_metadata_of_one_of_several_logs_is_reported(tree: Tree, logs: tuple[str, ...], named: str) -> None:
+def test_metadata_of_one_of_several_logs_is_reported(
+    tree: Tree, logs: tuple[str, ...], named: str
+) -> None:
     root = tree([*(f"{INNER}/{log}" for log in logs), f"{INNER}/llmb-config_5.yaml"])
     discovery = find_runs([root])
     assert [run.metadata for run in discovery.runs] == [None, None]
     why = f"cannot be told which log, if any, is of job 5: no job id in the name of {named}"
     assert discovery.unreadable == ((root / INNER / "llmb-config_5.yaml", why),)
-    assert find_runs([root / INNER / logs[0]]).unreadable[0][1].endswith(f"in the name of {logs[0]}")
+    assert (
+        find_runs([root / INNER / logs[0]])
+        .unreadable[0][1]
+        .endswith(f"in the name of {logs[0]}")
+    )
 
 
-# --- jobs without a log -----------------------------------------------------------------------------------
+# --- jobs without a log ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("beside", [(), (f"sbatch_a-b.{NAME}_9.out",)])
-def test_a_job_that_left_only_metadata_is_a_run_without_attempts(tree: Tree, beside: tuple[str, ...]) -> None:
-    """The newest job died before it wrote a log: an older run must not pass in its place."""
-    text = metadata(job_info={"launch_time": "2025-04-11T20:00:00+00:00"}, model_info={"gpu_type": "h200"})
+def test_a_job_that_left_only_metadata_is_a_run_without_attempts(
+    tree: Tree, beside: tuple[str, ...]
+) -> None:
+    """The newest job died before it wrote a log: an older run must not pass in its
+    place."""
+    text = metadata(
+        job_info={"launch_time": "2025-04-11T20:00:00+00:00"},
+        model_info={"gpu_type": "h200"},
+    )
     path = f"experiments/{INNER}/llmb-config_9.yaml"
     root = tree({path: text, **{f"experiments/{INNER}/{name}": "" for name in beside}})
     os.utime(root / path, (1744500000, 1744500000))
     (run,) = (run for run in find_runs([root]).runs if run.job_id == "9")
-    assert (run.attempts, run.folder, run.metadata) == ((), (root / path).parent, root / path)
+    assert (run.attempts, run.folder, run.metadata) == (
+        (),
+        (root / path).parent,
+        root / path,
+    )
     assert (run.started, run.modified) == (
         datetime(2025, 4, 11, 20, tzinfo=UTC),
         datetime.fromtimestamp(1744500000, UTC),
     )
-    assert {"recipe", "size", "dtype", "gpus", "gpu"} == {hint.field for hint in run.hints}
+    assert {"recipe", "size", "dtype", "gpus", "gpu"} == {
+        hint.field for hint in run.hints
+    }
     assert run.layout == "experiments"
     assert run.id == f"{NAME}/9"
 
@@ -591,9 +787,18 @@ def test_a_job_that_left_only_metadata_is_a_run_without_attempts(tree: Tree, bes
 def test_every_job_without_a_log_is_a_run_and_evidence_excludes_it(tree: Tree) -> None:
     profiled = metadata(job_config={"profile_enabled": "true"})
     folder = "workloads/pretrain_grok1"
-    root = tree({f"{folder}/llmb-config_{job}.yaml": profiled if job == 2 else "a: b" for job in (1, 2, 10)})
+    root = tree(
+        {
+            f"{folder}/llmb-config_{job}.yaml": profiled if job == 2 else "a: b"
+            for job in (1, 2, 10)
+        }
+    )
     runs = find_runs([root]).runs
-    assert {run.job_id: run.excluded for run in runs} == {"1": None, "2": Reason.PROFILED, "10": None}
+    assert {run.job_id: run.excluded for run in runs} == {
+        "1": None,
+        "2": Reason.PROFILED,
+        "10": None,
+    }
     assert [run.job_id for run in runs] == ["1", "2", "10"]
 
 
@@ -644,8 +849,13 @@ def test_the_folder_of_a_launch_without_a_log_is_a_run_without_attempts(
     assert all(run.started == datetime.fromtimestamp(1744407969, UTC) for run in found)
 
 
-@pytest.mark.parametrize("folder", [".", "workloads/pretrain_grok1", f"workloads/pretrain_grok1/{Path(LOG).parent}/x"])
-def test_metadata_whose_log_stands_above_or_below_it_is_no_run(tree: Tree, folder: str) -> None:
+@pytest.mark.parametrize(
+    "folder",
+    [".", "workloads/pretrain_grok1", f"workloads/pretrain_grok1/{Path(LOG).parent}/x"],
+)
+def test_metadata_whose_log_stands_above_or_below_it_is_no_run(
+    tree: Tree, folder: str
+) -> None:
     log = f"workloads/pretrain_grok1/{LOG}"
     discovery = find_runs([root := tree([log, f"{folder}/llmb-config_388660.yaml"])])
     assert only(discovery).attempts[0].log == root / log
@@ -655,7 +865,9 @@ def test_metadata_whose_log_stands_above_or_below_it_is_no_run(tree: Tree, folde
 
 def test_given_file_brings_no_run_of_its_neighbours(tree: Tree) -> None:
     folder = Path(LOG).parent
-    root = tree([LOG, f"{folder}/llmb-config_9.yaml", f"{folder}/log-a-b.{NAME}_7_0.err"])
+    root = tree(
+        [LOG, f"{folder}/llmb-config_9.yaml", f"{folder}/log-a-b.{NAME}_7_0.err"]
+    )
     assert only(find_runs([root / LOG])).job_id == "388660"
 
 
@@ -683,24 +895,46 @@ def test_only_the_experiments_own_folders_say_when_a_run_started(
 def test_launch_time_beats_the_name_of_the_folder(tree: Tree) -> None:
     text = metadata(job_info={"launch_time": "2025-04-11T20:00:00+00:00"})
     folder = f"{NAME}/{NAME}_1744407969"
-    run = only(find_runs([tree({f"{folder}/log-x_8_0.out": "", f"{folder}/llmb-config_8.yaml": text})]))
+    run = only(
+        find_runs(
+            [
+                tree(
+                    {
+                        f"{folder}/log-x_8_0.out": "",
+                        f"{folder}/llmb-config_8.yaml": text,
+                    }
+                )
+            ]
+        )
+    )
     assert run.started == datetime(2025, 4, 11, 20, tzinfo=UTC)
     assert run.started_from.startswith("the launch time")
 
 
-# --- builds -----------------------------------------------------------------------------------------------
+# --- builds ---------------------------------------------------------------------------
 
 
 def build_of(tree: Tree, *, folder: str = NAME, **sections: Any) -> tuple[str, ...]:
-    root = tree({f"{folder}/log-x_8_0.out": "", f"{folder}/llmb-config_8.yaml": metadata(job_info={}, **sections)})
+    root = tree(
+        {
+            f"{folder}/log-x_8_0.out": "",
+            f"{folder}/llmb-config_8.yaml": metadata(job_info={}, **sections),
+        }
+    )
     return only(find_runs([root])).build
 
 
-def test_a_build_reads_the_same_whatever_the_order_it_was_written_in(tree: Tree) -> None:
+def test_a_build_reads_the_same_whatever_the_order_it_was_written_in(
+    tree: Tree,
+) -> None:
     versions = {"fw_version": "25.04.01", "gsw_version": "26.06.00"}
     backwards = dict(reversed(versions.items()))
-    first = build_of(tree, workload_info=versions, container_info={"images": ["b:2", "a:1"]})
-    second = build_of(tree, container_info={"images": ["a:1", "b:2", "b:2"]}, workload_info=backwards)
+    first = build_of(
+        tree, workload_info=versions, container_info={"images": ["b:2", "a:1"]}
+    )
+    second = build_of(
+        tree, container_info={"images": ["a:1", "b:2", "b:2"]}, workload_info=backwards
+    )
     images = ("container.images=a:1", "container.images=b:2")
     assert first == second == (*images, "fw_version=25.04.01", "release=26.06.00")
 
@@ -708,11 +942,16 @@ def test_a_build_reads_the_same_whatever_the_order_it_was_written_in(tree: Tree)
 def test_sources_that_disagree_on_the_release_are_all_in_the_build(tree: Tree) -> None:
     """Neither is dropped: without one of them two builds could read the same."""
     folder = "results/25.01/bf16/314b/512"
-    assert build_of(tree, folder=folder, workload_info={"gsw_version": "v25.05"}) == ("release=25.01", "release=25.05")
-    assert build_of(tree, folder=folder, workload_info={"gsw_version": "25.01"}) == ("release=25.01",)
+    assert build_of(tree, folder=folder, workload_info={"gsw_version": "v25.05"}) == (
+        "release=25.01",
+        "release=25.05",
+    )
+    assert build_of(tree, folder=folder, workload_info={"gsw_version": "25.01"}) == (
+        "release=25.01",
+    )
 
 
-# --- a real tree ------------------------------------------------------------------------------------------
+# --- a real tree ----------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -723,17 +962,25 @@ def test_folders_of_any_depth_are_read(tree: Tree) -> None:
         found = find_runs([root])
     finally:
         remove(root / "a")
-    assert [run.folder for run in found.runs] == [root, root.joinpath("a", *["d"] * 700)]
+    assert [run.folder for run in found.runs] == [
+        root,
+        root.joinpath("a", *["d"] * 700),
+    ]
     assert not found.unreadable
 
 
-@pytest.mark.parametrize("name", ["log-grok1_314b_128_2_0.out", "runs.tar.gz", "metrics.csv", "llmb-config_2.yaml"])
+@pytest.mark.parametrize(
+    "name",
+    ["log-grok1_314b_128_2_0.out", "runs.tar.gz", "metrics.csv", "llmb-config_2.yaml"],
+)
 def test_empty_folder_with_the_name_of_a_file_is_listed(tree: Tree, name: str) -> None:
     root = tree(["log-grok1_314b_128_1_0.out"])
     (root / name).mkdir()
     (root / "empty").mkdir()
     found = find_runs([root], Stores())
-    assert {path.name: why for path, why in found.ignored} == {name: "an empty folder in the place of a file"}
+    assert {path.name: why for path, why in found.ignored} == {
+        name: "an empty folder in the place of a file"
+    }
     assert [path.name for path, _, _ in found.hidden] == [name]
 
 
@@ -741,7 +988,9 @@ def test_fifo_with_the_name_of_a_log_may_be_a_newer_run(tree: Tree) -> None:
     root = tree(["log-grok1_314b_128_1_0.out"])
     os.mkfifo(root / "log-grok1_314b_128_2_0.out")
     found = find_runs([root])
-    assert [(path.name, why) for path, _, why in found.hidden] == [("log-grok1_314b_128_2_0.out", "not a regular file")]
+    assert [(path.name, why) for path, _, why in found.hidden] == [
+        ("log-grok1_314b_128_2_0.out", "not a regular file")
+    ]
 
 
 def test_sparse_archive_is_unreadable(tree: Tree) -> None:
@@ -749,10 +998,14 @@ def test_sparse_archive_is_unreadable(tree: Tree) -> None:
     os.truncate(root / "extra" / "e.tar", 2 << 30)
     found = find_runs([root], Stores())
     assert [run.job_id for run in found.runs] == ["1"]
-    assert [(path.name, "the rest are holes" in why) for path, why in found.unreadable] == [("e.tar", True)]
+    assert [
+        (path.name, "the rest are holes" in why) for path, why in found.unreadable
+    ] == [("e.tar", True)]
 
 
 def test_given_chain_of_links_is_unreadable(tmp_path: Path) -> None:
     chain(tmp_path, 1200)
     found = find_runs([tmp_path / "1100.link"])
-    assert [why for _, why in found.unreadable] == ["cannot be read: Too many levels of symbolic links"]
+    assert [why for _, why in found.unreadable] == [
+        "cannot be read: Too many levels of symbolic links"
+    ]

@@ -8,7 +8,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pytest_llmbench.runs.discover.folders import read_filing_date, read_stamp, read_start
+from pytest_llmbench.runs.discover.folders import (
+    read_filing_date,
+    read_stamp,
+    read_start,
+)
 
 
 @pytest.fixture
@@ -24,12 +28,21 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("pretrain_llama3.1_70b_fp8_256_1744407969", datetime(2025, 4, 11, 21, 46, 9, tzinfo=UTC)),
-        ("x_1795213958444873766", datetime(2026, 11, 20, 22, 32, 38, 444873, tzinfo=UTC)),
+        (
+            "pretrain_llama3.1_70b_fp8_256_1744407969",
+            datetime(2025, 4, 11, 21, 46, 9, tzinfo=UTC),
+        ),
+        (
+            "x_1795213958444873766",
+            datetime(2026, 11, 20, 22, 32, 38, 444873, tzinfo=UTC),
+        ),
         ("run_2025-04-11T14-46-18Z", datetime(2025, 4, 11, 14, 46, 18, tzinfo=UTC)),
         ("run_20250411_144618", datetime(2025, 4, 11, 12, 46, 18, tzinfo=UTC)),
         ("2025-04-11 14:46:18.5", datetime(2025, 4, 11, 12, 46, 18, tzinfo=UTC)),
-        ("pretrain_x_1744407969123", datetime(2025, 4, 11, 21, 46, 9, 123000, tzinfo=UTC)),
+        (
+            "pretrain_x_1744407969123",
+            datetime(2025, 4, 11, 21, 46, 9, 123000, tzinfo=UTC),
+        ),
         ("1399999999", None),
         ("1400000000", datetime(2014, 5, 13, 16, 53, 20, tzinfo=UTC)),
         ("1999999999", datetime(2033, 5, 18, 3, 33, 19, tzinfo=UTC)),
@@ -42,7 +55,9 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("pretrain_grok1_314b_bf16_256_388660", None),
     ],
 )
-def test_a_stamp_is_epoch_time_or_a_written_time(name: str, expected: datetime | None) -> None:
+def test_a_stamp_is_epoch_time_or_a_written_time(
+    name: str, expected: datetime | None
+) -> None:
     assert read_stamp(name) == expected
 
 
@@ -59,14 +74,24 @@ def test_a_stamp_is_epoch_time_or_a_written_time(name: str, expected: datetime |
         ((), "", ""),
     ],
 )
-def test_the_innermost_folder_decides_and_a_day_is_weak(folders: tuple[str, ...], started: str, dated: str) -> None:
-    for name, dating in ((started, read_start(folders)), (dated, read_filing_date(folders))):
+def test_the_innermost_folder_decides_and_a_day_is_weak(
+    folders: tuple[str, ...], started: str, dated: str
+) -> None:
+    for name, dating in (
+        (started, read_start(folders)),
+        (dated, read_filing_date(folders)),
+    ):
         assert (dating is None) is (name == "")
-        assert dating is None or (dating.source, dating.moment.tzinfo) == (f"the name of folder {name}", UTC)
+        assert dating is None or (dating.source, dating.moment.tzinfo) == (
+            f"the name of folder {name}",
+            UTC,
+        )
 
 
 @pytest.mark.usefixtures("zone")
-@pytest.mark.parametrize("name", ["2025-01-03", "20250103", "nightly-2025.01.03", "x_20250103_256"])
+@pytest.mark.parametrize(
+    "name", ["2025-01-03", "20250103", "nightly-2025.01.03", "x_20250103_256"]
+)
 def test_a_day_begins_at_local_midnight(name: str) -> None:
     dating = read_filing_date([name])
     assert dating is not None

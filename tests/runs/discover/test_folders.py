@@ -16,26 +16,78 @@ NAME = "pretrain_grok1_314b_bf16_256"
 @pytest.mark.parametrize(
     ("path", "name", "expected", "first"),
     [
-        ("/s/results/24.11/bf16/314b/512", "results", {**RESULTS, "release": "24.11"}, "24.11"),
-        ("/s/results/25.01-nccl-trace/bf16/314b/512", "results", {**RESULTS, "release": "25.01"}, "25.01-nccl-trace"),
-        ("/s/24.11_dev/bf16/314b/512", "results", {**RESULTS, "release": "24.11_dev"}, "24.11_dev"),
+        (
+            "/s/results/24.11/bf16/314b/512",
+            "results",
+            {**RESULTS, "release": "24.11"},
+            "24.11",
+        ),
+        (
+            "/s/results/25.01-nccl-trace/bf16/314b/512",
+            "results",
+            {**RESULTS, "release": "25.01"},
+            "25.01-nccl-trace",
+        ),
+        (
+            "/s/24.11_dev/bf16/314b/512",
+            "results",
+            {**RESULTS, "release": "24.11_dev"},
+            "24.11_dev",
+        ),
         ("/s/results/nightly/bf16/314b/512", "results", RESULTS, "nightly"),
         ("/bf16/314b/512", "", RESULTS, "bf16"),
         (f"/s/experiments/{NAME}/{NAME}_17/{NAME}", "experiments", GROK, NAME),
-        (f"/s/experiments/{NAME}/{NAME}_17/{NAME}/nemo_run/job/{NAME}/0", "experiments", GROK, NAME),
-        ("/s/experiments/grok1_314b_bf16_256", "experiments", GROK, "grok1_314b_bf16_256"),
-        (f"/i/workloads/pretrain_grok1/experiments/{NAME}/1795213874", "workloads", GROK, NAME),
-        (f"/i/llmb-archive-20260102/pretrain_grok1/experiments/{NAME}", "workloads", GROK, NAME),
-        ("/i/workloads/pretrain_grok1", "workloads", {"recipe": "grok1"}, "pretrain_grok1"),
+        (
+            f"/s/experiments/{NAME}/{NAME}_17/{NAME}/nemo_run/job/{NAME}/0",
+            "experiments",
+            GROK,
+            NAME,
+        ),
+        (
+            "/s/experiments/grok1_314b_bf16_256",
+            "experiments",
+            GROK,
+            "grok1_314b_bf16_256",
+        ),
+        (
+            f"/i/workloads/pretrain_grok1/experiments/{NAME}/1795213874",
+            "workloads",
+            GROK,
+            NAME,
+        ),
+        (
+            f"/i/llmb-archive-20260102/pretrain_grok1/experiments/{NAME}",
+            "workloads",
+            GROK,
+            NAME,
+        ),
+        (
+            "/i/workloads/pretrain_grok1",
+            "workloads",
+            {"recipe": "grok1"},
+            "pretrain_grok1",
+        ),
         (f"/x/{NAME}/copy", "", GROK, NAME),
         ("/x/results", "", {}, "results"),
         # the innermost layout counts
         (f"/ci/results/24.11/fp8/8b/8/experiments/{NAME}", "experiments", GROK, NAME),
-        (f"/s/experiments/{NAME}/results/24.11/bf16/314b/512", "results", {**RESULTS, "release": "24.11"}, "24.11"),
-        ("/e/experiments/results/24.11/bf16/314b/512", "results", {**RESULTS, "release": "24.11"}, "24.11"),
+        (
+            f"/s/experiments/{NAME}/results/24.11/bf16/314b/512",
+            "results",
+            {**RESULTS, "release": "24.11"},
+            "24.11",
+        ),
+        (
+            "/e/experiments/results/24.11/bf16/314b/512",
+            "results",
+            {**RESULTS, "release": "24.11"},
+            "24.11",
+        ),
     ],
 )
-def test_the_innermost_layout_says_what_a_run_is(path: str, name: str, expected: dict[str, str], first: str) -> None:
+def test_the_innermost_layout_says_what_a_run_is(
+    path: str, name: str, expected: dict[str, str], first: str
+) -> None:
     found = find_layout(PurePosixPath(path).parts)
     assert found.name == name
     assert {hint.field: hint.value for hint in found.hints} == expected
@@ -46,19 +98,31 @@ def test_the_innermost_layout_says_what_a_run_is(path: str, name: str, expected:
     ("path", "expected"),
     [
         (f"/s/experiments/{NAME}/{NAME}_17/{NAME}", (NAME, f"{NAME}_17", NAME)),
-        (f"/i/workloads/pretrain_grok1/experiments/{NAME}/1795213874", (NAME, "1795213874")),
+        (
+            f"/i/workloads/pretrain_grok1/experiments/{NAME}/1795213874",
+            (NAME, "1795213874"),
+        ),
         (f"/nightly/{NAME}/copy", (NAME, "copy")),
         ("/i/workloads/pretrain_grok1_1744407969", ()),
         ("/x/1744407969", ()),
     ],
 )
-def test_an_experiments_own_folders_begin_with_its_name(path: str, expected: tuple[str, ...]) -> None:
+def test_an_experiments_own_folders_begin_with_its_name(
+    path: str, expected: tuple[str, ...]
+) -> None:
     assert find_layout(PurePosixPath(path).parts).experiment == expected
 
 
 def test_folders_of_one_run_that_disagree_are_all_heard() -> None:
-    found = find_layout(PurePosixPath("/s/experiments/pretrain_x_8b_fp8_8/pretrain_x_8b_bf16_8_17").parts)
-    assert {hint.value for hint in found.hints if hint.field == "dtype"} == {"fp8", "bf16"}
+    found = find_layout(
+        PurePosixPath(
+            "/s/experiments/pretrain_x_8b_fp8_8/pretrain_x_8b_bf16_8_17"
+        ).parts
+    )
+    assert {hint.value for hint in found.hints if hint.field == "dtype"} == {
+        "fp8",
+        "bf16",
+    }
 
 
 @pytest.mark.parametrize(
@@ -74,9 +138,19 @@ def test_folders_of_one_run_that_disagree_are_all_heard() -> None:
     ],
 )
 def test_surroundings_name_gpu_and_release(path: str, expected: dict[str, str]) -> None:
-    assert {hint.field: hint.value for hint in find_surroundings(PurePosixPath(path).parts)} == expected
+    assert {
+        hint.field: hint.value for hint in find_surroundings(PurePosixPath(path).parts)
+    } == expected
 
 
 def test_nearest_of_many_folders_counts() -> None:
-    parts = ("/", "h100", *("d" * number for number in range(1, 5000)), "gb200", *["d"] * 5000)
-    assert [(hint.field, hint.value) for hint in find_surroundings(parts)] == [("gpu", "gb200")]
+    parts = (
+        "/",
+        "h100",
+        *("d" * number for number in range(1, 5000)),
+        "gb200",
+        *["d"] * 5000,
+    )
+    assert [(hint.field, hint.value) for hint in find_surroundings(parts)] == [
+        ("gpu", "gb200")
+    ]

@@ -1,4 +1,5 @@
-"""Which configuration a run is. Each row of the refusals is a way in which a wrong answer could pass a slow run."""
+"""Which configuration a run is. Each row of the refusals is a way in which a wrong
+answer could pass a slow run."""
 
 from __future__ import annotations
 
@@ -34,16 +35,39 @@ MAXTEXT = Key("maxtext_llama2", "70b", "24.11", "h100", "bf16", 64)
 def baseline(key: Key, batch: int, *, proxy: bool = False, **changes: Any) -> Baseline:
     parallelism = replace(BASELINE.configuration.parallelism, tp=4)
     configuration = replace(
-        BASELINE.configuration, key=key, global_batch_size=batch, proxy=proxy, parallelism=parallelism
+        BASELINE.configuration,
+        key=key,
+        global_batch_size=batch,
+        proxy=proxy,
+        parallelism=parallelism,
     )
     return replace(BASELINE, configuration=configuration, **changes)
 
 
-def recipe(release: str, dialect: str, layout: str, *baselines: Baseline, names: Sequence[str] = ()) -> Recipe:
+def recipe(
+    release: str,
+    dialect: str,
+    layout: str,
+    *baselines: Baseline,
+    names: Sequence[str] = (),
+) -> Recipe:
     name = baselines[0].key.recipe
     held = tuple(replace(one, dialect=dialect) for one in baselines)
     kind = held[0].kind
-    return Recipe(name, release, kind, name, "", dialect, tuple(names or (name,)), layout, held, (), (), Path())
+    return Recipe(
+        name,
+        release,
+        kind,
+        name,
+        "",
+        dialect,
+        tuple(names or (name,)),
+        layout,
+        held,
+        (),
+        (),
+        Path(),
+    )
 
 
 RECIPES = (
@@ -55,8 +79,20 @@ RECIPES = (
         *(baseline(key, 1024) for key in (GROK_H100, GROK_GB200, GROK_FP8)),
         baseline(GROK_128, 256),
     ),
-    recipe("25.04", "nemo2", "experiments", baseline(LLAMA, 128), baseline(LLAMA_PROXY, 64, proxy=True)),
-    recipe("24.11", "maxtext", "results", baseline(MAXTEXT, 128), names=("maxtext_llama2", "maxtext")),
+    recipe(
+        "25.04",
+        "nemo2",
+        "experiments",
+        baseline(LLAMA, 128),
+        baseline(LLAMA_PROXY, 64, proxy=True),
+    ),
+    recipe(
+        "24.11",
+        "maxtext",
+        "results",
+        baseline(MAXTEXT, 128),
+        names=("maxtext_llama2", "maxtext"),
+    ),
 )
 
 
@@ -66,7 +102,10 @@ def run(said: dict[str, Any], *more: Hint, layout: str = "") -> RunFiles:
 
 
 def said(key: Key, *fields: str) -> dict[str, Any]:
-    return {field: getattr(key, field) for field in (fields or ("recipe", "size", "dtype", "gpus"))}
+    return {
+        field: getattr(key, field)
+        for field in (fields or ("recipe", "size", "dtype", "gpus"))
+    }
 
 
 def full(key: Key, **changes: Any) -> dict[str, Any]:
@@ -74,10 +113,15 @@ def full(key: Key, **changes: Any) -> dict[str, Any]:
 
 
 def logged(
-    dialect: str | None = "nemo2", batch: float = np.nan, total: int | None = 50, tflops: float = np.nan
+    dialect: str | None = "nemo2",
+    batch: float = np.nan,
+    total: int | None = 50,
+    tflops: float = np.nan,
 ) -> ParsedLog:
     """A log of 50 steps of 10 s; NaN is not logged."""
-    columns = steps(10.0, global_batch_size=np.full(50, batch), tflops_per_gpu=np.full(50, tflops))
+    columns = steps(
+        10.0, global_batch_size=np.full(50, batch), tflops_per_gpu=np.full(50, tflops)
+    )
     return replace(log(segment(columns, total=total)), dialect=dialect)
 
 
@@ -85,7 +129,7 @@ def decided(found: RunFiles, *logs: ParsedLog, **options: Any) -> Identity:
     return identify(found, logs, options.pop("recipes", RECIPES), **options)
 
 
-# --- what is matched --------------------------------------------------------------------------------------
+# --- what is matched ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -94,7 +138,15 @@ def decided(found: RunFiles, *logs: ParsedLog, **options: Any) -> Identity:
         (run(full(GROK_GB200)), [], {}, GROK_GB200, ()),
         (run(full(GROK_GB200, release="25.05.04")), [], {}, GROK_GB200, ()),
         (run(full(GROK_OLD, recipe="nemo_grok1")), [], {}, GROK_OLD, ()),
-        (run(full(GROK_GB200, recipe="GROK1", size="314B", dtype="BF16", gpu="GB200")), [], {}, GROK_GB200, ()),
+        (
+            run(
+                full(GROK_GB200, recipe="GROK1", size="314B", dtype="BF16", gpu="GB200")
+            ),
+            [],
+            {},
+            GROK_GB200,
+            (),
+        ),
         (run(full(MAXTEXT, recipe="maxtext")), [], {}, MAXTEXT, ()),
         (run(full(MAXTEXT), Hint("recipe", "maxtext", "file")), [], {}, MAXTEXT, ()),
         (run(said(GROK_128)), [], {}, GROK_128, ("release", "gpu")),
@@ -103,16 +155,53 @@ def decided(found: RunFiles, *logs: ParsedLog, **options: Any) -> Identity:
         (run(said(GROK_H100)), [], {"gpu": "GB200"}, GROK_GB200, ("release",)),
         # dialect and layout tell releases apart
         (run(said(GROK_OLD)), [logged("nemo1")], {}, GROK_OLD, ("release", "gpu")),
-        (run(said(GROK_H100), layout="workloads"), [], {"gpu": "h100"}, GROK_H100, ("release",)),
+        (
+            run(said(GROK_H100), layout="workloads"),
+            [],
+            {"gpu": "h100"},
+            GROK_H100,
+            ("release",),
+        ),
         # nodes have 8 GPUs, of GB200 4
-        (run({**said(LLAMA, "recipe", "size", "dtype"), "nodes": 8}), [], {}, LLAMA, ("release", "gpu")),
-        (run({**full(GROK_GB200), "nodes": 128, "gpus_per_node": 4}), [], {}, GROK_GB200, ()),
+        (
+            run({**said(LLAMA, "recipe", "size", "dtype"), "nodes": 8}),
+            [],
+            {},
+            LLAMA,
+            ("release", "gpu"),
+        ),
+        (
+            run({**full(GROK_GB200), "nodes": 128, "gpus_per_node": 4}),
+            [],
+            {},
+            GROK_GB200,
+            (),
+        ),
         # what the name spells out
-        (run({**full(LLAMA), "tp": 4, "global_batch_size": 128, "micro_batch_size": 1}), [], {}, LLAMA, ()),
+        (
+            run(
+                {
+                    **full(LLAMA),
+                    "tp": 4,
+                    "global_batch_size": 128,
+                    "micro_batch_size": 1,
+                }
+            ),
+            [],
+            {},
+            LLAMA,
+            (),
+        ),
         (run({**full(LLAMA_PROXY), "proxy": "true"}), [], {}, LLAMA_PROXY, ()),
         (run({**full(LLAMA), "proxy": "false", "scaling": "weak"}), [], {}, LLAMA, ()),
         # another release on purpose
-        (run(full(GROK_GB200, release="26.06.00")), [], {"baseline_release": "25.05"}, GROK_GB200, ()),
+        (
+            run(full(GROK_GB200, release="26.06.00")),
+            [],
+            {"baseline_release": "25.05"},
+            GROK_GB200,
+            (),
+        ),
         (
             run(full(GROK_OLD, release="23.05"), layout="workloads"),
             [logged("nemo1")],
@@ -125,7 +214,11 @@ def decided(found: RunFiles, *logs: ParsedLog, **options: Any) -> Identity:
     ],
 )
 def test_a_run_is_what_everything_about_it_says(
-    found: RunFiles, logs: list[ParsedLog], options: dict[str, str], expected: Key, assumed: tuple[str, ...]
+    found: RunFiles,
+    logs: list[ParsedLog],
+    options: dict[str, str],
+    expected: Key,
+    assumed: tuple[str, ...],
 ) -> None:
     identity = decided(found, *logs, **options)
     assert identity.key == expected, identity.because
@@ -134,28 +227,49 @@ def test_a_run_is_what_everything_about_it_says(
 
 
 def test_a_release_that_is_set_aside_is_named() -> None:
-    identity = decided(run(full(GROK_GB200, release="26.06.00")), baseline_release="25.05")
+    identity = decided(
+        run(full(GROK_GB200, release="26.06.00")), baseline_release="25.05"
+    )
     assert identity.because.endswith("its own release 26.06.00 (name) is set aside")
     assert "--llmb-baseline-release" in identity.because
 
 
-# --- what is refused --------------------------------------------------------------------------------------
+# --- what is refused ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("stated", "expected"),
-    [("25.05.04", "25.05.04"), ("v25.05.04", "25.05.04"), ("25.05.01", "25.05"), ("25.05", "25.05")],
+    [
+        ("25.05.04", "25.05.04"),
+        ("v25.05.04", "25.05.04"),
+        ("25.05.01", "25.05"),
+        ("25.05", "25.05"),
+    ],
 )
-def test_a_patch_release_with_a_document_of_its_own_is_that_one(stated: str, expected: str) -> None:
+def test_a_patch_release_with_a_document_of_its_own_is_that_one(
+    stated: str, expected: str
+) -> None:
     """Any other patch release is one of its release."""
-    patch = recipe("25.05.04", "nemo2", "workloads", baseline(replace(GROK_GB200, release="25.05.04"), 1024))
+    patch = recipe(
+        "25.05.04",
+        "nemo2",
+        "workloads",
+        baseline(replace(GROK_GB200, release="25.05.04"), 1024),
+    )
     identity = decided(run(full(GROK_GB200, release=stated)), recipes=(*RECIPES, patch))
     assert identity.key == replace(GROK_GB200, release=expected)
 
 
 def test_another_key_of_the_very_release_does_not_hide_one_that_is_of_it() -> None:
-    patch = recipe("25.05.04", "nemo2", "workloads", baseline(replace(GROK_FP8, release="25.05.04"), 1024))
-    identity = decided(run(full(GROK_GB200, release="25.05.04")), recipes=(*RECIPES, patch))
+    patch = recipe(
+        "25.05.04",
+        "nemo2",
+        "workloads",
+        baseline(replace(GROK_FP8, release="25.05.04"), 1024),
+    )
+    identity = decided(
+        run(full(GROK_GB200, release="25.05.04")), recipes=(*RECIPES, patch)
+    )
     assert identity.key == GROK_GB200
 
 
@@ -167,8 +281,16 @@ def test_another_key_of_the_very_release_does_not_hide_one_that_is_of_it() -> No
             Hint("dtype", "fp8", "llmb-config_5.yaml"),
             "dtype bf16 (name) but dtype fp8 (llmb-config_5",
         ),
-        (full(GROK_GB200), Hint("recipe", "llama3.1", "file x"), "recipe grok1 (name) but recipe llama3.1 (file x)"),
-        (full(GROK_GB200), Hint("release", "24.11", "file x"), "release 25.05 (name) but release 24.11 (file x)"),
+        (
+            full(GROK_GB200),
+            Hint("recipe", "llama3.1", "file x"),
+            "recipe grok1 (name) but recipe llama3.1 (file x)",
+        ),
+        (
+            full(GROK_GB200),
+            Hint("release", "24.11", "file x"),
+            "release 25.05 (name) but release 24.11 (file x)",
+        ),
         (
             full(GROK_GB200, release="25.05.04"),
             Hint("release", "25.05.01", "file x"),
@@ -176,11 +298,15 @@ def test_another_key_of_the_very_release_does_not_hide_one_that_is_of_it() -> No
         ),
     ],
 )
-def test_sources_that_contradict_each_other_match_nothing(said: dict[str, Any], more: Hint, because: str) -> None:
+def test_sources_that_contradict_each_other_match_nothing(
+    said: dict[str, Any], more: Hint, because: str
+) -> None:
     for options in ({}, {"release": "25.05", "gpu": "gb200"}):
         identity = decided(run(said, more), **options)
         assert identity.key is None
-        assert identity.because.startswith(f"its sources contradict each other: {because}")
+        assert identity.because.startswith(
+            f"its sources contradict each other: {because}"
+        )
 
 
 @pytest.mark.parametrize(
@@ -188,7 +314,11 @@ def test_sources_that_contradict_each_other_match_nothing(said: dict[str, Any], 
     [
         (full(GROK_GB200), {"dtype": "fp8"}, (GROK_GB200, GROK_FP8)),
         (full(GROK_GB200, gpus=128), {"gpus": "512"}, (GROK_128, GROK_GB200)),
-        (full(GROK_GB200), {"gpu": "h100", "dtype": "fp8"}, (GROK_GB200, GROK_FP8, GROK_H100)),
+        (
+            full(GROK_GB200),
+            {"gpu": "h100", "dtype": "fp8"},
+            (GROK_GB200, GROK_FP8, GROK_H100),
+        ),
         (full(GROK_H100), {"release": "24.11"}, (GROK_OLD, GROK_H100)),
         (full(GROK_GB200), {"recipe": "grok2"}, (GROK_GB200,)),
         # what is not contradicted has to fit
@@ -200,15 +330,25 @@ def test_sources_that_contradict_each_other_match_nothing(said: dict[str, Any], 
 def test_candidates_of_a_contradiction_fit_one_of_its_values_and_all_else(
     said: dict[str, Any], more: dict[str, str], candidates: tuple[Key, ...]
 ) -> None:
-    """Other configurations are not in doubt; those in doubt must not pass by an older run."""
-    identity = decided(run(said, *(Hint(field, value, "file x") for field, value in more.items())))
+    """Other configurations are not in doubt; those in doubt must not pass by an older
+    run."""
+    identity = decided(
+        run(said, *(Hint(field, value, "file x") for field, value in more.items()))
+    )
     assert (identity.key, identity.candidates) == (None, tuple(sorted(candidates)))
 
 
 def test_a_contradicted_task_keeps_the_baselines_of_that_task() -> None:
     tuned = replace(LLAMA, task="finetune")
-    recipes = (recipe("25.04", "nemo2", "experiments", baseline(tuned, 128), baseline(LLAMA, 128)),)
-    twice = [Hint(field, value, "x") for field, value in (("task", "finetune"), ("task", "sft"), ("gpus", "8"))]
+    recipes = (
+        recipe(
+            "25.04", "nemo2", "experiments", baseline(tuned, 128), baseline(LLAMA, 128)
+        ),
+    )
+    twice = [
+        Hint(field, value, "x")
+        for field, value in (("task", "finetune"), ("task", "sft"), ("gpus", "8"))
+    ]
     assert decided(run(full(LLAMA), *twice), recipes=recipes).candidates == (tuned,)
 
 
@@ -235,7 +375,9 @@ NEMO1 = logged("nemo1")
         (run(full(LLAMA), layout="workloads"), [], "layout"),
     ],
 )
-def test_run_that_differs_in_one_thing_matches_nothing(found: RunFiles, logs: list[ParsedLog], differs: str) -> None:
+def test_run_that_differs_in_one_thing_matches_nothing(
+    found: RunFiles, logs: list[ParsedLog], differs: str
+) -> None:
     check_unmatched(decided(found, *logs), differs)
 
 
@@ -252,7 +394,12 @@ def check_unmatched(identity: Identity, differs: str) -> None:
         (full(GROK_GB200, release="26.06.00"), [], {"release": "25.05"}, "release"),
         (full(GROK_128, gpu="h100"), [], {"gpu": "gb200"}, "gpu"),
         # the steps of another dialect are numbered differently
-        (full(GROK_GB200, release="26.06"), [NEMO1], {"baseline_release": "25.05"}, "dialect"),
+        (
+            full(GROK_GB200, release="26.06"),
+            [NEMO1],
+            {"baseline_release": "25.05"},
+            "dialect",
+        ),
     ],
 )
 def test_options_override_nothing_that_is_stated(
@@ -278,49 +425,85 @@ def test_misspelt_recipe_gets_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        (full(GROK_H100, gpu="b300"), (GROK_GB200, GROK_H100)),  # another GPU type: each of those that are there
-        (full(GROK_GB200, release="26.06"), (GROK_GB200,)),  # and not what differs in more
+        (
+            full(GROK_H100, gpu="b300"),
+            (GROK_GB200, GROK_H100),
+        ),  # another GPU type: each of those that are there
+        (
+            full(GROK_GB200, release="26.06"),
+            (GROK_GB200,),
+        ),  # and not what differs in more
         (full(GROK_GB200, recipe="grok2"), (GROK_GB200,)),
         (full(GROK_GB200, recipe="mine", size="13b"), ()),  # another workload
-        ({"recipe": "mine"} | said(GROK_H100, "size", "dtype", "gpus", "gpu"), (GROK_OLD, GROK_H100)),
+        (
+            {"recipe": "mine"} | said(GROK_H100, "size", "dtype", "gpus", "gpu"),
+            (GROK_OLD, GROK_H100),
+        ),
     ],
 )
-def test_a_run_may_be_of_what_it_differs_from_least(said: dict[str, Any], expected: tuple[Key, ...]) -> None:
+def test_a_run_may_be_of_what_it_differs_from_least(
+    said: dict[str, Any], expected: tuple[Key, ...]
+) -> None:
     assert decided(run(said)).may_be == tuple(sorted(expected))
 
 
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/runs/workloads/pretrain_grok1/experiments/pretrain_grok1_314b_fp8_gpus512", {GROK_FP8}),
-        ("/runs/experiments/pretrain_grok1_314b_bf16_512/1750384800/log-grok1.out", {GROK_OLD, GROK_H100, GROK_GB200}),
+        (
+            "/runs/workloads/pretrain_grok1/experiments/pretrain_grok1_314b_fp8_gpus512",
+            {GROK_FP8},
+        ),
+        (
+            "/runs/experiments/pretrain_grok1_314b_bf16_512/1750384800/log-grok1.out",
+            {GROK_OLD, GROK_H100, GROK_GB200},
+        ),
         ("/runs/gb200/pretrain_grok1_314b_bf16_512", {GROK_GB200}),
         ("/runs/pretrain_mine_13b_bf16_512", set()),
-        ("/runs/lost+found", {one.key for recipe in RECIPES for one in recipe.baselines}),
+        (
+            "/runs/lost+found",
+            {one.key for recipe in RECIPES for one in recipe.baselines},
+        ),
     ],
 )
-def test_what_cannot_be_read_may_be_what_its_names_leave_open(path: str, expected: set[Key]) -> None:
+def test_what_cannot_be_read_may_be_what_its_names_leave_open(
+    path: str, expected: set[Key]
+) -> None:
     identity = decided(RunFiles("x", Path(path), (), read_path_hints(Path(path).parts)))
     assert {identity.key} - {None} | set(identity.may_be) == expected
 
 
-# --- what is ambiguous ------------------------------------------------------------------------------------
+# --- what is ambiguous ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("found", "candidates", "words"),
     [
-        (run(said(GROK_H100), layout="workloads"), (GROK_GB200, GROK_H100), "give --llmb-gpu=gb200|h100"),
+        (
+            run(said(GROK_H100), layout="workloads"),
+            (GROK_GB200, GROK_H100),
+            "give --llmb-gpu=gb200|h100",
+        ),
         (
             run({**said(GROK_H100), "gpu": "h100"}),
             (GROK_OLD, GROK_H100),
             "nothing says its release; give --llmb-release=24.11|25.05",
         ),
-        (run(said(GROK_H100, "recipe", "size", "gpus", "gpu", "release")), (GROK_H100,), "nothing says its dtype"),
-        (run(said(LLAMA, "size", "dtype", "gpus", "release")), (LLAMA,), "nothing says its recipe"),
+        (
+            run(said(GROK_H100, "recipe", "size", "gpus", "gpu", "release")),
+            (GROK_H100,),
+            "nothing says its dtype",
+        ),
+        (
+            run(said(LLAMA, "size", "dtype", "gpus", "release")),
+            (LLAMA,),
+            "nothing says its recipe",
+        ),
     ],
 )
-def test_what_is_left_open_is_not_guessed(found: RunFiles, candidates: tuple[Key, ...], words: str) -> None:
+def test_what_is_left_open_is_not_guessed(
+    found: RunFiles, candidates: tuple[Key, ...], words: str
+) -> None:
     identity = decided(found)
     assert (identity.key, identity.candidates) == (None, tuple(sorted(candidates)))
     assert words in identity.because
@@ -329,7 +512,9 @@ def test_what_is_left_open_is_not_guessed(found: RunFiles, candidates: tuple[Key
 def work(key: Key, batch: int) -> float:
     """Return the TFLOP/s that a configuration logs at 10 s."""
     expected = baseline(key, batch)
-    return compute_tflops_per_gpu(expected.configuration, 10.0) * (expected.logged_tflops_factor or 1.0)
+    return compute_tflops_per_gpu(expected.configuration, 10.0) * (
+        expected.logged_tflops_factor or 1.0
+    )
 
 
 WORK = work(LLAMA, 128)
@@ -367,22 +552,35 @@ def test_content_alone_matches_only_where_every_fact_confirms_one(
 
 def test_content_tells_apart_what_names_leave_open() -> None:
     strong = replace(LLAMA, scaling="strong")
-    recipes = (recipe("25.04", "nemo2", "experiments", baseline(LLAMA, 128), baseline(strong, 512)),)
+    recipes = (
+        recipe(
+            "25.04", "nemo2", "experiments", baseline(LLAMA, 128), baseline(strong, 512)
+        ),
+    )
     assert decided(run(full(LLAMA)), recipes=recipes).candidates == (LLAMA, strong)
     assert decided(run(full(LLAMA)), logged(batch=512), recipes=recipes).key == strong
     assert decided(run(full(LLAMA)), logged(batch=128), recipes=recipes).key == LLAMA
     unfit = decided(run(full(LLAMA)), logged(batch=64), recipes=recipes)
     assert unfit.candidates == (LLAMA, strong)
-    assert "the batch size, steps or TFLOP/s in its log fit none of them" in unfit.because
-    assert decided(run({**full(LLAMA), "scaling": "strong"}), recipes=recipes).key == strong
-    assert decided(run({**full(LLAMA), "scaling": "weak"}), recipes=recipes).key == LLAMA
+    assert (
+        "the batch size, steps or TFLOP/s in its log fit none of them" in unfit.because
+    )
+    assert (
+        decided(run({**full(LLAMA), "scaling": "strong"}), recipes=recipes).key
+        == strong
+    )
+    assert (
+        decided(run({**full(LLAMA), "scaling": "weak"}), recipes=recipes).key == LLAMA
+    )
 
 
 def test_a_baseline_of_another_task_needs_a_run_that_says_so() -> None:
     tuned = replace(LLAMA, task="finetune")
     recipes = (recipe("25.04", "nemo2", "experiments", baseline(tuned, 128)),)
     assert decided(run(full(LLAMA)), recipes=recipes).key is None
-    assert decided(run({**full(LLAMA), "task": "finetune"}), recipes=recipes).key == tuned
+    assert (
+        decided(run({**full(LLAMA), "task": "finetune"}), recipes=recipes).key == tuned
+    )
 
 
 def test_recorded_and_published_baselines_of_one_key_are_one_candidate() -> None:
@@ -405,9 +603,16 @@ FIELDS = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@given(FIELDS, st.sampled_from(["", "results", "experiments", "workloads"]), st.sampled_from([None, "nemo1", "nemo2"]))
-def test_a_match_never_differs_from_anything_said(fields: dict[str, str], layout: str, dialect: str | None) -> None:
-    """And without help from a log it needs recipe, size, precision and GPUs to be said."""
+@given(
+    FIELDS,
+    st.sampled_from(["", "results", "experiments", "workloads"]),
+    st.sampled_from([None, "nemo1", "nemo2"]),
+)
+def test_a_match_never_differs_from_anything_said(
+    fields: dict[str, str], layout: str, dialect: str | None
+) -> None:
+    """And without help from a log it needs recipe, size, precision and GPUs to be
+    said."""
     identity = decided(run(fields, layout=layout), logged(dialect))
     if identity.key is None:
         return
@@ -423,16 +628,28 @@ REMEMBERED = cache_matches()
 
 
 @pytest.mark.slow
-@given(FIELDS, st.sampled_from(["", "results", "workloads"]), st.sampled_from([None, "nemo1", "nemo2"]), st.booleans())
+@given(
+    FIELDS,
+    st.sampled_from(["", "results", "workloads"]),
+    st.sampled_from([None, "nemo1", "nemo2"]),
+    st.booleans(),
+)
 def test_what_was_found_for_another_run_is_what_would_be_found_for_this_one(
     fields: dict[str, str], layout: str, dialect: str | None, contradicted: bool
 ) -> None:
     """And it says so in the names of this run's sources."""
     more = [Hint("size", "9b", "elsewhere")] if contradicted else []
     found = run(fields, *more, layout=layout)
-    own = replace(found, hints=tuple(replace(hint, source=f"other {hint.source}") for hint in found.hints))
+    own = replace(
+        found,
+        hints=tuple(
+            replace(hint, source=f"other {hint.source}") for hint in found.hints
+        ),
+    )
     decided(own, logged(dialect), find=REMEMBERED)
-    assert decided(found, logged(dialect), find=REMEMBERED) == decided(found, logged(dialect))
+    assert decided(found, logged(dialect), find=REMEMBERED) == decided(
+        found, logged(dialect)
+    )
 
 
 MX, CS = replace(GROK_128, dtype="fp8_mx"), replace(GROK_128, dtype="fp8", variant="cs")
@@ -453,7 +670,9 @@ PLAIN = replace(GROK_128, dtype="fp8")
         (CS, {"dtype": "bf16", "variant": "cs"}, False),
     ],
 )
-def test_a_recipe_of_fp8_is_that_of_a_baseline_that_names_it(key: Key, said_of_it: dict[str, str], fits: bool) -> None:
+def test_a_recipe_of_fp8_is_that_of_a_baseline_that_names_it(
+    key: Key, said_of_it: dict[str, str], fits: bool
+) -> None:
     known = (recipe("25.05", "nemo2", "workloads", baseline(key, 256)),)
     found = identify(run({**full(GROK_128), **said_of_it}), [logged(batch=256)], known)
     assert (found.key == key) is fits
@@ -461,8 +680,24 @@ def test_a_recipe_of_fp8_is_that_of_a_baseline_that_names_it(key: Key, said_of_i
 
 
 def test_metadata_that_say_fp8_do_not_contradict_a_name_that_says_its_recipe() -> None:
-    known = (recipe("25.05", "nemo2", "workloads", baseline(MX, 256), baseline(PLAIN, 256)),)
+    known = (
+        recipe("25.05", "nemo2", "workloads", baseline(MX, 256), baseline(PLAIN, 256)),
+    )
     metadata = Hint("dtype", "fp8", "llmb-config_1.yaml")
-    assert identify(run(full(GROK_128, dtype="mxfp8"), metadata), [logged(batch=256)], known).key == MX
-    assert identify(run(full(GROK_128, dtype="fp8", variant="mx"), metadata), [logged(batch=256)], known).key == MX
-    assert identify(run(full(GROK_128, dtype="nvfp4"), metadata), [logged(batch=256)], known).contradicted == ("dtype",)
+    assert (
+        identify(
+            run(full(GROK_128, dtype="mxfp8"), metadata), [logged(batch=256)], known
+        ).key
+        == MX
+    )
+    assert (
+        identify(
+            run(full(GROK_128, dtype="fp8", variant="mx"), metadata),
+            [logged(batch=256)],
+            known,
+        ).key
+        == MX
+    )
+    assert identify(
+        run(full(GROK_128, dtype="nvfp4"), metadata), [logged(batch=256)], known
+    ).contradicted == ("dtype",)

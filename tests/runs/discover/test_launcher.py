@@ -28,15 +28,23 @@ def only(root: Path) -> RunFiles:
         (f"{TASK}/log-a-b.{NAME}_7_0.out", "nemo-run"),
         (f"workloads/pretrain_grok1/{TASK}/log-a-b.{NAME}_7_0.out", "nemo-run"),
         (f"{TASK}/nemo_run/x-j1/{NAME}/0/combined.log", "nemo-run-local"),
-        (f"workloads/pretrain_grok1/experiments/{NAME}/1744407969/log-grok1_7_0.out", "configured-sbatch"),
-        (f"workloads/pretrain_grok1/experiments/{NAME}/1744407969/slurm-7.out", "configured-sbatch"),
+        (
+            f"workloads/pretrain_grok1/experiments/{NAME}/1744407969/log-grok1_7_0.out",
+            "configured-sbatch",
+        ),
+        (
+            f"workloads/pretrain_grok1/experiments/{NAME}/1744407969/slurm-7.out",
+            "configured-sbatch",
+        ),
         ("workloads/pretrain_grok1/slurm-7.out", "sbatch"),
         ("somewhere/log-x_7_0.out", ""),
         (f"experiments/{NAME}/train.log", ""),
         (f"experiments/{NAME}/log-x_7_0.out", ""),
     ],
 )
-def test_places_and_names_tell_it_and_nothing_is_guessed(tree: Tree, log: str, launcher: str) -> None:
+def test_places_and_names_tell_it_and_nothing_is_guessed(
+    tree: Tree, log: str, launcher: str
+) -> None:
     assert only(tree([log])).launcher == launcher
 
 
@@ -50,9 +58,13 @@ def test_places_and_names_tell_it_and_nothing_is_guessed(tree: Tree, log: str, l
         ("[a, b]", "nemo-run"),
     ],
 )
-def test_metadata_says_it_before_anything_else(tree: Tree, stated: str, launcher: str) -> None:
+def test_metadata_says_it_before_anything_else(
+    tree: Tree, stated: str, launcher: str
+) -> None:
     config = f"job_info: {{job_id: '7', launcher_type: {stated}}}\n"
-    root = tree({f"{TASK}/log-a-b.{NAME}_7_0.out": "", f"{TASK}/llmb-config_7.yaml": config})
+    root = tree(
+        {f"{TASK}/log-a-b.{NAME}_7_0.out": "", f"{TASK}/llmb-config_7.yaml": config}
+    )
     discovery = find_runs([root])
     assert [run.launcher for run in discovery.runs] == [launcher]
     assert discovery.unreadable == ()
@@ -62,17 +74,24 @@ def test_metadata_says_it_before_anything_else(tree: Tree, stated: str, launcher
     ("stated", "saves"),
     [("true", True), ("false", False), ("maybe", False), ("[1]", False)],
 )
-def test_metadata_says_that_a_checkpoint_was_to_be_saved(tree: Tree, stated: str, saves: bool) -> None:
+def test_metadata_says_that_a_checkpoint_was_to_be_saved(
+    tree: Tree, stated: str, saves: bool
+) -> None:
     config = f"job_info: {{job_id: '7'}}\njob_config: {{env_overrides: {{ENABLE_CHECKPOINT: {stated}}}}}\n"
-    root = tree({f"{TASK}/log-a-b.{NAME}_7_0.out": "", f"{TASK}/llmb-config_7.yaml": config})
+    root = tree(
+        {f"{TASK}/log-a-b.{NAME}_7_0.out": "", f"{TASK}/llmb-config_7.yaml": config}
+    )
     discovery = find_runs([root])
-    assert discovery.runs[0].saves == ("llmb-config_7.yaml: ENABLE_CHECKPOINT=true" if saves else "")
+    assert discovery.runs[0].saves == (
+        "llmb-config_7.yaml: ENABLE_CHECKPOINT=true" if saves else ""
+    )
     assert discovery.runs[0].excluded is None
     assert discovery.unreadable == ()
 
 
 REAL = {
-    # grep -E "job_id|launcher_type|launch_time|model_name|dtype|scale:" $(find . -name 'llmb-config_*')
+    # grep -E "job_id|launcher_type|launch_time|model_name|dtype|scale:" $(find . -name
+    # 'llmb-config_*')
     "2": ("nemo-run", "22:30:36.872750", "faketrain", "bf16", "16"),
     "3": ("configured-sbatch", "22:30:37.127945", "fakecfg", "fp8", "8"),
     "4": ("sbatch", "22:30:37.400368", "fakesbatch", "fp8", "8"),
@@ -86,21 +105,36 @@ REAL = {
 }
 
 
-def test_each_job_of_a_real_launchers_tree_is_one_run_with_all_that_its_metadata_says() -> None:
-    """find -name 'llmb-config_*' | wc -l gives 10, and find -name '*.out' 20: most jobs left two files."""
+def test_each_job_of_a_real_launchers_tree_is_one_run_with_all_that_its_metadata_says() -> (
+    None
+):
+    """find -name 'llmb-config_*' | wc -l gives 10, and find -name '*.out' 20: most jobs
+    left two files."""
     discovery = find_runs([shared("logs/llmb_install")])
     assert discovery.unreadable == ()
-    assert {why for _, why in discovery.ignored} == {"the launcher's second copy of a job's output"}
+    assert {why for _, why in discovery.ignored} == {
+        "the launcher's second copy of a job's output"
+    }
     image = "container.images=nvcr.io#nvidia/nemo:25.04.01"
     found = {}
     for run in discovery.runs:
         said = {hint.field: hint.value for hint in run.hints}
-        assert (said["size"], said["gpu"], said["release"]) == ("8b", "h100", "26.06.00")
+        assert (said["size"], said["gpu"], said["release"]) == (
+            "8b",
+            "h100",
+            "26.06.00",
+        )
         assert (len(run.attempts), run.layout, run.excluded) == (1, "workloads", None)
         assert run.build == (image, "fw_version=25.04.01", "release=26.06.00")
         assert run.started is not None
         local = run.started.astimezone(datetime.now(UTC).astimezone().tzinfo)
         clock = local.replace(tzinfo=None).time().isoformat()
-        found[run.job_id] = (run.launcher, clock, said["recipe"], said["dtype"], said["gpus"])
+        found[run.job_id] = (
+            run.launcher,
+            clock,
+            said["recipe"],
+            said["dtype"],
+            said["gpus"],
+        )
     assert len(discovery.runs) == len(found)
     assert found == REAL

@@ -1,4 +1,5 @@
-"""Every documented configuration in every layout that its release or a later launcher writes, from every level."""
+"""Every documented configuration in every layout that its release or a later launcher
+writes, from every level."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ def metadata(key: Key) -> str:
 def results(recipe: Recipe, key: Key) -> dict[str, str]:
     model = recipe.name if recipe.dialect == "maxtext" else f"nemo_{recipe.name}"
     folder = f"results/{key.release}/{key.dtype}/{key.size}/{key.gpus}"
-    return {f"{folder}/log-{model}_{key.size}_{key.gpus}_{JOB}.{end}": "" for end in ("out", "err")}
+    return {
+        f"{folder}/log-{model}_{key.size}_{key.gpus}_{JOB}.{end}": ""
+        for end in ("out", "err")
+    }
 
 
 def results_as_the_maxtext_document_shows(recipe: Recipe, key: Key) -> dict[str, str]:
@@ -59,7 +63,10 @@ def experiments(recipe: Recipe, key: Key) -> dict[str, str]:
 
 def experiments_as_the_document_shows(recipe: Recipe, key: Key) -> dict[str, str]:
     experiment = name(key).replace("pretrain_", "pretraining_")
-    return {f"{task(experiment)}/log-{experiment}.out": "", f"{task(experiment)}/sbatch_{experiment}.out": ""}
+    return {
+        f"{task(experiment)}/log-{experiment}.out": "",
+        f"{task(experiment)}/sbatch_{experiment}.out": "",
+    }
 
 
 def workloads(recipe: Recipe, key: Key) -> dict[str, str]:
@@ -89,7 +96,10 @@ def configured_sbatch(recipe: Recipe, key: Key) -> dict[str, str]:
 
 def oldest_launcher(recipe: Recipe, key: Key) -> dict[str, str]:
     folder = f"workloads/pretrain_{key.recipe}"
-    return {f"{folder}/slurm-{JOB}.out": "", f"{folder}/llmb-config_{JOB}.yaml": metadata(key)}
+    return {
+        f"{folder}/slurm-{JOB}.out": "",
+        f"{folder}/llmb-config_{JOB}.yaml": metadata(key),
+    }
 
 
 LAYOUTS: dict[str, tuple[Layout, ...]] = {
@@ -105,9 +115,13 @@ def cases() -> Iterator[Any]:
         if recipe.dialect == "maxtext":
             layouts.append(results_as_the_maxtext_document_shows)
         for write in layouts:
-            documented = recipe.baselines if write is layouts[0] else recipe.baselines[:1]
+            documented = (
+                recipe.baselines if write is layouts[0] else recipe.baselines[:1]
+            )
             for baseline in documented:
-                yield pytest.param(recipe, baseline, write, id=f"{write.__name__}-{baseline.key.id}")
+                yield pytest.param(
+                    recipe, baseline, write, id=f"{write.__name__}-{baseline.key.id}"
+                )
 
 
 @pytest.mark.slow
@@ -122,6 +136,8 @@ def test_a_documented_run_is_its_configuration_from_every_level(
     for level in (log, *log.parents):
         (run,) = find_runs([root / level]).runs
         assert run.attempts[0].log == root / log
-        identity = identify(run, [ParsedLog(dialect=recipe.dialect, segments=())], recipes(), gpu=gpu)
+        identity = identify(
+            run, [ParsedLog(dialect=recipe.dialect, segments=())], recipes(), gpu=gpu
+        )
         assert identity.key == baseline.key, f"{level}: {identity.because}"
         assert run.job_id in (JOB, "")

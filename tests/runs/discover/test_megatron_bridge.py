@@ -10,23 +10,37 @@ from support.shared_data import shared
 
 from pytest_llmbench.core.run_records import AttemptFiles, RunFiles
 from pytest_llmbench.runs.discover.names import read_experiment
-from pytest_llmbench.runs.layouts.megatron_bridge import Companions, collect_hints, find_model, name_release, read_name
+from pytest_llmbench.runs.layouts.megatron_bridge import (
+    Companions,
+    collect_hints,
+    find_model,
+    name_release,
+    read_name,
+)
 
 RELEASES = ("25.11", "26.02", "26.02.01", "26.04", "26.04.01")
 
 
 def test_every_name_of_a_row_says_what_the_row_says() -> None:
-    """From the table that was made apart from this code; a name says less than its row, and nothing else."""
+    """From the table that was made apart from this code; a name says less than its row,
+    and nothing else."""
     read = 0
     with shared("documents/megatron_bridge/row_names.tsv").open() as file:
         for row in csv.DictReader(file, delimiter="\t"):
             for name in row["experiment"].split():
                 said = dict(read_name(name))
-                precision = {"FP8": "fp8_cs", "MXFP8": "fp8_mx"}.get(row["precision"], row["precision"].lower())
-                assert said["dtype"] in precision.replace("-", "_")  # of two precisions in a row it is one
+                precision = {"FP8": "fp8_cs", "MXFP8": "fp8_mx"}.get(
+                    row["precision"], row["precision"].lower()
+                )
+                assert said["dtype"] in precision.replace(
+                    "-", "_"
+                )  # of two precisions in a row it is one
                 assert said.get("gpus", row["gpus"]) == row["gpus"]
                 assert said.get("global_batch_size", row["gbs"]) == row["gbs"]
-                assert said.get("gpu", row["system"][4:].lower()) == row["system"][4:].lower()
+                assert (
+                    said.get("gpu", row["system"][4:].lower())
+                    == row["system"][4:].lower()
+                )
                 assert said["task"] == row["task"]
                 assert "variant" not in said
                 assert find_model(row["model"].split(" (")[0]) == said["size"]
@@ -37,16 +51,33 @@ def test_every_name_of_a_row_says_what_the_row_says() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("llama3_8b_pretrain_8gpu_h100", {"size": "llama3_8b", "task": "pretrain", "gpus": "8", "gpu": "h100"}),
+        (
+            "llama3_8b_pretrain_8gpu_h100",
+            {"size": "llama3_8b", "task": "pretrain", "gpus": "8", "gpu": "h100"},
+        ),
         (
             "pretrain_kimi_k2_bf16_gpus64_tp1_vpNone_ep8_etpNone",
-            {"size": "kimi_k2", "task": "pretrain", "dtype": "bf16", "gpus": "64", "tp": "1", "vp": "1", "ep": "8"},
+            {
+                "size": "kimi_k2",
+                "task": "pretrain",
+                "dtype": "bf16",
+                "gpus": "64",
+                "tp": "1",
+                "vp": "1",
+                "ep": "8",
+            },
         ),
         ("llama3_8b_results", {}),
         ("llama3_8b", {}),
         # DGX Cloud cuts a name: the number at its end is a part of one.
-        ("pretrain_deepseek_v3_fp8_mx_gpus2", {"size": "deepseek_v3", "task": "pretrain", "dtype": "fp8_mx"}),
-        ("pretrain_llama31_405b_fp8_mx_gpus", {"size": "llama31_405b", "task": "pretrain", "dtype": "fp8_mx"}),
+        (
+            "pretrain_deepseek_v3_fp8_mx_gpus2",
+            {"size": "deepseek_v3", "task": "pretrain", "dtype": "fp8_mx"},
+        ),
+        (
+            "pretrain_llama31_405b_fp8_mx_gpus",
+            {"size": "llama31_405b", "task": "pretrain", "dtype": "fp8_mx"},
+        ),
         (
             "log-acct-llm.pretrain_kimi_k2_bf16_gpus64_gb300_large_scale_4711_0",
             {
@@ -182,7 +213,9 @@ def test_a_submitted_script_with_short_names() -> None:
     ],
 )
 def test_a_candidate_of_a_release_is_none(image: str, release: str) -> None:
-    assert collect(Companions(script=SCRIPT.replace("nvcr.io/nvidia/nemo:26.04.01", image)))["release"] == {release}
+    assert collect(
+        Companions(script=SCRIPT.replace("nvcr.io/nvidia/nemo:26.04.01", image))
+    )["release"] == {release}
 
 
 @pytest.mark.parametrize(
@@ -199,26 +232,41 @@ def test_a_candidate_of_a_release_is_none(image: str, release: str) -> None:
 )
 def test_what_a_submitted_script_overrides(more: str, field: str, value: str) -> None:
     """A setting of the configuration is passed on without dashes, and counts."""
-    assert collect(Companions(script=f"bash -c x.sh -g gb300 -c fp8_cs -ng 64 -mr llama3_70b {more}"))[field] == {value}
+    assert collect(
+        Companions(
+            script=f"bash -c x.sh -g gb300 -c fp8_cs -ng 64 -mr llama3_70b {more}"
+        )
+    )[field] == {value}
 
 
 def test_the_group_of_a_configuration_is_that_of_a_run() -> None:
     script = SCRIPT.replace("-tp 4", "--use_megatron_fsdp true")
     dump = DUMP.replace("model:", "ddp:\n  use_megatron_fsdp: true\nmodel:")
     assert collect(Companions(script=script))["fsdp"] == {"64"}
-    assert collect(Companions(script=script, configuration=dump))["fsdp"] == {"8"}  # 64 / (4 x 2)
+    assert collect(Companions(script=script, configuration=dump))["fsdp"] == {
+        "8"
+    }  # 64 / (4 x 2)
 
 
 def test_a_script_of_something_else_says_nothing() -> None:
-    assert collect(Companions(script="#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\nsrun python x.py --lr 1\n")) == {
-        "recipe": {"megatron_bridge"}
-    }
+    assert collect(
+        Companions(
+            script="#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=8\nsrun python x.py --lr 1\n"
+        )
+    ) == {"recipe": {"megatron_bridge"}}
 
 
 def test_a_configuration_is_read_by_section_and_a_proxy_is_named() -> None:
-    said = collect(Companions(configuration=DUMP), "pretrain_llama3_70b_fp8_mx_gpus64_gb300")
+    said = collect(
+        Companions(configuration=DUMP), "pretrain_llama3_70b_fp8_mx_gpus64_gb300"
+    )
     assert said["gpus"] == {"64"}  # 8 x 4 x 2
-    assert (said["tp"], said["pp"], said["vp"], said["dtype"]) == ({"4"}, {"2"}, {"1"}, {"fp8_mx"})
+    assert (said["tp"], said["pp"], said["vp"], said["dtype"]) == (
+        {"4"},
+        {"2"},
+        {"1"},
+        {"fp8_mx"},
+    )
     assert said["model_overrides"] == {"layers=40"}  # it has 80
     assert said["global_batch_size"] == {"128"}
 
@@ -233,13 +281,24 @@ def test_a_configuration_is_read_by_section_and_a_proxy_is_named() -> None:
     ],
 )
 def test_the_precision_of_a_configuration(lines: str, dtype: set[str]) -> None:
-    dump = DUMP.replace("mixed_precision: bf16_with_mxfp8_mixed", f"mixed_precision:\n{lines}")
+    dump = DUMP.replace(
+        "mixed_precision: bf16_with_mxfp8_mixed", f"mixed_precision:\n{lines}"
+    )
     assert collect(Companions(configuration=dump))["dtype"] == dtype
 
 
 @pytest.mark.parametrize(
     ("peft", "task"),
-    [("", None), ("peft: null\n", None), ("peft: lora\n", "lora"), ("peft:\n  _target_: megatron.LoRA\n", "lora")],
+    [
+        ("", None),
+        ("peft: null\n", None),
+        ("peft: lora\n", "lora"),
+        ("peft:\n  _target_: megatron.LoRA\n", "lora"),
+    ],
 )
-def test_configuration_with_adapters_is_a_fine_tuning(peft: str, task: str | None) -> None:
-    assert collect(Companions(configuration=DUMP + peft)).get("task") == ({task} if task else None)
+def test_configuration_with_adapters_is_a_fine_tuning(
+    peft: str, task: str | None
+) -> None:
+    assert collect(Companions(configuration=DUMP + peft)).get("task") == (
+        {task} if task else None
+    )

@@ -9,7 +9,13 @@ import pytest
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.runs.layouts.metadata import SIZE_LIMIT, Metadata, interpret, parse, read_metadata
+from pytest_llmbench.runs.layouts.metadata import (
+    SIZE_LIMIT,
+    Metadata,
+    interpret,
+    parse,
+    read_metadata,
+)
 
 
 def said(text: str) -> dict[str, str]:
@@ -105,7 +111,10 @@ def test_a_launch_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) 
         ("workload_info: {workload_type: pretraining}", {}),
         (config("strong_scaling: false"), {"scaling": "weak"}),
         (config("proxy: 'False'"), {"proxy": "false"}),
-        (config("model_overrides: {num_layers: 2, seq: 4096}"), {"model_overrides": "num_layers=2, seq=4096"}),
+        (
+            config("model_overrides: {num_layers: 2, seq: 4096}"),
+            {"model_overrides": "num_layers=2, seq=4096"},
+        ),
         (config("model_overrides: []"), {}),
     ],
 )
@@ -118,17 +127,34 @@ def test_keys_come_and_go(text: str, expected: dict[str, str]) -> None:
     ("text", "expected"),
     [
         ("", set()),
-        ("workload_info: {framework: nemo2, gsw_version: 25.10, synthetic_dataset: true}", set()),
+        (
+            "workload_info: {framework: nemo2, gsw_version: 25.10, synthetic_dataset: true}",
+            set(),
+        ),
         ("workload_info: {fw_version: 25.04.01}", {"fw_version=25.04.01"}),
-        ("workload_info: {fw_version: null, commit: ' 1f3a ', git_commit: 2b}", {"commit=1f3a", "git_commit=2b"}),
-        ("container_info: {images: [b:2, a:1, b:2, null]}", {"container.images=a:1", "container.images=b:2"}),
+        (
+            "workload_info: {fw_version: null, commit: ' 1f3a ', git_commit: 2b}",
+            {"commit=1f3a", "git_commit=2b"},
+        ),
+        (
+            "container_info: {images: [b:2, a:1, b:2, null]}",
+            {"container.images=a:1", "container.images=b:2"},
+        ),
         ("container_info: {images: a:1}", {"container.images=a:1"}),
         ("container_info: {images: {nemo: a:1, x: ~}}", {"container.images.nemo=a:1"}),
-        ("container_info: {images: {nemo: [a:1]}, digest: ff}", {"container.images.nemo=a:1", "container.digest=ff"}),
-        ("container_info: {images: [{n: a, tag: 1}]}", {'container.images={"n": "a", "tag": "1"}'}),
+        (
+            "container_info: {images: {nemo: [a:1]}, digest: ff}",
+            {"container.images.nemo=a:1", "container.digest=ff"},
+        ),
+        (
+            "container_info: {images: [{n: a, tag: 1}]}",
+            {'container.images={"n": "a", "tag": "1"}'},
+        ),
     ],
 )
-def test_a_build_is_its_versions_and_images_in_any_shape(text: str, expected: set[str]) -> None:
+def test_a_build_is_its_versions_and_images_in_any_shape(
+    text: str, expected: set[str]
+) -> None:
     """The release is not among them: it is a hint, which names of folders give too."""
     record = interpreted(f"job_info: {{}}\n{text}")
     assert set(record.build) == expected
@@ -141,14 +167,22 @@ def test_a_build_is_its_versions_and_images_in_any_shape(text: str, expected: se
         (config("profile_enabled: true"), Reason.PROFILED),
         (config("env_overrides: {ENABLE_NCCLTRACE: 1}"), Reason.TRACED),
         (config("env_overrides: {ENABLE_NCCL_TRACE: true}"), Reason.TRACED),
-        (config("env_overrides: {LOAD_CHECKPOINT_PATH: /ckpt/x}"), Reason.CHECKPOINT_LOAD),
+        (
+            config("env_overrides: {LOAD_CHECKPOINT_PATH: /ckpt/x}"),
+            Reason.CHECKPOINT_LOAD,
+        ),
         (config("env_overrides: {LOAD_CHECKPOINT_PATH: ''}"), None),
         (config("env_overrides: {HF_HOME: /x}"), None),
-        *((config(f"env_overrides: {{ENABLE_PROFILE: {yes}}}"), Reason.PROFILED) for yes in YES),
+        *(
+            (config(f"env_overrides: {{ENABLE_PROFILE: {yes}}}"), Reason.PROFILED)
+            for yes in YES
+        ),
         *((config(f"env_overrides: {{ENABLE_PROFILE: {no}}}"), None) for no in NO),
     ],
 )
-def test_evidence_against_comparing_is_positive(text: str, expected: Reason | None) -> None:
+def test_evidence_against_comparing_is_positive(
+    text: str, expected: Reason | None
+) -> None:
     assert interpreted(text).excluded == expected
     assert interpreted(text).odd == ()
 
@@ -159,9 +193,18 @@ def test_evidence_against_comparing_is_positive(text: str, expected: Reason | No
         ("model_info: {scale: many}", "model_info.scale is 'many', not a number"),
         ("model_info: {dtype: [bf16, fp8]}", "model_info.dtype is not a single value"),
         ("container_info: nemo:25.04", "container_info is not a section"),
-        ("workload_info: {fw_version: [1, 2]}", "workload_info.fw_version is not a single value"),
-        (config("profile_enabled: perhaps"), "job_config.profile_enabled is 'perhaps', neither true nor false"),
-        (config("env_overrides: [ENABLE_PROFILE=true]"), "job_config.env_overrides is not a section"),
+        (
+            "workload_info: {fw_version: [1, 2]}",
+            "workload_info.fw_version is not a single value",
+        ),
+        (
+            config("profile_enabled: perhaps"),
+            "job_config.profile_enabled is 'perhaps', neither true nor false",
+        ),
+        (
+            config("env_overrides: [ENABLE_PROFILE=true]"),
+            "job_config.env_overrides is not a section",
+        ),
         (
             config("env_overrides: {ENABLE_PROFILE: maybe}"),
             "job_config.env_overrides.ENABLE_PROFILE is 'maybe', neither true nor false",
@@ -184,7 +227,9 @@ def test_an_odd_value_is_reported_and_not_used(text: str, problem: str) -> None:
 
 
 def test_an_odd_value_behind_evidence_is_reported_too() -> None:
-    record = interpreted(config("env_overrides: {ENABLE_PROFILE: 1, ENABLE_NCCLTRACE: maybe}"))
+    record = interpreted(
+        config("env_overrides: {ENABLE_PROFILE: 1, ENABLE_NCCLTRACE: maybe}")
+    )
     assert record.excluded is Reason.PROFILED
     assert len(record.odd) == 1
 
@@ -200,7 +245,10 @@ def test_an_odd_value_behind_evidence_is_reported_too() -> None:
         (b"a: &x [1]\nb: *x", "line 2: an alias"),
         (b"a: [1", "not valid YAML"),
         (b"a: \xff\xfe", "not valid YAML"),
-        (b"[" * 60000, "nested too deeply|maximum nesting depth"),  # as PyYAML 6.0.4 itself says
+        (
+            b"[" * 60000,
+            "nested too deeply|maximum nesting depth",
+        ),  # as PyYAML 6.0.4 itself says
         (b"{a: " * 20000, "nested too deeply"),
         (b"job_info: {job_id: 8}", "says job_id '8' inside"),
     ],

@@ -20,11 +20,21 @@ def write(root: Path, *names: str) -> None:
 
 def found(*paths: Path) -> dict[str, list[str]]:
     """The names of the logs of each run."""
-    return {run.id: [each.log.name for each in run.attempts] for run in find_runs(paths).runs}
+    return {
+        run.id: [each.log.name for each in run.attempts]
+        for run in find_runs(paths).runs
+    }
 
 
 @pytest.mark.parametrize(
-    "name", ["trainer_state.json", "trainer_log.jsonl", "logging.jsonl", "metrics.csv", "events.out.tfevents.17.node.1"]
+    "name",
+    [
+        "trainer_state.json",
+        "trainer_log.jsonl",
+        "logging.jsonl",
+        "metrics.csv",
+        "events.out.tfevents.17.node.1",
+    ],
 )
 def test_where_there_is_no_log_metrics_are_a_run(tmp_path: Path, name: str) -> None:
     write(tmp_path, f"a/{name}", "a/config.json", "b/other.jsonl")
@@ -35,23 +45,37 @@ def test_where_there_is_no_log_metrics_are_a_run(tmp_path: Path, name: str) -> N
 def test_metrics_beside_logs_are_found_apart(tmp_path: Path, log: str) -> None:
     write(tmp_path, "a/trainer_state.json", log)
     discovery = find_runs([tmp_path])
-    assert [[each.log.name for each in run.attempts] for run in discovery.runs] == [[Path(log).name]]
-    assert [each.log.name for run in discovery.metrics for each in run.attempts] == ["trainer_state.json"]
-    assert list(found(tmp_path / "a" / "trainer_state.json").values()) == [["trainer_state.json"]]
+    assert [[each.log.name for each in run.attempts] for run in discovery.runs] == [
+        [Path(log).name]
+    ]
+    assert [each.log.name for run in discovery.metrics for each in run.attempts] == [
+        "trainer_state.json"
+    ]
+    assert list(found(tmp_path / "a" / "trainer_state.json").values()) == [
+        ["trainer_state.json"]
+    ]
 
 
 def test_of_several_kinds_the_one_that_says_most_counts(tmp_path: Path) -> None:
     write(tmp_path, "a/trainer_state.json", "a/trainer_log.jsonl")
     assert list(found(tmp_path).values()) == [["trainer_log.jsonl"]]
-    assert [path.name for path, _ in find_runs([tmp_path]).ignored] == ["trainer_state.json"]
+    assert [path.name for path, _ in find_runs([tmp_path]).ignored] == [
+        "trainer_state.json"
+    ]
 
 
 @pytest.mark.parametrize(
     ("other", "read"),
-    [("trainer_state.json", "trainer_state.json"), ("metrics.csv", "events.out.tfevents.17.node.1")],
+    [
+        ("trainer_state.json", "trainer_state.json"),
+        ("metrics.csv", "events.out.tfevents.17.node.1"),
+    ],
 )
-def test_event_files_of_trainer_hold_no_time(tmp_path: Path, other: str, read: str) -> None:
-    """Its state says how long the run took; other frameworks keep the same in event files, and more."""
+def test_event_files_of_trainer_hold_no_time(
+    tmp_path: Path, other: str, read: str
+) -> None:
+    """Its state says how long the run took; other frameworks keep the same in event
+    files, and more."""
     write(tmp_path, "a/events.out.tfevents.17.node.1", f"a/{other}")
     assert list(found(tmp_path).values()) == [[read]]
 
@@ -78,7 +102,11 @@ def test_other_names_are_none(name: str) -> None:
 
 def test_event_files_of_one_folder_are_attempts_of_one_run(tmp_path: Path) -> None:
     """A restart writes another file; the name begins with the time."""
-    write(tmp_path, "a/tb/events.out.tfevents.1800000002.n2.7", "a/tb/events.out.tfevents.1800000001.n1.9")
+    write(
+        tmp_path,
+        "a/tb/events.out.tfevents.1800000002.n2.7",
+        "a/tb/events.out.tfevents.1800000001.n1.9",
+    )
     (run,) = find_runs([tmp_path]).runs
     assert [each.log.name for each in run.attempts] == [
         "events.out.tfevents.1800000001.n1.9",
@@ -87,4 +115,7 @@ def test_event_files_of_one_folder_are_attempts_of_one_run(tmp_path: Path) -> No
 
 
 def test_the_place_of_event_files_leaves_node_and_process_open() -> None:
-    assert make_pattern(("elm", "tb", "events.out.tfevents.1800000001.n1.9")) == "elm/tb/events.out.tfevents.*"
+    assert (
+        make_pattern(("elm", "tb", "events.out.tfevents.1800000001.n1.9"))
+        == "elm/tb/events.out.tfevents.*"
+    )

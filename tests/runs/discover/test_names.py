@@ -1,4 +1,5 @@
-"""What names say: a table of every documented spelling, and of what must not be read into a name."""
+"""What names say: a table of every documented spelling, and of what must not be read
+into a name."""
 
 from __future__ import annotations
 
@@ -43,18 +44,40 @@ LLAMA = {"recipe": "llama3.1", "size": "70b", "dtype": "fp8", "gpus": "256"}
             "pretrain_faketrain_8b_bf16_2nodes",
             {"recipe": "faketrain", "size": "8b", "dtype": "bf16", "nodes": "2"},
         ),
-        ("pretrain_mixtral_8x7b_fp8cs_8", {"recipe": "mixtral", "size": "8x7b", "dtype": "fp8cs", "gpus": "8"}),
+        (
+            "pretrain_mixtral_8x7b_fp8cs_8",
+            {"recipe": "mixtral", "size": "8x7b", "dtype": "fp8cs", "gpus": "8"},
+        ),
         (
             "pretrain_qwen3_30b_a3b_mxfp8_gb200_64",
-            {"recipe": "qwen3", "size": "30b_a3b", "dtype": "mxfp8", "gpu": "gb200", "gpus": "64"},
+            {
+                "recipe": "qwen3",
+                "size": "30b_a3b",
+                "dtype": "mxfp8",
+                "gpu": "gb200",
+                "gpus": "64",
+            },
         ),
         (
             "pretrain_llama3.1_405b_proxy_bf16_64",
-            {"recipe": "llama3.1", "size": "405b", "dtype": "bf16", "proxy": "true", "gpus": "64"},
+            {
+                "recipe": "llama3.1",
+                "size": "405b",
+                "dtype": "bf16",
+                "proxy": "true",
+                "gpus": "64",
+            },
         ),
         (
             "finetune_llama3_70b_lora_bf16_8",
-            {"task": "finetune", "recipe": "llama3", "size": "70b", "dtype": "bf16", "variant": "lora", "gpus": "8"},
+            {
+                "task": "finetune",
+                "recipe": "llama3",
+                "size": "70b",
+                "dtype": "bf16",
+                "variant": "lora",
+                "gpus": "8",
+            },
         ),
         (
             "pretrain_llama3.1_70b_fp8_cs_256",
@@ -79,17 +102,36 @@ LLAMA = {"recipe": "llama3.1", "size": "70b", "dtype": "fp8", "gpus": "256"}
         ),
         (
             "pretrain_x_8b_lora_fp8_ds_8",
-            {"recipe": "x", "size": "8b", "dtype": "fp8", "variant": "lora_ds", "gpus": "8"},
+            {
+                "recipe": "x",
+                "size": "8b",
+                "dtype": "fp8",
+                "variant": "lora_ds",
+                "gpus": "8",
+            },
         ),
-        ("pretrain_x_8b_bf16_mx_gpus8", {"recipe": "x", "size": "8b", "dtype": "bf16", "gpus": "8"}),
+        (
+            "pretrain_x_8b_bf16_mx_gpus8",
+            {"recipe": "x", "size": "8b", "dtype": "bf16", "gpus": "8"},
+        ),
     ],
 )
-def test_an_experiment_says_its_configuration(name: str, expected: dict[str, str]) -> None:
+def test_an_experiment_says_its_configuration(
+    name: str, expected: dict[str, str]
+) -> None:
     assert said(name) == expected
 
 
 @pytest.mark.parametrize(
-    "name", ["grok1_314b_bf16_256", "pretrain_grok1", "results", "nemo_experiments", "pretrain_grok1_256", ""]
+    "name",
+    [
+        "grok1_314b_bf16_256",
+        "pretrain_grok1",
+        "results",
+        "nemo_experiments",
+        "pretrain_grok1_256",
+        "",
+    ],
 )
 def test_other_names_are_no_experiments(name: str) -> None:
     assert read_experiment(name) is None
@@ -98,9 +140,27 @@ def test_other_names_are_no_experiments(name: str) -> None:
 @pytest.mark.parametrize(
     ("stem", "base", "job", "attempt", "expected"),
     [
-        ("log-nemo_grok1_314b_512_1234", "log-nemo_grok1_314b_512", "1234", 0, ("nemo_grok1", "314b", "512")),
-        ("log-nemo_grok1_314b_512", "log-nemo_grok1_314b_512", "", 0, ("nemo_grok1", "314b", "512")),
-        ("log-maxtext-64_70b_1407993", "log-maxtext-64_70b", "1407993", 0, ("maxtext", "70b", "64")),
+        (
+            "log-nemo_grok1_314b_512_1234",
+            "log-nemo_grok1_314b_512",
+            "1234",
+            0,
+            ("nemo_grok1", "314b", "512"),
+        ),
+        (
+            "log-nemo_grok1_314b_512",
+            "log-nemo_grok1_314b_512",
+            "",
+            0,
+            ("nemo_grok1", "314b", "512"),
+        ),
+        (
+            "log-maxtext-64_70b_1407993",
+            "log-maxtext-64_70b",
+            "1407993",
+            0,
+            ("maxtext", "70b", "64"),
+        ),
         (
             "log-root-root.pretrain_x_8b_bf16_2nodes_2_0",
             "log-root-root.pretrain_x_8b_bf16_2nodes",
@@ -111,8 +171,20 @@ def test_other_names_are_no_experiments(name: str) -> None:
             "log-pretrain_team-a.pretrain_llama3.1_70b_fp8_256",
             *("77", 1, ("llama3.1", "70b", "256")),
         ),
-        ("log-pretrain_grok1_314b_bf16_256", "log-pretrain_grok1_314b_bf16_256", "", 0, ("grok1", "314b", "256")),
-        ("log-pretrain_grok1_314b_bf16_256_38", "log-pretrain_grok1_314b_bf16_256", "38", 0, ("grok1", "314b", "256")),
+        (
+            "log-pretrain_grok1_314b_bf16_256",
+            "log-pretrain_grok1_314b_bf16_256",
+            "",
+            0,
+            ("grok1", "314b", "256"),
+        ),
+        (
+            "log-pretrain_grok1_314b_bf16_256_38",
+            "log-pretrain_grok1_314b_bf16_256",
+            "38",
+            0,
+            ("grok1", "314b", "256"),
+        ),
         (
             "log-a-a.pretrain_grok1_314b_fp8_gpus128_tp4_gbs512_7_12",
             "log-a-a.pretrain_grok1_314b_fp8_gpus128_tp4_gbs512",
@@ -129,7 +201,10 @@ def test_a_log_says_configuration_job_and_restart(
     """A number is a GPU count or a job id by its position alone."""
     found = read_log_name(stem)
     assert (found.base, found.job, found.attempt) == (base, job, attempt)
-    assert tuple(dict(found.pairs).get(field) for field in ("recipe", "size", "gpus")) == expected
+    assert (
+        tuple(dict(found.pairs).get(field) for field in ("recipe", "size", "gpus"))
+        == expected
+    )
 
 
 def test_a_name_of_any_characters_is_read() -> None:
@@ -145,7 +220,9 @@ def test_a_name_of_any_characters_is_read() -> None:
         ("images", ()),
     ],
 )
-def test_a_workload_says_task_and_recipe(name: str, expected: tuple[tuple[str, str], ...]) -> None:
+def test_a_workload_says_task_and_recipe(
+    name: str, expected: tuple[tuple[str, str], ...]
+) -> None:
     assert read_workload(name) == expected
 
 
@@ -166,17 +243,41 @@ def test_names_that_exclude_a_run(name: str, profiled: bool, traced: bool) -> No
 
 
 HEADS = ["", "grok1_8b_bf16_", "pretrain_grok1_8b_bf16_", "sft_x_8x9b_proxy_fp8_512_"]
-WORDS = ["pretrain", "grok1", "8b", "bf16", "fp", "512", "31", "gpus64", "2nodes", "tp4", "v1", "nsys"]
+WORDS = [
+    "pretrain",
+    "grok1",
+    "8b",
+    "bf16",
+    "fp",
+    "512",
+    "31",
+    "gpus64",
+    "2nodes",
+    "tp4",
+    "v1",
+    "nsys",
+]
 
 
 @pytest.mark.slow
-@given(st.sampled_from(HEADS), st.lists(st.sampled_from(WORDS), max_size=5), st.sampled_from(["", "_0", "_31"]))
-def test_a_number_is_what_its_place_says_however_long_it_is(head: str, words: list[str], restart: str) -> None:
-    """Long numbers are taken from a name before it is read, short ones are read with it."""
+@given(
+    st.sampled_from(HEADS),
+    st.lists(st.sampled_from(WORDS), max_size=5),
+    st.sampled_from(["", "_0", "_31"]),
+)
+def test_a_number_is_what_its_place_says_however_long_it_is(
+    head: str, words: list[str], restart: str
+) -> None:
+    """Long numbers are taken from a name before it is read, short ones are read with
+    it."""
     short, long = (head + "_".join([*words, job]) + restart for job in ("7", "1234567"))
     for typed in (True, False):
-        assert repr(read_experiment(short, typed=typed)) == shortened(read_experiment(long, typed=typed))
-    assert repr(read_log_name(f"log-x.{short}")) == shortened(read_log_name(f"log-x.{long}"))
+        assert repr(read_experiment(short, typed=typed)) == shortened(
+            read_experiment(long, typed=typed)
+        )
+    assert repr(read_log_name(f"log-x.{short}")) == shortened(
+        read_log_name(f"log-x.{long}")
+    )
 
 
 def shortened(found: Experiment | LogName | None) -> str:
@@ -184,13 +285,23 @@ def shortened(found: Experiment | LogName | None) -> str:
 
 
 def test_the_folder_tells_the_gpus_from_the_job() -> None:
-    """`results/.../<size>/<gpus>/log-<recipe>_<size>_<gpus>_<job>.out`, of a size that looks like none."""
-    assert (read_log_name("log-mine_small_8_1", "8").job, read_log_name("log-mine_small_8_1", "8").attempt) == ("1", 0)
-    assert (read_log_name("log-mine_small_8_1", "16").job, read_log_name("log-mine_small_8_1", "16").attempt) == (
+    """`results/.../<size>/<gpus>/log-<recipe>_<size>_<gpus>_<job>.out`, of a size that
+    looks like none."""
+    assert (
+        read_log_name("log-mine_small_8_1", "8").job,
+        read_log_name("log-mine_small_8_1", "8").attempt,
+    ) == ("1", 0)
+    assert (
+        read_log_name("log-mine_small_8_1", "16").job,
+        read_log_name("log-mine_small_8_1", "16").attempt,
+    ) == (
         "8",
         1,
     )
-    assert read_log_name("log-mine_small_8_1", "8").base == read_log_name("log-mine_small_8_2", "8").base
+    assert (
+        read_log_name("log-mine_small_8_1", "8").base
+        == read_log_name("log-mine_small_8_2", "8").base
+    )
 
 
 @pytest.mark.parametrize("dtype", ["fp8_mx", "bf16"])

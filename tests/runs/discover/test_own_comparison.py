@@ -1,4 +1,5 @@
-"""Runs at the place of an own baseline: which facts make them of another configuration, and which do not."""
+"""Runs at the place of an own baseline: which facts make them of another configuration,
+and which do not."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from pytest_llmbench.runs.discover.run_facts import collect_facts
 
 
 def write_arguments(**changes: object) -> str:
-    """Return a dump of Megatron's arguments; a value of `...` leaves its argument out."""
+    """Return a dump of Megatron's arguments; a value of `...` leaves its argument
+    out."""
     arguments: dict[str, object] = {
         "world_size": 64,
         "num_layers": 32,
@@ -51,8 +53,14 @@ def write_arguments(**changes: object) -> str:
         "expert_model_parallel_size": 8,
         **changes,
     }
-    rows = [f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in arguments.items() if value is not ...]
-    return "".join(("------------------------ arguments ------------------------\n", *rows))
+    rows = [
+        f"  {name} {'.' * (48 - len(name))} {value}\n"
+        for name, value in arguments.items()
+        if value is not ...
+    ]
+    return "".join(
+        ("------------------------ arguments ------------------------\n", *rows)
+    )
 
 
 WORLD = "using world size: 64, data-parallel size: 16, context-parallel size: 1, tensor-model-parallel size: 4\n"
@@ -120,13 +128,17 @@ DUMPS = {
 }
 
 
-def read(text: str, environment: tuple[tuple[str, str], ...] = ()) -> tuple[RunFiles, tuple[object, ...]]:
+def read(
+    text: str, environment: tuple[tuple[str, str], ...] = ()
+) -> tuple[RunFiles, tuple[object, ...]]:
     files = AttemptFiles(0, Path("/runs/oak/slurm-7.out"))
     run = RunFiles("oak/7", Path("/runs/oak"), (files,), (), environment=environment)
     return run, (parse(text + nemo2_run(0, 9)),)
 
 
-def record(text: str, name: str = "oak", environment: tuple[tuple[str, str], ...] = ()) -> Baseline:
+def record(
+    text: str, name: str = "oak", environment: tuple[tuple[str, str], ...] = ()
+) -> Baseline:
     """Return the baseline that a recording of such a run writes."""
     run, logs = read(text)
     says = tuple((fact.name, fact.text) for fact in collect_facts(run, logs))  # type: ignore[arg-type]
@@ -136,18 +148,36 @@ def record(text: str, name: str = "oak", environment: tuple[tuple[str, str], ...
         configuration=replace(BASELINE.configuration, key=key),
         dialect="nemo2",
         match=RunMatch("oak/slurm-#.out", says),
-        recording=Recording("2026-05-01", 1, 6.0, 6.0, 0.1, (6.0,), (), environment=environment),
+        recording=Recording(
+            "2026-05-01", 1, 6.0, 6.0, 0.1, (6.0,), (), environment=environment
+        ),
     )
 
 
-def identify_run(text: str, *baselines: Baseline, environment: tuple[tuple[str, str], ...] = ()) -> Identity:
+def identify_run(
+    text: str, *baselines: Baseline, environment: tuple[tuple[str, str], ...] = ()
+) -> Identity:
     run, logs = read(text, environment)
-    recipe = Recipe("oak", "own", BASELINE.kind, "", "", "nemo2", (), "", baselines, (), (), Path("own.yaml"))
+    recipe = Recipe(
+        "oak",
+        "own",
+        BASELINE.kind,
+        "",
+        "",
+        "nemo2",
+        (),
+        "",
+        baselines,
+        (),
+        (),
+        Path("own.yaml"),
+    )
     return identify(run, logs, [recipe])  # type: ignore[arg-type]
 
 
 def change_value(text: str, setting: str, value: str) -> str:
-    """Return a dump in which a setting has another value: its last word, or what follows the last `=`."""
+    """Return a dump in which a setting has another value: its last word, or what
+    follows the last `=`."""
     assert setting in text
     last = re.split(r"[ =]", setting)[-1]
     return text.replace(setting, f"{setting.removesuffix(last)}{value}")
@@ -160,50 +190,167 @@ HEAVY = [
         "4",
         "router top-k moe_router_topk 4 (line 13), not 8",
     ),
-    ("megatron", "num_experts ..................................... 64", "32", "experts num_experts 32 ("),
-    ("megatron", "ffn_hidden_size ................................. 14336", "12288", "ffn_hidden_size 12288 ("),
-    ("megatron", "moe_router_force_load_balancing ................. False", "True", "force_load_balancing true ("),
-    ("megatron", "padded_vocab_size ............................... 128256", "32000", "padded_vocab_size 32000 ("),
-    ("megatron", "mtp_num_layers .................................. 1", "None", "mtp layers mtp_num_layers none ("),
-    ("megatron", "num_query_groups ................................ 8", "32", "query groups num_query_groups 32 ("),
-    ("megatron", "window_size ..................................... None", "(4096, 0)", "window_size (4096,0) ("),
-    ("megatron", "recompute_granularity ........................... None", "full", "recompute_granularity full ("),
-    ("megatron", "moe_token_drop_policy ........................... probs", "position", "drop_policy position ("),
-    ("megatron", "moe_expert_capacity_factor ...................... None", "1.25", "capacity_factor 1.25 ("),
-    ("megatron", "freeze_LM ....................................... False", "True", "trained weights freeze_LM true ("),
-    ("megatron", "expert_model_parallel_size ...................... 8", "4", "expert_model_parallel_size 4 ("),
+    (
+        "megatron",
+        "num_experts ..................................... 64",
+        "32",
+        "experts num_experts 32 (",
+    ),
+    (
+        "megatron",
+        "ffn_hidden_size ................................. 14336",
+        "12288",
+        "ffn_hidden_size 12288 (",
+    ),
+    (
+        "megatron",
+        "moe_router_force_load_balancing ................. False",
+        "True",
+        "force_load_balancing true (",
+    ),
+    (
+        "megatron",
+        "padded_vocab_size ............................... 128256",
+        "32000",
+        "padded_vocab_size 32000 (",
+    ),
+    (
+        "megatron",
+        "mtp_num_layers .................................. 1",
+        "None",
+        "mtp layers mtp_num_layers none (",
+    ),
+    (
+        "megatron",
+        "num_query_groups ................................ 8",
+        "32",
+        "query groups num_query_groups 32 (",
+    ),
+    (
+        "megatron",
+        "window_size ..................................... None",
+        "(4096, 0)",
+        "window_size (4096,0) (",
+    ),
+    (
+        "megatron",
+        "recompute_granularity ........................... None",
+        "full",
+        "recompute_granularity full (",
+    ),
+    (
+        "megatron",
+        "moe_token_drop_policy ........................... probs",
+        "position",
+        "drop_policy position (",
+    ),
+    (
+        "megatron",
+        "moe_expert_capacity_factor ...................... None",
+        "1.25",
+        "capacity_factor 1.25 (",
+    ),
+    (
+        "megatron",
+        "freeze_LM ....................................... False",
+        "True",
+        "trained weights freeze_LM true (",
+    ),
+    (
+        "megatron",
+        "expert_model_parallel_size ...................... 8",
+        "4",
+        "expert_model_parallel_size 4 (",
+    ),
     ("megatron", "rank (0, 0): 2007", "1761", "parameters 1761 ("),
     ("nemo", "moe_router_topk: 2", "1", "router top-k moe_router_topk 1 ("),
     ("nemo", "num_moe_experts: 8", "16", "experts num_moe_experts 16 ("),
     ("nemo", "ffn_hidden_size: 14336", "11008", "ffn size ffn_hidden_size 11008 ("),
     ("nemo", "num_query_groups: 8", "32", "query groups num_query_groups 32 ("),
-    ("nemo", "activations_checkpoint_method: uniform", "null", "activations_checkpoint_method none ("),
+    (
+        "nemo",
+        "activations_checkpoint_method: uniform",
+        "null",
+        "activations_checkpoint_method none (",
+    ),
     ("torchtitan", "top_k=1", "2", "router top-k top_k 2 ("),
     ("torchtitan", "num_experts=16", "8", "experts num_experts 8 ("),
     ("torchtitan", "n_kv_heads=8", "40", "query groups n_kv_heads 40 ("),
     ("torchtitan", "n_layers=48", "24", "model sizes n_layers 24 ("),
     ("torchtitan", "vocab_size=202048", "32000", "vocabulary vocab_size 32000 ("),
-    ("torchtitan", "with 79.10GiB", "139.81GiB", "gpu memory 141 GB, 80 GB (line 2), not 80 GB"),
-    ("torchtitan", "size: 108,000,000,000", "90,000,000,000", "parameters 90000000000 ("),
+    (
+        "torchtitan",
+        "with 79.10GiB",
+        "139.81GiB",
+        "gpu memory 141 GB, 80 GB (line 2), not 80 GB",
+    ),
+    (
+        "torchtitan",
+        "size: 108,000,000,000",
+        "90,000,000,000",
+        "parameters 90000000000 (",
+    ),
     ("torchtitan", "Applied selective", "full", "recompute applied full ("),
     ("maxtext", "num_experts_per_tok: 2", "1", "router top-k num_experts_per_tok 1 ("),
     ("maxtext", "base_mlp_dim: 14336", "8192", "ffn size base_mlp_dim 8192 ("),
     ("maxtext", "base_num_kv_heads: 8", "32", "query groups base_num_kv_heads 32 ("),
-    ("maxtext", "use_random_routing: False", "True", "forced balancing use_random_routing true ("),
-    ("maxtext", "capacity_factor: -1.0", "1.25", "expert capacity capacity_factor 1.25 ("),
+    (
+        "maxtext",
+        "use_random_routing: False",
+        "True",
+        "forced balancing use_random_routing true (",
+    ),
+    (
+        "maxtext",
+        "capacity_factor: -1.0",
+        "1.25",
+        "expert capacity capacity_factor 1.25 (",
+    ),
     ("maxtext", "remat_policy: full", "minimal", "recompute remat_policy minimal ("),
-    ("huggingface", '"num_experts_per_tok": 2', "1", "router top-k num_experts_per_tok 1 ("),
-    ("huggingface", '"intermediate_size": 14336', "8192", "ffn size intermediate_size 8192 ("),
-    ("huggingface", '"sliding_window": null', "4096", "attention window sliding_window 4096 ("),
-    ("huggingface", '"num_hidden_layers": 32', "16", "model sizes num_hidden_layers 16 ("),
-    ("huggingface", "parameters = 46,702,792,704", "4,194,304", "trainable parameters 4194304 ("),
+    (
+        "huggingface",
+        '"num_experts_per_tok": 2',
+        "1",
+        "router top-k num_experts_per_tok 1 (",
+    ),
+    (
+        "huggingface",
+        '"intermediate_size": 14336',
+        "8192",
+        "ffn size intermediate_size 8192 (",
+    ),
+    (
+        "huggingface",
+        '"sliding_window": null',
+        "4096",
+        "attention window sliding_window 4096 (",
+    ),
+    (
+        "huggingface",
+        '"num_hidden_layers": 32',
+        "16",
+        "model sizes num_hidden_layers 16 (",
+    ),
+    (
+        "huggingface",
+        "parameters = 46,702,792,704",
+        "4,194,304",
+        "trainable parameters 4194304 (",
+    ),
     ("deepspeed", '"moe_top_k": 2', "1", "router top-k moe_top_k 1 ("),
-    ("deepspeed", '"ffn_hidden_size": 11008', "8192", "ffn size ffn_hidden_size 8192 ("),
+    (
+        "deepspeed",
+        '"ffn_hidden_size": 11008',
+        "8192",
+        "ffn size ffn_hidden_size 8192 (",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("dump", "setting", "value", "told"), HEAVY)
-def test_changed_workload_matches_no_baseline(dump: str, setting: str, value: str, told: str) -> None:
+def test_changed_workload_matches_no_baseline(
+    dump: str, setting: str, value: str, told: str
+) -> None:
     text = DUMPS[dump]
     changed = change_value(text, setting, value)
     identity = identify_run(changed, record(text))
@@ -213,7 +360,8 @@ def test_changed_workload_matches_no_baseline(dump: str, setting: str, value: st
 
 
 @pytest.mark.parametrize(
-    ("which", "told"), [("Trainable", "trainable parameters 4.2 M ("), ("Total", "parameters 4.2 M (")]
+    ("which", "told"),
+    [("Trainable", "trainable parameters 4.2 M ("), ("Total", "parameters 4.2 M (")],
 )
 def test_changed_table_of_lightning_matches_no_baseline(which: str, told: str) -> None:
     changed = NEMO.replace(f"8.0 B     {which}", f"4.2 M     {which}")
@@ -221,20 +369,57 @@ def test_changed_table_of_lightning_matches_no_baseline(which: str, told: str) -
 
 
 LIGHT = [
-    ("megatron", "mock_data ....................................... False", "True", "data kind mock_data true"),
-    ("megatron", "optimizer ....................................... adam", "sgd", "optimizer optimizer sgd"),
-    ("megatron", "attention_backend ............................... AttnBackend.auto", "fused", "backend fused"),
+    (
+        "megatron",
+        "mock_data ....................................... False",
+        "True",
+        "data kind mock_data true",
+    ),
+    (
+        "megatron",
+        "optimizer ....................................... adam",
+        "sgd",
+        "optimizer optimizer sgd",
+    ),
+    (
+        "megatron",
+        "attention_backend ............................... AttnBackend.auto",
+        "fused",
+        "backend fused",
+    ),
     ("nemo", "data_impl: mock", "mmap", "data kind data_impl mmap"),
-    ("maxtext", "dataset_type: c4_mlperf", "synthetic", "data kind dataset_type synthetic"),
-    ("maxtext", "attention: flash", "dot_product", "attention backend attention dot_product"),
-    ("huggingface", '"attn_implementation": "sdpa"', '"eager"', "attn_implementation eager"),
-    ("deepspeed", "zero_optimization_stage ...... 3", "2", "sharding zero_optimization_stage 2"),
+    (
+        "maxtext",
+        "dataset_type: c4_mlperf",
+        "synthetic",
+        "data kind dataset_type synthetic",
+    ),
+    (
+        "maxtext",
+        "attention: flash",
+        "dot_product",
+        "attention backend attention dot_product",
+    ),
+    (
+        "huggingface",
+        '"attn_implementation": "sdpa"',
+        '"eager"',
+        "attn_implementation eager",
+    ),
+    (
+        "deepspeed",
+        "zero_optimization_stage ...... 3",
+        "2",
+        "sharding zero_optimization_stage 2",
+    ),
     ("torchtitan", "118W /  700W", "400W", "power limit 400 W (line 1), not 700 W"),
 ]
 
 
 @pytest.mark.parametrize(("dump", "setting", "value", "told"), LIGHT)
-def test_light_change_matches_and_is_reported(dump: str, setting: str, value: str, told: str) -> None:
+def test_light_change_matches_and_is_reported(
+    dump: str, setting: str, value: str, told: str
+) -> None:
     text = DUMPS[dump]
     identity = identify_run(change_value(text, setting, value), record(text))
     assert identity.key is not None
@@ -251,12 +436,24 @@ def reverse_dump(text: str) -> str:
 
 
 def add_arguments(text: str) -> str:
-    more = {"num_nextn_predict_layers": 0, "moe_new_switch": True, "sliding_window": None, "gated_linear_unit": True}
-    return text + "".join(f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in more.items())
+    more = {
+        "num_nextn_predict_layers": 0,
+        "moe_new_switch": True,
+        "sliding_window": None,
+        "gated_linear_unit": True,
+    }
+    return text + "".join(
+        f"  {name} {'.' * (48 - len(name))} {value}\n" for name, value in more.items()
+    )
 
 
 def change_run(text: str) -> str:
-    changes = (("1234", "99"), ("/home/a/", "/scratch/b/"), ("train_iters ", "train_iters_2 "), ("night_1", "night_2"))
+    changes = (
+        ("1234", "99"),
+        ("/home/a/", "/scratch/b/"),
+        ("train_iters ", "train_iters_2 "),
+        ("night_1", "night_2"),
+    )
     for old, new in changes:
         text = text.replace(old, new)
     return text.replace("log_interval ", "save_interval ")
@@ -267,13 +464,20 @@ HONEST: list[tuple[str, Callable[[str], str]]] = [
     *((name, add_arguments) for name in DUMPS),
     *((name, change_run) for name in DUMPS),
     *((name, reverse_dump) for name in ("megatron", "maxtext")),
-    ("torchtitan", lambda text: text.replace("79.10GiB", "79.19GiB").replace("81559MiB", "81079MiB")),
+    (
+        "torchtitan",
+        lambda text: text.replace("79.10GiB", "79.19GiB").replace(
+            "81559MiB", "81079MiB"
+        ),
+    ),
     ("nemo", lambda text: text.replace("    num_query_groups: 8\n", "")),
 ]
 
 
 @pytest.mark.parametrize(("dump", "change"), HONEST)
-def test_ordinary_change_of_a_log_stays_matched(dump: str, change: Callable[[str], str]) -> None:
+def test_ordinary_change_of_a_log_stays_matched(
+    dump: str, change: Callable[[str], str]
+) -> None:
     text = DUMPS[dump]
     identity = identify_run(change(text), record(text))
     assert identity.key is not None
@@ -284,25 +488,38 @@ def test_ordinary_change_of_a_log_stays_matched(dump: str, change: Callable[[str
 def test_facts_of_one_side_are_listed() -> None:
     identity = identify_run(drop_dump(MEGATRON), record(MEGATRON))
     (missing,) = identity.one_sided
-    assert missing.startswith("the run no longer states attention backend, attention heads, ")
+    assert missing.startswith(
+        "the run no longer states attention backend, attention heads, "
+    )
     (added,) = identify_run(MEGATRON, record(WORLD)).one_sided
     assert added.startswith("the baseline does not state attention backend, ")
 
 
 def test_other_number_of_steps_is_no_change_of_the_configuration() -> None:
-    baseline = replace(record(""), match=RunMatch("oak/slurm-#.out", (("steps", "999"),)))
+    baseline = replace(
+        record(""), match=RunMatch("oak/slurm-#.out", (("steps", "999"),))
+    )
     identity = identify_run("", baseline)
     assert (identity.key, identity.changes) == (baseline.key, ())
 
 
 def test_run_that_agrees_in_nothing_is_unmatched() -> None:
-    gpus = replace(record(""), match=RunMatch("oak/slurm-#.out", (("gpus", "64"), ("steps", "50"))))
+    gpus = replace(
+        record(""), match=RunMatch("oak/slurm-#.out", (("gpus", "64"), ("steps", "50")))
+    )
     assert identify_run(TITAN, gpus).key is None
-    assert identify_run(TITAN, replace(record(""), match=RunMatch("oak/slurm-#.out", ()))).key is not None
+    assert (
+        identify_run(
+            TITAN, replace(record(""), match=RunMatch("oak/slurm-#.out", ()))
+        ).key
+        is not None
+    )
 
 
 def test_run_that_states_nothing_is_matched_by_place() -> None:
-    gpus = replace(record(""), match=RunMatch("oak/slurm-#.out", (("gpus", "64"), ("steps", "50"))))
+    gpus = replace(
+        record(""), match=RunMatch("oak/slurm-#.out", (("gpus", "64"), ("steps", "50")))
+    )
     identity = identify_run("", gpus)
     assert identity.key == gpus.key
     assert identity.one_sided[0].startswith("the run no longer states gpus")
@@ -314,36 +531,55 @@ def test_run_that_states_nothing_is_matched_by_place() -> None:
         ("", "Float8 training active\n", False),
         ("Float8 training active\n", "", False),
         ("Applied full activation checkpointing to the model\n", "", False),
-        ("", "trainable params: 4,194,304 || all params: 6,742,609,920 || trainable%: 0.0622\n", False),
+        (
+            "",
+            "trainable params: 4,194,304 || all params: 6,742,609,920 || trainable%: 0.0622\n",
+            False,
+        ),
     ],
 )
-def test_what_is_printed_only_if_used_counts(before: str, now: str, matches: bool) -> None:
-    assert (identify_run(TITAN + now, record(TITAN + before)).key is not None) is matches
+def test_what_is_printed_only_if_used_counts(
+    before: str, now: str, matches: bool
+) -> None:
+    assert (
+        identify_run(TITAN + now, record(TITAN + before)).key is not None
+    ) is matches
 
 
 def test_adapter_that_an_older_baseline_cannot_state_is_reported() -> None:
     lora = "trainable params: 4,194,304 || all params: 6,742,609,920 || trainable%: 0.0622\n"
     identity = identify_run(WORLD + lora, record(WORLD))
     assert identity.key is not None
-    assert identity.changes == ("trained weights adapter (line 2), which the baseline does not state",)
+    assert identity.changes == (
+        "trained weights adapter (line 2), which the baseline does not state",
+    )
 
 
 def test_value_missing_among_non_default_values_counts() -> None:
     listed = "[model] Non-default values (vs Mcore TransformerConfig):\n  num_layers: 80\n  hidden_size: 8192\n"
     identity = identify_run(listed, record(f"{listed}  moe_router_topk: 8\n"))
-    assert "router top-k moe_router_topk is not stated (8 in the baseline)" in identity.because
+    assert (
+        "router top-k moe_router_topk is not stated (8 in the baseline)"
+        in identity.because
+    )
 
 
 @pytest.mark.parametrize(("now", "matches"), [("25.05", False), ("25.07", True)])
 def test_default_of_another_version_is_light(now: str, matches: bool) -> None:
     changed = MEGATRON.replace(
-        "moe_token_drop_policy ........................... probs", "moe_token_drop_policy ..... position"
+        "moe_token_drop_policy ........................... probs",
+        "moe_token_drop_policy ..... position",
     )
     baseline = record(MEGATRON, environment=(("framework", "nemo2 25.05"),))
-    identity = identify_run(changed, baseline, environment=(("framework", f"nemo2 {now}"),))
+    identity = identify_run(
+        changed, baseline, environment=(("framework", f"nemo2 {now}"),)
+    )
     assert (identity.key is not None) is matches
     larger = change_value(changed, TOP_K, "4")
-    assert identify_run(larger, baseline, environment=(("framework", f"nemo2 {now}"),)).key is None
+    assert (
+        identify_run(larger, baseline, environment=(("framework", f"nemo2 {now}"),)).key
+        is None
+    )
 
 
 def test_most_specific_baseline_counts_else_ambiguous() -> None:

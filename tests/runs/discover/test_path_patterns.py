@@ -1,10 +1,16 @@
-"""What is left open of a path, and what is kept: a number that may be a size tells two configurations apart."""
+"""What is left open of a path, and what is kept: a number that may be a size tells two
+configurations apart."""
 
 from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.runs.discover.path_patterns import find_job_number, generalise, make_pattern, matches
+from pytest_llmbench.runs.discover.path_patterns import (
+    find_job_number,
+    generalise,
+    make_pattern,
+    matches,
+)
 
 OPEN = {
     "slurm-1234567.out": ("slurm-#.out", "slurm-7654321.out"),
@@ -48,11 +54,17 @@ def test_what_may_tell_two_configurations_apart_is_kept(name: str) -> None:
 
 def test_a_short_number_of_a_job_is_left_open_in_the_name_of_the_log_only() -> None:
     assert make_pattern(("gpt2_8", "log-x_8_0.out"), "8") == "gpt2_8/log-x_#_0.out"
-    assert make_pattern(("gpt2_81234", "log-x_81234_0.out"), "81234") == "gpt2_#/log-x_#_0.out"
+    assert (
+        make_pattern(("gpt2_81234", "log-x_81234_0.out"), "81234")
+        == "gpt2_#/log-x_#_0.out"
+    )
 
 
 def test_the_job_of_a_run_is_left_open_however_short_it_is() -> None:
-    assert make_pattern(("llama3_8b", "log-x_12_0.out.gz"), "12") == "llama3_8b/log-x_#_0.out"
+    assert (
+        make_pattern(("llama3_8b", "log-x_12_0.out.gz"), "12")
+        == "llama3_8b/log-x_#_0.out"
+    )
 
 
 SHORT_JOBS = {
@@ -85,23 +97,37 @@ def test_folder_of_a_short_job_is_open_unless_it_may_be_a_size() -> None:
     assert make_pattern(("llama", "812", "rank_3.log")) == "llama/812/rank_3.log"
 
 
-@pytest.mark.parametrize(("name", "job"), [("slurm-4811_3.out", "4811_3"), ("x.o4811.3", "4811.3"), ("x.o4811-3", "")])
+@pytest.mark.parametrize(
+    ("name", "job"),
+    [("slurm-4811_3.out", "4811_3"), ("x.o4811.3", "4811.3"), ("x.o4811-3", "")],
+)
 def test_job_of_an_array_matches_its_own_place(name: str, job: str) -> None:
     pattern = make_pattern(("x", name), job)
     assert matches(pattern, ("x", name))
     assert matches(pattern, ("x", name.replace("4811", "4977")))
 
 
-@pytest.mark.parametrize("launch", ["none_ab12_d9z", "ad1460d7-4986-4a2c-825c-39c744d58182__1pvzz1k"])
+@pytest.mark.parametrize(
+    "launch", ["none_ab12_d9z", "ad1460d7-4986-4a2c-825c-39c744d58182__1pvzz1k"]
+)
 def test_random_name_of_a_torchrun_launch_is_left_open(launch: str) -> None:
     pattern = make_pattern(("elog", launch, "attempt_0", "0", "stderr.log"))
-    assert matches(pattern, ("x", "elog", launch[:-8] + "q8_x7yz1", "attempt_1", "0", "stderr.log"))
+    assert matches(
+        pattern, ("x", "elog", launch[:-8] + "q8_x7yz1", "attempt_1", "0", "stderr.log")
+    )
     assert not matches(pattern, ("x", "elog", launch, "attempt_1", "1", "stderr.log"))
     assert make_pattern(("llama_tokenized", "train.log")) == "llama_tokenized/train.log"
 
 
 @pytest.mark.parametrize(
-    "path", ["train.log", "a/b/x/train.log", "a/x/train.log.gz", "b/x/train.out", "b/x2/train.log"]
+    "path",
+    [
+        "train.log",
+        "a/b/x/train.log",
+        "a/x/train.log.gz",
+        "b/x/train.out",
+        "b/x2/train.log",
+    ],
 )
 def test_another_place_does_not_match(path: str) -> None:
     assert matches("b/x/train.log", path.split("/")) is (path == "a/b/x/train.log")
@@ -130,5 +156,7 @@ def test_a_number_is_digits_and_no_other_text() -> None:
         ("llama/run_7/train.log", ""),
     ],
 )
-def test_number_of_a_job_is_the_only_one_in_the_nearest_name(path: str, number: str) -> None:
+def test_number_of_a_job_is_the_only_one_in_the_nearest_name(
+    path: str, number: str
+) -> None:
     assert find_job_number(path.split("/")) == number

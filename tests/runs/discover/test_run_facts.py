@@ -17,9 +17,13 @@ from pytest_llmbench.runs.discover.run_facts import collect_facts
 
 def collect(*logs: ParsedLog) -> dict[str, tuple[str, str]]:
     """Return the value and the source of each fact."""
-    files = tuple(AttemptFiles(number, Path(f"/runs/log-x_7_{number}.out")) for number in range(len(logs)))
+    files = tuple(
+        AttemptFiles(number, Path(f"/runs/log-x_7_{number}.out"))
+        for number in range(len(logs))
+    )
     return {
-        fact.name: (fact.text, fact.source) for fact in collect_facts(RunFiles("x_7", Path("/runs"), files, ()), logs)
+        fact.name: (fact.text, fact.source)
+        for fact in collect_facts(RunFiles("x_7", Path("/runs"), files, ()), logs)
     }
 
 
@@ -32,23 +36,42 @@ def summarise(runtime: str, rate: str) -> ParsedLog:
 
 
 @pytest.mark.parametrize(
-    ("runtime", "rate", "count"), [("98.95", "0.051", "5"), ("2577.7505", "0.745", None)], ids=["sure", "1919 to 1922"]
+    ("runtime", "rate", "count"),
+    [("98.95", "0.051", "5"), ("2577.7505", "0.745", None)],
+    ids=["sure", "1919 to 1922"],
 )
-def test_number_of_steps_is_a_fact_if_certain(runtime: str, rate: str, count: str | None) -> None:
+def test_number_of_steps_is_a_fact_if_certain(
+    runtime: str, rate: str, count: str | None
+) -> None:
     assert collect(summarise(runtime, rate)).get("steps", (None, ""))[0] == count
 
 
 def test_growing_batch_is_known_by_its_last_size() -> None:
     grows = segment(steps(global_batch_size=np.where(np.arange(50) < 10, 16.0, 32.0)))
     assert collect(log(grows))["batch of the steps"] == ("32", "its steps")
-    assert "batch of the steps" not in collect(log(segment(steps(global_batch_size=np.full(50, np.nan)))))
+    assert "batch of the steps" not in collect(
+        log(segment(steps(global_batch_size=np.full(50, np.nan))))
+    )
 
 
 @pytest.mark.parametrize(
-    ("job_id", "size", "fact"), [("1", "1", "1"), ("256", "256", "256"), ("18734", "run of job 18734", "run of job #")]
+    ("job_id", "size", "fact"),
+    [
+        ("1", "1", "1"),
+        ("256", "256", "256"),
+        ("18734", "run of job 18734", "run of job #"),
+    ],
 )
 def test_size_that_equals_the_job_id_is_kept(job_id: str, size: str, fact: str) -> None:
-    part = replace(segment(steps()), stated=(Statement(StatedField.MICRO_BATCH, size, 5),))
-    run = RunFiles("x", Path("/runs"), (AttemptFiles(0, Path("/runs/slurm.out")),), (), job_id=job_id)
+    part = replace(
+        segment(steps()), stated=(Statement(StatedField.MICRO_BATCH, size, 5),)
+    )
+    run = RunFiles(
+        "x",
+        Path("/runs"),
+        (AttemptFiles(0, Path("/runs/slurm.out")),),
+        (),
+        job_id=job_id,
+    )
     facts = {found.name: found.text for found in collect_facts(run, [log(part)])}
     assert facts[str(StatedField.MICRO_BATCH)] == fact

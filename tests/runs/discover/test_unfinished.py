@@ -29,7 +29,10 @@ from pytest_llmbench.runs.discover.unfinished import find_final_name, find_unfin
         ("slurm-1051.out.gz.part", "slurm-1051.out.gz"),
         ("night.tar.gz.part", "night.tar.gz"),
         (".trainer_log.jsonl.Q9w8E7", "trainer_log.jsonl"),
-        (".events.out.tfevents.1793900000.node12.1.0.X1y2Z3", "events.out.tfevents.1793900000.node12.1.0"),
+        (
+            ".events.out.tfevents.1793900000.node12.1.0.X1y2Z3",
+            "events.out.tfevents.1793900000.node12.1.0",
+        ),
         ("slurm-1051.out.inprogress", "slurm-1051.out"),
         ("slurm-1051.out._COPYING_", "slurm-1051.out"),
         (".slurm-1051.out", "slurm-1051.out"),
@@ -45,10 +48,33 @@ def test_final_name_is_that_of_the_log(name: str, final: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("slurm-1051.out", "slurm-1051.out.gz", "train.log", "events.out.tfevents.1793900000.node1.1.0"),
-        *("metrics.csv", "night.tar.gz", "slurm-1051.err", "train.log.json", "config.yaml", "config.yaml.bak"),
+        *(
+            "slurm-1051.out",
+            "slurm-1051.out.gz",
+            "train.log",
+            "events.out.tfevents.1793900000.node1.1.0",
+        ),
+        *(
+            "metrics.csv",
+            "night.tar.gz",
+            "slurm-1051.err",
+            "train.log.json",
+            "config.yaml",
+            "config.yaml.bak",
+        ),
         *("._slurm-1051.out", "slurm-1051.out.md5"),
-        *("model.pt.tmp", "__0_0.distcp", "core.12345", "notes.txt~", ".bashrc", ".train.log", "a", ".", "~", ""),
+        *(
+            "model.pt.tmp",
+            "__0_0.distcp",
+            "core.12345",
+            "notes.txt~",
+            ".bashrc",
+            ".train.log",
+            "a",
+            ".",
+            "~",
+            "",
+        ),
     ],
 )
 def test_other_files_have_no_final_name(name: str) -> None:
@@ -74,7 +100,10 @@ def test_hidden_files_are_dated(tmp_path: Path) -> None:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (when.timestamp(), when.timestamp()))
     (tmp_path / "latest").symlink_to(tmp_path / "gone")
-    found = {path.name: (modified, what) for path, modified, what in find_runs([tmp_path]).hidden}
+    found = {
+        path.name: (modified, what)
+        for path, modified, what in find_runs([tmp_path]).hidden
+    }
     assert found.keys() == {"slurm-2.out.part", "latest"}
     assert found["slurm-2.out.part"][0] == when
     assert found["latest"][1] == "a link that leads nowhere"

@@ -20,10 +20,17 @@ from pytest_llmbench.runs.layouts import trial_markers as trial_marks
 
 
 def test_a_log_with_a_mark_is_of_an_ab_and_others_are_not(tmp_path: Path) -> None:
-    for name in ("log-grok1_314b_128_1_0.out", "log-grok1_314b_128_2_0.out", "log-grok1_314b_128_1_0.out.ab"):
+    for name in (
+        "log-grok1_314b_128_1_0.out",
+        "log-grok1_314b_128_2_0.out",
+        "log-grok1_314b_128_1_0.out.ab",
+    ):
         (tmp_path / name).touch()
     found = find_runs([tmp_path])
-    assert {run.job_id: run.excluded for run in found.runs} == {"1": Reason.VARIANT, "2": None}
+    assert {run.job_id: run.excluded for run in found.runs} == {
+        "1": Reason.VARIANT,
+        "2": None,
+    }
     assert not found.ignored
     assert next(run for run in found.runs if run.excluded).excluded_because == (
         "log-grok1_314b_128_1_0.out.ab lies beside its log: a run of an A/B"
@@ -63,24 +70,34 @@ def link_folder_of_file(log: Path) -> Path:
 
 
 @pytest.mark.parametrize("above", [link_folder, link_folder_of_file])
-def test_a_file_above_the_folder_that_a_given_link_leads_to_counts(stage: Path, above: Callable[[Path], Path]) -> None:
+def test_a_file_above_the_folder_that_a_given_link_leads_to_counts(
+    stage: Path, above: Callable[[Path], Path]
+) -> None:
     write(stage, "t1 1 1")
     found = find_runs([above(stage / DEEP / "log-grok1_314b_128_1_0.out")])
     assert {run.job_id: run.excluded for run in found.runs}["1"] is Reason.VARIANT
 
 
 @pytest.mark.parametrize("by_file", [True, False])
-@pytest.mark.parametrize("how", [compress, archive, link, lambda log: to_path(f"file://{log.parent}")])
-def test_wherever_its_log_is_read_from(tmp_path: Path, how: Callable[[Path], Path], by_file: bool) -> None:
+@pytest.mark.parametrize(
+    "how", [compress, archive, link, lambda log: to_path(f"file://{log.parent}")]
+)
+def test_wherever_its_log_is_read_from(
+    tmp_path: Path, how: Callable[[Path], Path], by_file: bool
+) -> None:
     log = tmp_path / "jobs" / "log-grok1_314b_128_1_0.out"
     log.parent.mkdir()
-    log.write_text("Training epoch 0, iteration 0/1 | global_step: 0 | train_step_timing in s: 1.5\n")
+    log.write_text(
+        "Training epoch 0, iteration 0/1 | global_step: 0 | train_step_timing in s: 1.5\n"
+    )
     shutil.copy(log, log.with_name("log-grok1_314b_128_2_0.out"))
     if by_file:
         log.with_name(f"{log.name}.ab").touch()
     else:
         log.with_name(".llmbench-ab").write_text("t1 1 1\n")
-    excluded = {run.job_id: run.excluded for run in find_runs([how(log)], Stores()).runs}
+    excluded = {
+        run.job_id: run.excluded for run in find_runs([how(log)], Stores()).runs
+    }
     assert excluded.pop("1") is Reason.VARIANT
     assert excluded == ({} if how is link else {"2": None})
 
@@ -95,7 +112,8 @@ LATER = NOW + 1_000_000
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Path:
-    """Return a folder with logs of the jobs 1 and 2, which were written NOW, some folders below it."""
+    """Return a folder with logs of the jobs 1 and 2, which were written NOW, some
+    folders below it."""
     (tmp_path / DEEP).mkdir(parents=True)
     for number in (1, 2):
         log = tmp_path / DEEP / f"log-grok1_314b_128_{number}_0.out"
@@ -105,7 +123,9 @@ def stage(tmp_path: Path) -> Path:
 
 
 def find_excluded(stage: Path) -> set[str]:
-    return {run.job_id for run in find_runs([stage]).runs if run.excluded is Reason.VARIANT}
+    return {
+        run.job_id for run in find_runs([stage]).runs if run.excluded is Reason.VARIANT
+    }
 
 
 def write(stage: Path, *lines: str) -> Path:
@@ -142,7 +162,8 @@ def write(stage: Path, *lines: str) -> Path:
 def test_a_file_in_a_folder_above_says_which_jobs_are_of_an_ab(
     stage: Path, lines: list[str], excluded: set[str]
 ) -> None:
-    """Of a job that may have started, and whose id nobody knows, every log since then may be."""
+    """Of a job that may have started, and whose id nobody knows, every log since then
+    may be."""
     write(stage, *lines)
     assert find_excluded(stage) == excluded
     found = find_runs([stage])
@@ -175,14 +196,18 @@ def find_problems(stage: Path) -> dict[Path, str]:
         (f"t1 {NOW} \xb9\n".encode(), "line 1 is neither"),
     ],
 )
-def test_unreadable_mark_takes_no_run_out(stage: Path, content: bytes, problem: str) -> None:
+def test_unreadable_mark_takes_no_run_out(
+    stage: Path, content: bytes, problem: str
+) -> None:
     file = stage / "results" / ".llmbench-ab"
     file.write_bytes(content)
     (text,) = find_problems(stage).values()
     assert text.startswith(problem)
 
 
-def test_too_large_mark_takes_no_run_out(stage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_mark_takes_no_run_out(
+    stage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trial_marks, "LARGEST_BYTES", 20)
     write(stage, f"t1 {NOW} 1", f"t2 {NOW} 2")
     assert list(find_problems(stage).values()) == ["it is larger than 20 bytes"]
@@ -249,7 +274,9 @@ def test_what_else_excludes_a_run_stays(tmp_path: Path) -> None:
     ],
     ids=["folder", "broken link", "link to itself", "FIFO"],
 )
-def test_what_is_no_file_next_to_a_log_is_no_mark(stage: Path, make: Callable[[Path], object], problem: str) -> None:
+def test_what_is_no_file_next_to_a_log_is_no_mark(
+    stage: Path, make: Callable[[Path], object], problem: str
+) -> None:
     mark = stage / DEEP / "log-grok1_314b_128_1_0.out.ab"
     make(mark)
     found = find_runs([stage])

@@ -14,8 +14,15 @@ from pytest_llmbench.runs.measure.measurement import measure
 
 RAISED = Ending(EndingCode.TRACEBACK, Quote("ValueError: x"), 150, rank="rank 5")
 WARNED = Ending(EndingCode.TRACEBACK, Quote("ValueError: x"), 120, went_on=True)
-NOT_A_NUMBER = Ending(EndingCode.DIVERGED, Quote("RuntimeError: Unexpected result nan"), 150)
-IN_ERR = Ending(EndingCode.TIME_LIMIT, Quote("*** JOB 1 CANCELLED DUE TO TIME LIMIT ***"), 559, file="x_1.err")
+NOT_A_NUMBER = Ending(
+    EndingCode.DIVERGED, Quote("RuntimeError: Unexpected result nan"), 150
+)
+IN_ERR = Ending(
+    EndingCode.TIME_LIMIT,
+    Quote("*** JOB 1 CANCELLED DUE TO TIME LIMIT ***"),
+    559,
+    file="x_1.err",
+)
 CUT = segment(steps([7.3] * 30), finished=False)
 
 
@@ -34,17 +41,27 @@ def problem_of(one: Run) -> Problem:
         (WARNED, Reason.INCOMPLETE, "(log-x_1_0.out:120); steps follow it, so it may not be the cause", 120),
     ],
 )  # fmt: skip
-def test_a_run_that_was_cut_says_how_it_ended(ending: Ending, reason: Reason, text: str, line: int) -> None:
-    problem = problem_of(run(log(CUT, ending=ending), modified=NOW - timedelta(hours=2)))
+def test_a_run_that_was_cut_says_how_it_ended(
+    ending: Ending, reason: Reason, text: str, line: int
+) -> None:
+    problem = problem_of(
+        run(log(CUT, ending=ending), modified=NOW - timedelta(hours=2))
+    )
     assert (problem.reason, problem.line) == (reason, line)
     assert text in problem.text
 
 
 @pytest.mark.parametrize(
     ("ending", "reason", "line"),
-    [(RAISED, Reason.NO_STEPS, 150), (NOT_A_NUMBER, Reason.DIVERGED, 150), (IN_ERR, Reason.NO_STEPS, 0)],
+    [
+        (RAISED, Reason.NO_STEPS, 150),
+        (NOT_A_NUMBER, Reason.DIVERGED, 150),
+        (IN_ERR, Reason.NO_STEPS, 0),
+    ],
 )
-def test_a_run_without_a_step_says_how_it_ended(ending: Ending, reason: Reason, line: int) -> None:
+def test_a_run_without_a_step_says_how_it_ended(
+    ending: Ending, reason: Reason, line: int
+) -> None:
     problem = problem_of(run(log(ending=ending)))
     assert (problem.reason, problem.line) == (reason, line)
     assert problem.text.startswith("no training step in the log: ")
@@ -52,23 +69,50 @@ def test_a_run_without_a_step_says_how_it_ended(ending: Ending, reason: Reason, 
 
 def test_a_log_that_could_not_be_read_is_not_one_without_steps() -> None:
     problem = problem_of(
-        run(log(ending=Ending(EndingCode.UNREADABLE, NO_QUOTE, 0, "x_1.out: changed while it was read")))
+        run(
+            log(
+                ending=Ending(
+                    EndingCode.UNREADABLE,
+                    NO_QUOTE,
+                    0,
+                    "x_1.out: changed while it was read",
+                )
+            )
+        )
     )
-    assert (problem.reason, problem.text) == (Reason.UNREADABLE, "x_1.out: changed while it was read")
+    assert (problem.reason, problem.text) == (
+        Reason.UNREADABLE,
+        "x_1.out: changed while it was read",
+    )
 
 
 @pytest.mark.parametrize(
     ("ending", "reason"),
-    [(WARNED, Reason.STILL_RUNNING), (RAISED, Reason.INCOMPLETE), (IN_ERR, Reason.INCOMPLETE)],
+    [
+        (WARNED, Reason.STILL_RUNNING),
+        (RAISED, Reason.INCOMPLETE),
+        (IN_ERR, Reason.INCOMPLETE),
+    ],
 )
-def test_a_log_that_was_written_minutes_ago_still_runs_unless_it_ended(ending: Ending, reason: Reason) -> None:
-    assert problem_of(run(log(CUT, ending=ending), modified=NOW - timedelta(minutes=2))).reason is reason
+def test_a_log_that_was_written_minutes_ago_still_runs_unless_it_ended(
+    ending: Ending, reason: Reason
+) -> None:
+    assert (
+        problem_of(
+            run(log(CUT, ending=ending), modified=NOW - timedelta(minutes=2))
+        ).reason
+        is reason
+    )
 
 
-@pytest.mark.parametrize(("line", "problems"), [(149, [Reason.INCOMPLETE]), (151, []), (0, [])])
+@pytest.mark.parametrize(
+    ("line", "problems"), [(149, [Reason.INCOMPLETE]), (151, []), (0, [])]
+)
 def test_a_run_that_died_without_a_step_behind_a_finished_one_is_not_hidden_by_it(
     line: int, problems: list[Reason]
 ) -> None:
-    measured = measure(run(log(segment(), ending=RAISED, begun_again_line=line)), BASELINE, NOW)
+    measured = measure(
+        run(log(segment(), ending=RAISED, begun_again_line=line)), BASELINE, NOW
+    )
     assert [problem.reason for problem in measured.problems] == problems
     assert ("begun-again" in [note.code for note in measured.notes]) == (line > 0)

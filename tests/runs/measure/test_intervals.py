@@ -1,4 +1,5 @@
-"""Times that are means of several steps: which of them a window holds, what they say, and what they cannot."""
+"""Times that are means of several steps: which of them a window holds, what they say,
+and what they cannot."""
 
 from __future__ import annotations
 
@@ -12,12 +13,22 @@ from support.builders import BASELINE, NOW, log, means_of, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline, Window
 from pytest_llmbench.core.codes import Reason
-from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord, Checkpoints, Segment, Steps
+from pytest_llmbench.core.log_records import (
+    CheckpointAction,
+    CheckpointRecord,
+    Checkpoints,
+    Segment,
+    Steps,
+)
 from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.runs.measure.moving_mean import detect_moving_mean
-from pytest_llmbench.runs.measure.window import compute_statistic, find_missing_steps, mask_window
+from pytest_llmbench.runs.measure.window import (
+    compute_statistic,
+    find_missing_steps,
+    mask_window,
+)
 
 STEPS = 50
 
@@ -50,7 +61,11 @@ def measured(columns: Steps, baseline: Baseline = BASELINE) -> Measurement:
             [9, 10, 41, 42],
             "every 10th step: 9 to 10, 41 to 42 are not covered; a window of whole intervals is 11 to 40",
         ),
-        ((40, 40), [40], "every 10th step: 40 is not covered; a window of whole intervals is 31 to 40"),
+        (
+            (40, 40),
+            [40],
+            "every 10th step: 40 is not covered; a window of whole intervals is 31 to 40",
+        ),
         (
             (35, 44),
             list(range(35, 45)),
@@ -58,7 +73,9 @@ def measured(columns: Steps, baseline: Baseline = BASELINE) -> Measurement:
         ),
     ],
 )
-def test_a_window_holds_whole_intervals_only(window: tuple[int, int], missing: list[int], advice: str | None) -> None:
+def test_a_window_holds_whole_intervals_only(
+    window: tuple[int, int], missing: list[int], advice: str | None
+) -> None:
     columns = means_of(10, [9.0, 7.0, 7.1, 7.2, 7.3])
     assert list(find_missing_steps(columns, Window(*window))) == missing
     problems = measured(columns, judged_over(*window)).problems
@@ -69,7 +86,8 @@ def test_a_window_holds_whole_intervals_only(window: tuple[int, int], missing: l
 
 
 def test_a_lost_line_beside_the_window_is_no_interval_of_the_log() -> None:
-    """Where times come from time stamps, the step after a lost line is the mean of two."""
+    """Where times come from time stamps, the step after a lost line is the mean of
+    two."""
     index = np.array([1, 2, *range(4, 11)])
     columns = steps([7.0] * 9, index=index, mean_of=np.array([1, 1, 2, *[1] * 6]))
     (problem,) = measured(columns, replace(judged_over(4, 10), steps=10)).problems
@@ -81,7 +99,12 @@ def test_a_lost_line_beside_the_window_is_no_interval_of_the_log() -> None:
 
 def test_lost_lines_and_a_cut_interval_are_told_apart() -> None:
     columns = means_of(10, [7.0] * 5)
-    lost = Steps(**{name: np.delete(getattr(columns, name), 1) for name in Steps.__dataclass_fields__})
+    lost = Steps(
+        **{
+            name: np.delete(getattr(columns, name), 1)
+            for name in Steps.__dataclass_fields__
+        }
+    )
     problems = measured(lost, judged_over(11, 44)).problems
     assert [problem.text for problem in problems] == [
         "the log prints every 10th step: 41 to 44 are not covered; a window of whole intervals is 21 to 40",
@@ -94,11 +117,15 @@ def test_a_step_counts_by_the_steps_it_is_the_mean_of() -> None:
     measurement = measured(columns, replace(judged_over(1, 40), steps=40))
     assert measurement.statistic_seconds == pytest.approx((8.0 * 10 + 6.0 * 30) / 40)
     assert measurement.mean_of == (10, 30)
-    assert measurement.metric("step_time_mean_seconds").value == measurement.statistic_seconds
+    assert (
+        measurement.metric("step_time_mean_seconds").value
+        == measurement.statistic_seconds
+    )
 
 
 def test_a_mean_that_repeats_a_step_replaces_it() -> None:
-    """After step 1 Megatron-Bridge prints the mean of steps 1 and 2: step 1 must not count twice."""
+    """After step 1 Megatron-Bridge prints the mean of steps 1 and 2: step 1 must not
+    count twice."""
     columns = steps([30.0, 18.5, 7.0, 7.0], first=1, mean_of=np.array([1, 2, 1, 1]))
     window = Window(1, 4)
     assert mask_window(columns, window).tolist() == [False, True, True, True]
@@ -113,12 +140,25 @@ def notes_of(measurement: Measurement, code: str) -> list[Note]:
 
 
 def test_that_times_are_means_is_noted() -> None:
-    (note,) = notes_of(measured(means_of(10, [7.0] * 5), judged_over(11, 40)), "interval-mean")
-    assert phrase(note) == "each time is the mean of 10 steps: 3 times for 30 steps; the first is at step 20"
+    (note,) = notes_of(
+        measured(means_of(10, [7.0] * 5), judged_over(11, 40)), "interval-mean"
+    )
+    assert (
+        phrase(note)
+        == "each time is the mean of 10 steps: 3 times for 30 steps; the first is at step 20"
+    )
     assert note.line == 120
-    one_lost = steps([7.0] * 9, index=np.array([1, 2, *range(4, 11)]), mean_of=np.array([1, 1, 2, *[1] * 6]))
-    (note,) = notes_of(measured(one_lost, replace(judged_over(1, 10), steps=10)), "interval-mean")
-    assert phrase(note) == "1 of 9 times are the means of 2 steps; the first is at step 4"
+    one_lost = steps(
+        [7.0] * 9,
+        index=np.array([1, 2, *range(4, 11)]),
+        mean_of=np.array([1, 1, 2, *[1] * 6]),
+    )
+    (note,) = notes_of(
+        measured(one_lost, replace(judged_over(1, 10), steps=10)), "interval-mean"
+    )
+    assert (
+        phrase(note) == "1 of 9 times are the means of 2 steps; the first is at step 4"
+    )
     assert not notes_of(measured(steps(first=1)), "interval-mean")
 
 
@@ -136,7 +176,12 @@ def test_one_mean_of_a_whole_run_is_measured() -> None:
 def test_a_long_run_that_printed_once_only_is_no_checkpoint_test() -> None:
     columns = means_of(50, [7.4])
     loading = Checkpoints((CheckpointRecord(CheckpointAction.LOAD, line=9, part=1),))
-    assert measure(run(log(whole(columns), checkpoints=loading)), judged_over(1, STEPS), NOW).excluded is None
+    assert (
+        measure(
+            run(log(whole(columns), checkpoints=loading)), judged_over(1, STEPS), NOW
+        ).excluded
+        is None
+    )
 
 
 def test_means_are_no_moving_means() -> None:
@@ -151,12 +196,20 @@ widths = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 
 @pytest.mark.slow
 @given(widths, st.data())
-def test_the_mean_of_means_is_that_of_the_steps(parts: list[int], data: st.DataObject) -> None:
-    single = np.array(data.draw(st.lists(st.floats(1, 9), min_size=sum(parts), max_size=sum(parts))))
-    printed = np.array([part.mean() for part in np.split(single, np.cumsum(parts)[:-1])])
+def test_the_mean_of_means_is_that_of_the_steps(
+    parts: list[int], data: st.DataObject
+) -> None:
+    single = np.array(
+        data.draw(st.lists(st.floats(1, 9), min_size=sum(parts), max_size=sum(parts)))
+    )
+    printed = np.array(
+        [part.mean() for part in np.split(single, np.cumsum(parts)[:-1])]
+    )
     assert compute_statistic(printed, "mean", parts) == pytest.approx(single.mean())
     repeated = np.repeat(printed, parts)
     expected = compute_statistic(repeated, "trimmed_mean")
     assert compute_statistic(repeated, "trimmed_mean", [3] * len(repeated)) == expected
     if len(set(parts)) > 1:
-        assert compute_statistic(printed, "trimmed_mean", parts) == pytest.approx(expected)
+        assert compute_statistic(printed, "trimmed_mean", parts) == pytest.approx(
+            expected
+        )

@@ -47,9 +47,9 @@ def measured(content: Run) -> Measurement:
 
 def test_run_whose_log_contradicts_its_times_is_invalid() -> None:
     measurement = measured(run(log(replace(segment(), doubt="the bar shows more"))))
-    assert [(problem.reason, problem.text, problem.line) for problem in measurement.problems] == [
-        (Reason.TIMES_DISAGREE, "the bar shows more", 200)
-    ]
+    assert [
+        (problem.reason, problem.text, problem.line) for problem in measurement.problems
+    ] == [(Reason.TIMES_DISAGREE, "the bar shows more", 200)]
 
 
 def test_a_complete_run_is_valid_and_has_the_documents_metrics() -> None:
@@ -61,63 +61,118 @@ def test_a_complete_run_is_valid_and_has_the_documents_metrics() -> None:
     assert values["tokens_per_second"] == pytest.approx(286300.61, abs=0.01)
     assert values["mfu"] == pytest.approx(0.4759, abs=5e-5)
     assert values["days_to_1t_tokens"] == pytest.approx(40.43, abs=0.005)
-    assert values["tokens_per_second_per_gpu"] == pytest.approx(286300.61 / 128, abs=0.01)
-    assert (measurement.expected[0].name, measurement.expected[0].value) == ("step_time_seconds", 7.325)
+    assert values["tokens_per_second_per_gpu"] == pytest.approx(
+        286300.61 / 128, abs=0.01
+    )
+    assert (measurement.expected[0].name, measurement.expected[0].value) == (
+        "step_time_seconds",
+        7.325,
+    )
 
 
-def test_what_it_ran_on_is_said_by_the_attempt_that_counts_and_rather_by_its_metadata() -> None:
-    whole = log(segment(), environment=(("container", "of the log"), ("nccl", "2.26.6")))
-    other = log(segment(steps([7.3] * 3), finished=False), environment=(("driver", "570"), ("nccl", "2.25.1")))
+def test_what_it_ran_on_is_said_by_the_attempt_that_counts_and_rather_by_its_metadata() -> (
+    None
+):
+    whole = log(
+        segment(), environment=(("container", "of the log"), ("nccl", "2.26.6"))
+    )
+    other = log(
+        segment(steps([7.3] * 3), finished=False),
+        environment=(("driver", "570"), ("nccl", "2.25.1")),
+    )
     recorded = (("container", "of the record"), ("recipe", "25.05"))
     measurement = measured(run(other, whole, environment=recorded))
     assert measurement.attempt == 1
-    assert measurement.environment == {"container": "of the record", "nccl": "2.26.6", "recipe": "25.05"}
+    assert measurement.environment == {
+        "container": "of the record",
+        "nccl": "2.26.6",
+        "recipe": "25.05",
+    }
     assert list(measurement.environment) == sorted(measurement.environment)
     assert measured(run()).environment == {}
     assert replace(measurement, log=None).environment == dict(recorded)
 
 
 def test_every_metric_moves_as_it_declares_when_a_run_is_slower() -> None:
-    """A metric that points the other way than it says is how a gate passes the slow and fails the fast."""
-    fast, slow = ({one.name: one for one in metrics.derive_metrics(BASELINE, seconds)} for seconds in (7.0, 8.0))
+    """A metric that points the other way than it says is how a gate passes the slow and
+    fails the fast."""
+    fast, slow = (
+        {one.name: one for one in metrics.derive_metrics(BASELINE, seconds)}
+        for seconds in (7.0, 8.0)
+    )
     compared = {name for name, one in fast.items() if one.larger_is_better is not None}
-    throughput = {"tokens_per_second", "tokens_per_second_per_gpu", "mfu", "tflops_per_gpu"}
+    throughput = {
+        "tokens_per_second",
+        "tokens_per_second_per_gpu",
+        "mfu",
+        "tflops_per_gpu",
+    }
     assert compared == {"step_time_seconds", *throughput, "days_to_1t_tokens"}
     for name in compared:
-        assert (slow[name].value < fast[name].value) is fast[name].larger_is_better, name
+        assert (slow[name].value < fast[name].value) is fast[name].larger_is_better, (
+            name
+        )
     assert METRICS["step_time_seconds"].larger_is_better is False
 
 
 def of_checkpoints(*records: CheckpointRecord) -> Any:
     """Return what a log of one part says of checkpoints."""
-    return {"checkpoints": Checkpoints(tuple(replace(one, part=one.part or 1) for one in records))}
+    return {
+        "checkpoints": Checkpoints(
+            tuple(replace(one, part=one.part or 1) for one in records)
+        )
+    }
 
 
 def test_checkpoint_times_are_metrics() -> None:
     """By hand: the mean of 4 and 7 is 5.5, their sample deviation 1.5 x sqrt(2)."""
-    saves = [CheckpointRecord(CheckpointAction.SAVE, line, seconds) for line, seconds in ((150, 4.0), (200, 7.0))]
+    saves = [
+        CheckpointRecord(CheckpointAction.SAVE, line, seconds)
+        for line, seconds in ((150, 4.0), (200, 7.0))
+    ]
     load = CheckpointRecord(CheckpointAction.LOAD, 50, 9.712)
-    found = {one.name: one for one in measured(run(log(segment(), **of_checkpoints(load, *saves)))).metrics}
+    found = {
+        one.name: one
+        for one in measured(run(log(segment(), **of_checkpoints(load, *saves)))).metrics
+    }
     assert found["checkpoint_save_seconds"].value == 5.5
-    assert found["checkpoint_save_seconds"].standard_deviation == pytest.approx(1.5 * 2**0.5)
+    assert found["checkpoint_save_seconds"].standard_deviation == pytest.approx(
+        1.5 * 2**0.5
+    )
     assert found["checkpoint_saves"].value == 2
-    assert (found["checkpoint_load_seconds"].value, found["checkpoint_load_seconds"].unit) == (9.712, "s")
+    assert (
+        found["checkpoint_load_seconds"].value,
+        found["checkpoint_load_seconds"].unit,
+    ) == (9.712, "s")
     assert "checkpoint_save_dispatch_seconds" not in found
 
 
 def test_the_time_of_a_dispatch_is_no_time_of_a_save() -> None:
     save = CheckpointRecord(CheckpointAction.SAVE, 150, 0.1, dispatched=True)
-    found = {one.name: one.value for one in measured(run(log(segment(), **of_checkpoints(save)))).metrics}
+    found = {
+        one.name: one.value
+        for one in measured(run(log(segment(), **of_checkpoints(save)))).metrics
+    }
     assert found["checkpoint_save_dispatch_seconds"] == 0.1
     assert "checkpoint_save_seconds" not in found
 
 
 def test_saves_that_every_rank_prints_count_once() -> None:
-    saves = [CheckpointRecord(CheckpointAction.SAVE, line, 4.0, rank=f"rank{line % 4}") for line in range(200, 208)]
-    assert measured(run(log(segment(), **of_checkpoints(*saves)))).metric("checkpoint_saves").value == 2
+    saves = [
+        CheckpointRecord(CheckpointAction.SAVE, line, 4.0, rank=f"rank{line % 4}")
+        for line in range(200, 208)
+    ]
+    assert (
+        measured(run(log(segment(), **of_checkpoints(*saves))))
+        .metric("checkpoint_saves")
+        .value
+        == 2
+    )
 
 
-def test_checkpoints_of_another_part_of_the_log_are_not_those_of_the_judged_one() -> None:
+def test_checkpoints_of_another_part_of_the_log_are_not_those_of_the_judged_one() -> (
+    None
+):
     saves = [
         CheckpointRecord(CheckpointAction.SAVE, 90, 80.0, part=1),
         CheckpointRecord(CheckpointAction.SAVE, 290, 4.0, part=2),
@@ -132,17 +187,29 @@ def test_checkpoints_of_another_part_of_the_log_are_not_those_of_the_judged_one(
     ("shards", "said"),
     [
         (Shards("checkpoints", 1), "checkpoint saved: 1 *.distcp file in checkpoints"),
-        (Shards("checkpoints", 9, partial=True), "checkpoint saved: at least 9 *.distcp files in checkpoints"),
-        (Shards("checkpoints", 0), "saved by the log, but there is no *.distcp file in checkpoints"),
+        (
+            Shards("checkpoints", 9, partial=True),
+            "checkpoint saved: at least 9 *.distcp files in checkpoints",
+        ),
+        (
+            Shards("checkpoints", 0),
+            "saved by the log, but there is no *.distcp file in checkpoints",
+        ),
         (Shards("checkpoints", 0, partial=True), None),
         (None, None),
     ],
 )
-def test_whether_a_saved_checkpoint_is_on_disk_is_a_note(shards: Shards | None, said: str | None) -> None:
-    content = log(segment(), **of_checkpoints(CheckpointRecord(CheckpointAction.SAVE, 150, 4.0)))
+def test_whether_a_saved_checkpoint_is_on_disk_is_a_note(
+    shards: Shards | None, said: str | None
+) -> None:
+    content = log(
+        segment(), **of_checkpoints(CheckpointRecord(CheckpointAction.SAVE, 150, 4.0))
+    )
     found = measured(run(content, shards=shards))
     assert found.valid
-    texts = [phrase(note) for note in found.notes if note.code.startswith("checkpoint-")]
+    texts = [
+        phrase(note) for note in found.notes if note.code.startswith("checkpoint-")
+    ]
     assert texts == ([said] if said else [])
 
 
@@ -151,20 +218,39 @@ def test_a_later_attempt_that_cannot_be_read_may_be_the_one_that_counts() -> Non
         (EndingCode.UNREADABLE, "cannot read it"),
         (EndingCode.CUT, "the gzip data of log end before their end"),
     ):
-        (problem,) = measured(run(log(segment()), log(ending=Ending(code, NO_QUOTE, 0, text)))).problems
-        assert (problem.reason, problem.text) == (Reason.UNREADABLE, f"the later attempt 1 cannot be read: {text}")
+        (problem,) = measured(
+            run(log(segment()), log(ending=Ending(code, NO_QUOTE, 0, text)))
+        ).problems
+        assert (problem.reason, problem.text) == (
+            Reason.UNREADABLE,
+            f"the later attempt 1 cannot be read: {text}",
+        )
 
 
 def test_a_run_of_another_release_that_was_judged_on_purpose_says_so() -> None:
-    notes = measured(run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),))).notes
-    assert [phrase(note) for note in notes] == ["a run of release 26.06.00, judged against 25.05 as asked"]
-    assert measured(run(hints=(Hint("release", "25.05.04", "llmb-config_1.yaml"),))).notes == ()
+    notes = measured(
+        run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),))
+    ).notes
+    assert [phrase(note) for note in notes] == [
+        "a run of release 26.06.00, judged against 25.05 as asked"
+    ]
+    assert (
+        measured(run(hints=(Hint("release", "25.05.04", "llmb-config_1.yaml"),))).notes
+        == ()
+    )
 
 
-def test_a_run_that_is_told_by_its_place_and_content_is_of_its_baseline_whatever_release_it_names() -> None:
+def test_a_run_that_is_told_by_its_place_and_content_is_of_its_baseline_whatever_release_it_names() -> (
+    None
+):
     """As a night of it, it counts: releases go on while a recorded baseline stays."""
     own = replace(BASELINE, match=RunMatch("run_#/train.log", (("gpus", "8"),)))
-    assert measure(run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),)), own, NOW).notes == ()
+    assert (
+        measure(
+            run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),)), own, NOW
+        ).notes
+        == ()
+    )
 
 
 def test_only_the_window_counts() -> None:
@@ -185,14 +271,22 @@ def test_the_window_keeps_the_numbers_and_lines_of_its_steps() -> None:
     assert measured(run(log(segment(steps([7.0] * 5))))).resolution_seconds == 0.0
 
 
-@pytest.mark.parametrize(("first", "width", "leak"), [(5, 5, 0), (7, 5, 111), (0, 12, 111)])
-def test_a_warm_up_that_moving_means_carry_into_the_window_is_noted(first: int, width: int, leak: int) -> None:
+@pytest.mark.parametrize(
+    ("first", "width", "leak"), [(5, 5, 0), (7, 5, 111), (0, 12, 111)]
+)
+def test_a_warm_up_that_moving_means_carry_into_the_window_is_noted(
+    first: int, width: int, leak: int
+) -> None:
     """Step k of means of w holds the first step of its segment where k < first + w."""
     single = np.array([60.0, *[7.0] * (49 - first)])
-    seconds = [single[max(0, last - width) : last].mean() for last in range(1, len(single) + 1)]
+    seconds = [
+        single[max(0, last - width) : last].mean() for last in range(1, len(single) + 1)
+    ]
     measurement = measured(run(log(segment(steps(seconds, first=first)))))
     assert measurement.moving_mean == width
-    assert [(note.code, note.line) for note in measurement.notes] == ([("moving-mean-warm-up", leak)] if leak else [])
+    assert [(note.code, note.line) for note in measurement.notes] == (
+        [("moving-mean-warm-up", leak)] if leak else []
+    )
     for note in measurement.notes:
         last = first + width - 1
         expected = f"the warm-up is in the window: up to step {last} its values are means over step {first}"
@@ -209,7 +303,14 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
     ),
     (
         "a gradient norm that is not finite",
-        log(segment(steps(grad_norm=changed("grad_norm", 3, np.nan), has_grad_norm=changed("has_grad_norm", 3, True)))),
+        log(
+            segment(
+                steps(
+                    grad_norm=changed("grad_norm", 3, np.nan),
+                    has_grad_norm=changed("has_grad_norm", 3, True),
+                )
+            )
+        ),
         Reason.DIVERGED,
         "grad norm is nan from step 3",
         103,
@@ -242,7 +343,13 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
         "1 of the steps 11 to 44 have no time: 20",
         120,
     ),
-    ("nothing but endless steps", log(segment(steps(np.inf))), Reason.IMPOSSIBLE_SAMPLE, "step 11 took inf s", 111),
+    (
+        "nothing but endless steps",
+        log(segment(steps(np.inf))),
+        Reason.IMPOSSIBLE_SAMPLE,
+        "step 11 took inf s",
+        111,
+    ),
     (
         "another batch size",
         log(segment(steps(global_batch_size=np.full(50, 128.0)))),
@@ -264,7 +371,13 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
         "time limit: JOB 1 CANCELLED",
         300,
     ),
-    ("a log without a step", log(), Reason.NO_STEPS, "no training step of dialect nemo2", 0),
+    (
+        "a log without a step",
+        log(),
+        Reason.NO_STEPS,
+        "no training step of dialect nemo2",
+        0,
+    ),
     (
         "a log without a step, with what may have been one",
         log(dropped=(DroppedRecords(DropReason.TORN, 2, 7, "step 1 took 12"),)),
@@ -272,14 +385,24 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
         "of dialect nemo2 in the log; 2 lines could not be read, the first is: step 1 took 12",
         7,
     ),
-    ("a log without a step, with its cause", log(ending=KILLED), Reason.NO_STEPS, "TIME LIMIT", 300),
+    (
+        "a log without a step, with its cause",
+        log(ending=KILLED),
+        Reason.NO_STEPS,
+        "TIME LIMIT",
+        300,
+    ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("content", "reason", "text", "line"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+    ("content", "reason", "text", "line"),
+    [case[1:] for case in CASES],
+    ids=[case[0] for case in CASES],
 )
-def test_an_invalid_run_says_why_and_where(content: Any, reason: Reason, text: str, line: int) -> None:
+def test_an_invalid_run_says_why_and_where(
+    content: Any, reason: Reason, text: str, line: int
+) -> None:
     measurement = measured(run(content))
     assert not measurement.valid
     problem = measurement.problems[0]
@@ -290,14 +413,22 @@ def test_an_invalid_run_says_why_and_where(content: Any, reason: Reason, text: s
 
 def test_a_job_that_left_no_log_is_no_run_that_passed() -> None:
     (problem,) = measured(replace(run(), attempts=())).problems
-    assert (problem.reason, problem.text[:20]) == (Reason.NO_STEPS, "the job left no log:")
+    assert (problem.reason, problem.text[:20]) == (
+        Reason.NO_STEPS,
+        "the job left no log:",
+    )
 
 
-def test_an_incomplete_run_that_was_written_minutes_ago_is_probably_still_running() -> None:
+def test_an_incomplete_run_that_was_written_minutes_ago_is_probably_still_running() -> (
+    None
+):
     cut = log(segment(steps([7.3] * 30), finished=False))
     fresh = measured(run(cut, modified=NOW - timedelta(minutes=2)))
     assert fresh.problems[0].reason is Reason.STILL_RUNNING
-    assert measured(run(cut, modified=NOW - timedelta(hours=2))).problems[0].reason is Reason.INCOMPLETE
+    assert (
+        measured(run(cut, modified=NOW - timedelta(hours=2))).problems[0].reason
+        is Reason.INCOMPLETE
+    )
     killed = replace(cut, ending=KILLED)
     assert measured(run(killed, modified=NOW)).problems[0].reason is Reason.INCOMPLETE
     assert measured(run(log(), modified=NOW)).problems[0].reason is Reason.STILL_RUNNING
@@ -339,21 +470,34 @@ def test_logged_tflops_that_do_not_fit_the_model_mean_another_configuration(
 
 
 @pytest.mark.parametrize(("ratio", "valid"), [(1.01, True), (0.5, False), (2.0, False)])
-def test_logged_tokens_that_do_not_fit_the_batch_mean_another_configuration(ratio: float, valid: bool) -> None:
+def test_logged_tokens_that_do_not_fit_the_batch_mean_another_configuration(
+    ratio: float, valid: bool
+) -> None:
     tokens = 8192 * 256 / 7.325 / 128 * ratio
-    measurement = measured(run(log(segment(steps(tokens_per_second_per_gpu=np.full(50, tokens))))))
+    measurement = measured(
+        run(log(segment(steps(tokens_per_second_per_gpu=np.full(50, tokens)))))
+    )
     assert measurement.valid is valid
 
 
 def test_profiled_traced_and_checkpoint_load_runs_are_not_comparable() -> None:
-    by_name = measured(run(excluded=Reason.PROFILED, excluded_because="_nsys in the name"))
+    by_name = measured(
+        run(excluded=Reason.PROFILED, excluded_because="_nsys in the name")
+    )
     traced = measured(run(log(segment(), nccl_line=7)))
     loaded = measured(
         run(
-            log(segment(steps([7.0], first=50), total=51), **of_checkpoints(CheckpointRecord(CheckpointAction.LOAD, 9)))
+            log(
+                segment(steps([7.0], first=50), total=51),
+                **of_checkpoints(CheckpointRecord(CheckpointAction.LOAD, 9)),
+            )
         )
     )
-    for measurement, reason in ((by_name, Reason.PROFILED), (traced, Reason.TRACED), (loaded, Reason.CHECKPOINT_LOAD)):
+    for measurement, reason in (
+        (by_name, Reason.PROFILED),
+        (traced, Reason.TRACED),
+        (loaded, Reason.CHECKPOINT_LOAD),
+    ):
         assert measurement.excluded is not None
         assert measurement.excluded.reason is reason
         assert not measurement.valid
@@ -367,7 +511,9 @@ def test_loss_after_the_window_counts_without_a_step_time() -> None:
 
 def test_a_crashed_run_that_resumed_from_a_checkpoint_is_no_checkpoint_test() -> None:
     resumed = segment(steps([7.0] * 2, first=10), finished=False)
-    measurement = measured(run(log(resumed, **of_checkpoints(CheckpointRecord(CheckpointAction.LOAD, 9)))))
+    measurement = measured(
+        run(log(resumed, **of_checkpoints(CheckpointRecord(CheckpointAction.LOAD, 9))))
+    )
     assert measurement.excluded is None
     assert measurement.problems[0].reason is Reason.INCOMPLETE
 
@@ -375,25 +521,59 @@ def test_a_crashed_run_that_resumed_from_a_checkpoint_is_no_checkpoint_test() ->
 def test_steps_above_all_hardware_outside_the_window_are_set_aside_and_shown() -> None:
     measurement = measured(run(log(segment(steps(changed("seconds", 1, 0.2))))))
     assert measurement.valid
-    assert [(note.code, note.line) for note in measurement.notes] == [("impossible-steps", 101)]
+    assert [(note.code, note.line) for note in measurement.notes] == [
+        ("impossible-steps", 101)
+    ]
 
 
 def test_what_the_log_lost_is_noted() -> None:
-    measurement = measured(run(log(segment(), dropped=(DroppedRecords(DropReason.TORN, 3, 17, "Training ep"),))))
+    measurement = measured(
+        run(
+            log(
+                segment(),
+                dropped=(DroppedRecords(DropReason.TORN, 3, 17, "Training ep"),),
+            )
+        )
+    )
     (note,) = measurement.notes
-    assert (note.code, note.line, phrase(note)) == ("torn", 17, "3 torn records dropped; the first: Training ep")
-    measurement = measured(run(log(segment(), dropped=(DroppedRecords(DropReason.REPEAT_DISAGREES, 1, 17, "step 3"),))))
+    assert (note.code, note.line, phrase(note)) == (
+        "torn",
+        17,
+        "3 torn records dropped; the first: Training ep",
+    )
+    measurement = measured(
+        run(
+            log(
+                segment(),
+                dropped=(DroppedRecords(DropReason.REPEAT_DISAGREES, 1, 17, "step 3"),),
+            )
+        )
+    )
     (note,) = measurement.notes
-    assert phrase(note) == "1 step printed again with another time; the slower counts; the first: step 3"
+    assert (
+        phrase(note)
+        == "1 step printed again with another time; the slower counts; the first: step 3"
+    )
 
 
 @pytest.mark.parametrize(
     ("first_line", "last_line", "valid"),
-    [(101, 101, True), (101, 111, False), (120, 120, False), (144, 150, False), (145, 150, True), (90, 200, False)],
+    [
+        (101, 101, True),
+        (101, 111, False),
+        (120, 120, False),
+        (144, 150, False),
+        (145, 150, True),
+        (90, 200, False),
+    ],
 )
-def test_contradicted_times_invalidate_window_alone(first_line: int, last_line: int, valid: bool) -> None:
+def test_contradicted_times_invalidate_window_alone(
+    first_line: int, last_line: int, valid: bool
+) -> None:
     """Steps 11 to 44 stand in lines 111 to 144."""
-    dropped = DroppedRecords(DropReason.TIMES_DISAGREE, 2, first_line, "step 3", last_line=last_line)
+    dropped = DroppedRecords(
+        DropReason.TIMES_DISAGREE, 2, first_line, "step 3", last_line=last_line
+    )
     measurement = measured(run(log(segment(), dropped=(dropped,))))
     assert measurement.valid is valid
     (told,) = measurement.notes if valid else measurement.problems
@@ -403,7 +583,9 @@ def test_contradicted_times_invalidate_window_alone(first_line: int, last_line: 
 
 def test_trimmed_baseline_is_compared_with_a_trimmed_mean() -> None:
     spiky = log(segment(steps(changed("seconds", 20, 70.0))))
-    trimmed = replace(BASELINE, window=BASELINE.window._replace(statistic="trimmed_mean"))
+    trimmed = replace(
+        BASELINE, window=BASELINE.window._replace(statistic="trimmed_mean")
+    )
     assert measure(run(spiky), trimmed, NOW).statistic_seconds == pytest.approx(7.325)
 
 
@@ -419,12 +601,19 @@ def test_without_a_peak_there_is_no_mfu_and_everything_else() -> None:
 
 def test_without_a_peak_a_step_that_takes_no_time_is_still_impossible() -> None:
     content = run(log(segment(steps(seconds=changed("seconds", 20, 0.0)))))
-    (problem,) = measure(content, replace(BASELINE, peak_tflops=float("nan")), NOW).problems
-    assert (problem.reason, problem.text) == (Reason.IMPOSSIBLE_SAMPLE, "step 20 took 0 s")
+    (problem,) = measure(
+        content, replace(BASELINE, peak_tflops=float("nan")), NOW
+    ).problems
+    assert (problem.reason, problem.text) == (
+        Reason.IMPOSSIBLE_SAMPLE,
+        "step 20 took 0 s",
+    )
 
 
 def test_a_baseline_that_nothing_has_timed_expects_nothing() -> None:
-    untimed = replace(BASELINE, kind=BaselineKind.RECIPE, step_seconds=float("nan"), cells=())
+    untimed = replace(
+        BASELINE, kind=BaselineKind.RECIPE, step_seconds=float("nan"), cells=()
+    )
     measurement = measure(run(), untimed, NOW)
     assert measurement.valid
     assert measurement.expected == ()
@@ -432,7 +621,8 @@ def test_a_baseline_that_nothing_has_timed_expects_nothing() -> None:
 
 
 def test_a_run_of_no_known_configuration_is_whole_by_what_its_own_log_says() -> None:
-    """No number of the stand-in is held against it, and none of its steps are taken for those of a recipe."""
+    """No number of the stand-in is held against it, and none of its steps are taken for
+    those of a recipe."""
     window = Window(5, 9)
     for columns, finished, total, reason in (
         (steps(7.0), True, 50, None),
@@ -447,35 +637,64 @@ def test_a_run_of_no_known_configuration_is_whole_by_what_its_own_log_says() -> 
         ),
     ):
         content = run(log(segment(columns, finished=finished, total=total)), key=None)
-        found = measure(content, make_stand_in(content, window, UNKNOWN_STEPS), NOW, step_time_only=True)
-        assert [one.reason for one in found.problems[:1]] == ([] if reason is None else [reason])
+        found = measure(
+            content,
+            make_stand_in(content, window, UNKNOWN_STEPS),
+            NOW,
+            step_time_only=True,
+        )
+        assert [one.reason for one in found.problems[:1]] == (
+            [] if reason is None else [reason]
+        )
     assert found.problems[0].text.startswith("3 of the steps 5 to 9 have no time")
 
 
 def test_the_length_of_a_run_that_nobody_knows_is_not_told() -> None:
     content = run(log(segment(steps([7.0] * 20), finished=False, total=None)), key=None)
     (problem,) = measure(
-        content, make_stand_in(content, Window(10, 19), UNKNOWN_STEPS), NOW, step_time_only=True
+        content,
+        make_stand_in(content, Window(10, 19), UNKNOWN_STEPS),
+        NOW,
+        step_time_only=True,
     ).problems
     assert problem.text == "stopped after step 19; the log does not say why"
 
 
-def test_of_an_older_run_only_the_step_time_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of thousands of older runs only the step time and what is wrong with them count."""
+def test_of_an_older_run_only_the_step_time_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of thousands of older runs only the step time and what is wrong with them
+    count."""
     whole = measured(run())
-    for module, name in ((metrics, "compute_window_metrics"), (metrics, "expect_metrics"), (notes, "list_notes")):
+    for module, name in (
+        (metrics, "compute_window_metrics"),
+        (metrics, "expect_metrics"),
+        (notes, "list_notes"),
+    ):
         monkeypatch.delattr(module, name)
     older = measure(run(), BASELINE, NOW, step_time_only=True)
     assert older.valid
     assert (older.metrics, older.expected, older.notes) == ((), (), ())
-    given = ("statistic_seconds", "window_seconds", "moving_mean", "attempts", "problems", "checkpoints")
-    assert [getattr(older, name) for name in given] == [getattr(whole, name) for name in given]
+    given = (
+        "statistic_seconds",
+        "window_seconds",
+        "moving_mean",
+        "attempts",
+        "problems",
+        "checkpoints",
+    )
+    assert [getattr(older, name) for name in given] == [
+        getattr(whole, name) for name in given
+    ]
 
 
 @pytest.mark.parametrize(
-    ("window", "seconds"), [(Window(35, 44), 18.0), (Window(36, 43), 20.0), (Window(100, 110), None)]
+    ("window", "seconds"),
+    [(Window(35, 44), 18.0), (Window(36, 43), 20.0), (Window(100, 110), None)],
 )
-def test_steps_timed_by_the_document_include_both_ends(window: Window, seconds: float | None) -> None:
+def test_steps_timed_by_the_document_include_both_ends(
+    window: Window, seconds: float | None
+) -> None:
     inside = (np.arange(50) > 35) & (np.arange(50) < 44)
     baseline = replace(BASELINE, timed_window=window)
     part = segment(steps(np.where(inside, 20.0, 10.0).tolist()))

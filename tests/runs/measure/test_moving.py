@@ -1,4 +1,5 @@
-"""Moving means are told from single steps by the values alone: error rates on simulated runs, and the real logs."""
+"""Moving means are told from single steps by the values alone: error rates on simulated
+runs, and the real logs."""
 
 from __future__ import annotations
 
@@ -26,20 +27,30 @@ NEMO1 = ("nemo1/carriage_returns.out", "nemo1/stale_bars_dllogger.out")
 
 
 def means(single: Floats, width: int) -> Floats:
-    """Return the mean of the last `width` steps, of all of them where there are fewer."""
-    return np.array([single[max(0, last - width) : last].mean() for last in range(1, len(single) + 1)])
+    """Return the mean of the last `width` steps, of all of them where there are
+    fewer."""
+    return np.array(
+        [
+            single[max(0, last - width) : last].mean()
+            for last in range(1, len(single) + 1)
+        ]
+    )
 
 
 def rounded(seconds: Floats, digits: int, first: int = 0) -> Steps:
-    """Return steps that are printed with so many significant digits; 0 prints them in full."""
+    """Return steps that are printed with so many significant digits; 0 prints them in
+    full."""
     if not digits:
         return steps(seconds.tolist(), first, resolution_seconds=np.zeros(len(seconds)))
     unit = 10.0 ** (np.floor(np.log10(seconds)) - digits + 1)
-    return steps((np.round(seconds / unit) * unit).tolist(), first, resolution_seconds=unit)
+    return steps(
+        (np.round(seconds / unit) * unit).tolist(), first, resolution_seconds=unit
+    )
 
 
 def noise(random: Random, correlation: float | None = None) -> Floats:
-    """Return noise of lag-1 correlation 0 to 0.8 and cv 0.05 to 3 %, with up to 3 % of steps 5 to 50 % slow."""
+    """Return noise of lag-1 correlation 0 to 0.8 and cv 0.05 to 3 %, with up to 3 % of
+    steps 5 to 50 % slow."""
     rho = random.uniform(0, 0.8) if correlation is None else correlation
     values = random.normal(size=COUNT)
     for step in range(1, COUNT):
@@ -55,8 +66,11 @@ def slow_first(random: Random) -> Floats:
 
 
 def decay(random: Random, correlation: float | None = None) -> Floats:
-    """Return steps whose warm-up decays exponentially within a third of a step to 6 steps."""
-    decaying = np.exp(-np.arange(COUNT) / np.exp(random.uniform(np.log(0.3), np.log(6))))
+    """Return steps whose warm-up decays exponentially within a third of a step to 6
+    steps."""
+    decaying = np.exp(
+        -np.arange(COUNT) / np.exp(random.uniform(np.log(0.3), np.log(6)))
+    )
     return np.asarray(noise(random, correlation) + random.uniform(0.3, 10) * decaying)
 
 
@@ -67,7 +81,8 @@ def periodic(random: Random) -> Floats:
 
 
 def asynchronous(random: Random) -> Floats:
-    """Return steps as MaxText prints them: a slow first one, then one or two that are too fast."""
+    """Return steps as MaxText prints them: a slow first one, then one or two that are
+    too fast."""
     values = slow_first(random)
     values[1 : 2 + random.integers(2)] *= random.uniform(0.05, 0.9)
     return values
@@ -84,16 +99,23 @@ ORDINARY: dict[str, Simulation] = {
 
 
 def found(simulation: Simulation, digits: int, width: int = 1) -> Floats:
-    """Return what is found in many runs of 1 to 100 s a step, printed as means of `width` steps."""
+    """Return what is found in many runs of 1 to 100 s a step, printed as means of
+    `width` steps."""
     random = np.random.default_rng(20250611)
-    scaled = (simulation(random) * np.exp(random.uniform(0, np.log(100))) for _ in range(RUNS))
-    return np.array([detect_moving_mean(rounded(means(single, width), digits)) for single in scaled])
+    scaled = (
+        simulation(random) * np.exp(random.uniform(0, np.log(100))) for _ in range(RUNS)
+    )
+    return np.array(
+        [detect_moving_mean(rounded(means(single, width), digits)) for single in scaled]
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("digits", [0, 3])
 @pytest.mark.parametrize("simulation", ORDINARY.values(), ids=ORDINARY)
-def test_ordinary_steps_are_no_moving_means(simulation: Simulation, digits: int) -> None:
+def test_ordinary_steps_are_no_moving_means(
+    simulation: Simulation, digits: int
+) -> None:
     assert np.mean(found(simulation, digits) != 1) <= 0.01
 
 
@@ -101,16 +123,25 @@ def test_ordinary_steps_are_no_moving_means(simulation: Simulation, digits: int)
 @pytest.mark.parametrize(
     ("simulation", "width", "digits", "missed"),
     [
-        *((slow_first, 5, digits, missed) for digits, missed in ((0, 0.0), (4, 0.0), (3, 0.04))),
-        *((decay, 5, digits, missed) for digits, missed in ((0, 0.0), (4, 0.0), (3, 0.06))),
+        *(
+            (slow_first, 5, digits, missed)
+            for digits, missed in ((0, 0.0), (4, 0.0), (3, 0.04))
+        ),
+        *(
+            (decay, 5, digits, missed)
+            for digits, missed in ((0, 0.0), (4, 0.0), (3, 0.06))
+        ),
         (slow_first, 2, 4, 0.1),
         (slow_first, 8, 4, 0.02),
         (slow_first, 20, 4, 0.02),
         (noise, 5, 0, 0.1),
     ],
 )
-def test_moving_means_are_found(simulation: Simulation, width: int, digits: int, missed: float) -> None:
-    """With three digits some are missed; even without a slow first step nine in ten are found in full."""
+def test_moving_means_are_found(
+    simulation: Simulation, width: int, digits: int, missed: float
+) -> None:
+    """With three digits some are missed; even without a slow first step nine in ten are
+    found in full."""
     assert np.mean(found(simulation, digits, width) != width) <= missed
 
 
@@ -133,7 +164,9 @@ NOTHING_TOLD = {
     "an endless step": steps([np.inf, 60.0, *[7.0] * 48]),
     "a step of no time": steps([60.0, 0.0, *[7.0] * 48]),
     "hardly any time": steps([60.0, 20.0, 11.0, *[1e-308] * 47]),
-    "gaps between all steps": steps([60.0, 33.5, 24.67, 20.25, 17.6, *[7.0] * 45], index=np.arange(0, 150, 3)),
+    "gaps between all steps": steps(
+        [60.0, 33.5, 24.67, 20.25, 17.6, *[7.0] * 45], index=np.arange(0, 150, 3)
+    ),
 }
 
 
@@ -159,6 +192,8 @@ def test_the_nemo_1_logs_print_means_of_five(name: str, digits: int) -> None:
 @pytest.mark.parametrize("dialect", ["nemo2", "maxtext", "llmb_install"])
 def test_the_other_real_logs_print_single_steps(dialect: str) -> None:
     logs = [read_log(path) for path in sorted(shared(f"logs/{dialect}").rglob("*.out"))]
-    widths = [detect_moving_mean(segment.steps) for log in logs for segment in log.segments]
+    widths = [
+        detect_moving_mean(segment.steps) for log in logs for segment in log.segments
+    ]
     assert widths
     assert set(widths) == {1}

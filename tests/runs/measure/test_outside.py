@@ -1,4 +1,5 @@
-"""Slow steps outside the window: a level, a ramp or a stall, beside what recorded runs lost there."""
+"""Slow steps outside the window: a level, a ramp or a stall, beside what recorded runs
+lost there."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def slow(factors: dict[range, float], count: int = COUNT) -> Steps:
         slow({range(45, 70): 1.1, range(70, 100): 1.2}),
         slow({range(46, 47): 600.0}, 50),
         slow({range(80, 84): 6.0}),
-        steps((SECONDS * (1 + np.maximum(0, np.arange(COUNT) - 45) * 0.01)).tolist()),  # a ramp
+        steps(
+            (SECONDS * (1 + np.maximum(0, np.arange(COUNT) - 45) * 0.01)).tolist()
+        ),  # a ramp
     ],
 )
 def test_slow_steps_outside_the_window_are_red(columns: Steps) -> None:
@@ -56,7 +59,9 @@ def test_other_steps_outside_the_window_are_not(columns: Steps) -> None:
 
 def test_first_half_of_a_long_run_is_looked_at() -> None:
     baseline = replace(recorded(), window=Window(500, 999, "trimmed_mean"), steps=1000)
-    assert reasons(judge(slow({range(100, 480): 1.4}, 1000), baseline)) == [Reason.SLOW_OUTSIDE_WINDOW]
+    assert reasons(judge(slow({range(100, 480): 1.4}, 1000), baseline)) == [
+        Reason.SLOW_OUTSIDE_WINDOW
+    ]
     assert judge(slow({range(100): 1.4}, 1000), baseline).problems == ()
 
 
@@ -76,34 +81,63 @@ def test_what_recorded_runs_lost_is_no_change() -> None:
 
 
 def test_run_of_twice_the_steps_may_lose_the_same_share() -> None:
-    observed = {Observed(name): value for name, value in judge(slow({range(45, 50): 1.1}, 50), recorded({})).observed}
+    observed = {
+        Observed(name): value
+        for name, value in judge(slow({range(45, 50): 1.1}, 50), recorded({})).observed
+    }
     assert judge(slow({range(45, 100): 1.1}), recorded(observed)).problems == ()
     saves = {range(step, step + 1): 4.0 for step in range(9, 50, 10)}
-    observed = {Observed(name): value for name, value in judge(slow(saves, 50), recorded({})).observed}
+    observed = {
+        Observed(name): value
+        for name, value in judge(slow(saves, 50), recorded({})).observed
+    }
     baseline = recorded(observed, mean_seconds=SECONDS * 1.3)
-    assert judge(slow({range(step, step + 1): 4.0 for step in range(9, 100, 10)}), baseline).problems == ()
+    assert (
+        judge(
+            slow({range(step, step + 1): 4.0 for step in range(9, 100, 10)}), baseline
+        ).problems
+        == ()
+    )
 
 
 def test_stall_of_a_short_run_excuses_no_level() -> None:
     stalled = slow({range(46, 47): 20.0}, 50)
-    observed = {Observed(name): value for name, value in judge(stalled, recorded({})).observed}
+    observed = {
+        Observed(name): value for name, value in judge(stalled, recorded({})).observed
+    }
     assert judge(slow({range(46, 47): 20.0}), recorded(observed)).problems == ()
-    assert judge(slow({range(46, 47): 20.0, range(80, 81): 4.0}), recorded(observed)).problems == ()
-    assert reasons(judge(slow({range(50, 100): 1.24}), recorded(observed))) == [Reason.SLOW_OUTSIDE_WINDOW]
-    assert reasons(judge(slow({range(200, 1000): 1.15}, 1000), recorded(observed))) == [Reason.SLOW_OUTSIDE_WINDOW]
+    assert (
+        judge(
+            slow({range(46, 47): 20.0, range(80, 81): 4.0}), recorded(observed)
+        ).problems
+        == ()
+    )
+    assert reasons(judge(slow({range(50, 100): 1.24}), recorded(observed))) == [
+        Reason.SLOW_OUTSIDE_WINDOW
+    ]
+    assert reasons(judge(slow({range(200, 1000): 1.15}, 1000), recorded(observed))) == [
+        Reason.SLOW_OUTSIDE_WINDOW
+    ]
 
 
 def test_stalls_in_window_do_not_hide_those_outside() -> None:
     stalls = {range(step, step + 1): 3.0 for step in range(20, 200, 20)}
     baseline = replace(recorded(), window=Window(101, 199, "mean"), steps=200)
-    observed = {Observed(name): value for name, value in judge(slow(stalls, 200), baseline).observed}
-    trimmed = replace(recorded(observed), window=Window(101, 199, "trimmed_mean"), steps=200)
+    observed = {
+        Observed(name): value
+        for name, value in judge(slow(stalls, 200), baseline).observed
+    }
+    trimmed = replace(
+        recorded(observed), window=Window(101, 199, "trimmed_mean"), steps=200
+    )
     assert judge(slow(stalls, 200), trimmed).problems == ()
 
 
 @pytest.mark.parametrize(("known", "noted"), [(60.0, True), (200.0, False)])
 def test_slow_warm_up_is_compared_with_recorded_one(known: float, noted: bool) -> None:
-    measured = judge(slow({range(5, 6): 300.0}), recorded({**QUIET, Observed.WARM_UP_LOSS: known}))
+    measured = judge(
+        slow({range(5, 6): 300.0}), recorded({**QUIET, Observed.WARM_UP_LOSS: known})
+    )
     assert measured.problems == ()
     assert (NoteCode.SLOW_WARM_UP in {note.code for note in measured.notes}) is noted
 
@@ -112,7 +146,9 @@ def test_one_stall_among_noise_is_no_level() -> None:
     noise = {range(step, step + 1): 1.01 + 0.01 * (step % 3) for step in range(45, 100)}
     stalled = {**noise, range(60, 61): 2.9}
     assert judge(slow(stalled)).problems == ()
-    assert reasons(judge(slow({**noise, range(60, 63): 2.9}))) == [Reason.SLOW_OUTSIDE_WINDOW]
+    assert reasons(judge(slow({**noise, range(60, 63): 2.9}))) == [
+        Reason.SLOW_OUTSIDE_WINDOW
+    ]
 
 
 def test_step_that_costs_all_is_named_alone() -> None:
@@ -121,12 +157,15 @@ def test_step_that_costs_all_is_named_alone() -> None:
 
 
 def test_run_is_recorded_and_judged_by_one_level() -> None:
-    """Without a baseline its window has the mean, judged by its recording the trimmed mean."""
+    """Without a baseline its window has the mean, judged by its recording the trimmed
+    mean."""
     saves = slow({range(step, step + 1): 6.0 for step in range(18, 200, 20)}, 200)
     window = Window(100, 199)
     drafted = replace(recorded({}), window=window, steps=200)
     observed = {Observed(name): value for name, value in judge(saves, drafted).observed}
-    baseline = replace(recorded(observed), window=window._replace(statistic="trimmed_mean"), steps=200)
+    baseline = replace(
+        recorded(observed), window=window._replace(statistic="trimmed_mean"), steps=200
+    )
     assert judge(saves, baseline).problems == ()
 
 

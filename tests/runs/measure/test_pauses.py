@@ -1,4 +1,5 @@
-"""Evaluations and saves between steps: how long one may take, and which gaps come back regularly."""
+"""Evaluations and saves between steps: how long one may take, and which gaps come back
+regularly."""
 
 from __future__ import annotations
 
@@ -6,19 +7,38 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.core.codes import Observed
-from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord, Checkpoints, PauseKind
-from pytest_llmbench.runs.measure.pauses import compute_excess, find_regular, make_pauses
+from pytest_llmbench.core.log_records import (
+    CheckpointAction,
+    CheckpointRecord,
+    Checkpoints,
+    PauseKind,
+)
+from pytest_llmbench.runs.measure.pauses import (
+    compute_excess,
+    find_regular,
+    make_pauses,
+)
 
 LINES = np.arange(10, 110, 2)  # of 50 steps
 
 
 def measure_excess(
-    seconds: dict[int, float], kind: PauseKind, recorded: dict[Observed, float], *records: CheckpointRecord
+    seconds: dict[int, float],
+    kind: PauseKind,
+    recorded: dict[Observed, float],
+    *records: CheckpointRecord,
 ) -> list[float]:
     rows = np.array(list(seconds))
     kinds = np.full(len(rows), int(kind))
-    made = make_pauses(rows, kinds, np.array(list(seconds.values())), LINES, Checkpoints(records))
-    return [float(each) for each in compute_excess(made, {str(name): value for name, value in recorded.items()})]
+    made = make_pauses(
+        rows, kinds, np.array(list(seconds.values())), LINES, Checkpoints(records)
+    )
+    return [
+        float(each)
+        for each in compute_excess(
+            made, {str(name): value for name, value in recorded.items()}
+        )
+    ]
 
 
 @pytest.mark.parametrize(
@@ -26,9 +46,17 @@ def measure_excess(
     [
         ({10: 40.0, 20: 40.0, 30: 40.0}, {}, [0.0, 0.0, 0.0]),
         ({10: 40.0, 20: 40.0, 30: 400.0}, {}, [0.0, 0.0, 340.0]),
-        ({10: 400.0, 20: 400.0, 30: 40.0, 40: 40.0, 45: 40.0}, {}, [340.0, 340.0, 0.0, 0.0, 0.0]),
+        (
+            {10: 400.0, 20: 400.0, 30: 40.0, 40: 40.0, 45: 40.0},
+            {},
+            [340.0, 340.0, 0.0, 0.0, 0.0],
+        ),
         ({10: 100.0}, {Observed.LONGEST_SAVE: 40.0}, [40.0]),
-        ({10: 100.0, 20: 100.0}, {Observed.LONGEST_SAVE: 40.0}, [0.0, 0.0]),  # another disk
+        (
+            {10: 100.0, 20: 100.0},
+            {Observed.LONGEST_SAVE: 40.0},
+            [0.0, 0.0],
+        ),  # another disk
         ({10: 400.0, 20: 400.0}, {Observed.LONGEST_SAVE: 40.0}, [280.0, 280.0]),
         ({10: 100.0}, {Observed.LONGEST_EVALUATION: 40.0}, [np.nan]),
     ],
@@ -36,15 +64,22 @@ def measure_excess(
 def test_excess_is_what_others_do_not_explain(
     seconds: dict[int, float], recorded: dict[Observed, float], excess: list[float]
 ) -> None:
-    assert measure_excess(seconds, PauseKind.SAVE, recorded) == pytest.approx(excess, nan_ok=True)
+    assert measure_excess(seconds, PauseKind.SAVE, recorded) == pytest.approx(
+        excess, nan_ok=True
+    )
 
 
 @pytest.mark.parametrize(
-    ("line", "dispatched", "excess"), [(29, False, 355.0), (29, True, np.nan), (31, False, np.nan)]
+    ("line", "dispatched", "excess"),
+    [(29, False, 355.0), (29, True, np.nan), (31, False, np.nan)],
 )
-def test_printed_duration_bounds_a_single_save(line: int, dispatched: bool, excess: float) -> None:
+def test_printed_duration_bounds_a_single_save(
+    line: int, dispatched: bool, excess: float
+) -> None:
     record = CheckpointRecord(CheckpointAction.SAVE, line, 30.0, dispatched=dispatched)
-    assert measure_excess({10: 400.0}, PauseKind.SAVE, {}, record) == pytest.approx([excess], nan_ok=True)
+    assert measure_excess({10: 400.0}, PauseKind.SAVE, {}, record) == pytest.approx(
+        [excess], nan_ok=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +91,10 @@ def test_printed_duration_bounds_a_single_save(line: int, dispatched: bool, exce
         ([13, 26, 39], [13, 26, 39]),
         ([5, 15, 25, 35, 45], [5, 15, 25, 35, 45]),
         ([10, 20, 25, 30, 40], [10, 20, 30, 40]),
-        ([10, 15, 20, 30, 40, 45], [10, 15, 20, 30, 40, 45]),  # every 10 and every 15 steps
+        (
+            [10, 15, 20, 30, 40, 45],
+            [10, 15, 20, 30, 40, 45],
+        ),  # every 10 and every 15 steps
         (list(range(6, 50, 6)), []),
         (list(range(4, 50, 4)), []),
         ([30], []),

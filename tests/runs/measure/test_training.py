@@ -1,4 +1,5 @@
-"""Whether a run trained: tables over columns, with what must not be taken for a run that did not."""
+"""Whether a run trained: tables over columns, with what must not be taken for a run
+that did not."""
 
 from __future__ import annotations
 
@@ -13,7 +14,12 @@ from support.builders import BASELINE, NOW, at, log, run, segment, steps
 
 from pytest_llmbench.core.baseline_records import Baseline, Recording
 from pytest_llmbench.core.codes import Reason
-from pytest_llmbench.core.log_records import ProgressRecord, Segment, StatedField, Statement
+from pytest_llmbench.core.log_records import (
+    ProgressRecord,
+    Segment,
+    StatedField,
+    Statement,
+)
 from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.runs.measure.measurement import measure
 
@@ -24,11 +30,17 @@ FALLING = 12.0 - 0.01 * np.arange(50)
 
 
 def judged(
-    dialect: str = "nemo2", *, digits: int = 4, made: dict[str, Any] | None = None, **columns: Any
+    dialect: str = "nemo2",
+    *,
+    digits: int = 4,
+    made: dict[str, Any] | None = None,
+    **columns: Any,
 ) -> Measurement:
-    """Return what is measured of a run with these columns, each a number or 50 of them."""
+    """Return what is measured of a run with these columns, each a number or 50 of
+    them."""
     arrays: dict[str, Any] = {
-        name: np.broadcast_to(np.asarray(value, dtype=float), 50) for name, value in columns.items()
+        name: np.broadcast_to(np.asarray(value, dtype=float), 50)
+        for name, value in columns.items()
     }
     if "grad_norm" in arrays:
         arrays["has_grad_norm"] = EVERY
@@ -57,31 +69,56 @@ GROWING = 8 + 0.75 * (np.arange(50) - 20)
 UNTRAINED: dict[str, Judge] = {
     "loss of 0 in significant digits": partial(judged, loss=0.0, digits=2),
     "loss of 0 in megatron": partial(judged, "megatron", loss=0.0, digits=7),
-    "loss of 0 in decimals, and no gradient": partial(judged, "maxtext", loss=0.0, grad_norm=0.0),
+    "loss of 0 in decimals, and no gradient": partial(
+        judged, "maxtext", loss=0.0, grad_norm=0.0
+    ),
     "constant in six digits": partial(judged, loss=11.0312, digits=6),
-    "constant from the window on": partial(judged, loss=np.where(LATE, 11.0312, FALLING), digits=6),
-    "constant in four digits, and so is the gradient": partial(judged, loss=11.03, grad_norm=1.5),
-    "constant in four digits, and no learning rate": partial(judged, loss=11.03, learning_rate=0.0),
-    "no gradient, and a loss of frozen weights": partial(judged, loss=NOISE, grad_norm=0.0),
+    "constant from the window on": partial(
+        judged, loss=np.where(LATE, 11.0312, FALLING), digits=6
+    ),
+    "constant in four digits, and so is the gradient": partial(
+        judged, loss=11.03, grad_norm=1.5
+    ),
+    "constant in four digits, and no learning rate": partial(
+        judged, loss=11.03, learning_rate=0.0
+    ),
+    "no gradient, and a loss of frozen weights": partial(
+        judged, loss=NOISE, grad_norm=0.0
+    ),
     "no gradient in most steps, and a loss of frozen weights": partial(
         judged, loss=NOISE, grad_norm=np.where(np.arange(50) < 30, 0.0, 1.2)
     ),
     "no learning rate": partial(judged, learning_rate=0.0),
-    "never out of the warm-up": partial(judged, learning_rate=np.where(np.arange(50) >= 45, 1e-6, 0.0)),
-    "negative": partial(judged, loss=np.where(np.arange(50) == 30, -0.1, FALLING)),
-    "no learning rate in most steps of the run": partial(judged, learning_rate=np.where(np.arange(50) < 20, 1e-4, 0.0)),
-    "no learning rate in most steps of the window": partial(
-        judged, learning_rate=np.where((np.arange(50) > 8) & (np.arange(50) < 30), 0.0, 1e-4)
+    "never out of the warm-up": partial(
+        judged, learning_rate=np.where(np.arange(50) >= 45, 1e-6, 0.0)
     ),
-    "falls to 0 at once": partial(judged, loss=np.where(np.arange(50) < 40, FALLING, 0.0)),
+    "negative": partial(judged, loss=np.where(np.arange(50) == 30, -0.1, FALLING)),
+    "no learning rate in most steps of the run": partial(
+        judged, learning_rate=np.where(np.arange(50) < 20, 1e-4, 0.0)
+    ),
+    "no learning rate in most steps of the window": partial(
+        judged,
+        learning_rate=np.where((np.arange(50) > 8) & (np.arange(50) < 30), 0.0, 1e-4),
+    ),
+    "falls to 0 at once": partial(
+        judged, loss=np.where(np.arange(50) < 40, FALLING, 0.0)
+    ),
     "falls to 0 at once in the first half, where one record is none": partial(
-        judged, "maxtext", loss=np.where((np.arange(50) < 10) | (np.arange(50) == 30), FALLING, 0.0)
+        judged,
+        "maxtext",
+        loss=np.where((np.arange(50) < 10) | (np.arange(50) == 30), FALLING, 0.0),
     ),
     "some of the later steps are skipped": partial(
-        judged, "megatron", skipped_steps=(np.arange(50) % 3 == 0) & (np.arange(50) > 25)
+        judged,
+        "megatron",
+        skipped_steps=(np.arange(50) % 3 == 0) & (np.arange(50) > 25),
     ),
-    "most steps are skipped": partial(judged, "megatron", skipped_steps=np.arange(50) % 3 > 0),
-    "rewards, and no gradient": partial(judged, loss=-0.1, grad_norm=0.0, made={"rewards": True}),
+    "most steps are skipped": partial(
+        judged, "megatron", skipped_steps=np.arange(50) % 3 > 0
+    ),
+    "rewards, and no gradient": partial(
+        judged, loss=-0.1, grad_norm=0.0, made={"rewards": True}
+    ),
 }
 
 
@@ -92,13 +129,26 @@ def test_window_without_training_is_invalid(judge: Judge) -> None:
 
 DIVERGED: dict[str, Judge] = {
     "doubles in few digits": partial(
-        judged, loss=np.array([float(f"{value:.3g}") for value in 1.37 * 1.99 ** np.arange(50)])
+        judged,
+        loss=np.array(
+            [float(f"{value:.3g}") for value in 1.37 * 1.99 ** np.arange(50)]
+        ),
     ),
-    "explodes in the window": partial(judged, loss=np.where(np.arange(50) > 20, 5e4, FALLING)),
-    "explodes after the window": partial(judged, loss=np.where(np.arange(50) > 45, 3000.0, FALLING)),
-    "explodes in the first half, and stays": partial(judged, loss=np.where(np.arange(50) > 8, 80 + 20 * SAW, FALLING)),
-    "grows from 8 to 30": partial(judged, loss=np.where(np.arange(50) < 20, 10 - 0.1 * np.arange(50), GROWING)),
-    "grows from a small one": partial(judged, loss=0.5 + 0.02 * np.arange(50) + 0.1 * SAW),
+    "explodes in the window": partial(
+        judged, loss=np.where(np.arange(50) > 20, 5e4, FALLING)
+    ),
+    "explodes after the window": partial(
+        judged, loss=np.where(np.arange(50) > 45, 3000.0, FALLING)
+    ),
+    "explodes in the first half, and stays": partial(
+        judged, loss=np.where(np.arange(50) > 8, 80 + 20 * SAW, FALLING)
+    ),
+    "grows from 8 to 30": partial(
+        judged, loss=np.where(np.arange(50) < 20, 10 - 0.1 * np.arange(50), GROWING)
+    ),
+    "grows from a small one": partial(
+        judged, loss=0.5 + 0.02 * np.arange(50) + 0.1 * SAW
+    ),
 }
 
 
@@ -111,33 +161,60 @@ SOUND: dict[str, Judge] = {
     "falling": judged,
     "no gradient by its digits, and a loss that falls": partial(judged, grad_norm=0.0),
     "loss of frozen weights whose norm nobody prints": partial(judged, loss=NOISE),
-    "noise of a fine-tuning": partial(judged, loss=0.5 * np.exp(np.random.default_rng(2).normal(0, 0.5, 50))),
-    "learning rate of 0 in the first step and the last ones": partial(
-        judged, learning_rate=np.where((np.arange(50) == 0) | (np.arange(50) > 44), 0.0, 1e-5)
+    "noise of a fine-tuning": partial(
+        judged, loss=0.5 * np.exp(np.random.default_rng(2).normal(0, 0.5, 50))
     ),
-    "spikes that recover": partial(judged, loss=np.where(np.arange(50) % 20 > 16, 40.0, FALLING)),
+    "learning rate of 0 in the first step and the last ones": partial(
+        judged,
+        learning_rate=np.where((np.arange(50) == 0) | (np.arange(50) > 44), 0.0, 1e-5),
+    ),
+    "spikes that recover": partial(
+        judged, loss=np.where(np.arange(50) % 20 > 16, 40.0, FALLING)
+    ),
     "a small loss that is rounded to 0 at last": partial(
         judged, loss=np.round(np.geomspace(0.5, 1e-5, 50), 4), digits=5
     ),
-    "a loss scale that is searched for": partial(judged, "megatron", skipped_steps=np.arange(50) < 12),
-    "a tenth of the later steps is skipped": partial(
-        judged, "megatron", skipped_steps=(np.arange(50) % 10 == 5) & (np.arange(50) > 20)
+    "a loss scale that is searched for": partial(
+        judged, "megatron", skipped_steps=np.arange(50) < 12
     ),
-    "gradient of 0 before the window": partial(judged, grad_norm=np.where(LATE, CHANGING, 0.0)),
-    "learning rate of 0 before the window": partial(judged, learning_rate=np.where(LATE, 1e-5, 0.0)),
-    "learning rate of 0 in the last step": partial(judged, learning_rate=np.where(np.arange(50) == 49, 0.0, 1e-5)),
+    "a tenth of the later steps is skipped": partial(
+        judged,
+        "megatron",
+        skipped_steps=(np.arange(50) % 10 == 5) & (np.arange(50) > 20),
+    ),
+    "gradient of 0 before the window": partial(
+        judged, grad_norm=np.where(LATE, CHANGING, 0.0)
+    ),
+    "learning rate of 0 before the window": partial(
+        judged, learning_rate=np.where(LATE, 1e-5, 0.0)
+    ),
+    "learning rate of 0 in the last step": partial(
+        judged, learning_rate=np.where(np.arange(50) == 49, 0.0, 1e-5)
+    ),
     "gradient that stands still, and a loss that falls": partial(judged, grad_norm=1.0),
     "rises": partial(judged, loss=12 + np.arange(50) / 10),
     "a spike": partial(judged, loss=np.where(np.arange(50) == 30, 900.0, FALLING)),
-    "a small loss that is learned away": partial(judged, loss=np.geomspace(1.0, 1e-4, 50)),
+    "a small loss that is learned away": partial(
+        judged, loss=np.geomspace(1.0, 1e-4, 50)
+    ),
     "a small loss that grows little": partial(judged, loss=np.geomspace(0.3, 0.5, 50)),
     "rewards": partial(judged, loss=-0.2, grad_norm=CHANGING, made={"rewards": True}),
     "a trainer of preferences": partial(
-        judged, loss=0.0, grad_norm=CHANGING, digits=7, made=stated(StatedField.OBJECTIVE)
+        judged,
+        loss=0.0,
+        grad_norm=CHANGING,
+        digits=7,
+        made=stated(StatedField.OBJECTIVE),
     ),
-    "DeepSpeed": partial(judged, "megatron", grad_norm=0.0, digits=7, made=stated(StatedField.ENGINE)),
-    "a few steps are skipped": partial(judged, "megatron", skipped_steps=np.arange(50) % 9 == 0),
-    "another stage of the pipeline": partial(judged, "torchtitan", loss=-1.0, digits=6, grad_norm=CHANGING),
+    "DeepSpeed": partial(
+        judged, "megatron", grad_norm=0.0, digits=7, made=stated(StatedField.ENGINE)
+    ),
+    "a few steps are skipped": partial(
+        judged, "megatron", skipped_steps=np.arange(50) % 9 == 0
+    ),
+    "another stage of the pipeline": partial(
+        judged, "torchtitan", loss=-1.0, digits=6, grad_norm=CHANGING
+    ),
 }
 
 
@@ -170,16 +247,23 @@ def test_what_is_known_and_no_fault_is_a_note() -> None:
 
 
 @pytest.mark.parametrize(("place", "value"), [(0, np.inf), (48, np.nan)])
-def test_a_loss_or_gradient_that_is_no_number_outside_of_the_window_has_diverged(place: int, value: float) -> None:
+def test_a_loss_or_gradient_that_is_no_number_outside_of_the_window_has_diverged(
+    place: int, value: float
+) -> None:
     bad = np.where(np.arange(50) == place, value, 5.0 + CHANGING)
     assert Reason.DIVERGED in reasons(judged(loss=bad))
     assert Reason.DIVERGED in reasons(judged(grad_norm=bad))
 
 
 @pytest.mark.parametrize("changes", [{"recipe": "llama3_dpo"}, {"task": "grpo"}])
-def test_the_name_of_a_configuration_may_say_that_it_learns_from_rewards(changes: dict[str, Any]) -> None:
+def test_the_name_of_a_configuration_may_say_that_it_learns_from_rewards(
+    changes: dict[str, Any],
+) -> None:
     configuration = BASELINE.configuration
-    baseline = at(BASELINE, configuration=replace(configuration, key=replace(configuration.key, **changes)))
+    baseline = at(
+        BASELINE,
+        configuration=replace(configuration, key=replace(configuration.key, **changes)),
+    )
     part = segment(steps(loss=np.full(50, -0.5)))
     assert measure(run(log(part)), baseline, NOW).valid
     assert reasons(measure(run(log(part)), BASELINE, NOW)) == {Reason.DID_NOT_TRAIN}
@@ -194,7 +278,9 @@ def test_a_log_without_a_loss_is_no_proof_of_anything() -> None:
 
 def recorded(**observed: float) -> Baseline:
     """Return a baseline whose runs observed these values."""
-    recording = Recording("2026-01-01", 1, 7.3, 7.3, 0.1, (7.3,), (), observed=tuple(observed.items()))
+    recording = Recording(
+        "2026-01-01", 1, 7.3, 7.3, 0.1, (7.3,), (), observed=tuple(observed.items())
+    )
     return at(BASELINE, recording=recording)
 
 
@@ -202,13 +288,22 @@ def recorded(**observed: float) -> Baseline:
     ("loss", "reason"),
     [
         (np.full(50, 80.0) + SAW, Reason.DIVERGED),  # from its first step on
-        (np.where(np.arange(50) < 20, 11 - 0.4 * np.arange(50), 9 + SAW), Reason.DIVERGED),  # below its first losses
+        (
+            np.where(np.arange(50) < 20, 11 - 0.4 * np.arange(50), 9 + SAW),
+            Reason.DIVERGED,
+        ),  # below its first losses
         (np.linspace(11, 4, 50), None),
         (np.linspace(11, 6, 50), None),  # other data
     ],
 )
-def test_losses_are_compared_with_recorded_ones(loss: Any, reason: Reason | None) -> None:
-    measured = measure(run(log(segment(steps(loss=loss)))), recorded(first_loss=11.0, last_loss=4.0), NOW)
+def test_losses_are_compared_with_recorded_ones(
+    loss: Any, reason: Reason | None
+) -> None:
+    measured = measure(
+        run(log(segment(steps(loss=loss)))),
+        recorded(first_loss=11.0, last_loss=4.0),
+        NOW,
+    )
     assert reasons(measured) == ({reason} if reason else set())
 
 
@@ -216,12 +311,16 @@ def test_losses_of_some_steps_are_compared() -> None:
     printed = np.arange(50) % 5 == 0
     loss = np.where(printed, np.where(np.arange(50) < 25, FALLING, 60.0), np.nan)
     part = segment(steps(loss=loss, has_loss=printed))
-    assert reasons(measure(run(replace(log(part), prints_loss=False)), BASELINE, NOW)) == {Reason.DIVERGED}
+    assert reasons(
+        measure(run(replace(log(part), prints_loss=False)), BASELINE, NOW)
+    ) == {Reason.DIVERGED}
 
 
 def test_memorised_data_may_end_at_any_small_loss() -> None:
     baseline = recorded(first_loss=11.0, last_loss=0.001)
-    assert measure(run(log(segment(steps(loss=np.geomspace(11, 0.05, 50))))), baseline, NOW).valid
+    assert measure(
+        run(log(segment(steps(loss=np.geomspace(11, 0.05, 50))))), baseline, NOW
+    ).valid
 
 
 @pytest.mark.parametrize(("norm", "valid"), [(0.0, True), (1.2, False)])
@@ -231,7 +330,9 @@ def test_gradients_of_0_are_sound_if_recorded(norm: float, valid: bool) -> None:
 
 
 @pytest.mark.parametrize(("last", "reason"), [(20, Reason.DID_NOT_TRAIN), (47, None)])
-def test_loss_that_is_printed_no_more_is_missing(last: int, reason: Reason | None) -> None:
+def test_loss_that_is_printed_no_more_is_missing(
+    last: int, reason: Reason | None
+) -> None:
     printed = np.arange(50) < last
     part = segment(steps(loss=np.where(printed, FALLING, np.nan), has_loss=printed))
     measured = measure(run(replace(log(part), prints_loss=False)), BASELINE, NOW)
@@ -239,9 +340,13 @@ def test_loss_that_is_printed_no_more_is_missing(last: int, reason: Reason | Non
 
 
 def test_progress_of_a_whole_run_is_checked() -> None:
-    sound = tuple(ProgressRecord(10 + row, 1.5 - 0.1 * row, 0.9, 1e-5) for row in range(10))
+    sound = tuple(
+        ProgressRecord(10 + row, 1.5 - 0.1 * row, 0.9, 1e-5) for row in range(10)
+    )
     cases = {
-        Reason.DIVERGED: [replace(each, loss=0.5 + 20 * (row > 5)) for row, each in enumerate(sound)],
+        Reason.DIVERGED: [
+            replace(each, loss=0.5 + 20 * (row > 5)) for row, each in enumerate(sound)
+        ],
         Reason.DID_NOT_TRAIN: [replace(each, learning_rate=0.0) for each in sound],
     }
     assert judged(made={"progress": sound}).valid
@@ -276,14 +381,21 @@ def test_gradients_of_half_the_steps_prove_nothing() -> None:
         (11.0, 11.0, 10.9, True),  # hardly moves in them
     ],
 )
-def test_loss_of_few_digits_that_stands_still_is_compared(loss: float, first: float, last: float, valid: bool) -> None:
+def test_loss_of_few_digits_that_stands_still_is_compared(
+    loss: float, first: float, last: float, valid: bool
+) -> None:
     part = replace(segment(steps(loss=np.full(50, loss))), loss_digits=3)
     baseline = recorded(first_loss=first, last_loss=last)
-    assert measure(run(replace(log(part), dialect="maxtext")), baseline, NOW).valid == valid
+    assert (
+        measure(run(replace(log(part), dialect="maxtext")), baseline, NOW).valid
+        == valid
+    )
 
 
 def test_zeros_in_losses_of_some_steps_are_seen() -> None:
     printed = np.arange(50) % 5 == 0
     part = segment(steps(loss=np.where(printed, 0.0, np.nan), has_loss=printed))
-    measured = measure(run(replace(log(part), prints_loss=False, dialect="mlperf")), BASELINE, NOW)
+    measured = measure(
+        run(replace(log(part), prints_loss=False, dialect="mlperf")), BASELINE, NOW
+    )
     assert reasons(measured) == {Reason.DID_NOT_TRAIN}

@@ -1,5 +1,5 @@
-"""Step times beside the clock of their lines: data loading, stalls, set clocks, and the ordinary nights beside
-them."""
+"""Step times beside the clock of their lines: data loading, stalls, set clocks, and the
+ordinary nights beside them."""
 
 from __future__ import annotations
 
@@ -33,21 +33,44 @@ QUIET = {
 }
 
 
-def recorded(observed: dict[Observed, float] | None = None, mean_seconds: float = SECONDS) -> Baseline:
+def recorded(
+    observed: dict[Observed, float] | None = None, mean_seconds: float = SECONDS
+) -> Baseline:
     """Return a baseline of 2 s that was recorded from runs that showed this."""
-    values = tuple((str(name), value) for name, value in (QUIET if observed is None else observed).items())
-    recording = Recording("2026-11-01", 1, mean_seconds, SECONDS, 0.0, (SECONDS,), (), observed=values)
+    values = tuple(
+        (str(name), value)
+        for name, value in (QUIET if observed is None else observed).items()
+    )
+    recording = Recording(
+        "2026-11-01", 1, mean_seconds, SECONDS, 0.0, (SECONDS,), (), observed=values
+    )
     kind = BaselineKind.RECORDED
-    return replace(BASELINE, kind=kind, step_seconds=SECONDS, recording=recording, peak_tflops=math.nan)
+    return replace(
+        BASELINE,
+        kind=kind,
+        step_seconds=SECONDS,
+        recording=recording,
+        peak_tflops=math.nan,
+    )
 
 
-def clocked(lost: dict[int, float] | Sequence[float] = (), unit: float = 0.0, count: int = 50, **columns: Any) -> Steps:
-    """Return 2 s steps, before some of which the clock advances by more; `unit` is what stamps are rounded to."""
+def clocked(
+    lost: dict[int, float] | Sequence[float] = (),
+    unit: float = 0.0,
+    count: int = 50,
+    **columns: Any,
+) -> Steps:
+    """Return 2 s steps, before some of which the clock advances by more; `unit` is what
+    stamps are rounded to."""
     extra = np.zeros(count)
     for step, seconds in lost.items() if isinstance(lost, dict) else enumerate(lost):
         extra[step] = seconds
     stamp = 1.7e9 + np.cumsum(np.full(count, SECONDS) + extra)
-    made = steps([SECONDS] * count, stamp=np.floor(stamp / unit) * unit if unit else stamp, **columns)
+    made = steps(
+        [SECONDS] * count,
+        stamp=np.floor(stamp / unit) * unit if unit else stamp,
+        **columns,
+    )
     return replace(made, resolution_seconds=np.full(count, 0.0001))
 
 
@@ -100,12 +123,18 @@ def test_time_between_the_steps_is_red(lost: dict[int, float], unit: float) -> N
         clocked({0: 300.0, 1: 60.0}),  # compilation
         clocked({20: 12.0}),  # a short stall
         clocked({47: 200.0}),
-        clocked(dict.fromkeys((10, 20, 30, 40), 60.0), paused=pauses_at(10, 20, 30, 40)),
-        clocked({10: 60.0, 20: 75.0, 30: 50.0, 40: 80.0}, paused=pauses_at(10, 20, 30, 40)),
+        clocked(
+            dict.fromkeys((10, 20, 30, 40), 60.0), paused=pauses_at(10, 20, 30, 40)
+        ),
+        clocked(
+            {10: 60.0, 20: 75.0, 30: 50.0, 40: 80.0}, paused=pauses_at(10, 20, 30, 40)
+        ),
         clocked({31: 3600.0}),
         clocked({31: -3600.0}),
         clocked({48: 3600.0}, unit=1.0),
-        replace(clocked(), stamp=clocked().stamp[np.minimum(np.arange(50) // 6 * 6 + 5, 49)]),  # written in bursts
+        replace(
+            clocked(), stamp=clocked().stamp[np.minimum(np.arange(50) // 6 * 6 + 5, 49)]
+        ),  # written in bursts
         steps([SECONDS] * 50),  # without stamps
     ],
 )
@@ -115,11 +144,14 @@ def test_ordinary_run_stays_valid(columns: Steps) -> None:
 
 def test_set_clock_is_noted() -> None:
     notes = {note.code: note for note in judge(clocked({31: 3600.0})).notes}
-    assert phrase(notes[NoteCode.CLOCK_SET]).startswith("the clock was set by an hour before step 31")
+    assert phrase(notes[NoteCode.CLOCK_SET]).startswith(
+        "the clock was set by an hour before step 31"
+    )
 
 
 @pytest.mark.parametrize(
-    ("step", "jump", "red"), [(47, -600.0, True), (30, -600.0, True), (47, -7200.0, True), (47, -8.0, False)]
+    ("step", "jump", "red"),
+    [(47, -600.0, True), (30, -600.0, True), (47, -7200.0, True), (47, -8.0, False)],
 )
 def test_clock_that_goes_back_hides_a_gap(step: int, jump: float, red: bool) -> None:
     """An hour that was set back and a gap of 50 minutes are one jump of 10 minutes."""
@@ -148,21 +180,35 @@ RECORDED_SAVES = {**QUIET, Observed.LONGEST_SAVE: 60.0}
         ({20: 1500.0}, PauseKind.SAVE, RECORDED_SAVES, True),
         ({20: 1500.0}, PauseKind.SAVE, QUIET, False),  # nothing to compare it with
         ({20: 1500.0, 40: 1500.0}, PauseKind.SAVE, QUIET, False),
-        ({20: 150.0, 40: 160.0}, PauseKind.SAVE, RECORDED_SAVES, False),  # another file system
+        (
+            {20: 150.0, 40: 160.0},
+            PauseKind.SAVE,
+            RECORDED_SAVES,
+            False,
+        ),  # another file system
         ({10: 40.0, 20: 40.0, 30: 300.0, 40: 40.0}, PauseKind.EVALUATION, QUIET, False),
-        ({20: 600.0, 40: 650.0}, PauseKind.SAVE | PauseKind.EVALUATION, RECORDED_SAVES, True),
+        (
+            {20: 600.0, 40: 650.0},
+            PauseKind.SAVE | PauseKind.EVALUATION,
+            RECORDED_SAVES,
+            True,
+        ),
     ],
 )
 def test_pause_is_compared_with_others(
     lost: dict[int, float], kind: PauseKind, observed: dict[Observed, float], red: bool
 ) -> None:
-    measured = judge(clocked(lost, paused=pauses_at(*lost, kind=kind)), recorded(observed))
+    measured = judge(
+        clocked(lost, paused=pauses_at(*lost, kind=kind)), recorded(observed)
+    )
     assert reasons(measured) == ([Reason.WALL_CLOCK] if red else [])
 
 
 @pytest.mark.parametrize("observed", [QUIET, {}])
 @pytest.mark.parametrize("lost", [{20: 1500.0}, {20: 1500.0, 40: 1500.0}])
-def test_long_pause_without_others_is_noted(lost: dict[int, float], observed: dict[Observed, float]) -> None:
+def test_long_pause_without_others_is_noted(
+    lost: dict[int, float], observed: dict[Observed, float]
+) -> None:
     measured = judge(clocked(lost, paused=pauses_at(*lost)), recorded(observed))
     assert NoteCode.WALL_CLOCK in {note.code for note in measured.notes}
 
@@ -170,11 +216,15 @@ def test_long_pause_without_others_is_noted(lost: dict[int, float], observed: di
 def test_new_evaluations_are_noted_if_they_take_long() -> None:
     steps_before = (10, 20, 30, 40)
     for seconds, noted in ((60.0, False), (120.0, True)):
-        columns = clocked(dict.fromkeys(steps_before, seconds), paused=pauses_at(*steps_before))
+        columns = clocked(
+            dict.fromkeys(steps_before, seconds), paused=pauses_at(*steps_before)
+        )
         measured = judge(columns)
         assert measured.problems == ()
         assert (NoteCode.WALL_CLOCK in {note.code for note in measured.notes}) is noted
-        assert NoteCode.WALL_CLOCK not in {note.code for note in judge(columns, recorded({})).notes}
+        assert NoteCode.WALL_CLOCK not in {
+            note.code for note in judge(columns, recorded({})).notes
+        }
 
 
 def test_what_is_announced_at_each_step_is_no_pause() -> None:
@@ -195,7 +245,9 @@ def test_what_is_announced_at_each_step_is_no_pause() -> None:
         (each(0, 49, 5.0), True),
     ],
 )
-def test_regular_gaps_of_an_event_file_are_pauses(lost: dict[int, float], red: bool) -> None:
+def test_regular_gaps_of_an_event_file_are_pauses(
+    lost: dict[int, float], red: bool
+) -> None:
     part = segment(clocked(lost), total=50)
     measured = measure(run(replace(log(part), dialect="metrics")), recorded(), NOW)
     assert reasons(measured) == ([Reason.WALL_CLOCK] if red else [])
@@ -205,28 +257,41 @@ def test_clock_that_is_set_back_hides_no_gap() -> None:
     measured = judge(clocked({20: -1800.0, 30: 1800.0}))
     assert reasons(measured) == [Reason.WALL_CLOCK]
     notes = {note.code: note for note in judge(clocked({20: -1800.0})).notes}
-    assert phrase(notes[NoteCode.CLOCK_SET]).startswith("the clock goes back by 1800.0 s before step 20")
+    assert phrase(notes[NoteCode.CLOCK_SET]).startswith(
+        "the clock goes back by 1800.0 s before step 20"
+    )
 
 
 @pytest.mark.parametrize(("seconds", "noted"), [(0.08, False), (0.17, True)])
 def test_smaller_rise_of_the_clock_is_noted(seconds: float, noted: bool) -> None:
     columns = clocked([seconds] * 400, count=400)
-    baseline = replace(recorded(), window=BASELINE.window._replace(first=201, last=399), steps=400)
+    baseline = replace(
+        recorded(), window=BASELINE.window._replace(first=201, last=399), steps=400
+    )
     measured = judge(columns, baseline)
     assert measured.problems == ()
     assert (NoteCode.WALL_CLOCK in {note.code for note in measured.notes}) is noted
 
 
-@pytest.mark.parametrize("observed", [{}, {**QUIET, Observed.WALL_CLOCK_RATIO: 1.3, Observed.RUN_CLOCK_RATIO: 1.3}])
-def test_ratio_is_compared_with_what_was_recorded(observed: dict[Observed, float]) -> None:
+@pytest.mark.parametrize(
+    "observed",
+    [{}, {**QUIET, Observed.WALL_CLOCK_RATIO: 1.3, Observed.RUN_CLOCK_RATIO: 1.3}],
+)
+def test_ratio_is_compared_with_what_was_recorded(
+    observed: dict[Observed, float],
+) -> None:
     measured = judge(clocked(each(0, 49, 0.62)), recorded(observed))
     assert measured.problems == ()
-    assert (NoteCode.WALL_CLOCK in {note.code for note in measured.notes}) is not bool(observed)
+    assert (NoteCode.WALL_CLOCK in {note.code for note in measured.notes}) is not bool(
+        observed
+    )
 
 
 def test_run_agrees_with_its_own_recording() -> None:
     columns = clocked(each(0, 49, 0.7) | {47: 900.0}, unit=1.0)
-    observed = {Observed(name): value for name, value in judge(columns, recorded({})).observed}
+    observed = {
+        Observed(name): value for name, value in judge(columns, recorded({})).observed
+    }
     assert observed[Observed.WALL_CLOCK_RATIO] == pytest.approx(1.35, abs=0.03)
     assert judge(columns, recorded(observed)).problems == ()
 
@@ -253,16 +318,21 @@ def test_older_runs_are_measured_without_their_clocks() -> None:
 
 
 def by_stamps(seconds: float, rate_seconds: float, batch: float = 64.0) -> Steps:
-    """Return steps whose times follow from their stamps, beside a rate by another timer."""
+    """Return steps whose times follow from their stamps, beside a rate by another
+    timer."""
     stamp = 1.7e9 + np.cumsum(np.full(50, seconds))
-    return steps([seconds] * 50, stamp=stamp, throughput=np.full(50, batch / rate_seconds))
+    return steps(
+        [seconds] * 50, stamp=stamp, throughput=np.full(50, batch / rate_seconds)
+    )
 
 
 def test_clock_that_is_set_back_is_found_by_the_rate() -> None:
     baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0})
     assert judge(by_stamps(2.0, 2.0), baseline).problems == ()
     assert reasons(judge(by_stamps(2.0, 2.24), baseline)) == [Reason.TIMES_DISAGREE]
-    assert judge(by_stamps(2.0, 1.8), baseline).problems == ()  # data loading, in the step time
+    assert (
+        judge(by_stamps(2.0, 1.8), baseline).problems == ()
+    )  # data loading, in the step time
 
 
 def test_rate_of_one_stalled_step_is_no_contradiction() -> None:

@@ -1,5 +1,5 @@
-"""Which segment is judged, and which steps of it: times that are not printed, or those of dispatching a step, make no
-run look fast."""
+"""Which segment is judged, and which steps of it: times that are not printed, or those
+of dispatching a step, make no run look fast."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.builders import BASELINE, NOW, at, log, means_of, run, segment, steps, without
+from support.builders import (
+    BASELINE,
+    NOW,
+    at,
+    log,
+    means_of,
+    run,
+    segment,
+    steps,
+    without,
+)
 
 from pytest_llmbench.core.baseline_records import Baseline, RunMatch, Window
 from pytest_llmbench.core.codes import Reason
@@ -52,7 +62,10 @@ def test_both_ends_of_the_window_count() -> None:
 def test_a_segment_is_finished_by_its_own_total_else_by_the_baselines(
     count: int, marker: bool, total: int | None, finished: bool
 ) -> None:
-    assert is_finished(segment(steps([1.0] * count), finished=marker, total=total), 50) is finished
+    assert (
+        is_finished(segment(steps([1.0] * count), finished=marker, total=total), 50)
+        is finished
+    )
 
 
 def test_the_last_complete_segment_is_judged_unless_a_later_one_started_over() -> None:
@@ -94,16 +107,29 @@ def test_first_steps_after_a_resume_count_in_the_window_only() -> None:
 
 
 def test_resumed_parts_keep_what_is_wrong_with_each() -> None:
-    died = replace(segment(steps([2.0] * 40), finished=False), bad_validation_line=30, doubt="its times disagree")
-    choice = choose_segment(run(log(died, segment(steps([3.0] * 30, first=21)))).attempts, WINDOW, 50)
+    died = replace(
+        segment(steps([2.0] * 40), finished=False),
+        bad_validation_line=30,
+        doubt="its times disagree",
+    )
+    choice = choose_segment(
+        run(log(died, segment(steps([3.0] * 30, first=21)))).attempts, WINDOW, 50
+    )
     assert choice is not None
-    assert (choice.segment.bad_validation_line, choice.segment.doubt) == (30, "its times disagree")
+    assert (choice.segment.bad_validation_line, choice.segment.doubt) == (
+        30,
+        "its times disagree",
+    )
 
 
 @pytest.mark.parametrize("last_traced", [200, 350])
 def test_resumed_part_with_a_trace_is_judged_alone(last_traced: int) -> None:
-    died = replace(segment(steps([2.0] * 40), finished=False), first_line=1, last_line=100)
-    resumed = replace(segment(steps([3.0] * 30, first=21)), first_line=150, last_line=300)
+    died = replace(
+        segment(steps([2.0] * 40), finished=False), first_line=1, last_line=100
+    )
+    resumed = replace(
+        segment(steps([3.0] * 30, first=21)), first_line=150, last_line=300
+    )
     traced = replace(log(died, resumed, nccl_line=50), nccl_last_line=last_traced)
     choice = choose_segment(run(traced).attempts, WINDOW, 50)
     assert choice is not None
@@ -113,9 +139,18 @@ def test_resumed_part_with_a_trace_is_judged_alone(last_traced: int) -> None:
 @pytest.mark.parametrize(
     ("died", "resumed"),
     [
-        (segment(steps([2.0] * 40), finished=False), segment(steps([3.0] * 9, first=42))),  # a step is lost
-        (segment(steps([2.0] * 40), finished=False), segment(steps([3.0] * 20, first=21), finished=False)),
-        (segment(steps([2.0] * 40), total=40), segment(steps([3.0] * 30, first=21))),  # another run
+        (
+            segment(steps([2.0] * 40), finished=False),
+            segment(steps([3.0] * 9, first=42)),
+        ),  # a step is lost
+        (
+            segment(steps([2.0] * 40), finished=False),
+            segment(steps([3.0] * 20, first=21), finished=False),
+        ),
+        (
+            segment(steps([2.0] * 40), total=40),
+            segment(steps([3.0] * 30, first=21)),
+        ),  # another run
     ],
 )
 def test_other_parts_are_not_judged_together(died: Segment, resumed: Segment) -> None:
@@ -135,16 +170,26 @@ def test_a_traced_part_that_was_appended_does_not_stand_for_the_run_before_it() 
     assert choice.segment is traced
 
 
-def test_a_segment_of_a_dialect_that_counts_from_1_ends_at_its_number_of_steps() -> None:
+def test_a_segment_of_a_dialect_that_counts_from_1_ends_at_its_number_of_steps() -> (
+    None
+):
     for first, last, finished in ((1, 50, True), (1, 49, False), (0, 49, True)):
         one = replace(
-            segment(steps([7.0] * (last + 1 - first), first=first), finished=False, total=None), first_step=first
+            segment(
+                steps([7.0] * (last + 1 - first), first=first),
+                finished=False,
+                total=None,
+            ),
+            first_step=first,
         )
         assert is_finished(one, 50) is finished
 
 
-def test_a_log_that_prints_intervals_started_over_where_its_first_interval_begins() -> None:
-    """The first line of a later part stands behind the window, and the steps that it is the mean of do not."""
+def test_a_log_that_prints_intervals_started_over_where_its_first_interval_begins() -> (
+    None
+):
+    """The first line of a later part stands behind the window, and the steps that it is
+    the mean of do not."""
     whole = segment(means_of(10, [7.0] * 5))
     later = segment(means_of(10, [9.0], first=44), finished=False)
     window = Window(11, 50)
@@ -159,11 +204,16 @@ def test_the_trimmed_mean_is_scipys(seconds: list[float]) -> None:
     from scipy import stats
 
     values = np.array(seconds)
-    assert compute_statistic(values, "trimmed_mean") == pytest.approx(stats.trim_mean(values, 0.2))
+    assert compute_statistic(values, "trimmed_mean") == pytest.approx(
+        stats.trim_mean(values, 0.2)
+    )
 
 
 def test_a_trace_in_both_parts_of_a_log_is_in_both() -> None:
-    first, second = replace(segment(), last_line=200), replace(segment(), first_line=300, last_line=500)
+    first, second = (
+        replace(segment(), last_line=200),
+        replace(segment(), first_line=300, last_line=500),
+    )
     (attempt,) = run(log(first, second, nccl_line=50, nccl_last_line=350)).attempts
     assert [is_traced(attempt, number) for number in (1, 2)] == [True, True]
     (attempt,) = run(log(first, second, nccl_line=50, nccl_last_line=180)).attempts
@@ -178,21 +228,37 @@ ROWS = st.lists(st.tuples(st.integers(-2, 30), st.integers(1, 6)), max_size=20)
 def test_every_step_is_covered_that_a_time_inside_the_window_covers(
     rows: list[tuple[int, int]], single: bool, first: int, length: int
 ) -> None:
-    """Against counting step by step; times of single steps and strictly increasing ones take a shorter way."""
+    """Against counting step by step; times of single steps and strictly increasing ones
+    take a shorter way."""
     made = steps([7.0] * len(rows))
     index = np.array([one for one, _ in rows], dtype=np.int64)
     mean_of = np.array([1 if single else one for _, one in rows], dtype=np.int64)
-    made, window = replace(made, index=index, mean_of=mean_of), Window(first, first + length)
-    spans = [range(last - count + 1, last + 1) for last, count in zip(index.tolist(), mean_of.tolist(), strict=True)]
+    made, window = (
+        replace(made, index=index, mean_of=mean_of),
+        Window(first, first + length),
+    )
+    spans = [
+        range(last - count + 1, last + 1)
+        for last, count in zip(index.tolist(), mean_of.tolist(), strict=True)
+    ]
     inside = [window.first <= span[0] and span[-1] <= window.last for span in spans]
     kept = []
     for row, span in enumerate(spans):
-        later_starts = [other[0] for other, counts in zip(spans[row + 1 :], inside[row + 1 :], strict=True) if counts]
+        later_starts = [
+            other[0]
+            for other, counts in zip(spans[row + 1 :], inside[row + 1 :], strict=True)
+            if counts
+        ]
         kept.append(inside[row] and all(span[0] < start for start in later_starts))
     assert mask_window(made, window).tolist() == kept
-    covered = {step for span, is_in in zip(spans, kept, strict=True) if is_in for step in span}
+    covered = {
+        step for span, is_in in zip(spans, kept, strict=True) if is_in for step in span
+    }
     assert find_covered_steps(made, mask_window(made, window), window) == covered
-    assert set(find_missing_steps(made, window)) == set(range(first, first + length + 1)) - covered
+    assert (
+        set(find_missing_steps(made, window))
+        == set(range(first, first + length + 1)) - covered
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,7 +286,9 @@ def test_whether_a_log_holds_a_window(columns: Steps, fit: bool) -> None:
         (means_of(100, [7.0]), 1, 100),
     ],
 )
-def test_the_last_half_of_a_log_is_made_of_whole_times(columns: Steps, first: int, last: int) -> None:
+def test_the_last_half_of_a_log_is_made_of_whole_times(
+    columns: Steps, first: int, last: int
+) -> None:
     assert choose_last_half(columns) == Window(first, last)
     assert find_missing_steps(columns, choose_last_half(columns)) == ()
 
@@ -231,7 +299,10 @@ def test_steps_beyond_those_that_were_planned_are_in_no_window() -> None:
     assert choose_last_half(steps([7.0] * 20), 15) == Window(8, 15)
 
 
-@pytest.mark.parametrize(("of", "expected"), [(10, Window(11, 40)), (20, Window(21, 40)), (1, Window(11, 44))])
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [(10, Window(11, 40)), (20, Window(21, 40)), (1, Window(11, 44))],
+)
 def test_of_means_a_window_is_what_whole_ones_cover(of: int, expected: Window) -> None:
     assert choose_whole_means(means_of(of, [7.0] * 60), Window(11, 44)) == expected
 
@@ -253,7 +324,10 @@ def test_of_means_a_window_is_what_whole_ones_cover(of: int, expected: Window) -
 def test_window_without_a_baseline_follows_the_length(
     columns: Steps, total: int | None, first: int, expected: Window
 ) -> None:
-    assert choose_window(replace(segment(columns, total=total), first_step=first))[0] == expected
+    assert (
+        choose_window(replace(segment(columns, total=total), first_step=first))[0]
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,12 +340,14 @@ def test_window_without_a_baseline_follows_the_length(
     ],
 )
 def test_option_wins_over_baseline_over_default(
-    of_baseline: Window | None, requested: Window | None, expected: tuple[Window, WindowFrom]
+    of_baseline: Window | None,
+    requested: Window | None,
+    expected: tuple[Window, WindowFrom],
 ) -> None:
     assert choose_window(segment(steps([7.0] * 50)), of_baseline, requested) == expected
 
 
-# --- which times count ------------------------------------------------------------------------------------
+# --- which times count ----------------------------------------------------------------
 
 TOKENS = 8192 * 256 / 128
 """Tokens of a step on one GPU."""
@@ -307,7 +383,9 @@ def test_a_dispatch_time_in_the_window_makes_a_run_invalid(seconds: float) -> No
     measurement = measured(seconds=times, asynchronous=only(1, 11))
     (problem,) = measurement.problems
     assert (problem.reason, problem.line) == (Reason.ASYNCHRONOUS_DISPATCH, 111)
-    assert problem.text.startswith(f"step 11 took {seconds:.4g} s only to be dispatched")
+    assert problem.text.startswith(
+        f"step 11 took {seconds:.4g} s only to be dispatched"
+    )
     assert "(1 such step in the window)" in problem.text
     assert 11 not in measurement.window_steps
 
@@ -315,34 +393,54 @@ def test_a_dispatch_time_in_the_window_makes_a_run_invalid(seconds: float) -> No
 def test_a_time_that_is_not_printed_follows_from_tokens() -> None:
     seconds, speed = np.full(50, 7.325), np.full(50, round(TOKENS / 7.325))
     seconds[20], speed[20] = np.nan, round(TOKENS / 9.0)
-    measurement = measured(seconds=seconds, tokens_per_second_per_gpu=speed, global_batch_size=np.full(50, np.nan))
+    measurement = measured(
+        seconds=seconds,
+        tokens_per_second_per_gpu=speed,
+        global_batch_size=np.full(50, np.nan),
+    )
     assert measurement.valid
     assert measurement.window_seconds[9] == pytest.approx(9.0, rel=1e-3)
-    assert measurement.statistic_seconds == pytest.approx((33 * 7.325 + 9.0) / 34, rel=1e-4)
+    assert measurement.statistic_seconds == pytest.approx(
+        (33 * 7.325 + 9.0) / 34, rel=1e-4
+    )
     assert codes(measurement) == ["time-from-tokens"]
-    assert phrase(measurement.notes[0]) == "1 step without a printed time: it follows from tokens/s, first step 20"
+    assert (
+        phrase(measurement.notes[0])
+        == "1 step without a printed time: it follows from tokens/s, first step 20"
+    )
 
 
 def test_a_printed_time_is_never_replaced() -> None:
     speed = np.full(50, TOKENS / 7.325 * 1.015)
-    assert measured(tokens_per_second_per_gpu=speed).statistic_seconds == pytest.approx(7.325, rel=1e-12)
+    assert measured(tokens_per_second_per_gpu=speed).statistic_seconds == pytest.approx(
+        7.325, rel=1e-12
+    )
 
 
 def test_times_that_follow_from_tokens_do_not_vouch_for_the_batch() -> None:
-    """Whatever tokens/s are, times made of them agree with them: only printed times tell another batch."""
+    """Whatever tokens/s are, times made of them agree with them: only printed times
+    tell another batch."""
     unknown = np.full(50, np.nan)
     speed = np.full(50, TOKENS / 7.325)
-    alone = measured(seconds=unknown, tokens_per_second_per_gpu=speed, global_batch_size=unknown)
+    alone = measured(
+        seconds=unknown, tokens_per_second_per_gpu=speed, global_batch_size=unknown
+    )
     assert "unverified-batch" in codes(alone)
     first = np.where(only(11), np.nan, 7.325)
-    doubled = measured(seconds=first, tokens_per_second_per_gpu=2 * speed, global_batch_size=unknown)
-    assert [problem.reason for problem in doubled.problems] == [Reason.WRONG_CONFIGURATION]
+    doubled = measured(
+        seconds=first, tokens_per_second_per_gpu=2 * speed, global_batch_size=unknown
+    )
+    assert [problem.reason for problem in doubled.problems] == [
+        Reason.WRONG_CONFIGURATION
+    ]
 
 
 def test_a_digit_of_tokens_is_one_of_the_time() -> None:
     speed = np.full(50, 100.0)
     baseline = replace(BASELINE, peak_tflops=float("nan"))
-    measurement = measured(baseline, seconds=np.full(50, np.nan), tokens_per_second_per_gpu=speed)
+    measurement = measured(
+        baseline, seconds=np.full(50, np.nan), tokens_per_second_per_gpu=speed
+    )
     assert measurement.resolution_seconds == pytest.approx(TOKENS / 100 / 100)
 
 
@@ -360,14 +458,19 @@ def test_a_loss_may_be_missing_before_the_window_only(step: int, valid: bool) ->
     assert ("loss-missing-before" in codes(measurement)) is valid
 
 
-def whole_run(of: int, seconds: float, resolution: float, match: RunMatch | None = None) -> Measurement:
-    """Return what a run of 1921 steps in the recipe measured whose log prints a mean of `of` steps."""
+def whole_run(
+    of: int, seconds: float, resolution: float, match: RunMatch | None = None
+) -> Measurement:
+    """Return what a run of 1921 steps in the recipe measured whose log prints a mean of
+    `of` steps."""
     baseline = at(BASELINE, steps=1921, window=Window(1, 1921), match=match)
     columns = means_of(of, [seconds], resolution_seconds=np.array([resolution]))
     return measure(run(log(segment(columns, total=of))), baseline, NOW)
 
 
-def test_the_recipe_says_how_many_steps_a_whole_run_had_where_its_digits_leave_a_choice() -> None:
+def test_the_recipe_says_how_many_steps_a_whole_run_had_where_its_digits_leave_a_choice() -> (
+    None
+):
     measurement = whole_run(1909, 7.4, 7.4 * 24 / 1909)
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.4 * 1909 / 1921)
@@ -377,7 +480,9 @@ def test_the_recipe_says_how_many_steps_a_whole_run_had_where_its_digits_leave_a
 
 
 @pytest.mark.parametrize(("of", "choice"), [(1909, 60), (1700, 600), (2400, 1000)])
-def test_number_of_steps_is_the_recipes_however_wide_the_choice(of: int, choice: float) -> None:
+def test_number_of_steps_is_the_recipes_however_wide_the_choice(
+    of: int, choice: float
+) -> None:
     measurement = whole_run(of, 7.4, 7.4 * choice / of)
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.4 * of / 1921)
@@ -387,7 +492,8 @@ def test_number_of_steps_is_the_recipes_however_wide_the_choice(of: int, choice:
 
 
 def test_choices_of_recorded_and_new_run_have_to_overlap() -> None:
-    """The recorded number is the middle of a choice, too: the runs may both be of a number between."""
+    """The recorded number is the middle of a choice, too: the runs may both be of a
+    number between."""
     recorded = RunMatch("my_7b/train.log")
     assert whole_run(1945, 7.4, 7.4 * 30 / 1945, recorded).valid
     assert not whole_run(1945, 7.4, 7.4 * 30 / 1945).valid
@@ -395,7 +501,9 @@ def test_choices_of_recorded_and_new_run_have_to_overlap() -> None:
 
 
 @pytest.mark.parametrize(("of", "choice"), [(1909, 20), (1950, 24), (1200, 1000)])
-def test_a_run_of_another_number_of_steps_stays_what_it_is(of: int, choice: float) -> None:
+def test_a_run_of_another_number_of_steps_stays_what_it_is(
+    of: int, choice: float
+) -> None:
     measurement = whole_run(of, 7.4, 7.4 * choice / of)
     assert measurement.statistic_seconds in (None, pytest.approx(7.4))
     assert not measurement.valid

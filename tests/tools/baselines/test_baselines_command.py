@@ -1,4 +1,5 @@
-"""`llmbench baselines list | show | lint`: output for 80 columns, one message for an error, and the exit codes."""
+"""`llmbench baselines list | show | lint`: output for 80 columns, one message for an
+error, and the exit codes."""
 
 from __future__ import annotations
 
@@ -47,13 +48,18 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
 
 
 @pytest.mark.slow
-def test_list_has_a_line_for_every_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_has_a_line_for_every_configuration(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, out, err = run(capsys, "list")
     lines = out.splitlines()
     assert (code, len(lines)) == (0, 84)
     assert err == "besides, with --recipe: megatron_bridge (docs/megatron-bridge.md)\n"
     assert lines[0].split() == ["configuration", "step", "time", "MFU", "kind"]
-    assert "grok1_314b-25.05-gb200-bf16-128             7.325 s   47.59%  published" in lines
+    assert (
+        "grok1_314b-25.05-gb200-bf16-128             7.325 s   47.59%  published"
+        in lines
+    )
     assert lines[-1] == "82 configurations"
     assert max(map(len, lines)) < 80
 
@@ -77,17 +83,28 @@ def test_show_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
         "25.05.yaml:",
     ):
         assert text in out, text
-    assert "grok1_314b-25.05-gb200-fp8-512" not in out, "errata of other configurations are left out"
-    assert [line for line in out.splitlines() if len(line) >= 80 and ".yaml:" not in line] == []
+    assert "grok1_314b-25.05-gb200-fp8-512" not in out, (
+        "errata of other configurations are left out"
+    )
+    assert [
+        line for line in out.splitlines() if len(line) >= 80 and ".yaml:" not in line
+    ] == []
 
 
 @pytest.mark.slow
-def test_users_baselines_are_listed_and_shown(capsys: pytest.CaptureFixture[str], own: Path) -> None:
+def test_users_baselines_are_listed_and_shown(
+    capsys: pytest.CaptureFixture[str], own: Path
+) -> None:
     code, out, _ = run(capsys, "list", "--baselines", own.parent, "--recipe", "mine")
     assert (code, out.splitlines()[-1]) == (0, "1 configuration")
     assert "mine_8b-25.05-h100-bf16-8" in out
     assert "12.30 s" in out
-    assert "tolerance  2.5 %" in run(capsys, "show", "mine_8b-25.05-h100-bf16-8", "--baselines", own.parent)[1]
+    assert (
+        "tolerance  2.5 %"
+        in run(capsys, "show", "mine_8b-25.05-h100-bf16-8", "--baselines", own.parent)[
+            1
+        ]
+    )
     own.write_text(OWN.replace("tolerance:", "tolerence:"))
     for arguments in (["list", "--baselines", own.parent], ["lint", own]):
         code, _, err = run(capsys, *arguments)
@@ -99,13 +116,22 @@ def test_users_baselines_are_listed_and_shown(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["show", "grok1_314b-25.05-gb20-bf16-512"], "did you mean 'grok1_314b-25.05-gb200-bf16-512'?"),
+        (
+            ["show", "grok1_314b-25.05-gb20-bf16-512"],
+            "did you mean 'grok1_314b-25.05-gb200-bf16-512'?",
+        ),
         (
             ["list", "--recipe", "grok"],
             "maxtext_llama2, megatron_bridge, nemotron4 (did you mean 'grok1'?)",
         ),
-        (["list", "--baselines", "no/such/folder"], "no/such/folder: No such file or directory"),
-        (["lint", "no/such.yaml"], "no/such.yaml: No such file or directory, expected a readable baseline file"),
+        (
+            ["list", "--baselines", "no/such/folder"],
+            "no/such/folder: No such file or directory",
+        ),
+        (
+            ["lint", "no/such.yaml"],
+            "no/such.yaml: No such file or directory, expected a readable baseline file",
+        ),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(
@@ -128,10 +154,14 @@ def test_lint_of_the_shipped_files(capsys: pytest.CaptureFixture[str]) -> None:
     )
     assert out.splitlines()[-1] == "0 findings"
     assert flat.count(" because ") == 54, "12 kinds of cells and 42 places in the text"
-    assert [line for line in out.splitlines() if len(line) >= 80 and ".yaml" not in line] == []
+    assert [
+        line for line in out.splitlines() if len(line) >= 80 and ".yaml" not in line
+    ] == []
 
 
-def test_lint_findings_are_exit_code_1(capsys: pytest.CaptureFixture[str], own: Path) -> None:
+def test_lint_findings_are_exit_code_1(
+    capsys: pytest.CaptureFixture[str], own: Path
+) -> None:
     own.write_text(OWN.replace('"12.30"', '"12.30", tokens_per_second: "85521"'))
     code, out, _ = run(capsys, "lint", own.parent)
     assert code == 1
@@ -139,8 +169,12 @@ def test_lint_findings_are_exit_code_1(capsys: pytest.CaptureFixture[str], own: 
     assert "1 finding" in out
 
 
-@pytest.mark.parametrize("arguments", [[], ["baselines"], ["baselines", "shwo"], ["baselines", "show"]])
-def test_a_wrong_command_line_is_a_usage_error(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [[], ["baselines"], ["baselines", "shwo"], ["baselines", "show"]]
+)
+def test_a_wrong_command_line_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
@@ -152,17 +186,28 @@ def command(*arguments: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_terminal_without_unicode_gets_escapes_in_place_of_a_traceback(own: Path) -> None:
+def test_a_terminal_without_unicode_gets_escapes_in_place_of_a_traceback(
+    own: Path,
+) -> None:
     own.write_text(OWN.replace("my notes", "mes résultats"))
-    arguments = command("baselines", "show", "mine_8b-25.05-h100-bf16-8", "--baselines", str(own.parent))
+    arguments = command(
+        "baselines", "show", "mine_8b-25.05-h100-bf16-8", "--baselines", str(own.parent)
+    )
     done = subprocess.run(
-        arguments, capture_output=True, check=False, env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)}
+        arguments,
+        capture_output=True,
+        check=False,
+        env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)},
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert rb"mes r\xe9sultats" in done.stdout
 
 
-UNTIMED = OWN.replace("kind: published", "kind: recipe").replace("last_step", "mean").replace('"989"', '"NA"')
+UNTIMED = (
+    OWN.replace("kind: published", "kind: recipe")
+    .replace("last_step", "mean")
+    .replace('"989"', '"NA"')
+)
 
 
 @pytest.fixture
@@ -180,38 +225,56 @@ def test_a_recipe_that_nothing_has_timed_is_listed_and_shown_without_numbers(
     assert code == 0
     (line,) = [line for line in out.splitlines() if line.startswith("mine_8b")]
     assert line.split() == ["mine_8b-25.05-h100-bf16-8", "-", "-", "recipe"]
-    code, out, err = run(capsys, "show", "mine_8b-25.05-h100-bf16-8", "--baselines", untimed)
+    code, out, err = run(
+        capsys, "show", "mine_8b-25.05-h100-bf16-8", "--baselines", untimed
+    )
     assert (code, err) == (0, "")
     assert "nothing yet: record a baseline" in out
     assert "nan" not in out.lower()
-    assert "1 configuration, 0 cells (0 numbers), 0 derived" in run(capsys, "lint", untimed)[1]
+    assert (
+        "1 configuration, 0 cells (0 numbers), 0 derived"
+        in run(capsys, "lint", untimed)[1]
+    )
 
 
 @pytest.mark.slow
 def test_diff_of_two_releases(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "diff", "24.11", "25.05")
     assert (code, err) == (1, "")
-    assert "grok1_314b-h100-bf16-512                  20.83 s    15.93 s   -23.5 %  +30.6 %" in out
+    assert (
+        "grok1_314b-h100-bf16-512                  20.83 s    15.93 s   -23.5 %  +30.6 %"
+        in out
+    )
     assert "  MFU 41.50% -> 54.20%, by step time +30.7 %" in out
     assert "only in 24.11: 28: grok1_314b-h100-bf16-8," in out
     assert max(map(len, out.splitlines())) < 80
 
 
-def test_diff_of_files_as_json(capsys: pytest.CaptureFixture[str], own: Path, tmp_path: Path) -> None:
+def test_diff_of_files_as_json(
+    capsys: pytest.CaptureFixture[str], own: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other.yaml"
     other.write_text(OWN.replace("12.30", "12.00").replace("layers: 32", "layers: 31"))
     code, out, _ = run(capsys, "diff", own, other, "--format", "json")
     (told,) = json.loads(out)
     assert (code, told["id"]) == (1, "mine_8b-h100-bf16-8")
-    assert (told["step_seconds"], told["facts"]) == ([12.3, 12.0], {"layers": ["32", "31"]})
+    assert (told["step_seconds"], told["facts"]) == (
+        [12.3, 12.0],
+        {"layers": ["32", "31"]},
+    )
     assert run(capsys, "diff", own, own)[0] == 0
 
 
 @pytest.mark.slow
-def test_diff_of_nothing_that_there_is(capsys: pytest.CaptureFixture[str], own: Path) -> None:
+def test_diff_of_nothing_that_there_is(
+    capsys: pytest.CaptureFixture[str], own: Path
+) -> None:
     code, _, err = run(capsys, "diff", own, "25.50")
     assert code == 2
-    assert "expected a file, a folder or a release among 24.11, 25.01, 25.04, 25.05, 25.11, 26.02, " in err
+    assert (
+        "expected a file, a folder or a release among 24.11, 25.01, 25.04, 25.05, 25.11, 26.02, "
+        in err
+    )
     assert "(did you mean '25.05'?)" in err
 
 
@@ -234,10 +297,21 @@ def test_import_prints_a_draft_and_beside_it_what_is_missing(
     assert "oak 25.05: 1 configuration, 1 cell\nto fill in, oak line 9: dialect" in err
 
 
-def test_import_never_overwrites_without_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_import_never_overwrites_without_force(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     document, own = tmp_path / "README.md", tmp_path / "own"
     document.write_text(TABLE)
-    arguments = ("import", document, "--release", "25.05", "--recipe", "mine", "-o", own)
+    arguments = (
+        "import",
+        document,
+        "--release",
+        "25.05",
+        "--recipe",
+        "mine",
+        "-o",
+        own,
+    )
     assert run(capsys, *arguments)[0] == 0
     path = own / "mine" / "25.05.yaml"
     before = path.read_bytes()
@@ -254,7 +328,11 @@ def test_import_never_overwrites_without_force(capsys: pytest.CaptureFixture[str
     [
         (TABLE.replace("9.33", "9,330"), 2, "its comma may be a decimal one"),
         (TABLE + "| MFU | 0.41 |\n", 1, "whether it is a percentage or a fraction"),
-        (TABLE + "\n| Model | Disk |\n|---|---|\n| 8b | 105 GB |\n", 0, "is not about performance or"),
+        (
+            TABLE + "\n| Model | Disk |\n|---|---|\n| 8b | 105 GB |\n",
+            0,
+            "is not about performance or",
+        ),
     ],
 )
 def test_import_fails_where_a_number_was_not_read(

@@ -1,4 +1,5 @@
-"""`llmbench compare`: two sides of runs, through the command, with logs as the frameworks write them."""
+"""`llmbench compare`: two sides of runs, through the command, with logs as the
+frameworks write them."""
 
 from __future__ import annotations
 
@@ -29,7 +30,11 @@ GROK = "grok1_314b-25.05-gb200-bf16-128"
 START = datetime(2025, 11, 1, 2, tzinfo=UTC)
 WOBBLE = (0.0, 0.002, -0.002, 0.001)
 SCHEMA = Draft202012Validator(
-    json.loads(resources.files("pytest_llmbench.report").joinpath("comparison.schema.json").read_text("utf-8")),
+    json.loads(
+        resources.files("pytest_llmbench.report")
+        .joinpath("comparison.schema.json")
+        .read_text("utf-8")
+    ),
     format_checker=FormatChecker(),
 )
 SAFE = re.compile(r"[\x20-\x7e\n]*")
@@ -42,16 +47,32 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_side(
-    root: str, factor: float = 1.0, *, first: int = 0, runs: int = 4, name: str = LLAMA, **more: Any
+    root: str,
+    factor: float = 1.0,
+    *,
+    first: int = 0,
+    runs: int = 4,
+    name: str = LLAMA,
+    **more: Any,
 ) -> None:
     """Write a run a night below a folder."""
     for night in range(runs):
-        options = {"factor": factor * (1 + WOBBLE[night % 4]), "job_id": f"{1000 + first + night}", **more}
-        write_run(Path(root), BASELINES[name], started=START + timedelta(days=first + night), **options)
+        options = {
+            "factor": factor * (1 + WOBBLE[night % 4]),
+            "job_id": f"{1000 + first + night}",
+            **more,
+        }
+        write_run(
+            Path(root),
+            BASELINES[name],
+            started=START + timedelta(days=first + night),
+            **options,
+        )
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
-    """Return what the command prints: never wider than a terminal, never a sign that one obeys."""
+    """Return what the command prints: never wider than a terminal, never a sign that
+    one obeys."""
     assert main(["compare", *words]) == code
     out = capsys.readouterr().out
     assert SAFE.fullmatch(out)
@@ -59,7 +80,9 @@ def told(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     return out
 
 
-def described(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+def described(
+    capsys: pytest.CaptureFixture[str], *words: str, code: int = 0
+) -> dict[str, Any]:
     told(capsys, *words, "--json=out.json", code=code)
     loaded: dict[str, Any] = json.loads(Path("out.json").read_text())
     SCHEMA.validate(loaded)
@@ -67,7 +90,7 @@ def described(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) ->
     return loaded
 
 
-# --- answers -----------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -78,15 +101,23 @@ def test_sides_that_are_as_fast_are_alike(capsys: pytest.CaptureFixture[str]) ->
     assert out.startswith(
         "B beside A; difference of step times with its 95 % interval, alike within 1 %\nA  a: 4 runs of"
     )
-    assert re.search(rf"^alike +0\.00 %  \(-0\.\d\d to \+0\.\d\d %\) +{LLAMA}$", out, re.MULTILINE)
+    assert re.search(
+        rf"^alike +0\.00 %  \(-0\.\d\d to \+0\.\d\d %\) +{LLAMA}$", out, re.MULTILINE
+    )
     assert "nothing known differs but the days" in out
     assert "started   A 2025-11-01 to 2025-11-04; B 2025-11-11 to 2025-11-14" in out
-    assert "unknown   commit (A and B), container (A and B), driver (A and B), nodes (A" in out
+    assert (
+        "unknown   commit (A and B), container (A and B), driver (A and B), nodes (A"
+        in out
+    )
     assert out.endswith("\n\n1 configuration compared: 1 alike\n")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("factor", "answer", "code"), [(1.05, "slower", 1), (0.95, "faster", 0), (1.006, "slower", 1)])
+@pytest.mark.parametrize(
+    ("factor", "answer", "code"),
+    [(1.05, "slower", 1), (0.95, "faster", 0), (1.006, "slower", 1)],
+)
 def test_a_side_that_differs_is_slower_or_faster(
     capsys: pytest.CaptureFixture[str], factor: float, answer: str, code: int
 ) -> None:
@@ -101,7 +132,9 @@ def test_a_side_that_differs_is_slower_or_faster(
 
 
 @pytest.mark.slow
-def test_one_run_a_side_rests_on_assumed_noise_and_cannot_tell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_a_side_rests_on_assumed_noise_and_cannot_tell(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_side("a", runs=1)
     write_side("b", 1.02, first=10, runs=1)
     out = told(capsys, "a", "b")
@@ -110,7 +143,10 @@ def test_one_run_a_side_rests_on_assumed_noise_and_cannot_tell(capsys: pytest.Ca
     flat = " ".join(out.split())
     power = "a difference of 5.4 % would have been shown, four times out of five; one of 1 % would be with 15 more runs"
     assert f"{power} a side, on other nights or nodes" in flat
-    assert "a difference may be the nodes'; to be sure, run both side by side on the same nodes" in flat
+    assert (
+        "a difference may be the nodes'; to be sure, run both side by side on the same nodes"
+        in flat
+    )
     assert told(capsys, "a", "b", "--strict", code=4) == out
 
 
@@ -119,11 +155,20 @@ def test_two_logs_and_an_archive_are_sides(capsys: pytest.CaptureFixture[str]) -
     write_side("a", runs=1)
     write_side("b", 1.1, first=10, runs=1)
     logs = [
-        next(path for path in sorted(Path(side).rglob("*")) if path.is_file() and "log-" in path.name) for side in "ab"
+        next(
+            path
+            for path in sorted(Path(side).rglob("*"))
+            if path.is_file() and "log-" in path.name
+        )
+        for side in "ab"
     ]
-    assert f"slower        +10.0 %  (+5.8 to +14.4 %)      {LLAMA}" in told(capsys, *map(str, logs), code=1)
+    assert f"slower        +10.0 %  (+5.8 to +14.4 %)      {LLAMA}" in told(
+        capsys, *map(str, logs), code=1
+    )
     members = [
-        (str(path.relative_to("b")), path.read_bytes()) for path in sorted(Path("b").rglob("*")) if path.is_file()
+        (str(path.relative_to("b")), path.read_bytes())
+        for path in sorted(Path("b").rglob("*"))
+        if path.is_file()
     ]
     Path("b.tar").write_bytes(archive(members))
     shutil.rmtree("b")
@@ -139,11 +184,13 @@ def test_margin_decides_if_sides_are_alike(capsys: pytest.CaptureFixture[str]) -
     assert comparison["runs_needed"][0] > 0
 
 
-# --- what is not compared ----------------------------------------------------------------------------------
+# --- what is not compared -------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_configuration_on_one_side_is_listed_and_fails_if_strict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_configuration_on_one_side_is_listed_and_fails_if_strict(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Another precision is another configuration."""
     write_side("a")
     write_side("a", name=FP8, first=20)
@@ -155,30 +202,42 @@ def test_configuration_on_one_side_is_listed_and_fails_if_strict(capsys: pytest.
 
 
 @pytest.mark.slow
-def test_a_run_that_diverged_is_listed_and_no_data(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_diverged_is_listed_and_no_data(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_side("a")
     write_side("b", first=10, runs=3)
     write_side("b", 2.0, first=13, runs=1)
     log = next(path for path in Path("b").rglob("log-*1013*") if path.is_file())
-    log.write_text(re.sub(r"reduced_train_loss: \S+", "reduced_train_loss: nan", log.read_text()))
+    log.write_text(
+        re.sub(r"reduced_train_loss: \S+", "reduced_train_loss: nan", log.read_text())
+    )
     found = described(capsys, "a", "b")
-    assert [(run["side"], run["reason"], run["configuration"]) for run in found["no_data"]] == [
-        ("B", "diverged", LLAMA)
-    ]
+    assert [
+        (run["side"], run["reason"], run["configuration"]) for run in found["no_data"]
+    ] == [("B", "diverged", LLAMA)]
     assert found["comparisons"][0]["runs"] == [4, 3]
     assert found["comparisons"][0]["answer"] == "alike"
     assert "B/" in told(capsys, "a", "b").partition("no data:")[2]
 
 
 @pytest.mark.slow
-def test_a_side_that_cannot_be_read_or_holds_no_run_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_side_that_cannot_be_read_or_holds_no_run_says_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_side("b")
     shutil.make_archive("night", "zip", "b")
     Path("notes.log").write_text("to do\n")
     Path("empty").mkdir()
     for side, why in (
-        ("night.zip", "night.zip is a zip archive, which is not read: unpack it, and give its folder"),
-        ("notes.log", "no training step in it that docs/parsing.md knows, and not the name of a launched job"),
+        (
+            "night.zip",
+            "night.zip is a zip archive, which is not read: unpack it, and give its folder",
+        ),
+        (
+            "notes.log",
+            "no training step in it that docs/parsing.md knows, and not the name of a launched job",
+        ),
     ):
         assert why in " ".join(told(capsys, side, "b", code=3).split())
     empty = told(capsys, "empty", "b", code=3)
@@ -193,16 +252,30 @@ def test_a_side_that_cannot_be_read_or_holds_no_run_says_why(capsys: pytest.Capt
         ("a gone", "B=gone does not exist"),
         ("a b/../a", "A and B are the same"),
         ("a b --margin=5", "--margin=5: found '5', that is 500 %"),
-        ("a b --margin=0.5", "--margin=0.5: found '0.5', expected a percentage such as 1% or 0.5%"),
+        (
+            "a b --margin=0.5",
+            "--margin=0.5: found '0.5', expected a percentage such as 1% or 0.5%",
+        ),
         ("a b --history=", "--history= is empty"),
         ("a b --release=25.50", "--release=25.50: no baseline has it"),
-        ("a b --json=a/out.log", "/a/out.log: below LOGS a file of this name is read as a log"),
-        ("a b --json=x.txt", "/x.txt: a file that is no JSON document of llmbench, and is not replaced"),
-        ("a 2025-11-01", "B 2025-11-01: needs a history: give --history=URL, or set LLMB_HISTORY"),
+        (
+            "a b --json=a/out.log",
+            "/a/out.log: below LOGS a file of this name is read as a log",
+        ),
+        (
+            "a b --json=x.txt",
+            "/x.txt: a file that is no JSON document of llmbench, and is not replaced",
+        ),
+        (
+            "a 2025-11-01",
+            "B 2025-11-01: needs a history: give --history=URL, or set LLMB_HISTORY",
+        ),
         ("a 2025-11-01 --history=gone.db", "--history: gone.db: there is no such file"),
     ],
 )
-def test_wrong_input_is_refused(capsys: pytest.CaptureFixture[str], words: str, message: str) -> None:
+def test_wrong_input_is_refused(
+    capsys: pytest.CaptureFixture[str], words: str, message: str
+) -> None:
     write_side("a", runs=1)
     write_side("b", first=10, runs=1)
     Path("x.txt").write_text("mine")
@@ -214,11 +287,13 @@ def test_wrong_input_is_refused(capsys: pytest.CaptureFixture[str], words: str, 
     assert not Path("gone.db").exists()
 
 
-# --- runs that no baseline knows ---------------------------------------------------------------------------
+# --- runs that no baseline knows ------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_two_logs_of_other_names_that_say_the_same_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_logs_of_other_names_that_say_the_same_are_compared(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_titan_run(Path(), 1, name="old.log")
     write_titan_run(Path(), 5, name="new.log", seconds=2.2)
     (comparison,) = described(capsys, "old.log", "new.log", code=1)["comparisons"]
@@ -227,17 +302,23 @@ def test_two_logs_of_other_names_that_say_the_same_are_compared(capsys: pytest.C
     write_titan_run(Path(), 6, name="large.log", seconds=2.2, mbs=8, gbs=64)
     assert "2 not compared" in told(capsys, "old.log", "large.log", code=3)
     for name, size in (("small.log", 32), ("wide.log", 64)):
-        write_titan_run(Path(), 7, name=name, more=f" num_attention_heads ..... {size}\n")
+        write_titan_run(
+            Path(), 7, name=name, more=f" num_attention_heads ..... {size}\n"
+        )
     assert "2 not compared" in told(capsys, "small.log", "wide.log", code=3)
 
 
-# --- a history ---------------------------------------------------------------------------------------------
+# --- a history ------------------------------------------------------------------------
 
 
 @pytest.fixture
 def history(tmp_path: Path) -> str:
-    """A history with a run of a configuration each night of November 2025, the last ten 5 % slower."""
-    seconds = [7.33 * (1.05 if night >= 20 else 1) * (1 + WOBBLE[night % 4]) for night in range(30)]
+    """A history with a run of a configuration each night of November 2025, the last ten
+    5 % slower."""
+    seconds = [
+        7.33 * (1.05 if night >= 20 else 1) * (1 + WOBBLE[night % 4])
+        for night in range(30)
+    ]
     write(StoreLocation("h.db", tmp_path / "h.db"), document(*nights(seconds)))
     return "--history=h.db"
 
@@ -246,15 +327,35 @@ def history(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        ("2025-11-01 2025-12-01..9999-12-31", 3, "nothing is comparable: B without any run that counts"),
+        (
+            "2025-11-01 2025-12-01..9999-12-31",
+            3,
+            "nothing is comparable: B without any run that counts",
+        ),
         ("2025-11-01 2025-11-31", 2, "B 2025-11-31: no such day"),
-        ("2025-11-02..2025-11-01 2025-11-05", 2, "the last day lies before the first one"),
-        ("2025-11-01 20251101-0000-0123456789ab", 2, "no session 20251101-0000-0123456789ab with a run"),
-        ("2025-11-01..2025-11-05 2025-11-05", 3, "it lies on both sides, and says nothing of a difference"),
+        (
+            "2025-11-02..2025-11-01 2025-11-05",
+            2,
+            "the last day lies before the first one",
+        ),
+        (
+            "2025-11-01 20251101-0000-0123456789ab",
+            2,
+            "no session 20251101-0000-0123456789ab with a run",
+        ),
+        (
+            "2025-11-01..2025-11-05 2025-11-05",
+            3,
+            "it lies on both sides, and says nothing of a difference",
+        ),
     ],
 )
 def test_days_that_are_no_side_are_refused(
-    capsys: pytest.CaptureFixture[str], history: str, words: str, code: int, message: str
+    capsys: pytest.CaptureFixture[str],
+    history: str,
+    words: str,
+    code: int,
+    message: str,
 ) -> None:
     assert main(["compare", *words.split(), history]) == code
     captured = capsys.readouterr()
@@ -262,7 +363,9 @@ def test_days_that_are_no_side_are_refused(
 
 
 @pytest.mark.slow
-def test_sessions_of_a_history_are_sides_as_show_names_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_sessions_of_a_history_are_sides_as_show_names_them(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     place = StoreLocation("h.db", tmp_path / "h.db")
     documents = [document(outcome(7.33, 0)), document(outcome(8.33, 4))]
     ids = ("20251101-0300-0123456789ab", "20251105-0300-0123456789ab")
@@ -275,27 +378,46 @@ def test_sessions_of_a_history_are_sides_as_show_names_them(capsys: pytest.Captu
 
 
 @pytest.mark.slow
-def test_nodes_and_environment_of_a_history_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_nodes_and_environment_of_a_history_are_compared(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     place = StoreLocation("h.db", tmp_path / "h.db")
-    for night, (nodes, container) in enumerate(((["n1", "n2"], "nemo:1"), (["n1", "n2"], "nemo:2"))):
+    for night, (nodes, container) in enumerate(
+        ((["n1", "n2"], "nemo:1"), (["n1", "n2"], "nemo:2"))
+    ):
         content = outcome(7.33 + night, night)
         content["jobs"] = [{"nodes": nodes}]
-        content["environment"] = {"container": container, "driver": "570", "commit": "abc"}
+        content["environment"] = {
+            "container": container,
+            "driver": "570",
+            "commit": "abc",
+        }
         write(place, document(content))
-    (comparison,) = described(capsys, "2025-11-01", "2025-11-02", "--history=h.db", code=1)["comparisons"]
+    (comparison,) = described(
+        capsys, "2025-11-01", "2025-11-02", "--history=h.db", code=1
+    )["comparisons"]
     assert comparison["same_nodes"] is True
-    assert comparison["differs"][0] == {"name": "container", "a": "nemo:1", "b": "nemo:2"}
+    assert comparison["differs"][0] == {
+        "name": "container",
+        "a": "nemo:1",
+        "b": "nemo:2",
+    }
     assert comparison["candidate"] == "container"
     out = told(capsys, "2025-11-01", "2025-11-02", "--history=h.db", code=1)
-    assert "differs   container: nemo:1 -> nemo:2\n  candidate container is the only thing known that differs" in out
+    assert (
+        "differs   container: nemo:1 -> nemo:2\n  candidate container is the only thing known that differs"
+        in out
+    )
     assert "because" not in out
 
 
-# --- files -------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_page_and_the_document_are_made_of_the_same_values(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_and_the_document_are_made_of_the_same_values(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_side("a")
     write_side("b", 1.05, first=10)
     told(capsys, "a", "b", "--html=out.html", "--json=out.json", code=1)
@@ -307,7 +429,9 @@ def test_the_page_and_the_document_are_made_of_the_same_values(capsys: pytest.Ca
     assert LLAMA in page
     before = json.loads(Path("out.json").read_text())
     assert before["kind"] == "comparison"
-    told(capsys, "a", "b", "--html=out.html", "--json=out.json", code=1)  # its own files are replaced
+    told(
+        capsys, "a", "b", "--html=out.html", "--json=out.json", code=1
+    )  # its own files are replaced
 
 
 @pytest.mark.slow
@@ -343,7 +467,9 @@ def test_secrets_and_what_a_terminal_obeys_stay_out_of_every_report(
     for folder in ("a-s3cret-value-1234", "b\x1b[31m"):
         log = next(Path(folder).rglob("*.log"))
         (log.parent / "broken.log.gz").write_bytes(b"\x1f\x8b\x08broken")
-    out = told(capsys, "a-s3cret-value-1234", "b\x1b[31m", "--json=out.json", "--html=out.html")
+    out = told(
+        capsys, "a-s3cret-value-1234", "b\x1b[31m", "--json=out.json", "--html=out.html"
+    )
     for text in (out, Path("out.json").read_text(), Path("out.html").read_text()):
         assert "s3cret" not in text
         assert "\x1b" not in text

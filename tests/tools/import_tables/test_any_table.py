@@ -1,4 +1,5 @@
-"""Whatever stands in a table: no error, and every number of it is in a configuration or in the list."""
+"""Whatever stands in a table: no error, and every number of it is in a configuration or
+in the list."""
 
 from __future__ import annotations
 
@@ -60,7 +61,10 @@ values = st.sampled_from(
     ]
 ) | st.from_regex(r"\A[0-9.,% x*~]{1,8}\Z")
 rows = st.lists(headers | values, min_size=1, max_size=6)
-tables = st.lists(st.tuples(st.lists(headers, min_size=1, max_size=6), st.lists(rows, max_size=6)), max_size=3)
+tables = st.lists(
+    st.tuples(st.lists(headers, min_size=1, max_size=6), st.lists(rows, max_size=6)),
+    max_size=3,
+)
 
 
 @pytest.mark.slow
@@ -74,9 +78,17 @@ def test_every_number_of_a_table_is_read_or_listed(
 
     def add(cells: list[str], in_row: bool) -> None:
         joined = " | ".join(cells)
-        lines.append(f"| {joined} |" if outer or len(cells) == 1 or not (cells[0] and cells[-1]) else joined)
+        lines.append(
+            f"| {joined} |"
+            if outer or len(cells) == 1 or not (cells[0] and cells[-1])
+            else joined
+        )
         if in_row:
-            numbers.update((len(lines), strip_markup(cell)) for cell in cells if re.search(r"\d", cell))
+            numbers.update(
+                (len(lines), strip_markup(cell))
+                for cell in cells
+                if re.search(r"\d", cell)
+            )
 
     for header, body in made:
         add(header, in_row=False)
@@ -86,12 +98,30 @@ def test_every_number_of_a_table_is_read_or_listed(
         if apart:
             lines.append("")
     found = read("\n".join(lines))
-    seen = {(value.line, value.text) for thing in found.configurations for value in thing.values}
+    seen = {
+        (value.line, value.text)
+        for thing in found.configurations
+        for value in thing.values
+    }
     seen |= {(one.line, one.text) for one in found.unread}
-    labels = {(one.line, label) for one in found.unread for label in re.findall(r"'(.*?)'", one.reason)}
-    known = {(value.line, value.label) for thing in found.configurations for value in thing.values}
-    quiet = {(line, text) for line, text in numbers if text in ("Time to train 1T tokens in days",)}
-    assert not {one for one in numbers - seen - labels - known - quiet if _is_value(one[1])}
+    labels = {
+        (one.line, label)
+        for one in found.unread
+        for label in re.findall(r"'(.*?)'", one.reason)
+    }
+    known = {
+        (value.line, value.label)
+        for thing in found.configurations
+        for value in thing.values
+    }
+    quiet = {
+        (line, text)
+        for line, text in numbers
+        if text in ("Time to train 1T tokens in days",)
+    }
+    assert not {
+        one for one in numbers - seen - labels - known - quiet if _is_value(one[1])
+    }
 
 
 def _is_value(text: str) -> bool:
@@ -100,7 +130,12 @@ def _is_value(text: str) -> bool:
 
 
 @pytest.mark.slow
-@given(st.text(alphabet="|-: \n\t\r\\*_`[]()<>&#;GPUs0123456789.,%xHB/=~ab\u00a0\u2028\x0b", max_size=300))
+@given(
+    st.text(
+        alphabet="|-: \n\t\r\\*_`[]()<>&#;GPUs0123456789.,%xHB/=~ab\u00a0\u2028\x0b",
+        max_size=300,
+    )
+)
 @example("| a |\n|---|\n| &#55296; |")
 @example("GPUs | Step time (s)\n---|---\n8 | 7.3")
 def test_no_text_is_an_error(text: str) -> None:

@@ -1,4 +1,5 @@
-"""A table in another spelling gives the same cells; one that lost or gained something is told, and nothing guessed."""
+"""A table in another spelling gives the same cells; one that lost or gained something
+is told, and nothing guessed."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ import pytest
 from support.imported_tables import read
 from support.shared_data import shared
 
-from pytest_llmbench.tools.import_tables.document_configurations import DocumentConfigurations
+from pytest_llmbench.tools.import_tables.document_configurations import (
+    DocumentConfigurations,
+)
 
 DOCUMENTS = (
     "000_e0e04c4c085ed8d6.txt",
@@ -25,13 +28,21 @@ Lines = list[str]
 
 
 def tables_of(name: str) -> Lines:
-    """Return the lines of the performance and configuration tables of a document, and the headings between them."""
+    """Return the lines of the performance and configuration tables of a document, and
+    the headings between them."""
     kept = []
     for line in shared(f"recipes/{name}").read_text().split("\n"):
         is_log = "lr:" in line or "[" in line or "grep" in line
         if (line.count("|") > 2 and not is_log) or line.startswith(("#", "**")):
             kept.append(line)
-    checkpoints = next((number for number, line in enumerate(kept) if line.startswith("Model | Checkpoint")), len(kept))
+    checkpoints = next(
+        (
+            number
+            for number, line in enumerate(kept)
+            if line.startswith("Model | Checkpoint")
+        ),
+        len(kept),
+    )
     return kept[:checkpoints]
 
 
@@ -47,11 +58,18 @@ def list_facts(found: DocumentConfigurations) -> set[tuple[object, ...]]:
 
 
 def is_row(lines: Lines, number: int) -> bool:
-    return "|" in lines[number] and not is_header(lines, number) and not DASHES.fullmatch(lines[number].strip())
+    return (
+        "|" in lines[number]
+        and not is_header(lines, number)
+        and not DASHES.fullmatch(lines[number].strip())
+    )
 
 
 def is_header(lines: Lines, number: int) -> bool:
-    return number + 1 < len(lines) and DASHES.fullmatch(lines[number + 1].strip()) is not None
+    return (
+        number + 1 < len(lines)
+        and DASHES.fullmatch(lines[number + 1].strip()) is not None
+    )
 
 
 def cells(line: str) -> list[str]:
@@ -63,7 +81,9 @@ def in_cells(change: Callable[[str], str]) -> Callable[[Lines], str]:
 
     def changed(lines: Lines) -> str:
         rows = [
-            " | ".join(change(cell) if cell else cell for cell in cells(line)) if is_row(lines, number) else line
+            " | ".join(change(cell) if cell else cell for cell in cells(line))
+            if is_row(lines, number)
+            else line
             for number, line in enumerate(lines)
         ]
         return "\n".join(rows)
@@ -78,26 +98,49 @@ def thousands(cell: str) -> str:
 SPELLINGS: dict[str, Callable[[Lines], str]] = {
     "crlf": "\r\n".join,
     "bom": lambda lines: "\ufeff" + "\n".join(lines),
-    "outer pipes": lambda lines: "\n".join(f"| {line.strip().strip('|')} |" if "|" in line else line for line in lines),
-    "no outer pipes": lambda lines: "\n".join(line.strip().strip("|") if "|" in line else line for line in lines),
+    "outer pipes": lambda lines: "\n".join(
+        f"| {line.strip().strip('|')} |" if "|" in line else line for line in lines
+    ),
+    "no outer pipes": lambda lines: "\n".join(
+        line.strip().strip("|") if "|" in line else line for line in lines
+    ),
     "tabs": lambda lines: "\n".join(line.replace("|", "\t|\t") for line in lines),
-    "indented": lambda lines: "\n".join(f"  {line}" if "|" in line else line for line in lines),
-    "quoted": lambda lines: "\n".join(f"> {line}" if "|" in line else line for line in lines),
-    "apart": lambda lines: "\n".join(f"\n{line}" if is_header(lines, n) else line for n, line in enumerate(lines)),
-    "prose below": lambda lines: "\n".join(lines) + "\nIn all of this < 512 GPUs are proxies.",
+    "indented": lambda lines: "\n".join(
+        f"  {line}" if "|" in line else line for line in lines
+    ),
+    "quoted": lambda lines: "\n".join(
+        f"> {line}" if "|" in line else line for line in lines
+    ),
+    "apart": lambda lines: "\n".join(
+        f"\n{line}" if is_header(lines, n) else line for n, line in enumerate(lines)
+    ),
+    "prose below": lambda lines: (
+        "\n".join(lines) + "\nIn all of this < 512 GPUs are proxies."
+    ),
     "centred": lambda lines: "\n".join(
-        re.sub(":?-+:?", ":---:", line) if DASHES.fullmatch(line.strip()) else line for line in lines
+        re.sub(":?-+:?", ":---:", line) if DASHES.fullmatch(line.strip()) else line
+        for line in lines
     ),
     "bold": in_cells(lambda cell: f"**{cell}**"),
     "italics": in_cells(lambda cell: f"*{cell}*"),
     "code": in_cells(lambda cell: f"`{cell}`"),
-    "links": in_cells(lambda cell: f"[{cell}](https://example.com/a_(b)?c=1)" if cell.isdigit() else f"[{cell}](#x)"),
+    "links": in_cells(
+        lambda cell: (
+            f"[{cell}](https://example.com/a_(b)?c=1)"
+            if cell.isdigit()
+            else f"[{cell}](#x)"
+        )
+    ),
     "footnotes": in_cells(lambda cell: f"{cell}[^1]"),
     "superscript": in_cells(lambda cell: f"{cell}<sup>1</sup>"),
     "line breaks": in_cells(lambda cell: f"{cell}<br/>"),
-    "entities": in_cells(lambda cell: cell.replace("%", "&#37;").replace(" ", "&nbsp;") + "&nbsp;"),
+    "entities": in_cells(
+        lambda cell: cell.replace("%", "&#37;").replace(" ", "&nbsp;") + "&nbsp;"
+    ),
     "thousands": in_cells(thousands),
-    "dagger": in_cells(lambda cell: f"{cell}\u2020" if re.fullmatch(r"[\d.]+\.\d+%?", cell) else cell),
+    "dagger": in_cells(
+        lambda cell: f"{cell}\u2020" if re.fullmatch(r"[\d.]+\.\d+%?", cell) else cell
+    ),
 }
 
 
@@ -110,7 +153,7 @@ def test_other_spelling_gives_the_same_cells(name: str, spelling: str) -> None:
     assert list_facts(found) == list_facts(read_document(name))
 
 
-# --- damage ---------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------
 
 
 def at_each(lines: Lines, wanted: Callable[[Lines, int], bool]) -> Iterator[int]:
@@ -125,14 +168,18 @@ def lost_cell(lines: Lines) -> Iterator[Lines]:
     for number in at_each(lines, is_row):
         row = cells(lines[number])
         for place in (1, len(row) - 1):
-            yield replaced(lines, number, " | ".join(row[:place] + row[place + 1 :]) + " |")
+            yield replaced(
+                lines, number, " | ".join(row[:place] + row[place + 1 :]) + " |"
+            )
 
 
 def torn_row(lines: Lines) -> Iterator[Lines]:
     for number in at_each(lines, is_row):
         row = cells(lines[number])
         for place in range(1, len(row)):
-            yield replaced(lines, number, " | ".join(row[:place]) + " |", " | ".join(row[place:]))
+            yield replaced(
+                lines, number, " | ".join(row[:place]) + " |", " | ".join(row[place:])
+            )
 
 
 def doubled_cell(lines: Lines) -> Iterator[Lines]:
@@ -148,7 +195,9 @@ def no_dashes(lines: Lines) -> Iterator[Lines]:
 
 def renamed_label(lines: Lines) -> Iterator[Lines]:
     for number in at_each(lines, is_row):
-        yield replaced(lines, number, " | ".join(["How long it takes", *cells(lines[number])[1:]]))
+        yield replaced(
+            lines, number, " | ".join(["How long it takes", *cells(lines[number])[1:]])
+        )
 
 
 def renamed_header(lines: Lines) -> Iterator[Lines]:
@@ -156,7 +205,12 @@ def renamed_header(lines: Lines) -> Iterator[Lines]:
         row = cells(lines[number])
         for place in range(1, len(row)):
             if cells(lines[number + 2])[place] != "NA":  # or nothing is lost
-                yield replaced(lines, number, " | ".join([*row[:place], f"run {place}", *row[place + 1 :]]) + " |")
+                yield replaced(
+                    lines,
+                    number,
+                    " | ".join([*row[:place], f"run {place}", *row[place + 1 :]])
+                    + " |",
+                )
 
 
 def another_header(lines: Lines) -> Iterator[Lines]:
@@ -170,8 +224,18 @@ def another_header(lines: Lines) -> Iterator[Lines]:
 def further_column(lines: Lines) -> Iterator[Lines]:
     for number in at_each(lines, is_header):
         changed, place = list(lines), number
-        while place < len(lines) and "|" in lines[place] and (place <= number + 1 or is_row(lines, place)):
-            extra = "Before" if place == number else "---" if place == number + 1 else f"{place}.5"
+        while (
+            place < len(lines)
+            and "|" in lines[place]
+            and (place <= number + 1 or is_row(lines, place))
+        ):
+            extra = (
+                "Before"
+                if place == number
+                else "---"
+                if place == number + 1
+                else f"{place}.5"
+            )
             changed[place] = lines[place].strip().rstrip("|") + f"| {extra} |"
             place += 1
         yield changed
@@ -180,14 +244,23 @@ def further_column(lines: Lines) -> Iterator[Lines]:
 def another_unit(lines: Lines) -> Iterator[Lines]:
     for number in at_each(lines, is_row):
         if "seconds per step" in lines[number]:
-            yield replaced(lines, number, lines[number].replace("seconds per step", "minutes per step"))
+            yield replaced(
+                lines,
+                number,
+                lines[number].replace("seconds per step", "minutes per step"),
+            )
 
 
 def second_row(lines: Lines) -> Iterator[Lines]:
     """The same label twice, with other numbers."""
     for number in at_each(lines, is_row):
         if cells(lines[number])[0][:1].isalpha() and "step time" in lines[number]:
-            yield replaced(lines, number, lines[number], re.sub(r"\| (\d)", r"| 9\1", lines[number]))
+            yield replaced(
+                lines,
+                number,
+                lines[number],
+                re.sub(r"\| (\d)", r"| 9\1", lines[number]),
+            )
 
 
 DAMAGES = {
@@ -226,7 +299,8 @@ def numbers(lines: Lines) -> Counter[tuple[int, str]]:
 @pytest.mark.parametrize("name", DOCUMENTS)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_listed_and_changes_no_other_cell(name: str, damage: str) -> None:
-    """Every number is in a configuration or in the list, and no configuration gets another one's."""
+    """Every number is in a configuration or in the list, and no configuration gets
+    another one's."""
     lines = tables_of(name)
     expected = {
         tuple(map(thing.facts.get, ("size", "gpu", "dtype", "gpus"))): thing
@@ -237,9 +311,15 @@ def test_damage_is_listed_and_changes_no_other_cell(name: str, damage: str) -> N
         found = read("\n".join(changed))
         assert any(one.decisive for one in found.unread), "\n".join(changed)
         for thing in found.configurations:
-            original = expected[tuple(map(thing.facts.get, ("size", "gpu", "dtype", "gpus")))]
+            original = expected[
+                tuple(map(thing.facts.get, ("size", "gpu", "dtype", "gpus")))
+            ]
             assert thing.facts.items() <= original.facts.items()
-        read_cells = {(value.line, value.text) for thing in found.configurations for value in thing.values}
+        read_cells = {
+            (value.line, value.text)
+            for thing in found.configurations
+            for value in thing.values
+        }
         listed = {(one.line, one.text) for one in found.unread}
         assert not set(numbers(changed)) - read_cells - listed
     assert every

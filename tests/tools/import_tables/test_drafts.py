@@ -1,4 +1,5 @@
-"""Drafts: their values and places, the files that are written, and that no file is lost."""
+"""Drafts: their values and places, the files that are written, and that no file is
+lost."""
 
 from __future__ import annotations
 
@@ -13,7 +14,10 @@ from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.tools.import_tables.import_command import format_report
-from pytest_llmbench.tools.import_tables.imported_documents import read_document, write_drafts
+from pytest_llmbench.tools.import_tables.imported_documents import (
+    read_document,
+    write_drafts,
+)
 from pytest_llmbench.tools.import_tables.mappings import load_mapping
 
 PROSE = """\
@@ -58,7 +62,9 @@ def test_draft_states_the_place_of_each_value() -> None:
 def test_contradictory_values_of_the_text_are_listed() -> None:
     """What is stated twice alike does no harm, and a comment states nothing."""
     again = "The peak theoretical throughput for H100 FP8 is 989 TFLOPS. Analyze iterations 11-44 for the mean.\n"
-    found = draft(f"{again}<!-- training will run for the first 70 steps -->\n{DOCUMENT}")
+    found = draft(
+        f"{again}<!-- training will run for the first 70 steps -->\n{DOCUMENT}"
+    )
     (made,) = found.drafts
     assert [what for _, what in made.assumed] == ['fp8: "1979"']
     assert "\nsteps: 60   # line 4\n" in made.text
@@ -71,21 +77,35 @@ def test_draft_is_read_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(made.text)
     first, second = read_recipe(path).baselines
-    assert (first.step_seconds, dict(second.cells)) == (9.33, {"step_time": "9.36", "mfu": "NA"})
+    assert (first.step_seconds, dict(second.cells)) == (
+        9.33,
+        {"step_time": "9.36", "mfu": "NA"},
+    )
     assert first.source.table == 'Oak "8b: # {x}" 8b FP8'
 
 
 def test_tables_alone_leave_the_kind_of_log_to_fill_in(tmp_path: Path) -> None:
     (made,) = draft(TABLE).drafts
     assert [what.partition(",")[0] for _, what in made.fill_in] == ["dialect"]
-    usual = ("timed: mean", "window: {statistic: mean, first: 11, last: 44}", "steps: 50")
-    assert [what for _, what in made.assumed] == ["framework: unknown", *usual, 'fp8: "1979"']
+    usual = (
+        "timed: mean",
+        "window: {statistic: mean, first: 11, last: 44}",
+        "steps: 50",
+    )
+    assert [what for _, what in made.assumed] == [
+        "framework: unknown",
+        *usual,
+        'fp8: "1979"',
+    ]
     path = tmp_path / "own.yaml"
     path.write_text(made.text)
     with pytest.raises(BaselineError, match=r"own.yaml:9: found nothing"):
         read_recipe(path)
     path.write_text(made.text.replace("dialect: null", "dialect: megatron"))
-    assert [baseline.step_seconds for baseline in read_recipe(path).baselines] == [9.33, 9.36]
+    assert [baseline.step_seconds for baseline in read_recipe(path).baselines] == [
+        9.33,
+        9.36,
+    ]
 
 
 def test_document_without_times_is_a_recipe(tmp_path: Path) -> None:
@@ -93,7 +113,10 @@ def test_document_without_times_is_a_recipe(tmp_path: Path) -> None:
     path = tmp_path / "own.yaml"
     path.write_text(made.text)
     recipe = read_recipe(path)
-    assert (recipe.kind, recipe.baselines[0].configuration.global_batch_size) == ("recipe", 128)
+    assert (recipe.kind, recipe.baselines[0].configuration.global_batch_size) == (
+        "recipe",
+        128,
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,10 +124,15 @@ def test_document_without_times_is_a_recipe(tmp_path: Path) -> None:
     [
         ("with Megatron-Bridge", "framework: Megatron-Bridge   # line 1"),
         ("with NeMo AutoModel", "framework: NeMo AutoModel   # line 1"),
-        ("train_step_timing in s=9.3", "framework: NeMo Framework Launcher   # by the log of line 1"),
+        (
+            "train_step_timing in s=9.3",
+            "framework: NeMo Framework Launcher   # by the log of line 1",
+        ),
     ],
 )
-def test_known_framework_completes_the_draft(tmp_path: Path, text: str, framework: str) -> None:
+def test_known_framework_completes_the_draft(
+    tmp_path: Path, text: str, framework: str
+) -> None:
     (made,) = draft(f"{text}\n\n{TABLE}").drafts
     assert f"\n{framework}\n" in made.text
     assert made.fill_in == ()
@@ -113,7 +141,9 @@ def test_known_framework_completes_the_draft(tmp_path: Path, text: str, framewor
 
 
 def test_sizes_without_a_formula_are_kept() -> None:
-    (made,) = draft(f"The model flops for Oak 8b for GBS=1 is 4.74E+14.\n\n{TABLE}").drafts
+    (made,) = draft(
+        f"The model flops for Oak 8b for GBS=1 is 4.74E+14.\n\n{TABLE}"
+    ).drafts
     constant = 'formula: none   # not stated: docs/flops.md has those for MFU\n    printed_flops: "4.74E+14"   # line 1'
     assert constant in made.text
     assert "formula: none" in [what for _, what in made.assumed]
@@ -138,19 +168,31 @@ Analyze iterations 35\u201344 for the mean. train_step_timing in s: 9.3
 def test_table_of_peaks_gives_peaks_and_no_configuration() -> None:
     found = draft(PEAKS)
     (made,) = found.drafts
-    assert "window: {statistic: mean, first: 35, last: 44}   # line 8" in made.text, "with an en dash"
-    assert '  gb200:\n    bf16: "2450"   # line 5\n  h100:\n    bf16: "989"   # line 5\n' in made.text
+    assert "window: {statistic: mean, first: 35, last: 44}   # line 8" in made.text, (
+        "with an en dash"
+    )
+    assert (
+        '  gb200:\n    bf16: "2450"   # line 5\n  h100:\n    bf16: "989"   # line 5\n'
+        in made.text
+    )
     assert (made.configurations, found.is_whole) == (2, True)
-    assert {cell.reason for cell in found.unread} == {"its table is about peaks of GPUs, which no run has reached"}
+    assert {cell.reason for cell in found.unread} == {
+        "its table is about peaks of GPUs, which no run has reached"
+    }
 
 
 @pytest.mark.parametrize("row", ["| MFU | 40% |", "| GBS | 128 |"])
 def test_table_with_more_than_peaks_is_not_skipped(row: str) -> None:
-    found = draft(f"# Peak throughput of Oak 8b in BF16\n\n| Metric | H100 |\n|---|---|\n{row}\n")
+    found = draft(
+        f"# Peak throughput of Oak 8b in BF16\n\n| Metric | H100 |\n|---|---|\n{row}\n"
+    )
     assert (found.drafts, [cell.decisive for cell in found.unread]) == ((), [True])
 
 
-@pytest.mark.parametrize("header", ["| Data Type | GB200 (sparse) | H100 |", "| Data Type | GB200 | H100 8x |"])
+@pytest.mark.parametrize(
+    "header",
+    ["| Data Type | GB200 (sparse) | H100 |", "| Data Type | GB200 | H100 8x |"],
+)
 def test_other_peak_is_not_taken(header: str) -> None:
     (made,) = draft(PEAKS.replace("| Data Type | GB200 | H100 |", header)).drafts
     assert re.search(r'(gb200|h100):\n    bf16: "\d+"   # not stated', made.text)
@@ -159,7 +201,10 @@ def test_other_peak_is_not_taken(header: str) -> None:
 def test_peaks_that_contradict_the_text_are_listed() -> None:
     found = draft("The peak throughput for H100 BF16 is 990 TFLOPS.\n" + PEAKS)
     told = "the text gives several values of peak h100 bf16: 990, 989"
-    assert [(cell.line, cell.reason) for cell in found.unread if cell.decisive] == [(1, told), (6, told)]
+    assert [(cell.line, cell.reason) for cell in found.unread if cell.decisive] == [
+        (1, told),
+        (6, told),
+    ]
 
 
 # --- files and report -----------------------------------------------------------------
@@ -168,9 +213,15 @@ def test_peaks_that_contradict_the_text_are_listed() -> None:
 def test_each_recipe_has_a_file(tmp_path: Path) -> None:
     both = draft(f"{DOCUMENT}\n{TABLE.replace('Oak', 'Elm')}")
     written = write_drafts(both, tmp_path, force=False)
-    assert [file.path for file in written] == [tmp_path / "oak" / "25.05.yaml", tmp_path / "elm" / "25.05.yaml"]
+    assert [file.path for file in written] == [
+        tmp_path / "oak" / "25.05.yaml",
+        tmp_path / "elm" / "25.05.yaml",
+    ]
     assert [file.fate for file in written] == ["created", "created"]
-    with pytest.raises(BaselineError, match=r"found 2 recipes \(oak, elm\), expected one; give a folder"):
+    with pytest.raises(
+        BaselineError,
+        match=r"found 2 recipes \(oak, elm\), expected one; give a folder",
+    ):
         write_drafts(both, tmp_path / "one.yaml", force=False)
 
 
@@ -185,7 +236,9 @@ def test_different_file_is_kept_and_its_difference_shown(tmp_path: Path) -> None
     assert (file.fate, path.read_bytes()) == ("kept", before)
     assert '-     cells: {step_time: "9.36", mfu: "NA"}}' in file.difference
     assert '+     cells: {step_time: "9.40", mfu: "NA"}}' in file.difference
-    assert "is another file and was kept; --force replaces it" in "\n".join(format_report(changed, [file]))
+    assert "is another file and was kept; --force replaces it" in "\n".join(
+        format_report(changed, [file])
+    )
     (file,) = write_drafts(changed, path, force=True)
     assert (file.fate, '"9.40"' in path.read_text()) == ("replaced", True)
     assert '+     cells: {step_time: "9.40"' in file.difference
@@ -193,20 +246,36 @@ def test_different_file_is_kept_and_its_difference_shown(tmp_path: Path) -> None
 
 
 def test_report_lists_gaps_and_unread_cells() -> None:
-    found = draft(DOCUMENT.replace("| MFU | 41.07% | NA |", "| MFU | 0.4107 | 41,07% |"))
+    found = draft(
+        DOCUMENT.replace("| MFU | 41.07% | NA |", "| MFU | 0.4107 | 41,07% |")
+    )
     lines = list(format_report(found, ()))
     joined = " ".join(" ".join(lines).split())
-    assert (lines[0], lines[-1]) == ("oak 25.05: 2 configurations, 2 cells", "2 cells not read")
-    assert "line 12 of README.md: '0.4107': 'MFU': nothing says whether it is a percentage or a fraction" in joined
+    assert (lines[0], lines[-1]) == (
+        "oak 25.05: 2 configurations, 2 cells",
+        "2 cells not read",
+    )
+    assert (
+        "line 12 of README.md: '0.4107': 'MFU': nothing says whether it is a percentage or a fraction"
+        in joined
+    )
     assert "'41,07%': 'MFU': its comma may be a decimal one" in joined
     assert max(map(len, lines)) < 80
     assert (found.is_whole, draft(DOCUMENT).is_whole) == (False, True)
     bare = list(format_report(draft(TABLE), ()))
-    assert "not stated, oak: line 7 framework: unknown; line 12 timed: mean; line 13" in bare
-    assert "to fill in, oak line 9: dialect, that of the log: nemo1, nemo2, maxtext," in bare
+    assert (
+        "not stated, oak: line 7 framework: unknown; line 12 timed: mean; line 13"
+        in bare
+    )
+    assert (
+        "to fill in, oak line 9: dialect, that of the log: nemo1, nemo2, maxtext,"
+        in bare
+    )
 
 
-@pytest.mark.parametrize("text", ["", "# No table\n", "| a | b |\n|---|---|\n| 1 | 2 |\n"])
+@pytest.mark.parametrize(
+    "text", ["", "# No table\n", "| a | b |\n|---|---|\n| 1 | 2 |\n"]
+)
 def test_document_without_configurations_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
@@ -221,13 +290,17 @@ def test_unreadable_document_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BaselineError, match="No such file"):
         read_document(path, load_mapping())
     path.write_bytes(b"a\nb\xff")
-    with pytest.raises(BaselineError, match=r"README.md:2: found byte 0xff, expected UTF-8 text"):
+    with pytest.raises(
+        BaselineError, match=r"README.md:2: found byte 0xff, expected UTF-8 text"
+    ):
         read_document(path, load_mapping())
     path.write_bytes(b"\xef\xbb\xbfa")
     assert read_document(path, load_mapping()).lines == ("a",)
 
 
-def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "markdown_it", None)
     with pytest.raises(BaselineError, match=r"pip install 'pytest-llmbench\[import\]'"):
         read_document(tmp_path / "README.md", load_mapping())
@@ -237,25 +310,35 @@ def test_empty_file_is_replaced_and_a_link_is_not(tmp_path: Path) -> None:
     empty, link = tmp_path / "empty.yaml", tmp_path / "link.yaml"
     empty.touch()
     link.symlink_to(empty)
-    with pytest.raises(BaselineError, match=r"link.yaml: a link to the file .*: give the name of the file itself"):
+    with pytest.raises(
+        BaselineError,
+        match=r"link.yaml: a link to the file .*: give the name of the file itself",
+    ):
         write_drafts(draft(DOCUMENT), link, force=True)
     assert empty.read_bytes() == b""
     (file,) = write_drafts(draft(DOCUMENT), empty, force=False)
     assert file.fate == "created"
 
 
-@pytest.mark.parametrize("stated", ["kind: recorded", "'kind' : \"recorded\"", "kind: recorded\nbroken: ["])
+@pytest.mark.parametrize(
+    "stated", ["kind: recorded", "'kind' : \"recorded\"", "kind: recorded\nbroken: ["]
+)
 def test_draft_never_replaces_recorded_baselines(tmp_path: Path, stated: str) -> None:
     """With the file, every accepted value would be lost, and drift would begin anew."""
     (file,) = write_drafts(draft(DOCUMENT), tmp_path, force=False)
     text = file.path.read_text(encoding="utf-8").replace("kind: published", stated)
     file.path.write_text(text, encoding="utf-8")
-    with pytest.raises(BaselineError, match="found recorded baselines, which a document does not replace"):
+    with pytest.raises(
+        BaselineError,
+        match="found recorded baselines, which a document does not replace",
+    ):
         write_drafts(draft(DOCUMENT), tmp_path, force=True)
     assert file.path.read_text(encoding="utf-8") == text
 
 
-def test_written_draft_contains_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_written_draft_contains_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_53cr3t-of-m1ne")
     made = draft(TABLE.replace("| Oak 8b", "| hf_53cr3t-of-m1ne 8b"), recipe="oak")
     (file,) = write_drafts(made, tmp_path / "own.yaml", force=False)

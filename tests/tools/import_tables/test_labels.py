@@ -1,4 +1,5 @@
-"""Labels and cells: what is read is what is printed, and what may mean two things is refused with the reason."""
+"""Labels and cells: what is read is what is printed, and what may mean two things is
+refused with the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ from pytest_llmbench.tools.import_tables.mappings import load_mapping
         ("TFLOP/s", None),
     ],
 )
-def test_a_label_is_a_metric_only_where_nothing_else_can_be_meant(label: str, metric: tuple[str, int] | None) -> None:
+def test_a_label_is_a_metric_only_where_nothing_else_can_be_meant(
+    label: str, metric: tuple[str, int] | None
+) -> None:
     read = labels.parse_metric_label(load_mapping(), label)
     assert (read and (read.name, read.power)) == metric
 
@@ -43,7 +46,9 @@ def test_a_label_is_a_metric_only_where_nothing_else_can_be_meant(label: str, me
         ("Vocabulary", ""),
     ],
 )
-def test_a_label_is_a_column_only_where_it_is_spelled_so(label: str, field: str) -> None:
+def test_a_label_is_a_column_only_where_it_is_spelled_so(
+    label: str, field: str
+) -> None:
     assert labels.parse_column_label(load_mapping(), label) == field
 
 
@@ -61,7 +66,9 @@ def test_a_label_is_a_column_only_where_it_is_spelled_so(label: str, field: str)
         ("days_to_1t", "Days to 1T", "\u2014", ""),
     ],
 )
-def test_a_cell_keeps_its_digits(metric: str, label: str, text: str, expected: str) -> None:
+def test_a_cell_keeps_its_digits(
+    metric: str, label: str, text: str, expected: str
+) -> None:
     named = labels.parse_metric_label(load_mapping(), label)
     assert named is not None
     assert named.name == metric
@@ -74,7 +81,12 @@ def test_a_cell_keeps_its_digits(metric: str, label: str, text: str, expected: s
         ("step_time", "Step time", "7,325", "its comma may be a decimal one"),
         ("step_time", "Step time", "0.00", "it is not above 0"),
         ("step_time", "Step time", "~7.3", "it is no number"),
-        ("step_time", "Step time", "7.3 (7.4)", "it holds two values, and nothing says of what the second is"),
+        (
+            "step_time",
+            "Step time",
+            "7.3 (7.4)",
+            "it holds two values, and nothing says of what the second is",
+        ),
         ("step_time", "Step time", "7.3 \u00b1 0.1", "the unit"),
         ("tokens_per_second", "Tokens/s", "174k", "the unit 'k' is none of"),
         ("mfu", "MFU", "0.4759", "whether it is a percentage or a fraction"),
@@ -82,13 +94,19 @@ def test_a_cell_keeps_its_digits(metric: str, label: str, text: str, expected: s
         ("mfu", "MFU", "147%", "it is above 100 %"),
     ],
 )
-def test_a_cell_that_may_mean_two_things_is_refused(metric: str, label: str, text: str, why: str) -> None:
+def test_a_cell_that_may_mean_two_things_is_refused(
+    metric: str, label: str, text: str, why: str
+) -> None:
     with pytest.raises(ValueError, match=r".") as error:
-        labels.parse_metric_cell(load_mapping(), labels.Metric(metric, "%" if "%" in label else "", 0), text)
+        labels.parse_metric_cell(
+            load_mapping(), labels.Metric(metric, "%" if "%" in label else "", 0), text
+        )
     assert why in str(error.value)
 
 
-@pytest.mark.parametrize(("text", "number"), [("8,192", 8192), ("NA", None), ("", None)])
+@pytest.mark.parametrize(
+    ("text", "number"), [("8,192", 8192), ("NA", None), ("", None)]
+)
 def test_a_column_is_a_whole_number(text: str, number: int | None) -> None:
     assert labels.parse_whole_number(text) == number
 

@@ -1,4 +1,5 @@
-"""Tables that machines wrote are read with the same mapping files, and errors name file and line."""
+"""Tables that machines wrote are read with the same mapping files, and errors name file
+and line."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ MAPPING = '[headers]\nrecipe = "recipe"\nstep_time_s = "step_time"\nnote = "igno
 RECORDS = [dict(zip(COLUMNS, row, strict=True)) for row in ROWS]
 
 
-def read_as(folder: Path, name: str, text: str, mapping: str = MAPPING) -> DocumentConfigurations:
+def read_as(
+    folder: Path, name: str, text: str, mapping: str = MAPPING
+) -> DocumentConfigurations:
     path = folder / name
     path.write_text(text)
     (folder / "own.toml").write_text(mapping)
@@ -38,8 +41,13 @@ def separate(rows: list[tuple[str, ...]], separator: str) -> str:
     return "\n".join(separator.join(f'"{cell}"' for cell in row) for row in rows)
 
 
-NESTED = {"gpu": "h100", "runs": {"results": [{**record, "gpu": None} for record in RECORDS]}}
-BY_GPU = {"h100": {"bf16": [{**RECORDS[0], "gpu": None, "dtype": None}], "fp8": [RECORDS[1]]}}
+NESTED = {
+    "gpu": "h100",
+    "runs": {"results": [{**record, "gpu": None} for record in RECORDS]},
+}
+BY_GPU = {
+    "h100": {"bf16": [{**RECORDS[0], "gpu": None, "dtype": None}], "fp8": [RECORDS[1]]}
+}
 
 
 @pytest.mark.parametrize(
@@ -48,16 +56,25 @@ BY_GPU = {"h100": {"bf16": [{**RECORDS[0], "gpu": None, "dtype": None}], "fp8": 
         ("a.csv", separate([COLUMNS, *ROWS], ","), [2, 3]),
         ("a.tsv", separate([COLUMNS, *ROWS], "\t"), [2, 3]),
         ("a.json", json.dumps(RECORDS, indent=1), [2, 12]),
-        ("a.yaml", f"a:\n- {json.dumps(RECORDS[0])}\nb:\n- {json.dumps(RECORDS[1])}\n", [2, 4]),
+        (
+            "a.yaml",
+            f"a:\n- {json.dumps(RECORDS[0])}\nb:\n- {json.dumps(RECORDS[1])}\n",
+            [2, 4],
+        ),
         ("a.yml", json.dumps({"schema": 1, "runs": {"results": RECORDS}}), [1, 1]),
     ],
 )
-def test_every_form_gives_the_same_configurations(tmp_path: Path, name: str, text: str, lines: list[int]) -> None:
+def test_every_form_gives_the_same_configurations(
+    tmp_path: Path, name: str, text: str, lines: list[int]
+) -> None:
     mapping = MAPPING + 'schema = "ignore"\n'
     found = read_as(tmp_path, name, text, mapping)
     assert list_unread(found) == []
     assert [entry.line for entry in found.configurations] == lines
-    assert [(entry.recipe, entry.facts["gpus"], entry.cells) for entry in found.configurations] == [
+    assert [
+        (entry.recipe, entry.facts["gpus"], entry.cells)
+        for entry in found.configurations
+    ] == [
         ("oak", 8, {"step_time": "12.27"}),
         ("oak", 1024, {"step_time": "9.33"}),
     ]
@@ -65,17 +82,36 @@ def test_every_form_gives_the_same_configurations(tmp_path: Path, name: str, tex
 
 def test_outer_keys_and_scalars_complete_records(tmp_path: Path) -> None:
     for data in (NESTED, BY_GPU):
-        text = json.dumps(data).replace('"gpu": null, ', "").replace('"dtype": null, ', "").replace(', "gpu": null', "")
+        text = (
+            json.dumps(data)
+            .replace('"gpu": null, ', "")
+            .replace('"dtype": null, ', "")
+            .replace(', "gpu": null', "")
+        )
         found = read_as(tmp_path, "a.json", text)
-        assert [entry.facts["gpu"] for entry in found.configurations] == ["h100", "h100"]
-        assert [entry.facts["dtype"] for entry in found.configurations] == ["bf16", "fp8"]
+        assert [entry.facts["gpu"] for entry in found.configurations] == [
+            "h100",
+            "h100",
+        ]
+        assert [entry.facts["dtype"] for entry in found.configurations] == [
+            "bf16",
+            "fp8",
+        ]
 
 
 def test_records_of_a_path_are_selected(tmp_path: Path) -> None:
-    text = json.dumps({"old": [{**RECORDS[0], "step_time_s": "99"}], "new": {"results": RECORDS}})
+    text = json.dumps(
+        {"old": [{**RECORDS[0], "step_time_s": "99"}], "new": {"results": RECORDS}}
+    )
     found = read_as(tmp_path, "a.json", text, f'records = "new.results"\n{MAPPING}')
-    assert [entry.cells["step_time"] for entry in found.configurations] == ["12.27", "9.33"]
-    with pytest.raises(BaselineError, match=r"found no 'new\.other', where the mapping file expects its records"):
+    assert [entry.cells["step_time"] for entry in found.configurations] == [
+        "12.27",
+        "9.33",
+    ]
+    with pytest.raises(
+        BaselineError,
+        match=r"found no 'new\.other', where the mapping file expects its records",
+    ):
         read_as(tmp_path, "a.json", text, f'records = "new.other"\n{MAPPING}')
 
 
@@ -83,7 +119,10 @@ def test_shifted_or_unknown_value_is_listed_with_its_line(tmp_path: Path) -> Non
     short = separate([COLUMNS, ROWS[0][:-2], ROWS[1]], ",")
     found = read_as(tmp_path, "a.csv", short)
     assert [entry.facts["gpus"] for entry in found.configurations] == [1024]
-    assert "2 oak: its row has 6 cells, the header 8: nobody knows where each belongs" in list_unread(found)
+    assert (
+        "2 oak: its row has 6 cells, the header 8: nobody knows where each belongs"
+        in list_unread(found)
+    )
     odd = [{**RECORDS[0], "runs": [1, 2], "nested": {"deep": [{"gpus": 8}]}}]
     unread = list_unread(read_as(tmp_path, "a.json", json.dumps(odd)))
     assert "1 1, 2: 'runs': no such row or column is known" in unread
@@ -98,13 +137,20 @@ def test_shifted_or_unknown_value_is_listed_with_its_line(tmp_path: Path) -> Non
         ("a.csv", "\udcff", r"a\.csv:1: found byte 0xff, expected UTF-8 text"),
     ],
 )
-def test_broken_file_is_an_error_with_its_line(tmp_path: Path, name: str, text: str, told: str) -> None:
+def test_broken_file_is_an_error_with_its_line(
+    tmp_path: Path, name: str, text: str, told: str
+) -> None:
     path = tmp_path / name
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(BaselineError, match=told):
         read_document(path, load_mapping())
 
 
-@pytest.mark.parametrize(("name", "text"), [("a.csv", ""), ("a.json", "{}"), ("a.yaml", "- 1\n- x\n"), ("a.yml", "")])
-def test_file_without_records_has_no_configuration(tmp_path: Path, name: str, text: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", ""), ("a.json", "{}"), ("a.yaml", "- 1\n- x\n"), ("a.yml", "")],
+)
+def test_file_without_records_has_no_configuration(
+    tmp_path: Path, name: str, text: str
+) -> None:
     assert read_as(tmp_path, name, text).configurations == ()

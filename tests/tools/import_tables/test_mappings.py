@@ -10,7 +10,9 @@ from support.imported_tables import list_unread
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.tools.import_tables.document_configurations import collect_configurations
+from pytest_llmbench.tools.import_tables.document_configurations import (
+    collect_configurations,
+)
 from pytest_llmbench.tools.import_tables.imported_documents import read_document
 from pytest_llmbench.tools.import_tables.mappings import FAMILIES, METRICS, load_mapping
 
@@ -59,30 +61,49 @@ def test_new_family_needs_only_a_mapping_file(
 ) -> None:
     document, output = tmp_path / "nightly.md", tmp_path / "acorn.yaml"
     document.write_text(TABLE)
-    arguments = ["baselines", "import", str(document), "--release", "26.01", "-o", str(output)]
+    arguments = [
+        "baselines",
+        "import",
+        str(document),
+        "--release",
+        "26.01",
+        "-o",
+        str(output),
+    ]
     assert main(arguments) == 2
     assert "'ms/it'" in capsys.readouterr().err
     assert main([*arguments, "--mapping", str(mapping_file)]) == 0
     assert "dialect: torchtitan   # acorn.toml" in output.read_text()
     first, second = read_recipe(output).baselines
     assert (first.key.id, first.step_seconds) == ("acorn_8b-26.01-v5p-bf16-16", 0.5125)
-    assert (second.key.variant, dict(second.cells)) == ("tiny", {"step_time": "0.098", "mfu": "38.25%"})
+    assert (second.key.variant, dict(second.cells)) == (
+        "tiny",
+        {"step_time": "0.098", "mfu": "38.25%"},
+    )
     assert second.configuration.architecture.sequence_length == 4096
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[header]\n", "found 'header', expected one of .* \\(did you mean 'headers'\\?\\)"),
+        (
+            "[header]\n",
+            "found 'header', expected one of .* \\(did you mean 'headers'\\?\\)",
+        ),
         ('[headers]\nx = "gpu_count"\n', "found 'gpu_count', expected one of "),
-        ('[headers]\nx = "step_time hours"\n', "found 'step_time hours', expected one of "),
+        (
+            '[headers]\nx = "step_time hours"\n',
+            "found 'step_time hours', expected one of ",
+        ),
         ('[stated]\ndialect = "x"\n', "found 'dialect', expected one of "),
         ("[columns]\ngpus = ['(']\n", "'.*' is not a pattern"),
         ("columns = 3\n", ".*describes mapping files"),
         ("[headers\n", ".*expected TOML"),
     ],
 )
-def test_wrong_mapping_file_is_an_error(mapping_file: Path, text: str, told: str) -> None:
+def test_wrong_mapping_file_is_an_error(
+    mapping_file: Path, text: str, told: str
+) -> None:
     mapping_file.write_text(text)
     with pytest.raises(BaselineError, match=rf"acorn\.toml: {told}"):
         load_mapping(mapping_file)
@@ -92,10 +113,16 @@ def test_shipped_labels_name_one_metric_each() -> None:
     mapping = load_mapping()
     assert tuple(mapping.metrics) == METRICS
     for name, metric in mapping.metrics.items():
-        assert not any(pattern.fullmatch(name.replace("_", " ")) for pattern in mapping.columns.values())
+        assert not any(
+            pattern.fullmatch(name.replace("_", " "))
+            for pattern in mapping.columns.values()
+        )
         assert metric.units
     folder = Path(__file__).parents[3] / "pytest_llmbench/tools/import_tables/families"
-    assert {path.stem for path in folder.iterdir()} in ({*FAMILIES}, set())  # set(): tests of an installed wheel
+    assert {path.stem for path in folder.iterdir()} in (
+        {*FAMILIES},
+        set(),
+    )  # set(): tests of an installed wheel
 
 
 def test_option_wins_over_the_stated_values(tmp_path: Path, mapping_file: Path) -> None:

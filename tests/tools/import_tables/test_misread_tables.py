@@ -32,7 +32,10 @@ STRAY = "it stands in no Markdown table"
 
 
 def times(text: str, **stated: str) -> dict[int | str, str]:
-    return {entry.facts["gpus"]: entry.cells["step_time"] for entry in read(text, **stated).configurations}
+    return {
+        entry.facts["gpus"]: entry.cells["step_time"]
+        for entry in read(text, **stated).configurations
+    }
 
 
 def change(text: str, old: str, new: str) -> str:
@@ -46,26 +49,81 @@ def change(text: str, old: str, new: str) -> str:
         ("9.33", "9.33[1](#note)", (16,), f"5 9.33 1: {NO_NUMBER}"),
         ("9.33", "~~9.33~~", (16,), f"5 ~~9.33~~: {NO_NUMBER}"),
         ("9.33", "<del>9.33</del>", (16,), f"5 ~~9.33~~: {NO_NUMBER}"),
-        ("9.33", "<!-- 9.33 --> 9.30 <!-- 9.31 --> 9.32", (16,), f"5 9.30 9.32: {NO_NUMBER}"),
-        ("9.33 | 112,388 | 102.99", "112388 | 102.99 days | NA", (16,), "5 112388: '102.99 days' has the unit of ano"),
-        ("9.33 | 112,388 | 102.99", "112388 | 102.99 | ", (16,), "5 112388: the last cell of its row is empty"),
-        ("102.99 |", "102.9\n9 |", (16,), "5 9.33: its row has no pipe at its end, as the header has: line 6 may be"),
+        (
+            "9.33",
+            "<!-- 9.33 --> 9.30 <!-- 9.31 --> 9.32",
+            (16,),
+            f"5 9.30 9.32: {NO_NUMBER}",
+        ),
+        (
+            "9.33 | 112,388 | 102.99",
+            "112388 | 102.99 days | NA",
+            (16,),
+            "5 112388: '102.99 days' has the unit of ano",
+        ),
+        (
+            "9.33 | 112,388 | 102.99",
+            "112388 | 102.99 | ",
+            (16,),
+            "5 112388: the last cell of its row is empty",
+        ),
+        (
+            "102.99 |",
+            "102.9\n9 |",
+            (16,),
+            "5 9.33: its row has no pipe at its end, as the header has: line 6 may be",
+        ),
         ("102.99 |", "102.9\n9 |", (16,), "6 9: its row has 1 cells"),
-        ("9.36", "9.360 ms", (8,), "6 9.360 ms: 'Step time (s)': its point may be one for thousands"),
-        ("112,388", "112.388", (8, 16), "5 112.388: 'Tokens/s': its point may be one for thousands"),
-        ("| 16 |", "| GPUs | Days to 1T | Tokens/s | Step time (s) |\n| 16 |", (8,), "7 9.36: line 6 looks like a he"),
-        ("| 16 |", "| | FP8 | BF16 | |\n| 16 |", (8,), "7 9.36: line 6 looks like a header"),
+        (
+            "9.36",
+            "9.360 ms",
+            (8,),
+            "6 9.360 ms: 'Step time (s)': its point may be one for thousands",
+        ),
+        (
+            "112,388",
+            "112.388",
+            (8, 16),
+            "5 112.388: 'Tokens/s': its point may be one for thousands",
+        ),
+        (
+            "| 16 |",
+            "| GPUs | Days to 1T | Tokens/s | Step time (s) |\n| 16 |",
+            (8,),
+            "7 9.36: line 6 looks like a he",
+        ),
+        (
+            "| 16 |",
+            "| | FP8 | BF16 | |\n| 16 |",
+            (8,),
+            "7 9.36: line 6 looks like a header",
+        ),
         ("51.66 |\n", "51.66 |\n\n32\t12.27\n", (8, 16), f"8 12.27: {STRAY}"),
-        ("51.66 |\n", "51.66 |\n\n<tr><td>32</td><td>12.27</td></tr>\n", (8, 16), f"8 12.27: {STRAY}"),
+        (
+            "51.66 |\n",
+            "51.66 |\n\n<tr><td>32</td><td>12.27</td></tr>\n",
+            (8, 16),
+            f"8 12.27: {STRAY}",
+        ),
         (
             "51.66 |\n",
             "51.66 |\n\n<table>\n<tr><td>32</td>\n<td>\n9.41\n</td></tr></table>",
             (8, 16),
             f"11 9.41: {STRAY}",
         ),
-        ("51.66 |\n", "51.66 |\n\n<!--\n| 32 | 12.27 |\n-->", (8, 16), f"9 12.27: {STRAY}"),
+        (
+            "51.66 |\n",
+            "51.66 |\n\n<!--\n| 32 | 12.27 |\n-->",
+            (8, 16),
+            f"9 12.27: {STRAY}",
+        ),
         ("51.66 |\n", "51.66 |\n\nStep time | 7.3 | 7.4 |", (8, 16), f"8 7.3: {STRAY}"),
-        ("51.66 |\n", f"51.66 |\n\n| 7.3 | {'*' * 10_000} |", (8, 16), f"8 | 7.3 | {'*' * 32}...: {STRAY}"),
+        (
+            "51.66 |\n",
+            f"51.66 |\n\n| 7.3 | {'*' * 10_000} |",
+            (8, 16),
+            f"8 | 7.3 | {'*' * 32}...: {STRAY}",
+        ),
         (
             "| GPUs | Step time (s)",
             "| GPUs | Step time (minutes)",
@@ -74,10 +132,14 @@ def change(text: str, old: str, new: str) -> str:
         ),
     ],
 )
-def test_changed_row_is_listed_alone(old: str, new: str, kept: tuple[int, ...], told: str) -> None:
+def test_changed_row_is_listed_alone(
+    old: str, new: str, kept: tuple[int, ...], told: str
+) -> None:
     text = change(ROWS, old, new)
     assert times(text) == {gpus: TIMES[gpus] for gpus in kept}
-    assert any(line.startswith(told) for line in list_unread(read(text))), list_unread(read(text))
+    assert any(line.startswith(told) for line in list_unread(read(text))), list_unread(
+        read(text)
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,31 +160,91 @@ def test_harmless_change_is_read_alike(old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "kept", "told"),
     [
-        ("16x H100 GPUs |\n|---|---|---|\n| Step", "~~16x H100 GPUs~~ |\n|---|---|---|\n| Step", (8,), "header of its"),
-        ("FP8 | 8x", "FP8 on GB200 | 8x", (), "more than one GPU type is stated for it"),
+        (
+            "16x H100 GPUs |\n|---|---|---|\n| Step",
+            "~~16x H100 GPUs~~ |\n|---|---|---|\n| Step",
+            (8,),
+            "header of its",
+        ),
+        (
+            "FP8 | 8x",
+            "FP8 on GB200 | 8x",
+            (),
+            "more than one GPU type is stated for it",
+        ),
         (
             "16x H100 GPUs |\n|---|---|---|\n| Step",
             "8x H100 GPUs |\n|---|---|---|\n| Step",
             (),
             "lines 7, 7 give several",
         ),
-        ("Step time (s) |", "Step time (minutes) |", (), "no such row or column is known"),
-        ("| 9.33 | 9.36", "| 9.33 | 9.36 | 9.40", (), "its row has 4 cells, the header 3"),
+        (
+            "Step time (s) |",
+            "Step time (minutes) |",
+            (),
+            "no such row or column is known",
+        ),
+        (
+            "| 9.33 | 9.36",
+            "| 9.33 | 9.36 | 9.40",
+            (),
+            "its row has 4 cells, the header 3",
+        ),
         (
             "16x H100 GPUs |\n|---|---|---|\n| Seq",
             "16x H100 (old) |\n|---|---|---|\n| Seq",
             (8, 16),
             "understood: 'old'",
         ),
-        ("| GBS | 128 | 256 |", "| GBS | 128 | 256 |\n| GBS | 128 | 512 |", (8, 16), "stand for it: 256, 512"),
-        ("| GBS | 128 | 256 |", "| GBS | 128 | 128 * 2 |", (8, 16), "it is no whole number above 0"),
-        ("Llama 3.1 8b FP8", "Llama 3.1 8b FP8 (v2)", (8, 16), "'(v2)' in this title is not understood"),
-        ("Llama 3.1 8b FP8", "Llama 3.1 8b FP8 (TP=4, TP=8)", (8, 16), "this title states several values of tp"),
-        ("8b FP8 | 8x H100 GPUs", "8b FP8 (TP=4) | 8x H100 GPUs (TP=8)", (8, 16), "tp: several values stand for it"),
-        ("8b FP8 | 8x", "8b FP8 | 32x", (32, 16), "nothing was measured of its configuration"),
-        ("9.33 | 9.36", "9.36 | ", (), "the last cell of its row is empty, which may be shifted"),
+        (
+            "| GBS | 128 | 256 |",
+            "| GBS | 128 | 256 |\n| GBS | 128 | 512 |",
+            (8, 16),
+            "stand for it: 256, 512",
+        ),
+        (
+            "| GBS | 128 | 256 |",
+            "| GBS | 128 | 128 * 2 |",
+            (8, 16),
+            "it is no whole number above 0",
+        ),
+        (
+            "Llama 3.1 8b FP8",
+            "Llama 3.1 8b FP8 (v2)",
+            (8, 16),
+            "'(v2)' in this title is not understood",
+        ),
+        (
+            "Llama 3.1 8b FP8",
+            "Llama 3.1 8b FP8 (TP=4, TP=8)",
+            (8, 16),
+            "this title states several values of tp",
+        ),
+        (
+            "8b FP8 | 8x H100 GPUs",
+            "8b FP8 (TP=4) | 8x H100 GPUs (TP=8)",
+            (8, 16),
+            "tp: several values stand for it",
+        ),
+        (
+            "8b FP8 | 8x",
+            "8b FP8 | 32x",
+            (32, 16),
+            "nothing was measured of its configuration",
+        ),
+        (
+            "9.33 | 9.36",
+            "9.36 | ",
+            (),
+            "the last cell of its row is empty, which may be shifted",
+        ),
         ("9.33 | 9.36", "9.33 | NA", (8,), "no step time stands beside it"),
-        ("102.99 | 51.66", "51.66 | NA", (16,), "its tokens/s and its days to 1T tokens contradict each other"),
+        (
+            "102.99 | 51.66",
+            "51.66 | NA",
+            (16,),
+            "its tokens/s and its days to 1T tokens contradict each other",
+        ),
         ("9.33 |", "9330 |", (16,), "its tokens/s are not those of its step time"),
         (
             "112388 | 224055 |\n| Days to 1T | 102.99",
@@ -130,7 +252,12 @@ def test_harmless_change_is_read_alike(old: str, new: str) -> None:
             (16,),
             "may be in another unit",
         ),
-        ("| GBS | 128", "| GBS | 256", (8, 16), ""),  # as a document has it: half of its batch
+        (
+            "| GBS | 128",
+            "| GBS | 256",
+            (8, 16),
+            "",
+        ),  # as a document has it: half of its batch
         (
             "| Step",
             "| Step time (s) | 9.33 | 9.36 |\n| Llama 3.1 8b BF16 | 8x H100 GPUs | |\n| Step",
@@ -139,7 +266,9 @@ def test_harmless_change_is_read_alike(old: str, new: str) -> None:
         ),
     ],
 )
-def test_changed_column_is_listed_alone(old: str, new: str, kept: tuple[int, ...], told: str) -> None:
+def test_changed_column_is_listed_alone(
+    old: str, new: str, kept: tuple[int, ...], told: str
+) -> None:
     text = change(COLUMNS, old, new)
     assert times(text).keys() == set(kept)
     unread = list_unread(read(text))
@@ -158,34 +287,48 @@ def test_changed_column_is_listed_alone(old: str, new: str, kept: tuple[int, ...
 )
 def test_unit_in_its_own_cell_leaves_all_values_in_doubt(table: str) -> None:
     assert times(table) == {}
-    assert any("9330: a unit stands in a cell of its own (line" in line for line in list_unread(read(table)))
+    assert any(
+        "9330: a unit stands in a cell of its own (line" in line
+        for line in list_unread(read(table))
+    )
 
 
-@pytest.mark.parametrize(("label", "stated"), [("Precision", "FP8"), ("Size", "70b"), ("GPU type", "GB200")])
+@pytest.mark.parametrize(
+    ("label", "stated"), [("Precision", "FP8"), ("Size", "70b"), ("GPU type", "GB200")]
+)
 def test_empty_cell_is_not_the_heading_value(label: str, stated: str) -> None:
     rows = f"| {stated} | 16 | 12.27 |\n| | 64 | 12.31 |\n"
     text = f"## Llama 3.1 8b BF16 on H100\n\n| {label} | GPUs | Step time (s) |\n|---|---|---|\n{rows}"
     assert times(text) == {16: "12.27"}
-    assert any("6 12.31: 'Step time (s)': more than one" in line for line in list_unread(read(text)))
+    assert any(
+        "6 12.31: 'Step time (s)': more than one" in line
+        for line in list_unread(read(text))
+    )
 
 
-@pytest.mark.parametrize(("time", "tokens"), [("9330", "112388"), ("9.33", "14048"), ("0.156", "112388")])
+@pytest.mark.parametrize(
+    ("time", "tokens"), [("9330", "112388"), ("9.33", "14048"), ("0.156", "112388")]
+)
 def test_step_time_must_match_its_tokens(time: str, tokens: str) -> None:
     """Milliseconds, tokens of one GPU, or minutes, without their unit."""
     table = "| Llama 3.1 8b FP8 (SeqLen=8192, GBS=128) | 8x H100 GPUs |\n|---|---|\n"
     text = f"{table}| Step time | {time} |\n| Tokens/s | {tokens} |\n"
     assert times(text) == {}
-    assert f"3 {time}: 'Step time': its tokens/s are not those of its step time" in list_unread(read(text))[0]
+    assert (
+        f"3 {time}: 'Step time': its tokens/s are not those of its step time"
+        in list_unread(read(text))[0]
+    )
 
 
 def test_second_header_line_wins_over_an_option() -> None:
-    text = (
-        "# Llama 3.1 8b\n| | 8x H100 GPUs | |\n|---|---|---|\n| {} | FP8 | BF16 |\n| Step time (s) | 9.33 | 12.27 |\n"
-    )
+    text = "# Llama 3.1 8b\n| | 8x H100 GPUs | |\n|---|---|---|\n| {} | FP8 | BF16 |\n| Step time (s) | 9.33 | 12.27 |\n"
     stated = {"dtype": "bf16", "recipe": "llama3.1", "size": "8b"}
     assert times(text.format(""), **stated) == {}
     unread = list_unread(read(text.format(""), **stated))
-    assert any("5 9.33: 'Step time (s)': more than one precision is stated for it" in line for line in unread)
+    assert any(
+        "5 9.33: 'Step time (s)': more than one precision is stated for it" in line
+        for line in unread
+    )
     assert times(text.format("Precision:"), **stated) == {8: "9.33"}
 
 
@@ -193,7 +336,10 @@ def test_line_that_contradicts_the_heading_leaves_both_in_doubt() -> None:
     more = "| GPUs | Step time (s) |\n|---|---|\n| 32 | 12.27 |\n"
     text = f"{ROWS}\nAnd with BF16:\n\n{more}"
     assert times(text) == TIMES
-    assert "12 12.27: 'Step time (s)': more than one precision is stated for it" in list_unread(read(text))
+    assert (
+        "12 12.27: 'Step time (s)': more than one precision is stated for it"
+        in list_unread(read(text))
+    )
     assert times(f"{ROWS}\nMore GPUs in FP8:\n\n{more}") == TIMES | {32: "12.27"}
 
 
@@ -211,7 +357,9 @@ def test_column_that_two_tables_state_differently_is_left_out() -> None:
 def test_configuration_rows_of_another_recipe_are_not_used() -> None:
     table = "| {} 8b FP8 | 8x H100 GPUs |\n|---|---|\n| Step time (s) | {} |\n\n"
     rows = "## Llama 3.1 8b FP8\n| GPUs | GBS |\n|---|---|\n| 8 | 128 |\n\n"
-    document = read(rows + table.format("Llama 3.1", "9.33") + table.format("Mistral", "8.33"))
+    document = read(
+        rows + table.format("Llama 3.1", "9.33") + table.format("Mistral", "8.33")
+    )
     assert [entry.facts.get("gbs") for entry in document.configurations] == [128, None]
 
 
@@ -221,9 +369,13 @@ def test_stated_values_complete_the_tables() -> None:
     assert list_unread(read(table)) == [f"3 9.33: {missing}", f"3 9.36: {missing}"]
     stated = {"size": "8b", "gpu": "h100", "dtype": "fp8"}
     assert times(table, recipe="mine", **stated) == TIMES
-    assert list_unread(read(table, **stated))[0].endswith("its title names no recipe; give --recipe")
+    assert list_unread(read(table, **stated))[0].endswith(
+        "its title names no recipe; give --recipe"
+    )
 
 
 def test_tables_win_over_stated_values() -> None:
     found = read(COLUMNS, gpu="gb200", dtype="bf16").configurations
-    assert {(entry.facts["gpu"], entry.facts["dtype"]) for entry in found} == {("h100", "fp8")}
+    assert {(entry.facts["gpu"], entry.facts["dtype"]) for entry in found} == {
+        ("h100", "fp8")
+    }

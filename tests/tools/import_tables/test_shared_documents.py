@@ -1,4 +1,5 @@
-"""NVIDIA's documents, cell by cell: the recipe documents give the shipped files, Megatron-Bridge's pages every row."""
+"""NVIDIA's documents, cell by cell: the recipe documents give the shipped files,
+Megatron-Bridge's pages every row."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ from pytest_llmbench.tools.import_tables.imported_documents import (
     write_drafts,
 )
 from pytest_llmbench.tools.import_tables.mappings import KEY, METRICS, load_mapping
-from pytest_llmbench.tools.import_tables.markdown_tables import DocumentTables, read_markdown
+from pytest_llmbench.tools.import_tables.markdown_tables import (
+    DocumentTables,
+    read_markdown,
+)
 
 DOCUMENTS = {
     "grok1/24.11": "000_e0e04c4c085ed8d6.txt",
@@ -50,7 +54,10 @@ def imported(name: str) -> ImportedDocument:
 
 def shipped(name: str) -> Mapping[tuple[int | str, ...], Baseline]:
     baselines = read_recipe(find_shipped_baselines() / f"{name}.yaml").baselines
-    return {tuple(getattr(baseline.key, field) for field in KEY): baseline for baseline in baselines}
+    return {
+        tuple(getattr(baseline.key, field) for field in KEY): baseline
+        for baseline in baselines
+    }
 
 
 def columns(baseline: Baseline) -> dict[str, int]:
@@ -77,19 +84,38 @@ def columns(baseline: Baseline) -> dict[str, int]:
         ("llama3.1/25.04", 34, 136),
     ],
 )
-def test_every_cell_of_the_shipped_files_is_imported(name: str, configurations: int, cells: int) -> None:
-    """All 82 configurations and 313 cells, verbatim; the columns that tables hold; proxies and titles."""
+def test_every_cell_of_the_shipped_files_is_imported(
+    name: str, configurations: int, cells: int
+) -> None:
+    """All 82 configurations and 313 cells, verbatim; the columns that tables hold;
+    proxies and titles."""
     entries, files = read(text_of(name)).configurations, shipped(name)
-    assert [tuple(entry.facts[field] for field in KEY) for entry in entries] == list(files)
-    assert (len(entries), sum(len(entry.cells) for entry in entries)) == (configurations, cells)
+    assert [tuple(entry.facts[field] for field in KEY) for entry in entries] == list(
+        files
+    )
+    assert (len(entries), sum(len(entry.cells) for entry in entries)) == (
+        configurations,
+        cells,
+    )
     for entry, baseline in zip(entries, files.values(), strict=True):
-        assert (entry.recipe, entry.table) == (baseline.key.recipe, baseline.source.table)
+        assert (entry.recipe, entry.table) == (
+            baseline.key.recipe,
+            baseline.source.table,
+        )
         assert entry.cells == dict(baseline.cells)
         assert ("proxy" in entry.facts) == baseline.configuration.proxy
-        printed = {field: value for field, value in entry.facts.items() if field not in NAMES}
+        printed = {
+            field: value for field, value in entry.facts.items() if field not in NAMES
+        }
         assert printed.items() <= columns(baseline).items()
-        prose = {"sequence_length", "layers"} if name in ("maxtext_llama2/24.11", "nemotron4/25.01") else set()
-        assert set(columns(baseline)) - set(printed) == prose  # in worked examples, not in tables
+        prose = (
+            {"sequence_length", "layers"}
+            if name in ("maxtext_llama2/24.11", "nemotron4/25.01")
+            else set()
+        )
+        assert (
+            set(columns(baseline)) - set(printed) == prose
+        )  # in worked examples, not in tables
 
 
 @pytest.mark.slow
@@ -99,12 +125,18 @@ def test_cells_of_no_file_are_listed(name: str) -> None:
     unread = read(text_of(name)).unread
     assert not any(cell.decisive for cell in unread)
     lines = {cell.line for cell in unread}
-    assert lines == ({176, 178, 179, 180, 193, 195, 196, 197} if name == "llama3.1/25.04" else set())
+    assert lines == (
+        {176, 178, 179, 180, 193, 195, 196, 197} if name == "llama3.1/25.04" else set()
+    )
 
 
 def filled(made: BaselineDraft, name: str) -> str:
-    """Return a draft with the formulas and sizes of the shipped file that its document does not state."""
-    models = {baseline.key.size: baseline.configuration.architecture for baseline in shipped(name).values()}
+    """Return a draft with the formulas and sizes of the shipped file that its document
+    does not state."""
+    models = {
+        baseline.key.size: baseline.configuration.architecture
+        for baseline in shipped(name).values()
+    }
     rounded = {size: architecture.formula for size, architecture in models.items()}
     for baseline in shipped(name).values():
         if not baseline.configuration.proxy:
@@ -113,11 +145,32 @@ def filled(made: BaselineDraft, name: str) -> str:
     for size, value in rounded.items():
         formula = re.search(rf'(?m)^  "?{size}"?:\n    formula: none.*\n', text)
         if formula:
-            stated = text[formula.end() :].partition("\nconfigurations:")[0].partition('\n  "')[0]
-            names = ("hidden_size", "attention_heads", "query_groups", "ffn_size", "vocabulary_size", "top_k")
-            sizes = {field: getattr(models[size], field) for field in names if f"{field}:" not in stated}
-            lines = [f"    {field}: {count}\n" for field, count in sizes.items() if count is not None]
-            text = text.replace(formula[0], f'  "{size}":\n    formula: {value}\n{"".join(lines)}')
+            stated = (
+                text[formula.end() :]
+                .partition("\nconfigurations:")[0]
+                .partition('\n  "')[0]
+            )
+            names = (
+                "hidden_size",
+                "attention_heads",
+                "query_groups",
+                "ffn_size",
+                "vocabulary_size",
+                "top_k",
+            )
+            sizes = {
+                field: getattr(models[size], field)
+                for field in names
+                if f"{field}:" not in stated
+            }
+            lines = [
+                f"    {field}: {count}\n"
+                for field, count in sizes.items()
+                if count is not None
+            ]
+            text = text.replace(
+                formula[0], f'  "{size}":\n    formula: {value}\n{"".join(lines)}'
+            )
     return text
 
 
@@ -132,32 +185,56 @@ def filled(made: BaselineDraft, name: str) -> str:
         ("llama3.1/25.04", 3),
     ],
 )
-def test_completed_draft_is_the_shipped_file(tmp_path: Path, name: str, missing: int) -> None:
-    """Same configurations, models, peaks, windows and cells; so lint finds the errata of the file."""
+def test_completed_draft_is_the_shipped_file(
+    tmp_path: Path, name: str, missing: int
+) -> None:
+    """Same configurations, models, peaks, windows and cells; so lint finds the errata
+    of the file."""
     (made,) = imported(name).drafts
     assert len(made.assumed) == missing
     path = tmp_path / "draft.yaml"
     path.write_text(filled(made, name))
     found, file = read_file(path), read_file(find_shipped_baselines() / f"{name}.yaml")
-    assert (found.recipe.name, found.recipe.release) == (file.recipe.name, file.recipe.release)
+    assert (found.recipe.name, found.recipe.release) == (
+        file.recipe.name,
+        file.recipe.release,
+    )
     for ours, theirs in zip(found.recipe.baselines, file.recipe.baselines, strict=True):
         changed = {"source": Source(""), "logged_tflops_factor": None}
         assert replace(_plain(ours), **changed) == replace(_plain(theirs), **changed)  # type: ignore[arg-type]
     draft_report, report = lint_file(found), lint_file(file)
-    assert (draft_report.derived, draft_report.reproduced) == (report.derived, report.reproduced)
+    assert (draft_report.derived, draft_report.reproduced) == (
+        report.derived,
+        report.reproduced,
+    )
 
 
 def _plain(baseline: Baseline) -> Baseline:
-    """The formula does not use Nemotron's heads, groups and FFN size, which its document does not state."""
+    """The formula does not use Nemotron's heads, groups and FFN size, which its
+    document does not state."""
     architecture = baseline.configuration.architecture
     if architecture.formula.startswith("nemotron"):
-        architecture = replace(architecture, attention_heads=None, query_groups=None, ffn_size=None)
-    return replace(baseline, configuration=replace(baseline.configuration, architecture=architecture))
+        architecture = replace(
+            architecture, attention_heads=None, query_groups=None, ffn_size=None
+        )
+    return replace(
+        baseline,
+        configuration=replace(baseline.configuration, architecture=architecture),
+    )
 
 
 # --- Megatron-Bridge ------------------------------------------------------------------
 
-RELEASES = ("25.11", "26.02", "26.02.01", "26.04", "26.04.01", "26.06", "26.06.01", "26.08")
+RELEASES = (
+    "25.11",
+    "26.02",
+    "26.02.01",
+    "26.04",
+    "26.04.01",
+    "26.06",
+    "26.06.01",
+    "26.08",
+)
 FOLDER = "documents/megatron_bridge"
 COLUMNS = ("gbs", "mbs", "fsdp", "tp", "pp", "cp", "vp", "ep", "ga")
 PAIR = re.compile(r"(.+) \((.+)\)")
@@ -167,13 +244,19 @@ Row = Mapping[str, str]
 
 def tables_of(release: str) -> DocumentTables:
     # The newest release has a page of its own.
-    name = "performance-summary.md" if release == RELEASES[-1] else "performance-summary-archive.md"
+    name = (
+        "performance-summary.md"
+        if release == RELEASES[-1]
+        else "performance-summary-archive.md"
+    )
     return read_markdown(shared(f"{FOLDER}/{name}").read_text())
 
 
 def collected(release: str) -> DocumentConfigurations:
     mapping = load_mapping()
-    return collect_configurations(select_release(mapping, tables_of(release), "document", release), mapping)
+    return collect_configurations(
+        select_release(mapping, tables_of(release), "document", release), mapping
+    )
 
 
 def rows(release: str) -> Iterator[Row]:
@@ -183,7 +266,11 @@ def rows(release: str) -> Iterator[Row]:
             if row["release"] == release and PAIR.fullmatch(row["precision"]):
                 for part in (1, 2):
                     paired = {name: PAIR.fullmatch(text) for name, text in row.items()}
-                    second = {name: match[part] for name, match in paired.items() if match and name != "model"}
+                    second = {
+                        name: match[part]
+                        for name, match in paired.items()
+                        if match and name != "model"
+                    }
                     yield {**row, **second}
             elif row["release"] == release:
                 yield row
@@ -214,14 +301,17 @@ def test_every_cell_of_every_row_is_imported(release: str) -> None:
     assert found.unread == ()
     left = ("size", "variant", "recipe", "unsized")
     read = [
-        {name: str(value) for name, value in entry.facts.items() if name not in left} for entry in found.configurations
+        {name: str(value) for name, value in entry.facts.items() if name not in left}
+        for entry in found.configurations
     ]
     assert read == [expected(row) for row in rows(release)]
 
 
 @pytest.mark.slow
 def test_missing_release_is_an_error() -> None:
-    with pytest.raises(BaselineError, match=r"found tables of 26\.06\.01, 26\.06, .* expected 26\.05"):
+    with pytest.raises(
+        BaselineError, match=r"found tables of 26\.06\.01, 26\.06, .* expected 26\.05"
+    ):
         import_document(tables_of("26.06"), "archive.md", "26.05", load_mapping())
 
 
@@ -230,7 +320,10 @@ def test_draft_without_step_time_is_refused(tmp_path: Path) -> None:
     made = import_document(tables_of("26.08"), "document.md", "26.08", load_mapping())
     path = write_drafts(made, tmp_path, force=False)[0].path
     path.write_text(path.read_text().replace("gbs: 4096,", ""))
-    with pytest.raises(BaselineError, match="found cells from which no step time follows, expected step_time, tokens_"):
+    with pytest.raises(
+        BaselineError,
+        match="found cells from which no step time follows, expected step_time, tokens_",
+    ):
         read_file(path)
 
 
@@ -241,4 +334,6 @@ def test_two_values_of_one_precision_are_listed() -> None:
         "|---|---|---|---|---|---|---|---|\n| LLAMA3_8B | 8 | FP8-CS | 128 | 8192 | 0 | 37556 (36108) | 1933 (1858) |\n"
     )
     assert read(text).configurations == ()
-    assert {"7 37556 (36108)", "7 1933 (1858)"} <= {line.partition(":")[0] for line in list_unread(read(text))}
+    assert {"7 37556 (36108)", "7 1933 (1858)"} <= {
+        line.partition(":")[0] for line in list_unread(read(text))
+    }

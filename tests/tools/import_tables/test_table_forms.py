@@ -6,7 +6,10 @@ import pytest
 from support.imported_tables import draft, list_unread, read
 
 from pytest_llmbench.core.errors import BaselineError
-from pytest_llmbench.tools.import_tables.markdown_tables import read_markdown, strip_markup
+from pytest_llmbench.tools.import_tables.markdown_tables import (
+    read_markdown,
+    strip_markup,
+)
 
 ROWS = """\
 # Llama 3.1 8b on H100
@@ -25,10 +28,24 @@ def test_gpus_in_rows_with_units_and_thousands() -> None:
     first, second = found.configurations
     assert (first.table, first.line) == ("Llama 3.1 8b on H100", 5)
     columns = {"sequence_length": 8192, "layers": 32, "gbs": 128}
-    key = {"recipe": "llama3.1", "size": "8b", "gpu": "h100", "gpus": 8, "dtype": "bf16"}
+    key = {
+        "recipe": "llama3.1",
+        "size": "8b",
+        "gpu": "h100",
+        "gpus": 8,
+        "dtype": "bf16",
+    }
     assert first.facts == key | columns | first.cells
-    assert first.cells == {"step_time": "12.270", "tokens_per_second": "85459", "mfu": "62.47%"}
-    assert (second.facts["gpus"], second.facts["dtype"], second.cells["step_time"]) == (1024, "fp8", "9.330")
+    assert first.cells == {
+        "step_time": "12.270",
+        "tokens_per_second": "85459",
+        "mfu": "62.47%",
+    }
+    assert (second.facts["gpus"], second.facts["dtype"], second.cells["step_time"]) == (
+        1024,
+        "fp8",
+        "9.330",
+    )
 
 
 TITLED = """\
@@ -44,7 +61,10 @@ TITLED = """\
 def test_row_wins_over_the_title_of_all_columns() -> None:
     """`n/a` is no group at all, although the title states one."""
     assert read(TITLED).unread == ()
-    found = [tuple(entry.facts.get(name) for name in ("tp", "pp", "vp")) for entry in read(TITLED).configurations]
+    found = [
+        tuple(entry.facts.get(name) for name in ("tp", "pp", "vp"))
+        for entry in read(TITLED).configurations
+    ]
     assert found == [(8, 1, None), (8, 3, 7)]
 
 
@@ -62,8 +82,16 @@ TUNED = """\
 
 def test_task_of_a_title_is_part_of_the_key() -> None:
     assert read(TUNED).unread == ()
-    found = [(entry.facts["task"], entry.cells["step_time"]) for entry in read(TUNED).configurations]
-    assert found == [("sft", "1.32"), ("sft", "1.33"), ("lora", "0.92"), ("lora", "0.93")]
+    found = [
+        (entry.facts["task"], entry.cells["step_time"])
+        for entry in read(TUNED).configurations
+    ]
+    assert found == [
+        ("sft", "1.32"),
+        ("sft", "1.33"),
+        ("lora", "0.92"),
+        ("lora", "0.93"),
+    ]
 
 
 @pytest.mark.parametrize("cells", ["| 1.32 | 1.33 | | 1.34 |", "| | 1.32 | 1.33 | |"])
@@ -90,20 +118,42 @@ def test_column_of_tasks_wins_over_a_heading() -> None:
     """GPU type and precision are in the list above the table."""
     assert read(TASKS).unread == ()
     found = [
-        (entry.facts.get("task"), entry.facts["gpu"], entry.facts["dtype"]) for entry in read(TASKS).configurations
+        (entry.facts.get("task"), entry.facts["gpu"], entry.facts["dtype"])
+        for entry in read(TASKS).configurations
     ]
-    assert found == [("sft", "h100", "fp8"), ("lora", "h100", "fp8"), (None, "h100", "fp8")]
+    assert found == [
+        ("sft", "h100", "fp8"),
+        ("lora", "h100", "fp8"),
+        (None, "h100", "fp8"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "tasks", "told"),
     [
-        ("| LoRA |", "| |", ["sft", None], "9 24824: 'Tokens / sec / GPU': more than one task is stated for it, or"),
-        ("- Results at FP8 precision.", "- Gradients are reduced in FP32.", [], "no precision is stated for it; give"),
-        ("## Fine-tuning (LoRA)", "## Fine-tuning on B200", [], "more than one GPU type is stated for it"),
+        (
+            "| LoRA |",
+            "| |",
+            ["sft", None],
+            "9 24824: 'Tokens / sec / GPU': more than one task is stated for it, or",
+        ),
+        (
+            "- Results at FP8 precision.",
+            "- Gradients are reduced in FP32.",
+            [],
+            "no precision is stated for it; give",
+        ),
+        (
+            "## Fine-tuning (LoRA)",
+            "## Fine-tuning on B200",
+            [],
+            "more than one GPU type is stated for it",
+        ),
     ],
 )
-def test_row_without_task_precision_or_gpu_is_listed(old: str, new: str, tasks: list[object], told: str) -> None:
+def test_row_without_task_precision_or_gpu_is_listed(
+    old: str, new: str, tasks: list[object], told: str
+) -> None:
     found = read(TASKS.replace(old, new))
     assert [entry.facts.get("task") for entry in found.configurations] == tasks
     assert any(told in line for line in list_unread(found))
@@ -134,20 +184,39 @@ SCALING = """\
 
 def test_strong_and_weak_scaling_are_variants() -> None:
     assert read(SCALING).unread == ()
-    found = [tuple(entry.facts[name] for name in ("variant", "gpus", "tp")) for entry in read(SCALING).configurations]
-    assert found == [("gbs32", 128, 8), ("gbs64", 256, 8), ("gbs512", 128, 4), ("gbs512", 256, 4)]
+    found = [
+        tuple(entry.facts[name] for name in ("variant", "gpus", "tp"))
+        for entry in read(SCALING).configurations
+    ]
+    assert found == [
+        ("gbs32", 128, 8),
+        ("gbs64", 256, 8),
+        ("gbs512", 128, 4),
+        ("gbs512", 256, 4),
+    ]
 
 
 def test_unstated_batch_takes_no_column_that_differs() -> None:
-    bare = SCALING.partition("| Elm 340b BF16 Strong")[0].replace(" (GBS=32)", "").replace(" (GBS=64)", "")
+    bare = (
+        SCALING.partition("| Elm 340b BF16 Strong")[0]
+        .replace(" (GBS=32)", "")
+        .replace(" (GBS=64)", "")
+    )
     found = read(bare)
     assert [entry.facts.get("gbs") for entry in found.configurations] == [None, None]
-    assert sorted(cell.text for cell in found.unread) == ["gbs 512", "gbs 512", "tp 4", "tp 4"]
+    assert sorted(cell.text for cell in found.unread) == [
+        "gbs 512",
+        "gbs 512",
+        "tp 4",
+        "tp 4",
+    ]
 
 
 def test_sequence_lengths_are_variants() -> None:
     rows = "# Oak 8b BF16 on H100\n\n| GPUs | Seq Length | GBS | Step time (s) |\n|---|---|---|---|\n"
-    found = read(f"{rows}| 8 | 2048 | 64 | 1.1 |\n| 8 | 4096 | 64 | 2.3 |\n| 8 | 4096 | 128 | 4.5 |\n")
+    found = read(
+        f"{rows}| 8 | 2048 | 64 | 1.1 |\n| 8 | 4096 | 64 | 2.3 |\n| 8 | 4096 | 128 | 4.5 |\n"
+    )
     variants = [entry.facts["variant"] for entry in found.configurations]
     assert variants == ["gbs64_seq2048", "gbs64_seq4096", "gbs128_seq4096"]
     alike = read(f"{rows}| 8 | 2048 | 64 | 1.1 |\n| 8 | 2048 | 64 | 2.3 |\n")
@@ -172,7 +241,11 @@ def test_title_without_size_takes_it_from_a_configuration_table() -> None:
     text = "| Size | Precision | GPUs | TP |\n|---|---|---|---|\n| 671B | BF16 | 8 | 2 |\n\n"
     table = f"| Deep Oak V3 BF16 H100 | 8x H100 GPUs |\n{STEP_TIME}| TFLOPS_per_GPU | 163.7 |\n"
     (only,) = read(text + table).configurations
-    assert (only.recipe, only.facts["size"], only.facts["tp"]) == ("deep_oak_v3", "671b", 2)
+    assert (only.recipe, only.facts["size"], only.facts["tp"]) == (
+        "deep_oak_v3",
+        "671b",
+        2,
+    )
     assert only.cells == {"step_time": "9.33", "tflops_per_gpu": "163.7"}
     (stated,) = read(table, size="671b").configurations
     assert stated.recipe == "deep_oak_v3"
@@ -186,12 +259,20 @@ def test_title_without_size_takes_it_from_a_configuration_table() -> None:
             "64 | 4096 | 31357 (29925)",
             "it holds two values, and nothing says of wh",
         ),
-        ("Tokens/sec/GPU", "31357", "no step time follows from it without GBS and sequence length"),
+        (
+            "Tokens/sec/GPU",
+            "31357",
+            "no step time follows from it without GBS and sequence length",
+        ),
     ],
 )
-def test_rate_without_one_step_time_is_listed(columns: str, cells: str, told: str) -> None:
+def test_rate_without_one_step_time_is_listed(
+    columns: str, cells: str, told: str
+) -> None:
     dashes = "|---" * (columns.count("|") + 2)
-    found = read(f"# Oak 8b FP8 on H100\n\n| GPUs | {columns} |\n{dashes}|\n| 8 | {cells} |\n")
+    found = read(
+        f"# Oak 8b FP8 on H100\n\n| GPUs | {columns} |\n{dashes}|\n| 8 | {cells} |\n"
+    )
     assert found.configurations == ()
     assert any(f"'Tokens/sec/GPU': {told}" in line for line in list_unread(found))
 
@@ -210,7 +291,10 @@ def test_rate_without_one_step_time_is_listed(columns: str, cells: str, told: st
 )
 def test_every_kind_of_heading_ends_the_one_before(heading: str) -> None:
     more = f"{heading}\n| GPUs | Step time (s) |\n|---|---|\n| 32 | 12.27 |\n"
-    found = [(entry.facts["gpus"], entry.facts["gpu"]) for entry in read(f"{ROWS}\n{more}").configurations]
+    found = [
+        (entry.facts["gpus"], entry.facts["gpu"])
+        for entry in read(f"{ROWS}\n{more}").configurations
+    ]
     is_read = "AAA" not in heading
     assert found == [(8, "h100"), (1024, "h100"), *([(32, "b200")] if is_read else [])]
 
@@ -224,7 +308,9 @@ def test_comment_in_code_is_not_a_heading() -> None:
 def test_table_in_list_code_or_quote_is_read(indent: str) -> None:
     head, _, rows = ROWS.partition("\n\n")
     text = f"{head}\n\n- Results:\n{indent}{rows.rstrip().replace(chr(10), chr(10) + indent)}\n"
-    assert [entry.cells for entry in read(text).configurations] == [entry.cells for entry in read(ROWS).configurations]
+    assert [entry.cells for entry in read(text).configurations] == [
+        entry.cells for entry in read(ROWS).configurations
+    ]
     fenced = f"{head}\n\n```\n{rows}```\n"
     assert len(read(fenced).configurations) == 2
 
@@ -256,7 +342,9 @@ def test_markup_is_removed_from_a_cell(cell: str, text: str) -> None:
 
 
 def test_escaped_pipe_splits_no_cell() -> None:
-    (table,) = read_markdown("| a \\| b | c |\n|---|---|\n| 1 \\| 2 | 3 |\n| - | - |\n").tables
+    (table,) = read_markdown(
+        "| a \\| b | c |\n|---|---|\n| 1 \\| 2 | 3 |\n| - | - |\n"
+    ).tables
     assert table.header.cells == ("a | b", "c")
     assert [row.cells for row in table.rows] == [("1 | 2", "3"), ("-", "-")]
 
@@ -264,13 +352,22 @@ def test_escaped_pipe_splits_no_cell() -> None:
 def test_release_of_a_heading_is_selected() -> None:
     text = f"## 25.04\n\n| Oak 8b FP8 | 8x H100 GPUs |\n{STEP_TIME}"
     assert draft(text, release="25.04").is_whole
-    with pytest.raises(BaselineError, match=r"found tables of 25\.04, expected 25\.05: give one of these as --release"):
+    with pytest.raises(
+        BaselineError,
+        match=r"found tables of 25\.04, expected 25\.05: give one of these as --release",
+    ):
         draft(text, release="25.05")
 
 
 @pytest.mark.parametrize(("name", "value"), [("recipe", "../x"), ("size", "8 b")])
 def test_name_that_no_file_can_have_is_refused(name: str, value: str) -> None:
-    with pytest.raises(BaselineError, match=f"--{name} {value}: expected a name of lower-case letters, digits and"):
+    with pytest.raises(
+        BaselineError,
+        match=f"--{name} {value}: expected a name of lower-case letters, digits and",
+    ):
         draft(TITLED, **{name: value})
-    with pytest.raises(BaselineError, match="--release HEAD: expected a name of lower-case letters, digits and"):
+    with pytest.raises(
+        BaselineError,
+        match="--release HEAD: expected a name of lower-case letters, digits and",
+    ):
         draft(TITLED, release="HEAD")

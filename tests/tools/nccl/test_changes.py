@@ -8,7 +8,12 @@ import pytest
 from support.nccl_traces import record, run
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.tools.nccl.nccl_changes import TraceChange, TraceComparison, compare, format_bytes
+from pytest_llmbench.tools.nccl.nccl_changes import (
+    TraceChange,
+    TraceComparison,
+    compare,
+    format_bytes,
+)
 from pytest_llmbench.tools.nccl.nccl_records import Counts, count_records
 from pytest_llmbench.tools.nccl.nccl_trace import Trace, sum_counts
 
@@ -58,17 +63,34 @@ def changed(old: str, new: str) -> Iterable[str]:
             [TraceChange("count", "AllGather", "+100.0 % for each rank (20 -> 40)")],
         ),
         (
-            (line.replace("[nranks=2]", "[nranks=4]") if "AllReduce" in line else line for line in run()),
+            (
+                line.replace("[nranks=2]", "[nranks=4]")
+                if "AllReduce" in line
+                else line
+                for line in run()
+            ),
             [
-                TraceChange("communicator", "AllReduce", "communicators of 2: gone, had 100.0 % of its records"),
-                TraceChange("communicator", "AllReduce", "communicators of 4: new, 100.0 % of its records"),
+                TraceChange(
+                    "communicator",
+                    "AllReduce",
+                    "communicators of 2: gone, had 100.0 % of its records",
+                ),
+                TraceChange(
+                    "communicator",
+                    "AllReduce",
+                    "communicators of 4: new, 100.0 % of its records",
+                ),
             ],
         ),
         (
             changed("count 1024 datatype 7", "count 2048 datatype 9"),
             [
-                TraceChange("datatype", "AllReduce", "float32: gone, had 100.0 % of its records"),
-                TraceChange("datatype", "AllReduce", "bfloat16: new, 100.0 % of its records"),
+                TraceChange(
+                    "datatype", "AllReduce", "float32: gone, had 100.0 % of its records"
+                ),
+                TraceChange(
+                    "datatype", "AllReduce", "bfloat16: new, 100.0 % of its records"
+                ),
             ],
         ),
         (
@@ -78,37 +100,75 @@ def changed(old: str, new: str) -> Iterable[str]:
         (
             changed("count 1024 ", "count 512 "),
             [
-                TraceChange("size", "AllReduce", "4 KiB to 8 KiB: gone, had 100.0 % of its records"),
-                TraceChange("size", "AllReduce", "2 KiB to 4 KiB: new, 100.0 % of its records"),
-                TraceChange("size", "AllReduce", "2 KiB on average, was 4 KiB (-50.0 %)"),
+                TraceChange(
+                    "size",
+                    "AllReduce",
+                    "4 KiB to 8 KiB: gone, had 100.0 % of its records",
+                ),
+                TraceChange(
+                    "size", "AllReduce", "2 KiB to 4 KiB: new, 100.0 % of its records"
+                ),
+                TraceChange(
+                    "size", "AllReduce", "2 KiB on average, was 4 KiB (-50.0 %)"
+                ),
             ],
         ),
     ],
-    ids=["operation-new", "operation-gone", "count", "communicator", "datatype", "size-within", "size"],
+    ids=[
+        "operation-new",
+        "operation-gone",
+        "count",
+        "communicator",
+        "datatype",
+        "size-within",
+        "size",
+    ],
 )
-def test_each_change_is_told_and_nothing_else(lines: Iterable[str], expected: list[TraceChange]) -> None:
+def test_each_change_is_told_and_nothing_else(
+    lines: Iterable[str], expected: list[TraceChange]
+) -> None:
     assert compared(lines) == expected
 
 
 def test_another_number_of_ranks_is_compared_rank_by_rank() -> None:
-    found = compare(traced(line.replace("nranks=4", "nranks=2") for line in run(ranks=4)), OTHER)
+    found = compare(
+        traced(line.replace("nranks=4", "nranks=2") for line in run(ranks=4)), OTHER
+    )
     assert found.changes == (TraceChange("ranks", "", "4 ranks, was 2"),)
     assert found.scale == 1.0
 
 
-def test_a_count_that_changed_in_a_trace_of_another_length_is_told_at_its_scale() -> None:
-    others = "".join(line.replace("AllGather", "Send") for line in run(20) if "AllGather" in line)
-    base = traced([*run(10), *(line.replace("AllGather", "Send") for line in run(10) if "AllGather" in line)])
+def test_a_count_that_changed_in_a_trace_of_another_length_is_told_at_its_scale() -> (
+    None
+):
+    others = "".join(
+        line.replace("AllGather", "Send") for line in run(20) if "AllGather" in line
+    )
+    base = traced(
+        [
+            *run(10),
+            *(
+                line.replace("AllGather", "Send")
+                for line in run(10)
+                if "AllGather" in line
+            ),
+        ]
+    )
     found = compare(traced([*run(20), others, others]), base)
     assert found.scale == 2.0
-    assert found.changes == (TraceChange("count", "Send", "+100.0 % for each rank at this scale (20 -> 80)"),)
+    assert found.changes == (
+        TraceChange("count", "Send", "+100.0 % for each rank at this scale (20 -> 80)"),
+    )
 
 
 def test_damaged_records_are_no_change() -> None:
     """A fifth of the lines torn, which takes all records of one rare size with it."""
     rare = record("AllReduce", count=1, gpu=0, comm="0x1")
     whole = [*run(100), rare]
-    torn = [line[:90] + "\n" if number % 5 == 0 or line == rare else line for number, line in enumerate(whole)]
+    torn = [
+        line[:90] + "\n" if number % 5 == 0 or line == rare else line
+        for number, line in enumerate(whole)
+    ]
     found = compare(traced(torn), traced(whole))
     assert found.changes == ()
     assert found.tolerance == pytest.approx(121 / 601)
@@ -123,5 +183,18 @@ def test_calls_are_not_held_against_records() -> None:
 
 
 def test_sizes_read_well() -> None:
-    told = [format_bytes(size) for size in (0, 512, 1023, 1024, 1536, 96 << 20, 1 << 50, 5 << 60, 5000 << 60)]
-    assert told == ["0 B", "512 B", "1023 B", "1 KiB", "1.5 KiB", "96 MiB", "1 PiB", "5 EiB", "5000 EiB"]
+    told = [
+        format_bytes(size)
+        for size in (0, 512, 1023, 1024, 1536, 96 << 20, 1 << 50, 5 << 60, 5000 << 60)
+    ]
+    assert told == [
+        "0 B",
+        "512 B",
+        "1023 B",
+        "1 KiB",
+        "1.5 KiB",
+        "96 MiB",
+        "1 PiB",
+        "5 EiB",
+        "5000 EiB",
+    ]

@@ -48,12 +48,20 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> s
 def test_the_page(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
     text = told(capsys, 0, trace)
     assert text.partition("\n")[2] == PAGE
-    assert text.startswith(f"1 file, {trace.stat().st_size:,} bytes; 60 records of 2 ranks on 1 host\n")
+    assert text.startswith(
+        f"1 file, {trace.stat().st_size:,} bytes; 60 records of 2 ranks on 1 host\n"
+    )
 
 
-def test_json_holds_the_same_and_can_be_held_against(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+def test_json_holds_the_same_and_can_be_held_against(
+    capsys: pytest.CaptureFixture[str], trace: Path
+) -> None:
     values = json.loads(told(capsys, 0, trace, "--format", "json"))
-    assert (values["llmbench_nccl"], values["ranks"], values["damaged"]) == (1, 2, [["AllReduce", 1], ["other", 1]])
+    assert (values["llmbench_nccl"], values["ranks"], values["damaged"]) == (
+        1,
+        2,
+        [["AllReduce", 1], ["other", 1]],
+    )
     assert values["rows"][0] == {
         "operation": "AllGather",
         "nranks": 2,
@@ -66,38 +74,65 @@ def test_json_holds_the_same_and_can_be_held_against(capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 @pytest.mark.parametrize("printed", [True, False], ids=["printed", "saved"])
-def test_what_was_saved_is_the_trace(capsys: pytest.CaptureFixture[str], trace: Path, printed: bool) -> None:
+def test_what_was_saved_is_the_trace(
+    capsys: pytest.CaptureFixture[str], trace: Path, printed: bool
+) -> None:
     kept = trace.with_name("grok1-25.05.nccl.json")
     kept.write_text('{\n "llmbench_nccl": 1}\n')
-    text = told(capsys, 0, trace, *(["--format", "json"] if printed else ["--save", kept]))
+    text = told(
+        capsys, 0, trace, *(["--format", "json"] if printed else ["--save", kept])
+    )
     if printed:
         kept.write_text(text)
     assert read_saved([kept]) == read_trace([trace])
-    assert sorted(path.name for path in trace.parent.iterdir()) == ["grok1-25.05.nccl.json", "log.out"]
+    assert sorted(path.name for path in trace.parent.iterdir()) == [
+        "grok1-25.05.nccl.json",
+        "log.out",
+    ]
     assert told(capsys, 0, trace, "--against", kept).endswith("nothing changed\n")
     assert told(capsys, 0, kept) == told(capsys, 0, trace)
 
 
-def test_a_trace_is_not_saved_over_its_log_or_another_file(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+def test_a_trace_is_not_saved_over_its_log_or_another_file(
+    capsys: pytest.CaptureFixture[str], trace: Path
+) -> None:
     before = trace.read_bytes()
-    assert "log.out: a file that is no saved NCCL trace, and is not r" in told(capsys, 2, trace, "--save", trace)
+    assert "log.out: a file that is no saved NCCL trace, and is not r" in told(
+        capsys, 2, trace, "--save", trace
+    )
     assert trace.read_bytes() == before
 
 
-def test_a_change_is_told_and_is_exit_code_1(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+def test_a_change_is_told_and_is_exit_code_1(
+    capsys: pytest.CaptureFixture[str], trace: Path
+) -> None:
     other = trace.with_name("other.out")
-    other.write_text("".join(line.replace("AllGather", "ReduceScatter") for line in run(20)))
+    other.write_text(
+        "".join(line.replace("AllGather", "ReduceScatter") for line in run(20))
+    )
     text = told(capsys, 1, trace, "--against", other)
-    assert "2 changes:\n  AllGather: new, 20 records\n  ReduceScatter: gone, had 40 records\n\nlook at:\n" in text
+    assert (
+        "2 changes:\n  AllGather: new, 20 records\n  ReduceScatter: gone, had 40 records\n\nlook at:\n"
+        in text
+    )
     assert "; for each rank 0.5125 times as many:\n" in text
     values = json.loads(told(capsys, 1, trace, "--against", other, "--format", "json"))
-    assert [change["operation"] for change in values["comparison"]["changes"]] == ["AllGather", "ReduceScatter"]
+    assert [change["operation"] for change in values["comparison"]["changes"]] == [
+        "AllGather",
+        "ReduceScatter",
+    ]
 
 
-def test_wrong_input_is_one_message(capsys: pytest.CaptureFixture[str], trace: Path) -> None:
+def test_wrong_input_is_one_message(
+    capsys: pytest.CaptureFixture[str], trace: Path
+) -> None:
     missing = trace.with_name("missing.out")
-    assert told(capsys, 2, missing).startswith(f"llmbench: LOGS {missing} does not exist")
-    assert told(capsys, 2, trace, "--against", missing).startswith(f"llmbench: --against={missing} does not exist")
+    assert told(capsys, 2, missing).startswith(
+        f"llmbench: LOGS {missing} does not exist"
+    )
+    assert told(capsys, 2, trace, "--against", missing).startswith(
+        f"llmbench: --against={missing} does not exist"
+    )
     assert told(capsys, 2, trace, "--save", missing / "x").startswith(
         f"llmbench: cannot write {missing}/x: No such file"
     )
@@ -110,7 +145,10 @@ def test_wrong_input_is_one_message(capsys: pytest.CaptureFixture[str], trace: P
         ('{"llmbench_nccl": 2}', "schema 2, and this version reads 1"),
         (f'{{"llmbench_nccl": {"9" * 5000}}}', "no whole JSON text"),
         ('{"llmbench_nccl": 1}', "KeyError: 'rows'"),
-        ('{"llmbench_nccl": 1, "rows": [{"operation": 7, "nranks": 1}]}', "found '7', expected str"),
+        (
+            '{"llmbench_nccl": 1, "rows": [{"operation": 7, "nranks": 1}]}',
+            "found '7', expected str",
+        ),
     ],
 )
 def test_a_saved_trace_that_cannot_be_read_says_why(
@@ -124,7 +162,9 @@ def test_a_saved_trace_that_cannot_be_read_says_why(
     assert "save it again with `llmbench nccl LOG --save kept.json`" in error
 
 
-def test_what_has_no_end_is_refused(capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path) -> None:
+def test_what_has_no_end_is_refused(
+    capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path / "pipe", "/dev/zero"):
         assert "not a regular file" in told(capsys, 2, place)
@@ -141,7 +181,11 @@ def test_what_has_no_end_is_refused(capsys: pytest.CaptureFixture[str], trace: P
     ],
 )
 def test_numbers_that_are_no_counts_are_refused(
-    capsys: pytest.CaptureFixture[str], trace: Path, key: str, value: object, expected: str
+    capsys: pytest.CaptureFixture[str],
+    trace: Path,
+    key: str,
+    value: object,
+    expected: str,
 ) -> None:
     values = json.loads(told(capsys, 0, trace, "--format", "json"))
     (values["rows"][0] if key == "records" else values)[key] = value
@@ -153,7 +197,9 @@ def test_numbers_that_are_no_counts_are_refused(
 
 
 @pytest.mark.slow
-def test_folders_of_any_depth_are_read(capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path) -> None:
+def test_folders_of_any_depth_are_read(
+    capsys: pytest.CaptureFixture[str], trace: Path, tmp_path: Path
+) -> None:
     below = tmp_path
     for _ in range(1100):
         below = below / "d"

@@ -13,13 +13,20 @@ from support.shared_data import shared
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.tools.nccl import nccl_records as records
-from pytest_llmbench.tools.nccl.nccl_records import Counts, Kind, count_records, cut_pieces
+from pytest_llmbench.tools.nccl.nccl_records import (
+    Counts,
+    Kind,
+    count_records,
+    cut_pieces,
+)
 from pytest_llmbench.tools.nccl.nccl_trace import Trace, sum_counts
 
 
 def counted(text: str | bytes) -> Trace:
     counts = Counts()
-    count_records(cut_pieces([text if isinstance(text, bytes) else text.encode()]), counts)
+    count_records(
+        cut_pieces([text if isinstance(text, bytes) else text.encode()]), counts
+    )
     return sum_counts(counts)
 
 
@@ -27,7 +34,9 @@ def rows(text: str) -> dict[Kind, tuple[int, int]]:
     return {row.kind: (row.records, row.bytes) for row in counted(text).rows}
 
 
-def test_a_real_trace_in_a_file_that_ranks_share_has_its_ranks_although_their_names_are_torn() -> None:
+def test_a_real_trace_in_a_file_that_ranks_share_has_its_ranks_although_their_names_are_torn() -> (
+    None
+):
     trace = counted(shared("logs/nccl/torn_lines.out").read_bytes())
     assert (trace.records, trace.damaged) == (490, (("AllReduce", 68),))
     assert (trace.ranks, trace.hosts, trace.communicators) == (4, 1, ((4, 4),))
@@ -37,13 +46,43 @@ def test_a_real_trace_in_a_file_that_ranks_share_has_its_ranks_although_their_na
 @pytest.mark.parametrize(
     ("operation", "changed", "kind", "size"),
     [
-        ("AllReduce", {"count": 1000, "datatype": 9}, Kind("AllReduce", 2, "bfloat16", 1024), 2000),
-        ("AllGather", {"count": 1000, "datatype": 9, "nranks": 8}, Kind("AllGather", 8, "bfloat16", 8192), 16_000),
-        ("ReduceScatter", {"count": 1, "datatype": 8, "nranks": 6}, Kind("ReduceScatter", 6, "float64", 32), 48),
-        ("AlltoAll", {"count": 3, "datatype": 10, "nranks": 4}, Kind("AlltoAll", 4, "float8e4m3", 8), 12),
-        ("Broadcast", {"count": 3, "datatype": 0, "nranks": 4}, Kind("Broadcast", 4, "int8", 2), 3),
+        (
+            "AllReduce",
+            {"count": 1000, "datatype": 9},
+            Kind("AllReduce", 2, "bfloat16", 1024),
+            2000,
+        ),
+        (
+            "AllGather",
+            {"count": 1000, "datatype": 9, "nranks": 8},
+            Kind("AllGather", 8, "bfloat16", 8192),
+            16_000,
+        ),
+        (
+            "ReduceScatter",
+            {"count": 1, "datatype": 8, "nranks": 6},
+            Kind("ReduceScatter", 6, "float64", 32),
+            48,
+        ),
+        (
+            "AlltoAll",
+            {"count": 3, "datatype": 10, "nranks": 4},
+            Kind("AlltoAll", 4, "float8e4m3", 8),
+            12,
+        ),
+        (
+            "Broadcast",
+            {"count": 3, "datatype": 0, "nranks": 4},
+            Kind("Broadcast", 4, "int8", 2),
+            3,
+        ),
         ("Send", {"datatype": 12}, Kind("Send", 2, "type 12", -1), 0),
-        ("Later", {"acc": "acc (nil) ", "count": 2**60}, Kind("Later", 2, "float32", 2**62), 2**62),
+        (
+            "Later",
+            {"acc": "acc (nil) ", "count": 2**60},
+            Kind("Later", 2, "float32", 2**62),
+            2**62,
+        ),
     ],
 )
 def test_volume_is_the_size_of_the_buffer_that_holds_all_parts(
@@ -56,17 +95,26 @@ def test_volume_is_the_size_of_the_buffer_that_holds_all_parts(
     ("line", "damaged"),
     [
         (record()[:-60] + "\n", {"AllReduce": 1}),
-        (record().replace(" recvbuff", "stone:7:7 [1] NCCL INFO recvbuff"), {"AllReduce": 1}),
+        (
+            record().replace(" recvbuff", "stone:7:7 [1] NCCL INFO recvbuff"),
+            {"AllReduce": 1},
+        ),
         (record("AllGather")[:60] + record(), {"AllGather": 1}),
         (record().replace("INFO AllReduce", "INFduce"), {"other": 1}),
         (record().replace(" comm ", " comm\n"), {"AllReduce": 1}),
         ("n1:7:7 [0] NCCL INFO AllReduce: opCount", {"AllReduce": 1}),
     ],
 )
-def test_what_begins_and_is_not_whole_is_damaged_and_in_no_row(line: str, damaged: dict[str, int]) -> None:
+def test_what_begins_and_is_not_whole_is_damaged_and_in_no_row(
+    line: str, damaged: dict[str, int]
+) -> None:
     trace = counted(line + record("Send"))
     assert dict(trace.damaged) == damaged
-    assert {row.kind.operation: row.records for row in trace.rows if row.kind.operation != "AllReduce"} == {"Send": 1}
+    assert {
+        row.kind.operation: row.records
+        for row in trace.rows
+        if row.kind.operation != "AllReduce"
+    } == {"Send": 1}
 
 
 @pytest.mark.parametrize(
@@ -81,10 +129,25 @@ def test_other_lines_are_no_records(line: str) -> None:
 
 
 def test_ranks_and_communicators_are_told_apart_by_process() -> None:
-    """A pointer means nothing outside of its process, and two GPUs of one process are two ranks."""
-    text = record() + record(gpu=1, comm="0x1") + record(pid=8) + record(host="n2", nranks=4)
-    trace = counted(text + record(before="0", gpu=1) + record("Send", before="(RayTrainWorker pid=6, ip=10.1.1.1) "))
-    assert (trace.ranks, trace.hosts, trace.communicators, trace.unnamed) == (4, 2, ((2, 3), (4, 1)), 0)
+    """A pointer means nothing outside of its process, and two GPUs of one process are
+    two ranks."""
+    text = (
+        record()
+        + record(gpu=1, comm="0x1")
+        + record(pid=8)
+        + record(host="n2", nranks=4)
+    )
+    trace = counted(
+        text
+        + record(before="0", gpu=1)
+        + record("Send", before="(RayTrainWorker pid=6, ip=10.1.1.1) ")
+    )
+    assert (trace.ranks, trace.hosts, trace.communicators, trace.unnamed) == (
+        4,
+        2,
+        ((2, 3), (4, 1)),
+        0,
+    )
 
 
 def test_records_that_name_no_process_are_told() -> None:
@@ -93,9 +156,20 @@ def test_records_that_name_no_process_are_told() -> None:
 
 
 def test_a_rank_whose_name_is_torn_is_not_another_rank() -> None:
-    text = record() + record()[4:] + record().replace(":7 [0]", "") + record().replace("[0]", "[")
+    text = (
+        record()
+        + record()[4:]
+        + record().replace(":7 [0]", "")
+        + record().replace("[0]", "[")
+    )
     trace = counted(text)
-    assert (trace.records, trace.ranks, trace.hosts, trace.communicators, trace.unnamed) == (4, 1, 1, ((2, 1),), 3)
+    assert (
+        trace.records,
+        trace.ranks,
+        trace.hosts,
+        trace.communicators,
+        trace.unnamed,
+    ) == (4, 1, 1, ((2, 1),), 3)
 
 
 def test_a_time_before_the_record_is_rccls() -> None:
@@ -109,7 +183,12 @@ def test_calls_count_where_there_are_no_records() -> None:
     assert [(row.kind, row.records, row.bytes) for row in alone.rows] == [
         (Kind("Send", 0, "int32", 1 << 27), 2, 1 << 28)
     ]
-    assert (alone.from_calls, beside.from_calls, beside.calls, beside.records) == (True, False, 2, 1)
+    assert (alone.from_calls, beside.from_calls, beside.calls, beside.records) == (
+        True,
+        False,
+        2,
+        1,
+    )
 
 
 def test_the_bounds_hold(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +198,9 @@ def test_the_bounds_hold(monkeypatch: pytest.MonkeyPatch) -> None:
         counted("".join(record(f"Op{number}") for number in range(21)))
 
 
-def test_more_ranks_than_are_told_apart_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranks_than_are_told_apart_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(records, "MEMBERS", 20)
     monkeypatch.setattr("pytest_llmbench.tools.nccl.nccl_trace.MEMBERS", 20)
     assert not counted("".join(record(pid=number) for number in range(20))).limited
@@ -127,12 +208,26 @@ def test_more_ranks_than_are_told_apart_are_told(monkeypatch: pytest.MonkeyPatch
     assert (trace.limited, trace.records) == (True, 30)
 
 
-LINES = [record(), record("Send")[:90], record()[:70] + record("Recv"), "step 1\n", "\n", "x" * 40, record(pid=8)]
+LINES = [
+    record(),
+    record("Send")[:90],
+    record()[:70] + record("Recv"),
+    "step 1\n",
+    "\n",
+    "x" * 40,
+    record(pid=8),
+]
 
 
 @pytest.mark.slow
-@given(st.lists(st.sampled_from(LINES), max_size=30), st.lists(st.integers(1, 400), min_size=1), st.integers(150, 4000))
-def test_the_way_a_trace_is_cut_into_blocks_changes_nothing(text: list[str], cuts: list[int], size: int) -> None:
+@given(
+    st.lists(st.sampled_from(LINES), max_size=30),
+    st.lists(st.integers(1, 400), min_size=1),
+    st.integers(150, 4000),
+)
+def test_the_way_a_trace_is_cut_into_blocks_changes_nothing(
+    text: list[str], cuts: list[int], size: int
+) -> None:
     whole = "".join(text).encode()
     blocks: list[bytes] = []
     start = 0
@@ -147,7 +242,9 @@ def test_the_way_a_trace_is_cut_into_blocks_changes_nothing(text: list[str], cut
     assert all(piece.endswith(b"\n") or len(piece) == size for piece in told[0][:-1])
 
 
-def test_distinct_lines_are_folded_without_losing_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distinct_lines_are_folded_without_losing_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     text = "".join(run(steps=50, ranks=3))
     expected = counted(text)
     assert expected.records == len(re.findall("opCount", text)) == 450

@@ -1,4 +1,5 @@
-"""A trace in files, folders, archives and standard input, read by one process or several."""
+"""A trace in files, folders, archives and standard input, read by one process or
+several."""
 
 from __future__ import annotations
 
@@ -37,7 +38,9 @@ def test_the_files_of_all_ranks_are_one_trace(folder: Path) -> None:
     assert read_trace([folder / "n1.7", folder, folder / "n1.8"]) == trace
 
 
-def test_copies_of_a_launcher_and_hidden_files_below_a_folder_are_left_out(folder: Path) -> None:
+def test_copies_of_a_launcher_and_hidden_files_below_a_folder_are_left_out(
+    folder: Path,
+) -> None:
     below = folder / "job"
     below.mkdir()
     for name in ("sbatch_train_7.out", ".n1.7.swp", "notes.txt"):
@@ -49,7 +52,9 @@ def test_copies_of_a_launcher_and_hidden_files_below_a_folder_are_left_out(folde
     assert read_trace([below / "sbatch_train_7.out"]).records == 1
 
 
-def test_a_linked_folder_of_ranks_counts_once_and_one_above_does_not(folder: Path, tmp_path: Path) -> None:
+def test_a_linked_folder_of_ranks_counts_once_and_one_above_does_not(
+    folder: Path, tmp_path: Path
+) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "n1.9").write_text("".join(run(ranks=1, pid=9)))
     for name in ("a", "b"):
@@ -60,8 +65,12 @@ def test_a_linked_folder_of_ranks_counts_once_and_one_above_does_not(folder: Pat
 
 
 @pytest.mark.parametrize("name", ["all.tar.gz", "unnamed"])
-def test_an_archive_and_compressed_files_hold_the_same(folder: Path, tmp_path: Path, name: str) -> None:
-    with tarfile.open(tmp_path / name, "w:gz" if name.endswith("gz") else "w") as archive:
+def test_an_archive_and_compressed_files_hold_the_same(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    with tarfile.open(
+        tmp_path / name, "w:gz" if name.endswith("gz") else "w"
+    ) as archive:
         archive.add(folder, "traces")
     expected = read_trace([folder])
     assert read_trace([tmp_path / name]) == expected
@@ -70,7 +79,9 @@ def test_an_archive_and_compressed_files_hold_the_same(folder: Path, tmp_path: P
     assert read_trace([folder]) == expected
 
 
-def test_standard_input_holds_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_holds_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = (folder / "n1.7").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(text))))
     assert read_trace([Path("<stdin>")]).records == 30
@@ -139,7 +150,9 @@ class Killed(AtOnce):
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_what_a_killed_process_had_to_read_is_read_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_process_had_to_read_is_read_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = sum_counts(count_share([folder], 0, 1))
     monkeypatch.setattr("concurrent.futures.ProcessPoolExecutor", Killed)
     assert read_trace([folder]) == whole
@@ -148,7 +161,9 @@ def test_what_a_killed_process_had_to_read_is_read_here(folder: Path, monkeypatc
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_cores")
 def test_an_error_of_another_process_is_told(tmp_path: Path) -> None:
-    Path(tmp_path, "x.gz").write_bytes(gzip.compress(record().encode() * 99)[:-5] + b".....")
+    Path(tmp_path, "x.gz").write_bytes(
+        gzip.compress(record().encode() * 99)[:-5] + b"....."
+    )
     with pytest.raises(LogError, match=r"gzip data of .* are damaged"):
         read_trace([tmp_path])
 

@@ -1,4 +1,5 @@
-"""`llmbench nodes`: which node makes jobs slow, through the command, from the store that sessions write."""
+"""`llmbench nodes`: which node makes jobs slow, through the command, from the store
+that sessions write."""
 
 from __future__ import annotations
 
@@ -27,8 +28,11 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LLMB_HISTORY", raising=False)
 
 
-def search(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> tuple[str, dict[str, Any]]:
-    """Return what the command prints, never wider than a terminal, and the document that it writes."""
+def search(
+    capsys: pytest.CaptureFixture[str], *words: str, code: int = 0
+) -> tuple[str, dict[str, Any]]:
+    """Return what the command prints, never wider than a terminal, and the document
+    that it writes."""
     assert main(["nodes", "--history=h.db", "--json=out.json", *words]) == code
     out = capsys.readouterr().out
     assert SAFE.fullmatch(out)
@@ -48,13 +52,21 @@ def refuse(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_slow_node_is_named_from_30_nights(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_node_is_named_from_30_nights(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """With its slowness, the runs that show it, and what leaves it out."""
     store_nights(Path("h.db"), {7: 0.1})
     out, described = search(capsys, code=1)
     lines = out.splitlines()
-    assert lines[0] == "h.db: 30 nights, 2025-11-01 to 2025-11-30; 32 nodes; nodes are known of 60 of"
-    assert re.fullmatch(r"n07 is slow: \+10\.0 % \(\+9\.\d % to \+10\.\d %\), confidence 99\.9 %", lines[3])
+    assert (
+        lines[0]
+        == "h.db: 30 nights, 2025-11-01 to 2025-11-30; 32 nodes; nodes are known of 60 of"
+    )
+    assert re.fullmatch(
+        r"n07 is slow: \+10\.0 % \(\+9\.\d % to \+10\.\d %\), confidence 99\.9 %",
+        lines[3],
+    )
     assert lines[4] == "  shown by  15 of 15 runs with it were slow"
     assert lines[5] == f"            2025-11-30  +10.4 %  run 60  {KEYS[1].id}"
     assert lines[-2:] == [
@@ -62,14 +74,22 @@ def test_a_slow_node_is_named_from_30_nights(capsys: pytest.CaptureFixture[str])
         "  leave out --llmb-exclude=n07, of Slurm --exclude=n07",
     ]
     (named,) = described["named"]
-    assert (described["answer"], named["nodes"], named["exclude"]) == ("named", ["n07"], "--llmb-exclude=n07")
+    assert (described["answer"], named["nodes"], named["exclude"]) == (
+        "named",
+        ["n07"],
+        "--llmb-exclude=n07",
+    )
     assert named["low"] < 0.1 < named["high"]
     assert len(named["slow_runs"]) == 15
-    assert all("n07" in run["nodes"] and run["difference"] > 0.05 for run in named["slow_runs"])
+    assert all(
+        "n07" in run["nodes"] and run["difference"] > 0.05 for run in named["slow_runs"]
+    )
 
 
 @pytest.mark.slow
-def test_a_run_of_the_answer_is_one_that_history_show_knows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_the_answer_is_one_that_history_show_knows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     store_nights(Path("h.db"), {7: 0.1})
     _, described = search(capsys, code=1)
     run = described["named"][0]["slow_runs"][0]
@@ -78,7 +98,9 @@ def test_a_run_of_the_answer_is_one_that_history_show_knows(capsys: pytest.Captu
 
 
 @pytest.mark.slow
-def test_nodes_that_are_always_together_are_named_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nodes_that_are_always_together_are_named_as_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     store_nights(Path("h.db"), {5: 0.05}, together=(5, 6, 7))
     out, described = search(capsys, code=1)
     assert "one of n[05-07], always in the same runs, is slow: +" in out
@@ -87,21 +109,32 @@ def test_nodes_that_are_always_together_are_named_as_one(capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
-def test_what_is_evident_and_cannot_be_named_lists_suspects(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_evident_and_cannot_be_named_lists_suspects(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Evident is a note: nobody is told to leave a node out."""
     store_nights(Path("h.db"), {7: 0.1}, nights=10)
     out, described = search(capsys)
     assert described["answer"] == "evident"
     assert re.search(
-        r"a slow node is evident, which one cannot be told yet: \d suspects?, \d+ cleared", " ".join(out.split())
+        r"a slow node is evident, which one cannot be told yet: \d suspects?, \d+ cleared",
+        " ".join(out.split()),
     )
-    assert re.search(r"^  n07  \d\d[.\d]* %, \+\d+\.\d % .*; \d of \d runs with it were", out, re.MULTILINE)
+    assert re.search(
+        r"^  n07  \d\d[.\d]* %, \+\d+\.\d % .*; \d of \d runs with it were",
+        out,
+        re.MULTILINE,
+    )
     assert "exclude" not in out
-    assert "n07" in {node for suspect in described["suspects"] for node in suspect["nodes"]}
+    assert "n07" in {
+        node for suspect in described["suspects"] for node in suspect["nodes"]
+    }
 
 
 @pytest.mark.slow
-def test_node_is_not_named_if_only_its_runs_had_a_container(capsys: pytest.CaptureFixture[str]) -> None:
+def test_node_is_not_named_if_only_its_runs_had_a_container(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """The container may be slow, and not the node."""
     sessions = list(make_nights({7: 0.1}))
     for _, outcomes in sessions:
@@ -111,7 +144,9 @@ def test_node_is_not_named_if_only_its_runs_had_a_container(capsys: pytest.Captu
     store(Path("h.db"), iter(sessions))
     out, answer = search(capsys)
     assert answer["named"] == []
-    assert ("one-software", ["n07"]) in [(suspect["doubt"], suspect["nodes"]) for suspect in answer["suspects"]]
+    assert ("one-software", ["n07"]) in [
+        (suspect["doubt"], suspect["nodes"]) for suspect in answer["suspects"]
+    ]
     assert "its slow runs had software that no fast run had" in " ".join(out.split())
 
 
@@ -124,9 +159,15 @@ def test_sound_nodes_are_not_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("nights", "looked"), [(30, "no run with nodes to look at"), (7, "are known of 0 of 0 runs")])
+@pytest.mark.parametrize(
+    ("nights", "looked"),
+    [(30, "no run with nodes to look at"), (7, "are known of 0 of 0 runs")],
+)
 def test_without_nodes_or_nights_there_is_nothing_to_tell(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, nights: int, looked: str
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    nights: int,
+    looked: str,
 ) -> None:
     """Without any node no other run is read."""
     if nights == 30:
@@ -136,36 +177,55 @@ def test_without_nodes_or_nights_there_is_nothing_to_tell(
     flat = " ".join(out.split())
     assert looked in flat
     assert "nothing to tell: there is no run with nodes to compare" in flat
-    assert ("of fewer than 8 nights, and not looked at: grok1_314b" in flat) is (nights == 7)
+    assert ("of fewer than 8 nights, and not looked at: grok1_314b" in flat) is (
+        nights == 7
+    )
     assert described["answer"] == "nothing-to-tell"
 
 
 @pytest.mark.slow
-def test_a_repair_that_was_acknowledged_begins_the_search_anew(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_repair_that_was_acknowledged_begins_the_search_anew(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """In the file that was typed, or that pytest's configuration names."""
-    store(Path("h.db"), chain(islice(make_nights({7: 0.1}), 24), islice(make_nights({}), 24, None)))
+    store(
+        Path("h.db"),
+        chain(islice(make_nights({7: 0.1}), 24), islice(make_nights({}), 24, None)),
+    )
     repair = "{nodes: n07, since: 2025-11-25, reason: a new HCA, by: A. Person}"
     Path("done.yaml").write_text(f"schema: 1\nacknowledged: []\nrepaired: [{repair}]\n")
     assert search(capsys, code=1)[1]["since"] is None
     out, described = search(capsys, "--acknowledged=done.yaml")
     assert "6 nights, 2025-11-25 to 2025-11-30" in out
     assert (described["since"], described["named"]) == ("2025-11-25", [])
-    assert search(capsys, "--acknowledged=done.yaml", "--since=2025-11-01")[1]["since"] == "2025-11-25"
+    assert (
+        search(capsys, "--acknowledged=done.yaml", "--since=2025-11-01")[1]["since"]
+        == "2025-11-25"
+    )
     Path("pytest.ini").write_text("[pytest]\nllmb_acknowledged = done.yaml\n")
     assert search(capsys)[1]["since"] == "2025-11-25"
     assert "none.yaml" in refuse(capsys, "--history=h.db", "--acknowledged=none.yaml")
 
 
 @pytest.mark.slow
-def test_repeats_of_a_launch_are_runs_on_their_own_nodes(capsys: pytest.CaptureFixture[str]) -> None:
-    """The store keeps the newest run of a launch; what its first one was on the slow node tells all the same."""
+def test_repeats_of_a_launch_are_runs_on_their_own_nodes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The store keeps the newest run of a launch; what its first one was on the slow
+    node tells all the same."""
 
     def with_repeats() -> Any:
-        for (began, fast), (_, slow) in zip(make_nights({}), make_nights({7: 0.1}), strict=True):
+        for (began, fast), (_, slow) in zip(
+            make_nights({}), make_nights({7: 0.1}), strict=True
+        ):
             outcomes = []
             for newest, first in zip(fast, slow, strict=True):
                 job = {**first["jobs"][0], "job_id": f"{newest['run']['job_id']}0"}
-                again = {**newest["jobs"][0], "nodes": [f"m{number}" for number in range(8)], "repeat": 2}
+                again = {
+                    **newest["jobs"][0],
+                    "nodes": [f"m{number}" for number in range(8)],
+                    "repeat": 2,
+                }
                 outcomes.append({**newest, "jobs": [job, again]})
             yield began, outcomes
 
@@ -176,7 +236,10 @@ def test_repeats_of_a_launch_are_runs_on_their_own_nodes(capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [{"requeued": 0.5}, {"attempts": 2}, {"job_id": "7"}, {"purpose": "profile"}])
+@pytest.mark.parametrize(
+    "change",
+    [{"requeued": 0.5}, {"attempts": 2}, {"job_id": "7"}, {"purpose": "profile"}],
+)
 def test_nodes_that_may_be_those_of_another_attempt_are_not_known(
     capsys: pytest.CaptureFixture[str], change: dict[str, Any]
 ) -> None:
@@ -184,10 +247,19 @@ def test_nodes_that_may_be_those_of_another_attempt_are_not_known(
         for began, outcomes in make_nights({7: 0.1}, nights=10):
             for described in outcomes:
                 job = described["jobs"][0]
-                job["gpu_hours"] = {**job["gpu_hours"], "requeued": change.get("requeued", 0.0)}
-                job |= {"job_id": change.get("job_id", job["job_id"]), "step_seconds": None}
+                job["gpu_hours"] = {
+                    **job["gpu_hours"],
+                    "requeued": change.get("requeued", 0.0),
+                }
+                job |= {
+                    "job_id": change.get("job_id", job["job_id"]),
+                    "step_seconds": None,
+                }
                 job["purpose"] = change.get("purpose", "measure")
-                described["run"] = {**described["run"], "attempts": change.get("attempts", 1)}
+                described["run"] = {
+                    **described["run"],
+                    "attempts": change.get("attempts", 1),
+                }
             yield began, outcomes
 
     store(Path("h.db"), changed())
@@ -196,10 +268,15 @@ def test_nodes_that_may_be_those_of_another_attempt_are_not_known(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("later", [True, False])
-def test_nodes_stay_known_where_others_judge_the_same_runs(capsys: pytest.CaptureFixture[str], later: bool) -> None:
+def test_nodes_stay_known_where_others_judge_the_same_runs(
+    capsys: pytest.CaptureFixture[str], later: bool
+) -> None:
     """Sessions that launched nothing, stored before or after the one that did."""
     launched = list(make_nights({7: 0.1}))
-    others = [(began + timedelta(hours=5), [{**each, "jobs": []} for each in told]) for began, told in launched]
+    others = [
+        (began + timedelta(hours=5), [{**each, "jobs": []} for each in told])
+        for began, told in launched
+    ]
     store(Path("h.db"), chain(launched, others) if later else chain(others, launched))
     out, described = search(capsys, code=1)
     assert "nodes are known of 60 of" in out
@@ -212,9 +289,16 @@ def test_job_ids_may_begin_anew_each_night(capsys: pytest.CaptureFixture[str]) -
     def renumber(night: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for number, told in enumerate(night):
             (job,) = told["jobs"]
-            yield {**told, "run": {**told["run"], "job_id": str(number)}, "jobs": [{**job, "job_id": str(number)}]}
+            yield {
+                **told,
+                "run": {**told["run"], "job_id": str(number)},
+                "jobs": [{**job, "job_id": str(number)}],
+            }
 
-    store(Path("h.db"), ((began, list(renumber(night))) for began, night in make_nights({7: 0.1})))
+    store(
+        Path("h.db"),
+        ((began, list(renumber(night))) for began, night in make_nights({7: 0.1})),
+    )
     out, _ = search(capsys, code=1)
     assert "nodes are known of 60 of" in out
     assert "n07 is slow: +10" in out
@@ -233,15 +317,23 @@ def test_a_store_of_version_3_is_read(capsys: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.slow
 def test_what_no_session_stored_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     store_nights(Path("h.db"), {}, nights=9)
-    for jobs in ('[{"job_id": "1000", "purpose": "measure", "nodes": "n1"}]', "{}", "[1]"):
+    for jobs in (
+        '[{"job_id": "1000", "purpose": "measure", "nodes": "n1"}]',
+        "{}",
+        "[1]",
+    ):
         with closing(sqlite3.connect("h.db")) as connection:
             connection.execute("UPDATE llmb_run SET jobs = ? WHERE id = 1", (jobs,))
             connection.commit()
-        assert "h.db: holds what no session stored (" in refuse(capsys, "--history=h.db")
+        assert "h.db: holds what no session stored (" in refuse(
+            capsys, "--history=h.db"
+        )
 
 
 @pytest.mark.slow
-def test_control_characters_in_node_names_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_node_names_are_escaped(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     sessions = list(make_nights({7: 0.1}))
     for _, outcomes in sessions:
         for described in outcomes:
@@ -256,12 +348,20 @@ def test_control_characters_in_node_names_are_escaped(capsys: pytest.CaptureFixt
     [
         ((), "no history is known: give --history, set LLMB_HISTORY"),
         (("--history=none.db",), "none.db"),
-        (("--history=h.db", "--since=tonight"), "argument --since: found 'tonight': expected a day such as 2025-11-20"),
-        (("--history=h.db", "--json=h.db"), "--json h.db: found the history itself, which it would replace"),
+        (
+            ("--history=h.db", "--since=tonight"),
+            "argument --since: found 'tonight': expected a day such as 2025-11-20",
+        ),
+        (
+            ("--history=h.db", "--json=h.db"),
+            "--json h.db: found the history itself, which it would replace",
+        ),
         (("--history=h.db", "--json=folder"), "it cannot be written"),
     ],
 )
-def test_bad_input_is_a_usage_error(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], error: str) -> None:
+def test_bad_input_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], error: str
+) -> None:
     store_nights(Path("h.db"), {}, nights=9)
     Path("folder").mkdir()
     assert error in " ".join(refuse(capsys, *words).split())
@@ -270,6 +370,13 @@ def test_bad_input_is_a_usage_error(capsys: pytest.CaptureFixture[str], words: t
 @pytest.mark.slow
 def test_invalid_run_is_not_counted(capsys: pytest.CaptureFixture[str]) -> None:
     store_nights(Path("h.db"), {}, nights=20)
-    invalid = {**outcome(9.9, 20, key=KEYS[0]), "verdict": "INVALID", "reason": "diverged"}
-    store(Path("h.db"), iter([(START + timedelta(days=20), [launch(invalid, {"n07"}, 9.9)])]))
+    invalid = {
+        **outcome(9.9, 20, key=KEYS[0]),
+        "verdict": "INVALID",
+        "reason": "diverged",
+    }
+    store(
+        Path("h.db"),
+        iter([(START + timedelta(days=20), [launch(invalid, {"n07"}, 9.9)])]),
+    )
     assert search(capsys)[1]["runs"] == 40

@@ -1,4 +1,5 @@
-"""`llmbench probe`: exit codes that `git bisect run` takes for what they are; and a real `git bisect run`."""
+"""`llmbench probe`: exit codes that `git bisect run` takes for what they are; and a
+real `git bisect run`."""
 
 from __future__ import annotations
 
@@ -32,7 +33,12 @@ def _in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def write_runs(folder: str, seconds: float, first_night: int, runs: int = 2) -> None:
     for number in range(1, runs + 1):
-        write_run(Path(folder), first_night + number - 1, name=f"run_{number}/train.log", seconds=seconds)
+        write_run(
+            Path(folder),
+            first_night + number - 1,
+            name=f"run_{number}/train.log",
+            seconds=seconds,
+        )
 
 
 @pytest.fixture
@@ -43,7 +49,8 @@ def ends() -> list[str]:
 
 
 def make_runs(tmp_path: Path, seconds: str = "2.0", end: str = "") -> list[str]:
-    """Return a command that makes a run on a night of its own, and then does what `end` says."""
+    """Return a command that makes a run on a night of its own, and then does what `end`
+    says."""
     script = tmp_path / "make.py"
     script.write_text(
         "import os, pathlib, sys\n"
@@ -56,11 +63,13 @@ def make_runs(tmp_path: Path, seconds: str = "2.0", end: str = "") -> list[str]:
     return ["--runs", "candidates", "--", sys.executable, str(script)]
 
 
-# --- runs that lie there -----------------------------------------------------------------------------------
+# --- runs that lie there --------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seconds", "code"), [(GOOD, 0), (1.9, 0), (SLOW, 1), (2.3, 1)])
+@pytest.mark.parametrize(
+    ("seconds", "code"), [(GOOD, 0), (1.9, 0), (SLOW, 1), (2.3, 1)]
+)
 def test_a_build_is_on_one_side_of_the_middle(
     ends: list[str], seconds: float, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,7 +88,9 @@ def test_in_the_middle_it_cannot_be_told(ends: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_runs_that_cannot_be_judged_are_no_data(ends: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_cannot_be_judged_are_no_data(
+    ends: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     write_runs("new", SLOW, 5)
     for log in Path("new").rglob("*.log"):
         log.write_text("".join(log.read_text().splitlines(keepends=True)[:20]))
@@ -88,7 +99,9 @@ def test_runs_that_cannot_be_judged_are_no_data(ends: list[str], capsys: pytest.
 
 
 @pytest.mark.slow
-def test_ends_that_are_alike_stop_the_search(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ends_that_are_alike_stop_the_search(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     write_runs("good", GOOD, 1)
     write_runs("bad", GOOD, 3)
     write_runs("new", SLOW, 5)
@@ -96,12 +109,14 @@ def test_ends_that_are_alike_stop_the_search(capsys: pytest.CaptureFixture[str])
     assert "nothing to search" in capsys.readouterr().out
 
 
-# --- runs that are made ------------------------------------------------------------------------------------
+# --- runs that are made ---------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "code"), [("2.0", 0), ("2.1", 1)])
-def test_a_command_makes_as_few_runs_as_tell(ends: list[str], tmp_path: Path, seconds: str, code: int) -> None:
+def test_a_command_makes_as_few_runs_as_tell(
+    ends: list[str], tmp_path: Path, seconds: str, code: int
+) -> None:
     assert main([*ends, *make_runs(tmp_path, seconds)]) == code
     assert [path.name for path in Path("candidates/1").iterdir()] == ["run_1"]
     assert main([*ends, *make_runs(tmp_path, seconds)]) == code
@@ -115,8 +130,11 @@ def test_after_four_runs_it_cannot_be_told(ends: list[str], tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_the_exit_code_of_a_command_whose_run_counts_is_not_asked_for(ends: list[str], tmp_path: Path) -> None:
-    """A session of pytest that launches the run ends with 1 where it is a regression."""
+def test_the_exit_code_of_a_command_whose_run_counts_is_not_asked_for(
+    ends: list[str], tmp_path: Path
+) -> None:
+    """A session of pytest that launches the run ends with 1 where it is a
+    regression."""
     assert main([*ends, *make_runs(tmp_path, "2.0", "sys.exit(1)")]) == 0
 
 
@@ -127,20 +145,37 @@ def test_further_starts_that_leave_copies_are_listed_and_do_not_tell(
 ) -> None:
     write_runs("middle", 2.0495, 5, runs=1)
     assert (
-        main([*ends, "--runs", "candidates", "--", "sh", "-c", f'cp middle/run_1/train.log "$LLMBENCH_RUN"{end}'])
+        main(
+            [
+                *ends,
+                "--runs",
+                "candidates",
+                "--",
+                "sh",
+                "-c",
+                f'cp middle/run_1/train.log "$LLMBENCH_RUN"{end}',
+            ]
+        )
         == 125
     )
     out = capsys.readouterr().out
     assert out.startswith("probe: cannot tell")
     assert "does not run" not in out
     assert "1 of its runs count" in out
-    assert out.count("no data: new/") == out.count("copied: a copy of") == (1 if end else 2)
+    assert (
+        out.count("no data: new/")
+        == out.count("copied: a copy of")
+        == (1 if end else 2)
+    )
 
 
 @pytest.mark.slow
 def test_the_folder_stands_in_the_command(ends: list[str]) -> None:
     Path("copy.sh").write_text('test "$1" = "$LLMBENCH_RUN" && exit 7; exit 200\n')
-    assert main([*ends, "--runs", "new runs", "--", "sh", "copy.sh", "{LLMBENCH_RUN}"]) == 125
+    assert (
+        main([*ends, "--runs", "new runs", "--", "sh", "copy.sh", "{LLMBENCH_RUN}"])
+        == 125
+    )
 
 
 @pytest.mark.slow
@@ -154,7 +189,9 @@ def test_the_folder_stands_in_the_command(ends: list[str]) -> None:
         ("kill -9 $$", 128),
     ],
 )
-def test_without_a_run_the_command_says_why(ends: list[str], script: str, code: int) -> None:
+def test_without_a_run_the_command_says_why(
+    ends: list[str], script: str, code: int
+) -> None:
     assert main([*ends, "--runs", "candidates", "--", "sh", "-c", script]) == code
 
 
@@ -166,7 +203,7 @@ def test_a_command_that_is_not_there_says_nothing_of_a_build(
     assert "no-such-command cannot be started: No such file" in capsys.readouterr().err
 
 
-# --- mistakes ----------------------------------------------------------------------------------------------
+# --- mistakes -------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -203,9 +240,13 @@ def test_a_fault_of_this_program_is_never_a_bad_build(
 
 
 @pytest.mark.slow
-def test_several_configurations_need_a_name(ends: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_configurations_need_a_name(
+    ends: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     for folder, seconds in (("good", GOOD), ("bad", SLOW), ("new", GOOD)):
-        write_run(Path(folder), 7, name="long/run_7/train.log", seconds=seconds, mbs=8, gbs=64)
+        write_run(
+            Path(folder), 7, name="long/run_7/train.log", seconds=seconds, mbs=8, gbs=64
+        )
     write_runs("new", GOOD, 5)
     assert main([*ends, "new"]) == 129
     message = capsys.readouterr().err
@@ -214,7 +255,7 @@ def test_several_configurations_need_a_name(ends: list[str], capsys: pytest.Capt
     assert main([*ends, "--configuration", name, "new"]) == 0
 
 
-# --- the decision ------------------------------------------------------------------------------------------
+# --- the decision ---------------------------------------------------------------------
 
 
 def test_few_runs_far_apart_are_enough_and_near_ones_are_not() -> None:
@@ -230,11 +271,17 @@ def test_it_is_no_surer_than_the_printed_digits_allow() -> None:
     good, bad = [math.log(24.0)] * 6, [math.log(24.2)] * 6
     errors = (PrintedError(0.0, 0.05 / 24),) * 3
     assert decide_probe(good, [math.log(24.1)] * 6, good)[0] is ProbeOutcome.NOT_SLOWER
-    assert decide_probe(good, [math.log(24.1)] * 6, good, errors)[0] is ProbeOutcome.ENDS_ALIKE
+    assert (
+        decide_probe(good, [math.log(24.1)] * 6, good, errors)[0]
+        is ProbeOutcome.ENDS_ALIKE
+    )
     outcome, estimate = decide_probe(good, bad, good, errors)
     assert outcome is ProbeOutcome.CANNOT_TELL
     assert estimate.high - estimate.low == pytest.approx(4 * 0.05 / 24, rel=0.05)
-    assert decide_probe(good, [math.log(24.3)] * 6, good, errors)[0] is ProbeOutcome.NOT_SLOWER
+    assert (
+        decide_probe(good, [math.log(24.3)] * 6, good, errors)[0]
+        is ProbeOutcome.NOT_SLOWER
+    )
 
 
 def test_what_happens_within_the_runs_is_a_floor() -> None:
@@ -250,7 +297,7 @@ def test_one_run_of_each_rests_on_the_assumed_noise() -> None:
     assert not estimate.noise.measured
 
 
-# --- git ---------------------------------------------------------------------------------------------------
+# --- git ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -259,48 +306,95 @@ def test_one_run_of_each_rests_on_the_assumed_noise() -> None:
 def test_git_bisect_run_finds_the_planted_commit(
     ends: list[str], tmp_path: Path, slow: int, candidates: set[int]
 ) -> None:
-    """Seven commits: the fourth does not build, from a later one on steps are 5 % slower. Next to the one that does
-    not build git names both: nothing tells them apart."""
+    """Seven commits: the fourth does not build, from a later one on steps are 5 %
+    slower. Next to the one that does not build git names both: nothing tells them
+    apart."""
     program = tmp_path / "program"
     program.mkdir()
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
-        **{f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("GIT_")
+        },
+        **{
+            f"GIT_{who}_{what}": "a@b.c"
+            for who in ("AUTHOR", "COMMITTER")
+            for what in ("NAME", "EMAIL")
+        },
         "GIT_CONFIG_GLOBAL": os.devnull,
     }
 
     def git(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["git", *words], cwd=program, env=environment, text=True, capture_output=True, check=False
+            ["git", *words],
+            cwd=program,
+            env=environment,
+            text=True,
+            capture_output=True,
+            check=False,
         )
 
     git("init", "-q")
     for number in range(1, 8):
-        source = "broken(" if number == 4 else f"echo {SLOW if number >= slow else GOOD}  # {number}"
+        source = (
+            "broken("
+            if number == 4
+            else f"echo {SLOW if number >= slow else GOOD}  # {number}"
+        )
         (program / "program.sh").write_text(source)
         git("add", "program.sh")
         git("commit", "-qm", f"commit {number}")
-    numbers = {git("rev-parse", f"HEAD~{7 - number}").stdout.strip(): number for number in range(1, 8)}
+    numbers = {
+        git("rev-parse", f"HEAD~{7 - number}").stdout.strip(): number
+        for number in range(1, 8)
+    }
     assert len(numbers) == 7
-    for seconds in (GOOD, SLOW):  # made here: a Python for each would take longer than all the rest
+    for seconds in (
+        GOOD,
+        SLOW,
+    ):  # made here: a Python for each would take longer than all the rest
         for number in range(1, 5):
-            write_run(tmp_path / "made" / str(seconds), 4 + number, name=f"run_{number}/train.log", seconds=seconds)
+            write_run(
+                tmp_path / "made" / str(seconds),
+                4 + number,
+                name=f"run_{number}/train.log",
+                seconds=seconds,
+            )
     script = 'cp "$0/$(sh program.sh)/${LLMBENCH_RUN##*/}/train.log" "$LLMBENCH_RUN"'
-    words = ["--runs", str(tmp_path / "candidates"), "--", "sh", "-c", f"set -e; {script}", str(tmp_path / "made")]
+    words = [
+        "--runs",
+        str(tmp_path / "candidates"),
+        "--",
+        "sh",
+        "-c",
+        f"set -e; {script}",
+        str(tmp_path / "made"),
+    ]
     both = ["--good", str(tmp_path / "good"), "--bad", str(tmp_path / "bad")]
     git("bisect", "start", "HEAD", "HEAD~6")
     output = tmp_path / "output"
-    code = answer_bisect(tmp_path, partial(main, ["probe", *both, *words]), program, environment, output)
+    code = answer_bisect(
+        tmp_path, partial(main, ["probe", *both, *words]), program, environment, output
+    )
     # "abc... is the first bad commit", or a line for each of several
-    lines = [line.partition(" is the first bad commit")[0] for line in output.read_text().splitlines()]
+    lines = [
+        line.partition(" is the first bad commit")[0]
+        for line in output.read_text().splitlines()
+    ]
     assert {numbers[line] for line in lines if line in numbers} == candidates
     assert code == (0 if len(candidates) == 1 else 2)
 
 
 def answer_bisect(
-    folder: Path, command: Callable[[], int], program: Path, environment: Mapping[str, str], output: Path
+    folder: Path,
+    command: Callable[[], int],
+    program: Path,
+    environment: Mapping[str, str],
+    output: Path,
 ) -> int:
-    """Run `git bisect run` with a script that exits with what a command of this process returns: its exit code."""
+    """Run `git bisect run` with a script that exits with what a command of this process
+    returns: its exit code."""
     asked, answered = folder / "asks", folder / "answers"
     for fifo in (asked, answered):
         os.mkfifo(fifo)
@@ -309,7 +403,9 @@ def answer_bisect(
     bisect = ["git", "bisect", "run", "sh", "-c", script, str(asked), str(answered)]
     with (
         output.open("w") as printed,
-        subprocess.Popen(bisect, cwd=program, env=environment, stdout=printed, stderr=printed) as process,
+        subprocess.Popen(
+            bisect, cwd=program, env=environment, stdout=printed, stderr=printed
+        ) as process,
     ):
         try:
             while process.poll() is None:

@@ -21,19 +21,25 @@ from pytest_llmbench.session import collect_runs as find_runs
 EXAMPLES = str(Path(__file__).resolve().parents[3] / "examples" / "experiments")
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> list[str]:
+def told(
+    capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0
+) -> list[str]:
     assert main(["replay", *arguments, EXAMPLES]) == code
     return capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.slow
-def test_a_wider_tolerance_turns_red_to_green_and_says_which(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wider_tolerance_turns_red_to_green_and_says_which(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     lines = told(capsys, "--tolerance=8%")
     assert lines[0] == "turn from red:"
     assert "INCONCLUSIVE -> INCONCLUSIVE" in lines[1]
     assert "llama3.1_8b-25.04-h100-fp8-64" in lines[2]
     assert "REGRESSION -> PASS" in lines[2]
-    assert lines[-1] == "3 of 82 items would change: 2 turn from red, 1 change otherwise"
+    assert (
+        lines[-1] == "3 of 82 items would change: 2 turn from red, 1 change otherwise"
+    )
     assert all(len(line) < 80 for line in lines)
 
 
@@ -41,7 +47,9 @@ def test_a_wider_tolerance_turns_red_to_green_and_says_which(capsys: pytest.Capt
 def test_a_certificate_is_stricter(capsys: pytest.CaptureFixture[str]) -> None:
     lines = told(capsys, "--certify")
     assert lines[0] == "turn red:"
-    assert any(line.startswith("  55 without a run: grok1_314b-24.11-h100") for line in lines)
+    assert any(
+        line.startswith("  55 without a run: grok1_314b-24.11-h100") for line in lines
+    )
 
 
 @pytest.mark.slow
@@ -50,7 +58,9 @@ def test_the_same_settings_change_nothing(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
-def test_the_logs_are_read_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_logs_are_read_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[Path] = []
     parsed = find_runs._parse
 
@@ -71,48 +81,76 @@ def test_the_logs_are_read_once(capsys: pytest.CaptureFixture[str], monkeypatch:
     [
         ([], "nothing to change: give one of --tolerance, --inconclusive"),
         (["--tolerance=5"], "--tolerance=5: found '5', that is 500 %"),
-        (["--inconclusive=maybe"], "--inconclusive=maybe: expected literal, fail or skip"),
+        (
+            ["--inconclusive=maybe"],
+            "--inconclusive=maybe: expected literal, fail or skip",
+        ),
         (["--against= "], "an option is empty: give it a value, or leave it out"),
-        (["--certify", "--release="], "--release= is empty: give a value, or leave the option out"),
+        (
+            ["--certify", "--release="],
+            "--release= is empty: give a value, or leave the option out",
+        ),
         (["--baseline-release=25.50"], "--baseline-release=25.50: no baseline has it"),
     ],
 )
-def test_what_cannot_be_used_is_told(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+def test_what_cannot_be_used_is_told(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
     assert main(["replay", *arguments, EXAMPLES]) == 2
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_nothing_judged_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_nothing_judged_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["replay", "--tolerance=2%", str(tmp_path)]) == 1
     assert "nothing was judged" in capsys.readouterr().out
 
 
-# --- the verdicts of a history ----------------------------------------------------------------------------
+# --- the verdicts of a history --------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the history of a session that judged the examples."""
     path = tmp_path_factory.mktemp("history") / "h.db"
-    command = [f"--llmb-logs={EXAMPLES}", f"--llmb-history={path}", "-q", "-p", "no:cacheprovider"]
-    subprocess.run([sys.executable, "-m", "pytest", *command], cwd=path.parent, capture_output=True, check=False)
+    command = [
+        f"--llmb-logs={EXAMPLES}",
+        f"--llmb-history={path}",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+    ]
+    subprocess.run(
+        [sys.executable, "-m", "pytest", *command],
+        cwd=path.parent,
+        capture_output=True,
+        check=False,
+    )
     return path
 
 
-def rewrite(stored: Path, folder: Path, verdict: str, reason: str, status: str) -> tuple[Path, str]:
-    """Return a copy of a history in which a green verdict became another one, and its configuration."""
+def rewrite(
+    stored: Path, folder: Path, verdict: str, reason: str, status: str
+) -> tuple[Path, str]:
+    """Return a copy of a history in which a green verdict became another one, and its
+    configuration."""
     path = folder / "h.db"
     shutil.copy(stored, path)
     with closing(sqlite3.connect(path)) as connection, connection:
-        (name,) = connection.execute("select configuration from llmb_verdict where verdict = 'PASS' limit 1").fetchone()
+        (name,) = connection.execute(
+            "select configuration from llmb_verdict where verdict = 'PASS' limit 1"
+        ).fetchone()
         change = "update llmb_verdict set verdict = ?, reason = ?, status = ? where configuration = ?"
         connection.execute(change, (verdict, reason, status, name))
     return path, name
 
 
 @pytest.mark.slow
-def test_same_rules_change_no_stored_verdict(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
+def test_same_rules_change_no_stored_verdict(
+    capsys: pytest.CaptureFixture[str], stored: Path
+) -> None:
     (line,) = told(capsys, f"--history={stored}")
     assert re.fullmatch(r"0 of \d\d stored verdicts would change", line)
 
@@ -136,7 +174,10 @@ def test_changed_colour_of_the_same_verdict_is_listed(
 ) -> None:
     path, _ = rewrite(stored, tmp_path, "PASS", "within-tolerance", "failed")
     lines = told(capsys, f"--history={path}")
-    assert (lines[0], lines[2]) == ("turn from red:", "    PASS (within-tolerance) -> PASS (within-tolerance)")
+    assert (lines[0], lines[2]) == (
+        "turn from red:",
+        "    PASS (within-tolerance) -> PASS (within-tolerance)",
+    )
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
-"""`llmbench cluster`: a new file, whole or not at all; and where Slurm knows nothing, why."""
+"""`llmbench cluster`: a new file, whole or not at all; and where Slurm knows nothing,
+why."""
 
 from __future__ import annotations
 
@@ -16,22 +17,34 @@ FOUND = "partition batch: 8 h100 a node, 512 GPUs"
 def sinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Slurm that has one partition, and no accounts."""
     (tmp_path / "bin").mkdir()
-    program(tmp_path / "bin" / "sinfo", "#!/bin/sh\necho 'batch*|up|infinite|64|gpu:h100:8'\n")
+    program(
+        tmp_path / "bin" / "sinfo",
+        "#!/bin/sh\necho 'batch*|up|infinite|64|gpu:h100:8'\n",
+    )
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     monkeypatch.chdir(tmp_path)
 
 
-def test_it_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_printed_or_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["cluster"]) == 0
     printed = capsys.readouterr().out
-    assert "gpu: h100                    # sinfo: gres gpu:h100:8 on 64 nodes\n" in printed
+    assert (
+        "gpu: h100                    # sinfo: gres gpu:h100:8 on 64 nodes\n" in printed
+    )
     assert main(["cluster", "-o", "cluster.yaml"]) == 0
     assert capsys.readouterr().out.startswith(f"cluster.yaml: {FOUND}")
     assert (tmp_path / "cluster.yaml").read_text() == printed.removesuffix("\n")
 
 
-def test_a_written_file_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(tmp_path / "bin" / "sinfo", "#!/bin/sh\necho 'queue-53cr3t-of-m1ne*|up|infinite|64|gpu:h100:8'\n")
+def test_a_written_file_holds_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(
+        tmp_path / "bin" / "sinfo",
+        "#!/bin/sh\necho 'queue-53cr3t-of-m1ne*|up|infinite|64|gpu:h100:8'\n",
+    )
     monkeypatch.setenv("HF_TOKEN", "queue-53cr3t-of-m1ne")
     assert main(["cluster", "-o", "cluster.yaml"]) == 0
     assert "partition: ***" in (tmp_path / "cluster.yaml").read_text()
@@ -42,11 +55,16 @@ def test_a_written_file_holds_no_secret(tmp_path: Path, monkeypatch: pytest.Monk
     [
         ("mine.yaml", "mine.yaml: there is one already, and it is not replaced\n"),
         ("link.yaml", "link.yaml: there is one already"),
-        ("no/cluster.yaml", "no/cluster.yaml: cannot be written: No such file or directory"),
+        (
+            "no/cluster.yaml",
+            "no/cluster.yaml: cannot be written: No such file or directory",
+        ),
         ("empty.yaml", ""),
     ],
 )
-def test_only_new_and_empty_files_are_written(capsys: pytest.CaptureFixture[str], name: str, message: str) -> None:
+def test_only_new_and_empty_files_are_written(
+    capsys: pytest.CaptureFixture[str], name: str, message: str
+) -> None:
     Path("mine.yaml").write_text("mine")
     Path("empty.yaml").touch()
     Path("link.yaml").symlink_to("empty.yaml")

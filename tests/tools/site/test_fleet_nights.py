@@ -1,4 +1,5 @@
-"""Which verdict stands for a night, which is of tonight, and which changes a fleet shows."""
+"""Which verdict stands for a night, which is of tonight, and which changes a fleet
+shows."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def place(tmp_path: Path) -> StoreLocation:
     return StoreLocation("h.db", tmp_path / "h.db")
 
 
-def ran(at: datetime, seconds: float = 7.4, key: Key = builders.KEY, **fields: Any) -> dict[str, Any]:
+def ran(
+    at: datetime, seconds: float = 7.4, key: Key = builders.KEY, **fields: Any
+) -> dict[str, Any]:
     """Return the outcome of a run that began then."""
     mark = f"{int(at.timestamp()):x}"
     told = outcome(seconds, key=key, job=mark, logs=f"{mark}-1")
@@ -40,7 +43,9 @@ def judge(place: StoreLocation, at: datetime, *outcomes: dict[str, Any]) -> None
     write(place, document(*outcomes, began=at))
 
 
-def row(place: StoreLocation, name: str = ID, since: datetime | None = None) -> FleetRow:
+def row(
+    place: StoreLocation, name: str = ID, since: datetime | None = None
+) -> FleetRow:
     fleet = collect_nights(place, since, NOON)
     return next(each for each in fleet.rows if each.configuration == name)
 
@@ -52,35 +57,59 @@ def fill(place: StoreLocation, seconds: Sequence[float]) -> None:
 
 
 @pytest.mark.parametrize("hours", [(23.5, 24.5), (0.5, 2.0)])
-def test_a_night_around_midnight_is_one_night(place: StoreLocation, hours: tuple[float, float]) -> None:
+def test_a_night_around_midnight_is_one_night(
+    place: StoreLocation, hours: tuple[float, float]
+) -> None:
     """Its jobs start on two days (UTC), and one session judges them."""
     day = datetime(2026, 5, 31, tzinfo=UTC)
-    runs = [ran(day + timedelta(hours=at), key=key) for at, key in zip(hours, (builders.KEY, FP8), strict=True)]
+    runs = [
+        ran(day + timedelta(hours=at), key=key)
+        for at, key in zip(hours, (builders.KEY, FP8), strict=True)
+    ]
     judge(place, day + timedelta(hours=30), *runs)
     assert row(place).current
     assert row(place, FP8.id).current
 
 
 @pytest.mark.parametrize(("hours", "current"), [(17, True), (19, False)])
-def test_sessions_of_one_night_are_those_within_18_hours(place: StoreLocation, hours: int, current: bool) -> None:
-    judge(place, NOON - timedelta(hours=hours), ran(NOON - timedelta(hours=hours + 1), key=FP8))
+def test_sessions_of_one_night_are_those_within_18_hours(
+    place: StoreLocation, hours: int, current: bool
+) -> None:
+    judge(
+        place,
+        NOON - timedelta(hours=hours),
+        ran(NOON - timedelta(hours=hours + 1), key=FP8),
+    )
     judge(place, NOON, ran(NOON - timedelta(hours=1)))
     assert row(place, FP8.id).current is current
     assert row(place).current
 
 
-def test_an_old_run_that_is_judged_for_the_first_time_is_none_of_tonight(place: StoreLocation) -> None:
+def test_an_old_run_that_is_judged_for_the_first_time_is_none_of_tonight(
+    place: StoreLocation,
+) -> None:
     """As when a whole folder of nights is judged into a new history."""
-    judge(place, NOON, ran(NOON - timedelta(days=30), key=FP8), ran(NOON - timedelta(hours=2)))
+    judge(
+        place,
+        NOON,
+        ran(NOON - timedelta(days=30), key=FP8),
+        ran(NOON - timedelta(hours=2)),
+    )
     assert not row(place, FP8.id).current
     assert row(place).current
 
 
-def test_a_run_that_is_judged_again_is_no_further_night_and_what_was_said_last_counts(place: StoreLocation) -> None:
+def test_a_run_that_is_judged_again_is_no_further_night_and_what_was_said_last_counts(
+    place: StoreLocation,
+) -> None:
     run = ran(NOON - timedelta(days=3))
     for days in (3, 2, 1, 0):
         judge(place, NOON - timedelta(days=days), run)
-    judge(place, NOON + timedelta(minutes=1), {**run, "status": "failed", "verdict": "REGRESSION"})
+    judge(
+        place,
+        NOON + timedelta(minutes=1),
+        {**run, "status": "failed", "verdict": "REGRESSION"},
+    )
     (night,) = row(place).nights
     assert night.verdict == "REGRESSION"
 
@@ -105,11 +134,15 @@ def test_a_missing_run_is_a_night_only_where_none_ran(place: StoreLocation) -> N
 
 
 @pytest.mark.slow
-def test_runs_of_another_window_are_in_the_grid_and_not_in_the_series(place: StoreLocation) -> None:
+def test_runs_of_another_window_are_in_the_grid_and_not_in_the_series(
+    place: StoreLocation,
+) -> None:
     for ago in range(6):
         began = NOON - timedelta(days=ago, hours=3)
         run = ran(began)
-        window = {"first": 12, "last": 24, "statistic": "mean"} if ago > 2 else run["window"]
+        window = (
+            {"first": 12, "last": 24, "statistic": "mean"} if ago > 2 else run["window"]
+        )
         judge(place, began + timedelta(hours=1), {**run, "window": window})
     shown = row(place)
     assert len(shown.nights) == 6
@@ -137,10 +170,19 @@ def test_few_nights_show_no_sum(place: StoreLocation) -> None:
 
 def test_the_last_good_night_is_that_before_the_red_ones(place: StoreLocation) -> None:
     for ago, (status, verdict) in enumerate(
-        [("failed", "REGRESSION"), ("failed", "REGRESSION"), ("passed", "INCONCLUSIVE"), ("passed", "PASS")]
+        [
+            ("failed", "REGRESSION"),
+            ("failed", "REGRESSION"),
+            ("passed", "INCONCLUSIVE"),
+            ("passed", "PASS"),
+        ]
     ):
         began = NOON - timedelta(days=ago, hours=3)
-        judge(place, began + timedelta(hours=1), ran(began, status=status, verdict=verdict))
+        judge(
+            place,
+            began + timedelta(hours=1),
+            ran(began, status=status, verdict=verdict),
+        )
     last_good = row(place).last_good
     assert last_good is not None
     assert last_good.day == (NOON - timedelta(days=3)).date()

@@ -1,4 +1,5 @@
-"""`llmbench site`: the pages of a history, what they say, where they may be written, and what is refused."""
+"""`llmbench site`: the pages of a history, what they say, where they may be written,
+and what is refused."""
 
 from __future__ import annotations
 
@@ -38,13 +39,18 @@ class Links(HTMLParser):
         values = dict(attrs)
         self.ids += [values["id"] or ""] if "id" in values else []
         self.links += [values["href"] or ""] if tag == "a" else []
-        self.loads += [str(values[name]) for name in ("src", "srcset", "data") if name in values]
-        self.loads += [tag] if tag in ("link", "img", "iframe", "object", "base") else []
+        self.loads += [
+            str(values[name]) for name in ("src", "srcset", "data") if name in values
+        ]
+        self.loads += (
+            [tag] if tag in ("link", "img", "iframe", "object", "base") else []
+        )
 
 
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
-    """Thirty nights: one configuration becomes 8 % slower and red on the last ten, the other one stays."""
+    """Thirty nights: one configuration becomes 8 % slower and red on the last ten, the
+    other one stays."""
     monkeypatch.chdir(tmp_path)
     place = StoreLocation("history.db", tmp_path / "history.db")
     fill(place)
@@ -53,10 +59,14 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
 
 @pytest.fixture
 def site(history: StoreLocation, capsys: pytest.CaptureFixture[str]) -> Site:
-    """Run `llmbench site` and return what it prints; it has to end with this exit code."""
+    """Run `llmbench site` and return what it prints; it has to end with this exit
+    code."""
 
     def run(*arguments: str, code: int = 0) -> str:
-        assert cli.main(["site", "--history", history.shown, "-o", "site", *arguments]) == code
+        assert (
+            cli.main(["site", "--history", history.shown, "-o", "site", *arguments])
+            == code
+        )
         out, err = capsys.readouterr()
         assert "Traceback" not in err
         return err if code else out
@@ -76,14 +86,21 @@ def rows() -> dict[str, str]:
     """Return by configuration the row of the first page, without elements."""
     found = re.findall(r"<tr data-colour.*?</tr>", read(), re.DOTALL)
     texts = [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in found]
-    return {next(word for word in text.split() if "-25.05-" in word): text for text in texts}
+    return {
+        next(word for word in text.split() if "-25.05-" in word): text for text in texts
+    }
 
 
 @pytest.mark.slow
-def test_the_first_page_has_a_row_for_each_configuration_what_needs_a_reader_first(site: Site) -> None:
+def test_the_first_page_has_a_row_for_each_configuration_what_needs_a_reader_first(
+    site: Site,
+) -> None:
     assert site() == "2 configurations, 30 nights: site/index.html\n"
     assert list(rows()) == [ID, FP8.id]
-    assert re.match(rf"✕ REGRESSION {ID} \+8\.\d % \+8\.\d % {(LAST - timedelta(days=9)).date()} 8\.0", rows()[ID])
+    assert re.match(
+        rf"✕ REGRESSION {ID} \+8\.\d % \+8\.\d % {(LAST - timedelta(days=9)).date()} 8\.0",
+        rows()[ID],
+    )
     assert rows()[ID].endswith("✓ ✓ ✓ ✓ ✕ ✕ ✕ ✕ ✕ ✕ ✕ ✕ ✕ ✕")
     assert rows()[FP8.id].endswith(" ★" * 14)
     assert "<b>1</b> red" in read()
@@ -100,7 +117,9 @@ def test_each_configuration_has_a_page_with_all_nights(site: Site) -> None:
     assert page().count('<tr id="n') == 30
     assert "30, 30 with a step time that counts" in page()
     good, red = (LAST - timedelta(days=10)).date(), LAST.date()
-    assert page().index(f'id="n{red}"') < page().index(f'id="n{(LAST - timedelta(days=29)).date()}"')
+    assert page().index(f'id="n{red}"') < page().index(
+        f'id="n{(LAST - timedelta(days=29)).date()}"'
+    )
     assert f'<a href="../compare/{good}_{red}.html#{ID}">' in page()
     compared = read(f"compare/{good}_{red}.html")
     assert "B is slower" in compared
@@ -120,7 +139,9 @@ def test_every_link_leads_to_a_page_and_a_place_in_it(site: Site) -> None:
         assert len(links.ids) == len(set(links.ids))
         for link in links.links:
             name, _, anchor = link.partition("#")
-            target = (path.parent / name).resolve().relative_to(Path.cwd()) if name else path
+            target = (
+                (path.parent / name).resolve().relative_to(Path.cwd()) if name else path
+            )
             assert target in files
             assert not anchor or anchor in files[target].ids, link
 
@@ -129,7 +150,8 @@ def test_every_link_leads_to_a_page_and_a_place_in_it(site: Site) -> None:
 def test_a_night_without_a_run_is_missing_and_an_old_verdict_is_none_of_tonight(
     site: Site, history: StoreLocation
 ) -> None:
-    """The folder keeps the old run, which the last session judges again: it passes, and nothing ran."""
+    """The folder keeps the old run, which the last session judges again: it passes, and
+    nothing ran."""
     store(history, -1, night(0, 5.0, FP8), night(-1, None))
     site()
     assert rows()[ID].startswith("○ MISSING")
@@ -139,11 +161,26 @@ def test_a_night_without_a_run_is_missing_and_an_old_verdict_is_none_of_tonight(
 
 
 @pytest.mark.slow
-def test_of_several_tests_of_one_run_the_worst_is_shown(site: Site, history: StoreLocation) -> None:
+def test_of_several_tests_of_one_run_the_worst_is_shown(
+    site: Site, history: StoreLocation
+) -> None:
     """Whichever of them was stored first."""
     for order in (1, -1):
-        told = [night(-1, 5.0, FP8), night(-1, 5.0, FP8, status="failed", verdict="TEST_FAILED", reason="test-failed")]
-        write(history, document(*told[::order], began=LAST + timedelta(days=1, hours=4 + order)))
+        told = [
+            night(-1, 5.0, FP8),
+            night(
+                -1,
+                5.0,
+                FP8,
+                status="failed",
+                verdict="TEST_FAILED",
+                reason="test-failed",
+            ),
+        ]
+        write(
+            history,
+            document(*told[::order], began=LAST + timedelta(days=1, hours=4 + order)),
+        )
         site()
         assert rows()[FP8.id].startswith("✕ TEST_FAILED")
 
@@ -152,8 +189,20 @@ def test_of_several_tests_of_one_run_the_worst_is_shown(site: Site, history: Sto
 def test_of_two_runs_of_a_day_the_newer_one_is_shown_and_the_valid_one_is_drawn(
     site: Site, history: StoreLocation
 ) -> None:
-    bad = night(0, 5.0, FP8, status="failed", verdict="INVALID", reason="diverged", problems=["diverged"])
-    run = {**bad["run"], "job_id": "77", "started": (LAST + timedelta(hours=1)).isoformat()}
+    bad = night(
+        0,
+        5.0,
+        FP8,
+        status="failed",
+        verdict="INVALID",
+        reason="diverged",
+        problems=["diverged"],
+    )
+    run = {
+        **bad["run"],
+        "job_id": "77",
+        "started": (LAST + timedelta(hours=1)).isoformat(),
+    }
     store(history, 0, {**bad, "run": {**run, "log_fingerprint": ["77-77"]}})
     site()
     assert rows()[FP8.id].startswith("! INVALID")
@@ -162,7 +211,9 @@ def test_of_two_runs_of_a_day_the_newer_one_is_shown_and_the_valid_one_is_drawn(
 
 
 @pytest.mark.slow
-def test_a_history_that_went_quiet_says_so(site: Site, history: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_that_went_quiet_says_so(
+    site: Site, history: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site()
     assert "ago: nothing here is of tonight" not in read()
     Path("history.db").unlink()
@@ -174,7 +225,9 @@ def test_a_history_that_went_quiet_says_so(site: Site, history: StoreLocation, m
 @pytest.mark.slow
 def test_only_the_last_days_are_shown(site: Site) -> None:
     oldest = datetime.now(UTC) - timedelta(days=5)
-    nights = sum(LAST - timedelta(days=ago) > oldest for ago in range(30))  # a night is the day of its run
+    nights = sum(
+        LAST - timedelta(days=ago) > oldest for ago in range(30)
+    )  # a night is the day of its run
     assert nights in (4, 5)  # by the time of day
     assert site("--days", "5").startswith(f"2 configurations, {nights} nights")
     assert page().count('<tr id="n') == nights
@@ -182,12 +235,25 @@ def test_only_the_last_days_are_shown(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_names_of_logs_are_text_and_not_markup(site: Site, history: StoreLocation) -> None:
-    """Ids, jobs, nodes, environment, messages; and the page of a hostile id has a harmless name."""
-    hostile = night(0, 6.0, reason=HOSTILE, text=HOSTILE, environment={HOSTILE: HOSTILE})
+def test_names_of_logs_are_text_and_not_markup(
+    site: Site, history: StoreLocation
+) -> None:
+    """Ids, jobs, nodes, environment, messages; and the page of a hostile id has a
+    harmless name."""
+    hostile = night(
+        0, 6.0, reason=HOSTILE, text=HOSTILE, environment={HOSTILE: HOSTILE}
+    )
     hostile["configuration"] = {**hostile["configuration"], "id": f"../../{HOSTILE}"}
     hostile["run"] = {**hostile["run"], "job_id": HOSTILE, "nodes": [HOSTILE]}
-    write(history, document(hostile, host=HOSTILE, options=[HOSTILE], began=LAST + timedelta(hours=3, seconds=1)))
+    write(
+        history,
+        document(
+            hostile,
+            host=HOSTILE,
+            options=[HOSTILE],
+            began=LAST + timedelta(hours=3, seconds=1),
+        ),
+    )
     site()
     for path in Path("site").rglob("*.html"):
         assert HOSTILE not in path.read_text()
@@ -204,24 +270,34 @@ def test_a_secret_of_the_environment_is_on_no_page(
     text = "--token hf_correcthorsebatterystaple"
     store(history, -1, night(-1, 7.4, text=text, environment={"argument": text}))
     site()
-    assert all("correcthorse" not in path.read_text() for path in Path("site").rglob("*.html"))
+    assert all(
+        "correcthorse" not in path.read_text() for path in Path("site").rglob("*.html")
+    )
 
 
 @pytest.mark.slow
-def test_a_site_takes_the_place_of_its_own_pages_and_of_no_other_file(site: Site) -> None:
+def test_a_site_takes_the_place_of_its_own_pages_and_of_no_other_file(
+    site: Site,
+) -> None:
     site()
     before = page()
     Path("site/notes.txt").write_text("mine")
     Path("site/configurations/other.html").write_text("mine")
     site()
     assert page()[:2000] == before[:2000]
-    assert Path("site/notes.txt").read_text() == Path("site/configurations/other.html").read_text() == "mine"
+    assert (
+        Path("site/notes.txt").read_text()
+        == Path("site/configurations/other.html").read_text()
+        == "mine"
+    )
     assert not list(Path("site").rglob("*.tmp"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["index.html", f"configurations/{ID}.html"])
-def test_a_file_that_no_site_wrote_is_not_replaced_and_nothing_is_written(site: Site, name: str) -> None:
+def test_a_file_that_no_site_wrote_is_not_replaced_and_nothing_is_written(
+    site: Site, name: str
+) -> None:
     """Not even the page of a session."""
     path = Path("site", name)
     path.parent.mkdir(parents=True)
@@ -257,9 +333,12 @@ acknowledged:
 
 
 def accept(name: str = ID, days: int = 30) -> str:
-    """Write the file that accepts the change of the slow configuration for so many days; return the option."""
+    """Write the file that accepts the change of the slow configuration for so many
+    days; return the option."""
     since = (LAST - timedelta(days=9)).date()
-    text = ENTRY.format(name=name, since=since, expires=datetime.now(UTC).date() + timedelta(days=days))
+    text = ENTRY.format(
+        name=name, since=since, expires=datetime.now(UTC).date() + timedelta(days=days)
+    )
     Path("acknowledged.yaml").write_text(text)
     return "--acknowledged=acknowledged.yaml"
 
@@ -274,18 +353,27 @@ def test_an_acknowledged_change_is_shown_as_such_and_is_no_news(site: Site) -> N
     site()
     assert not re.search(NEWS, read())
     assert "<p>1 acknowledged change left out</p>" in read()
-    assert re.search(r"<td>acknowledged by A\. Person until \d{4}-\d\d-\d\d: driver &lt;555&gt;</td>", page())
+    assert re.search(
+        r"<td>acknowledged by A\. Person until \d{4}-\d\d-\d\d: driver &lt;555&gt;</td>",
+        page(),
+    )
     assert re.search(r"\+8\.\d % known", page())  # in the chart
-    assert rows()[ID].startswith(f"✕ REGRESSION {ID} +8")  # it counts in the sum, and says nothing of the night
+    assert rows()[ID].startswith(
+        f"✕ REGRESSION {ID} +8"
+    )  # it counts in the sum, and says nothing of the night
 
 
-def test_an_acknowledgement_that_expired_leaves_the_change_in_the_news(site: Site) -> None:
+def test_an_acknowledgement_that_expired_leaves_the_change_in_the_news(
+    site: Site,
+) -> None:
     site(accept(days=-1))
     assert re.search(f"{NEWS}.*the acknowledgement expired on", read())
     assert "<td>stands; was acknowledged by A. Person until" in page()
 
 
-def test_a_file_of_acknowledged_changes_that_is_wrong_is_a_usage_error(site: Site) -> None:
+def test_a_file_of_acknowledged_changes_that_is_wrong_is_a_usage_error(
+    site: Site,
+) -> None:
     Path("acknowledged.yaml").write_text("schema: 1\nacknowledged: [{}]\n")
     assert "acknowledged.yaml:2" in site("--acknowledged=acknowledged.yaml", code=2)
     assert not Path("site").exists()
@@ -300,7 +388,9 @@ def test_a_history_without_a_verdict_is_told(
     assert not Path("site").exists()
 
 
-@pytest.mark.parametrize("arguments", [["--days", "0"], ["--days", "-1"], ["--days", "x"], []])
+@pytest.mark.parametrize(
+    "arguments", [["--days", "0"], ["--days", "-1"], ["--days", "x"], []]
+)
 def test_what_cannot_be_used_is_a_usage_error(
     history: StoreLocation, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
@@ -312,7 +402,11 @@ def test_what_cannot_be_used_is_a_usage_error(
     assert "usage: llmbench site" in capsys.readouterr().err
 
 
-def test_a_package_that_is_missing_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "jinja2" else name)
+def test_a_package_that_is_missing_is_told(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "jinja2" else name
+    )
     assert "pip install 'pytest-llmbench[html]'" in site(code=2)
     assert not Path("site").exists()

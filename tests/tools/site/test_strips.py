@@ -1,4 +1,5 @@
-"""The drawing of the nights of a configuration: a path for each colour, and no night at the place of another."""
+"""The drawing of the nights of a configuration: a path for each colour, and no night at
+the place of another."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def row(seconds: Sequence[float | None], days: Sequence[int] | None = None) -> F
     return FleetRow("x", nights, tuple(seconds), (), None, current=True, last_good=None)
 
 
-def draw(colours: Sequence[str], nights: int, seconds: Sequence[float | None] | None = None) -> ElementTree.Element:
+def draw(
+    colours: Sequence[str], nights: int, seconds: Sequence[float | None] | None = None
+) -> ElementTree.Element:
     values = [1.0] * len(colours) if seconds is None else seconds
     places = {FIRST + timedelta(days=day): day for day in range(nights)}
     return ElementTree.fromstring(draw_strip(row(values), colours, places))  # noqa: S314 (our own)
@@ -69,7 +72,9 @@ def test_each_night_has_one_box_of_its_colour_at_its_place(colours: list[str]) -
     assert len(paths) == len(set(colours))
     for path in paths:
         colour = str(path.get("class"))
-        for begin, rise, length in re.findall(rf"M(\d+) {HEIGHT}v-(\d+)h(\d+)v\d+z", str(path.get("d"))):
+        for begin, rise, length in re.findall(
+            rf"M(\d+) {HEIGHT}v-(\d+)h(\d+)v\d+z", str(path.get("d"))
+        ):
             assert int(rise) == RISES[colour]
             for column in range(int(begin), int(begin) + int(length)):
                 assert column not in shown
@@ -80,8 +85,13 @@ def test_each_night_has_one_box_of_its_colour_at_its_place(colours: list[str]) -
 
 def test_a_night_that_a_configuration_has_not_is_empty() -> None:
     places = {FIRST + timedelta(days=day): day for day in range(40)}
-    drawing = ElementTree.fromstring(draw_strip(row([1.0, 1.0], [3, 39]), ["red", "green"], places))  # noqa: S314 (our own)
-    assert [path.get("d") for path in drawing][1:] == ["M3 36v-13h1v13z", "M39 36v-5h1v5z"]
+    drawing = ElementTree.fromstring(  # noqa: S314
+        draw_strip(row([1.0, 1.0], [3, 39]), ["red", "green"], places)
+    )
+    assert [path.get("d") for path in drawing][1:] == [
+        "M3 36v-13h1v13z",
+        "M39 36v-5h1v5z",
+    ]
 
 
 def test_the_sentence_says_what_is_there() -> None:

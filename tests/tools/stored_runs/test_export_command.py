@@ -1,4 +1,5 @@
-"""`llmbench history export` in parts: the same table as from all rows at once, whatever the parts hold."""
+"""`llmbench history export` in parts: the same table as from all rows at once, whatever
+the parts hold."""
 
 from __future__ import annotations
 
@@ -25,12 +26,19 @@ NOISE = {"run_to_run": 0.01, "degrees_of_freedom": 3.0}
 
 def with_metrics(night: int, **values: float | None) -> dict[str, Any]:
     made = outcome(7.4, night)
-    return {**made, "metrics": {name: {"value": value, "standard_deviation": None} for name, value in values.items()}}
+    return {
+        **made,
+        "metrics": {
+            name: {"value": value, "standard_deviation": None}
+            for name, value in values.items()
+        },
+    }
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
-    """Sessions whose columns differ: without a run, without a value, whole numbers, an A/B, a metric of their own."""
+    """Sessions whose columns differ: without a run, without a value, whole numbers, an
+    A/B, a metric of their own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(parts, "VERDICTS", 1)
     monkeypatch.setattr(export, "ROW_GROUP", 2)
@@ -38,13 +46,22 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
     sessions: Sequence[dict[str, Any]] = (
         {**outcome(None), "metrics": {}},
         with_metrics(1, whole=3, both=1, late=None),
-        {**with_metrics(2, whole=4, both=1.5, late=None), "text": 'a "text", with\nlines'},
-        {**with_metrics(3, whole=2**70, late=0.25), "environment": {"driver": "580"}, "trials": {**AB, "noise": NOISE}},
+        {
+            **with_metrics(2, whole=4, both=1.5, late=None),
+            "text": 'a "text", with\nlines',
+        },
+        {
+            **with_metrics(3, whole=2**70, late=0.25),
+            "environment": {"driver": "580"},
+            "trials": {**AB, "noise": NOISE},
+        },
         {**with_metrics(4, own=1.0), "window_seconds": [7.4, None, 7.5]},
     )
     for night, described in enumerate(sessions):
         write(place, document(described, began=START + timedelta(days=night)))
-    write(place, document(with_metrics(5, late=2.0), began=START))  # began with another, and was stored last
+    write(
+        place, document(with_metrics(5, late=2.0), began=START)
+    )  # began with another, and was stored last
     return place
 
 
@@ -57,8 +74,12 @@ def make_frame(place: StoreLocation) -> pd.DataFrame:
             plain[name] = json.dumps(plain[name])
         for name in export.TIMES:
             plain[name] = plain[name] and plain[name].isoformat()
-        steps = [float("nan") if value is None else value for value in plain["step_seconds"]]
-        rows.append({**plain, "step_seconds": steps, **parts.flatten_metrics(row["metrics"])})
+        steps = [
+            float("nan") if value is None else value for value in plain["step_seconds"]
+        ]
+        rows.append(
+            {**plain, "step_seconds": steps, **parts.flatten_metrics(row["metrics"])}
+        )
     frame = pd.DataFrame(rows).astype(dict.fromkeys(export.WHOLE, "Int64"))
     whole = frame["metric_whole"]
     return frame.assign(metric_whole=whole.astype(float))
@@ -69,18 +90,24 @@ def call(*words: str, code: int = 0) -> None:
 
 
 @pytest.mark.slow
-def test_csv_in_parts_is_the_table_of_all_rows(store: StoreLocation, tmp_path: Path) -> None:
+def test_csv_in_parts_is_the_table_of_all_rows(
+    store: StoreLocation, tmp_path: Path
+) -> None:
     call("-o", "h.csv")
     assert (tmp_path / "h.csv").read_text() == make_frame(store).to_csv(index=False)
 
 
 @pytest.mark.slow
-def test_parquet_has_one_type_for_a_column_in_each_part(store: StoreLocation, tmp_path: Path) -> None:
+def test_parquet_has_one_type_for_a_column_in_each_part(
+    store: StoreLocation, tmp_path: Path
+) -> None:
     """The first part has no run, no metric and no text of an A/B."""
     call("-o", "h.parquet")
     read, frame = pd.read_parquet(tmp_path / "h.parquet"), make_frame(store)
     for name in export.TIMES:
-        frame[name] = pd.to_datetime(frame[name], utc=True).astype("datetime64[us, UTC]")
+        frame[name] = pd.to_datetime(frame[name], utc=True).astype(
+            "datetime64[us, UTC]"
+        )
     assert list(read.columns) == list(frame.columns)
     steps = [[*map(str, cells)] for cells in read["step_seconds"]]
     assert steps == [[*map(str, cells)] for cells in frame["step_seconds"]]
@@ -94,31 +121,45 @@ def test_parquet_has_one_type_for_a_column_in_each_part(store: StoreLocation, tm
 
 
 @pytest.mark.slow
-def test_whole_numbers_of_all_verdicts_stay_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_numbers_of_all_verdicts_stay_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(parts, "VERDICTS", 1)
     for night in range(3):
-        write(StoreLocation("h.db", tmp_path / "h.db"), document(with_metrics(night, peak=night, part=night / 2)))
+        write(
+            StoreLocation("h.db", tmp_path / "h.db"),
+            document(with_metrics(night, peak=night, part=night / 2)),
+        )
     call("-o", "h.parquet")
-    assert [str(kind) for kind in pd.read_parquet("h.parquet")[["metric_peak", "metric_part"]].dtypes] == [
+    assert [
+        str(kind)
+        for kind in pd.read_parquet("h.parquet")[["metric_peak", "metric_part"]].dtypes
+    ] == [
         "int64",
         "float64",
     ]
 
 
 @pytest.mark.slow
-def test_texts_in_parts_are_those_of_all_rows(store: StoreLocation, capsys: pytest.CaptureFixture[str]) -> None:
+def test_texts_in_parts_are_those_of_all_rows(
+    store: StoreLocation, capsys: pytest.CaptureFixture[str]
+) -> None:
     call("--format", "json")
     text = capsys.readouterr().out
     rows = json.loads(text)
     assert text == f"{json.dumps(rows, indent=1)}\n"
-    assert [row["verdict"] for row in rows] == [row["verdict"] for row in queries.list_everything(store)]
+    assert [row["verdict"] for row in rows] == [
+        row["verdict"] for row in queries.list_everything(store)
+    ]
     call("--format", "jsonl")
     assert capsys.readouterr().out == "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 @pytest.mark.slow
-def test_no_part_is_read_with_another(store: StoreLocation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_part_is_read_with_another(
+    store: StoreLocation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes = []
     read = queries.list_everything
 
@@ -141,7 +182,9 @@ def test_failed_export_leaves_the_older_one(
     call("-o", name)
     before = (tmp_path / name).read_bytes()
     with connect(store, writes=True) as connection:
-        connection.exec_driver_sql("UPDATE llmb_verdict SET verdict = x'ff' WHERE id = 5")
+        connection.exec_driver_sql(
+            "UPDATE llmb_verdict SET verdict = x'ff' WHERE id = 5"
+        )
     call("-o", name, code=2)
     assert "holds what no session stored" in capsys.readouterr().err
     assert (tmp_path / name).read_bytes() == before
@@ -155,16 +198,22 @@ def test_parquet_goes_into_a_pipe(store: StoreLocation, tmp_path: Path) -> None:
 
     received: list[bytes] = []
     os.mkfifo(tmp_path / "pipe")
-    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()))
+    reader = threading.Thread(
+        target=lambda: received.append((tmp_path / "pipe").read_bytes())
+    )
     reader.start()
     call("--format", "parquet", "-o", "pipe")
     reader.join(10)
-    assert len(pd.read_parquet(BytesIO(received[0]))) == len(queries.list_everything(store))
+    assert len(pd.read_parquet(BytesIO(received[0]))) == len(
+        queries.list_everything(store)
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["h.csv", "h.json", "h.jsonl", "h.parquet"])
-def test_empty_store_has_a_table_without_rows(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_store_has_a_table_without_rows(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     place = StoreLocation("h.db", tmp_path / "h.db")
     from pytest_llmbench.history.record import prepare

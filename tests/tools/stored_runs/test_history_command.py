@@ -33,19 +33,30 @@ Command = Callable[..., str]
 
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
-    """A store with three nights, one of them of two configurations, and one that is missing."""
+    """A store with three nights, one of them of two configurations, and one that is
+    missing."""
     monkeypatch.chdir(tmp_path)
     place = StoreLocation("history.db", tmp_path / "history.db")
     write(place, document(*nights([7.4, 7.5]), began=START + timedelta(days=1)))
-    slow = {**outcome(8.0, 2, job="77"), "verdict": "REGRESSION", "environment": {"driver": "580.1"}}
-    write(place, document(slow, outcome(5.0, 2, key=FP8), environment={"CI_COMMIT_SHA": "abc1234"}))
+    slow = {
+        **outcome(8.0, 2, job="77"),
+        "verdict": "REGRESSION",
+        "environment": {"driver": "580.1"},
+    }
+    write(
+        place,
+        document(
+            slow, outcome(5.0, 2, key=FP8), environment={"CI_COMMIT_SHA": "abc1234"}
+        ),
+    )
     write(place, document(outcome(None)))
     return place
 
 
 @pytest.fixture
 def command(history: StoreLocation, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run `llmbench history` with these arguments and return what it prints; it has to end with this exit code."""
+    """Run `llmbench history` with these arguments and return what it prints; it has to
+    end with this exit code."""
 
     def run(*arguments: str, code: int = 0) -> str:
         assert cli.main(["history", *arguments, "--history", history.shown]) == code
@@ -77,14 +88,20 @@ def test_list_shows_runs_by_configuration_oldest_first(command: Command) -> None
         (["--since", "2025-11-02T02:00+00:00", "-k", "bf16"], ["2", "3"]),
     ],
 )
-def test_list_shows_what_was_asked_for(command: Command, arguments: list[str], numbers: list[str]) -> None:
+def test_list_shows_what_was_asked_for(
+    command: Command, arguments: list[str], numbers: list[str]
+) -> None:
     lines = command("list", *arguments).splitlines()
     assert [line.split()[0] for line in lines if line.startswith(" ")] == numbers
 
 
 @pytest.mark.slow
-def test_list_without_a_run_names_the_filter(command: Command, history: StoreLocation) -> None:
-    assert "no run that fits; without -k and --since `list` shows all" in command("list", "-k", "llama", code=2)
+def test_list_without_a_run_names_the_filter(
+    command: Command, history: StoreLocation
+) -> None:
+    assert "no run that fits; without -k and --since `list` shows all" in command(
+        "list", "-k", "llama", code=2
+    )
     prune(history, datetime.now(UTC), dry_run=False)
     assert "no run in it" in command("list", code=2)
 
@@ -93,20 +110,35 @@ def test_list_without_a_run_names_the_filter(command: Command, history: StoreLoc
 def test_show_tells_everything_of_the_last_run_or_of_a_number(command: Command) -> None:
     shown = command("show", ID)
     assert shown == command("show", "3")
-    for told in ("REGRESSION", "job 77", "environment driver", "580.1", "mean of steps 11 to 44", "commit abc"):
+    for told in (
+        "REGRESSION",
+        "job 77",
+        "environment driver",
+        "580.1",
+        "mean of steps 11 to 44",
+        "commit abc",
+    ):
         assert told in shown
     assert repr(outcome(8.0, 2)["window_seconds"][0]) in shown
     assert "7.400 s" in command("show", "1")
 
 
 @pytest.mark.slow
-def test_show_prints_hashes_and_no_unknown_value(command: Command, history: StoreLocation) -> None:
-    """A log whose hash is unknown is named; sessions of versions without hashes have none."""
+def test_show_prints_hashes_and_no_unknown_value(
+    command: Command, history: StoreLocation
+) -> None:
+    """A log whose hash is unknown is named; sessions of versions without hashes have
+    none."""
     assert "expected_seconds" in command("show", "3")
     hashed = {**outcome(8.0, 2, job="77"), "log_sha256": ["0123456789abcdef" * 4, None]}
-    write(history, document({**hashed, "expected_seconds": None, "bound_seconds": None}))
+    write(
+        history, document({**hashed, "expected_seconds": None, "bound_seconds": None})
+    )
     lines = command("show", "3").splitlines()
-    assert lines[-2:] == [f"    sha256 {'0123456789abcdef' * 4}", "    sha256 not known"]
+    assert lines[-2:] == [
+        f"    sha256 {'0123456789abcdef' * 4}",
+        "    sha256 not known",
+    ]
     assert sum("sha256" in line for line in lines) == 2
     assert not [line for line in lines if line.endswith("None")]
 
@@ -118,8 +150,11 @@ def test_show_names_the_nearest_configuration(command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_export_has_the_same_rows_in_each_format(command: Command, history: StoreLocation, tmp_path: Path) -> None:
-    """A row for each verdict: runs, missing ones, all metrics, hashes, and the steps with all digits."""
+def test_export_has_the_same_rows_in_each_format(
+    command: Command, history: StoreLocation, tmp_path: Path
+) -> None:
+    """A row for each verdict: runs, missing ones, all metrics, hashes, and the steps
+    with all digits."""
     write(history, document({**outcome(7.4), "log_sha256": ["ab" * 32, None]}))
     rows = json.loads(command("export", "--format", "json"))
     verdicts = ["PASS", "PASS", "REGRESSION", "IMPROVEMENT", "MISSING", "PASS"]
@@ -128,20 +163,40 @@ def test_export_has_the_same_rows_in_each_format(command: Command, history: Stor
     assert rows[0]["started"] == START.isoformat()
     command("export", "-o", "h.csv")
     command("export", "--format", "parquet", "-o", "h.parquet")
-    csv, parquet = pd.read_csv(tmp_path / "h.csv"), pd.read_parquet(tmp_path / "h.parquet")
-    for name in ("configuration", "verdict", "job_id", "expected_seconds", "session", "host"):
+    csv, parquet = (
+        pd.read_csv(tmp_path / "h.csv"),
+        pd.read_parquet(tmp_path / "h.parquet"),
+    )
+    for name in (
+        "configuration",
+        "verdict",
+        "job_id",
+        "expected_seconds",
+        "session",
+        "host",
+    ):
         written = [row[name] for row in rows]
         assert [None if pd.isna(one) else one for one in parquet[name]] == written, name
-    assert csv["run_seconds"].dropna().tolist() == [row["run_seconds"] for row in rows if row["run_seconds"]]
-    assert list(parquet["number"].dropna()) == [row["number"] for row in rows if row["number"]]
-    assert "1,2025" in (tmp_path / "h.csv").read_text()  # and not 1.0, which `show` does not know
+    assert csv["run_seconds"].dropna().tolist() == [
+        row["run_seconds"] for row in rows if row["run_seconds"]
+    ]
+    assert list(parquet["number"].dropna()) == [
+        row["number"] for row in rows if row["number"]
+    ]
+    assert (
+        "1,2025" in (tmp_path / "h.csv").read_text()
+    )  # and not 1.0, which `show` does not know
     for name in ("started", "judged"):  # timestamps sort and subtract as they are
         assert str(parquet[name].dtype) == "datetime64[us, UTC]"
-        times = [None if pd.isna(moment) else moment.isoformat() for moment in parquet[name]]
+        times = [
+            None if pd.isna(moment) else moment.isoformat() for moment in parquet[name]
+        ]
         assert times == [row[name] for row in rows]
     for name in ("step_seconds", "log_sha256"):
         assert [json.loads(text) for text in csv[name]] == [row[name] for row in rows]
-    assert [list(steps) for steps in parquet["step_seconds"]] == [row["step_seconds"] for row in rows]
+    assert [list(steps) for steps in parquet["step_seconds"]] == [
+        row["step_seconds"] for row in rows
+    ]
 
 
 @pytest.mark.slow
@@ -149,7 +204,9 @@ def test_export_format_follows_the_suffix_unless_typed(command: Command) -> None
     for name in ("h.parquet", "h.JSON", "h.jsonl", "h.txt"):
         command("export", "-o", name)
     rows = json.loads(Path("h.JSON").read_text())
-    assert [json.loads(line) for line in Path("h.jsonl").read_text().splitlines()] == rows
+    assert [
+        json.loads(line) for line in Path("h.jsonl").read_text().splitlines()
+    ] == rows
     assert Path("h.parquet").read_bytes()[:4] == b"PAR1"
     command("export", "--format", "csv", "-o", "other.json")
     assert Path("other.json").read_text() == Path("h.txt").read_text()
@@ -176,23 +233,38 @@ def test_an_export_takes_the_place_of_an_older_one_and_of_nothing_else(
     (tmp_path / f"link-{name}").symlink_to(path)
     format_name = name.partition(".")[2]
     told = command("export", "--format", format_name, "-o", "mine", code=2)
-    assert "mine: cannot be written: a file that is no export of a history, and is not replaced" in told
+    assert (
+        "mine: cannot be written: a file that is no export of a history, and is not replaced"
+        in told
+    )
     assert "a link to the file" in command("export", "-o", f"link-{name}", code=2)
-    assert "found the history itself" in command("export", "-o", f"../{tmp_path.name}/history.db", code=2)
-    assert "nowhere/h.csv: cannot be written" in command("export", "-o", "nowhere/h.csv", code=2)
+    assert "found the history itself" in command(
+        "export", "-o", f"../{tmp_path.name}/history.db", code=2
+    )
+    assert "nowhere/h.csv: cannot be written" in command(
+        "export", "-o", "nowhere/h.csv", code=2
+    )
     assert "job 1000" in command("list")
     assert (tmp_path / "mine").read_text() == "a table of mine\n"
 
 
 @pytest.mark.slow
-def test_parquet_without_its_package_or_a_file_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "give a file with -o FILE" in command("export", "--format", "parquet", code=2)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pyarrow" else name)
+def test_parquet_without_its_package_or_a_file_is_told(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "give a file with -o FILE" in command(
+        "export", "--format", "parquet", code=2
+    )
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == "pyarrow" else name
+    )
     told = command("export", "--format", "parquet", "-o", "h.parquet", code=2)
     assert "pip install 'pytest-llmbench[parquet]'" in told
 
 
-def test_prune_makes_no_store_of_a_mistyped_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_makes_no_store_of_a_mistyped_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "histroy.db"
     assert cli.main(["history", "prune", "--keep", "4d", "--history", str(path)]) == 2
     assert "there is no such file" in capsys.readouterr().err
@@ -207,11 +279,15 @@ def test_prune_tells_what_it_removes(command: Command) -> None:
     assert len(command("list").splitlines()) == 6
     assert command("prune", *keep, "--yes") == f"removed {told}\n"
     assert len(command("list").splitlines()) == 4
-    assert command("prune", *keep, "--yes").startswith("nothing to remove: no session from before ")
+    assert command("prune", *keep, "--yes").startswith(
+        "nothing to remove: no session from before "
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("answer", "rows"), [("YES\n", 4), ("n\n", 6), ("\n", 6), ("no terminal", 6)])
+@pytest.mark.parametrize(
+    ("answer", "rows"), [("YES\n", 4), ("n\n", 6), ("\n", 6), ("no terminal", 6)]
+)
 def test_prune_shows_what_would_go_and_asks(
     command: Command, monkeypatch: pytest.MonkeyPatch, answer: str, rows: int
 ) -> None:
@@ -219,7 +295,9 @@ def test_prune_shows_what_would_go_and_asks(
     stdin = StringIO("y\n" if answer == "no terminal" else answer)
     stdin.isatty = lambda: answer != "no terminal"  # type: ignore[method-assign]
     monkeypatch.setattr("sys.stdin", stdin)
-    shown = command("prune", "--keep", f"{_days_since_the_first()}d", code=0 if rows == 4 else 2)
+    shown = command(
+        "prune", "--keep", f"{_days_since_the_first()}d", code=0 if rows == 4 else 2
+    )
     assert "removes 2 verdicts, 1 session, 2 runs" in shown
     assert "of 2025-11-02; 2 sessions stay" in shown
     assert len(command("list").splitlines()) == rows
@@ -229,19 +307,29 @@ def test_prune_shows_what_would_go_and_asks(
 def test_prune_never_empties_a_store(command: Command) -> None:
     """The cluster stood still for long, or a clock is wrong."""
     told = command("prune", "--keep", "1mo", "--yes", code=2)
-    assert "as all of it would go: 5 verdicts, 3 sessions, 4 runs, of 2025-11-02 to 2025-11-20; 0 sessions stay" in told
+    assert (
+        "as all of it would go: 5 verdicts, 3 sessions, 4 runs, of 2025-11-02 to 2025-11-20; 0 sessions stay"
+        in told
+    )
     assert len(command("list").splitlines()) == 6
-    assert "would remove 5 verdicts, 3 sessions" in command("prune", "--keep", "1mo", "--dry-run")
+    assert "would remove 5 verdicts, 3 sessions" in command(
+        "prune", "--keep", "1mo", "--dry-run"
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", ["1m", "20 hours"])
 def test_prune_takes_no_minutes_and_hours(
-    command: Command, history: StoreLocation, capsys: pytest.CaptureFixture[str], keep: str
+    command: Command,
+    history: StoreLocation,
+    capsys: pytest.CaptureFixture[str],
+    keep: str,
 ) -> None:
     """`m` is minutes elsewhere, and meant as months it removed everything."""
     with pytest.raises(SystemExit):
-        cli.main(["history", "prune", f"--keep={keep}", "--yes", "--history", history.shown])
+        cli.main(
+            ["history", "prune", f"--keep={keep}", "--yes", "--history", history.shown]
+        )
     told = " ".join(capsys.readouterr().err.split())
     assert "is no unit of a day or more: write 30d, 4w, 1mo (a month) or 1y" in told
     assert len(command("list").splitlines()) == 6
@@ -312,25 +400,36 @@ DEEP = "maximum recursion depth" if sys.version_info < (3, 14) else "Stack overf
         ("verdicts: none", "no JSON"),
         ("[]", "no session with verdicts"),
         ('{"schema": 2, "session": {}, "verdicts": []}', "found schema 2, expected 1"),
-        ('{"schema": 1, "session": {}, "verdicts": [{}]}', "session.id: not there: nothing of it was stored"),
-        pytest.param(f'{{"schema": {"9" * 5000}}}', "no JSON (Exceeds the limit", id="5000-digits"),
+        (
+            '{"schema": 1, "session": {}, "verdicts": [{}]}',
+            "session.id: not there: nothing of it was stored",
+        ),
+        pytest.param(
+            f'{{"schema": {"9" * 5000}}}',
+            "no JSON (Exceeds the limit",
+            id="5000-digits",
+        ),
         pytest.param("[" * 100_000, f"no JSON ({DEEP}", id="deep"),
     ],
 )
-def test_add_refuses_what_no_session_left(command: Command, tmp_path: Path, content: str, told: str) -> None:
+def test_add_refuses_what_no_session_left(
+    command: Command, tmp_path: Path, content: str, told: str
+) -> None:
     (tmp_path / "other.json").write_text(content)
     assert told in command("add", "other.json", code=2)
     assert "No such file" in command("add", "nothing.json", code=2)
 
 
 @pytest.mark.slow
-def test_add_waits_for_nothing_and_reads_no_device(command: Command, tmp_path: Path) -> None:
+def test_add_waits_for_nothing_and_reads_no_device(
+    command: Command, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "pipe.json")
     for name in ("pipe.json", "/dev/zero"):
         assert "no regular file" in command("add", name, code=2)
 
 
-# --- which history --------------------------------------------------------------------------------------------
+# --- which history --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -339,7 +438,9 @@ def _no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_variable")
-def test_typed_history_precedes_the_variable_and_the_ini_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_typed_history_precedes_the_variable_and_the_ini_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ini = tmp_path / "pytest.ini"
     ini.write_text("[pytest]\nllmb_history = ini.db\n")
     of_ini = ("ini.db", f"llmb_history in {ini}")
@@ -355,13 +456,19 @@ def test_typed_history_precedes_the_variable_and_the_ini_key(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("pyproject.toml", '[tool.pytest.ini_options]\nllmb_history = "inner.db"\n', "inner.db"),
+        (
+            "pyproject.toml",
+            '[tool.pytest.ini_options]\nllmb_history = "inner.db"\n',
+            "inner.db",
+        ),
         ("tox.ini", "[pytest]\nllmb_history = inner.db\n", "inner.db"),
         ("tox.ini", "[other]\nllmb_history = inner.db\n", "outer.db"),
         ("pytest.ini", "", None),
     ],
 )
-def test_nearest_file_of_pytest_names_the_history(tmp_path: Path, name: str, text: str, expected: str | None) -> None:
+def test_nearest_file_of_pytest_names_the_history(
+    tmp_path: Path, name: str, text: str, expected: str | None
+) -> None:
     """As for pytest; files of other programs are passed over."""
     folder = tmp_path / "below"
     folder.mkdir()
@@ -376,7 +483,10 @@ def test_history_that_was_not_typed_is_printed(
     history: StoreLocation, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["history", "list"]) == 2
-    assert "no history is known: give --history, set LLMB_HISTORY, or llmb_history in" in capsys.readouterr().err
+    assert (
+        "no history is known: give --history, set LLMB_HISTORY, or llmb_history in"
+        in capsys.readouterr().err
+    )
     ini = tmp_path / "pytest.ini"
     ini.write_text(f"[pytest]\nllmb_history = {history.shown}\n")
     assert cli.main(["history", "list"]) == 0

@@ -1,4 +1,5 @@
-"""`llmbench summary` and the gate say the same of a run: examples, real logs, and logs that were damaged."""
+"""`llmbench summary` and the gate say the same of a run: examples, real logs, and logs
+that were damaged."""
 
 from __future__ import annotations
 
@@ -90,28 +91,46 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, baselines = tmp_path_factory.mktemp("damaged"), shipped()
     for number, (name, change) in enumerate(product(CONFIGURATIONS, DAMAGES.values())):
         started = STARTED + timedelta(hours=number)
-        log = write_run(root, baselines[name], job_id=str(3_000_000 + number), started=started, noise=0.003)
+        log = write_run(
+            root,
+            baselines[name],
+            job_id=str(3_000_000 + number),
+            started=started,
+            noise=0.003,
+        )
         ended = log.stat().st_mtime
         log.write_text(damage(log.read_text(), *change), newline="")
-        os.utime(log, (ended, ended))  # one that was written minutes ago may still be growing
+        os.utime(
+            log, (ended, ended)
+        )  # one that was written minutes ago may still be growing
     return root
 
 
-def judged(found: IngestedRuns, settings: Settings, catalog: Catalog, now: datetime) -> dict[str, Judgement]:
+def judged(
+    found: IngestedRuns, settings: Settings, catalog: Catalog, now: datetime
+) -> dict[str, Judgement]:
     """Return the gate's verdict on each run, by its id."""
     results = evaluate_runs(found, settings, catalog, now)
-    return {result.case.run_id: result.judgement for result in results.configurations.values() if result.case.run_id}
+    return {
+        result.case.run_id: result.judgement
+        for result in results.configurations.values()
+        if result.case.run_id
+    }
 
 
 def in_words(judgement: Judgement) -> str:
-    """Return the status that a verdict has to have in the summary; without a baseline a run may still be whole."""
+    """Return the status that a verdict has to have in the summary; without a baseline a
+    run may still be whole."""
     if judgement.verdict in JUDGED or judgement.reason is Reason.NO_BASELINE:
         return "Success"
     return judgement.reason.replace("-", " ").capitalize()
 
 
-def of_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, str], dict[str, Judgement]]:
-    """Return what the summary and the gate say of the runs in a folder, by their ids."""
+def of_folder(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[dict[str, str], dict[str, Judgement]]:
+    """Return what the summary and the gate say of the runs in a folder, by their
+    ids."""
     settings = Settings(logs=(folder,), runs="each")
     catalog, now = load(settings), datetime.now(UTC)
     verdicts = judged(ingest(settings, catalog, now), settings, catalog, now)
@@ -121,47 +140,84 @@ def of_folder(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[dict[st
 
 
 @pytest.mark.slow
-def test_the_summary_of_the_examples_says_what_the_gate_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_of_the_examples_says_what_the_gate_says(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     statuses, verdicts = of_folder(EXAMPLES, capsys)
     assert len(verdicts) == 37
-    assert {name: statuses[name] for name in verdicts} == {name: in_words(one) for name, one in verdicts.items()}
+    assert {name: statuses[name] for name in verdicts} == {
+        name: in_words(one) for name, one in verdicts.items()
+    }
 
 
 @pytest.mark.slow
-def test_the_summary_of_damaged_logs_says_what_the_gate_says(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_of_damaged_logs_says_what_the_gate_says(
+    damaged: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     statuses, verdicts = of_folder(damaged, capsys)
     assert len(verdicts) == len(CONFIGURATIONS) * len(DAMAGES)
-    assert {name: statuses[name] for name in verdicts} == {name: in_words(one) for name, one in verdicts.items()}
-    reasons = {one.reason for one in verdicts.values() if one.verdict is Verdict.INVALID}
+    assert {name: statuses[name] for name in verdicts} == {
+        name: in_words(one) for name, one in verdicts.items()
+    }
+    reasons = {
+        one.reason for one in verdicts.values() if one.verdict is Verdict.INVALID
+    }
     assert reasons >= {
-        *(Reason.DIVERGED, Reason.INCOMPLETE, Reason.IMPOSSIBLE_SAMPLE, Reason.WINDOW_INCOMPLETE),
+        *(
+            Reason.DIVERGED,
+            Reason.INCOMPLETE,
+            Reason.IMPOSSIBLE_SAMPLE,
+            Reason.WINDOW_INCOMPLETE,
+        ),
         *(Reason.NO_STEPS, Reason.WRONG_CONFIGURATION),
     }
-    assert sum(one.verdict in JUDGED for one in verdicts.values()) >= len(CONFIGURATIONS)
+    assert sum(one.verdict in JUDGED for one in verdicts.values()) >= len(
+        CONFIGURATIONS
+    )
 
 
 def of_logs(*parts: str) -> Iterator[dict[str, str]]:
     """Yield the rows of real logs of no known configuration, as they read tomorrow.
 
-    Where the logs were copied minutes ago, a run that stopped half-way would count as still running today.
+    Where the logs were copied minutes ago, a run that stopped half-way would count as
+    still running today.
     """
     settings = Settings(logs=tuple(shared(f"logs/{part}") for part in parts))
     catalog, now = load(settings), datetime.now(UTC) + timedelta(days=1)
     for row in make_rows(ingest(settings, catalog, now), catalog, None, now):
-        yield {"status": row.status, "window": row.window, "from": row.window_from, "mean": f"{row.time_mean_s:.6g}"}
+        yield {
+            "status": row.status,
+            "window": row.window,
+            "from": row.window_from,
+            "mean": f"{row.time_mean_s:.6g}",
+        }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("log", "expected"),
     [
-        ("nemo1/carriage_returns.out", {"status": "Success", "window": "10-19", "from": "last-half"}),
-        ("nemo2/geneformer_500_steps.out", {"status": "Success", "window": "250-499", "from": "last-half"}),
-        ("maxtext/nan_loss.out", {"status": "Diverged", "window": "11-44", "from": "default"}),
-        ("megatron/1861140.out", {"status": "Incomplete", "window": "173-344", "from": "last-half"}),
+        (
+            "nemo1/carriage_returns.out",
+            {"status": "Success", "window": "10-19", "from": "last-half"},
+        ),
+        (
+            "nemo2/geneformer_500_steps.out",
+            {"status": "Success", "window": "250-499", "from": "last-half"},
+        ),
+        (
+            "maxtext/nan_loss.out",
+            {"status": "Diverged", "window": "11-44", "from": "default"},
+        ),
+        (
+            "megatron/1861140.out",
+            {"status": "Incomplete", "window": "173-344", "from": "last-half"},
+        ),
     ],
 )
-def test_a_run_without_a_baseline_is_whole_by_its_own_total_and_has_a_time(log: str, expected: dict[str, str]) -> None:
+def test_a_run_without_a_baseline_is_whole_by_its_own_total_and_has_a_time(
+    log: str, expected: dict[str, str]
+) -> None:
     (row,) = of_logs(log)
     assert {name: row[name] for name in expected} == expected
     assert float(row["mean"]) > 0
@@ -170,9 +226,17 @@ def test_a_run_without_a_baseline_is_whole_by_its_own_total_and_has_a_time(log: 
 @pytest.mark.parametrize("every", [10, 50])
 def test_long_log_has_the_window_of_a_recording(tmp_path: Path, every: int) -> None:
     """Of means of several steps too, which the usual window would cut."""
-    lines = [{"current_steps": step, "total_steps": 600, "loss": 2 - step / 600} for step in range(every, 601, every)]
-    times = ({"elapsed_time": str(timedelta(seconds=3 * line["current_steps"]))} for line in lines)
-    records = (json.dumps({**line, **time}) for line, time in zip(lines, times, strict=True))
+    lines = [
+        {"current_steps": step, "total_steps": 600, "loss": 2 - step / 600}
+        for step in range(every, 601, every)
+    ]
+    times = (
+        {"elapsed_time": str(timedelta(seconds=3 * line["current_steps"]))}
+        for line in lines
+    )
+    records = (
+        json.dumps({**line, **time}) for line, time in zip(lines, times, strict=True)
+    )
     (tmp_path / "trainer_log.jsonl").write_text("\n".join(records) + "\n")
     settings, now = Settings(logs=(tmp_path,)), datetime.now(UTC)
     catalog = load(settings)
@@ -180,4 +244,8 @@ def test_long_log_has_the_window_of_a_recording(tmp_path: Path, every: int) -> N
     (row,) = make_rows(ingested, catalog, None, now)
     (draft,) = draft_baselines(ingested.runs, settings, catalog).recipes
     window = draft.baselines[0].window
-    assert (row.status, row.window) == ("Success", f"{window.first}-{window.last}") == ("Success", "301-600")
+    assert (
+        (row.status, row.window)
+        == ("Success", f"{window.first}-{window.last}")
+        == ("Success", "301-600")
+    )

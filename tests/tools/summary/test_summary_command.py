@@ -23,8 +23,30 @@ WORKLOADS = str(EXAMPLES / "workloads")
 
 
 FACTS = (
-    *("framework", "dialect", "recipe", "size", "release", "gpu", "dtype", "gpus", "global_batch_size"),
-    *("micro_batch_size", "sequence_length", "total_steps", "tp", "pp", "cp", "ep", "etp", "dp", "vp", "fsdp"),
+    *(
+        "framework",
+        "dialect",
+        "recipe",
+        "size",
+        "release",
+        "gpu",
+        "dtype",
+        "gpus",
+        "global_batch_size",
+    ),
+    *(
+        "micro_batch_size",
+        "sequence_length",
+        "total_steps",
+        "tp",
+        "pp",
+        "cp",
+        "ep",
+        "etp",
+        "dp",
+        "vp",
+        "fsdp",
+    ),
 )
 
 
@@ -34,7 +56,9 @@ def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, 
 
 
 @pytest.mark.slow
-def test_each_run_is_a_line_with_status_mean_and_deviation(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_run_is_a_line_with_status_mean_and_deviation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
     assert len(found) == 38
     expected = {
@@ -55,7 +79,10 @@ def test_each_run_is_a_line_with_status_mean_and_deviation(capsys: pytest.Captur
     assert float(clean["time_mean_s"]) == pytest.approx(7.325, rel=1e-4)
     assert 0 < float(clean["time_std_s"]) < 0.1
     assert float(clean["tflops_per_gpu_mean"]) == pytest.approx(1202.3, abs=0.5)
-    assert [(found[job]["window"], found[job]["window_from"]) for job in ("1640021", "2210007", "1388120")] == [
+    assert [
+        (found[job]["window"], found[job]["window_from"])
+        for job in ("1640021", "2210007", "1388120")
+    ] == [
         *(("11-44", "baseline"), ("11-44", "default"), ("14-27", "last-half")),
     ]
     assert (found["1388120"]["reason"], clean["reason"]) == ("incomplete", "")
@@ -67,10 +94,15 @@ def test_each_run_is_a_line_with_status_mean_and_deviation(capsys: pytest.Captur
 
 
 @pytest.mark.slow
-def test_a_row_holds_what_a_baseline_file_asks_for(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the configuration that a run is of; of another run what its own names and log say."""
+def test_a_row_holds_what_a_baseline_file_asks_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Of the configuration that a run is of; of another run what its own names and log
+    say."""
     found = {row["job_id"]: row for row in rows(capsys, str(EXAMPLES))}
-    assert {name: found["1640021"][name] for name in found["1640021"] if name in FACTS} == {
+    assert {
+        name: found["1640021"][name] for name in found["1640021"] if name in FACTS
+    } == {
         "framework": "NeMo-Run",
         "dialect": "nemo2",
         "recipe": "grok1",
@@ -93,7 +125,9 @@ def test_a_row_holds_what_a_baseline_file_asks_for(capsys: pytest.CaptureFixture
         "fsdp": "",
     }
     other = found["2210007"]
-    assert {name: other[name] for name in ("configuration", *FACTS[:4], *FACTS[9:11])} == {
+    assert {
+        name: other[name] for name in ("configuration", *FACTS[:4], *FACTS[9:11])
+    } == {
         "configuration": "",
         "framework": "nemo2",
         "dialect": "nemo2",
@@ -129,9 +163,17 @@ def test_the_table_reads_newest_first(capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.slow
 def test_window_is_that_of_the_option(capsys: pytest.CaptureFixture[str]) -> None:
-    (row,) = (row for row in rows(capsys, WORKLOADS, "--window", "0-0") if row["job_id"] == "1640021")
+    (row,) = (
+        row
+        for row in rows(capsys, WORKLOADS, "--window", "0-0")
+        if row["job_id"] == "1640021"
+    )
     assert float(row["time_mean_s"]) > 8
-    assert (row["status"], row["window"], row["window_from"]) == ("Success", "0-0", "option")
+    assert (row["status"], row["window"], row["window_from"]) == (
+        "Success",
+        "0-0",
+        "option",
+    )
 
 
 @pytest.mark.slow
@@ -145,7 +187,11 @@ def test_window_is_that_of_the_option(capsys: pytest.CaptureFixture[str]) -> Non
     ],
 )
 def test_wrong_input_is_one_message(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: str, code: int, message: str
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    words: str,
+    code: int,
+    message: str,
 ) -> None:
     (tmp_path / "empty").mkdir()
     with chdir(tmp_path):
@@ -166,7 +212,9 @@ def test_drift_of_a_window_is_named(
         "(ms): {:.1f} | learning rate: 1.000E-05 | global batch size:   512 | lm loss: 9.000000E+00 | "
         "loss scale: 1.0 | grad norm: 0.5 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
     )
-    lines = (step.format(number, 1000 * (1 + growth * number)) for number in range(1, 61))
+    lines = (
+        step.format(number, 1000 * (1 + growth * number)) for number in range(1, 61)
+    )
     (tmp_path / "slurm-7.out").write_text("".join(lines))
     assert main(["summary", str(tmp_path)]) == 0
     text = capsys.readouterr().out
@@ -175,39 +223,61 @@ def test_drift_of_a_window_is_named(
 
 
 @pytest.mark.slow
-def test_what_was_skipped_is_told_beside_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_was_skipped_is_told_beside_the_table(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     packed(tmp_path / "outer.tar", "inner.tar")
     for form in ("table", "csv", "json"):
         assert main(["summary", str(tmp_path), "--format", form]) == 1
         told = capsys.readouterr()
         assert "skipped" not in told.out
-        assert told.err.startswith("1 file skipped:\n  inner.tar: an archive in an archive is not opened")
+        assert told.err.startswith(
+            "1 file skipped:\n  inner.tar: an archive in an archive is not opened"
+        )
 
 
 @pytest.mark.slow
-def test_attempts_before_the_one_that_counts_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_attempts_before_the_one_that_counts_are_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (log,) = EXAMPLES.rglob("log-*_1640021_0.out")
     text = log.read_text()
     (tmp_path / log.name).write_text(text[: text.index("global_step: 13")])
     (tmp_path / log.name.replace("_0.out", "_1.out")).write_text(text)
     (row,) = rows(capsys, str(tmp_path))
-    assert (row["status"], row["attempts"]) == ("Success", "1 stopped after step 12; 2 finished, judged")
+    assert (row["status"], row["attempts"]) == (
+        "Success",
+        "1 stopped after step 12; 2 finished, judged",
+    )
     assert main(["summary", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.endswith(": attempt 1 stopped after step 12; 2 finished, judged\n")
+    assert capsys.readouterr().out.endswith(
+        ": attempt 1 stopped after step 12; 2 finished, judged\n"
+    )
 
 
 @pytest.mark.slow
-def test_a_log_that_cannot_be_read_is_not_one_without_steps(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read_is_not_one_without_steps(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     name = "log-x_llama3.1_8b_bf16_8_1_0.out"
     Path(tmp_path, name).write_bytes(gzip.compress(b"step " * 99)[:-4] + b"....")
     (row,) = rows(capsys, str(tmp_path))
     assert row["status"].startswith("Unreadable: the gzip data of ")
-    assert (row["reason"], row["because"]) == ("unreadable", row["status"].removeprefix("Unreadable: "))
+    assert (row["reason"], row["because"]) == (
+        "unreadable",
+        row["status"].removeprefix("Unreadable: "),
+    )
     for attempt in (0, 1):
-        text = EXAMPLES.joinpath(CLEAN).read_bytes() if attempt == 0 else b"\x1f\x8b no gzip"
+        text = (
+            EXAMPLES.joinpath(CLEAN).read_bytes()
+            if attempt == 0
+            else b"\x1f\x8b no gzip"
+        )
         Path(tmp_path, f"log-x_llama3.1_8b_bf16_8_1_{attempt}.out").write_bytes(text)
     (row,) = rows(capsys, str(tmp_path))
-    assert row["status"].startswith("Unreadable: the later attempt 1 cannot be read: the gzip data of ")
+    assert row["status"].startswith(
+        "Unreadable: the later attempt 1 cannot be read: the gzip data of "
+    )
 
 
 def packed(path: Path, *names: str) -> None:

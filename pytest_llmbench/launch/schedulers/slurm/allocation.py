@@ -1,8 +1,10 @@
-"""One allocation for several runs: a batch script that holds the nodes, and runs on them what it is left.
+"""One allocation for several runs: a batch script that holds the nodes, and runs on
+them what it is left.
 
-The runs of an A/B or a search start in the environment of that script, which is the one that sbatch would give each of
-them, so that a recipe's script notices no difference. Whoever follows them reads files in the folders of their jobs:
-when each began, and with which exit code it ended.
+The runs of an A/B or a search start in the environment of that script, which is the one
+that sbatch would give each of them, so that a recipe's script notices no difference.
+Whoever follows them reads files in the folders of their jobs: when each began, and with
+which exit code it ended.
 """
 
 from __future__ import annotations
@@ -19,9 +21,17 @@ from typing import NamedTuple
 from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, Phase
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch import redact
-from pytest_llmbench.launch.jobs.shared_allocation import RELEASE, LiveJobs, find_allocation
+from pytest_llmbench.launch.jobs.shared_allocation import (
+    RELEASE,
+    LiveJobs,
+    find_allocation,
+)
 from pytest_llmbench.launch.schedulers.job_states import SUCCESS
-from pytest_llmbench.launch.schedulers.slurm.client import CLOCK_MARGIN, Slurm, StepStatus
+from pytest_llmbench.launch.schedulers.slurm.client import (
+    CLOCK_MARGIN,
+    Slurm,
+    StepStatus,
+)
 from pytest_llmbench.launch.schedulers.slurm.statuses import find_phase
 from pytest_llmbench.launch.schedulers.submission import OUTPUT, Submission, SubmitError
 
@@ -29,13 +39,16 @@ HOLDER, HELD = "allocation.sh", "allocation.out"  # the batch script, and what i
 SCRIPT = "slurm_script"  # the copy of a recipe's script: sbatch makes one, too
 BEGUN, ENDED = "run.begun", "run.ended"
 
-IDLE_SECONDS = 600  # without a run an allocation ends: the session that holds it may have been killed
+# without a run an allocation ends: the session that holds it may have been killed
+IDLE_SECONDS = 600
 
 SIGNALLED = 128  # a shell's exit code above this is a signal
 
-# `ls` makes a network file system look for new names. Each run is a process group, so that nothing of it goes on beside
-# the next one; steps that it left are ended, too. After SIGTERM, which ends the allocation, a run leaves no exit code.
-# There is a second between two runs: Slurm gives the start of a step in whole seconds, which tells whose step it is.
+# `ls` makes a network file system look for new names. Each run is a process group, so
+# that nothing of it goes on beside the next one; steps that it left are ended, too.
+# After SIGTERM, which ends the allocation, a run leaves no exit code. There is a second
+# between two runs: Slurm gives the start of a step in whole seconds, which tells whose
+# step it is.
 HOLDER_SCRIPT = """\
 #!/bin/bash
 {directives}
@@ -83,19 +96,23 @@ class RunMarks(NamedTuple):
 
 
 def submit_run(job: Job, journal: LiveJobs) -> Submission:
-    """Leave a run to its allocation, which starts it as soon as it runs; SubmitError if it has ended."""
+    """Leave a run to its allocation, which starts it as soon as it runs; SubmitError if
+    it has ended."""
     allocation = find_allocation(journal, job.spec)
     if allocation is None:
         raise SubmitError(f"{job.spec.case_id}: its allocation has ended")
     try:
         _write_run(job, allocation)
     except OSError as error:
-        raise SubmitError(f"{job.spec.case_id}: {error.filename}: {error.strerror}") from error
+        raise SubmitError(
+            f"{job.spec.case_id}: {error.filename}: {error.strerror}"
+        ) from error
     return _describe_submission(job, allocation)
 
 
 def recover_run(job: Job, journal: LiveJobs) -> Submission | None:
-    """Return a run that was left to its allocation although pytest was killed just then; None if it was not."""
+    """Return a run that was left to its allocation although pytest was killed just
+    then; None if it was not."""
     allocation = find_allocation(journal, job.spec)
     if allocation is None:
         return None
@@ -107,7 +124,7 @@ def _describe_submission(job: Job, allocation: Job) -> Submission:
     return Submission(f"{allocation.job_id}-{job.number}", job.folder)
 
 
-# --- what is written ----------------------------------------------------------------------------------------
+# --- what is written ------------------------------------------------------------------
 
 
 def find_holder(job: Job) -> Path:
@@ -116,7 +133,8 @@ def find_holder(job: Job) -> Path:
 
 
 def write_holder(job: Job) -> None:
-    """Write the batch script of an allocation, with the #SBATCH lines of the script in whose place it stands."""
+    """Write the batch script of an allocation, with the #SBATCH lines of the script in
+    whose place it stands."""
     script = job.spec.directory / job.spec.command[-1]
     lines = script.read_text(encoding="utf-8", errors="replace").splitlines()
     text = HOLDER_SCRIPT.format(
@@ -129,7 +147,8 @@ def write_holder(job: Job) -> None:
 
 
 def list_directives(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the #SBATCH lines that sbatch reads of a script: those before its first command."""
+    """Yield the #SBATCH lines that sbatch reads of a script: those before its first
+    command."""
     for line in lines:
         if line.strip() and not line.startswith("#"):
             return
@@ -138,15 +157,19 @@ def list_directives(lines: Iterable[str]) -> Iterator[str]:
 
 
 def _write_run(job: Job, allocation: Job) -> None:
-    """Write what is to be run: the copy of a recipe's script, and at last the order that the allocation looks for.
+    """Write what is to be run: the copy of a recipe's script, and at last the order
+    that the allocation looks for.
 
-    The environment is that of the allocation, but for what differs; a secret never does, so that none is written.
+    The environment is that of the allocation, but for what differs; a secret never
+    does, so that none is written.
     """
     folder, spec = job.folder.absolute(), job.spec
     script, *arguments = spec.command
     shutil.copyfile(spec.directory / script, folder / SCRIPT)
     (folder / SCRIPT).chmod(0o755)
-    shutil.copy2(allocation.folder / OUTPUT, folder / OUTPUT)  # with its time: nothing of the run is older
+    shutil.copy2(
+        allocation.folder / OUTPUT, folder / OUTPUT
+    )  # with its time: nothing of the run is older
     text = RUN_SCRIPT.format(
         folder=shlex.quote(str(folder)),
         changes="\n".join(_list_changes(spec, allocation.spec)) or ":",
@@ -163,16 +186,21 @@ def _write_run(job: Job, allocation: Job) -> None:
 
 
 def _list_changes(spec: JobSpec, held: JobSpec) -> Iterator[str]:
-    """Yield the shell's commands that make the environment of a run from that of its allocation."""
+    """Yield the shell's commands that make the environment of a run from that of its
+    allocation."""
     before, now = dict(held.environment), dict(spec.environment)
     secrets = {*held.secrets, *spec.secrets}
     yield from (f"unset {name}" for name in before if name not in now)
     for name, value in now.items():
-        if before.get(name) != value and name not in secrets and redact(value, spec) == value:
+        if (
+            before.get(name) != value
+            and name not in secrets
+            and redact(value, spec) == value
+        ):
             yield f"export {name}={shlex.quote(value)}"
 
 
-# --- what is read -------------------------------------------------------------------------------------------
+# --- what is read ---------------------------------------------------------------------
 
 
 def read_marks(job: Job) -> RunMarks:
@@ -184,7 +212,10 @@ def read_marks(job: Job) -> RunMarks:
 
 def _read_numbers(path: Path) -> list[int]:
     try:
-        return [int(word) for word in path.read_text(encoding="ascii", errors="replace").split()]
+        return [
+            int(word)
+            for word in path.read_text(encoding="ascii", errors="replace").split()
+        ]
     except (OSError, ValueError):
         return []
 
@@ -193,32 +224,62 @@ def _read_time(seconds: list[int]) -> datetime | None:
     return datetime.fromtimestamp(seconds[0], UTC) if seconds else None
 
 
-def describe_run(job: Job, marks: RunMarks, allocation: JobStatus, slurm: Slurm, *, settled: bool = True) -> JobStatus:
+def describe_run(
+    job: Job,
+    marks: RunMarks,
+    allocation: JobStatus,
+    slurm: Slurm,
+    *,
+    settled: bool = True,
+) -> JobStatus:
     """Return what is known of a run in an allocation, in Slurm's words.
 
-    `settled`: it ended so long ago that accounting has all its steps.
-    Without an exit code it ended with its allocation: so does one that failed while that was ending, which may be why.
+    `settled`: it ended so long ago that accounting has all its steps. Without an exit
+    code it ended with its allocation: so does one that failed while that was ending,
+    which may be why.
     """
     begun = marks.begun
-    own = replace(allocation, limit_seconds=None, derived_exit_code="", exit_code="", started=begun, submitted=begun)
-    if begun and marks.ended and marks.code is not None and (marks.code == 0 or allocation.state == "RUNNING"):
+    own = replace(
+        allocation,
+        limit_seconds=None,
+        derived_exit_code="",
+        exit_code="",
+        started=begun,
+        submitted=begun,
+    )
+    if (
+        begun
+        and marks.ended
+        and marks.code is not None
+        and (marks.code == 0 or allocation.state == "RUNNING")
+    ):
         failed_step: str | None = ""
         if marks.code == 0:
-            failed_step = _find_failed_step(job, begun, allocation, slurm, settled=settled)
+            failed_step = _find_failed_step(
+                job, begun, allocation, slurm, settled=settled
+            )
         if failed_step is None:
             return replace(own, phase=Phase.RUNNING, elapsed_seconds=None)
         seconds = (marks.ended - begun).total_seconds()
-        ended = replace(own, ended=marks.ended, elapsed_seconds=seconds, derived_exit_code=failed_step)
+        ended = replace(
+            own,
+            ended=marks.ended,
+            elapsed_seconds=seconds,
+            derived_exit_code=failed_step,
+        )
         return _describe_exit(job, marks.code, ended)
     if allocation.phase is Phase.ENDED:
         return _describe_lost(own, allocation, begun)
     if begun or allocation.phase is not Phase.RUNNING:
         return replace(own, elapsed_seconds=None)
-    return replace(own, phase=Phase.WAITING, state="PENDING", nodes=(), elapsed_seconds=None)
+    return replace(
+        own, phase=Phase.WAITING, state="PENDING", nodes=(), elapsed_seconds=None
+    )
 
 
 def _describe_exit(job: Job, code: int, ended: JobStatus) -> JobStatus:
-    """Return the status of a run that ended by itself with an exit code, as a shell has it."""
+    """Return the status of a run that ended by itself with an exit code, as a shell has
+    it."""
     earlier = job.status.nodes if job.status else ()
     return replace(
         ended,
@@ -231,30 +292,47 @@ def _describe_exit(job: Job, code: int, ended: JobStatus) -> JobStatus:
     )
 
 
-def _describe_lost(own: JobStatus, allocation: JobStatus, begun: datetime | None) -> JobStatus:
+def _describe_lost(
+    own: JobStatus, allocation: JobStatus, begun: datetime | None
+) -> JobStatus:
     """Return the status of a run whose allocation ended before it did."""
     state = "CANCELLED" if allocation.state == "COMPLETED" else allocation.state
     seconds = None
     if allocation.ended and begun:
         seconds = (allocation.ended - begun).total_seconds()
-    return replace(own, state=state, nodes=allocation.nodes if begun else (), elapsed_seconds=seconds)
+    return replace(
+        own,
+        state=state,
+        nodes=allocation.nodes if begun else (),
+        elapsed_seconds=seconds,
+    )
 
 
-def _find_failed_step(job: Job, begun: datetime, allocation: JobStatus, slurm: Slurm, *, settled: bool) -> str | None:
-    """Return the exit code of a step of a run that failed, empty if no step did; None as long as that is unknown.
+def _find_failed_step(
+    job: Job, begun: datetime, allocation: JobStatus, slurm: Slurm, *, settled: bool
+) -> str | None:
+    """Return the exit code of a step of a run that failed, empty if no step did; None
+    as long as that is unknown.
 
-    That of the allocation is the worst of all its steps so far, also of earlier runs. If accounting has no step with
-    this code, it is one of this run that accounting does not have yet. A step of an earlier run with this code hides
-    such a step, until the accounting of this run is settled.
+    That of the allocation is the worst of all its steps so far, also of earlier runs.
+    If accounting has no step with this code, it is one of this run that accounting does
+    not have yet. A step of an earlier run with this code hides such a step, until the
+    accounting of this run is settled.
     """
     worst = allocation.derived_exit_code
     if worst in ("", SUCCESS):
         return ""
-    steps = slurm.list_steps(job.scheduler_id, (allocation.started or begun) - CLOCK_MARGIN)
+    steps = slurm.list_steps(
+        job.scheduler_id, (allocation.started or begun) - CLOCK_MARGIN
+    )
     own = [step for step in steps if step.started >= begun]
     if any(find_phase(step.state) is not Phase.ENDED for step in own):
         return None
-    failed = [step.exit_code for step in own if step.state != "COMPLETED" and not _was_left_behind(step)]
+    failed = [
+        step.exit_code
+        for step in own
+        if step.state != "COMPLETED" and not _was_left_behind(step)
+    ]
     if failed:
         return next((code for code in failed if code != SUCCESS), worst)
     if worst not in (step.exit_code for step in steps):
@@ -263,5 +341,6 @@ def _find_failed_step(job: Job, begun: datetime, allocation: JobStatus, slurm: S
 
 
 def _was_left_behind(step: StepStatus) -> bool:
-    """Whether a step was ended with its run, by SIGTERM. Slurm also calls a killed step CANCELLED, with code 0:9."""
+    """Whether a step was ended with its run, by SIGTERM. Slurm also calls a killed step
+    CANCELLED, with code 0:9."""
     return step.state == "CANCELLED" and step.exit_code in (SUCCESS, "0:15")

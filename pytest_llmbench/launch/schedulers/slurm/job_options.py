@@ -1,4 +1,5 @@
-"""How Slurm is told of a job: by variables, by options of sbatch, by the words of a command."""
+"""How Slurm is told of a job: by variables, by options of sbatch, by the words of a
+command."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from pytest_llmbench.core.job_records import Cluster, Job, JobSpec, Purpose
 
 SBATCH = "sbatch"  # both the program and the way to submit by it
 
-WIDE = "400"  # launchers wrap what they print at the width of a terminal, in the middle of paths
+# launchers wrap what they print at the width of a terminal, in the middle of paths
+WIDE = "400"
 
 NODELIST = "--nodelist="
 
@@ -33,28 +35,43 @@ def runs_in_recipe(via: str) -> bool:
 
 
 def list_variables(via: str) -> dict[str, str]:
-    """Return the width of the terminal for launchers that print a job id and a folder."""
+    """Return the width of the terminal for launchers that print a job id and a
+    folder."""
     return {"COLUMNS": WIDE} if via in ("script", "llmb-run") else {}
 
 
 def drop_misread_variables(variables: dict[str, str]) -> dict[str, str]:
-    """Return variables without SLURM_GPUS_PER_NODE=null, which srun takes for a number: see docs/cluster.md."""
-    return {name: value for name, value in variables.items() if (name, value) != ("SLURM_GPUS_PER_NODE", "null")}
+    """Return variables without SLURM_GPUS_PER_NODE=null, which srun takes for a number:
+    see docs/cluster.md."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if (name, value) != ("SLURM_GPUS_PER_NODE", "null")
+    }
 
 
-def complete_command(via: str, words: Sequence[str], cluster: Cluster) -> tuple[str, ...]:
-    """Return a command of sbatch with GPUs and time limit of the cluster file; its own options come later, and win."""
+def complete_command(
+    via: str, words: Sequence[str], cluster: Cluster
+) -> tuple[str, ...]:
+    """Return a command of sbatch with GPUs and time limit of the cluster file; its own
+    options come later, and win."""
     if via != SBATCH or Path(words[0]).name != SBATCH:
         return tuple(words)
     program, *others = words
-    return (program, *_format_options({"--gres": cluster.gres, "--time": cluster.time_limit}), *others)
+    return (
+        program,
+        *_format_options({"--gres": cluster.gres, "--time": cluster.time_limit}),
+        *others,
+    )
 
 
 def list_options(via: str, cluster: Cluster) -> tuple[str, ...]:
     """Return what sbatch gets besides a command, whatever calls it."""
     # a command of sbatch has its time limit, where it can be seen
     limit = cluster.time_limit if via != SBATCH else ""
-    return _format_options({"--time": limit, **{f"--{name}": getattr(cluster, name) for name in OPTIONS}})
+    return _format_options(
+        {"--time": limit, **{f"--{name}": getattr(cluster, name) for name in OPTIONS}}
+    )
 
 
 def format_cancel(job_ids: Sequence[str]) -> str:
@@ -68,9 +85,13 @@ def format_inquiry(job_id: str) -> str:
 
 
 def format_on_node(command: str, environment: Mapping[str, str]) -> str:
-    """Return the srun that runs a command on a node, with the account and partition of an environment."""
+    """Return the srun that runs a command on a node, with the account and partition of
+    an environment."""
     words = []
-    for option, name in (("--account", "SBATCH_ACCOUNT"), ("--partition", "SBATCH_PARTITION")):
+    for option, name in (
+        ("--account", "SBATCH_ACCOUNT"),
+        ("--partition", "SBATCH_PARTITION"),
+    ):
         if value := environment.get(name):
             words += [option, value]
     return " ".join(["srun", *map(shlex.quote, words), f'bash -c "{command}"'])
@@ -100,13 +121,22 @@ def is_pinned(spec: JobSpec) -> bool:
 
 
 def _list_without(spec: JobSpec, *starts: str) -> Iterator[str]:
-    return (option for option in spec.scheduler_options if not option.startswith(starts))
+    return (
+        option for option in spec.scheduler_options if not option.startswith(starts)
+    )
 
 
 def build_node_check(
-    command: str, spec: JobSpec, cluster: Cluster, nodes: Sequence[str], *, minutes: int, output: Path
+    command: str,
+    spec: JobSpec,
+    cluster: Cluster,
+    nodes: Sequence[str],
+    *,
+    minutes: int,
+    output: Path,
 ) -> JobSpec:
-    """Return the job that runs a command once on each of these nodes, with the account and GPUs of a configuration."""
+    """Return the job that runs a command once on each of these nodes, with the account
+    and GPUs of a configuration."""
     options = {
         "--account": cluster.account,
         "--partition": cluster.partition,

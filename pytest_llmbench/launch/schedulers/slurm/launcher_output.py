@@ -1,4 +1,5 @@
-"""What a submission command printed: the job id and folder in it, or why there is none."""
+"""What a submission command printed: the job id and folder in it, or why there is
+none."""
 
 from __future__ import annotations
 
@@ -19,11 +20,14 @@ from pytest_llmbench.launch.schedulers.submission import (
     remove_colours,
 )
 
-# a line of this length (columns) may have been wrapped: NeMo-Run's block is, at 80 columns, where it is piped
+# a line of this length (columns) may have been wrapped: NeMo-Run's block is, at 80
+# columns, where it is piped
 WRAPPED = 79
 
 _SBATCH = re.compile(r"\bSubmitted batch job (\S+)")
-_ANSWER = re.compile(r"(?:Submitted batch job (\d+)(?: on cluster .*)?|(\d+)(?:;.*)?)\s*")
+_ANSWER = re.compile(
+    r"(?:Submitted batch job (\d+)(?: on cluster .*)?|(\d+)(?:;.*)?)\s*"
+)
 _TASK_JOB = re.compile(r"- Job id:\s*(\S+)")
 _TASK_FOLDER = re.compile(r"- Local Directory:\s*(.*)")
 _LLMB_RUN = (
@@ -47,39 +51,71 @@ REMEDIES = (
         r"[Ii]nvalid generic resource",
         "this partition has no such GPUs: check `gres` and `partition` in the cluster file",
     ),
-    (r"[Ii]nvalid account", "check `account` and `partition` in the cluster file: `sacctmgr show associations`"),
-    (r"[Ii]nvalid (?:partition|qos)", "check `partition` in the cluster file: `sinfo` lists what there is"),
-    (r"[Nn]ode count|[Nn]ode configuration|[Mm]ore processors", "this partition has no such nodes: see `sinfo -Nel`"),
-    (r"[Tt]ime limit|time_limit", "check `time_limit` in the cluster file against `sinfo -o '%P %l'`"),
+    (
+        r"[Ii]nvalid account",
+        "check `account` and `partition` in the cluster file: `sacctmgr show associations`",
+    ),
+    (
+        r"[Ii]nvalid (?:partition|qos)",
+        "check `partition` in the cluster file: `sinfo` lists what there is",
+    ),
+    (
+        r"[Nn]ode count|[Nn]ode configuration|[Mm]ore processors",
+        "this partition has no such nodes: see `sinfo -Nel`",
+    ),
+    (
+        r"[Tt]ime limit|time_limit",
+        "check `time_limit` in the cluster file against `sinfo -o '%P %l'`",
+    ),
     (
         r"QOS|[Pp]olicy|[Ll]imit",
         "a limit of the account or QOS forbids it: `sacctmgr show associations`",
     ),
-    (r"command not found|No such file or directory|ModuleNotFoundError", "something it needs is not installed here"),
-    (r"HF_TOKEN|gated repo|401 Client Error", "set HF_TOKEN to a token that may read the model's repository"),
+    (
+        r"command not found|No such file or directory|ModuleNotFoundError",
+        "something it needs is not installed here",
+    ),
+    (
+        r"HF_TOKEN|gated repo|401 Client Error",
+        "set HF_TOKEN to a token that may read the model's repository",
+    ),
 )
 
 # the controller did not get the request: nothing was submitted
-NOT_REACHED = re.compile(r"Unable to contact slurm controller|Connection refused|Unable to resolve|connect failure")
+NOT_REACHED = re.compile(
+    r"Unable to contact slurm controller|Connection refused|Unable to resolve|connect failure"
+)
 
 # the request may have arrived although no answer came
-DOUBTFUL = re.compile(r"Socket timed out|[Zz]ero [Bb]ytes were transmitted|timed out on send/recv|Communication error")
+DOUBTFUL = re.compile(
+    r"Socket timed out|[Zz]ero [Bb]ytes were transmitted|timed out on send/recv|Communication error"
+)
 
 
 def read_sbatch(text: str) -> list[Submission]:
     """Read `Submitted batch job 4711`."""
-    return merge_submissions(Submission(match[1]) for match in _SBATCH.finditer(remove_colours(text)))
+    return merge_submissions(
+        Submission(match[1]) for match in _SBATCH.finditer(remove_colours(text))
+    )
 
 
 def read_answers(text: str) -> list[Submission]:
-    """Read what sbatch itself answered, once or more often: its sentence, or its `--parsable` id and cluster."""
+    """Read what sbatch itself answered, once or more often: its sentence, or its
+    `--parsable` id and cluster."""
     lines = remove_colours(text).splitlines()
-    return merge_submissions(Submission(match[1] or match[2]) for match in map(_ANSWER.fullmatch, lines) if match)
+    return merge_submissions(
+        Submission(match[1] or match[2])
+        for match in map(_ANSWER.fullmatch, lines)
+        if match
+    )
 
 
 def read_script(text: str) -> list[Submission]:
-    """Read what a script that submits by itself prints: NeMo-Run's block if there is one, else sbatch's own line."""
-    return merge_submissions(_read_tasks(remove_colours(text).splitlines())) or read_sbatch(text)
+    """Read what a script that submits by itself prints: NeMo-Run's block if there is
+    one, else sbatch's own line."""
+    return merge_submissions(
+        _read_tasks(remove_colours(text).splitlines())
+    ) or read_sbatch(text)
 
 
 def read_llmb_run(text: str) -> list[Submission]:
@@ -99,7 +135,8 @@ READERS: Mapping[str, Reader] = {
     "script": read_script,
     "llmb-run": read_llmb_run,
 }
-"""What finds the jobs in the output of a submission command, by the way in which it submits."""
+"""What finds the jobs in the output of a submission command, by the way in which it
+submits."""
 
 
 def read_submissions(via: str, text: str) -> Sequence[Submission]:
@@ -107,8 +144,11 @@ def read_submissions(via: str, text: str) -> Sequence[Submission]:
     return READERS[via](text)
 
 
-def require_single(submissions: Sequence[Submission], job: Job, output: Path) -> Submission | None:
-    """Return the only submission, None where there is none; SubmitError for several, or an id that is not Slurm's."""
+def require_single(
+    submissions: Sequence[Submission], job: Job, output: Path
+) -> Submission | None:
+    """Return the only submission, None where there is none; SubmitError for several, or
+    an id that is not Slurm's."""
     ids = [each.job_id for each in submissions]
     if len(submissions) > 1:
         raise SubmitError(
@@ -136,9 +176,12 @@ def find_remedy(text: str) -> str:
 
 
 def is_refused(text: str) -> bool:
-    """Whether an output holds an error that is known: a command can end well although nothing was submitted, as
-    llmb-run of 25.05 does."""
-    return any(re.search(pattern, text) for pattern in (_LLMB_RUN_FAILED, *(pattern for pattern, _ in REMEDIES)))
+    """Whether an output holds an error that is known: a command can end well although
+    nothing was submitted, as llmb-run of 25.05 does."""
+    return any(
+        re.search(pattern, text)
+        for pattern in (_LLMB_RUN_FAILED, *(pattern for pattern, _ in REMEDIES))
+    )
 
 
 def _read_tasks(lines: Sequence[str]) -> Iterator[Submission]:
@@ -153,7 +196,8 @@ def _read_tasks(lines: Sequence[str]) -> Iterator[Submission]:
 
 
 def _unwrap(begin: str, lines: Sequence[str]) -> str:
-    """Return a path with the lines that it was wrapped into; `lines` begins with that of its beginning."""
+    """Return a path with the lines that it was wrapped into; `lines` begins with that
+    of its beginning."""
     path, previous = begin.strip(), lines[0] if begin.strip() else " " * WRAPPED
     for line in lines[1:]:
         if len(previous) < WRAPPED or not re.fullmatch(r"\S+\s*", line):

@@ -39,10 +39,12 @@ class GpuNodes:
 
 
 def learn_cluster(slurm: ClusterFacts, gpu: str = "") -> LearnedCluster | None:
-    """Return the cluster that Slurm has GPUs in; None where it has none that it knows of.
+    """Return the cluster that Slurm has GPUs in; None where it has none that it knows
+    of.
 
-    Of several types the one with the most GPUs counts, or `gpu` where an option says it; of several partitions the
-    default one, else the one with the most of them. SchedulerAway where Slurm does not answer.
+    Of several types the one with the most GPUs counts, or `gpu` where an option says
+    it; of several partitions the default one, else the one with the most of them.
+    SchedulerAway where Slurm does not answer.
     """
     groups = [
         GpuNodes(partition, kind, _read_type(kind) or gpu, count, nodes)
@@ -54,7 +56,14 @@ def learn_cluster(slurm: ClusterFacts, gpu: str = "") -> LearnedCluster | None:
     fitting = [group for group in groups if group.gpu == chosen]
     if not fitting:
         return None
-    best = max(fitting, key=lambda group: (group.partition.is_default, group.gpus, group.partition.name))
+    best = max(
+        fitting,
+        key=lambda group: (
+            group.partition.is_default,
+            group.gpus,
+            group.partition.name,
+        ),
+    )
     return _describe(best, groups, slurm.find_default_account())
 
 
@@ -64,27 +73,43 @@ def _read_type(gres_type: str) -> str:
 
 
 def _find_most_common(groups: Sequence[GpuNodes]) -> str:
-    """Return the type of most GPUs; a node may be in several partitions, and counts in the largest alone."""
+    """Return the type of most GPUs; a node may be in several partitions, and counts in
+    the largest alone."""
     gpus: Counter[str] = Counter()
     for group in groups:
         gpus[group.gpu] = max(gpus[group.gpu], group.gpus)
     return max(gpus, key=lambda gpu: (gpus[gpu], gpu), default="")
 
 
-def _describe(best: GpuNodes, groups: Sequence[GpuNodes], account: str) -> LearnedCluster:
+def _describe(
+    best: GpuNodes, groups: Sequence[GpuNodes], account: str
+) -> LearnedCluster:
     partition = best.partition
     own = {group.gres_type for group in groups if group.partition == partition}
-    named = f"gpu:{best.gres_type}:{best.per_node}" if best.gres_type else f"gpu:{best.per_node}"
+    named = (
+        f"gpu:{best.gres_type}:{best.per_node}"
+        if best.gres_type
+        else f"gpu:{best.per_node}"
+    )
     gres = f"gpu:{best.per_node}" if len(own) == 1 else named
     others = sorted({group.gpu for group in groups} - {best.gpu, ""})
     limit = partition.time_limit_seconds
     sources = {
-        "gpu": f"sinfo: gres {named} on {count_noun(best.nodes, 'node')}" * bool(best.gpu)
+        "gpu": f"sinfo: gres {named} on {count_noun(best.nodes, 'node')}"
+        * bool(best.gpu)
         + (f"; there are {join_first(others)}, too" if others else ""),
         "gpus_per_node": f"sinfo: gres {named}",
         "largest": f"sinfo: {count_noun(best.nodes, 'node')} of the partition have them",
-        "partition": ("the default one" if partition.is_default else "the one with the most of these GPUs")
-        + (f"; a job takes at most {limit / 3600:g} h" if limit is not None else "; a job may take any time"),
+        "partition": (
+            "the default one"
+            if partition.is_default
+            else "the one with the most of these GPUs"
+        )
+        + (
+            f"; a job takes at most {limit / 3600:g} h"
+            if limit is not None
+            else "; a job may take any time"
+        ),
         "gres": f"sinfo: {named}",
         "account": "sacctmgr: your default account" if account else "",
     }
@@ -96,4 +121,6 @@ def _describe(best: GpuNodes, groups: Sequence[GpuNodes], account: str) -> Learn
         gres=gres,
         account=account,
     )
-    return LearnedCluster("Slurm", cluster, tuple((name, text) for name, text in sources.items() if text))
+    return LearnedCluster(
+        "Slurm", cluster, tuple((name, text) for name, text in sources.items() if text)
+    )

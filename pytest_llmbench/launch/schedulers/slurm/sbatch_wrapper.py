@@ -1,8 +1,9 @@
 """An `sbatch` of our own, first on the PATH of a launcher that submits by itself.
 
-Such a launcher hands neither our mark nor excluded nodes on to Slurm. The wrapper gives them to the real sbatch, in
-front, where they win over what the script of the job says and over none of the launcher's own options; and it keeps
-what sbatch answered, so that a launcher that is killed before it prints the job id leaves no job behind.
+Such a launcher hands neither our mark nor excluded nodes on to Slurm. The wrapper gives
+them to the real sbatch, in front, where they win over what the script of the job says
+and over none of the launcher's own options; and it keeps what sbatch answered, so that
+a launcher that is killed before it prints the job id leaves no job behind.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ ANSWERS = "sbatch.out"
 NODES_NAMED = "llmbench: this launcher names nodes itself"
 """What the wrapper says when it refuses: two lists of nodes cannot both hold."""
 
-# In a job the mark of the job that submits would be that of another: nothing is added there. What looks like an option
-# behind the script is one of the script, and stands behind a word that is neither an option nor a value of one.
+# In a job the mark of the job that submits would be that of another: nothing is added
+# there. What looks like an option behind the script is one of the script, and stands
+# behind a word that is neither an option nor a value of one.
 WRAPPER = r"""#!/bin/sh
 # Adds to what a launcher submits what it does not hand on itself, and keeps sbatch's answer. Written by llmbench.
 real={real}
@@ -61,15 +63,23 @@ exit "$code"
 
 
 def list_options(job: Job) -> tuple[str, ...]:
-    """Return what sbatch gets in front of the options of a command: the mark, and what the cluster file and options
-    say of every job."""
+    """Return what sbatch gets in front of the options of a command: the mark, and what
+    the cluster file and options say of every job."""
     spec = job.spec
-    return (f"--comment={COMMENT}{job.token}", *_format_exclude(spec), *spec.scheduler_options)
+    return (
+        f"--comment={COMMENT}{job.token}",
+        *_format_exclude(spec),
+        *spec.scheduler_options,
+    )
 
 
 def list_placement(spec: JobSpec) -> tuple[str, ...]:
-    """Return the options that say where a job may run and as whose; a job without them is another one."""
-    return (*_format_exclude(spec), *(each for each in spec.scheduler_options if not each.startswith("--time=")))
+    """Return the options that say where a job may run and as whose; a job without them
+    is another one."""
+    return (
+        *_format_exclude(spec),
+        *(each for each in spec.scheduler_options if not each.startswith("--time=")),
+    )
 
 
 def _format_exclude(spec: JobSpec) -> tuple[str, ...]:
@@ -77,10 +87,11 @@ def _format_exclude(spec: JobSpec) -> tuple[str, ...]:
 
 
 def install_wrapper(job: Job) -> Mapping[str, str]:
-    """Write the wrapper into the folder of a job, and return the environment in which its launcher finds it first.
+    """Write the wrapper into the folder of a job, and return the environment in which
+    its launcher finds it first.
 
-    Without an sbatch on the PATH there is nothing to wrap, and the environment is returned as it is. OSError where the
-    folder cannot be written.
+    Without an sbatch on the PATH there is nothing to wrap, and the environment is
+    returned as it is. OSError where the folder cannot be written.
     """
     environment = dict(job.spec.environment)
     real = shutil.which("sbatch", path=environment.get("PATH", os.defpath))
@@ -88,7 +99,9 @@ def install_wrapper(job: Job) -> Mapping[str, str]:
         return environment
     folder = job.folder.absolute() / FOLDER
     options = list_options(job)
-    names_nodes = any(option.startswith(("--exclude=", "--nodelist=")) for option in options)
+    names_nodes = any(
+        option.startswith(("--exclude=", "--nodelist=")) for option in options
+    )
     text = WRAPPER.format(
         real=shlex.quote(os.path.abspath(real)),
         bin=shlex.quote(str(folder)),
@@ -101,11 +114,15 @@ def install_wrapper(job: Job) -> Mapping[str, str]:
     folder.mkdir(exist_ok=True)
     (folder / "sbatch").write_text(text, encoding="utf-8")
     (folder / "sbatch").chmod(0o755)
-    return {**environment, "PATH": os.pathsep.join((str(folder), environment.get("PATH", os.defpath)))}
+    return {
+        **environment,
+        "PATH": os.pathsep.join((str(folder), environment.get("PATH", os.defpath))),
+    }
 
 
 def read_answers(job: Job) -> str:
-    """Return what the real sbatch printed for a job through its wrapper; empty where it was not called."""
+    """Return what the real sbatch printed for a job through its wrapper; empty where it
+    was not called."""
     try:
         return (job.folder / ANSWERS).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,5 @@
-"""Slurm as a scheduler. Whatever became of a submission, it is tried again only if certainly no job came of it."""
+"""Slurm as a scheduler. Whatever became of a submission, it is tried again only if
+certainly no job came of it."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class NotReachedError(SchedulerAway):
 
 
 class SlurmScheduler(Scheduler):
-    """Jobs that Slurm runs, whatever submits them: sbatch, a recipe's script, llmb-run, or an allocation."""
+    """Jobs that Slurm runs, whatever submits them: sbatch, a recipe's script, llmb-run,
+    or an allocation."""
 
     name = "Slurm"
     program = SBATCH
@@ -78,17 +80,29 @@ class SlurmScheduler(Scheduler):
     explain_unavailable = staticmethod(statuses.explain_unavailable)
     is_refused = staticmethod(statuses.is_refused)
 
-    def __init__(self, tools: Tools, slurm: Slurm | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        tools: Tools,
+        slurm: Slurm | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(tools)
         self._slurm = slurm or Slurm(tools.run, tools.environment)
         self._clock = clock
-        self._submits: dict[tuple[str, str], bool] = {}  # by llmb-run and the PATH that it is found on
-        self._ended: dict[int, float] = {}  # when the end of each run in an allocation was first seen, by its number
+        self._submits: dict[
+            tuple[str, str], bool
+        ] = {}  # by llmb-run and the PATH that it is found on
+        self._ended: dict[
+            int, float
+        ] = {}  # when the end of each run in an allocation was first seen, by its number
 
-    # --- the cluster ------------------------------------------------------------------------------------------
+    # --- the cluster ------------------------------------------------------------------
 
-    def check_jobs(self, jobs: Sequence[PlannedJob], cluster: Cluster) -> Iterator[tuple[PlannedJob, JobProblem]]:
-        """Yield what Slurm would refuse, or keep in its queue for ever; it is asked once for all jobs."""
+    def check_jobs(
+        self, jobs: Sequence[PlannedJob], cluster: Cluster
+    ) -> Iterator[tuple[PlannedJob, JobProblem]]:
+        """Yield what Slurm would refuse, or keep in its queue for ever; it is asked
+        once for all jobs."""
         return slurm_checks.check_slurm(jobs, cluster, self._slurm)
 
     def learn_cluster(self, gpu: str = "") -> LearnedCluster | None:
@@ -96,15 +110,18 @@ class SlurmScheduler(Scheduler):
         return learn_cluster(self._slurm, gpu)
 
     def adapt_command(self, spec: JobSpec) -> JobSpec:
-        """Return a job with `llmb-run submit` for the `single` of its document where that is installed: 25.12 calls
-        `single` deprecated, and 26.06.01 does not have it. Both take the same options."""
+        """Return a job with `llmb-run submit` for the `single` of its document where
+        that is installed: 25.12 calls `single` deprecated, and 26.06.01 does not have
+        it. Both take the same options."""
         if spec.via != "llmb-run" or spec.command[1:2] != ("single",):
             return spec
         program, _, *options = spec.command
         environment = dict(spec.environment)
         known = (program, environment.get("PATH", ""))
         if known not in self._submits:
-            done = self._tools.run((program, "submit", "--help"), timeout=60.0, environment=environment)
+            done = self._tools.run(
+                (program, "submit", "--help"), timeout=60.0, environment=environment
+            )
             self._submits[known] = done.code == 0
         subcommand = "submit" if self._submits[known] else "single"
         return replace(spec, command=(program, subcommand, *options))
@@ -118,25 +135,45 @@ class SlurmScheduler(Scheduler):
         return self._slurm.list_node_reasons(nodes)
 
     def plan_allocation(self, jobs: Sequence[PlannedJob], runs: int) -> AllocationPlan:
-        """Return the allocation for at most `runs` of these variants, the reference first, or why there is none."""
+        """Return the allocation for at most `runs` of these variants, the reference
+        first, or why there is none."""
         return plan_allocation(jobs, runs, self._slurm)
 
-    # --- what became of jobs ----------------------------------------------------------------------------------
+    # --- what became of jobs ----------------------------------------------------------
 
     def poll(self, jobs: Sequence[Job]) -> Mapping[int, JobStatus]:
         """Ask Slurm for all jobs at once; one that it does not mention is unknown."""
-        # before Slurm: what it says of an allocation is then not older than the end of a run in it
-        marks = {job.number: allocation.read_marks(job) for job in jobs if job.spec.allocation}
-        by_id = self._slurm.poll({job.scheduler_id: estimate_submission(job) for job in jobs})
-        answers = {job.number: by_id[job.scheduler_id] for job in jobs if job.scheduler_id in by_id}
+        # before Slurm: what it says of an allocation is then not older than the end of
+        # a run in it
+        marks = {
+            job.number: allocation.read_marks(job)
+            for job in jobs
+            if job.spec.allocation
+        }
+        by_id = self._slurm.poll(
+            {job.scheduler_id: estimate_submission(job) for job in jobs}
+        )
+        answers = {
+            job.number: by_id[job.scheduler_id]
+            for job in jobs
+            if job.scheduler_id in by_id
+        }
         held = [job for job in jobs if job.number in marks and job.number in answers]
-        return answers | {job.number: self._describe_held(job, marks[job.number], answers[job.number]) for job in held}
+        return answers | {
+            job.number: self._describe_held(job, marks[job.number], answers[job.number])
+            for job in held
+        }
 
-    def _describe_held(self, job: Job, marks: allocation.RunMarks, status: JobStatus) -> JobStatus:
-        return allocation.describe_run(job, marks, status, self._slurm, settled=self._is_settled(job, marks))
+    def _describe_held(
+        self, job: Job, marks: allocation.RunMarks, status: JobStatus
+    ) -> JobStatus:
+        return allocation.describe_run(
+            job, marks, status, self._slurm, settled=self._is_settled(job, marks)
+        )
 
     def _is_settled(self, job: Job, marks: allocation.RunMarks) -> bool:
-        """Return True if a run in an allocation ended so long ago that accounting has all its steps."""
+        """Return True if a run in an allocation ended so long ago that accounting has
+        all its steps."""
         if marks.ended is None:
             return False
         now = self._clock()
@@ -146,10 +183,11 @@ class SlurmScheduler(Scheduler):
         """Cancel all jobs with one scancel; a run in an allocation ends with that."""
         return self._slurm.cancel(list(dict.fromkeys(job.scheduler_id for job in jobs)))
 
-    # --- submitting -------------------------------------------------------------------------------------------
+    # --- submitting -------------------------------------------------------------------
 
     def submit(self, job: Job) -> Submission:
-        """Leave a run to its allocation, or run the submission command of a job to its end."""
+        """Leave a run to its allocation, or run the submission command of a job to its
+        end."""
         if job.spec.allocation:
             return allocation.submit_run(job, self._tools.records)
         try:
@@ -160,7 +198,8 @@ class SlurmScheduler(Scheduler):
         return self._conclude(job, code)
 
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
-        """Find out what became of a submission; without a process in the journal its command did not run."""
+        """Find out what became of a submission; without a process in the journal its
+        command did not run."""
         if job.spec.allocation:
             return allocation.recover_run(job, self._tools.records)
         code = self._command.resume(job, seconds)
@@ -177,12 +216,15 @@ class SlurmScheduler(Scheduler):
         return SubmitCommand(tools.records, tools.sleep, tools.submit_seconds)
 
     def _conclude(self, job: Job, code: int | None) -> Submission:
-        """Return the job that a submission command left, which ended with `code` (None: it did not by itself)."""
+        """Return the job that a submission command left, which ended with `code` (None:
+        it did not by itself)."""
         output = job.folder / OUTPUT
         text = hide_secrets(output, job)
         answers = launcher_output.read_answers(sbatch_wrapper.read_answers(job))
         # what the launcher printed comes first: it names the folder, too
-        printed = launcher_output.require_single(_read_output(job, text) or answers, job, output)
+        printed = launcher_output.require_single(
+            _read_output(job, text) or answers, job, output
+        )
         if printed:
             if printed.job_id not in [answer.job_id for answer in answers]:
                 self._require_placed(job, printed)
@@ -196,7 +238,9 @@ class SlurmScheduler(Scheduler):
         if not _is_marked(job):
             return None
         try:
-            job_id = self._slurm.find([job.token], estimate_submission(job)).get(job.token)
+            job_id = self._slurm.find([job.token], estimate_submission(job)).get(
+                job.token
+            )
         except SchedulerAway:
             raise
         except LaunchError as error:  # two jobs carry it
@@ -204,9 +248,14 @@ class SlurmScheduler(Scheduler):
         return Submission(job_id) if job_id else None
 
     def _require_placed(self, job: Job, submission: Submission) -> None:
-        """Cancel a job that was to run on some nodes and not on others, and that was submitted past our own sbatch."""
+        """Cancel a job that was to run on some nodes and not on others, and that was
+        submitted past our own sbatch."""
         placement = sbatch_wrapper.list_placement(job.spec)
-        if _calls_sbatch(job) or not placement or self._find_marked(job) == Submission(submission.job_id):
+        if (
+            _calls_sbatch(job)
+            or not placement
+            or self._find_marked(job) == Submission(submission.job_id)
+        ):
             return
         problem = self._slurm.cancel([submission.job_id])
         became = f"it may still run ({problem})" if problem else "it was cancelled"
@@ -219,7 +268,8 @@ class SlurmScheduler(Scheduler):
 
 
 def _calls_sbatch(job: Job) -> bool:
-    """Return True if the command of a job is sbatch itself, with a recipe's launch.sh."""
+    """Return True if the command of a job is sbatch itself, with a recipe's
+    launch.sh."""
     return job.spec.via == SBATCH
 
 
@@ -229,19 +279,24 @@ def _is_marked(job: Job) -> bool:
 
 
 def _build_arguments(job: Job) -> tuple[str, ...]:
-    """Return the command of a job; one of sbatch with our options first, where they win over none of its own."""
+    """Return the command of a job; one of sbatch with our options first, where they win
+    over none of its own."""
     if not _calls_sbatch(job):
         return job.spec.command
     program, *others = job.spec.command
     if job.spec.purpose is Purpose.ALLOCATION:
         held = job.folder.absolute() / allocation.HELD
-        others[-1:] = [f"--output={held}", f"--error={held}", str(allocation.find_holder(job))]
+        others[-1:] = [
+            f"--output={held}",
+            f"--error={held}",
+            str(allocation.find_holder(job)),
+        ]
     return (program, *sbatch_wrapper.list_options(job), *others)
 
 
 def _prepare(job: Job) -> Mapping[str, str]:
-    """Write what the command of a job needs, and return its variables; our own sbatch is first on the PATH of a
-    launcher."""
+    """Write what the command of a job needs, and return its variables; our own sbatch
+    is first on the PATH of a launcher."""
     try:
         if job.spec.purpose is Purpose.ALLOCATION:
             allocation.write_holder(job)
@@ -253,7 +308,9 @@ def _prepare(job: Job) -> Mapping[str, str]:
     placement = sbatch_wrapper.list_placement(job.spec)
     if placement and not sbatch_wrapper.is_wrapped(job):
         placed = " ".join(placement)
-        raise LaunchError(f"there is no sbatch on the PATH of {job.spec.command[0]} that could get {placed}")
+        raise LaunchError(
+            f"there is no sbatch on the PATH of {job.spec.command[0]} that could get {placed}"
+        )
     return environment
 
 
@@ -264,18 +321,28 @@ def _read_output(job: Job, text: str) -> Sequence[Submission]:
 
 
 def _explain_missing(job: Job, code: int | None, text: str) -> LaunchError:
-    """Return the error of a submission that left no job id, and whether a job may have come of it."""
+    """Return the error of a submission that left no job id, and whether a job may have
+    come of it."""
     output = job.folder / OUTPUT
     doubtful = launcher_output.DOUBTFUL.search(text) is not None
-    refusal = describe_refusal(job, code, text, output, launcher_output.find_remedy(text))
+    refusal = describe_refusal(
+        job, code, text, output, launcher_output.find_remedy(text)
+    )
     if launcher_output.NOT_REACHED.search(text):
-        if _calls_sbatch(job) and code and not doubtful:  # and Slurm knows no job with this token
+        if (
+            _calls_sbatch(job) and code and not doubtful
+        ):  # and Slurm knows no job with this token
             return NotReachedError(refusal)
         doubtful = True
     ended_well = code == 0 and not launcher_output.is_refused(text)
     if code is None or doubtful or code > KILLED or ended_well:
         look, mark = "squeue --me -t all -o '%i %T %j %V'", ""
         if _is_marked(job):
-            look, mark = "squeue --me -t all -o '%i %T %j %k'", f" (its comment would be llmb:{job.token})"
-        return SubmitError(describe_doubt(job, output, look, mark=mark, text=text), uncertain=True)
+            look, mark = (
+                "squeue --me -t all -o '%i %T %j %k'",
+                f" (its comment would be llmb:{job.token})",
+            )
+        return SubmitError(
+            describe_doubt(job, output, look, mark=mark, text=text), uncertain=True
+        )
     return SubmitError(refusal)

@@ -1,4 +1,5 @@
-"""Runs in an allocation: what its batch script, run here as Slurm would run it, does with them; what is read back."""
+"""Runs in an allocation: what its batch script, run here as Slurm would run it, does
+with them; what is read back."""
 
 from __future__ import annotations
 
@@ -56,8 +57,15 @@ class Held:
         self.journal.begin("test", START)
         self.write_script("#SBATCH --exclusive\necho in $PWD; env > $FILE")
         self.scheduler = make_slurm(FakeSlurm(), self.journal)
-        self.environment = {"PATH": os.environ["PATH"], "SAME": "same", "GONE": "x", "TOKEN": "hf_12345"}
-        spec = self.make_spec(via="sbatch", purpose=Purpose.ALLOCATION, command=("sbatch", "./launch.sh"))
+        self.environment = {
+            "PATH": os.environ["PATH"],
+            "SAME": "same",
+            "GONE": "x",
+            "TOKEN": "hf_12345",
+        }
+        spec = self.make_spec(
+            via="sbatch", purpose=Purpose.ALLOCATION, command=("sbatch", "./launch.sh")
+        )
         job = self.journal.intend(spec, START)
         (job.folder / OUTPUT).write_text("Submitted batch job 4711\n")
         self.job = self.journal.record_submission(job.number, "4711", None, START)
@@ -68,12 +76,21 @@ class Held:
         (self.folder / "launch.sh").write_text(f"#!/bin/bash\n{text}\n")
 
     def make_spec(self, **changes: Any) -> Any:
-        variables = tuple({**self.environment, "FILE": str(self.folder / "environment")}.items())
-        return job_spec(self.folder, environment=variables, secrets=("TOKEN",), **changes)
+        variables = tuple(
+            {**self.environment, "FILE": str(self.folder / "environment")}.items()
+        )
+        return job_spec(
+            self.folder, environment=variables, secrets=("TOKEN",), **changes
+        )
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start the batch script in the environment of the allocation, with what Slurm adds."""
-        environment = {**dict(self.job.spec.environment), "SLURM_JOB_ID": "4711", "SLURM_NNODES": "2"}
+        """Start the batch script in the environment of the allocation, with what Slurm
+        adds."""
+        environment = {
+            **dict(self.job.spec.environment),
+            "SLURM_JOB_ID": "4711",
+            "SLURM_NNODES": "2",
+        }
         command = ["bash", str(allocation.find_holder(self.job))]
         process = subprocess.Popen(command, env=environment, start_new_session=True)
         self.processes.append(process)
@@ -81,10 +98,14 @@ class Held:
 
     def leave_run(self, **changes: Any) -> Job:
         """Leave a run to the allocation."""
-        spec = self.make_spec(via="allocation", command=("./launch.sh", "a b"), allocation=1, **changes)
+        spec = self.make_spec(
+            via="allocation", command=("./launch.sh", "a b"), allocation=1, **changes
+        )
         job = self.journal.intend(spec, START, repeat=len(self.journal.list_jobs()))
         submission = self.scheduler.submit(job)
-        return self.journal.record_submission(job.number, submission.job_id, submission.folder, START)
+        return self.journal.record_submission(
+            job.number, submission.job_id, submission.folder, START
+        )
 
     def wait_for_end(self, job: Job) -> RunMarks:
         end = time.monotonic() + 180
@@ -98,7 +119,11 @@ class Held:
 def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
     """An allocation that looks for runs every 0.05 s instead of every second."""
     assert "    sleep 1\n" in allocation.HOLDER_SCRIPT
-    monkeypatch.setattr(allocation, "HOLDER_SCRIPT", allocation.HOLDER_SCRIPT.replace("sleep 1\n", "sleep 0.05\n"))
+    monkeypatch.setattr(
+        allocation,
+        "HOLDER_SCRIPT",
+        allocation.HOLDER_SCRIPT.replace("sleep 1\n", "sleep 0.05\n"),
+    )
     made = Held(tmp_path)
     yield made
     for process in made.processes:
@@ -108,14 +133,26 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 
 def test_run_has_environment_of_variant_and_allocation(held: Held) -> None:
-    """What the reference has and it has not is gone; the script is a copy, as with sbatch, in the recipe's folder."""
+    """What the reference has and it has not is gone; the script is a copy, as with
+    sbatch, in the recipe's folder."""
     del held.environment["GONE"]
     held.environment |= {"NEW": "it's $HOME", "TOKEN": "hf_other"}
     job = held.leave_run()
     held.start()
     marks = held.wait_for_end(job)
-    variables = dict(line.partition("=")[::2] for line in (held.folder / "environment").read_text().splitlines())
-    assert variables.items() >= {"SAME": "same", "NEW": "it's $HOME", "SLURM_NNODES": "2", "TOKEN": "hf_12345"}.items()
+    variables = dict(
+        line.partition("=")[::2]
+        for line in (held.folder / "environment").read_text().splitlines()
+    )
+    assert (
+        variables.items()
+        >= {
+            "SAME": "same",
+            "NEW": "it's $HOME",
+            "SLURM_NNODES": "2",
+            "TOKEN": "hf_12345",
+        }.items()
+    )
     assert "GONE" not in variables
     assert marks.begun is not None
     assert marks.code == 0
@@ -127,20 +164,27 @@ def test_run_has_environment_of_variant_and_allocation(held: Held) -> None:
 def test_no_secret_is_written(held: Held) -> None:
     held.environment |= {"TOKEN": "hf_other", "URL": "http://me:hf_other@host"}
     held.leave_run()
-    texts = [path.read_bytes() for path in (held.folder / ".llmbench" / "jobs").rglob("*") if path.is_file()]
+    texts = [
+        path.read_bytes()
+        for path in (held.folder / ".llmbench" / "jobs").rglob("*")
+        if path.is_file()
+    ]
     assert texts
     assert all(b"hf_" not in text for text in texts)
 
 
 @pytest.mark.slow
 def test_runs_follow_each_other_and_leave_no_process(held: Held) -> None:
-    """Their exit codes are told apart; what one left in the background is ended before the next one begins."""
+    """Their exit codes are told apart; what one left in the background is ended before
+    the next one begins."""
     held.write_script("sleep 300 & echo $! > left; exit 3")
     first = held.leave_run()
     held.start()
     assert held.wait_for_end(first).code == 3
     # what is dead may wait for its parent yet
-    held.write_script('grep -qs "^State:.[RS]" /proc/$(cat left)/status && exit 9; exit 0')
+    held.write_script(
+        'grep -qs "^State:.[RS]" /proc/$(cat left)/status && exit 9; exit 0'
+    )
     assert held.wait_for_end(held.leave_run()).code == 0
 
 
@@ -152,7 +196,9 @@ def test_allocation_ends_when_released(held: Held) -> None:
     assert process.wait(timeout=180) == 0
 
 
-def test_idle_allocation_ends_by_itself(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_allocation_ends_by_itself(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The session that holds it was killed, and no other goes on with it."""
     monkeypatch.setattr(allocation, "IDLE_SECONDS", 1)
     allocation.write_holder(held.job)
@@ -167,7 +213,9 @@ def test_run_cut_off_leaves_no_exit_code(held: Held) -> None:
     while not (held.folder / "here").exists():
         assert time.monotonic() < end
         time.sleep(0.05)
-    children = subprocess.run(["pgrep", "-s", str(process.pid)], capture_output=True, text=True, check=True)
+    children = subprocess.run(
+        ["pgrep", "-s", str(process.pid)], capture_output=True, text=True, check=True
+    )
     for pid in map(int, children.stdout.split()):
         with suppress(ProcessLookupError):  # the sleep of a moment
             os.kill(pid, signal.SIGTERM)
@@ -199,8 +247,19 @@ def test_cancelling_runs_cancels_their_allocation_once(held: Held) -> None:
 
 
 def test_directives_precede_the_first_command() -> None:
-    lines = ["#!/bin/bash", "#SBATCH -N 2", "", "# a comment", "#SBATCH --exclusive # why", "set -e", "#SBATCH -N 3"]
-    assert list(allocation.list_directives(lines)) == ["#SBATCH -N 2", "#SBATCH --exclusive # why"]
+    lines = [
+        "#!/bin/bash",
+        "#SBATCH -N 2",
+        "",
+        "# a comment",
+        "#SBATCH --exclusive # why",
+        "set -e",
+        "#SBATCH -N 3",
+    ]
+    assert list(allocation.list_directives(lines)) == [
+        "#SBATCH -N 2",
+        "#SBATCH --exclusive # why",
+    ]
 
 
 UNTIL = BEGUN + timedelta(seconds=90)
@@ -214,11 +273,19 @@ NOT_YET, UNDER_WAY = RunMarks(None, None, None), RunMarks(BEGUN, None, None)
         (UNDER_WAY, running(), (Phase.RUNNING, "RUNNING", "")),
         (UNDER_WAY, JobStatus(Phase.UNKNOWN, ""), (Phase.UNKNOWN, "", "")),
         (RunMarks(BEGUN, UNTIL, 0), running(), (Phase.ENDED, "COMPLETED", "0:0")),
-        (RunMarks(BEGUN, UNTIL, 0), ended("TIMEOUT"), (Phase.ENDED, "COMPLETED", "0:0")),
+        (
+            RunMarks(BEGUN, UNTIL, 0),
+            ended("TIMEOUT"),
+            (Phase.ENDED, "COMPLETED", "0:0"),
+        ),
         (RunMarks(BEGUN, UNTIL, 7), running(), (Phase.ENDED, "FAILED", "7:0")),
         (RunMarks(BEGUN, UNTIL, 139), running(), (Phase.ENDED, "FAILED", "0:11")),
         (RunMarks(BEGUN, UNTIL, 7), ended("CANCELLED"), (Phase.ENDED, "CANCELLED", "")),
-        (RunMarks(BEGUN, UNTIL, 7), JobStatus(Phase.RUNNING, "COMPLETING"), (Phase.RUNNING, "COMPLETING", "")),
+        (
+            RunMarks(BEGUN, UNTIL, 7),
+            JobStatus(Phase.RUNNING, "COMPLETING"),
+            (Phase.RUNNING, "COMPLETING", ""),
+        ),
         (UNDER_WAY, ended("NODE_FAIL"), (Phase.ENDED, "NODE_FAIL", "")),
         (NOT_YET, ended("COMPLETED"), (Phase.ENDED, "CANCELLED", "")),
     ],
@@ -226,7 +293,8 @@ NOT_YET, UNDER_WAY = RunMarks(None, None, None), RunMarks(BEGUN, None, None)
 def test_status_follows_from_run_and_allocation(
     held: Held, marks: RunMarks, held_status: JobStatus, told: tuple[Phase, str, str]
 ) -> None:
-    """A run that failed while its allocation was ending has no exit code of its own: that may be why."""
+    """A run that failed while its allocation was ending has no exit code of its own:
+    that may be why."""
     status = describe_run(held.job, marks, held_status, cast("Slurm", FakeSlurm()))
     assert (status.phase, status.state, status.exit_code) == told
     assert status.started == marks.begun
@@ -249,11 +317,16 @@ BEFORE = StepStatus("FAILED", "9:0", BEGUN - timedelta(seconds=1))
         ([StepStatus("FAILED", "1:0", BEGUN)], "0:0", ""),
     ],
 )
-def test_failed_step_of_an_allocation_is_assigned(held: Held, steps: list[StepStatus], worst: str, told: str) -> None:
-    """One that SIGTERM ended was left behind by the run; a failed step that accounting does not have is of this
-    run."""
+def test_failed_step_of_an_allocation_is_assigned(
+    held: Held, steps: list[StepStatus], worst: str, told: str
+) -> None:
+    """One that SIGTERM ended was left behind by the run; a failed step that accounting
+    does not have is of this run."""
     status = describe_run(
-        held.job, RunMarks(BEGUN, UNTIL, 0), running(derived_exit_code=worst), cast("Slurm", FakeSlurm(*steps))
+        held.job,
+        RunMarks(BEGUN, UNTIL, 0),
+        running(derived_exit_code=worst),
+        cast("Slurm", FakeSlurm(*steps)),
     )
     assert (status.derived_exit_code, status.elapsed_seconds) == (told, 90.0)
 
@@ -270,10 +343,13 @@ def test_failed_step_of_an_allocation_is_assigned(held: Held, steps: list[StepSt
 def test_earlier_failure_hides_no_step_of_a_run(
     held: Held, later: list[StepStatus], told: tuple[Phase, Phase, str]
 ) -> None:
-    """Until accounting has all steps of a run, one with the exit code of an earlier step may be missing."""
+    """Until accounting has all steps of a run, one with the exit code of an earlier
+    step may be missing."""
     slurm, marks = cast("Slurm", FakeSlurm(BEFORE, *later)), RunMarks(BEGUN, UNTIL, 0)
     at_once, settled = (
-        describe_run(held.job, marks, running(derived_exit_code="9:0"), slurm, settled=settled)
+        describe_run(
+            held.job, marks, running(derived_exit_code="9:0"), slurm, settled=settled
+        )
         for settled in (False, True)
     )
     assert (at_once.phase, settled.phase, settled.derived_exit_code) == told
@@ -282,7 +358,12 @@ def test_earlier_failure_hides_no_step_of_a_run(
 def test_run_ends_after_its_steps(held: Held) -> None:
     """Accounting may lag behind: a step that failed would be missed."""
     slurm = FakeSlurm(BEFORE, StepStatus("RUNNING", "0:0", BEGUN))
-    status = describe_run(held.job, RunMarks(BEGUN, UNTIL, 0), running(derived_exit_code="9:0"), cast("Slurm", slurm))
+    status = describe_run(
+        held.job,
+        RunMarks(BEGUN, UNTIL, 0),
+        running(derived_exit_code="9:0"),
+        cast("Slurm", slurm),
+    )
     assert status.phase is Phase.RUNNING
 
 

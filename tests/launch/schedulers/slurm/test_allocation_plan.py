@@ -1,4 +1,5 @@
-"""Which runs can share one allocation, for how long it is asked, and why others cannot."""
+"""Which runs can share one allocation, for how long it is asked, and why others
+cannot."""
 
 from __future__ import annotations
 
@@ -37,7 +38,10 @@ class FakeSlurm:
     def list_partitions(self) -> tuple[Partition, ...]:
         if self.away:
             raise SchedulerAway("sinfo does not answer")
-        return (Partition("other", 9, 8, 60.0, True, is_default=True), Partition("batch", 9, 8, self.limit, True))
+        return (
+            Partition("other", 9, 8, 60.0, True, is_default=True),
+            Partition("batch", 9, 8, self.limit, True),
+        )
 
 
 @pytest.fixture
@@ -81,7 +85,12 @@ def test_allocation_is_sized_for_the_most_runs(job: PlannedJob) -> None:
 
 def test_run_in_an_allocation_is_the_script(job: PlannedJob) -> None:
     run = place_run(job.spec, 2, warm_up=True)
-    assert (run.via, run.command, run.allocation, run.warm_up) == ("allocation", ("./launch.sh", "--fast"), 2, True)
+    assert (run.via, run.command, run.allocation, run.warm_up) == (
+        "allocation",
+        ("./launch.sh", "--fast"),
+        2,
+        True,
+    )
 
 
 def test_time_limit_of_a_run_is_its_share(job: PlannedJob) -> None:
@@ -98,58 +107,106 @@ def test_time_limit_of_a_run_is_its_share(job: PlannedJob) -> None:
     ("changes", "because"),
     [
         ({"environment": (("SBATCH_QOS", "high"),)}, "b has another SBATCH_QOS"),
-        ({"environment": (("TOKEN", "hf_12345"),), "secrets": ("TOKEN",)}, "b has a secret of its own"),
         (
-            {"environment": (("TOKEN", "x"), ("URL", "http://x:hf_1@h"), ("T", "hf_1")), "secrets": ("T",)},
+            {"environment": (("TOKEN", "hf_12345"),), "secrets": ("TOKEN",)},
             "b has a secret of its own",
         ),
-        ({"command": ("sbatch", "-p", "batch", "-N", "4", "./launch.sh")}, "b gives sbatch other options"),
-        ({"command": (*SBATCH, "hf_12345"), "environment": (("T", "hf_12345"),), "secrets": ("T",)}, "holds a secret"),
+        (
+            {
+                "environment": (
+                    ("TOKEN", "x"),
+                    ("URL", "http://x:hf_1@h"),
+                    ("T", "hf_1"),
+                ),
+                "secrets": ("T",),
+            },
+            "b has a secret of its own",
+        ),
+        (
+            {"command": ("sbatch", "-p", "batch", "-N", "4", "./launch.sh")},
+            "b gives sbatch other options",
+        ),
+        (
+            {
+                "command": (*SBATCH, "hf_12345"),
+                "environment": (("T", "hf_12345"),),
+                "secrets": ("T",),
+            },
+            "holds a secret",
+        ),
         ({"command": ("sbatch", "--wrap=srun true")}, "its command names no script"),
     ],
 )
-def test_variants_that_cannot_share_give_the_reason(job: PlannedJob, changes: dict[str, Any], because: str) -> None:
+def test_variants_that_cannot_share_give_the_reason(
+    job: PlannedJob, changes: dict[str, Any], because: str
+) -> None:
     planned = plan(job, change(job, **changes))
     assert planned.spec is None
     assert because in planned.because
-    assert planned.describe(8, 2).startswith("each run is a job of its own, on the nodes of the first: ")
+    assert planned.describe(8, 2).startswith(
+        "each run is a job of its own, on the nodes of the first: "
+    )
 
 
 @pytest.mark.parametrize("option", ["--export=NONE", "-D"])
 def test_options_that_runs_cannot_share_are_found(job: PlannedJob, option: str) -> None:
     name = option.partition("=")[0]
-    assert plan(change(job, command=("sbatch", option, *SBATCH[1:]))).because == f"its jobs have {name}"
+    assert (
+        plan(change(job, command=("sbatch", option, *SBATCH[1:]))).because
+        == f"its jobs have {name}"
+    )
     (job.spec.directory / "launch.sh").write_text(f"#!/bin/bash\n#SBATCH {option}\n")
     assert plan(job).because == f"its jobs have {name}"
 
 
-def test_other_directives_in_the_script_prevent_sharing(job: PlannedJob, tmp_path: Path) -> None:
+def test_other_directives_in_the_script_prevent_sharing(
+    job: PlannedJob, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "launch.sh").write_text("#!/bin/bash\n#SBATCH --ntasks-per-node=8\n")
-    assert plan(job, change(job, directory=other)).because == "b gives sbatch other options"
+    assert (
+        plan(job, change(job, directory=other)).because
+        == "b gives sbatch other options"
+    )
 
 
 @pytest.mark.parametrize(
     ("slurm", "because"),
     [
-        (FakeSlurm(limit=6 * 3600.0), "6:40:00 for all of them are more than the 6:00:00 of partition batch"),
-        (FakeSlurm(accounts=False), "Slurm keeps no accounts, which tell the steps of each run"),
+        (
+            FakeSlurm(limit=6 * 3600.0),
+            "6:40:00 for all of them are more than the 6:00:00 of partition batch",
+        ),
+        (
+            FakeSlurm(accounts=False),
+            "Slurm keeps no accounts, which tell the steps of each run",
+        ),
         (FakeSlurm(away=True), "sinfo does not answer"),
         (FakeSlurm(limit=7 * 3600.0), ""),
     ],
 )
-def test_allocation_beyond_slurm_is_not_planned(job: PlannedJob, slurm: FakeSlurm, because: str) -> None:
+def test_allocation_beyond_slurm_is_not_planned(
+    job: PlannedJob, slurm: FakeSlurm, because: str
+) -> None:
     assert plan(job, slurm=slurm).because == because
 
 
 def test_other_launchers_get_no_allocation(job: PlannedJob) -> None:
     """And on this machine there is nothing to hold, nor to say."""
     local = change(job, via="local", command=("./launch.sh",))
-    assert plan(change(job, via="llmb-run", command=("llmb-run",))).because == "its launcher submits by itself"
-    assert Schedulers(TOOLS).find(local.spec).plan_allocation([local, local], 8) == AllocationPlan()
+    assert (
+        plan(change(job, via="llmb-run", command=("llmb-run",))).because
+        == "its launcher submits by itself"
+    )
+    assert (
+        Schedulers(TOOLS).find(local.spec).plan_allocation([local, local], 8)
+        == AllocationPlan()
+    )
     assert not AllocationPlan().describe(8, 2)
 
 
 def test_runs_of_unknown_length_get_no_allocation(job: PlannedJob) -> None:
-    assert plan(change(job, gpu_hours=0.0)).because == "nothing says how long a run takes"
+    assert (
+        plan(change(job, gpu_hours=0.0)).because == "nothing says how long a run takes"
+    )

@@ -1,4 +1,5 @@
-"""What Slurm printed, recorded from 22.05 (out of memory and preemption by hand), and what is made of it."""
+"""What Slurm printed, recorded from 22.05 (out of memory and preemption by hand), and
+what is made of it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
 from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
-from pytest_llmbench.launch.schedulers.slurm.statuses import count_gpus, expand_hosts, explain_end, parse_duration
+from pytest_llmbench.launch.schedulers.slurm.statuses import (
+    count_gpus,
+    expand_hosts,
+    explain_end,
+    parse_duration,
+)
 from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 SUBMITTED = datetime(2026, 11, 21, 5, 54, 27, tzinfo=UTC)
@@ -49,8 +55,14 @@ QUEUE = {
     "completing": "1|COMPLETING|0|0|0:00|2026-11-21T05:54:27|2026-11-21T05:54:28|2026-11-21T05:54:28|n[1-2]|0|None|",
 }
 
-UNREACHABLE = CommandOutput(1, "", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n")
-NO_DATABASE = CommandOutput(1, "", "sacct: error: Problem talking to the database: Connection refused\n")
+UNREACHABLE = CommandOutput(
+    1,
+    "",
+    "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n",
+)
+NO_DATABASE = CommandOutput(
+    1, "", "sacct: error: Problem talking to the database: Connection refused\n"
+)
 NO_ACCOUNTING = CommandOutput(1, "", "Slurm accounting storage is disabled\n")
 UNKNOWN_JOB = CommandOutput(1, "", "slurm_load_jobs error: Invalid job id specified\n")
 
@@ -60,14 +72,20 @@ class Fake:
 
     def __init__(self, **answers: str | CommandOutput) -> None:
         self.answers = {
-            name: answer if isinstance(answer, CommandOutput) else CommandOutput(0, answer, "")
+            name: answer
+            if isinstance(answer, CommandOutput)
+            else CommandOutput(0, answer, "")
             for name, answer in answers.items()
         }
         self.asked: list[tuple[str, ...]] = []
         self.environment: Mapping[str, str] = {}
 
     def __call__(
-        self, arguments: Sequence[str], *, timeout: float, environment: Mapping[str, str] | None = None
+        self,
+        arguments: Sequence[str],
+        *,
+        timeout: float,
+        environment: Mapping[str, str] | None = None,
     ) -> CommandOutput:
         assert timeout == 30
         self.asked.append(tuple(arguments))
@@ -98,8 +116,11 @@ class Fake:
         ("21", "", Phase.UNKNOWN, "", ""),
     ],
 )
-def test_phase_of_a_job_is_read(job_id: str, queue: str, phase: Phase, state: str, seen_by: str) -> None:
-    """What slurmctld says decides; a record of an earlier job with that id, or an unreadable one, says nothing."""
+def test_phase_of_a_job_is_read(
+    job_id: str, queue: str, phase: Phase, state: str, seen_by: str
+) -> None:
+    """What slurmctld says decides; a record of an earlier job with that id, or an
+    unreadable one, says nothing."""
     status = Fake(sacct=SACCT, squeue=QUEUE.get(queue, "")).status(job_id)
     assert (status.phase, status.state, status.seen_by) == (phase, state, seen_by)
 
@@ -108,7 +129,10 @@ def test_phase_of_a_job_is_read(job_id: str, queue: str, phase: Phase, state: st
 def test_sacct_and_squeue_give_the_same_exit_codes(job_id: str, queue: str) -> None:
     by_sacct = Fake(sacct=SACCT).status(job_id)
     alone = Fake(sacct=NO_ACCOUNTING, squeue=QUEUE[queue]).status(job_id)
-    assert (alone.exit_code, alone.derived_exit_code) == (by_sacct.exit_code, by_sacct.derived_exit_code)
+    assert (alone.exit_code, alone.derived_exit_code) == (
+        by_sacct.exit_code,
+        by_sacct.derived_exit_code,
+    )
     assert explain_end(alone).blame is Blame.RUN
 
 
@@ -127,7 +151,11 @@ def test_requeued_job_keeps_its_submission_time() -> None:
 def test_latest_start_counts_in_any_order() -> None:
     for rows in (SACCT.splitlines(), SACCT.splitlines()[::-1]):
         status = Fake(sacct="\n".join(rows)).status("5")
-        assert (status.state, status.restarts, status.submitted) == ("RUNNING", 1, SUBMITTED)
+        assert (status.state, status.restarts, status.submitted) == (
+            "RUNNING",
+            1,
+            SUBMITTED,
+        )
 
 
 @pytest.mark.parametrize(
@@ -139,10 +167,19 @@ def test_latest_start_counts_in_any_order() -> None:
         ("13", {"sacct": SACCT, "squeue": QUEUE["again"]}, 1, (2.0,)),
         ("1", {"sacct": SACCT}, 0, ()),
     ],
-    ids=["ended", "in-the-queue", "without-accounting", "waits-again", "never-requeued"],
+    ids=[
+        "ended",
+        "in-the-queue",
+        "without-accounting",
+        "waits-again",
+        "never-requeued",
+    ],
 )
 def test_how_long_a_requeued_job_ran_before(
-    job_id: str, answers: Mapping[str, str | CommandOutput], restarts: int, earlier: tuple[float, ...]
+    job_id: str,
+    answers: Mapping[str, str | CommandOutput],
+    restarts: int,
+    earlier: tuple[float, ...],
 ) -> None:
     status = Fake(**answers).status(job_id)
     assert (status.restarts, status.earlier_seconds) == (restarts, earlier)
@@ -151,14 +188,20 @@ def test_how_long_a_requeued_job_ran_before(
 def test_details_of_a_status() -> None:
     status = Fake(sacct=SACCT, squeue=QUEUE["cancelled"]).status("8")
     assert (status.cancelled_by, status.nodes) == ("1000", ())
-    assert Fake(sacct=SACCT, squeue=QUEUE["pending"]).status("7").reason == "DependencyNeverSatisfied"
+    assert (
+        Fake(sacct=SACCT, squeue=QUEUE["pending"]).status("7").reason
+        == "DependencyNeverSatisfied"
+    )
     memory = Fake(sacct=SACCT).status("12")
     assert (memory.nodes, memory.elapsed_seconds) == (("n1", "n2"), 61.0)
 
 
 def test_all_jobs_are_polled_with_two_commands() -> None:
     fake = Fake(sacct=SACCT)
-    assert len(Slurm(fake, {}).poll({str(number): SUBMITTED for number in range(500)})) == 500
+    assert (
+        len(Slurm(fake, {}).poll({str(number): SUBMITTED for number in range(500)}))
+        == 500
+    )
     assert [command[0] for command in fake.asked] == ["sacct", "squeue"]
     assert "--starttime=2026-11-21T04:54:27" in fake.asked[0]
 
@@ -172,11 +215,18 @@ def test_invalid_job_id_is_unknown_without_a_query() -> None:
 
 def test_a_single_job_that_squeue_refuses_to_know() -> None:
     assert Fake(sacct=SACCT, squeue=UNKNOWN_JOB).status("1").state == "COMPLETED"
-    assert Fake(sacct=NO_ACCOUNTING, squeue=UNKNOWN_JOB).status("1").phase is Phase.UNKNOWN
+    assert (
+        Fake(sacct=NO_ACCOUNTING, squeue=UNKNOWN_JOB).status("1").phase is Phase.UNKNOWN
+    )
 
 
 @pytest.mark.parametrize(
-    "answer", [UNREACHABLE, CommandOutput(124, "", "squeue did not end within 30 s"), CommandOutput(1, "", "")]
+    "answer",
+    [
+        UNREACHABLE,
+        CommandOutput(124, "", "squeue did not end within 30 s"),
+        CommandOutput(1, "", ""),
+    ],
 )
 def test_silent_controller_is_away(answer: CommandOutput) -> None:
     with pytest.raises(SchedulerAway, match="squeue does not answer"):
@@ -185,10 +235,15 @@ def test_silent_controller_is_away(answer: CommandOutput) -> None:
 
 def test_a_missing_program_says_what_to_do() -> None:
     with pytest.raises(SchedulerAway, match="login node"):
-        Fake(sacct=SACCT, squeue=CommandOutput(127, "", "squeue: No such file or directory")).status("1")
+        Fake(
+            sacct=SACCT,
+            squeue=CommandOutput(127, "", "squeue: No such file or directory"),
+        ).status("1")
 
 
-@pytest.mark.parametrize("answer", [NO_DATABASE, CommandOutput(124, "", "sacct did not end within 30 s")])
+@pytest.mark.parametrize(
+    "answer", [NO_DATABASE, CommandOutput(124, "", "sacct did not end within 30 s")]
+)
 def test_silent_accounting_needs_a_controller_that_knows(answer: CommandOutput) -> None:
     assert Fake(sacct=answer, squeue=QUEUE["running"]).status("5").state == "RUNNING"
     with pytest.raises(SchedulerAway, match="sacct does not answer"):
@@ -218,13 +273,28 @@ def test_all_jobs_are_cancelled_with_one_command() -> None:
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        (CommandOutput(1, "", "scancel: error: Kill job error on job id 1: Invalid job id specified\n"), ""),
         (
-            CommandOutput(1, "", "scancel: error: Kill job error on job id 1: Access/permission denied\n"),
+            CommandOutput(
+                1,
+                "",
+                "scancel: error: Kill job error on job id 1: Invalid job id specified\n",
+            ),
+            "",
+        ),
+        (
+            CommandOutput(
+                1,
+                "",
+                "scancel: error: Kill job error on job id 1: Access/permission denied\n",
+            ),
             "permission denied",
         ),
         (
-            CommandOutput(1, "", "scancel: error: Kill job error on job id 1: Unable to contact slurm controller"),
+            CommandOutput(
+                1,
+                "",
+                "scancel: error: Kill job error on job id 1: Unable to contact slurm controller",
+            ),
             "Unable to",
         ),
         (CommandOutput(1, "", ""), "ended with 1"),
@@ -250,7 +320,10 @@ def find(tokens: Sequence[str], **answers: str | CommandOutput) -> dict[str, str
 def test_jobs_are_found_by_their_tokens() -> None:
     queue = "1|llmb:aaa|\n2|(null)|\n3|llmb:aaab|\n4|x llmb:bbb|\n"
     assert find(["aaa", "bbb"], squeue=queue, sacct="5|llmb:ccc\n") == {"aaa": "1"}
-    assert find(["aaa", "ccc"], squeue=queue, sacct="5|llmb:ccc\n1|llmb:aaa\n") == {"aaa": "1", "ccc": "5"}
+    assert find(["aaa", "ccc"], squeue=queue, sacct="5|llmb:ccc\n1|llmb:aaa\n") == {
+        "aaa": "1",
+        "ccc": "5",
+    }
     assert find(["ccc"], squeue=queue, sacct=NO_ACCOUNTING) == {}
 
 
@@ -281,7 +354,10 @@ def test_why_nodes_are_out_of_service() -> None:
     output = "n[1-2]|root|2026-11-21T05:54:27|bad nvlink | again\nn7|alice|Unknown|not asked for\ngarbage\n"
     slurm = Fake(sinfo=output)
     told = "bad nvlink | again (root, 2026-11-21T05:54:27)"
-    assert Slurm(slurm, {}).list_node_reasons(["n1", "n2", "n3"]) == {"n1": told, "n2": told}
+    assert Slurm(slurm, {}).list_node_reasons(["n1", "n2", "n3"]) == {
+        "n1": told,
+        "n2": told,
+    }
     with pytest.raises(SchedulerAway):
         Slurm(Fake(sinfo=UNREACHABLE), {}).list_node_reasons(["n1"])
 
@@ -301,12 +377,23 @@ def test_the_name_of_the_cluster() -> None:
         ("associations,limits,qos", "research\n", ("research",)),
         ("none", "research\n", None),
         ("associations", "", None),
-        ("associations", CommandOutput(1, "", "sacctmgr: error: Sending PersistInit msg: Connection refused"), None),
+        (
+            "associations",
+            CommandOutput(
+                1, "", "sacctmgr: error: Sending PersistInit msg: Connection refused"
+            ),
+            None,
+        ),
     ],
 )
-def test_accounts(enforced: str, listed: str | CommandOutput, accounts: tuple[str, ...] | None) -> None:
+def test_accounts(
+    enforced: str, listed: str | CommandOutput, accounts: tuple[str, ...] | None
+) -> None:
     config = f"Configuration data\nAccountingStorageEnforce = {enforced}\nAccountingStorageHost = all\n"
-    assert Slurm(Fake(scontrol=config, id="root\n", sacctmgr=listed), {}).list_accounts() == accounts
+    assert (
+        Slurm(Fake(scontrol=config, id="root\n", sacctmgr=listed), {}).list_accounts()
+        == accounts
+    )
 
 
 @pytest.mark.parametrize(
@@ -345,7 +432,13 @@ def test_node_lists(expression: str, names: list[str]) -> None:
 @pytest.mark.parametrize(
     ("gres", "gpus"),
     [
-        *(("gpu:8", 8), ("gpu:h100:8(S:0-1),nvme:1", 8), ("(null)", 0), ("gpu", 1), ("nvme:2,gpu:a100:4", 4)),
+        *(
+            ("gpu:8", 8),
+            ("gpu:h100:8(S:0-1),nvme:1", 8),
+            ("(null)", 0),
+            ("gpu", 1),
+            ("nvme:2,gpu:a100:4", 4),
+        ),
         *(("gpu:a:2,gpu:b:2", 4), ("gpu_mem:80", 0), ("mygpu:8", 0), ("", 0)),
     ],
 )
@@ -355,21 +448,30 @@ def test_gpus_of_a_node(gres: str, gpus: int) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("0:07", 7), ("10:00", 600), ("1:00:00", 3600), ("7-00:00:00", 604800), ("infinite", None), ("N/A", None)],
+    [
+        ("0:07", 7),
+        ("10:00", 600),
+        ("1:00:00", 3600),
+        ("7-00:00:00", 604800),
+        ("infinite", None),
+        ("N/A", None),
+    ],
 )
 def test_durations(text: str, seconds: float | None) -> None:
     assert parse_duration(text) == seconds
 
 
 def test_a_margin_for_clocks_that_differ() -> None:
-    """A job whose record is a few minutes older than our own note of it is still ours."""
+    """A job whose record is a few minutes older than our own note of it is still
+    ours."""
     fake = Fake(sacct=SACCT)
     later = SUBMITTED + timedelta(minutes=20)
     assert Slurm(fake, {}).poll({"1": later})["1"].state == "COMPLETED"
 
 
 @pytest.mark.parametrize(
-    ("shown", "seconds"), [("30:00|", 1800.0), ("1-00:00:00|", 86400.0), ("UNLIMITED|", None), ("", None)]
+    ("shown", "seconds"),
+    [("30:00|", 1800.0), ("1-00:00:00|", 86400.0), ("UNLIMITED|", None), ("", None)],
 )
 def test_time_limit_comes_with_the_state(shown: str, seconds: float | None) -> None:
     status = Fake(sacct=SACCT, squeue=QUEUE["running"] + shown).status("5")

@@ -1,4 +1,5 @@
-"""What submission commands print: as the real launchers printed it on a real Slurm, and what goes wrong."""
+"""What submission commands print: as the real launchers printed it on a real Slurm, and
+what goes wrong."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ from pytest_llmbench.launch.schedulers.submission import (
 )
 
 OUTPUT = Path("/scratch/submit.out")
-LONG = "/lustre/llmb/workloads/pretrain_grok1/experiments/pretrain_grok1_314b_bf16_gpus128/" + "d" * 90 + "/task"
+LONG = (
+    "/lustre/llmb/workloads/pretrain_grok1/experiments/pretrain_grok1_314b_bf16_gpus128/"
+    + "d" * 90
+    + "/task"
+)
 BLOCK = """\
 ────────── Entering Experiment x with id: x_1795213664566197936 ──────────
 [03:00:01] Launching job train for experiment x
@@ -50,7 +55,8 @@ SUBMITTED = (
 
 
 def wrapped(path: str, first: int) -> str:
-    """Wrap a path as an 80 columns wide terminal does, of which `first` are left on its first line."""
+    """Wrap a path as an 80 columns wide terminal does, of which `first` are left on its
+    first line."""
     rest = [path[place : place + 80] for place in range(first, len(path), 80)]
     return "\n".join([path[:first], *rest])
 
@@ -59,9 +65,15 @@ def wrapped(path: str, first: int) -> str:
     ("text", "expected"),
     [
         ("Submitted batch job 4711\n", [Submission("4711")]),
-        ("sbatch: warning: x\nSubmitted batch job 4711 on cluster a\n", [Submission("4711")]),
+        (
+            "sbatch: warning: x\nSubmitted batch job 4711 on cluster a\n",
+            [Submission("4711")],
+        ),
         ("Submitted batch job 1\nSubmitted batch job 1\n", [Submission("1")]),
-        ("Submitted batch job 1\nSubmitted batch job 2\n", [Submission("1"), Submission("2")]),
+        (
+            "Submitted batch job 1\nSubmitted batch job 2\n",
+            [Submission("1"), Submission("2")],
+        ),
         ("sbatch: error: Batch job submission failed: Invalid account\n", []),
         ("", []),
     ],
@@ -75,21 +87,35 @@ def test_sbatch(text: str, expected: list[Submission]) -> None:
     [
         (BLOCK.format(folder="/lustre/x"), [Submission("3530909", Path("/lustre/x"))]),
         (BLOCK.format(folder=wrapped(LONG, 61)), [Submission("3530909", Path(LONG))]),
-        (BLOCK.format(folder="\n" + wrapped(LONG, 80)), [Submission("3530909", Path(LONG))]),
+        (
+            BLOCK.format(folder="\n" + wrapped(LONG, 80)),
+            [Submission("3530909", Path(LONG))],
+        ),
         (BLOCK.format(folder=LONG), [Submission("3530909", Path(LONG))]),
-        (BLOCK.format(folder="/lustre/x").replace("\n\n", "\nDone\n"), [Submission("3530909", Path("/lustre/x"))]),
+        (
+            BLOCK.format(folder="/lustre/x").replace("\n\n", "\nDone\n"),
+            [Submission("3530909", Path("/lustre/x"))],
+        ),
         (
             BLOCK.replace("- ", "\x1b[1;32m- \x1b[0m").format(folder="/lustre/x"),
             [Submission("3530909", Path("/lustre/x"))],
         ),
         (BLOCK.format(folder="None"), [Submission("3530909")]),
-        ("Submitted batch job 9\n" + BLOCK.format(folder="/lustre/x"), [Submission("3530909", Path("/lustre/x"))]),
-        (BLOCK.format(folder="/a") + BLOCK.format(folder="/b").replace("909", "910"), 2),
+        (
+            "Submitted batch job 9\n" + BLOCK.format(folder="/lustre/x"),
+            [Submission("3530909", Path("/lustre/x"))],
+        ),
+        (
+            BLOCK.format(folder="/a") + BLOCK.format(folder="/b").replace("909", "910"),
+            2,
+        ),
         ("Submitted batch job 9\n", [Submission("9")]),
         ("RuntimeError: sbatch: error: Invalid account\n", []),
     ],
 )
-def test_a_script_that_submits_by_itself(text: str, expected: list[Submission] | int) -> None:
+def test_a_script_that_submits_by_itself(
+    text: str, expected: list[Submission] | int
+) -> None:
     found = read_script(text)
     assert (len(found) if isinstance(expected, int) else found) == expected
 
@@ -97,11 +123,18 @@ def test_a_script_that_submits_by_itself(text: str, expected: list[Submission] |
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (LAUNCHED, [Submission("2", Path("/lustre/llmb/workloads/pretrain_grok1/task"))]),
+        (
+            LAUNCHED,
+            [Submission("2", Path("/lustre/llmb/workloads/pretrain_grok1/task"))],
+        ),
         (SUBMITTED, [Submission("3", Path("/lustre/llmb/1795213837"))]),
         (SUBMITTED.partition(" workdir")[0], [Submission("3")]),
         ("SUBMITTED: x  dtype=fp8  env={'A': 'b c'} jobid=4", [Submission("4")]),
-        (BLOCK.format(folder="/cut/o") + LAUNCHED.replace("=2", "=3530909").replace(" 2,", " 3530909,"), 1),
+        (
+            BLOCK.format(folder="/cut/o")
+            + LAUNCHED.replace("=2", "=3530909").replace(" 2,", " 3530909,"),
+            1,
+        ),
         (BLOCK.format(folder="/lustre/x"), [Submission("3530909", Path("/lustre/x"))]),
         ("ERROR: validation failed\n", []),
     ],
@@ -113,7 +146,9 @@ def test_llmb_run(text: str, expected: list[Submission] | int) -> None:
 
 def test_a_users_own_pattern() -> None:
     pattern = r"^queued as (?P<job>\S+)(?: in (?P<folder>.+))?$"
-    assert read_pattern(pattern, "hello\nqueued as 12 in /data/x\n") == [Submission("12", Path("/data/x"))]
+    assert read_pattern(pattern, "hello\nqueued as 12 in /data/x\n") == [
+        Submission("12", Path("/data/x"))
+    ]
     assert read_pattern(pattern, "queued as 12\n") == [Submission("12")]
     assert read_pattern(pattern, "Submitted batch job 12\n") == []
     assert read_pattern(r"id=(?P<job>\d+)", "id=7") == [Submission("7")]
@@ -123,7 +158,9 @@ def test_exactly_one_job_is_expected() -> None:
     one = job(Path("/scratch"))
     assert require_single([], one, OUTPUT) is None
     assert require_single([Submission("7")], one, OUTPUT) == Submission("7")
-    with pytest.raises(SubmitError, match=r"2 job ids \(7, 8\), expected one.*scancel 7 8") as caught:
+    with pytest.raises(
+        SubmitError, match=r"2 job ids \(7, 8\), expected one.*scancel 7 8"
+    ) as caught:
         require_single([Submission("7"), Submission("8")], one, OUTPUT)
     assert caught.value.uncertain
 
@@ -138,25 +175,48 @@ def test_an_id_that_is_not_slurms_is_not_followed(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("sbatch: error: Batch job submission failed: Invalid account or account/partition combination", "`account`"),
+        (
+            "sbatch: error: Batch job submission failed: Invalid account or account/partition combination",
+            "`account`",
+        ),
         ("sbatch: error: invalid partition specified: gpux", "`partition`"),
         ("RuntimeError: GPUs not found", "gres: gpu:8"),
         ("a container was started without GPU resources", "gres: gpu:8"),
         ("sbatch: error: Invalid generic resource (gres) specification", "`gres`"),
-        ("sbatch: error: Batch job submission failed: Node count specification invalid", "sinfo"),
-        ("sbatch: error: Batch job submission failed: Requested time limit is invalid", "time_limit"),
+        (
+            "sbatch: error: Batch job submission failed: Node count specification invalid",
+            "sinfo",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Requested time limit is invalid",
+            "time_limit",
+        ),
         ("ModuleNotFoundError: No module named 'nemo_run'", "not installed"),
         ("no idea", "--llmb-dry-run"),
     ],
 )
 def test_a_refusal_says_what_to_do(text: str, expected: str) -> None:
     assert expected in find_remedy(text)
-    told = describe_refusal(job(Path("/scratch")), 1, f"first line\n{text}\n", OUTPUT, find_remedy(text))
-    assert all(part in told for part in (text, expected, "exit code 1", str(OUTPUT), "grok1_314b-25.05-gb200-bf16-128"))
+    told = describe_refusal(
+        job(Path("/scratch")), 1, f"first line\n{text}\n", OUTPUT, find_remedy(text)
+    )
+    assert all(
+        part in told
+        for part in (
+            text,
+            expected,
+            "exit code 1",
+            str(OUTPUT),
+            "grok1_314b-25.05-gb200-bf16-128",
+        )
+    )
 
 
 def test_refusal_shows_the_last_printable_lines() -> None:
-    text = "\n".join(f"line {number}" for number in range(100)) + "\n\x1b]0;title\x07bad\x07\n"
+    text = (
+        "\n".join(f"line {number}" for number in range(100))
+        + "\n\x1b]0;title\x07bad\x07\n"
+    )
     told = describe_refusal(job(Path("/scratch")), None, text, OUTPUT, "try again")
     assert "line 99" in told
     assert "line 90" not in told
@@ -165,8 +225,14 @@ def test_refusal_shows_the_last_printable_lines() -> None:
 
 
 def test_output_with_unknown_secrets_is_not_shown() -> None:
-    spec = replace(job(Path("/scratch")).spec, environment=(("HF_TOKEN", "***"),), secrets=("HF_TOKEN",))
-    told = describe_refusal(job(Path("/scratch"), spec=spec), 1, "+ export HF_TOKEN=hf_secret\n", OUTPUT, "")
+    spec = replace(
+        job(Path("/scratch")).spec,
+        environment=(("HF_TOKEN", "***"),),
+        secrets=("HF_TOKEN",),
+    )
+    told = describe_refusal(
+        job(Path("/scratch"), spec=spec), 1, "+ export HF_TOKEN=hf_secret\n", OUTPUT, ""
+    )
     assert "hf_secret" not in told
     assert "may hold a secret" in told
 
@@ -174,11 +240,20 @@ def test_output_with_unknown_secrets_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("ERROR: ERROR: pretrain_x_8b  dtype=fp8  scale=8  profile=False  launch failed with return code 1\n", True),
-        ("ERROR: ERROR: pretrain_x_8b  dtype=fp8  venv error: Invalid virtual environment: python3 executable", True),
+        (
+            "ERROR: ERROR: pretrain_x_8b  dtype=fp8  scale=8  profile=False  launch failed with return code 1\n",
+            True,
+        ),
+        (
+            "ERROR: ERROR: pretrain_x_8b  dtype=fp8  venv error: Invalid virtual environment: python3 executable",
+            True,
+        ),
         ("ERROR: venv_path not found in config for workload pretrain_x\n", True),
         ("sbatch: error: Batch job submission failed: Invalid account\n", True),
-        ("ERROR: ERROR: pretrain_x_8b  output parsing failed: No Task headers found in output\n", False),
+        (
+            "ERROR: ERROR: pretrain_x_8b  output parsing failed: No Task headers found in output\n",
+            False,
+        ),
         ("done\n", False),
     ],
 )
@@ -189,7 +264,9 @@ def test_known_error_is_a_refusal(text: str, expected: bool) -> None:
 def test_a_doubt_says_how_to_find_out() -> None:
     doubtful = job(Path("/scratch"))
     assert "It said" not in describe_doubt(doubtful, OUTPUT, "squeue --me")
-    assert "said: line 1 | line 2. See" in describe_doubt(doubtful, OUTPUT, "squeue", text="line 1\nline 2\n")
+    assert "said: line 1 | line 2. See" in describe_doubt(
+        doubtful, OUTPUT, "squeue", text="line 1\nline 2\n"
+    )
     assert "`squeue --me` (its comment is x);" in describe_doubt(
         doubtful, OUTPUT, "squeue --me", mark=" (its comment is x)"
     )

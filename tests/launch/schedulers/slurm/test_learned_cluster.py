@@ -1,5 +1,5 @@
-"""The cluster that Slurm describes: which GPUs and partition count, and the file that says where each value is
-from."""
+"""The cluster that Slurm describes: which GPUs and partition count, and the file that
+says where each value is from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import pytest
 
 from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.job_records import Cluster
-from pytest_llmbench.launch.plan.cluster_file import LearnedCluster, format_cluster_file, read_cluster
+from pytest_llmbench.launch.plan.cluster_file import (
+    LearnedCluster,
+    format_cluster_file,
+    read_cluster,
+)
 from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
 from pytest_llmbench.launch.schedulers.slurm.learned_cluster import learn_cluster
 from pytest_llmbench.launch.schedulers.submission import SchedulerAway
@@ -29,7 +33,9 @@ class Answers:
         return self.account
 
 
-def part(name: str, *gpu_nodes: tuple[str, int, int], up: bool = True, **more: bool) -> Partition:
+def part(
+    name: str, *gpu_nodes: tuple[str, int, int], up: bool = True, **more: bool
+) -> Partition:
     return Partition(name, 99, 8, 3600.0, up, gpu_nodes=gpu_nodes, **more)
 
 
@@ -40,9 +46,16 @@ def learn(*partitions: Partition, gpu: str = "") -> Cluster:
 
 
 def test_a_cluster_of_one_type() -> None:
-    found = learn(part("batch", ("h100", 8, 64), is_default=True), part("short", ("h100", 8, 1)))
+    found = learn(
+        part("batch", ("h100", 8, 64), is_default=True), part("short", ("h100", 8, 1))
+    )
     assert found == Cluster(
-        gpu="h100", gpus_per_node=8, largest=512, partition="batch", gres="gpu:8", account="research"
+        gpu="h100",
+        gpus_per_node=8,
+        largest=512,
+        partition="batch",
+        gres="gpu:8",
+        account="research",
     )
 
 
@@ -60,10 +73,20 @@ def test_a_type_is_read_as_gres_spells_it(gres_type: str, gpu: str) -> None:
 
 
 def test_most_common_or_requested_gpu_type_counts() -> None:
-    several = (part("mixed", ("a100", 8, 10), ("h100", 8, 20), is_default=True), part("old", ("v100", 4, 30)))
-    assert (learn(*several).gpu, learn(*several).gres) == ("h100", "gpu:h100:8"), "a job has to say which it means"
+    several = (
+        part("mixed", ("a100", 8, 10), ("h100", 8, 20), is_default=True),
+        part("old", ("v100", 4, 30)),
+    )
+    assert (learn(*several).gpu, learn(*several).gres) == ("h100", "gpu:h100:8"), (
+        "a job has to say which it means"
+    )
     asked = learn(*several, gpu="v100")
-    assert (asked.gpu, asked.partition, asked.largest, asked.gres) == ("v100", "old", 120, "gpu:4")
+    assert (asked.gpu, asked.partition, asked.largest, asked.gres) == (
+        "v100",
+        "old",
+        120,
+        "gpu:4",
+    )
     assert learn_cluster(Answers(*several), "b200") is None
 
 
@@ -74,7 +97,11 @@ def test_nodes_of_several_partitions_are_counted_once() -> None:
 
 
 def test_the_default_partition_counts_only_where_it_has_gpus() -> None:
-    found = learn(part("cpu", is_default=True), part("small", ("h100", 8, 2)), part("large", ("h100", 8, 4)))
+    found = learn(
+        part("cpu", is_default=True),
+        part("small", ("h100", 8, 2)),
+        part("large", ("h100", 8, 4)),
+    )
     assert found.partition == "large"
 
 
@@ -96,22 +123,39 @@ def test_what_sinfo_and_sacctmgr_print_is_read() -> None:
         "id": "eva\n",
     }
 
-    def run(arguments: Sequence[str], *, timeout: float, environment: object = None) -> CommandOutput:
+    def run(
+        arguments: Sequence[str], *, timeout: float, environment: object = None
+    ) -> CommandOutput:
         assert timeout
         assert environment
         return CommandOutput(0, printed[arguments[0]], "")
 
     learned = learn_cluster(Slurm(run, {}))
     assert learned is not None
-    assert learned.describe() == "partition batch: 8 h100 a node, 480 GPUs, account research"
+    assert (
+        learned.describe()
+        == "partition batch: 8 h100 a node, 480 GPUs, account research"
+    )
     text = format_cluster_file(learned)
-    assert "gpu: h100                    # sinfo: gres gpu:h100:8 on 60 nodes; there are a100, too\n" in text
-    assert "partition: batch             # the default one; a job takes at most 24 h\n" in text
+    assert (
+        "gpu: h100                    # sinfo: gres gpu:h100:8 on 60 nodes; there are a100, too\n"
+        in text
+    )
+    assert (
+        "partition: batch             # the default one; a job takes at most 24 h\n"
+        in text
+    )
 
 
 def test_without_slurm_nothing_is_learned() -> None:
-    def run(arguments: Sequence[str], *, timeout: float, environment: object = None) -> CommandOutput:
-        return CommandOutput(127, "", f"{arguments[0]}: No such file or directory {timeout} {environment}")
+    def run(
+        arguments: Sequence[str], *, timeout: float, environment: object = None
+    ) -> CommandOutput:
+        return CommandOutput(
+            127,
+            "",
+            f"{arguments[0]}: No such file or directory {timeout} {environment}",
+        )
 
     with pytest.raises(SchedulerAway):
         learn_cluster(Slurm(run, {}))
@@ -119,7 +163,9 @@ def test_without_slurm_nothing_is_learned() -> None:
 
 
 @pytest.mark.parametrize("gres_type", ["h100", ""])
-def test_the_file_reads_back_as_what_was_learned(tmp_path: Path, gres_type: str) -> None:
+def test_the_file_reads_back_as_what_was_learned(
+    tmp_path: Path, gres_type: str
+) -> None:
     learned = learn_cluster(Answers(part("batch", (gres_type, 8, 64), is_default=True)))
     assert isinstance(learned, LearnedCluster)
     file = tmp_path / "cluster.yaml"
@@ -128,7 +174,17 @@ def test_the_file_reads_back_as_what_was_learned(tmp_path: Path, gres_type: str)
     read = read_cluster(file)
     assert read.source == file
     assert learned.cluster == Cluster(
-        **{name: getattr(read, name) for name in ("gpu", "gpus_per_node", "largest", "partition", "gres", "account")}
+        **{
+            name: getattr(read, name)
+            for name in (
+                "gpu",
+                "gpus_per_node",
+                "largest",
+                "partition",
+                "gres",
+                "account",
+            )
+        }
     )
     assert all(f"{name}: " in text for name, _ in learned.sources)
     assert ("say it here" in text) == (not gres_type)

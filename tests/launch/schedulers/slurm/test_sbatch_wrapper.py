@@ -1,4 +1,5 @@
-"""The sbatch that a launcher finds first on its PATH: what it adds, what it keeps, and when it refuses."""
+"""The sbatch that a launcher finds first on its PATH: what it adds, what it keeps, and
+when it refuses."""
 
 from __future__ import annotations
 
@@ -35,13 +36,17 @@ class Queue:
 
 
 class Site:
-    """A folder whose name a shell would split, a recipe's script that submits, and an sbatch on the PATH."""
+    """A folder whose name a shell would split, a recipe's script that submits, and an
+    sbatch on the PATH."""
 
     def __init__(self, folder: Path, journal: Journal) -> None:
         self.folder, self.journal, self.queue = folder, journal, Queue(folder)
         self.seen = folder / "seen"
         self.path = f"{folder / 'slurm $(bin)'}:/usr/bin:/bin"
-        self.write("slurm $(bin)/sbatch", 'printf "%s\\n" "$@" >> "$SEEN"; echo "$PATH" >> "$SEEN"; echo "$ANSWER"')
+        self.write(
+            "slurm $(bin)/sbatch",
+            'printf "%s\\n" "$@" >> "$SEEN"; echo "$PATH" >> "$SEEN"; echo "$ANSWER"',
+        )
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -50,11 +55,24 @@ class Site:
         path.chmod(0o755)
         return path
 
-    def intend(self, script: str, answer: str = "Submitted batch job 12", **changes: Any) -> Job:
-        """A job whose launcher is a script of this text; its sbatch answers as is said here."""
+    def intend(
+        self, script: str, answer: str = "Submitted batch job 12", **changes: Any
+    ) -> Job:
+        """A job whose launcher is a script of this text; its sbatch answers as is said
+        here."""
         program = self.write("submit.sh", script)
-        environment = (("PATH", self.path), ("SEEN", str(self.seen)), ("ANSWER", answer))
-        spec = job_spec(self.folder, via="script", command=(str(program),), environment=environment, **changes)
+        environment = (
+            ("PATH", self.path),
+            ("SEEN", str(self.seen)),
+            ("ANSWER", answer),
+        )
+        spec = job_spec(
+            self.folder,
+            via="script",
+            command=(str(program),),
+            environment=environment,
+            **changes,
+        )
         return self.journal.intend(spec, START)
 
     @property
@@ -76,7 +94,10 @@ def site(tmp_path: Path) -> Iterator[Site]:
 def test_mark_and_placement_precede_the_launchers_options(site: Site) -> None:
     options = ("--time=01:30:00", "--qos=high", "--nodelist=n[1-4]")
     job = site.intend(
-        "sbatch --parsable -N 2 launch.sh -x", "12;eos", exclude=("n7", "n[12-14]"), scheduler_options=options
+        "sbatch --parsable -N 2 launch.sh -x",
+        "12;eos",
+        exclude=("n7", "n[12-14]"),
+        scheduler_options=options,
     )
     assert site.scheduler.submit(job) == Submission("12")
     *arguments, path = site.seen.read_text().splitlines()
@@ -87,17 +108,24 @@ def test_mark_and_placement_precede_the_launchers_options(site: Site) -> None:
 
 def test_printed_folder_is_used(site: Site) -> None:
     script = 'id=$(sbatch --parsable launch.sh); echo "- Job id: $id"; echo "- Local Directory: /lustre/x"'
-    assert site.scheduler.submit(site.intend(script, "12")) == Submission("12", Path("/lustre/x"))
+    assert site.scheduler.submit(site.intend(script, "12")) == Submission(
+        "12", Path("/lustre/x")
+    )
 
 
 def test_failing_launcher_is_a_refusal(site: Site) -> None:
     site.write("slurm $(bin)/sbatch", "echo sbatch: error: Invalid account >&2; exit 3")
-    with pytest.raises(SubmitError, match=r"exit code 3 and no job id.*Invalid account") as caught:
+    with pytest.raises(
+        SubmitError, match=r"exit code 3 and no job id.*Invalid account"
+    ) as caught:
         site.scheduler.submit(site.intend("sbatch launch.sh"))
     assert not caught.value.uncertain
 
 
-@pytest.mark.parametrize("script", ["sbatch launch.sh >/dev/null; kill -9 $$", "sbatch launch.sh >/dev/null; exit 1"])
+@pytest.mark.parametrize(
+    "script",
+    ["sbatch launch.sh >/dev/null; kill -9 $$", "sbatch launch.sh >/dev/null; exit 1"],
+)
 def test_job_of_a_killed_launcher_is_found(site: Site, script: str) -> None:
     job = site.intend(script)
     assert site.scheduler.submit(job) == Submission("12")
@@ -113,39 +141,56 @@ def test_lost_answer_is_found_by_the_mark(site: Site) -> None:
 
 def test_two_jobs_of_one_launcher_are_uncertain(site: Site) -> None:
     with pytest.raises(SubmitError, match=r"2 job ids \(12, 13\)") as caught:
-        site.scheduler.submit(site.intend("sbatch launch.sh >/dev/null; ANSWER=13 sbatch launch.sh >/dev/null", "12"))
+        site.scheduler.submit(
+            site.intend(
+                "sbatch launch.sh >/dev/null; ANSWER=13 sbatch launch.sh >/dev/null",
+                "12",
+            )
+        )
     assert caught.value.uncertain
 
 
 @pytest.mark.parametrize("own", ["--exclude=n1", "-wn1", "--requeue -F nodes"])
 def test_launcher_that_names_nodes_itself_is_refused(site: Site, own: str) -> None:
-    with pytest.raises(SubmitError, match=r"two lists of nodes cannot both hold.*this launcher names nodes") as caught:
+    with pytest.raises(
+        SubmitError,
+        match=r"two lists of nodes cannot both hold.*this launcher names nodes",
+    ) as caught:
         site.scheduler.submit(site.intend(f"sbatch {own} launch.sh", exclude=("n7",)))
     assert not caught.value.uncertain
     assert not site.seen.exists()
-    assert site.scheduler.submit(site.intend(f"sbatch {own} launch.sh")) == Submission("12"), "its own alone may stand"
+    assert site.scheduler.submit(site.intend(f"sbatch {own} launch.sh")) == Submission(
+        "12"
+    ), "its own alone may stand"
 
 
 def test_sbatch_inside_a_job_is_unchanged(site: Site) -> None:
-    site.scheduler.submit(site.intend("SLURM_JOB_ID=7 sbatch next.sh", scheduler_options=("--time=90",)))
+    site.scheduler.submit(
+        site.intend("SLURM_JOB_ID=7 sbatch next.sh", scheduler_options=("--time=90",))
+    )
     assert site.seen.read_text().splitlines()[0] == "next.sh"
 
 
 def test_unplaced_job_past_the_wrapper_is_cancelled(site: Site) -> None:
     script = f"'{site.write('other/sbatch', 'echo Submitted batch job 44')}' launch.sh"
     with pytest.raises(
-        SubmitError, match=r"job 44 with another sbatch.*--exclude=n7 did not reach.*was cancelled"
+        SubmitError,
+        match=r"job 44 with another sbatch.*--exclude=n7 did not reach.*was cancelled",
     ) as it:
-        site.scheduler.submit(site.intend(script.replace("it's", "it'\\''s"), exclude=("n7",)))
+        site.scheduler.submit(
+            site.intend(script.replace("it's", "it'\\''s"), exclude=("n7",))
+        )
     assert not it.value.uncertain
     assert site.queue.cancelled == ["44"]
 
 
 @pytest.mark.parametrize("options", [(), ("--time=90",)])
-def test_unconstrained_job_past_the_wrapper_is_followed(site: Site, options: tuple[str, ...]) -> None:
-    assert site.scheduler.submit(site.intend("echo Submitted batch job 44", scheduler_options=options)) == Submission(
-        "44"
-    )
+def test_unconstrained_job_past_the_wrapper_is_followed(
+    site: Site, options: tuple[str, ...]
+) -> None:
+    assert site.scheduler.submit(
+        site.intend("echo Submitted batch job 44", scheduler_options=options)
+    ) == Submission("44")
     assert site.queue.cancelled == []
 
 
@@ -157,7 +202,12 @@ def test_marked_job_was_placed(site: Site) -> None:
 
 def test_missing_sbatch_starts_nothing(site: Site) -> None:
     site.path = str(site.folder / "nothing")
-    with pytest.raises(SubmitError, match=r"there is no sbatch on the PATH .* that could get --qos=high") as caught:
-        site.scheduler.submit(site.intend("touch ran", scheduler_options=("--qos=high",)))
+    with pytest.raises(
+        SubmitError,
+        match=r"there is no sbatch on the PATH .* that could get --qos=high",
+    ) as caught:
+        site.scheduler.submit(
+            site.intend("touch ran", scheduler_options=("--qos=high",))
+        )
     assert not caught.value.uncertain
     assert not (site.folder / "ran").exists()

@@ -17,8 +17,15 @@ from support.job_specs import START, job_spec
 from pytest_llmbench.core.job_records import Job, JobStatus, Phase
 from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.jobs.journal import Journal
-from pytest_llmbench.launch.schedulers.slurm.scheduler import NotReachedError, SlurmScheduler
-from pytest_llmbench.launch.schedulers.submission import SchedulerAway, Submission, SubmitError
+from pytest_llmbench.launch.schedulers.slurm.scheduler import (
+    NotReachedError,
+    SlurmScheduler,
+)
+from pytest_llmbench.launch.schedulers.submission import (
+    SchedulerAway,
+    Submission,
+    SubmitError,
+)
 
 if TYPE_CHECKING:
     pass
@@ -40,7 +47,11 @@ class FakeSlurm:
 
     def poll(self, jobs: Mapping[str, datetime]) -> dict[str, JobStatus]:
         self.asked.append(("poll", *jobs))
-        return {job_id: JobStatus(Phase.RUNNING, "RUNNING") for job_id in jobs if job_id != "404"}
+        return {
+            job_id: JobStatus(Phase.RUNNING, "RUNNING")
+            for job_id in jobs
+            if job_id != "404"
+        }
 
     def cancel(self, job_ids: Sequence[str]) -> str:
         self.asked.append(("cancel", *job_ids))
@@ -56,7 +67,8 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 class Bench:
-    """A folder with a journal, a Slurm that is stood in for, and a program `./sbatch` that is a shell script."""
+    """A folder with a journal, a Slurm that is stood in for, and a program `./sbatch`
+    that is a shell script."""
 
     def __init__(self, folder: Path, journal: Journal) -> None:
         self.folder, self.journal, self.slurm = folder, journal, FakeSlurm()
@@ -72,7 +84,10 @@ class Bench:
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         command = ("./sbatch", *arguments)
-        return self.journal.intend(job_spec(self.folder, **{"via": "sbatch", "command": command, **changes}), START)
+        return self.journal.intend(
+            job_spec(self.folder, **{"via": "sbatch", "command": command, **changes}),
+            START,
+        )
 
     def submit(self, job: Job) -> Submission:
         return self.scheduler.submit(job)
@@ -81,7 +96,8 @@ class Bench:
         return self.scheduler.recover(job)
 
     def interrupted(self, text: str) -> Job:
-        """A job whose submission was begun by a session that was interrupted then; the script goes on afterwards."""
+        """A job whose submission was begun by a session that was interrupted then; the
+        script goes on afterwards."""
 
         def interrupt(_seconds: float) -> None:
             raise KeyboardInterrupt
@@ -109,7 +125,9 @@ def test_sbatch_gets_token_nodes_and_hostile_arguments_as_data(bench: Bench) -> 
         environment=(("PATH", "/usr/bin:/bin"), ("NAME", value)),
     )
     assert bench.submit(one) == Submission("4711")
-    assert (bench.folder / "seen").read_text() == f"--comment=llmb:{one.token}\n--exclude=n1,n2\n-N\n{value}\n"
+    assert (
+        bench.folder / "seen"
+    ).read_text() == f"--comment=llmb:{one.token}\n--exclude=n1,n2\n-N\n{value}\n"
     assert (bench.folder / "env").read_text() == value
     assert not (bench.folder / "hacked").exists()
 
@@ -117,33 +135,56 @@ def test_sbatch_gets_token_nodes_and_hostile_arguments_as_data(bench: Bench) -> 
 @pytest.mark.parametrize(
     ("via", "text", "expected"),
     [
-        ("script", "- Job id: 12\n- Local Directory: /lustre/x", Submission("12", Path("/lustre/x"))),
-        ("llmb-run", "JobID: 12, Workdir: /lustre/x", Submission("12", Path("/lustre/x"))),
+        (
+            "script",
+            "- Job id: 12\n- Local Directory: /lustre/x",
+            Submission("12", Path("/lustre/x")),
+        ),
+        (
+            "llmb-run",
+            "JobID: 12, Workdir: /lustre/x",
+            Submission("12", Path("/lustre/x")),
+        ),
         ("script", "Submitted batch job 12", Submission("12")),
     ],
 )
-def test_other_commands_run_unchanged(bench: Bench, via: str, text: str, expected: Submission) -> None:
+def test_other_commands_run_unchanged(
+    bench: Bench, via: str, text: str, expected: Submission
+) -> None:
     one = bench.intend(f"echo $# '{text}'; exit 3", "one", via=via)
-    assert bench.submit(one) == expected, "a job that was submitted is followed, whatever the exit code"
+    assert bench.submit(one) == expected, (
+        "a job that was submitted is followed, whatever the exit code"
+    )
     assert (one.folder / "submit.out").read_text().startswith("1 ")
 
 
 def test_pattern_of_the_user_wins(bench: Bench) -> None:
-    one = bench.intend("echo Submitted batch job 1; echo main job: 2", job_id=r"main job: (?P<job>\d+)")
+    one = bench.intend(
+        "echo Submitted batch job 1; echo main job: 2", job_id=r"main job: (?P<job>\d+)"
+    )
     assert bench.submit(one) == Submission("2")
 
 
-@pytest.mark.parametrize(("via", "code"), [("sbatch", 1), ("script", 0), ("llmb-run", 2)])
+@pytest.mark.parametrize(
+    ("via", "code"), [("sbatch", 1), ("script", 0), ("llmb-run", 2)]
+)
 def test_missing_job_id_is_a_refusal(bench: Bench, via: str, code: int) -> None:
-    one = bench.intend(f"echo sbatch: error: invalid partition specified: gpux >&2; exit {code}", via=via)
-    with pytest.raises(SubmitError, match=rf"exit code {code} and no job id: check `partition`.*gpux") as caught:
+    one = bench.intend(
+        f"echo sbatch: error: invalid partition specified: gpux >&2; exit {code}",
+        via=via,
+    )
+    with pytest.raises(
+        SubmitError, match=rf"exit code {code} and no job id: check `partition`.*gpux"
+    ) as caught:
         bench.submit(one)
     assert not caught.value.uncertain
 
 
 def test_secrets_reach_neither_message_nor_file(bench: Bench) -> None:
     environment = (("PATH", "/usr/bin:/bin"), ("HF_TOKEN", "hf_verysecret"))
-    one = bench.intend('echo "token $HF_TOKEN"; exit 1', environment=environment, secrets=("HF_TOKEN",))
+    one = bench.intend(
+        'echo "token $HF_TOKEN"; exit 1', environment=environment, secrets=("HF_TOKEN",)
+    )
     with pytest.raises(SubmitError, match=r"token \*\*\*") as caught:
         bench.submit(one)
     assert "verysecret" not in str(caught.value)
@@ -157,7 +198,9 @@ def test_missing_program_is_a_refusal(bench: Bench, via: str) -> None:
     assert not caught.value.uncertain
 
 
-@pytest.mark.parametrize("text", ["exit 1", "echo sbatch: error: Unable to contact slurm controller; exit 1"])
+@pytest.mark.parametrize(
+    "text", ["exit 1", "echo sbatch: error: Unable to contact slurm controller; exit 1"]
+)
 def test_failed_submission_is_followed_if_slurm_has_it(bench: Bench, text: str) -> None:
     one = bench.intend(text)
     bench.slurm.tokens[one.token] = "99"
@@ -169,15 +212,26 @@ def test_failed_submission_is_followed_if_slurm_has_it(bench: Bench, text: str) 
 @pytest.mark.parametrize(
     ("via", "text"),
     [
-        ("sbatch", "echo Batch job submission failed: Socket timed out on send/recv operation; exit 1"),
+        (
+            "sbatch",
+            "echo Batch job submission failed: Socket timed out on send/recv operation; exit 1",
+        ),
         ("sbatch", "kill -9 $$"),
         ("script", "echo submitted, probably"),
         ("script", "echo Unable to contact slurm controller; exit 1"),
         ("llmb-run", "kill -9 $$"),
     ],
-    ids=["request may have arrived", "killed", "no id", "script may have submitted before", "launcher killed"],
+    ids=[
+        "request may have arrived",
+        "killed",
+        "no id",
+        "script may have submitted before",
+        "launcher killed",
+    ],
 )
-def test_submission_in_doubt_is_not_taken_for_refused(bench: Bench, via: str, text: str) -> None:
+def test_submission_in_doubt_is_not_taken_for_refused(
+    bench: Bench, via: str, text: str
+) -> None:
     with pytest.raises(SubmitError, match="nothing tells") as caught:
         bench.submit(bench.intend(text, via=via))
     assert caught.value.uncertain
@@ -208,7 +262,9 @@ def test_sbatch_that_cannot_reach_slurm_submitted_nothing(bench: Bench) -> None:
 def test_recovering_finds_no_submission_never_started(bench: Bench) -> None:
     one = bench.intend("echo Submitted batch job 12")
     assert bench.recover(one) is None
-    (one.folder / "submit.out").touch()  # killed between making the file and writing down the process
+    (
+        one.folder / "submit.out"
+    ).touch()  # killed between making the file and writing down the process
     assert bench.recover(one) is None
 
 
@@ -222,12 +278,15 @@ def test_recovering_reads_the_output_of_a_submission(bench: Bench) -> None:
 
 @pytest.mark.slow
 def test_recovering_waits_for_a_running_submission(bench: Bench) -> None:
-    assert bench.recover(bench.interrupted("sleep 1; echo Submitted batch job 12")) == Submission("12")
+    assert bench.recover(
+        bench.interrupted("sleep 1; echo Submitted batch job 12")
+    ) == Submission("12")
 
 
 @pytest.mark.parametrize("via", ["sbatch", "script"])
 def test_recovering_knows_a_command_that_never_ran(bench: Bench, via: str) -> None:
-    """pytest was killed between writing down the process and letting it go: the wrapper says so."""
+    """pytest was killed between writing down the process and letting it go: the wrapper
+    says so."""
     one = bench.intend("true", via=via)
     bench.journal.record_process(one.number, process.Process(1, "another start"))
     (one.folder / "submit.out").touch()
@@ -245,8 +304,16 @@ def test_recovering_a_killed_submission_asks_slurm(bench: Bench) -> None:
 
 
 def test_slurm_is_asked_once_for_all_jobs(bench: Bench) -> None:
-    jobs = [Job(number, "t", job_spec(bench.folder), bench.folder, job_id=str(400 + number)) for number in range(6)]
+    jobs = [
+        Job(number, "t", job_spec(bench.folder), bench.folder, job_id=str(400 + number))
+        for number in range(6)
+    ]
     scheduler = bench.scheduler
-    assert sorted(scheduler.poll(jobs)) == [0, 1, 2, 3, 5], "what Slurm does not mention is left out"
+    assert sorted(scheduler.poll(jobs)) == [0, 1, 2, 3, 5], (
+        "what Slurm does not mention is left out"
+    )
     assert scheduler.cancel(jobs[:2]) == ""
-    assert bench.slurm.asked == [("poll", *(str(400 + number) for number in range(6))), ("cancel", "400", "401")]
+    assert bench.slurm.asked == [
+        ("poll", *(str(400 + number) for number in range(6))),
+        ("cancel", "400", "401"),
+    ]

@@ -9,12 +9,18 @@ import pytest
 from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
 from pytest_llmbench.core.log_records import EndingCode
 from pytest_llmbench.launch.schedulers.job_states import find_blame, format_exit
-from pytest_llmbench.launch.schedulers.slurm.statuses import explain_end, explain_stuck, find_phase
+from pytest_llmbench.launch.schedulers.slurm.statuses import (
+    explain_end,
+    explain_stuck,
+    find_phase,
+)
 
 STARTED = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def ended(state: str, exit_code: str = "0:0", derived: str = "0:0", cancelled_by: str = "") -> JobStatus:
+def ended(
+    state: str, exit_code: str = "0:0", derived: str = "0:0", cancelled_by: str = ""
+) -> JobStatus:
     return JobStatus(
         Phase.ENDED,
         state,
@@ -30,15 +36,35 @@ def ended(state: str, exit_code: str = "0:0", derived: str = "0:0", cancelled_by
     [
         *(
             (state, Phase.WAITING)
-            for state in ["PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "PREEMPTED"]
+            for state in [
+                "PENDING",
+                "REQUEUED",
+                "REQUEUE_HOLD",
+                "REQUEUE_FED",
+                "SPECIAL_EXIT",
+                "PREEMPTED",
+            ]
         ),
         *(
             (state, Phase.RUNNING)
-            for state in ["RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "STOPPED", "STAGE_OUT"]
+            for state in [
+                "RUNNING",
+                "CONFIGURING",
+                "COMPLETING",
+                "SUSPENDED",
+                "STOPPED",
+                "STAGE_OUT",
+            ]
         ),
-        *((state, Phase.ENDED) for state in ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"]),
+        *(
+            (state, Phase.ENDED)
+            for state in ["BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"]
+        ),
         *((state, Phase.ENDED) for state in ["NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT"]),
-        *((state, Phase.UNKNOWN) for state in ("", "EXPEDITING", "completed", "COMPLETED ", "CANCELLED by 0")),
+        *(
+            (state, Phase.UNKNOWN)
+            for state in ("", "EXPEDITING", "completed", "COMPLETED ", "CANCELLED by 0")
+        ),
     ],
 )
 def test_phase_of_each_state(state: str, phase: Phase) -> None:
@@ -49,7 +75,11 @@ def test_phase_of_each_state(state: str, phase: Phase) -> None:
     ("status", "blame", "words"),
     [
         (ended("COMPLETED"), Blame.NONE, ""),
-        (ended("COMPLETED", derived="7:0"), Blame.RUN, "a step of it failed with exit code 7"),
+        (
+            ended("COMPLETED", derived="7:0"),
+            Blame.RUN,
+            "a step of it failed with exit code 7",
+        ),
         (ended("COMPLETED", "1:0"), Blame.RUN, "yet with exit code 1"),
         (ended("FAILED", "1:0"), Blame.RUN, "FAILED: exit code 1"),
         (ended("FAILED", "0:11"), Blame.RUN, "signal 11 (SIGSEGV)"),
@@ -60,16 +90,26 @@ def test_phase_of_each_state(state: str, phase: Phase) -> None:
         (ended("NODE_FAIL"), Blame.INFRASTRUCTURE, "a node failed"),
         (ended("BOOT_FAIL"), Blame.INFRASTRUCTURE, "did not start"),
         (ended("PREEMPTED"), Blame.INFRASTRUCTURE, "took its nodes"),
-        (ended("CANCELLED", cancelled_by="1000"), Blame.CANCELLED, "by the user with uid 1000"),
+        (
+            ended("CANCELLED", cancelled_by="1000"),
+            Blame.CANCELLED,
+            "by the user with uid 1000",
+        ),
         (ended("CANCELLED"), Blame.CANCELLED, "does not say by whom"),
         (ended("SOMETHING_NEW"), Blame.RUN, "no success"),
         (JobStatus(Phase.UNKNOWN, ""), Blame.RUN, "no record"),
         (JobStatus(Phase.UNKNOWN, "COMPLETED"), Blame.RUN, "no record"),
         (JobStatus(Phase.RUNNING, "COMPLETED"), Blame.RUN, "has not ended"),
     ],
-    ids=lambda value: f"{value.phase}-{value.state}-{value.derived_exit_code}" if isinstance(value, JobStatus) else "",
+    ids=lambda value: (
+        f"{value.phase}-{value.state}-{value.derived_exit_code}"
+        if isinstance(value, JobStatus)
+        else ""
+    ),
 )
-def test_end_of_each_state_is_blamed(status: JobStatus, blame: Blame, words: str) -> None:
+def test_end_of_each_state_is_blamed(
+    status: JobStatus, blame: Blame, words: str
+) -> None:
     end = explain_end(status)
     assert end.blame is blame
     assert words in end.text
@@ -77,29 +117,63 @@ def test_end_of_each_state_is_blamed(status: JobStatus, blame: Blame, words: str
 
 
 def test_failed_nodes_are_named() -> None:
-    assert "(n1, n2)" in explain_end(JobStatus(Phase.ENDED, "NODE_FAIL", nodes=("n1", "n2"))).text
+    assert (
+        "(n1, n2)"
+        in explain_end(JobStatus(Phase.ENDED, "NODE_FAIL", nodes=("n1", "n2"))).text
+    )
 
 
 @pytest.mark.parametrize(
     "status",
     [
         JobStatus(Phase.ENDED, "FAILED", exit_code="1:0", seen_by="sacct"),
-        JobStatus(Phase.ENDED, "FAILED", "BadConstraints", exit_code="0:1", seen_by="squeue"),
+        JobStatus(
+            Phase.ENDED, "FAILED", "BadConstraints", exit_code="0:1", seen_by="squeue"
+        ),
     ],
 )
 def test_a_refused_submission_is_recorded_as_failed(status: JobStatus) -> None:
-    assert explain_end(status).text == "FAILED: no node ever ran it: Slurm refused what it asks for"
+    assert (
+        explain_end(status).text
+        == "FAILED: no node ever ran it: Slurm refused what it asks for"
+    )
 
 
 @pytest.mark.parametrize(
     "reason",
     [
-        *("DependencyNeverSatisfied", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "InvalidAccount"),
+        *(
+            "DependencyNeverSatisfied",
+            "PartitionNodeLimit",
+            "PartitionTimeLimit",
+            "BadConstraints",
+            "InvalidAccount",
+        ),
         *("AccountNotAllowed", "InvalidQOS", "QOSNotAllowed", "JobHoldMaxRequeue"),
-        *("AssocMaxNodePerJobLimit", "AssocMaxWallDurationPerJobLimit", "AssocMaxGRESPerJob", "QOSMaxGRESPerNode"),
-        *("QOSMaxGRESMinutesPerJob", "QOSMaxWallDurationPerJobLimit", "QOSMinGRES", "QOSMinCpuNotSatisfied"),
-        *("AssocGrpGRESMinutes", "AssocGrpCPUMinutesLimit", "QOSGrpBillingMinutes", "QOSTimeLimit"),
-        *("ReservationDeleted", "RequiresReservation", "RequeueExitHold", "launch_failed_requeued_held"),
+        *(
+            "AssocMaxNodePerJobLimit",
+            "AssocMaxWallDurationPerJobLimit",
+            "AssocMaxGRESPerJob",
+            "QOSMaxGRESPerNode",
+        ),
+        *(
+            "QOSMaxGRESMinutesPerJob",
+            "QOSMaxWallDurationPerJobLimit",
+            "QOSMinGRES",
+            "QOSMinCpuNotSatisfied",
+        ),
+        *(
+            "AssocGrpGRESMinutes",
+            "AssocGrpCPUMinutesLimit",
+            "QOSGrpBillingMinutes",
+            "QOSTimeLimit",
+        ),
+        *(
+            "ReservationDeleted",
+            "RequiresReservation",
+            "RequeueExitHold",
+            "launch_failed_requeued_held",
+        ),
     ],
 )
 def test_reasons_that_never_clear(reason: str) -> None:
@@ -124,9 +198,27 @@ def test_reasons_that_never_clear(reason: str) -> None:
             "Cleaning",
             "Prolog",
         ),
-        *("ReqNodeNotAvail, UnavailableNodes:n1", "NodeDown", "PartitionDown", "PartitionInactive", "None"),
-        *("AssocGrpGRES", "AssocGrpNodeLimit", "AssocGrpGRESRunMinutes", "AssocGrpCPURunMinutesLimit", "QOSGrpGRES"),
-        *("AssocMaxJobsLimit", "QOSMaxJobsPerUserLimit", "QOSMaxGRESPerUser", "MaxGRESPerAccount", "QOSGrpWallLimit"),
+        *(
+            "ReqNodeNotAvail, UnavailableNodes:n1",
+            "NodeDown",
+            "PartitionDown",
+            "PartitionInactive",
+            "None",
+        ),
+        *(
+            "AssocGrpGRES",
+            "AssocGrpNodeLimit",
+            "AssocGrpGRESRunMinutes",
+            "AssocGrpCPURunMinutesLimit",
+            "QOSGrpGRES",
+        ),
+        *(
+            "AssocMaxJobsLimit",
+            "QOSMaxJobsPerUserLimit",
+            "QOSMaxGRESPerUser",
+            "MaxGRESPerAccount",
+            "QOSGrpWallLimit",
+        ),
     ],
 )
 def test_reasons_that_may_clear(reason: str) -> None:
@@ -140,9 +232,19 @@ def test_held_states_never_start(state: str) -> None:
 
 def test_the_blame_of_each_ending_of_a_log() -> None:
     blames = {code: find_blame(code) for code in EndingCode}
-    infrastructure = {code for code, blame in blames.items() if blame is Blame.INFRASTRUCTURE}
-    assert infrastructure == {"node-failure", "preempted", "gpu-failure", "nccl-timeout"}
-    assert {code for code, blame in blames.items() if blame is Blame.CANCELLED} == {"cancelled", "step-cancelled"}
+    infrastructure = {
+        code for code, blame in blames.items() if blame is Blame.INFRASTRUCTURE
+    }
+    assert infrastructure == {
+        "node-failure",
+        "preempted",
+        "gpu-failure",
+        "nccl-timeout",
+    }
+    assert {code for code, blame in blames.items() if blame is Blame.CANCELLED} == {
+        "cancelled",
+        "step-cancelled",
+    }
     assert Blame.NONE not in blames.values()
 
 
