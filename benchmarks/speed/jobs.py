@@ -155,7 +155,7 @@ def import_package(folder: Path, counting: Counting) -> str:
     del folder
     load_libraries()
     with counting:
-        load_package("core", "baseline", "ingest")
+        load_package("core", "baseline", "logs", "runs")
     return "imported"
 
 

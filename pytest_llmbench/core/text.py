@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 WIDTH = 79
@@ -12,11 +13,17 @@ FILLER = "\ue000"
 in no text."""
 
 
+UNUSUAL = re.compile("[\u0300-\ud7ff\uf900-\U0010ffff]")
+"""Characters that may be wide or combining: others take one column."""
+
+
 def count_columns(text: str) -> int:
     """Return the columns of a text: two for a wide character (UAX 11), none for a
     combining one."""
-    # Almost every text is ASCII: the table of Unicode is asked for the others only.
-    return len(text) if text.isascii() else sum(map(_count_character_columns, text))
+    if text.isascii():
+        return len(text)
+    columns = map(_count_character_columns, UNUSUAL.findall(text))
+    return len(text) + sum(count - 1 for count in columns)
 
 
 def wrap(
@@ -35,7 +42,7 @@ def wrap(
     import textwrap
 
     # textwrap counts characters.
-    filled = text if text.isascii() else "".join(map(_fill, text))
+    filled = text if text.isascii() else UNUSUAL.sub(_fill, text)
     lines = textwrap.wrap(
         filled,
         width,
@@ -47,8 +54,8 @@ def wrap(
     return [line.replace(FILLER, "") for line in lines]
 
 
-def _fill(character: str) -> str:
-    return character + FILLER * (_count_character_columns(character) - 1)
+def _fill(match: re.Match[str]) -> str:
+    return match[0] + FILLER * (_count_character_columns(match[0]) - 1)
 
 
 def _count_character_columns(character: str) -> int:
