@@ -35,9 +35,6 @@ LAUNCHERS = tuple(via for via in SCHEDULERS if via != "allocation")
 """The ways that a command in a baseline file may name; runs in an allocation are made
 by an A/B or a search."""
 
-NODE_LIST = r"(?a:[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*)"
-NODE_LIST_EXPECTED = "nodes as Slurm writes them, such as n7 or n[1-4]"
-
 
 class Purpose(StrEnum):
     """What a job is started for; only the first kind is judged for speed."""
