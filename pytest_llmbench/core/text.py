@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 
 WIDTH = 79
@@ -13,17 +12,15 @@ FILLER = "\ue000"
 in no text."""
 
 
-UNUSUAL = re.compile("[\u0300-\ud7ff\uf900-\U0010ffff]")
-"""Characters that may be wide or combining: others take one column."""
+GLUE = "\ue001"
+"""A blank at which no line is broken, as between a number and its unit."""
 
 
 def count_columns(text: str) -> int:
     """Return the columns of a text: two for a wide character (UAX 11), none for a
     combining one."""
-    if text.isascii():
-        return len(text)
-    columns = map(_count_character_columns, UNUSUAL.findall(text))
-    return len(text) + sum(count - 1 for count in columns)
+    # Almost every text is ASCII: the table of Unicode is asked for the others only.
+    return len(text) if text.isascii() else sum(map(_count_character_columns, text))
 
 
 def wrap(
@@ -42,7 +39,8 @@ def wrap(
     import textwrap
 
     # textwrap counts characters.
-    filled = text if text.isascii() else UNUSUAL.sub(_fill, text)
+    narrow = text.replace(GLUE, "").isascii()
+    filled = text if narrow else "".join(map(_fill, text))
     lines = textwrap.wrap(
         filled,
         width,
@@ -51,11 +49,11 @@ def wrap(
         break_on_hyphens=False,
         break_long_words=not whole_words,
     )
-    return [line.replace(FILLER, "") for line in lines]
+    return [line.replace(FILLER, "").replace(GLUE, " ") for line in lines]
 
 
-def _fill(match: re.Match[str]) -> str:
-    return match[0] + FILLER * (_count_character_columns(match[0]) - 1)
+def _fill(character: str) -> str:
+    return character + FILLER * (_count_character_columns(character) - 1)
 
 
 def _count_character_columns(character: str) -> int:

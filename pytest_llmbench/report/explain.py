@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import NoteCode
 from pytest_llmbench.core.metric_definitions import list_rows
-from pytest_llmbench.core.text import WIDTH, count_columns
+from pytest_llmbench.core.text import GLUE, WIDTH, count_columns
 from pytest_llmbench.core.text import wrap as wrap_text
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.advice import advise, advise_repeats
@@ -40,10 +40,6 @@ LABELS = {
 
 LONGEST_ENVIRONMENT = 200
 """Letters of the line: three lines of a message."""
-
-GLUE = "\ue001"
-"""Stands for the blank between a number and its unit while a text is wrapped: they stay
-on one line."""
 
 COPIED = re.compile(r"`(pytest [^`]+)`")
 """A command in a text."""
@@ -429,12 +425,10 @@ def _wrap_prose(text: str, indent: str, first: str) -> list[str]:
     if (
         text.isprintable()
         and "" != text.rstrip() == text
-        and len(first) + count_columns(glued) <= WIDTH
+        and len(first) + count_columns(text) <= WIDTH
     ):
         return [f"{first}{text}"]  # as most are: textwrap would take them to pieces
-    return [
-        line.replace(GLUE, " ") for line in wrap_text(glued, first=first, rest=indent)
-    ]
+    return wrap_text(glued, first=first, rest=indent)
 
 
 def escape_commands(text: str) -> str:
