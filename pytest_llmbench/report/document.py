@@ -243,7 +243,7 @@ def read(path: Path) -> SessionDocument:
         return msgspec.convert(session, SessionDocument)
     except msgspec.ValidationError as error:
         raise ReportError(
-            f"{path}: {error}: another version of llmbench wrote it, or another program"
+            f"{path}: changed since --llmb-json wrote it: {error}"
         ) from None
 
 
