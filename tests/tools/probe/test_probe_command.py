@@ -23,7 +23,7 @@ from pytest_llmbench.tools.probe import probe_command as command
 from pytest_llmbench.tools.probe.probe_decision import PrintedError, decide_probe
 
 GOOD, SLOW = 2.0, 2.1
-TESTS = Path(__file__).parents[3]
+TESTS = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
