@@ -65,8 +65,6 @@ class _Configuration:
     notes: list[str] = field(default_factory=list)
     conclusion: Conclusion | None = None
     result: ConfigurationResult | None = None
-    held_back: set[tuple[int, int]] = field(default_factory=set)
-    """The (repeat, attempt) that a session that only collects left out."""
     beside: set[Purpose] = field(default_factory=set)
     """The purposes of jobs beside the verdict that were asked for."""
 
@@ -223,7 +221,10 @@ class RunEngine:
             self._return_nodes(configuration, step.runs[0].spec)
         if self._settings.collect:
             runs = {(run.repeat, run.attempt) for run in step.runs}
-            configuration.held_back |= runs
+            history = configuration.history
+            configuration.history = dataclasses.replace(
+                history, held_back=history.held_back | runs
+            )
             return not runs
         if step.runs and not step.elsewhere:
             last = step.runs[-1]
@@ -373,7 +374,7 @@ class RunEngine:
         return frozenset(
             case
             for case, configuration in self._configurations.items()
-            if configuration.held_back
+            if configuration.history.held_back
             - {
                 (each.job.repeat, each.job.attempt)
                 for each in configuration.history.ended

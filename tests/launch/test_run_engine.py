@@ -330,6 +330,40 @@ def test_retry_without_hours_leaves_the_failure_before_it() -> None:
     )
 
 
+def test_crash_stays_invalid_beside_an_unasked_attempt() -> None:
+    """The journal holds an attempt that this session would not have made."""
+    course = Course(Verdict.PASS)
+    assert course.end_job(NextJob(SPEC, 1, 1), CRASHED) == []
+    assert course.end_job(NextJob(SPEC, 2, 1), WELL) == []
+    assert course.result.judgement.verdict is Verdict.INVALID
+
+
+@pytest.mark.parametrize("first", [2, 3], ids=["in order", "as they ended"])
+def test_second_hung_run_stays_invalid_after_resuming(first: int) -> None:
+    """A resumed session sees jobs by their number, not in the order of their ends."""
+    course = Course(Verdict.INCONCLUSIVE, Verdict.PASS, repeats_at_once=True)
+    course.end_job(NextJob(SPEC, 1, 1), WELL)
+    course.end_job(NextJob(SPEC, 1, first), HUNG)
+    course.end_job(NextJob(SPEC, 1, 5 - first), HUNG)
+    course.end_job(NextJob(SPEC, 2, 3), WELL)
+    if first == 2:
+        course.end_job(NextJob(SPEC, 2, 2), WELL)
+    judgement = course.result.judgement
+    assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.HUNG)
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["in turn", "at once"])
+def test_failed_repeat_makes_a_green_verdict_invalid(at_once: bool) -> None:
+    """One slow run, a crashed run and a fast run are no PASS."""
+    course = Course(Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, repeats_at_once=at_once)
+    course.end()
+    assert course.end(CRASHED) == []
+    while course.due:
+        assert course.end() == []
+    assert course.result.judgement.verdict is Verdict.INVALID
+    assert phrase(course.result.judgement).startswith("exit code 1; ")
+
+
 def test_verdict_waits_for_the_retry_of_a_repeat() -> None:
     course = Course(Verdict.REGRESSION, repeats_at_once=True)
     course.end()

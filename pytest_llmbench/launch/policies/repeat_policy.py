@@ -111,7 +111,7 @@ def choose_retry(history: RunHistory, retries: int) -> NextRuns | None:
         return None
     last = history.own[-1]
     job = last.job
-    if job.submission is SubmissionState.UNCERTAIN or history.is_replaced(job):
+    if job.submission is SubmissionState.UNCERTAIN or history.is_made_again(job):
         return None
     exclude = history.run_spec.exclude
     if job.spec.exclude == exclude:

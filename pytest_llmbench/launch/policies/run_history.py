@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -61,6 +61,15 @@ class EndedJob:
         return dataclasses.replace(self.run, started=started, started_from=source)
 
 
+def _list_by_repeat(ended: Iterable[EndedJob]) -> dict[int, EndedJob]:
+    """List the last of these jobs of each repeat, in the order in which they ended."""
+    last: dict[int, EndedJob] = {}
+    for each in ended:
+        last.pop(each.job.repeat, None)
+        last[each.job.repeat] = each
+    return last
+
+
 @dataclass(frozen=True, slots=True)
 class RunHistory:
     """All that is known of the runs of one configuration: the input of its policy."""
@@ -74,6 +83,8 @@ class RunHistory:
     anywhere: bool = False  # the cluster has no other nodes for its repeats
     may_retry: bool = True  # False: what becomes of the last ended job is decided
     may_start: bool = True  # False: its runs were refused, and no others can start
+    # the runs (repeat and attempt) that a session which only collects leaves to another
+    held_back: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def run_spec(self) -> JobSpec:
@@ -88,34 +99,47 @@ class RunHistory:
     @property
     def pending(self) -> frozenset[tuple[int, int]]:
         """The runs that have not ended: repeat and attempt."""
-        asked = {
-            (job.repeat, job.attempt) for job in self.asked if self.is_own(job.spec)
-        }
-        return frozenset(
-            asked - {(each.job.repeat, each.job.attempt) for each in self.own}
+        return self._asked_runs - self._ended_runs
+
+    @property
+    def _asked_runs(self) -> frozenset[tuple[int, int]]:
+        own = (job for job in self.asked if self.is_own(job.spec))
+        return frozenset((job.repeat, job.attempt) for job in own)
+
+    @property
+    def _ended_runs(self) -> frozenset[tuple[int, int]]:
+        return frozenset((each.job.repeat, each.job.attempt) for each in self.own)
+
+    @property
+    def _standing(self) -> tuple[EndedJob, ...]:
+        """The ended runs without those that the policy replaced by another attempt.
+
+        An attempt that no policy asked for replaces nothing: the failure before it
+        still counts. A resumed session may find such an attempt.
+        """
+        held_back = self.held_back & self._ended_runs
+        replacing = self._asked_runs | held_back
+        return tuple(
+            each
+            for each in self.own
+            if (each.job.repeat, each.job.attempt + 1) not in replacing
         )
 
     @property
     def counted(self) -> dict[int, EndedJob]:
-        """The ended runs by repeat, without those that were started again."""
-        counted: dict[int, EndedJob] = {}
-        for each in self.own:
-            if not self.is_replaced(each.job):
-                counted.pop(each.job.repeat, None)
-                counted[each.job.repeat] = each
-        return counted
+        """The last ended run of each repeat, without those that were replaced."""
+        return _list_by_repeat(self._standing)
 
     @property
     def runs(self) -> dict[int, EndedJob]:
         """The runs that can be judged, by repeat."""
-        counted = self.counted.items()
-        return {repeat: each for repeat, each in counted if each.problem is None}
+        return _list_by_repeat(each for each in self._standing if not each.problem)
 
     @property
     def failures(self) -> dict[int, RunProblem]:
         """The problems of the other runs, by repeat."""
-        counted = self.counted.items()
-        return {repeat: each.problem for repeat, each in counted if each.problem}
+        failed = _list_by_repeat(each for each in self._standing if each.problem)
+        return {repeat: each.problem for repeat, each in failed.items() if each.problem}
 
     @property
     def confirmations(self) -> list[EndedJob]:
@@ -129,11 +153,10 @@ class RunHistory:
         """The files that its jobs left besides their logs."""
         return tuple(path for each in self.ended for path in each.files)
 
-    def is_replaced(self, job: Job) -> bool:
-        """True if a run was started again."""
+    def is_made_again(self, job: Job) -> bool:
+        """True if the next attempt of a run was asked for, or has ended."""
         again = (job.repeat, job.attempt + 1)
-        ended = ((each.job.repeat, each.job.attempt) for each in self.own)
-        return again in self.pending or again in ended
+        return again in self._asked_runs | self._ended_runs
 
     def is_own(self, spec: JobSpec) -> bool:
         """True for a job that is one of its runs."""
