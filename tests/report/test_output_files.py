@@ -191,7 +191,7 @@ def test_links_among_the_folders_and_empty_files_are_written_to(tmp_path: Path) 
 PROGRAM = """
 import sys
 from pathlib import Path
-from pytest_llmbench.report.files import JUNIT, write_whole
+from pytest_llmbench.report.output_files import JUNIT, write_whole
 print("before")
 write_whole(Path(sys.argv[1]), b"<testsuites/>", JUNIT)
 print("after")
