@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_llmbench.core import statements
+from pytest_llmbench.core.records import Record
 from pytest_llmbench.core.statements import (
     BudgetDoubtCode,
     Figure,
@@ -37,8 +38,15 @@ COMPONENTS = {
 RECORDS = [
     record
     for record in vars(statements).values()
-    if hasattr(record, "_fields") and record not in COMPONENTS
+    if isinstance(record, type)
+    and issubclass(record, (Record, tuple))
+    and record.__module__ == statements.__name__
+    and record not in COMPONENTS
 ]
+
+
+def test_statements_are_found() -> None:
+    assert len(RECORDS) > 50
 
 
 @pytest.mark.parametrize("record", RECORDS)
