@@ -64,10 +64,11 @@ def inputs(folder: Path, damaged: int) -> Inputs:
     return found
 
 
-def unpack(commit: str, folder: Path) -> Path:
-    """Write the package as it was at a commit; the checkout and its list of worktrees
-    stay as they are."""
-    command = ["git", "-C", str(ROOT), "archive", commit, "pytest_llmbench"]
+def unpack(commit: str, folder: Path, *others: str) -> Path:
+    """Write the package, and `others`, as they were at a commit; the checkout and its
+    list of worktrees stay as they are."""
+    paths = ("pytest_llmbench", *others)
+    command = ["git", "-C", str(ROOT), "archive", commit, *paths]
     packed = subprocess.run(command, check=True, capture_output=True).stdout
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         tar.extractall(folder, filter="data")

@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from same import ROOT, unpack
+
 SHARED = ROOT.parent / "shared"
 EXAMPLES = "examples"
 """A link to the examples' runs, so that both versions print the same paths."""
@@ -114,25 +115,6 @@ VARYING = (
     (r"\b\d{8}-\d{4,6}\b", "STAMP"),
     (r"\b\d+m\b", "AGE"),
 )
-
-
-def unpack(commit: str, folder: Path) -> Path:
-    """Write the package and baselines of a commit to a folder, and return the
-    folder."""
-    command = [
-        "git",
-        "-C",
-        str(ROOT),
-        "archive",
-        commit,
-        "pytest_llmbench",
-        "baselines",
-        "pyproject.toml",
-    ]
-    packed = subprocess.run(command, check=True, capture_output=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
-        tar.extractall(folder, filter="data")
-    return folder
 
 
 def copy_checkout(folder: Path) -> Path:
@@ -273,7 +255,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         trees = (
-            unpack(arguments.against, folder / "before"),
+            unpack(arguments.against, folder / "before", "baselines", "pyproject.toml"),
             copy_checkout(folder / "after"),
         )
         with ThreadPoolExecutor(2) as pool:
