@@ -1,14 +1,18 @@
-"""A judgement as plain values: what was decided, against what, and its run; and the
-daily runs before that one."""
+"""A judgement as a record of the document: what was decided, against what, and its run;
+and the daily runs before that one."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline, Recording
@@ -22,6 +26,7 @@ from pytest_llmbench.core.judgement_records import (
 )
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.run_records import (
+    Acknowledgement,
     Measurement,
     Metric,
     Note,
@@ -31,40 +36,59 @@ from pytest_llmbench.core.run_records import (
 from pytest_llmbench.core.tolerance import find_reference
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.job_text import pick
+from pytest_llmbench.report.outcome_documents import (
+    MOST_DAILY_RUNS,
+    ComparedFactsOfRuns,
+    ComparedNodes,
+    DailyRuns,
+    FirstRecorded,
+    ReportedAcknowledgement,
+    ReportedBaseline,
+    ReportedChange,
+    ReportedEstimate,
+    ReportedJudgement,
+    ReportedLastGood,
+    ReportedMetric,
+    ReportedNight,
+    ReportedNoise,
+    ReportedNote,
+    ReportedRecording,
+    ReportedRun,
+    ReportedWindow,
+    TimedWindow,
+)
 from pytest_llmbench.report.wording import phrase, phrase_all
-
-MOST_DAILY_RUNS = 365
-"""So many of a history stand in an outcome."""
 
 NOT_JUDGED = "NOT_JUDGED"
 """Stands for the verdict of a night whose run lies in the folder: it only tells the
 noise and the changes."""
 
 
-def describe(judgement: Judgement, now: datetime, directory: Path) -> dict[str, Any]:
-    """Return a judgement as plain values; paths below `directory` are shown relative to
-    it."""
+def describe(judgement: Judgement, now: datetime, directory: Path) -> ReportedJudgement:
+    """Make the record of a judgement; paths in `directory` become relative to it."""
     baseline, window = judgement.baseline, judgement.baseline.window
-    return {
-        "verdict": str(judgement.verdict),
-        "reason": str(judgement.reason),
-        "text": phrase(judgement),
-        "expected_seconds": formatting.make_finite(baseline.step_seconds),
-        "bound_seconds": formatting.make_finite(judgement.bound_seconds),
-        "tolerance": str(judgement.tolerance),
-        "tolerance_source": str(judgement.tolerance.source),
-        "log_difference": judgement.log_difference,
-        "estimate": _describe_estimate(judgement.estimate),
-        "repeats": [repeat.run.id for repeat in judgement.repeats],
-        "meets_point": judgement.meets_point,
-        "window": {**pick(window, "first", "last", "statistic"), "text": str(window)},
-        "timed": str(baseline.timed_by),
-        "baseline": _describe_baseline(baseline),
-        "notes": [_describe_note(note) for note in judgement.notes],
-        "last_good": _describe_last_good(judgement.last_good),
-        **_describe_measurement(judgement.measurement, now, directory),
-        **_average_metrics(judgement),
-    }
+    measured = _describe_measurement(judgement.measurement, now, directory)
+    return ReportedJudgement(
+        verdict=str(judgement.verdict),
+        reason=str(judgement.reason),
+        text=phrase(judgement),
+        expected_seconds=formatting.make_finite(baseline.step_seconds),
+        bound_seconds=formatting.make_finite(judgement.bound_seconds),
+        tolerance=str(judgement.tolerance),
+        tolerance_source=str(judgement.tolerance.source),
+        log_difference=judgement.log_difference,
+        estimate=_describe_estimate(judgement.estimate),
+        repeats=tuple(repeat.run.id for repeat in judgement.repeats),
+        meets_point=judgement.meets_point,
+        window=ReportedWindow(
+            **pick(window, "first", "last", "statistic"), text=str(window)
+        ),
+        timed=str(baseline.timed_by),
+        baseline=_describe_baseline(baseline),
+        notes=tuple(map(_describe_note, judgement.notes)),
+        last_good=_describe_last_good(judgement.last_good),
+        **{**measured, **_average_metrics(judgement)},
+    )
 
 
 def _average_metrics(judgement: Judgement) -> dict[str, Any]:
@@ -86,112 +110,110 @@ def _average_metrics(judgement: Judgement) -> dict[str, Any]:
         / newest.statistic_seconds
     )
     metrics = {
-        metric.name: {**_describe_metric(metric), **_scale_metric(metric, slower)}
+        metric.name: replace(
+            _describe_metric(metric), value=_scale_metric(metric, slower)
+        )
+        if METRICS[metric.name].of_step_time
+        else _describe_metric(metric)  # that of the newest run
         for metric in newest.metrics
     }
     return {"metrics": metrics}
 
 
-def _scale_metric(metric: Metric, slower: float) -> dict[str, float]:
-    # What does not follow from the step time is that of the newest run.
-    if not METRICS[metric.name].of_step_time:
-        return {}
-    return {
-        "value": metric.value / slower
-        if metric.larger_is_better
-        else metric.value * slower
-    }
+def _scale_metric(metric: Metric, slower: float) -> float:
+    return metric.value / slower if metric.larger_is_better else metric.value * slower
 
 
-def _describe_metric(metric: Metric) -> dict[str, Any]:
-    return {
-        "value": formatting.make_finite(metric.value),
-        "standard_deviation": formatting.make_finite(metric.standard_deviation),
-        "unit": metric.unit,
-    }
+def _describe_metric(metric: Metric) -> ReportedMetric:
+    return ReportedMetric(
+        value=formatting.make_finite(metric.value),
+        standard_deviation=formatting.make_finite(metric.standard_deviation),
+        unit=metric.unit,
+    )
 
 
-def _describe_estimate(estimate: Estimate | None) -> dict[str, Any] | None:
-    """Return the estimate with differences as fractions of the baseline's step time,
-    slower is positive."""
+def _describe_estimate(estimate: Estimate | None) -> ReportedEstimate | None:
+    """Make the record of an estimate, with differences as fractions of the baseline's
+    step time; slower is positive."""
     if estimate is None:
         return None
     logarithms = pick(estimate, "difference", "low", "high", "margin")
-    return {
-        **{
-            name: formatting.compute_bounded_exp(logarithm) - 1
-            for name, logarithm in logarithms.items()
-        },
-        **pick(
-            estimate,
-            "level",
-            "regression_level",
-            "standard_error",
-            "degrees_of_freedom",
-            "runs",
-        ),
-        "run_to_run": pick(
-            estimate.noise, "sigma", "degrees_of_freedom", "source", "measured"
-        ),
-        **pick(estimate, "within_run_error", "effective_sample_size"),
-        "baseline_rounding": estimate.rounding,
-        **pick(estimate, "detectable", "repeats_needed", "p_slower", "threshold_only"),
+    fractions: dict[str, Any] = {
+        name: formatting.compute_bounded_exp(logarithm) - 1
+        for name, logarithm in logarithms.items()
     }
+    noise = pick(estimate.noise, "sigma", "degrees_of_freedom", "source", "measured")
+    unchanged = pick(
+        estimate,
+        "level",
+        "regression_level",
+        "standard_error",
+        "degrees_of_freedom",
+        "runs",
+        "within_run_error",
+        "effective_sample_size",
+        "detectable",
+        "repeats_needed",
+        "p_slower",
+        "threshold_only",
+    )
+    return ReportedEstimate(
+        **fractions,
+        **unchanged,
+        run_to_run=ReportedNoise(**noise),
+        baseline_rounding=estimate.rounding,
+    )
 
 
-def _describe_baseline(baseline: Baseline) -> dict[str, Any]:
-    return {
-        "kind": str(baseline.kind),
-        "timed": baseline.timed,
+def _describe_baseline(baseline: Baseline) -> ReportedBaseline:
+    recording = baseline.recording
+    return ReportedBaseline(
+        kind=str(baseline.kind),
+        timed=baseline.timed,
         **pick(baseline.source, "document", "table"),
-        "file": Path(baseline.source.file).name,
-        "line": baseline.source.line,
-        "published_seconds": baseline.published_seconds,
-        "cells": dict(baseline.cells),
-        "recorded": _describe_recording(baseline.recording)
-        if baseline.recording
-        else None,
-    }
+        file=Path(baseline.source.file).name,
+        line=baseline.source.line,
+        published_seconds=baseline.published_seconds,
+        cells=dict(baseline.cells),
+        recorded=_describe_recording(recording) if recording else None,
+    )
 
 
-def _describe_recording(recording: Recording) -> dict[str, Any]:
-    """Return who recorded a baseline and when, and the value that its drift is counted
-    from."""
+def _describe_recording(recording: Recording) -> ReportedRecording:
+    """Make the record of who recorded a baseline and when, with the value that its
+    drift is counted from."""
     first = find_reference(recording)
-    return {
+    return ReportedRecording(
         **pick(recording, "date", "by"),
-        "environment": dict(recording.environment),
-        "reason": recording.reason,
-        "earlier": len(recording.earlier),
+        environment=dict(recording.environment),
+        reason=recording.reason,
+        earlier=len(recording.earlier),
         **pick(recording, "runs", "groups", "levels"),
-        "first": pick(first, "date", "seconds", "by", "reason"),
-    }
+        first=FirstRecorded(**pick(first, "date", "seconds", "by", "reason")),
+    )
 
 
-def _describe_timed_window(measurement: Measurement) -> dict[str, Any]:
-    """Return the mean of the steps that the document is believed to have timed; nothing
-    where nothing says which."""
+def _describe_timed_window(measurement: Measurement) -> TimedWindow | UnsetType:
+    """Make the record of the steps that the document is believed to have timed; UNSET
+    if they are unknown."""
     window = measurement.baseline.timed_window
     if window is None:
-        return {}
-    return {
-        "timed_window": {
-            "text": str(window),
-            "seconds": formatting.make_finite(measurement.timed_seconds),
-        }
-    }
+        return UNSET
+    seconds = formatting.make_finite(measurement.timed_seconds)
+    return TimedWindow(text=str(window), seconds=seconds)
 
 
 def _describe_measurement(
     measurement: Measurement | None, now: datetime, directory: Path
 ) -> dict[str, Any]:
+    """Make the fields of a judgement that its measurement determines."""
     if measurement is None:
         return {
             "metrics": {},
-            "problems": [],
+            "problems": (),
             "log": None,
             "run": None,
-            "window_seconds": [],
+            "window_seconds": (),
         }
     if (
         measurement.step_time_only
@@ -199,6 +221,7 @@ def _describe_measurement(
         raise ValueError(
             f"{measurement.run.id} was measured as an older run, of which only the step time is known"
         )
+    log, problems = measurement.log, measurement.problems
     return {
         "metrics": {
             metric.name: _describe_metric(metric) for metric in measurement.metrics
@@ -209,104 +232,99 @@ def _describe_measurement(
         },
         "statistic_seconds": formatting.make_finite(measurement.statistic_seconds),
         "last_step_seconds": formatting.make_finite(measurement.last_step_seconds),
-        **_describe_timed_window(measurement),
-        "window_seconds": [
-            formatting.make_finite(value) for value in measurement.window_seconds
-        ],
-        "window_mean_of": list(measurement.mean_of),
-        "problems": [_describe_note(problem) for problem in measurement.problems],
-        "log": formatting.format_place(measurement.log, directory)
-        if measurement.log
-        else None,
-        "line": next(
-            (problem.line for problem in measurement.problems if problem.line), 0
+        "timed_window": _describe_timed_window(measurement),
+        "window_seconds": tuple(
+            map(formatting.make_finite, measurement.window_seconds)
         ),
+        "window_mean_of": tuple(measurement.mean_of),
+        "problems": tuple(map(_describe_note, problems)),
+        "log": formatting.format_place(log, directory) if log else None,
+        "line": next((problem.line for problem in problems if problem.line), 0),
         "run": _describe_run(measurement, now),
-        "tries": [
+        "tries": tuple(
             jobs.describe_log_attempt(attempt, directory)
             for attempt in jobs.select_attempts(measurement)
-        ],
+        ),
     }
 
 
-def _describe_run(measurement: Measurement, now: datetime) -> dict[str, Any]:
+def _describe_run(measurement: Measurement, now: datetime) -> ReportedRun:
     run = measurement.run
-    return {
-        "id": run.id,
-        "job_id": run.found.job_id,
-        "launcher": run.found.launcher,
-        "identified": run.identity.because,
-        "started": run.started.isoformat() if run.started else None,
-        "started_from": run.started_from,
-        "order_source": str(run.order_source),
-        "age": formatting.format_age(now - run.started) if run.started else "?",
-        "attempt": measurement.attempt,
-        "attempts": len(run.attempts),
-        "segment": measurement.segment,
-        "log_fingerprint": [attempt.log.fingerprint for attempt in run.attempts],
-    }
+    return ReportedRun(
+        id=run.id,
+        job_id=run.found.job_id,
+        launcher=run.found.launcher,
+        identified=run.identity.because,
+        started=run.started.isoformat() if run.started else None,
+        started_from=run.started_from,
+        order_source=str(run.order_source),
+        age=formatting.format_age(now - run.started) if run.started else "?",
+        attempt=measurement.attempt,
+        attempts=len(run.attempts),
+        segment=measurement.segment,
+        log_fingerprint=tuple(attempt.log.fingerprint for attempt in run.attempts),
+    )
 
 
-def _describe_last_good(last: LastGoodRun | None) -> dict[str, Any] | None:
+def _describe_last_good(last: LastGoodRun | None) -> ReportedLastGood | None:
     if last is None:
         return None
-    return {
-        "started": last.started.isoformat(),
+    nodes = last.nodes and ComparedNodes(
+        before=tuple(last.nodes.before), now=tuple(last.nodes.now)
+    )
+    before, now = last.steps or ((), ())
+    return ReportedLastGood(
+        started=last.started.isoformat(),
         **pick(last, "job_id", "verdict", "days"),
-        "source": str(last.source),
-        "step_time_seconds": last.seconds,
-        "difference": last.slower,
-        "software": _describe_facts(last.software),
-        "settings": _describe_facts(last.settings),
-        "nodes": last.nodes
-        and {"before": list(last.nodes.before), "now": list(last.nodes.now)},
-        "steps": last.steps and list(map(phrase_all, last.steps)),
-    }
+        source=str(last.source),
+        step_time_seconds=last.seconds,
+        difference=last.slower,
+        software=_describe_facts(last.software),
+        settings=_describe_facts(last.settings),
+        nodes=nodes,
+        steps=(phrase_all(before), phrase_all(now)) if last.steps else None,
+    )
 
 
-def _describe_facts(facts: ComparedFacts) -> dict[str, Any]:
-    return {
-        "same": list(facts.same),
-        "differs": {name: [before, now] for name, before, now in facts.differs},
-    }
+def _describe_facts(facts: ComparedFacts) -> ComparedFactsOfRuns:
+    return ComparedFactsOfRuns(
+        same=tuple(facts.same),
+        differs={name: (before, now) for name, before, now in facts.differs},
+    )
 
 
-def _describe_note(note: Note | Problem) -> dict[str, Any]:
+def _describe_note(note: Note | Problem) -> ReportedNote:
     code = note.code if isinstance(note, Note) else note.reason
-    return {"code": str(code), "text": phrase(note), "line": note.line}
+    return ReportedNote(code=str(code), text=phrase(note), line=note.line)
 
 
 # --- daily runs -----------------------------------------------------------------------
 
 
-def describe_daily_runs(judgement: Judgement) -> dict[str, Any]:
-    """Return the `history` and the `changes` that were judged with."""
+def describe_daily_runs(judgement: Judgement) -> DailyRuns:
+    """Make the record of the daily runs and changes that were judged with."""
     return join_daily_runs(
-        [_describe_daily_run(change) for change in judgement.daily_runs],
-        [_describe_change(change) for change in judgement.changes],
+        map(_describe_daily_run, judgement.daily_runs),
+        map(_describe_change, judgement.changes),
     )
 
 
 def join_daily_runs(
-    history: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return the last NIGHTS of a history, oldest first, and its changes with their
-    places in it."""
-    nights = sorted(history, key=lambda night: str(night["started"]))[-MOST_DAILY_RUNS:]
+    history: Iterable[ReportedNight], changes: Iterable[ReportedChange]
+) -> DailyRuns:
+    """Join the last MOST_DAILY_RUNS of a history, oldest first, with its changes and
+    their positions in it."""
+    nights = sorted(history, key=attrgetter("started"))[-MOST_DAILY_RUNS:]
     # ISO times of one zone sort as text.
-    begins = [night["started"] for night in nights]
-    return {
-        "history": nights,
-        "changes": [
-            {**change, "night": bisect_left(begins, change["started"])}
-            for change in changes
-        ],
-    }
+    begins = [night.started for night in nights]
+    placed = (
+        replace(change, night=bisect_left(begins, change.started)) for change in changes
+    )
+    return DailyRuns(history=tuple(nights), changes=tuple(placed))
 
 
-def describe_stored_run(past: StoredRun) -> dict[str, Any]:
-    """Return a night that the history knows, with what was said of it, as plain
-    values."""
+def describe_stored_run(past: StoredRun) -> ReportedNight:
+    """Make the record of a daily run that the history knows, with its verdict."""
     names = (
         "verdict",
         "reason",
@@ -316,29 +334,36 @@ def describe_stored_run(past: StoredRun) -> dict[str, Any]:
         "job_id",
         "environment",
     )
-    return {"started": past.started.isoformat(), **pick(past, *names)}
+    return ReportedNight(started=past.started.isoformat(), **pick(past, *names))
 
 
-def _describe_daily_run(night: DailyRun) -> dict[str, Any]:
-    return {
-        "started": night.started.isoformat(),
-        "verdict": NOT_JUDGED,
-        "step_time_seconds": formatting.make_finite(night.statistic_seconds),
-        "environment": dict(night.environment),
-    }
+def _describe_daily_run(night: DailyRun) -> ReportedNight:
+    return ReportedNight(
+        started=night.started.isoformat(),
+        verdict=NOT_JUDGED,
+        step_time_seconds=formatting.make_finite(night.statistic_seconds),
+        environment=dict(night.environment),
+    )
 
 
-def _describe_change(change: LevelChange) -> dict[str, Any]:
+def _describe_change(change: LevelChange) -> ReportedChange:
+    """Make the record of a change; its position follows from the daily runs."""
     accepted = change.acknowledged
-    return {
-        "kind": str(change.kind),
-        "started": change.started.isoformat(),
+    return ReportedChange(
+        kind=str(change.kind),
+        started=change.started.isoformat(),
         **pick(change, "difference", "low", "high"),
-        "environment": {
-            name: [before, after] for name, before, after in change.environment
+        environment={
+            name: (before, after) for name, before, after in change.environment
         },
-        "stands": change.stands,
-        "acknowledged": accepted
-        and {**pick(accepted, "reason", "by"), "expires": accepted.expires.isoformat()},
-        "text": phrase(change),
-    }
+        stands=change.stands,
+        acknowledged=_describe_acknowledgement(accepted) if accepted else None,
+        text=phrase(change),
+        night=0,
+    )
+
+
+def _describe_acknowledgement(accepted: Acknowledgement) -> ReportedAcknowledgement:
+    return ReportedAcknowledgement(
+        **pick(accepted, "reason", "by"), expires=accepted.expires.isoformat()
+    )

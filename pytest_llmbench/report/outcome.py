@@ -16,7 +16,6 @@ from msgspec.structs import asdict, replace
 from pytest_llmbench.core import formatting, metric_definitions
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
-from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.log_records import Steps
 from pytest_llmbench.core.outcome_records import (
     Check,
@@ -35,11 +34,9 @@ from pytest_llmbench.report.outcome_documents import (
     MOST_STEPS,
     CheckOutcome,
     ConfigurationOutcome,
-    DailyRuns,
     OutcomeDocument,
     ReportedComparison,
     ReportedExcerpt,
-    ReportedJudgement,
     ReportedKey,
     ReportedMetric,
     ReportedNote,
@@ -80,11 +77,11 @@ def describe(
     """
     judgement = outcome.judgement
     key = judgement.baseline.key
-    judged = _describe_judgement(judgement, now, directory)
+    judged = of_judgement.describe(judgement, now, directory)
     launched = tuple(jobs.describe(job, now, directory) for job in outcome.jobs)
     return ConfigurationOutcome(
         **{**asdict(judged), **_describe_recorded(outcome, directory)},
-        **asdict(convert(of_judgement.describe_daily_runs(judgement), DailyRuns)),
+        **asdict(of_judgement.describe_daily_runs(judgement)),
         id=outcome.case.id,
         suite=f"{key.recipe} {key.release} {key.gpu} {key.dtype}",
         configuration=_describe_key(key),
@@ -94,7 +91,7 @@ def describe(
         remainder=phrase_all(judgement.statements[1:]),
         environment=_describe_environment(judgement.measurement, commit),
         others=tuple(
-            _describe_judgement(other, now, directory) for other in outcome.others
+            of_judgement.describe(other, now, directory) for other in outcome.others
         ),
         jobs=launched,
         gpu_hours=sum_configuration(launched),
@@ -106,12 +103,6 @@ def describe(
         excerpt=_locate_excerpt(outcome, directory),
         own=own,
     )
-
-
-def _describe_judgement(
-    judgement: Judgement, now: datetime, directory: Path
-) -> ReportedJudgement:
-    return convert(of_judgement.describe(judgement, now, directory), ReportedJudgement)
 
 
 def _describe_key(key: Key) -> ReportedKey:

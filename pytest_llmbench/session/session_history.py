@@ -94,26 +94,21 @@ class SessionHistory:
 
         Of a night that lies in the folder, too, the history knows the verdict.
         """
-        from msgspec import convert, structs, to_builtins
+        from msgspec.structs import replace
 
         from pytest_llmbench.report.judgement import (
             describe_stored_run,
             join_daily_runs,
         )
-        from pytest_llmbench.report.outcome_documents import DailyRuns
 
-        from_outcome = {
-            night.started[:10]: to_builtins(night) for night in outcome.history
-        }
+        from_outcome = {night.started[:10]: night for night in outcome.history}
         from_store = {
             day: describe_stored_run(stored)
             for day, stored in self._list_nights(outcome).items()
         }
-        nights = list((from_outcome | from_store).values())
-        daily = convert(
-            join_daily_runs(nights, to_builtins(outcome.changes)), DailyRuns
-        )
-        return structs.replace(outcome, history=daily.history, changes=daily.changes)
+        nights = (from_outcome | from_store).values()
+        daily = join_daily_runs(nights, outcome.changes)
+        return replace(outcome, history=daily.history, changes=daily.changes)
 
     def _list_nights(self, outcome: ConfigurationOutcome) -> dict[str, StoredRun]:
         """List the stored runs before the run of an outcome by their day: of each day a
