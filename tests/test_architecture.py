@@ -225,7 +225,7 @@ RUNS = {
     ),
     "posix_spawn": ("launch/jobs/process.py",),
     "multiprocessing": ("tools/nccl/nccl_trace.py",),
-    "pickle": ("plugin/session.py", "logs/reading/file_reader.py"),
+    "pickle": ("plugin/session_state.py", "logs/reading/file_reader.py"),
     "import_module": (
         "plugin/configure.py",
         "plugin/collection.py",

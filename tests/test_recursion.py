@@ -31,7 +31,7 @@ BOUNDED = {
     "logs.reading.codec._join_members": "the types of records",
     "logs.reading.codec._to_json": "the types of records",
     "logs.reading.consistency._fits_text": "a log and its readings",
-    "judge.changes._find_cuts": "the days of a year, in parts",
+    "judge.change_points._find_cuts": "the days of a year, in parts",
     "judge.distributions.compute_probability": "one call, with the other sign",
     "launch.policies.search_policy._search": "the builds, in halves",
     "launch.policies.search_policy._search_both": "the builds, in halves",

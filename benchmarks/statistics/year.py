@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.changes import (
+from pytest_llmbench.judge.change_points import (
     LevelShift,
     find_level_shifts,
     find_slow_change,

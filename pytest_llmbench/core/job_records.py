@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Pairs = tuple[tuple[str, str], ...]
 """Names with their values, in order."""
 
-_SLURM = "pytest_llmbench.launch.schedulers.slurm.scheduler:SlurmScheduler"
+_SLURM = "pytest_llmbench.launch.schedulers.slurm.slurm_scheduler:SlurmScheduler"
 SCHEDULERS = {
     "sbatch": _SLURM,
     "script": _SLURM,

@@ -15,7 +15,7 @@ import numpy as np
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.node_records import Software
 from pytest_llmbench.core.robust import compute_median
-from pytest_llmbench.judge.changes import find_level_shifts, find_slow_change
+from pytest_llmbench.judge.change_points import find_level_shifts, find_slow_change
 from pytest_llmbench.judge.noise import (
     AROUND,
     FEWEST_DAYS,

@@ -22,7 +22,7 @@ from pytest_llmbench.core.job_records import (
 from pytest_llmbench.launch.schedulers import load_scheduler
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.engine import NextJob
+    from pytest_llmbench.launch.jobs.job_engine import NextJob
     from pytest_llmbench.launch.jobs.journal import Journal
 
 SECONDS = 3600.0

@@ -12,12 +12,12 @@ from pytest_llmbench.core.job_records import TRIALS
 from pytest_llmbench.launch.continuation import format_resume
 from pytest_llmbench.launch.hours_budget import describe_used
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.planner import Host
+from pytest_llmbench.launch.plan.planner import Host
 from pytest_llmbench.launch.schedulers import load_scheduler
-from pytest_llmbench.launch.schedulers.protocol import Scheduler
+from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.engine import Engine
+    from pytest_llmbench.launch.jobs.job_engine import Engine
     from pytest_llmbench.launch.jobs.journal import Journal
 
 

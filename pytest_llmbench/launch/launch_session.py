@@ -45,7 +45,7 @@ from pytest_llmbench.launch.named_nodes import (
     restore_named,
     select_named,
 )
-from pytest_llmbench.launch.planner import Host, Plan, Planner
+from pytest_llmbench.launch.plan.planner import Host, Plan, Planner
 from pytest_llmbench.launch.policies import repeat_policy
 from pytest_llmbench.launch.policies.repeat_policy import choose_look, plan_repeats
 from pytest_llmbench.launch.run_engine import Policy, RunEngine
@@ -64,7 +64,7 @@ from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults
 from pytest_llmbench.session.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.engine import Engine
+    from pytest_llmbench.launch.jobs.job_engine import Engine
     from pytest_llmbench.launch.jobs.journal import Journal
 
 PLAN = "plan"  # the note of the journal with what a session set out to do
@@ -354,7 +354,7 @@ class LaunchSession:
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
         from pytest_llmbench.core.redaction import MASK
-        from pytest_llmbench.launch import find_secret_values
+        from pytest_llmbench.launch.job_secrets import find_secret_values
         from pytest_llmbench.launch.jobs.shared_allocation import release
 
         self.secrets = frozenset(
@@ -472,13 +472,13 @@ class LaunchSession:
 
     def _build_engine(self, journal: Journal, budget: HoursBudget) -> Engine:
         from pytest_llmbench.launch.jobs.builds import Builder
-        from pytest_llmbench.launch.jobs.engine import Engine
+        from pytest_llmbench.launch.jobs.job_engine import Engine
         from pytest_llmbench.launch.jobs.progress import Progress
         from pytest_llmbench.launch.jobs.submitter import Submitter
         from pytest_llmbench.launch.jobs.watch import Limits
         from pytest_llmbench.launch.running_logs import RunningLogs
         from pytest_llmbench.launch.schedulers import Schedulers
-        from pytest_llmbench.launch.schedulers.protocol import Tools
+        from pytest_llmbench.launch.schedulers.scheduler import Tools
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()
         schedulers = Schedulers(Tools(host.run, host.environment, journal, host.sleep))

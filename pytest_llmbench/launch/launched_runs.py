@@ -97,7 +97,7 @@ class LaunchedRuns:
 
     def find_run(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
-        from pytest_llmbench.launch import has_unknown_secrets
+        from pytest_llmbench.launch.job_secrets import has_unknown_secrets
         from pytest_llmbench.launch.plan.job_spec import find_named_image
         from pytest_llmbench.launch.schedulers.submission import estimate_submission
         from pytest_llmbench.session.collect_runs import ingest_job
@@ -374,7 +374,7 @@ class LaunchedRuns:
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
         """Return whose failure the end of a run's last log is, and what the log says of
         it with its line."""
-        from pytest_llmbench.launch import hide_in_quote
+        from pytest_llmbench.launch.job_secrets import hide_in_quote
         from pytest_llmbench.launch.schedulers.job_states import find_blame
         from pytest_llmbench.logs.quoted_lines import read_last_lines
 
@@ -412,7 +412,7 @@ class LaunchedRuns:
     def find_driver_errors(self, job: Job, run: Run) -> str:
         """Return the last lines in which the driver of a GPU complains in the log of a
         run, with their numbers."""
-        from pytest_llmbench.launch import hide_in_quote
+        from pytest_llmbench.launch.job_secrets import hide_in_quote
         from pytest_llmbench.logs.quoted_lines import DRIVER_ERROR, find_lines
 
         logs = [attempt.files.log for attempt in run.attempts]
@@ -428,7 +428,7 @@ class LaunchedRuns:
 
     def read_check(self, job: Job) -> str:
         """Return the last lines that a check of nodes printed."""
-        from pytest_llmbench.launch import hide_in_quote
+        from pytest_llmbench.launch.job_secrets import hide_in_quote
         from pytest_llmbench.launch.plan.node_check import OUTPUT
         from pytest_llmbench.logs.quoted_lines import read_last_lines
 
@@ -466,7 +466,7 @@ def _keep_logs(job: Job, template: str, since: datetime) -> None:
 def _hide_quotes(run: Run, spec: JobSpec) -> Run:
     """Return a run whose logs say no secret of its job, whatever is said of them
     later."""
-    from pytest_llmbench.launch import hide_in_quote
+    from pytest_llmbench.launch.job_secrets import hide_in_quote
 
     def hide(quote: Quote) -> Quote:
         return hide_in_quote(quote, spec)

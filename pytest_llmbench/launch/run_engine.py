@@ -27,7 +27,7 @@ from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.launch.ended_jobs import RunJudge, examine_job
 from pytest_llmbench.launch.hours_budget import HoursBudget
-from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.launched_jobs import describe_jobs
 from pytest_llmbench.launch.named_nodes import NamedNodes

@@ -43,7 +43,7 @@ from pytest_llmbench.logs.reading.reader import ReadingProgress
 from pytest_llmbench.plugin.collection import register_check_fixtures
 from pytest_llmbench.plugin.hooks import Collector
 from pytest_llmbench.plugin.outputs import announce_reports
-from pytest_llmbench.plugin.session import Session
+from pytest_llmbench.plugin.session_state import Session
 from pytest_llmbench.plugin.stash import (
     INFORMATION,
     SESSION,

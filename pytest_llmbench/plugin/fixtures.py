@@ -26,7 +26,7 @@ def llmb_verdict(llmb_case: Case, request: pytest.FixtureRequest) -> Outcome:
     """The verdict on the configuration: `failed`, `skipped` and `message` are what the
     test has to act on."""
     from pytest_llmbench.plugin.stash import DESCRIBED, MESSAGE, get_session
-    from pytest_llmbench.report.outcome import list_properties
+    from pytest_llmbench.report.describe_outcome import list_properties
 
     outcome, described = get_session(request.config).get_outcome(llmb_case)
     request.node.stash[DESCRIBED], request.node.stash[MESSAGE] = (

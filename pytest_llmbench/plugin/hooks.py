@@ -50,7 +50,7 @@ from pytest_llmbench.plugin.stash import (
 from pytest_llmbench.session.cautions import restore_selection
 
 if TYPE_CHECKING:
-    from pytest_llmbench.plugin.session import Session
+    from pytest_llmbench.plugin.session_state import Session
     from pytest_llmbench.report.outcome_documents import OutcomeDocument
 
 NOTHING_SELECTED = (

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_llmbench.logs.log_excerpt import Excerpt
-    from pytest_llmbench.plugin.session import Session
+    from pytest_llmbench.plugin.session_state import Session
     from pytest_llmbench.report.document import SessionEnding
     from pytest_llmbench.report.outcome_documents import (
         OutcomeDocument,
@@ -120,7 +120,7 @@ def _list_failures(session: Session) -> list[str]:
 def _list_remarks(session: Session) -> list[str]:
     """Return what the summary adds to the verdicts: runs left out or only listed, files
     that are no logs."""
-    from pytest_llmbench.plugin.session import MOST_UNMATCHED
+    from pytest_llmbench.plugin.session_state import MOST_UNMATCHED
     from pytest_llmbench.report.gpu_hours import format_cost, sum_session
     from pytest_llmbench.report.verdicts import select_worst
 
@@ -332,7 +332,7 @@ def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
     # known, as in a session that only collects.
     from pytest_llmbench.core.redaction import MASK
     from pytest_llmbench.logs.log_excerpt import read_excerpts
-    from pytest_llmbench.report.outcome import redact_texts
+    from pytest_llmbench.report.describe_outcome import redact_texts
     from pytest_llmbench.report.outcome_documents import select_configurations
 
     history = session.history
@@ -405,8 +405,8 @@ def _render_page(
 ) -> bytes:
     from msgspec.structs import replace
 
+    from pytest_llmbench.report.describe_outcome import describe_stray, redact_texts
     from pytest_llmbench.report.html import render
-    from pytest_llmbench.report.outcome import describe_stray, redact_texts
 
     # Those that are only listed are no items, and stand in the table all the same.
     reported = {outcome.id for outcome in outcomes if outcome.kind == "stray"}

@@ -15,7 +15,7 @@ from pytest_llmbench.core.options import LAUNCHING
 from pytest_llmbench.core.outcome_records import CheckKind
 
 if TYPE_CHECKING:
-    from pytest_llmbench.plugin.session import Session
+    from pytest_llmbench.plugin.session_state import Session
     from pytest_llmbench.report.outcome_documents import OutcomeDocument
 
 SESSION: pytest.StashKey[Session] = pytest.StashKey()

@@ -14,6 +14,11 @@ from xml.etree import ElementTree
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.report import job_text as jobs
+from pytest_llmbench.report.describe_outcome import (
+    COUNTING,
+    list_properties,
+    list_property_names,
+)
 from pytest_llmbench.report.explain import (
     explain,
     format_baseline,
@@ -21,11 +26,6 @@ from pytest_llmbench.report.explain import (
     format_note,
     list_last_good,
     list_others,
-)
-from pytest_llmbench.report.outcome import (
-    COUNTING,
-    list_properties,
-    list_property_names,
 )
 from pytest_llmbench.report.outcome_documents import (
     CheckOutcome,

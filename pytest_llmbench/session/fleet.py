@@ -22,7 +22,7 @@ from pytest_llmbench.core.judgement_records import (
 from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Metric, Note
 from pytest_llmbench.core.statements import SlowerBeyondChance
 from pytest_llmbench.judge.acknowledged import select_covering
-from pytest_llmbench.judge.changes import FEWEST
+from pytest_llmbench.judge.change_points import FEWEST
 from pytest_llmbench.judge.cluster import (
     LEVEL,
     adjust_p_values,
@@ -30,6 +30,7 @@ from pytest_llmbench.judge.cluster import (
     measure_shift,
 )
 from pytest_llmbench.judge.estimate import estimate_noise
+from pytest_llmbench.judge.level_changes import find_changes, find_flips
 from pytest_llmbench.judge.noise import estimate_fleet_correlation
 from pytest_llmbench.judge.run_selection import (
     average_current_runs,
@@ -37,7 +38,6 @@ from pytest_llmbench.judge.run_selection import (
     list_daily_runs,
     list_previous_daily_runs,
 )
-from pytest_llmbench.judge.series import find_changes, find_flips
 from pytest_llmbench.runs.measure.run_metrics import (
     compute_efficiency,
     group_families,

@@ -96,7 +96,7 @@ class SessionHistory:
         """
         from msgspec.structs import replace
 
-        from pytest_llmbench.report.judgement import (
+        from pytest_llmbench.report.describe_judgement import (
             describe_stored_run,
             join_daily_runs,
         )

@@ -35,8 +35,8 @@ from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.tolerance import FASTER
 from pytest_llmbench.judge.acknowledged import apply_acknowledgements as acknowledged
 from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
+from pytest_llmbench.report.describe_outcome import describe
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.report.wording import phrase
 
 FIRST = AcceptedValue("2025-01-20", 7.325, "alice on login1")

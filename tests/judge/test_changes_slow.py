@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.judge.changes import ANCHOR, find_slow_change
+from pytest_llmbench.judge.change_points import ANCHOR, find_slow_change
 
 KNOWN = Noise(0.01, 100.0, "nights", measured=True)
 

@@ -27,7 +27,7 @@ from pytest_llmbench.launch.hours_budget import (
     measure_cost,
     measure_held,
 )
-from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.jobs.journal import Journal
 
 SPEC = job_spec(

@@ -35,7 +35,7 @@ from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.core.statements import NodeCause, NodeFinding
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.launch.hours_budget import HoursBudget
-from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.named_nodes import NamedNodes
 from pytest_llmbench.launch.policies import repeat_policy

@@ -32,7 +32,7 @@ from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.launch.hours_budget import HoursBudget
-from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan, place_run
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.policies import ab_policy

@@ -18,7 +18,7 @@ from msgspec import convert
 from support.sessions import Judge
 
 from pytest_llmbench.core.baseline_records import Baseline
-from pytest_llmbench.plugin import session
+from pytest_llmbench.plugin import session_state as session
 from pytest_llmbench.report.notifications import make_message
 from pytest_llmbench.report.outcome_documents import SessionDocument
 

@@ -143,8 +143,8 @@ def test_two_workers_give_the_same_verdicts_and_read_no_log(
     alone = judged(logs(examples))
     pytester.makeconftest(
         """
-        import pytest_llmbench.plugin.session
-        from pytest_llmbench.plugin.session import Session
+        import pytest_llmbench.plugin.session_state
+        from pytest_llmbench.plugin.session_state import Session
 
         def pytest_configure(config):
             if hasattr(config, "workerinput"):

@@ -21,7 +21,7 @@ from pytest_llmbench.history import queries, record
 from pytest_llmbench.history.store import locate_store
 from pytest_llmbench.logs.reading import reader
 from pytest_llmbench.plugin import outputs
-from pytest_llmbench.plugin.session import Session
+from pytest_llmbench.plugin.session_state import Session
 from pytest_llmbench.report import document, html, junit
 from pytest_llmbench.session import (
     catalog,

@@ -12,10 +12,10 @@ from support.fake_recipe import WELL, write_recipe
 from support.sessions import Moment, signal_at
 
 from pytest_llmbench.core import stop_signals
-from pytest_llmbench.launch.jobs.engine import Engine
+from pytest_llmbench.launch.jobs.job_engine import Engine
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.progress import Progress
-from pytest_llmbench.launch.planner import Planner
+from pytest_llmbench.launch.plan.planner import Planner
 from pytest_llmbench.plugin import hooks
 from pytest_llmbench.session import catalog
 

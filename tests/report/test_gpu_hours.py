@@ -26,6 +26,11 @@ from pytest_llmbench.core.job_records import (
 )
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.report.describe_outcome import (
+    describe,
+    list_properties,
+    list_property_names,
+)
 from pytest_llmbench.report.document import render_session
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.gpu_hours import (
@@ -35,11 +40,6 @@ from pytest_llmbench.report.gpu_hours import (
 )
 from pytest_llmbench.report.html import render as render_page
 from pytest_llmbench.report.junit import render
-from pytest_llmbench.report.outcome import (
-    describe,
-    list_properties,
-    list_property_names,
-)
 from pytest_llmbench.report.outcome_documents import (
     ConfigurationCost,
     ConfigurationOutcome,

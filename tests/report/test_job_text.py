@@ -31,13 +31,13 @@ from pytest_llmbench.core.outcome_records import Case, CheckKind, Outcome, Statu
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.judge.configuration_pairs import compare
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.junit import render
-from pytest_llmbench.report.outcome import (
+from pytest_llmbench.report.describe_outcome import (
     describe,
     list_properties,
     list_property_names,
 )
+from pytest_llmbench.report.explain import explain
+from pytest_llmbench.report.junit import render
 from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, make_plain
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.runs.measure.measurement import measure

@@ -22,9 +22,9 @@ from pytest_llmbench.core.job_records import LaunchedJob, Purpose
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.core.run_records import Note, Problem
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.report.describe_outcome import describe
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.junit import render
-from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.report.outcome_documents import (
     ConfigurationOutcome,
     OutcomeDocument,

@@ -24,6 +24,7 @@ from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.core.text import WIDTH
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.advice import advise
+from pytest_llmbench.report.describe_outcome import describe
 from pytest_llmbench.report.document import SessionEnding
 from pytest_llmbench.report.explain import explain, list_last_good
 from pytest_llmbench.report.junit import render
@@ -32,7 +33,6 @@ from pytest_llmbench.report.notifications import (
     make_message,
     render_job_summary,
 )
-from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
 from pytest_llmbench.runs.measure.measurement import measure
 

@@ -20,7 +20,7 @@ from pytest_llmbench.logs import log_excerpt as quoting
 from pytest_llmbench.logs.log_excerpt import WIDEST, Excerpt, read_excerpts
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.zstd import zstd
-from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.report.describe_outcome import describe
 from pytest_llmbench.report.outcome_documents import (
     MOST_STEPS,
     ConfigurationOutcome,

@@ -14,8 +14,8 @@ from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report import html, terminal
 from pytest_llmbench.report import job_text as jobs
+from pytest_llmbench.report.describe_outcome import describe
 from pytest_llmbench.report.html.page_tables import list_tables
-from pytest_llmbench.report.outcome import describe
 from pytest_llmbench.report.outcome_documents import (
     ConfigurationOutcome,
     OutcomeDocument,

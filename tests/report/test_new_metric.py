@@ -13,9 +13,9 @@ from pytest_llmbench.core.metric_definitions import METRICS, Definition
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report import junit
+from pytest_llmbench.report.describe_outcome import describe, list_properties
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.html import render
-from pytest_llmbench.report.outcome import describe, list_properties
 from pytest_llmbench.report.outcome_documents import make_plain
 from pytest_llmbench.runs.measure.measurement import measure
 

@@ -19,13 +19,13 @@ from pytest_llmbench.core.outcome_records import Case, Outcome, Status, Unmatche
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.advice import ADVICE, advise
-from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.outcome import (
+from pytest_llmbench.report.describe_outcome import (
     describe,
     describe_stray,
     list_properties,
     list_property_names,
 )
+from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.outcome_documents import (
     ConfigurationOutcome,
     ReportedMetric,

@@ -32,9 +32,9 @@ from pytest_llmbench.core.outcome_records import (
     Status,
 )
 from pytest_llmbench.report import notifications
+from pytest_llmbench.report.describe_outcome import describe_check
 from pytest_llmbench.report.document import SessionEnding, read, render_session
 from pytest_llmbench.report.html import render as page
-from pytest_llmbench.report.outcome import describe_check
 from pytest_llmbench.report.outcome_documents import CheckOutcome, OutcomeDocument
 from pytest_llmbench.report.terminal import render_summary
 from pytest_llmbench.report.verdicts import SessionState, format_findings, list_findings

@@ -27,7 +27,7 @@ from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.core.outcome_records import Outcome
 from pytest_llmbench.core.tolerance import parse_tolerances
 from pytest_llmbench.plugin.outputs import render_terminal
-from pytest_llmbench.plugin.session import Session
+from pytest_llmbench.plugin.session_state import Session
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
 from pytest_llmbench.report.wording import phrase

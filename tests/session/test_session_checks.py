@@ -12,8 +12,8 @@ from msgspec import structs
 
 import pytest_llmbench.suite
 from pytest_llmbench.core.outcome_records import Check, CheckKind, Finding, Status
+from pytest_llmbench.report.describe_outcome import describe_check
 from pytest_llmbench.report.explain import explain
-from pytest_llmbench.report.outcome import describe_check
 from pytest_llmbench.session.session_checks import CHECKS
 
 OTHERS = {"test_performance", "test_unmatched_run"}

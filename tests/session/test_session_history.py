@@ -23,7 +23,7 @@ from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.judge import estimate
 from pytest_llmbench.judge.run_selection import list_previous_daily_runs
 from pytest_llmbench.launch.launched_runs import LaunchedRuns
-from pytest_llmbench.plugin.session import Session
+from pytest_llmbench.plugin.session_state import Session
 from pytest_llmbench.session.catalog import Catalog, load
 from pytest_llmbench.session.evaluate import collect_evidence
 from pytest_llmbench.session.outcomes import SessionResults

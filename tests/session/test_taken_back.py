@@ -27,7 +27,7 @@ from pytest_llmbench.core.outcome_records import Case, Check
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.judge.acknowledged import apply_acknowledgements, select_covering
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.series import find_changes
+from pytest_llmbench.judge.level_changes import find_changes
 from pytest_llmbench.session.acknowledgements import read_acknowledged
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.fleet import find_unneeded

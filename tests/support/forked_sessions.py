@@ -145,7 +145,7 @@ def _run_session(
 def poll_quickly(gone_seconds: float = 600.0) -> None:
     """Let a session poll Slurm ten times as often, and wait a second instead of ten;
     `gone_seconds` for lost nodes."""
-    from pytest_llmbench.launch.jobs import engine as follow
+    from pytest_llmbench.launch.jobs import job_engine as follow
     from pytest_llmbench.launch.jobs import progress, watch
 
     follow.PAUSES = 1

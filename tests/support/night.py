@@ -24,7 +24,11 @@ from pytest_llmbench.core.log_records import Ending, EndingCode, Quote
 from pytest_llmbench.core.outcome_records import UnmatchedRun
 from pytest_llmbench.core.run_records import Attempt, AttemptFiles, Run
 from pytest_llmbench.logs.log_excerpt import read_excerpts
-from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
+from pytest_llmbench.report.describe_outcome import (
+    describe,
+    describe_check,
+    describe_stray,
+)
 from pytest_llmbench.report.outcome_documents import (
     ConfigurationOutcome,
     OutcomeDocument,

@@ -23,8 +23,12 @@ from pytest_llmbench.core.outcome_records import (
     UnmatchedRun,
 )
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.report.describe_outcome import (
+    describe,
+    describe_check,
+    describe_stray,
+)
 from pytest_llmbench.report.document import SessionEnding, SessionHead, make_document
-from pytest_llmbench.report.outcome import describe, describe_check, describe_stray
 from pytest_llmbench.report.outcome_documents import (
     CheckOutcome,
     ConfigurationOutcome,

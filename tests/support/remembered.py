@@ -18,7 +18,7 @@ from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.history import record
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.report.outcome import describe
+from pytest_llmbench.report.describe_outcome import describe
 from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, make_plain
 from pytest_llmbench.runs.measure.run_metrics import make_metric
 from support import builders

@@ -22,7 +22,7 @@ from pytest_llmbench.core.job_records import (
 from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.trial_records import Trial, TrialOutcome, TrialTime
-from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
     EndedJob,

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Job, SubmissionState
-from pytest_llmbench.launch import redact
 from pytest_llmbench.launch.file_lock import take_lock
+from pytest_llmbench.launch.job_secrets import redact
 from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.schedulers.submission import (
     SubmitError,

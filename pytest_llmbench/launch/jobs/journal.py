@@ -19,8 +19,8 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, SubmissionState
-from pytest_llmbench.launch import find_secret_values, redact
 from pytest_llmbench.launch.file_lock import is_locked, take_lock
+from pytest_llmbench.launch.job_secrets import find_secret_values, redact
 from pytest_llmbench.launch.jobs import journal_file as database
 from pytest_llmbench.launch.jobs import session_index as places
 from pytest_llmbench.launch.jobs.journal_file import JournalEntry

@@ -24,7 +24,7 @@ from pytest_llmbench.core.job_records import (
 )
 from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
-from pytest_llmbench.launch import find_secret_values, make_digest, redact
+from pytest_llmbench.launch.job_secrets import find_secret_values, make_digest, redact
 from pytest_llmbench.launch.jobs.process import Process
 from pytest_llmbench.launch.schedulers import HERE
 from pytest_llmbench.launch.schedulers.job_states import OWN

@@ -37,7 +37,7 @@ from pytest_llmbench.core.job_records import (
     Purpose,
 )
 from pytest_llmbench.core.redaction import find_secret_names, mask_environment
-from pytest_llmbench.launch import redact
+from pytest_llmbench.launch.job_secrets import redact
 from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.jobs.watch import Limits, Watch
 from pytest_llmbench.launch.plan.cluster_file import fill_references
@@ -65,7 +65,7 @@ from pytest_llmbench.launch.preflight.python_checks import (
     check_virtual_environment,
 )
 from pytest_llmbench.launch.schedulers import HERE, find_via, load_scheduler
-from pytest_llmbench.launch.schedulers.protocol import Scheduler
+from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 
 LAST_LINES = 8
 POLL_SECONDS = 5.0

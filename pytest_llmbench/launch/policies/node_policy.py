@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.job_records import Blame, JobSpec, Purpose
-from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
     EndedJob,

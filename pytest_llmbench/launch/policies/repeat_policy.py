@@ -23,7 +23,7 @@ from pytest_llmbench.core.job_records import (
 )
 from pytest_llmbench.core.judgement_records import Judgement, Look
 from pytest_llmbench.core.run_records import Run
-from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,

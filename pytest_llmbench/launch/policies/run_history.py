@@ -13,7 +13,7 @@ from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, Purpose
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.trial_records import TrialTime
-from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:

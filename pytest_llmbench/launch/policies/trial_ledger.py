@@ -22,7 +22,7 @@ from pytest_llmbench.core.trial_records import (
     TrialOutcome,
     TrialReport,
 )
-from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.jobs.shared_allocation import place_run
 from pytest_llmbench.launch.policies.node_policy import pin_nodes
 from pytest_llmbench.launch.policies.run_history import (

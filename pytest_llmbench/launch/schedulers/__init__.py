@@ -12,7 +12,7 @@ from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.job_records import SCHEDULERS, Job, JobSpec
 from pytest_llmbench.launch.plan.cluster_file import LearnedCluster
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
-from pytest_llmbench.launch.schedulers.protocol import Scheduler, Tools
+from pytest_llmbench.launch.schedulers.scheduler import Scheduler, Tools
 from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 HERE = "local"  # submits nothing: a command runs on this machine

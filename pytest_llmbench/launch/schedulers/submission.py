@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.job_records import Job, SubmissionState
-from pytest_llmbench.launch import WITHHELD, has_unknown_secrets, redact
+from pytest_llmbench.launch.job_secrets import WITHHELD, has_unknown_secrets, redact
 
 OUTPUT = "submit.out"  # in the folder of a job: what its submission printed
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Job
 from pytest_llmbench.core.userfile import is_there
-from pytest_llmbench.launch import redact
+from pytest_llmbench.launch.job_secrets import redact
 from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.schedulers.submission import OUTPUT, SubmitError
 

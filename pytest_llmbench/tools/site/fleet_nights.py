@@ -22,7 +22,8 @@ from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.history.stored_verdicts import StoredVerdict
 from pytest_llmbench.judge.acknowledged import select_covering
-from pytest_llmbench.judge.changes import FEWEST
+from pytest_llmbench.judge.change_points import FEWEST
+from pytest_llmbench.judge.level_changes import find_changes
 from pytest_llmbench.judge.noise import (
     assume_noise,
     estimate_fleet_correlation,
@@ -30,7 +31,6 @@ from pytest_llmbench.judge.noise import (
     estimate_from_others,
     with_prior,
 )
-from pytest_llmbench.judge.series import find_changes
 from pytest_llmbench.session.acknowledgements import read_acknowledged
 from pytest_llmbench.session.settings import Settings
 from pytest_llmbench.tools.site.fleet_records import FleetNights, FleetRow

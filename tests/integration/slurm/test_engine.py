@@ -20,13 +20,13 @@ from support.job_specs import job_spec
 from pytest_llmbench.core.commands import CommandOutput, run
 from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, Phase
 from pytest_llmbench.launch.jobs.builds import Builder
-from pytest_llmbench.launch.jobs.engine import Engine, NextJob
+from pytest_llmbench.launch.jobs.job_engine import Engine, NextJob
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.submitter import Submitter
 from pytest_llmbench.launch.jobs.watch import Limits
-from pytest_llmbench.launch.schedulers.protocol import Tools
+from pytest_llmbench.launch.schedulers.scheduler import Tools
 from pytest_llmbench.launch.schedulers.slurm.client import Slurm
-from pytest_llmbench.launch.schedulers.slurm.scheduler import SlurmScheduler
+from pytest_llmbench.launch.schedulers.slurm.slurm_scheduler import SlurmScheduler
 
 QUICK = Limits(first_poll=0.1, longest_poll=0.5, away_seconds=60.0, lost_seconds=180.0)
 

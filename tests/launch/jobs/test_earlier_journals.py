@@ -21,11 +21,11 @@ from pytest_llmbench.core.job_records import (
     SubmissionState,
 )
 from pytest_llmbench.launch.jobs.builds import Builder
-from pytest_llmbench.launch.jobs.engine import Engine, NextJob
+from pytest_llmbench.launch.jobs.job_engine import Engine, NextJob
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.submitter import Submitter
 from pytest_llmbench.launch.jobs.watch import Limits
-from pytest_llmbench.launch.schedulers.slurm.scheduler import SlurmScheduler
+from pytest_llmbench.launch.schedulers.slurm.slurm_scheduler import SlurmScheduler
 from pytest_llmbench.launch.schedulers.submission import SUBMIT_SECONDS, Submission
 
 DUMP = Path(__file__).parents[2] / "support" / "stored" / "interrupted_launch.sql"

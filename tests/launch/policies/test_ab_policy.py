@@ -20,7 +20,7 @@ from pytest_llmbench.core.trial_records import (
     Trial,
     TrialOutcome,
 )
-from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.policies.ab_policy import (
     AbPolicy,

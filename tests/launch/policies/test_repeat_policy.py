@@ -50,7 +50,7 @@ from pytest_llmbench.core.job_records import (
 from pytest_llmbench.core.judgement_records import Judgement, Look
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.judge.decide import decide_status, judge
-from pytest_llmbench.launch.jobs.engine import NextJob
+from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.policies.repeat_policy import (
     IN_TURN,
     ONE_LOOK,

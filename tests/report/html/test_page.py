@@ -20,8 +20,8 @@ from support.outcomes import missing, told, with_fields
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.outcome_records import UnmatchedRun
 from pytest_llmbench.report.advice import count_repeats_needed
+from pytest_llmbench.report.describe_outcome import describe_stray
 from pytest_llmbench.report.html import render
-from pytest_llmbench.report.outcome import describe_stray
 from pytest_llmbench.report.outcome_documents import (
     ConfigurationOutcome,
     OutcomeDocument,

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, Phase
 from pytest_llmbench.core.userfile import is_there
-from pytest_llmbench.launch import redact
+from pytest_llmbench.launch.job_secrets import redact
 from pytest_llmbench.launch.jobs.shared_allocation import (
     RELEASE,
     LiveJobs,

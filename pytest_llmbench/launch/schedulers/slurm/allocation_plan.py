@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import JobSpec, Purpose
-from pytest_llmbench.launch import redact
+from pytest_llmbench.launch.job_secrets import redact
 from pytest_llmbench.launch.jobs.shared_allocation import (
     AllocationPlan,
     format_limit,

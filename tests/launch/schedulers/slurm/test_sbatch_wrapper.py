@@ -14,7 +14,7 @@ from support.job_specs import START, job_spec
 
 from pytest_llmbench.core.job_records import Job
 from pytest_llmbench.launch.jobs.journal import Journal
-from pytest_llmbench.launch.schedulers.slurm.scheduler import SlurmScheduler
+from pytest_llmbench.launch.schedulers.slurm.slurm_scheduler import SlurmScheduler
 from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError
 
 

@@ -25,12 +25,12 @@ from pytest_llmbench.core.job_records import (
 )
 from pytest_llmbench.core.stall_limits import LogProgress
 from pytest_llmbench.launch.jobs.builds import Builder
-from pytest_llmbench.launch.jobs.engine import Engine, NextJob
+from pytest_llmbench.launch.jobs.job_engine import Engine, NextJob
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.progress import Progress
 from pytest_llmbench.launch.jobs.submitter import Submitter
 from pytest_llmbench.launch.jobs.watch import Limits
-from pytest_llmbench.launch.schedulers.slurm.scheduler import SlurmScheduler
+from pytest_llmbench.launch.schedulers.slurm.slurm_scheduler import SlurmScheduler
 from pytest_llmbench.launch.schedulers.submission import (
     SchedulerAway,
     Submission,

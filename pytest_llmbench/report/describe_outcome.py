@@ -27,8 +27,8 @@ from pytest_llmbench.core.outcome_records import (
 from pytest_llmbench.core.redaction import IDENTIFYING, Redactor
 from pytest_llmbench.core.robust import find_stragglers
 from pytest_llmbench.core.run_records import Measurement
+from pytest_llmbench.report import describe_judgement as of_judgement
 from pytest_llmbench.report import job_text as jobs
-from pytest_llmbench.report import judgement as of_judgement
 from pytest_llmbench.report.gpu_hours import sum_configuration
 from pytest_llmbench.report.outcome_documents import (
     MOST_STEPS,
@@ -120,7 +120,7 @@ def _describe_key(key: Key) -> ReportedKey:
 def _describe_trials(outcome: Outcome) -> ReportedTrials | None:
     if outcome.trials is None:
         return None
-    from pytest_llmbench.report import trials
+    from pytest_llmbench.report import describe_trials as trials
 
     return convert(trials.describe(outcome.trials), ReportedTrials)
 

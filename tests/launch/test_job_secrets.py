@@ -14,7 +14,7 @@ from support.shipped_specs import CALLER, spec
 
 from pytest_llmbench.core.log_records import Quote
 from pytest_llmbench.core.redaction import find_secret_names, mask_environment
-from pytest_llmbench.launch import (
+from pytest_llmbench.launch.job_secrets import (
     WITHHELD,
     find_secret_values,
     hide_in_quote,

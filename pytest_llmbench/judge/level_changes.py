@@ -19,7 +19,7 @@ from pytest_llmbench.core.judgement_records import (
     OnBound,
 )
 from pytest_llmbench.core.run_records import Acknowledgement
-from pytest_llmbench.judge.changes import (
+from pytest_llmbench.judge.change_points import (
     SMALLEST,
     LevelShift,
     find_level_shifts,

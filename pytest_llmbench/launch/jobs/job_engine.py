@@ -22,7 +22,7 @@ from pytest_llmbench.core.job_records import (
 )
 from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.core.stall_limits import LogProgress
-from pytest_llmbench.launch import find_secret_values
+from pytest_llmbench.launch.job_secrets import find_secret_values
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.progress import Progress, summarize
 from pytest_llmbench.launch.jobs.shared_allocation import holds_nodes, waits_for_nodes
@@ -37,7 +37,7 @@ from pytest_llmbench.launch.jobs.watch import (
     explain_job_end,
     has_moved_on,
 )
-from pytest_llmbench.launch.schedulers.protocol import Scheduler
+from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 from pytest_llmbench.launch.schedulers.submission import (
     SchedulerAway,
     Submission,

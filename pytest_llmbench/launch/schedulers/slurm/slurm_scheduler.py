@@ -14,7 +14,7 @@ from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.plan.cluster_file import LearnedCluster
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.problems import JobProblem
-from pytest_llmbench.launch.schedulers.protocol import Scheduler, Tools
+from pytest_llmbench.launch.schedulers.scheduler import Scheduler, Tools
 from pytest_llmbench.launch.schedulers.slurm import (
     allocation,
     job_options,

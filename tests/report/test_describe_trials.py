@@ -18,7 +18,7 @@ from pytest_llmbench.core.trial_records import (
 )
 from pytest_llmbench.launch.policies import ab_policy as paired
 from pytest_llmbench.launch.policies import search_policy as bisect
-from pytest_llmbench.report.trials import describe
+from pytest_llmbench.report.describe_trials import describe
 
 SCHEMA = json.loads(
     files("pytest_llmbench.report").joinpath("session.schema.json").read_text("utf-8")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from pytest_llmbench.launch.launch_session import LaunchSession
     from pytest_llmbench.launch.launch_settings import LaunchSettings
-    from pytest_llmbench.launch.planner import Host
+    from pytest_llmbench.launch.plan.planner import Host
     from pytest_llmbench.logs.reading.reader import ReadCounts
     from pytest_llmbench.report.outcome_documents import (
         CheckOutcome,
@@ -246,7 +246,7 @@ class Session:
 
         from pytest_llmbench.core.commands import run
         from pytest_llmbench.launch.jobs.journal_file import FOLDER
-        from pytest_llmbench.launch.planner import Host
+        from pytest_llmbench.launch.plan.planner import Host
 
         return Host(
             self._clock,
@@ -351,7 +351,7 @@ class Session:
     def _describe(self, outcome: Outcome) -> ConfigurationOutcome:
         """Make the document of an outcome as every report, file and store sees it:
         printable, and without secrets."""
-        from pytest_llmbench.report.outcome import describe, redact
+        from pytest_llmbench.report.describe_outcome import describe, redact
 
         own = outcome.case.key in self.results.own
         described = describe(
@@ -378,8 +378,8 @@ class Session:
     ) -> tuple[UnmatchedRun, UnmatchedOutcome]:
         """Return a run of no known configuration with the message of its item, and its
         document."""
+        from pytest_llmbench.report.describe_outcome import describe_stray, redact
         from pytest_llmbench.report.explain import explain
-        from pytest_llmbench.report.outcome import describe_stray, redact
 
         described = redact(
             describe_stray(run, self.directory, self.settings.logs), self.redactor
@@ -388,8 +388,8 @@ class Session:
 
     def describe_check(self, check: Check) -> tuple[Check, CheckOutcome]:
         """Return a check with the message of its item, and its document."""
+        from pytest_llmbench.report.describe_outcome import describe_check, redact
         from pytest_llmbench.report.explain import explain
-        from pytest_llmbench.report.outcome import describe_check, redact
         from pytest_llmbench.session.absences import advise_nothing_judged
 
         # What the selection has decided since its item was collected counts.

@@ -17,8 +17,8 @@ from pytest_llmbench.core.judgement_records import (
     Noise,
 )
 from pytest_llmbench.core.run_records import Acknowledgement
-from pytest_llmbench.judge.changes import LevelShift
-from pytest_llmbench.judge.series import (
+from pytest_llmbench.judge.change_points import LevelShift
+from pytest_llmbench.judge.level_changes import (
     assign_acknowledgements,
     compare_environments,
     find_changes,

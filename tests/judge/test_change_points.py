@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.judge.changes import (
+from pytest_llmbench.judge.change_points import (
     FEWEST,
     SMALLEST,
     LevelShift,
