@@ -1,15 +1,343 @@
-"""The times of steps that print none of their own, but a clock: a time stamp, or the
-time since training began."""
+"""The clocks of a log: the stamps of its lines, the pauses that they show, and the times
+of steps that print a clock and no time."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import date
+from functools import lru_cache
 from itertools import pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
-from pytest_llmbench.core.log_records import DropReason
-from pytest_llmbench.logs.step_records import NAN, StepRecord, Tally
+import numpy as np
+
+from pytest_llmbench.core.log_records import DropReason, PauseKind
+from pytest_llmbench.logs.scan import REACH_BACK, ByteChunk, find_line_begin
+from pytest_llmbench.logs.step_records import (
+    GET_FIELD,
+    NAN,
+    RecordOrigin,
+    StepRecord,
+    Tally,
+    find_line_stop,
+)
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.log_records import Flags, Floats
+
+_TIME = rb"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<part>\d{1,9}))?"
+_ZONE = rb"(?: ?(?P<zone>[+-]\d\d):?(?P<zone_minute>\d\d)(?!\d))?"
+_MONTHS = b"Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+
+STAMPS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rb"(?<!\d)(?P<year>20\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _]"
+        + _TIME
+        + _ZONE,
+        rb"(?<!\d)(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>20\d\d),? " + _TIME,
+        rb"[DIWEF](?P<month>\d\d)(?P<day>\d\d) " + _TIME,
+        rb"(?<!\d)(?P<month>\d\d)[-/](?P<day>\d\d) " + _TIME,
+        rb"(?P<name>"
+        + b"|".join(_MONTHS)
+        + rb") {1,2}(?P<day>\d{1,2}) (?:(?P<year>20\d\d) )?"
+        + _TIME,
+        rb"\A[^\w\r\n]{0,3}" + _TIME,
+    )
+)
+"""How stamps are printed, the most certain first. Days and months without a year, and
+times without a day, begin again: `read_stamps` counts on."""
+
+_DAY = 86_400.0
+_LEAP_YEAR = 2000
+_PERIODS = (0.0, 0.0, 366 * _DAY, 366 * _DAY, 366 * _DAY, _DAY)
+"""After how many seconds each kind of stamp begins again, 0 for one that never does."""
+
+PAUSES = {
+    PauseKind.EVALUATION: (b"alidat", b"valuat", b"eval", b"Eval"),
+    PauseKind.SAVE: (b"heckpoint", b"sav", b"Sav"),
+}
+"""Parts of the words in lines about evaluations and saves."""
+
+# A gap between two lines that is longer than its steps by more than this factor, and
+# these seconds, is looked into.
+LONG, LONG_SECONDS = 1.2, 2.0
+
+GET_RANK = itemgetter(RecordOrigin._fields.index("rank"))
+
+# Bytes at the end of a chunk that are looked at for the pause before the first step of
+# the next one.
+TAIL = 1 << 16
+
+
+def read_stamps(
+    prefixes: Sequence[bytes], kind: int | None = None
+) -> tuple[list[float], int | None]:
+    """Return the stamp in each of the texts before records, NaN without one, and which
+    of STAMPS they are printed as.
+
+    The first text with a stamp decides the kind, unless it is given: a log writes all
+    of them alike.
+    """
+    if kind is None:
+        kind = next(
+            (found for prefix in prefixes if (found := _find_kind(prefix)) is not None),
+            None,
+        )
+    if kind is None:
+        return [NAN] * len(prefixes), None
+    search, period = STAMPS[kind].search, _PERIODS[kind]
+    stamps = [
+        NAN if (match := search(prefix)) is None else _count_seconds(match)
+        for prefix in prefixes
+    ]
+    return _count_on(stamps, period) if period else stamps, kind
+
+
+def _find_kind(prefix: bytes) -> int | None:
+    if b":" not in prefix:
+        return None
+    return next(
+        (kind for kind, stamp in enumerate(STAMPS) if stamp.search(prefix)), None
+    )
+
+
+def _count_on(stamps: Sequence[float], period: float) -> list[float]:
+    """Return stamps that go on where those that are printed begin again."""
+    counted = []
+    ahead, before = 0.0, NAN
+    for stamp in stamps:
+        if before - stamp > period / 2:
+            ahead += period
+        before = before if math.isnan(stamp) else stamp
+        counted.append(stamp + ahead)
+    return counted
+
+
+def _count_seconds(match: re.Match[bytes]) -> float:
+    """Return a stamp in seconds since a fixed moment, NaN for digits that are no date
+    or time."""
+    groups = match.groupdict()
+    days = _count_days(
+        groups.get("year"), groups.get("month") or groups.get("name"), groups.get("day")
+    )
+    seconds = (
+        int(groups["hour"]) * 3600 + int(groups["minute"]) * 60 + int(groups["second"])
+    )
+    part = groups["part"]
+    zone = groups.get("zone")
+    ahead = (
+        (int(zone) * 3600 + int(zone[:1] + (groups["zone_minute"] or b"0")) * 60)
+        if zone
+        else 0
+    )
+    return days * _DAY + seconds - ahead + (float(b"." + part) if part else 0.0)
+
+
+@lru_cache(maxsize=64)
+def _count_days(year: bytes | None, month: bytes | None, day: bytes | None) -> float:
+    if month is None or day is None:
+        return 0.0
+    number = _MONTHS.index(month) + 1 if month in _MONTHS else int(month)
+    try:
+        return float(
+            date(int(year) if year else _LEAP_YEAR, number, int(day)).toordinal()
+        )
+    except ValueError:
+        return NAN
+
+
+def find_pauses(text: bytes, begin: int, end: int) -> int:
+    """Return the kinds of pauses (`PauseKind`) that a part of a text announces, 0 for
+    none."""
+    return sum(
+        kind
+        for kind, words in PAUSES.items()
+        if any(text.find(word, begin, end) >= 0 for word in words)
+    )
+
+
+def is_long(passed: Floats, seconds: Floats) -> Flags:
+    """Return a mask of shape (n,): where more time passed between two lines than the
+    steps between them took."""
+    long: Flags = passed > LONG * seconds + LONG_SECONDS
+    return long
+
+
+class LineClocks:
+    """Takes the records of one dialect, chunk after chunk; keeps what their lines show
+    besides them."""
+
+    def __init__(self) -> None:
+        """Begin before the first chunk."""
+        self.stamps: dict[int, float] = {}
+        """The stamps of records that have none of their own, by the place of the record
+        in the log."""
+        self.paused: dict[int, int] = {}
+        """The kinds of the pauses that are announced before records and took their
+        time, by the place of the record."""
+        self._last: dict[str, _Clocked] = {}  # of each rank
+        self._kind: int | None = None
+        self._counted = NAN
+        self._pause_ahead: dict[
+            str, int
+        ] = {}  # of each rank the kinds that are announced after its last step
+
+    def add(self, chunk: ByteChunk, records: Sequence[StepRecord]) -> None:
+        """Take the records that a chunk holds."""
+        seconds = np.fromiter(
+            map(GET_FIELD["seconds"], records), np.float64, len(records)
+        )
+        possible = (seconds > 0) & (seconds < np.inf)
+        if possible.any():
+            stamps = np.fromiter(
+                map(GET_FIELD["stamp"], records), np.float64, len(records)
+            )
+            bare = np.flatnonzero(np.isnan(stamps) & possible)
+            if len(bare):
+                stamps[bare] = self._read_stamps(
+                    chunk, [records[place].origin.offset for place in bare.tolist()]
+                )
+            timed = np.flatnonzero(possible & ~np.isnan(stamps)).tolist()
+            ranks = list(map(GET_RANK, map(GET_FIELD["origin"], records)))
+            by_rank = (
+                {ranks[0]: timed}
+                if ranks.count(ranks[0]) == len(ranks)
+                else _group_rows(timed, ranks)
+            )
+            for rank, rows in by_rank.items():
+                of_rank = (
+                    records
+                    if len(rows) == len(records)
+                    else [records[row] for row in rows]
+                )
+                if of_rank:
+                    self._find_pauses(rank, chunk, of_rank, seconds[rows], stamps[rows])
+        self._look_behind(chunk)
+
+    def _read_stamps(self, chunk: ByteChunk, offsets: Sequence[int]) -> Sequence[float]:
+        """Return the stamps before records, NaN without one."""
+        prefixes = [_cut_prefix(chunk, offset) for offset in offsets]
+        if not any(prefixes):
+            return [NAN] * len(offsets)
+        stamps, self._kind = read_stamps(prefixes, self._kind)
+        if (
+            self._kind is not None and _PERIODS[self._kind]
+        ):  # it goes on from the chunk before
+            stamps = _count_on([self._counted, *stamps], _PERIODS[self._kind])[1:]
+            self._counted = next(
+                (stamp for stamp in reversed(stamps) if not math.isnan(stamp)),
+                self._counted,
+            )
+        self.stamps.update(
+            pair
+            for pair in zip(offsets, stamps, strict=True)
+            if not math.isnan(pair[1])
+        )
+        return stamps
+
+    def _find_pauses(
+        self,
+        rank: str,
+        chunk: ByteChunk,
+        records: Sequence[StepRecord],
+        seconds: Floats,
+        stamps: Floats,
+    ) -> None:
+        """Find the pauses before records of one rank, which have a time and a stamp."""
+        before = self._last.get(rank)
+        steps = np.fromiter(map(GET_FIELD["step"], records), np.int64, len(records))
+        if before:
+            steps, stamps = (
+                np.append(before.step, steps),
+                np.append(before.stamp, stamps),
+            )
+        late = 0 if before else 1  # the record behind the first gap
+        took = np.maximum(1, np.diff(steps)) * seconds[late:]
+        for gap in np.flatnonzero(is_long(np.diff(stamps), took)).tolist():
+            record = records[gap + late]
+            place = record.origin.offset - chunk.offset
+            if gap == 0 and before:
+                begin = max(0, before.stop - chunk.offset)
+                announced = (
+                    self._pause_ahead.get(rank, 0)
+                    if before.stop < chunk.offset + chunk.start
+                    else 0
+                )
+            else:
+                begin = _find_stop(chunk, records[gap + late - 1])
+                announced = 0
+            kinds = announced | find_pauses(
+                chunk.text, begin, find_line_begin(chunk.text, begin, place)
+            )
+            if kinds:
+                self.paused[record.origin.offset] = kinds
+        self._last[rank] = _Clocked(
+            int(steps[-1]),
+            float(stamps[-1]),
+            chunk.offset + _find_stop(chunk, records[-1]),
+        )
+
+    def _look_behind(self, chunk: ByteChunk) -> None:
+        """Note which pauses are announced behind the last step of each rank, for the
+        first one of the next chunk."""
+        if chunk.whole or not self._last:
+            return
+        begin = max(chunk.stop - TAIL, chunk.start)
+        announced = {
+            kind: max(chunk.text.rfind(word, begin, chunk.stop) for word in words)
+            for kind, words in PAUSES.items()
+        }
+        for rank, clocked in self._last.items():
+            stop = clocked.stop - chunk.offset
+            goes_on = (
+                self._pause_ahead.get(rank, 0) if stop < chunk.start else 0
+            )  # the chunk has no step of the rank
+            behind = sum(
+                kind for kind, place in announced.items() if place >= max(stop, begin)
+            )
+            self._pause_ahead[rank] = goes_on | behind
+
+
+def _group_rows(rows: Sequence[int], ranks: Sequence[str]) -> dict[str, list[int]]:
+    """Return rows by their ranks."""
+    by_rank: dict[str, list[int]] = {}
+    for row in rows:
+        by_rank.setdefault(ranks[row], []).append(row)
+    return by_rank
+
+
+class _Clocked(NamedTuple):
+    """The last record of a rank: its step, its stamp, and where its line ends in the
+    log."""
+
+    step: int
+    stamp: float
+    stop: int
+
+
+def _find_stop(chunk: ByteChunk, record: StepRecord) -> int:
+    """Return where the line of a record ends in the text of a chunk."""
+    return find_line_stop(
+        chunk.text, record.origin.offset - chunk.offset, len(chunk.text)
+    )
+
+
+def _cut_prefix(chunk: ByteChunk, offset: int) -> bytes:
+    """Return what stands before a record in its line."""
+    place = offset - chunk.offset
+    if place and chunk.text[place - 1] in b"\n\r":  # most records begin their line
+        return b""
+    return chunk.text[
+        find_line_begin(chunk.text, max(0, place - REACH_BACK), place) : place
+    ]
+
+
+# --- the times of steps that print a clock: a time stamp, or the time since training began
 
 # How much faster than others the steps behind a restart of the clock may be.
 FASTER = 0.9

@@ -13,15 +13,13 @@ from pytest_llmbench.logs import (
     dialect_reader,
     facts,
     recognisers,
-    stated_facts,
-    training_lines,
 )
+from pytest_llmbench.logs.clock import LineClocks
 from pytest_llmbench.logs.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.logs.dialect_table import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
 from pytest_llmbench.logs.dialects.regex import RegexReader
 from pytest_llmbench.logs.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.logs.endings import Endings, find_decisive_lines
-from pytest_llmbench.logs.line_clock import LineClocks
 from pytest_llmbench.logs.scan import (
     ByteChunk,
     Hit,
@@ -59,7 +57,7 @@ ALL_MARKERS = tuple(
             *sorted(PROCESS_MARKERS),
             *recognisers.PROFILER.markers,
             bars.BEGIN,
-            *training_lines.MARKERS,
+            *facts.TRAINING_MARKERS,
         )
     )
 )
@@ -195,7 +193,7 @@ class LogCollector:
         self._bars: list[StepRecord] = []
         self._endings = Endings()
         self._facts = facts.Facts()
-        self._preamble = stated_facts.Preamble()
+        self._preamble = facts.Preamble()
         self._trace_begin = 0
         self._trace_line = 0
         self._steps_since_trace = False
@@ -263,7 +261,7 @@ class LogCollector:
         if chunk.whole:
             places = self._take_uniform(chunk, places)
         if self._markers.keys().isdisjoint(recognisers.DECISIVE_PATTERNS):
-            places = stated_facts.drop_silent(chunk.text, places)
+            places = facts.drop_silent(chunk.text, places)
         self._take_hits(chunk, locate_hits(chunk, places))
         if chunk.stop:
             self.pass_over(chunk.next_line, chunk.text.endswith(b"\n", 0, chunk.stop))

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from pytest_llmbench.core.log_records import Steps
+from pytest_llmbench.logs.clock import find_pauses, is_long
 from pytest_llmbench.logs.dialect_table import DIALECTS, Dialect
-from pytest_llmbench.logs.line_clock import find_pauses, is_long
 from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit
 from pytest_llmbench.logs.step_records import (
     COLUMNS,

@@ -1,25 +1,64 @@
-"""The facts of a log beside its steps; among them its start and the versions of its
-run."""
+"""The facts of a log besides its steps: its start, the versions of its run, what it
+states of the run, its checkpoints, and whether it trains.
+
+The rows of `recognisers` read them; here they are collected and added to the segments.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Protocol
+from functools import lru_cache
+from itertools import pairwise
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from pytest_llmbench.logs import training_lines
-from pytest_llmbench.logs.checkpoints import CheckpointLines
+import numpy as np
+
+from pytest_llmbench.core.log_records import (
+    CheckpointRecord,
+    Checkpoints,
+    Segment,
+    StatedField,
+    Statement,
+    Steps,
+)
+from pytest_llmbench.logs.notations import compile_pattern, read_settings
 from pytest_llmbench.logs.recognisers import (
+    BAD_VALIDATIONS,
     CHECKPOINTS,
+    DECISIVE_PATTERNS,
+    EARLY,
     LINE_HEAD,
+    LOAD,
+    PREAMBLE,
+    PREAMBLE_MARKERS,
+    PROFILER,
+    SETTINGS_BY_NAME,
+    SKIPPED_UPDATES,
     STATED_MARKERS,
     VERSIONS,
+    Meaning,
+    SkippedUpdate,
     VersionRow,
 )
-from pytest_llmbench.logs.scan import REACH_BACK, ByteChunk, Hit, find_line_begin
-from pytest_llmbench.logs.stated_facts import Statements
-from pytest_llmbench.logs.training_lines import TrainingLines
+from pytest_llmbench.logs.scan import (
+    REACH_BACK,
+    ByteChunk,
+    Hit,
+    build_search,
+    find_line_begin,
+    locate_hits,
+)
+from pytest_llmbench.logs.step_records import find_line_stop, read_rank
+
+if TYPE_CHECKING:
+    from pytest_llmbench.core.log_records import Floats, Integers
+
 
 # Bytes in which a log prints when it started: later times may be of another run.
 FARTHEST = 64 << 20
@@ -109,6 +148,556 @@ class Versions:
         return tuple(sorted(values.items()))
 
 
+# --- what a log states of its run: GPUs, model, precision, settings, a profiler --------
+
+# A marker may stand so often in a line that is looked into: no framework states a thing
+# more often.
+MOST_IN_LINE = 20
+# So many values of one field are kept, the latest: a framework that states more
+# contradicts itself all the same.
+MOST_VALUES = 20
+
+(_PROFILED,) = PROFILER.markers
+
+
+def drop_silent(
+    text: bytes, places: Iterable[tuple[int, bytes]]
+) -> list[tuple[int, bytes]]:
+    """Drop the places of markers that state nothing.
+
+    To look at each line takes twenty times as long.
+    """
+    return [
+        (place, marker)
+        for place, marker in places
+        if (
+            marker not in DECISIVE_PATTERNS
+            or compile_pattern(DECISIVE_PATTERNS[marker]).match(text, place)
+        )
+        and (marker != _PROFILED or _is_profiled(text, place))
+    ]
+
+
+def _is_profiled(text: bytes, place: int) -> bool:
+    """True if a profiler prints the line at a place."""
+    hit = Hit(_PROFILED, text, place, len(text), place, 0)
+    return any(True for _ in PROFILER.read(hit))
+
+
+class Preamble:
+    """The parts of a log in which settings are looked for: before the first step of
+    each process."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._begin = 0
+        self._spans: list[tuple[int, int]] = []
+        self._locked = False
+
+    def begin(self, chunk: ByteChunk) -> None:
+        """Start with the new part of a chunk; settings far into a log are not looked
+        for."""
+        self._spans, self._begin, self._locked = [], chunk.start, False
+        self.is_open = self.is_open and chunk.offset < EARLY.farthest
+
+    def close(self, offset: int) -> None:
+        """End the part at a step."""
+        if self.is_open:
+            self._spans.append((self._begin, offset))
+            self.is_open = False
+
+    def reopen(self, offset: int) -> None:
+        """Begin another part at what a process prints as it starts."""
+        if not self.is_open and not self._locked:
+            self.is_open, self._begin = True, offset
+
+    def lock(self) -> None:
+        """Keep the parts of this chunk as they are."""
+        self._locked = True
+
+    def finish(self, chunk: ByteChunk) -> list[tuple[int, int]]:
+        """Return the begin and end of each part in the chunk."""
+        if chunk.offset >= EARLY.farthest:
+            return []
+        return [*self._spans, *([(self._begin, chunk.stop)] if self.is_open else [])]
+
+
+class LineCounter:
+    """Counts the markers of the current line."""
+
+    def __init__(self) -> None:
+        self._line = 0
+        self._counts: dict[bytes, int] = {}
+
+    def admit(self, hit: Hit) -> bool:
+        """True if the marker is among the first MOST_IN_LINE of its line."""
+        if hit.line != self._line:
+            self._line, self._counts = hit.line, {}
+        self._counts[hit.marker] = count = self._counts.get(hit.marker, 0) + 1
+        return count <= MOST_IN_LINE
+
+
+def find_settings(chunk: ByteChunk, begin: int, stop: int) -> list[Statement]:
+    """Find the facts between two offsets of a chunk: a value once, on its last line."""
+    places = build_search(PREAMBLE_MARKERS).find_places(chunk.text, begin, stop)
+    statements: dict[tuple[StatedField, str], Statement] = {}
+    counter = LineCounter()
+    line = chunk.line + chunk.text.count(b"\n", chunk.start, begin)
+    for hit in locate_hits(chunk._replace(start=begin, line=line), places):
+        if not counter.admit(hit):
+            continue
+        for field, value in read_preamble(*PREAMBLE.cut_line(hit), hit.marker):
+            statements.pop((field, value), None)
+            statements[field, value] = Statement(field, value, hit.line)
+    return list(statements.values())
+
+
+@lru_cache(4096)  # each rank prints the same
+def read_preamble(
+    line: bytes, place: int, marker: bytes
+) -> tuple[tuple[StatedField, str], ...]:
+    """Return the fields and values that a line states at a marker."""
+    return tuple(_read_preamble(line, place, marker))
+
+
+def _read_preamble(
+    line: bytes, place: int, marker: bytes
+) -> Iterator[tuple[StatedField, str]]:
+    for row, value in PREAMBLE.read_line(line, place, marker):
+        yield row.fact, value
+    settings = SETTINGS_BY_NAME.get(marker)
+    if settings:
+        yield from read_settings(
+            settings, line[:place], marker, line[place + len(marker) :]
+        )
+
+
+class Statements:
+    """The statements of one log, in its order."""
+
+    def __init__(self) -> None:
+        self._statements: list[Statement] = []
+        self._counter = LineCounter()
+
+    def add(self, hit: Hit) -> None:
+        """Add the facts that are stated around a marker."""
+        if hit.marker != _PROFILED and not self._counter.admit(hit):
+            return
+        table = PROFILER if hit.marker == _PROFILED else EARLY
+        for row, value in table.read(hit):
+            self._statements.append(Statement(row.fact, value, hit.line))
+
+    def add_settings(self, chunk: ByteChunk, spans: Iterable[tuple[int, int]]) -> None:
+        """Add the facts that are stated in these parts of a chunk."""
+        for begin, stop in spans:
+            self._statements += find_settings(chunk, begin, stop)
+
+    def add_to_segments(
+        self, segments: Sequence[Segment], starts: Sequence[int]
+    ) -> tuple[Segment, ...]:
+        """Return segments with what is stated of each: behind the one before and, but
+        for a profiler, before its steps.
+
+        What no line there states stands as it was stated before: a launcher may say it
+        once for several processes. `starts` are the lines on which processes start,
+        ascending: a profiler is of the process that started last.
+        """
+        if not self._statements:
+            return tuple(segments)
+        statements = sorted(self._statements, key=_get_line)
+        profiler = [each for each in statements if each.field == StatedField.PROFILER]
+        bounds = [
+            0,
+            *(
+                _find_start(starts, before, after)
+                for before, after in pairwise(segments)
+            ),
+            math.inf,
+        ]
+        ends = [0, *(segment.last_line for segment in segments)]
+        places = zip(segments, ends, pairwise(bounds), strict=False)
+        carried = _Carried(
+            [each for each in statements if each.field != StatedField.PROFILER]
+        )
+        return tuple(
+            replace(
+                segment,
+                stated=_merge(
+                    carried.select(end, segment.first_line), _cut(profiler, begin, stop)
+                ),
+            )
+            for segment, end, (begin, stop) in places
+        )
+
+
+class _Carried:
+    """The statements that apply to a segment, for one segment after the other."""
+
+    def __init__(self, statements: Sequence[Statement]) -> None:
+        """Begin before the first segment; the statements are in the order of the
+        log."""
+        self._statements = statements
+        self._place = 0  # of the first statement that is in `_values` not yet
+        self._values: dict[StatedField, dict[str, Statement]] = {}
+        self._selected: tuple[Statement, ...] = ()
+        self._is_current = True  # whether `_selected` is what `_values` hold
+
+    def select(self, end: int, first_line: int) -> tuple[Statement, ...]:
+        """Return the statements that apply to the segment from `first_line` on, after
+        one that ends on line `end`.
+
+        Statements between these two lines replace earlier ones of the same field.
+        """
+        self._add_up_to(end)
+        stop = bisect_right(self._statements, first_line, lo=self._place, key=_get_line)
+        anew: dict[StatedField, dict[str, Statement]] = {}
+        for statement in self._statements[self._place : stop]:
+            _keep(anew, statement)
+        if anew:
+            self._is_current = False
+            return _flatten(self._values | anew)
+        if not self._is_current:
+            self._selected, self._is_current = _flatten(self._values), True
+        return self._selected
+
+    def _add_up_to(self, line: int) -> None:
+        stop = bisect_right(self._statements, line, lo=self._place, key=_get_line)
+        for statement in self._statements[self._place : stop]:
+            _keep(self._values, statement)
+            self._is_current = False
+        self._place = stop
+
+
+def _keep(
+    values: dict[StatedField, dict[str, Statement]], statement: Statement
+) -> None:
+    """Append a statement to those of its field; an earlier one with the same value is
+    dropped."""
+    of_field = values.setdefault(statement.field, {})
+    of_field.pop(statement.value, None)
+    of_field[statement.value] = statement
+    if len(of_field) > MOST_VALUES:
+        del of_field[next(iter(of_field))]
+
+
+def _flatten(values: dict[StatedField, dict[str, Statement]]) -> tuple[Statement, ...]:
+    return tuple(
+        sorted(
+            (each for of_field in values.values() for each in of_field.values()),
+            key=_get_line,
+        )
+    )
+
+
+def _merge(
+    stated: tuple[Statement, ...], profiler: Sequence[Statement]
+) -> tuple[Statement, ...]:
+    """Return statements in the order of the log, the last one of a profiler among
+    them."""
+    return tuple(sorted((*stated, profiler[-1]), key=_get_line)) if profiler else stated
+
+
+def _cut(
+    statements: Sequence[Statement], begin: float, stop: float
+) -> Sequence[Statement]:
+    """Return the statements from a line on and before another one."""
+    first, last = (
+        bisect_left(statements, line, key=_get_line) for line in (begin, stop)
+    )
+    return statements[first:last]
+
+
+def _get_line(statement: Statement) -> int:
+    return statement.line
+
+
+def _find_start(starts: Sequence[int], before: Segment, after: Segment) -> int:
+    """Return the line on which the process of a segment starts, that of its first step
+    where no line says so."""
+    first = bisect_right(starts, before.last_line)
+    return (
+        min(starts[first], after.first_line)
+        if first < len(starts)
+        else after.first_line
+    )
+
+
+# --- checkpoints: their times, and whether training continued --------------------------
+
+# Records of one log that are kept. More are counted, and the slowest is unknown then.
+KEPT_CHECKPOINTS = 10_000
+
+
+class CheckpointLines:
+    """Collects the lines about checkpoints, at most KEPT_CHECKPOINTS."""
+
+    def __init__(self) -> None:
+        self._records: list[tuple[Meaning, CheckpointRecord]] = []
+        self._unread = 0
+        self._modes: set[Meaning] = set()
+
+    def add(self, hit: Hit) -> None:
+        """Add the line of a marker, if it is about a checkpoint."""
+        record = _read_line(hit)
+        if record is None:
+            return
+        meaning = record[0]
+        if meaning in (Meaning.ASYNCHRONOUS, Meaning.SYNCHRONOUS):
+            self._modes.add(meaning)
+        elif len(self._records) < KEPT_CHECKPOINTS:
+            self._records.append(record)
+        else:
+            self._unread += 1
+
+    @property
+    def count(self) -> int:
+        """The number of lines about a saved or loaded checkpoint."""
+        return len(self._records) + self._unread
+
+    def result(self, parts: Sequence[Segment]) -> Checkpoints:
+        """Return the records, each with the part of the log that it belongs to; `parts`
+        are all parts with steps."""
+        first_lines, last_lines = (
+            [part.first_line for part in parts],
+            [part.last_line for part in parts],
+        )
+        placed = [
+            (meaning, replace(record, part=_find_part(record, first_lines, last_lines)))
+            for meaning, record in self._records
+        ]
+        loaded = {
+            record.part
+            for meaning, record in placed
+            if meaning is Meaning.HAPPENED and record.action == LOAD
+        }
+        records = (
+            replace(record, dispatched=self._is_dispatch(meaning))
+            for meaning, record in placed
+            if meaning is not Meaning.TIMER or record.part in loaded
+        )
+        return Checkpoints(tuple(records), self._unread)
+
+    def _is_dispatch(self, meaning: Meaning) -> bool:
+        if meaning is Meaning.STAGING_UNLESS_SYNCHRONOUS:
+            return self._modes != {Meaning.SYNCHRONOUS}
+        return (
+            meaning is Meaning.WHOLE_UNLESS_ASYNCHRONOUS
+            and Meaning.ASYNCHRONOUS in self._modes
+        )
+
+
+def _read_line(hit: Hit) -> tuple[Meaning, CheckpointRecord] | None:
+    """Return the record of a line that prints one at a marker, and its meaning."""
+    for row, time in CHECKPOINTS.read(hit):
+        action, meaning = row.fact
+        timed = meaning.value <= Meaning.TIMER.value
+        return meaning, CheckpointRecord(
+            action=action,
+            line=hit.line,
+            seconds=time.seconds,
+            torn=timed and time.seconds is None,
+            rank=read_rank(hit) or time.rank,
+        )
+    return None
+
+
+def _find_part(
+    record: CheckpointRecord, first_lines: Sequence[int], last_lines: Sequence[int]
+) -> int:
+    """Return the 1-based number of the part that a checkpoint was saved in or after, or
+    loaded for; 0 for none."""
+    if record.action == LOAD:
+        number = bisect_left(last_lines, record.line) + 1
+        return number if number <= len(last_lines) else 0
+    return bisect_right(first_lines, record.line)
+
+
+# --- whether a run trains: validation losses without a number, skipped updates ---------
+
+TRAINING_MARKERS = (*BAD_VALIDATIONS.markers, *SKIPPED_UPDATES.markers)
+
+# Bytes before a text beside a step that its pattern may look at.
+BEFORE_TEXT = 300
+
+# In the line of a step, or shortly before it, by a text that stands in it: counts since
+# the run began of DeepSpeed and InternEvo, and the single updates of MindFormers.
+BESIDE_STEPS = {
+    b"skipped=": re.compile(
+        rb"step=\d{1,12}, skipped=(?P<count>\d{1,12}), lr=(?:\[{1,2}(?P<rates>[\d.e, +-]{1,200})\])?"
+    ),
+    b"skip_batches=": re.compile(rb"inf_nan_skip_batches=(?P<count>\d{1,12})(?!\d)"),
+    b"overflow cond: True": re.compile(rb"overflow cond: True\b"),
+}
+
+
+_Row = TypeVar("_Row")
+
+
+class SkipCount(NamedTuple):
+    """How many updates were skipped up to a line, and the largest learning rate that it
+    prints."""
+
+    line: int
+    total: int
+    rate: float = math.nan
+
+
+class TrainingLines:
+    """The lines of one log, in its order."""
+
+    def __init__(self) -> None:
+        self._bad_validations: list[int] = []
+        self._counts: list[SkipCount] = []
+        self._count_lines: list[int] = []
+        self._skips: list[int] = []
+        self._rank: bytes | None = None
+        self._last_scale = b""
+
+    def add(self, hit: Hit) -> None:
+        """Add the line of a marker, if it shows that an update or a validation
+        failed."""
+        for _, update in SKIPPED_UPDATES.read(hit):
+            self._add_skip(hit.line, update)
+        if any(BAD_VALIDATIONS.read(hit)):
+            self._bad_validations.append(hit.line)
+
+    def add_beside_step(self, hit: Hit) -> None:
+        """Add what stands in the line of a step, or shortly before it."""
+        begin, end = (
+            max(0, hit.start - REACH_BACK),
+            find_line_stop(hit.text, hit.start, hit.end),
+        )
+        for text, pattern in BESIDE_STEPS.items():
+            place = hit.text.rfind(text, begin, end)
+            matches = (
+                list(pattern.finditer(hit.text, max(begin, place - BEFORE_TEXT), end))
+                if place >= 0
+                else []
+            )
+            if not matches:
+                continue
+            match = matches[-1]
+            if "count" in pattern.groupindex:
+                rates = match["rates"] if "rates" in pattern.groupindex else None
+                self._counts.append(
+                    SkipCount(
+                        hit.line, int(match["count"]), _read_largest(rates or b"")
+                    )
+                )
+            elif hit.text.find(b"\n", match.start(), hit.start) < 0 and self._skips[
+                -1:
+            ] != [hit.line]:
+                self._skips.append(hit.line)
+
+    def add_to_segments(
+        self, segments: Sequence[Segment], bad_validations: Sequence[int] = ()
+    ) -> tuple[Segment, ...]:
+        """Return segments with what the lines behind the one before show of each, to
+        the first of the next one.
+
+        `bad_validations` are lines of records that print a validation loss that is NaN
+        or infinite.
+        """
+        self._skips.sort()
+        self._counts.sort(key=attrgetter("line"))
+        self._count_lines = [each.line for each in self._counts]
+        lines = sorted({*self._bad_validations, *bad_validations})
+        if not (lines or self._counts or self._skips):
+            return tuple(segments)
+        begins = [0, *(segment.last_line for segment in segments[:-1])]
+        ends = [*(segment.first_line for segment in segments[1:]), None]
+        return tuple(
+            self._add_to(segment, begin, end, lines)
+            for segment, begin, end in zip(segments, begins, ends, strict=True)
+        )
+
+    def _add_to(
+        self, segment: Segment, begin: int, end: int | None, lines: Sequence[int]
+    ) -> Segment:
+        first = segment.progress[0].line if segment.progress else segment.first_line
+        place = bisect_left(lines, first)
+        bad = (
+            lines[place]
+            if place < len(lines) and (end is None or lines[place] < end)
+            else 0
+        )
+        steps = segment.steps
+        if len(steps) and (self._counts or self._skips):
+            counts = _cut_between(self._counts, self._count_lines, begin, end)
+            skips = _cut_between(self._skips, self._skips, begin, end)
+            if counts or skips:
+                # Records may count them, too: GPT-NeoX, below those of DeepSpeed.
+                skipped = np.fmax(
+                    steps.skipped_steps, _count_skipped(steps, counts, skips)
+                )
+                steps = replace(steps, skipped_steps=skipped)
+            if counts and np.isnan(steps.learning_rate).all():
+                steps = replace(steps, learning_rate=_place_rates(steps, counts))
+        return replace(segment, steps=steps, bad_validation_line=bad)
+
+    def _add_skip(self, line: int, update: SkippedUpdate) -> None:
+        """Add a skipped update, once if every rank prints it."""
+        if update.rank is not None:
+            self._rank = self._rank or update.rank
+            if update.rank != self._rank:
+                return
+        elif update.scale and update.scale == self._last_scale and update.halved:
+            return  # no loss scale is reduced twice from the same value
+        self._last_scale = update.scale
+        self._skips.append(line)
+
+
+def _cut_between(
+    rows: Sequence[_Row], lines: Sequence[int], begin: int, end: int | None
+) -> Sequence[_Row]:
+    """Return the rows behind a line and before another one; `lines` are those of the
+    rows, ascending."""
+    return rows[
+        bisect_right(lines, begin) : len(rows)
+        if end is None
+        else bisect_left(lines, end)
+    ]
+
+
+def _read_largest(rates: bytes) -> float:
+    """Return the largest of some numbers, NaN without any."""
+    try:
+        return max(map(float, rates.split(b",")))
+    except ValueError:
+        return math.nan
+
+
+def _place_rates(steps: Steps, counts: Sequence[SkipCount]) -> Floats:
+    """Return the learning rate that is printed with each step, NaN where none is."""
+    rates = np.full(len(steps), math.nan)
+    rows = np.searchsorted(steps.line, [each.line for each in counts]).clip(
+        max=len(steps) - 1
+    )
+    rates[rows] = [each.rate for each in counts]
+    return rates
+
+
+def _count_skipped(
+    steps: Steps, counts: Sequence[SkipCount], skips: Sequence[int]
+) -> Floats:
+    """Return how many updates were skipped since the line before, for each step; counts
+    rather than single lines."""
+    most: Integers = steps.mean_of
+    if not counts:
+        rows = np.searchsorted(steps.line, skips).clip(max=len(steps) - 1)
+        return np.minimum(np.bincount(rows, minlength=len(steps)), most).astype(float)
+    rows = np.searchsorted(steps.line, [each.line for each in counts]).clip(
+        max=len(steps) - 1
+    )
+    totals = np.zeros(len(steps))
+    np.maximum.at(totals, rows, [each.total for each in counts])
+    since_start = np.maximum.accumulate(totals)
+    return np.minimum(np.diff(since_start, prepend=0.0), most)
+
+
+# --- one collector for all of them ------------------------------------------------
+
+
 class _Collector(Protocol):
     def add(self, hit: Hit) -> None:
         """Add the facts at a marker."""
@@ -126,7 +715,7 @@ class Facts:
             dict.fromkeys(STATED_MARKERS, self.statements)
             | dict.fromkeys(VERSIONS.markers, self.versions)
             | dict.fromkeys(CHECKPOINTS.markers, self.checkpoints)
-            | dict.fromkeys(training_lines.MARKERS, self.training)
+            | dict.fromkeys(TRAINING_MARKERS, self.training)
         )
 
     def add(self, hit: Hit) -> None:

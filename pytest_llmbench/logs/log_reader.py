@@ -19,7 +19,13 @@ from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.logs.collect import STEP_MARKERS, LogCollector
 from pytest_llmbench.logs.dialect_reader import load_reader
 from pytest_llmbench.logs.dialect_table import DIALECTS
-from pytest_llmbench.logs.endings import LATE_STEPS, Decisive, Endings, name_file
+from pytest_llmbench.logs.endings import (
+    LATE_STEPS,
+    Decisive,
+    Endings,
+    get_line_before,
+    name_file,
+)
 from pytest_llmbench.logs.endings import MARKERS as ENDING_MARKERS
 from pytest_llmbench.logs.scan import (
     REACH,
@@ -34,7 +40,6 @@ from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.compressed import Stream, is_made_text
 from pytest_llmbench.logs.sources.metric_files import FIRST_LINE
 from pytest_llmbench.logs.step_records import StepRecord
-from pytest_llmbench.logs.tracebacks import get_line_before
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -13,8 +13,8 @@ import numpy as np
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import DropReason, Quote, Segment, Steps
+from pytest_llmbench.logs.clock import LineClocks
 from pytest_llmbench.logs.dialect_reader import DialectReader, UniformParts
-from pytest_llmbench.logs.line_clock import LineClocks
 from pytest_llmbench.logs.step_records import (
     COLUMNS,
     FEWEST_REPEATS,

@@ -24,7 +24,7 @@ from pytest_llmbench.core.runtime import discard_output
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_llmbench.logs.log_excerpt import Excerpt
+    from pytest_llmbench.logs.quoted_lines import Excerpt
     from pytest_llmbench.plugin.session_state import Session
     from pytest_llmbench.report.document import SessionEnding
     from pytest_llmbench.report.outcome_documents import (
@@ -331,7 +331,7 @@ def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
     # Nothing shows the secrets of launched jobs: there are no lines where those are not
     # known, as in a session that only collects.
     from pytest_llmbench.core.redaction import MASK
-    from pytest_llmbench.logs.log_excerpt import read_excerpts
+    from pytest_llmbench.logs.quoted_lines import read_excerpts
     from pytest_llmbench.report.describe_outcome import redact_texts
     from pytest_llmbench.report.outcome_documents import select_configurations
 

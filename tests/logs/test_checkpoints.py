@@ -8,7 +8,7 @@ from support.shared_data import shared
 from support.written_logs import nemo2
 
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord
-from pytest_llmbench.logs import checkpoints
+from pytest_llmbench.logs import facts
 from pytest_llmbench.logs.log_reader import parse_blocks, read_log
 
 NEMO = "[NeMo I 2025-04-11 14:48:45 nemo_logging:393] "
@@ -188,8 +188,10 @@ def test_checkpoint_belongs_to_its_attempt() -> None:
 
 @pytest.mark.slow
 def test_more_records_than_are_kept_are_counted() -> None:
-    found = parse_blocks([f"{SAVED}\n".encode() * (checkpoints.KEPT + 7)]).checkpoints
-    assert (len(found.records), found.unread) == (checkpoints.KEPT, 7)
+    found = parse_blocks(
+        [f"{SAVED}\n".encode() * (facts.KEPT_CHECKPOINTS + 7)]
+    ).checkpoints
+    assert (len(found.records), found.unread) == (facts.KEPT_CHECKPOINTS, 7)
 
 
 def test_the_rank_is_that_of_the_prefix_else_that_of_the_record() -> None:

@@ -12,8 +12,8 @@ from support.growth import LINEAR, measure_growth
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs import segments
+from pytest_llmbench.logs.facts import MOST_VALUES
 from pytest_llmbench.logs.log_reader import parse_blocks
-from pytest_llmbench.logs.stated_facts import MOST_VALUES
 
 SMALL = 60
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.core.log_records import Steps
+from pytest_llmbench.logs.clock import read_stamps
 from pytest_llmbench.logs.definitions import load_definitions
-from pytest_llmbench.logs.line_clock import read_stamps
 from pytest_llmbench.logs.log_reader import parse_blocks
 
 MOMENT = datetime(2026, 11, 2, 23, 59, 30, tzinfo=UTC)

@@ -12,7 +12,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs.log_reader import parse_blocks
-from pytest_llmbench.logs.prints import FEWEST, is_running_average
+from pytest_llmbench.logs.printed_times import FEWEST, is_running_average
 from pytest_llmbench.logs.step_records import RecordOrigin, StepRecord
 
 OPEN = r"step (?P<step>[\d.]+) took (?P<seconds>[\d.]+)"

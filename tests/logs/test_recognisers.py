@@ -10,6 +10,7 @@ from support.shared_data import shared
 from support.written_logs import nemo2_run, parse
 
 from pytest_llmbench.core.log_records import StatedField
+from pytest_llmbench.logs.facts import read_preamble
 from pytest_llmbench.logs.growing import Growing
 from pytest_llmbench.logs.log_reader import parse_blocks, read_log
 from pytest_llmbench.logs.recognisers import (
@@ -19,7 +20,6 @@ from pytest_llmbench.logs.recognisers import (
     REWARD_MARKERS,
     RecogniserTable,
 )
-from pytest_llmbench.logs.stated_facts import read_preamble
 
 STATED = {
     " 9: [default3]: Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/8\n": (

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.logs import tracebacks
+from pytest_llmbench.logs import endings
+from pytest_llmbench.logs.endings import HEAD, Tracebacks
 from pytest_llmbench.logs.scan import find_markers, iterate_chunks
-from pytest_llmbench.logs.tracebacks import HEAD, Tracebacks
 
 PLAIN = """step 1
 Traceback (most recent call last):
@@ -106,7 +106,7 @@ def test_line_that_raised_is_kept() -> None:
 
 
 def test_many_tracebacks_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracebacks, "KEPT", 5)
+    monkeypatch.setattr(endings, "KEPT", 5)
     heads = [
         f"[rank{rank}]: Traceback (most recent call last):\n" for rank in range(30)
     ]
@@ -204,5 +204,5 @@ def test_exception_far_from_its_head_is_not_read(
         "Traceback (most recent call last):\n" + "  File\n" * 30 + "ValueError: late\n"
     )
     assert describe(text) == ["1-32 : ValueError: late"]
-    monkeypatch.setattr(tracebacks, "LONGEST", 20)
+    monkeypatch.setattr(endings, "LONGEST", 20)
     assert describe(text) == ["1-1 : "]

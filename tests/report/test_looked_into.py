@@ -16,8 +16,8 @@ from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.core.run_records import Attempt, AttemptFiles, Run
 from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.logs import log_excerpt as quoting
-from pytest_llmbench.logs.log_excerpt import WIDEST, Excerpt, read_excerpts
+from pytest_llmbench.logs import quoted_lines as quoting
+from pytest_llmbench.logs.quoted_lines import WIDEST, Excerpt, read_excerpts
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.zstd import zstd
 from pytest_llmbench.report.describe_outcome import describe

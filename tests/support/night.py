@@ -23,7 +23,7 @@ from pytest_llmbench.core.job_records import LaunchedJob, Purpose
 from pytest_llmbench.core.log_records import Ending, EndingCode, Quote
 from pytest_llmbench.core.outcome_records import UnmatchedRun
 from pytest_llmbench.core.run_records import Attempt, AttemptFiles, Run
-from pytest_llmbench.logs.log_excerpt import read_excerpts
+from pytest_llmbench.logs.quoted_lines import read_excerpts
 from pytest_llmbench.report.describe_outcome import (
     describe,
     describe_check,

@@ -16,7 +16,7 @@ from decimal import Decimal
 from itertools import pairwise
 
 from pytest_llmbench.core.log_records import DropReason
-from pytest_llmbench.logs.prints import get_scale
+from pytest_llmbench.logs.printed_times import get_scale
 from pytest_llmbench.logs.step_records import (
     COLOUR_RESET,
     GET_FIELD,

@@ -23,7 +23,7 @@ from pytest_llmbench.logs.dialect_reader import (
     count_most_digits,
     match_rows,
 )
-from pytest_llmbench.logs.line_times import read_stamp
+from pytest_llmbench.logs.printed_times import read_stamp
 from pytest_llmbench.logs.step_records import (
     HOLE,
     NAN,

@@ -14,7 +14,7 @@ from typing import Any
 from pytest_llmbench.core.baseline_records import RegexDialect, TimesOf
 from pytest_llmbench.core.log_records import DropReason
 from pytest_llmbench.core.rounding import refine_units
-from pytest_llmbench.logs import clock, prints
+from pytest_llmbench.logs import clock, printed_times
 from pytest_llmbench.logs.dialect_reader import DialectReader
 from pytest_llmbench.logs.dialect_table import (
     APART,
@@ -25,8 +25,13 @@ from pytest_llmbench.logs.dialect_table import (
     find_named_groups,
     find_timed,
 )
-from pytest_llmbench.logs.line_times import CLOCKS, LineTime, read_line_time
-from pytest_llmbench.logs.prints import Prints, RecordLine
+from pytest_llmbench.logs.printed_times import (
+    CLOCKS,
+    LineTime,
+    Prints,
+    RecordLine,
+    read_line_time,
+)
 from pytest_llmbench.logs.scan import REACH_BACK, Hit, find_line_begin
 from pytest_llmbench.logs.step_records import (
     HOLE,
@@ -400,13 +405,13 @@ class RegexReader(DialectReader):
         number = _strip_letters(value)
         if name in ("seconds", "elapsed") and "unit" in self._groups:
             return 1.0  # the unit is read by itself
-        letters = value[len(number) :] or prints.read_letters(
+        letters = value[len(number) :] or printed_times.read_letters(
             line.text[begin + len(value) :]
         )
         if not number[-1:].isdigit() and number[-1:] != b".":
             return 1.0  # a word, such as nan
         expected = letters[:1].decode("latin-1") == self._groups[name].after
-        return prints.get_scale(name, letters, self._unit, expected=expected)
+        return printed_times.get_scale(name, letters, self._unit, expected=expected)
 
     def _is_whole(self, line: RecordLine, name: str, begin: int, value: bytes) -> bool:
         """Tell whether a number is no part of a longer one, as far as what stands

@@ -1,20 +1,28 @@
-"""How the lines of one log print a time: in which unit, and which of them print it
-otherwise than their siblings."""
+"""How lines print times: their units and numbers, what one line states of the time of a
+step, and which lines print it otherwise than their siblings."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_llmbench.core.baseline_records import RegexDialect, TimesOf
 from pytest_llmbench.core.log_records import DropReason, Quote
-from pytest_llmbench.logs.dialect_table import RATE
-from pytest_llmbench.logs.step_records import StepRecord, Tally, make_printable
+from pytest_llmbench.logs.dialect_table import RATE, UNITS
+from pytest_llmbench.logs.step_records import (
+    NAN,
+    StepRecord,
+    Tally,
+    get_printed_unit,
+    make_printable,
+)
 
 # How frameworks shorten large numbers: `4.71K`.
 MULTIPLES = {b"K": 1e3, b"k": 1e3, b"M": 1e6, b"G": 1e9}
@@ -22,9 +30,9 @@ MULTIPLES = {b"K": 1e3, b"k": 1e3, b"M": 1e6, b"G": 1e9}
 # Groups whose numbers are exact: a shortened one is rounded.
 COUNTED = frozenset(("step", "total", "batch"))
 
-# The words of each unit of time, as `dialects.UNITS` names them; those of a rate are of
+# The words of each unit of time, by its name in UNITS; those of a rate are of
 # steps.
-UNITS = {
+UNIT_WORDS = {
     "s": re.compile(rb"(?i)s(?:ecs?|econds?)?(?:/[a-z]+)?"),
     "ms": re.compile(rb"(?i)m(?:s|secs?|illis(?:econds?)?|illiseconds?)(?:/[a-z]+)?"),
     "us": re.compile(
@@ -69,7 +77,7 @@ def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float
         return 1.0
     return (
         1.0
-        if group in ("seconds", "elapsed") and UNITS[unit].fullmatch(letters)
+        if group in ("seconds", "elapsed") and UNIT_WORDS[unit].fullmatch(letters)
         else None
     )
 
@@ -80,7 +88,12 @@ def read_unit(text: bytes) -> str:
     text where there is none."""
     word = SPACED_WORD.match(text)
     return next(
-        (unit for unit, words in UNITS.items() if word and words.fullmatch(word[1])), ""
+        (
+            unit
+            for unit, words in UNIT_WORDS.items()
+            if word and words.fullmatch(word[1])
+        ),
+        "",
     )
 
 
@@ -254,3 +267,89 @@ def _get_shape(number: bytes) -> int:
     """Return how many decimals a number has, more where it has an exponent."""
     mantissa, exponent, _ = number.lower().partition(b"e")
     return len(mantissa.partition(b".")[2]) + (EXPONENT_SHAPE if exponent else 0)
+
+
+# --- what one line states of the time of a step ----------------------------------------
+
+STAMP = re.compile(
+    rb"(?P<date>20\d\d-\d\d-\d\d|\d\d/\d\d/20\d\d)[T ](?P<time>\d\d:\d\d:\d\d)"
+    rb"(?:[.,](?P<part>\d{1,6}))?(?:Z|[+-]00:?00)?"
+)
+CLOCKS = (("elapsed",), ("stamp",))
+"""The groups of which only two lines together say how long a step took."""
+
+
+class LineTime(NamedTuple):
+    """The time of a step, or a clock, and one unit in the last place of either."""
+
+    seconds: float
+    resolution: float
+    stamp: float = NAN
+
+
+def read_line_time(
+    timed: tuple[str, ...],
+    values: Mapping[str, bytes],
+    scales: Mapping[str, float],
+    unit: str,
+) -> LineTime | None:
+    """Return what the groups of a row of TIMED say; None where the stamp, or
+    a unit in the line, is none.
+
+    values: the numbers without their letters, and the texts of `stamp` and `unit`.
+    scales: what letters multiply them with. unit: that of a line that names none.
+    """
+    if timed == ("stamp",):
+        return read_stamp(values["stamp"])
+    name = timed[0]
+    text, scale = values[name].replace(b",", b"").lower(), scales[name]
+    number, place = float(text) * scale, get_printed_unit(text) * scale
+    if name == "rate":
+        amount = float(values["amount"].replace(b",", b"")) * scales["amount"]
+        seconds = amount / number if number else math.inf
+        return LineTime(seconds, seconds * place / number if number else 0.0)
+    unit = read_unit(values["unit"]) if "unit" in values else unit
+    if unit not in (*UNITS, RATE):
+        return None
+    seconds, resolution = convert_seconds(number, place, unit)
+    return (
+        LineTime(NAN, resolution, seconds)
+        if name == "elapsed"
+        else LineTime(seconds, resolution)
+    )
+
+
+def read_stamp(text: bytes) -> LineTime | None:
+    """Return a date and time as seconds since a fixed moment; None for what is none, or
+    is of a named time zone."""
+    match = STAMP.fullmatch(text)
+    if match is None:
+        return None
+    date, time, part = (
+        match["date"].decode(),
+        match["time"].decode(),
+        match["part"] or b"",
+    )
+    if "/" in date:
+        date = f"{date[6:]}-{date[:2]}-{date[3:5]}"
+    try:
+        moment = datetime.fromisoformat(f"{date}T{time}").replace(tzinfo=UTC)
+    except ValueError:
+        return None  # digits that are no date
+    return LineTime(
+        NAN,
+        10.0 ** -len(part),
+        moment.timestamp() + float(b"0." + part if part else b"0"),
+    )
+
+
+def convert_seconds(value: float, place: float, unit: str) -> tuple[float, float]:
+    """Return a printed time or rate as seconds, with one unit in its last place; a rate
+    of zero never ends a step."""
+    if not math.isfinite(value):
+        return (value if unit != RATE else NAN), 0.0
+    if unit != RATE:
+        return value * UNITS[unit], place * UNITS[unit]
+    seconds = 1 / value if value else math.inf
+    resolution = place * seconds * seconds
+    return seconds, resolution if math.isfinite(resolution) else 0.0
