@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import pytest_llmbench
-from pytest_llmbench.logs.reading.cache import ROOMS
+from pytest_llmbench.logs.reading.cache import PARSER_PACKAGES
 
 PACKAGE = Path(pytest_llmbench.__file__).parent
 LAYERS = (
@@ -194,7 +194,7 @@ def test_cache_version_covers_all_that_parsing_imports(modules: list[Module]) ->
     imported = {
         name for module in modules if module.room == "logs" for name in module.packages
     }
-    assert imported == set(ROOMS)
+    assert imported == set(PARSER_PACKAGES)
 
 
 def test_module_names_are_unique(modules: list[Module]) -> None:

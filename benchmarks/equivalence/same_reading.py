@@ -33,7 +33,9 @@ def find_module(*names: str) -> Any:
 
 models = find_module("core.baseline_records", "core.models.baselines")
 parse = find_module("logs.log_reader", "ingest.parse.read")
-archives = find_module("logs.sources.packed", "ingest.sources.packed")
+archives = find_module(
+    "logs.sources.archive", "logs.sources.packed", "ingest.sources.packed"
+)
 stores = find_module("logs.sources.stores", "ingest.sources.stores")
 
 LEFT_OUT = ("sha256", "fingerprint")

@@ -15,10 +15,10 @@ import numpy as np
 
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.core.runtime import count_processors
-from pytest_llmbench.logs.collect import LogCollector
+from pytest_llmbench.logs.log_collector import LogCollector
 from pytest_llmbench.logs.log_reader import BLOCK, parse_blocks, read_log
 from pytest_llmbench.logs.reading.cache import LogCache
-from pytest_llmbench.logs.reading.reader import Reading
+from pytest_llmbench.logs.reading.run_reader import Reading
 from pytest_llmbench.logs.scan import MarkerSearch
 from pytest_llmbench.logs.sources.files import File
 from pytest_llmbench.logs.sources.stores import Stores

@@ -27,7 +27,7 @@ from pytest_llmbench.core.log_records import (
     Statement,
     Steps,
 )
-from pytest_llmbench.logs.notations import compile_pattern, read_settings
+from pytest_llmbench.logs.printed_settings import compile_pattern, read_settings
 from pytest_llmbench.logs.recognisers import (
     BAD_VALIDATIONS,
     CHECKPOINTS,

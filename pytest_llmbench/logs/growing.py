@@ -16,8 +16,8 @@ import numpy as np
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.core.stall_limits import LogProgress
-from pytest_llmbench.logs.collect import LogCollector
 from pytest_llmbench.logs.dialect_table import SEPARATORS
+from pytest_llmbench.logs.log_collector import LogCollector
 from pytest_llmbench.logs.log_reader import BARS, STARTS
 from pytest_llmbench.logs.scan import PIECE, ByteChunk, ChunkCutter
 from pytest_llmbench.logs.sources import files

@@ -16,7 +16,6 @@ import numpy as np
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.core.log_records import NO_QUOTE, Ending, EndingCode, ParsedLog
 from pytest_llmbench.core.runtime import count_processors
-from pytest_llmbench.logs.collect import STEP_MARKERS, LogCollector
 from pytest_llmbench.logs.dialect_reader import load_reader
 from pytest_llmbench.logs.dialect_table import DIALECTS
 from pytest_llmbench.logs.endings import (
@@ -27,6 +26,7 @@ from pytest_llmbench.logs.endings import (
     name_file,
 )
 from pytest_llmbench.logs.endings import MARKERS as ENDING_MARKERS
+from pytest_llmbench.logs.log_collector import STEP_MARKERS, LogCollector
 from pytest_llmbench.logs.scan import (
     REACH,
     REACH_BACK,

@@ -12,9 +12,9 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import Quote
 from pytest_llmbench.logs.sources import files
+from pytest_llmbench.logs.sources.archive import find_archive, read_unlisted
 from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.files import File
-from pytest_llmbench.logs.sources.packed import find_archive, read_unlisted
 
 # Lines before and after it: what led there says more than what followed.
 BEFORE, AFTER = 27, 12

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from pytest_llmbench.core.gpus import KNOWN, read_gpu_type
 from pytest_llmbench.core.log_records import CheckpointAction, EndingCode, StatedField
-from pytest_llmbench.logs.notations import Form, Setting, compile_pattern
+from pytest_llmbench.logs.printed_settings import Form, Setting, compile_pattern
 from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit, find_line_begin
 from pytest_llmbench.logs.step_records import NOT_FINITE
 

@@ -58,7 +58,7 @@ class StepRecord(NamedTuple):
 
     origin: RecordOrigin
     step: int
-    seconds: float  # as in `models.Steps`, impossible times as they are printed
+    seconds: float  # as in `Steps`, impossible times as they are printed
     resolution: float
     total: int | None = None  # the number of steps of the run
     loss: float | None = None
@@ -68,7 +68,7 @@ class StepRecord(NamedTuple):
     batch: float = NAN  # samples in a step, of all ranks
     memory: float = NAN  # bytes
     precise: bool = False  # whether it is printed in full, to be preferred
-    # as in `models.Steps`. With 0 it is no step that counts, and only its dialect knows
+    # as in `Steps`. With 0 it is no step that counts, and only its dialect knows
     # what it is.
     mean_of: int = 1
     asynchronous: bool = False
@@ -87,7 +87,7 @@ class StepRecord(NamedTuple):
     skipped: float = NAN  # steps without an update of the weights
     loss_digits: int = 0  # how many digits the loss is printed with
     rewards: bool = False
-    step_tokens: float = NAN  # as in `models.Steps`
+    step_tokens: float = NAN  # as in `Steps`
     consumed_tokens: tuple[float, int] | None = (
         None  # tokens since the run began, and how many digits they have
     )
@@ -98,8 +98,8 @@ class StepRecord(NamedTuple):
     progress: tuple[ProgressRecord, ...] = ()  # of a record of a whole run
     # the time stamp before the record, like `stamp`, where its dialect reads none
     clock: float = NAN
-    paused: int = 0  # as in `models.Steps`
-    throughput: float = NAN  # as in `models.Steps`
+    paused: int = 0  # as in `Steps`
+    throughput: float = NAN  # as in `Steps`
     layout: tuple[bytes, ...] = ()
     """The names of its fields, with an empty one behind them where it cannot end in a
     number that was cut."""
@@ -121,7 +121,7 @@ GET_FIELD = {field: itemgetter(place) for place, field in enumerate(StepRecord._
 """What takes a field out of a record, in a fifth of the time of its name: for all
 records of a log."""
 
-# Which column of `models.Steps` holds which numbers of the records.
+# Which column of `Steps` holds which numbers of the records.
 COLUMNS = {
     "loss": "loss",
     "grad_norm": "grad_norm",

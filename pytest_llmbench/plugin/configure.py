@@ -39,7 +39,7 @@ from pytest_llmbench.core.options import LAUNCH_OPTIONS, TYPED_OPTIONS, get_opti
 from pytest_llmbench.core.outcome_records import Caution, CautionCode
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.stop_signals import StopSignals
-from pytest_llmbench.logs.reading.reader import ReadingProgress
+from pytest_llmbench.logs.reading.run_reader import ReadingProgress
 from pytest_llmbench.plugin.collection import register_check_fixtures
 from pytest_llmbench.plugin.hooks import Collector
 from pytest_llmbench.plugin.outputs import announce_reports

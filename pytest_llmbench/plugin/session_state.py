@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.launch.launch_session import LaunchSession
     from pytest_llmbench.launch.launch_settings import LaunchSettings
     from pytest_llmbench.launch.plan.planner import Host
-    from pytest_llmbench.logs.reading.reader import ReadCounts
+    from pytest_llmbench.logs.reading.run_reader import ReadCounts
     from pytest_llmbench.report.outcome_documents import (
         CheckOutcome,
         ConfigurationOutcome,

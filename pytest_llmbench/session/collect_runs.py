@@ -76,7 +76,7 @@ from pytest_llmbench.session.settings import Settings
 NO_STEP = "no training step in it that docs/parsing.md knows, and not the name of a launched job"
 
 if TYPE_CHECKING:
-    from pytest_llmbench.logs.reading.reader import ReadCounts, Reading
+    from pytest_llmbench.logs.reading.run_reader import ReadCounts, Reading
     from pytest_llmbench.logs.sources.stores import Stores
     from pytest_llmbench.runs.discover.discovery import RunSearch
     from pytest_llmbench.runs.discover.match import Matching
@@ -125,7 +125,7 @@ def ingest(
     `tell` is called with how far reading is, whenever something was read.
     """
     from pytest_llmbench.logs.reading.cache import LogCache
-    from pytest_llmbench.logs.reading.reader import Reading
+    from pytest_llmbench.logs.reading.run_reader import Reading
     from pytest_llmbench.logs.sources.stores import Stores
     from pytest_llmbench.runs.discover.discovery import RunSearch
     from pytest_llmbench.runs.discover.match import cache_matches
@@ -631,7 +631,7 @@ def ingest_job(
     its log does not tell, its launch does: it is a run of `key` unless something in it
     says otherwise.
     """
-    from pytest_llmbench.logs.reading.reader import Reading
+    from pytest_llmbench.logs.reading.run_reader import Reading
     from pytest_llmbench.logs.sources.stores import Stores
     from pytest_llmbench.runs.discover.discovery import find_runs
     from pytest_llmbench.runs.discover.match import match_baselines

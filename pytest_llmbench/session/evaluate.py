@@ -61,7 +61,7 @@ from pytest_llmbench.session.slow_rank_notes import with_slow_ranks
 from pytest_llmbench.session.unmatched import find_unmatched
 
 if TYPE_CHECKING:
-    from pytest_llmbench.logs.reading.reader import ReadCounts
+    from pytest_llmbench.logs.reading.run_reader import ReadCounts
     from pytest_llmbench.session.session_history import SessionHistory
 
 Measured = Mapping[Key, tuple[tuple[Measurement, ...], ...]]

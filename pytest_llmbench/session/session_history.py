@@ -33,8 +33,8 @@ from pytest_llmbench.core.run_records import (
 )
 from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.logs.sources import files
+from pytest_llmbench.logs.sources.archive import find_archive, read_unlisted
 from pytest_llmbench.logs.sources.compressed import Stream
-from pytest_llmbench.logs.sources.packed import find_archive, read_unlisted
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation

@@ -111,8 +111,8 @@ def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
     """Return the reports in a file; nothing if it can no longer be read."""
     from pytest_llmbench.logs.slow_ranks import find_slow_ranks
     from pytest_llmbench.logs.sources import files
+    from pytest_llmbench.logs.sources.archive import find_archive, read_unlisted
     from pytest_llmbench.logs.sources.compressed import Stream
-    from pytest_llmbench.logs.sources.packed import find_archive, read_unlisted
 
     archive = find_archive(log)
     found: tuple[SlowRankLine, ...] = ()

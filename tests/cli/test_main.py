@@ -18,7 +18,7 @@ from pytest_llmbench.history import queries, record
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.history.unsaved import write_unsaved
-from pytest_llmbench.logs.reading import reader
+from pytest_llmbench.logs.reading import run_reader as reader
 
 pytestmark = pytest.mark.wheel
 

@@ -18,9 +18,9 @@ from pytest_llmbench.baseline.read import (
     list_shipped_baselines,
     read_recipe,
 )
-from pytest_llmbench.logs.collect import STEP_MARKERS
 from pytest_llmbench.logs.dialect_table import DIALECTS
 from pytest_llmbench.logs.endings import MARKERS as ENDING_MARKERS
+from pytest_llmbench.logs.log_collector import STEP_MARKERS
 from pytest_llmbench.logs.recognisers import TRACE
 
 MOMENT = datetime(2026, 5, 4, 6, 5, 54, tzinfo=UTC)

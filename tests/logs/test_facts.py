@@ -10,8 +10,8 @@ from support.written_logs import nemo2_run, parse
 
 from pytest_llmbench.core.baseline_records import RegexDialect
 from pytest_llmbench.logs import recognisers
-from pytest_llmbench.logs.collect import ALL_MARKERS
 from pytest_llmbench.logs.growing import Growing
+from pytest_llmbench.logs.log_collector import ALL_MARKERS
 from pytest_llmbench.logs.log_reader import BLOCK, LARGE, parse_blocks, read_log
 from pytest_llmbench.logs.scan import MarkerSearch
 

@@ -26,7 +26,7 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.logs import log_reader as read
 from pytest_llmbench.logs import scan
-from pytest_llmbench.logs.collect import LogCollector
+from pytest_llmbench.logs.log_collector import LogCollector
 from pytest_llmbench.logs.log_reader import (
     LARGE,
     Fingerprint,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.logs.reading import reader as reading_progress
+from pytest_llmbench.logs.reading import run_reader as reading_progress
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from support.sessions import Moment, Write, signal_at
 from pytest_llmbench.baseline import write as baseline_write
 from pytest_llmbench.history import queries, record
 from pytest_llmbench.history.store import locate_store
-from pytest_llmbench.logs.reading import reader
+from pytest_llmbench.logs.reading import run_reader as reader
 from pytest_llmbench.plugin import outputs
 from pytest_llmbench.plugin.session_state import Session
 from pytest_llmbench.report import document, html, junit

@@ -9,7 +9,7 @@ from typing import Any
 from generator import write_run
 from generator.__main__ import shipped
 
-from pytest_llmbench.logs.reading.reader import Reading
+from pytest_llmbench.logs.reading.run_reader import Reading
 from pytest_llmbench.logs.sources.stores import Stores
 from pytest_llmbench.runs.discover.discovery import find_runs
 

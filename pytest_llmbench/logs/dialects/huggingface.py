@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from pytest_llmbench.core.log_records import DropReason, ProgressRecord
-from pytest_llmbench.logs.bars import Bar, list_bars
+from pytest_llmbench.logs.progress_bars import Bar, list_bars
 from pytest_llmbench.logs.scan import REACH_BACK
 from pytest_llmbench.logs.step_records import (
     NAN,

@@ -48,9 +48,9 @@ LARGEST = 512 << 20
 # Bytes that may come out of one: a compressed column of zeros could ask for any memory.
 UNPACKED = 2 << 30
 # All that a parser may import: a change of any file there may change what a log says.
-ROOMS = ("logs", "core")
+PARSER_PACKAGES = ("logs", "core")
 # What finds, decompresses and holds what a log says.
-PACKAGES = ("ahocorasick_rs", "hyperscan", "numpy")
+LIBRARIES = ("ahocorasick_rs", "hyperscan", "numpy")
 # A cache file that was not used for so long is removed.
 OLDEST_SECONDS = 30 * 86400
 
@@ -185,10 +185,10 @@ class LogCache:
         now = (
             self._file.stat().st_mtime
         )  # written just now; a file server has a clock of its own
-        room = LARGEST
+        left = LARGEST
         for used, size, path in files:
-            room -= size
-            if room < 0 or now - used > OLDEST_SECONDS:
+            left -= size
+            if left < 0 or now - used > OLDEST_SECONDS:
                 path.unlink(missing_ok=True)
 
 
@@ -230,7 +230,7 @@ def hash_parser(definitions: Sequence[RegexDialect]) -> str:
     code = hashlib.sha256(f"{sys.version}{sys.byteorder}".encode())
     package = Path(__file__).parents[2]
     parsers = sorted(
-        path for room in ROOMS for path in (package / room).glob("**/*.py")
+        path for name in PARSER_PACKAGES for path in (package / name).glob("**/*.py")
     )
     for path in parsers:
         code.update(path.read_bytes())
@@ -240,9 +240,9 @@ def hash_parser(definitions: Sequence[RegexDialect]) -> str:
         code.update(os.urandom(32))
     from importlib.metadata import PackageNotFoundError, version
 
-    for package_name in (*PACKAGES, *(("google-re2",) if definitions else ())):
+    for library in (*LIBRARIES, *(("google-re2",) if definitions else ())):
         with contextlib.suppress(PackageNotFoundError):
-            code.update(f"{package_name} {version(package_name)}".encode())
+            code.update(f"{library} {version(library)}".encode())
     return code.hexdigest()
 
 

@@ -198,7 +198,7 @@ def _make_error(path: Path, error: OSError) -> LogError:
 
 
 def _holds_data(handle: int, least: int) -> bool:
-    """Whether so many bytes of a file were written: a hole of terabytes takes no room
+    """Whether so many bytes of a file were written: a hole of terabytes takes no space
     on a disk, and hours to read."""
     if not hasattr(os, "SEEK_DATA"):
         return True

@@ -20,9 +20,9 @@ from weakref import WeakKeyDictionary, finalize
 from pytest_llmbench.core.errors import LogError, SettingsError
 from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.logs.sources import files
+from pytest_llmbench.logs.sources.archive import NAME, SAMPLE, Archive
 from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.listing import FolderEntry, Listing
-from pytest_llmbench.logs.sources.packed import NAME, SAMPLE, Archive
 from pytest_llmbench.logs.sources.remote import Remote
 from pytest_llmbench.logs.sources.tar import BLOCK, is_archive
 

@@ -14,8 +14,8 @@ from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
 from pytest_llmbench.core.userfile import leads_up
+from pytest_llmbench.logs.sources.archive import SCRIPT
 from pytest_llmbench.logs.sources.listing import FolderEntry, describe_limit
-from pytest_llmbench.logs.sources.packed import SCRIPT
 from pytest_llmbench.logs.sources.stores import Stores, is_called_archive
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.metrics_files import is_metrics

@@ -18,8 +18,8 @@ from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import is_remote
 from pytest_llmbench.core.log_records import ParsedLog, StatedField
 from pytest_llmbench.core.run_records import Hint, RunFiles
+from pytest_llmbench.logs.sources.archive import SCRIPT
 from pytest_llmbench.logs.sources.listing import FolderEntry
-from pytest_llmbench.logs.sources.packed import SCRIPT
 from pytest_llmbench.runs.discover import names
 
 LAYERS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_llmbench.logs.reading.reader import ReadCounts, ReadingProgress
+from pytest_llmbench.logs.reading.run_reader import ReadCounts, ReadingProgress
 
 
 class Screen:

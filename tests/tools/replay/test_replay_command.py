@@ -15,7 +15,7 @@ import pytest
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.core.run_records import AttemptFiles
-from pytest_llmbench.logs.reading.reader import Reading
+from pytest_llmbench.logs.reading.run_reader import Reading
 from pytest_llmbench.session import collect_runs as find_runs
 
 EXAMPLES = str(Path(__file__).resolve().parents[3] / "examples" / "experiments")

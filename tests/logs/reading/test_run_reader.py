@@ -20,10 +20,10 @@ from support.sessions import until
 
 from pytest_llmbench.logs import log_reader as read
 from pytest_llmbench.logs.reading import file_reader
-from pytest_llmbench.logs.reading import reader as reading
+from pytest_llmbench.logs.reading import run_reader as reading
 from pytest_llmbench.logs.reading.codec import FileToRead
 from pytest_llmbench.logs.reading.file_reader import Answer, Batch, read_file
-from pytest_llmbench.logs.reading.reader import ReadCounts
+from pytest_llmbench.logs.reading.run_reader import ReadCounts
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from support.bad_archives import pax, record
 from support.written_archives import END, archive, special
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.logs.sources import packed
+from pytest_llmbench.logs.sources import archive as packed
+from pytest_llmbench.logs.sources.archive import NAME, Archive
 from pytest_llmbench.logs.sources.listing import Listing
-from pytest_llmbench.logs.sources.packed import NAME, Archive
 
 ROOT = Path("/x.tar")
 

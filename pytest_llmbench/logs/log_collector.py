@@ -8,12 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.log_records import DropReason, ParsedLog, Unread
-from pytest_llmbench.logs import (
-    bars,
-    dialect_reader,
-    facts,
-    recognisers,
-)
+from pytest_llmbench.logs import dialect_reader, facts, recognisers
+from pytest_llmbench.logs import progress_bars as bars
 from pytest_llmbench.logs.clock import LineClocks
 from pytest_llmbench.logs.dialect_reader import DialectReader, load_reader
 from pytest_llmbench.logs.dialect_table import DIALECTS, NO_TOTAL, SEPARATORS, Dialect
