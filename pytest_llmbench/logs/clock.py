@@ -11,7 +11,7 @@ from datetime import date
 from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,9 +24,12 @@ from pytest_llmbench.logs.step_records import (
     StepRecord,
     Tally,
     find_line_stop,
+    find_median,
 )
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from pytest_llmbench.core.log_records import Flags, Floats
 
 _TIME = rb"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<part>\d{1,9}))?"
@@ -168,6 +171,13 @@ def is_long(passed: Floats, seconds: Floats) -> Flags:
     return long
 
 
+def collect_column(
+    records: Sequence[StepRecord], field: str, kind: Any = np.float64
+) -> NDArray[Any]:
+    """Return a field of records as a column."""
+    return np.fromiter(map(GET_FIELD[field], records), kind, len(records))
+
+
 class LineClocks:
     """Takes the records of one dialect, chunk after chunk; keeps what their lines show
     besides them."""
@@ -189,14 +199,10 @@ class LineClocks:
 
     def add(self, chunk: ByteChunk, records: Sequence[StepRecord]) -> None:
         """Take the records that a chunk holds."""
-        seconds = np.fromiter(
-            map(GET_FIELD["seconds"], records), np.float64, len(records)
-        )
+        seconds = collect_column(records, "seconds")
         possible = (seconds > 0) & (seconds < np.inf)
         if possible.any():
-            stamps = np.fromiter(
-                map(GET_FIELD["stamp"], records), np.float64, len(records)
-            )
+            stamps = collect_column(records, "stamp")
             bare = np.flatnonzero(np.isnan(stamps) & possible)
             if len(bare):
                 stamps[bare] = self._read_stamps(
@@ -250,7 +256,7 @@ class LineClocks:
     ) -> None:
         """Find the pauses before records of one rank, which have a time and a stamp."""
         before = self._last.get(rank)
-        steps = np.fromiter(map(GET_FIELD["step"], records), np.int64, len(records))
+        steps = collect_column(records, "step", np.int64)
         if before:
             steps, stamps = (
                 np.append(before.step, steps),
@@ -396,12 +402,12 @@ def _falls(before: StepRecord, record: StepRecord) -> bool:
 def _compute_usual(records: Sequence[StepRecord]) -> float:
     """Return the median time of a step by the clock, 0 without any two lines that show
     it."""
-    seconds = [
+    seconds = (
         (record.stamp - before.stamp) / (record.step - before.step)
         for before, record in pairwise(records)
         if record.step > before.step and record.stamp > before.stamp
-    ]
-    return sorted(seconds)[len(seconds) // 2] if seconds else 0.0
+    )
+    return find_median(seconds, 0.0)
 
 
 def time_steps(
@@ -484,10 +490,9 @@ def _estimate_gap(
 ) -> float:
     """Return how long the steps before a record take by the other gaps, infinite
     without any."""
-    known = sorted(seconds for seconds in passed if math.isfinite(seconds))
     steps = [record.step - before.step for before, record in pairwise(records)]
-    typical = sorted(steps)[len(steps) // 2]
-    return known[len(known) // 2] * steps[place - 1] / typical if known else math.inf
+    usual = find_median(filter(math.isfinite, passed), math.inf)
+    return usual * steps[place - 1] / find_median(steps)
 
 
 def _is_as_fast(records: Sequence[StepRecord], place: int) -> bool:
@@ -497,8 +502,7 @@ def _is_as_fast(records: Sequence[StepRecord], place: int) -> bool:
         record.throughput if math.isnan(record.tokens) else record.tokens
         for record in records
     ]
-    known = sorted(rate for rate in rates if math.isfinite(rate))
-    return bool(known) and rates[place] >= 0.5 * known[len(known) // 2]
+    return rates[place] >= 0.5 * find_median(filter(math.isfinite, rates))
 
 
 def count_usual_gap(records: Sequence[StepRecord]) -> int:

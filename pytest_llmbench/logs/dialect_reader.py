@@ -7,11 +7,11 @@ import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from itertools import pairwise
 from operator import ge, gt, sub
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from pytest_llmbench.logs.dialect_table import DIALECTS, Dialect
 from pytest_llmbench.logs.scan import REACH, REACH_BACK, Hit
 from pytest_llmbench.logs.step_records import (
     COLUMNS,
+    NAN,
     NOT_FINITE,
     RecordOrigin,
     StepParser,
@@ -29,11 +30,13 @@ from pytest_llmbench.logs.step_records import (
     Torn,
     Unmatched,
     count_digits,
-    read_rank,
+    read_labels,
 )
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.log_records import Flags, Floats, Integers
+    from numpy.typing import NDArray
+
+    from pytest_llmbench.core.log_records import Flags, Integers
 
 Records = Sequence[StepRecord]
 
@@ -108,7 +111,6 @@ def load_reader(name: str) -> ModuleReader:
 
 
 Numbers = Sequence[float]
-Column = TypeVar("Column", bound="np.ndarray[Any, Any]")
 
 
 class Repeated(NamedTuple):
@@ -236,7 +238,7 @@ def _find_pauses(
     """Return the kinds of the pauses that are announced before each step and took their
     time, 0 for none."""
     if columns.stamp is None:
-        return _get_zeros(len(columns.step))
+        return _fill(len(columns.step), 0)
     paused = np.zeros(len(columns.step), dtype=np.int64)
     took = np.diff(columns.step) * np.array(columns.seconds[1:])
     for row in np.flatnonzero(is_long(np.diff(columns.stamp), took)).tolist():
@@ -311,6 +313,13 @@ class FieldTable:
                 )
         return numbers
 
+    def name_columns(
+        self, names: Sequence[bytes], columns: Sequence[Sequence[bytes]]
+    ) -> dict[bytes, Sequence[bytes]]:
+        """Return the columns of a layout by the names that are of the table."""
+        read = [name for name in names if name in self.by_name]
+        return dict(zip(read, columns, strict=True))
+
     def describe(
         self, names: Sequence[bytes], assign: bytes, other: bytes
     ) -> list[bytes]:
@@ -338,6 +347,12 @@ def _parse_numbers(
     return list(map(convert, printed))
 
 
+@lru_cache(maxsize=64)
+def share_names(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Return equal names as one object: most records of a log have the same."""
+    return names
+
+
 def count_most_digits(printed: Sequence[bytes] | None) -> int:
     """Return the largest number of digits of printed numbers, 0 for none."""
     if not printed:
@@ -346,6 +361,13 @@ def count_most_digits(printed: Sequence[bytes] | None) -> int:
     if digits.translate(None, b" ").isdigit():  # no exponents: a tenth of the time
         return max(map(len, digits.split(b" ")))
     return max(map(count_digits, set(printed)))
+
+
+def list_names(fields: Sequence[bytes], assign: bytes) -> tuple[bytes, ...]:
+    """Return the names of the fields of a record; empty if one is no field, or two have
+    one name."""
+    names = tuple(field.partition(assign)[0] for field in fields if assign in field)
+    return names if len(set(names)) == len(fields) else ()
 
 
 def match_rows(
@@ -367,58 +389,40 @@ def _read_rank(text: bytes, places: Sequence[int]) -> str | None:
     prefix = prefixes.pop()
     if prefixes or len(prefix) >= REACH_BACK:
         return None
-    if not prefix:
-        return ""
-    return read_rank(Hit(b"", text, places[0], len(text), places[0], 0))
+    return read_labels(prefix)
 
 
 def _build_steps(columns: StepColumns, lines: Sequence[int], paused: Integers) -> Steps:
     count = len(columns.step)
     numbers = {name: getattr(columns, field, None) for name, field in COLUMNS.items()}
+    numbers["stamp"] = columns.stamp
     return Steps(
         index=np.array(columns.step, dtype=np.int64),
-        seconds=np.array(columns.seconds),
-        resolution_seconds=np.array(columns.resolution),
         line=np.array(lines, dtype=np.int64),
-        mean_of=_get_ones(count),
-        asynchronous=_get_flags(count, *columns.asynchronous),
-        has_loss=_get_flags(count, 0, count if columns.loss is not None else 0),
-        has_grad_norm=_get_flags(
-            count, 0, count if columns.grad_norm is not None else 0
-        ),
-        stamp=_get_absent(count) if columns.stamp is None else np.array(columns.stamp),
-        since=_get_absent(count),
+        mean_of=_fill(count, 1),
+        asynchronous=_mark_range(count, *columns.asynchronous),
+        has_loss=_fill(count, columns.loss is not None),
+        has_grad_norm=_fill(count, columns.grad_norm is not None),
+        since=_fill(count, NAN),
         paused=paused,
         **{
-            name: _get_absent(count) if each is None else np.array(each)
+            name: _fill(count, NAN) if each is None else np.array(each)
             for name, each in numbers.items()
         },
     )
 
 
-def _make_read_only(column: Column) -> Column:
-    """Return a column that logs can share, for nobody can write to it."""
+@lru_cache(maxsize=None, typed=True)
+def _fill(count: int, value: float) -> NDArray[Any]:
+    """Return a column of one value, which logs share: it cannot be written to."""
+    column = np.full(count, value)
     column.setflags(write=False)
     return column
 
 
-@cache
-def _get_absent(count: int) -> Floats:
-    return _make_read_only(np.full(count, np.nan))
-
-
-@cache
-def _get_ones(count: int) -> Integers:
-    return _make_read_only(np.ones(count, dtype=np.int64))
-
-
-@cache
-def _get_zeros(count: int) -> Integers:
-    return _make_read_only(np.zeros(count, dtype=np.int64))
-
-
-@cache
-def _get_flags(count: int, begin: int, end: int) -> Flags:
+def _mark_range(count: int, begin: int, end: int) -> Flags:
     """Return that many flags, those from `begin` and before `end` set."""
+    if begin == end:
+        return _fill(count, False)
     places = np.arange(count)
-    return _make_read_only((begin <= places) & (places < end))
+    return (begin <= places) & (places < end)

@@ -18,7 +18,12 @@ from pytest_llmbench.core.log_records import (
 )
 from pytest_llmbench.logs.recognisers import ENDING_MARKERS, find_endings
 from pytest_llmbench.logs.scan import REACH, REACH_BACK, ByteChunk, Hit, find_line_begin
-from pytest_llmbench.logs.step_records import find_line_stop, make_printable, read_rank
+from pytest_llmbench.logs.step_records import (
+    COLOUR,
+    find_line_stop,
+    make_printable,
+    read_rank,
+)
 
 HEAD = b"Traceback (most recent call last)"
 
@@ -69,9 +74,6 @@ QUOTES = b" \t'\",[]"
 
 # Stands before a line of the program in a traceback, and before the marks under it.
 CODE_INDENT = b"    "
-
-# Python 3.13 colours its tracebacks where FORCE_COLOR is set.
-COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 
 CHAIN = re.compile(
     rb"During handling of the above exception, another exception occurred"
@@ -250,6 +252,7 @@ def _iterate_lines(
         stop = text.find(b"\n", place)
         stop = len(text) if stop < 0 else stop
         shown = text[place : min(stop, place + REACH)].rstrip(b"\r")
+        # Python 3.13 colours its tracebacks if FORCE_COLOR is set.
         shown = COLOUR.sub(b"", shown) if b"\x1b" in shown else shown
         yield line, shown[shown.rfind(b"\r") + 1 :]
         place, line = stop + 1, line + 1
@@ -392,18 +395,13 @@ def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
             return cancelled
         # Slurm cancels a step after a crash as well as by hand: its word counts where
         # all else is what follows from it.
-        follows = [
-            first[code]
-            for code in (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE)
-            if code in first
-        ]
-        if strongest in follows and cancelled.line < min(each.line for each in follows):
+        follows = (EndingCode.AFTERMATH, EndingCode.TASK_FAILURE)
+        earliest = _find_earliest(first, follows)
+        if strongest.code in follows and earliest and cancelled.line < earliest.line:
             return cancelled
     if strongest.code not in CRASHES:
         return strongest
-    earliest = min(
-        (first[code] for code in CRASHES if code in first), key=lambda each: each.line
-    )
+    earliest = _find_earliest(first, CRASHES) or strongest
     if (
         earliest.code == EndingCode.NCCL_TIMEOUT
         and failed is not None
@@ -411,6 +409,13 @@ def _find_cause(first: Mapping[EndingCode, Ending]) -> Ending:
     ):
         return failed
     return earliest
+
+
+def _find_earliest(
+    first: Mapping[EndingCode, Ending], codes: Iterable[EndingCode]
+) -> Ending | None:
+    endings = [first[code] for code in codes if code in first]
+    return min(endings, key=lambda ending: ending.line, default=None)
 
 
 def _find_last_raised(main: Ending, signs: Sequence[Sign]) -> Ending | None:
@@ -435,22 +440,10 @@ def _find_beside(main: Ending, first: Mapping[EndingCode, Ending]) -> Ending | N
     """Return what is worth telling with a cause: what failed before a decision, and
     what followed from a failure."""
     if main.code in DECISIONS:
-        endings = [
-            first[code]
-            for code in (*FAILURES, EndingCode.NCCL_TIMEOUT)
-            if code in first
-        ]
-        return min(
-            (each for each in endings if each.line < main.line),
-            key=lambda each: each.line,
-            default=None,
-        )
+        failure = _find_earliest(first, (*FAILURES, EndingCode.NCCL_TIMEOUT))
+        return failure if failure and failure.line < main.line else None
     if main.code == EndingCode.NCCL_TIMEOUT:
-        return min(
-            (first[code] for code in FAILURES if code in first),
-            key=lambda each: each.line,
-            default=None,
-        )
+        return _find_earliest(first, FAILURES)
     if main.code == EndingCode.STEP_CANCELLED:
         return None
     after = (

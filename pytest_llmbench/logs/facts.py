@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from pytest_llmbench.core.log_records import (
 from pytest_llmbench.logs.printed_settings import compile_pattern, read_settings
 from pytest_llmbench.logs.recognisers import (
     BAD_VALIDATIONS,
+    BESIDE_STEPS,
     CHECKPOINTS,
     DECISIVE_PATTERNS,
     EARLY,
@@ -43,6 +45,7 @@ from pytest_llmbench.logs.recognisers import (
     STATED_MARKERS,
     VERSIONS,
     Meaning,
+    SkipCount,
     SkippedUpdate,
     VersionRow,
 )
@@ -323,7 +326,8 @@ class Statements:
             replace(
                 segment,
                 stated=_merge(
-                    carried.select(end, segment.first_line), _cut(profiler, begin, stop)
+                    carried.select(end, segment.first_line),
+                    _cut(profiler, begin, stop),
                 ),
             )
             for segment, end, (begin, stop) in places
@@ -514,32 +518,12 @@ def _find_part(
 
 # --- whether a run trains: validation losses without a number, skipped updates ---------
 
+_GET_LINE = itemgetter(0)
+
 TRAINING_MARKERS = (*BAD_VALIDATIONS.markers, *SKIPPED_UPDATES.markers)
 
 # Bytes before a text beside a step that its pattern may look at.
 BEFORE_TEXT = 300
-
-# In the line of a step, or shortly before it, by a text that stands in it: counts since
-# the run began of DeepSpeed and InternEvo, and the single updates of MindFormers.
-BESIDE_STEPS = {
-    b"skipped=": re.compile(
-        rb"step=\d{1,12}, skipped=(?P<count>\d{1,12}), lr=(?:\[{1,2}(?P<rates>[\d.e, +-]{1,200})\])?"
-    ),
-    b"skip_batches=": re.compile(rb"inf_nan_skip_batches=(?P<count>\d{1,12})(?!\d)"),
-    b"overflow cond: True": re.compile(rb"overflow cond: True\b"),
-}
-
-
-_Row = TypeVar("_Row")
-
-
-class SkipCount(NamedTuple):
-    """How many updates were skipped up to a line, and the largest learning rate that it
-    prints."""
-
-    line: int
-    total: int
-    rate: float = math.nan
 
 
 class TrainingLines:
@@ -547,8 +531,7 @@ class TrainingLines:
 
     def __init__(self) -> None:
         self._bad_validations: list[int] = []
-        self._counts: list[SkipCount] = []
-        self._count_lines: list[int] = []
+        self._counts: list[tuple[int, SkipCount]] = []
         self._skips: list[int] = []
         self._rank: bytes | None = None
         self._last_scale = b""
@@ -562,32 +545,26 @@ class TrainingLines:
             self._bad_validations.append(hit.line)
 
     def add_beside_step(self, hit: Hit) -> None:
-        """Add what stands in the line of a step, or shortly before it."""
-        begin, end = (
-            max(0, hit.start - REACH_BACK),
-            find_line_stop(hit.text, hit.start, hit.end),
-        )
-        for text, pattern in BESIDE_STEPS.items():
-            place = hit.text.rfind(text, begin, end)
+        """Add the facts in the line of a step, or shortly before it."""
+        begin = max(0, hit.start - REACH_BACK)
+        end = find_line_stop(hit.text, hit.start, hit.end)
+        for row in BESIDE_STEPS:
+            place = hit.text.rfind(row.marker, begin, end)
             matches = (
-                list(pattern.finditer(hit.text, max(begin, place - BEFORE_TEXT), end))
-                if place >= 0
-                else []
-            )
-            if not matches:
-                continue
-            match = matches[-1]
-            if "count" in pattern.groupindex:
-                rates = match["rates"] if "rates" in pattern.groupindex else None
-                self._counts.append(
-                    SkipCount(
-                        hit.line, int(match["count"]), _read_largest(rates or b"")
-                    )
+                compile_pattern(row.pattern).finditer(
+                    hit.text, max(begin, place - BEFORE_TEXT), end
                 )
-            elif hit.text.find(b"\n", match.start(), hit.start) < 0 and self._skips[
-                -1:
-            ] != [hit.line]:
-                self._skips.append(hit.line)
+                if place >= 0
+                else ()
+            )
+            for match in deque(matches, maxlen=1):  # the last one
+                count = row.convert(match)
+                if count.total is not None:
+                    self._counts.append((hit.line, count))
+                elif b"\n" not in hit.text[match.start() : hit.start] and self._skips[
+                    -1:
+                ] != [hit.line]:
+                    self._skips.append(hit.line)
 
     def add_to_segments(
         self, segments: Sequence[Segment], bad_validations: Sequence[int] = ()
@@ -599,38 +576,32 @@ class TrainingLines:
         or infinite.
         """
         self._skips.sort()
-        self._counts.sort(key=attrgetter("line"))
-        self._count_lines = [each.line for each in self._counts]
+        self._counts.sort(key=_GET_LINE)
         lines = sorted({*self._bad_validations, *bad_validations})
         if not (lines or self._counts or self._skips):
             return tuple(segments)
         begins = [0, *(segment.last_line for segment in segments[:-1])]
-        ends = [*(segment.first_line for segment in segments[1:]), None]
+        ends = [*(segment.first_line for segment in segments[1:]), math.inf]
         return tuple(
             self._add_to(segment, begin, end, lines)
             for segment, begin, end in zip(segments, begins, ends, strict=True)
         )
 
     def _add_to(
-        self, segment: Segment, begin: int, end: int | None, lines: Sequence[int]
+        self, segment: Segment, begin: int, end: float, lines: Sequence[int]
     ) -> Segment:
         first = segment.progress[0].line if segment.progress else segment.first_line
-        place = bisect_left(lines, first)
-        bad = (
-            lines[place]
-            if place < len(lines) and (end is None or lines[place] < end)
-            else 0
-        )
+        bad = next(iter(lines[bisect_left(lines, first) : bisect_left(lines, end)]), 0)
         steps = segment.steps
-        if len(steps) and (self._counts or self._skips):
-            counts = _cut_between(self._counts, self._count_lines, begin, end)
-            skips = _cut_between(self._skips, self._skips, begin, end)
-            if counts or skips:
-                # Records may count them, too: GPT-NeoX, below those of DeepSpeed.
-                skipped = np.fmax(
-                    steps.skipped_steps, _count_skipped(steps, counts, skips)
-                )
-                steps = replace(steps, skipped_steps=skipped)
+        after = bisect_right(self._counts, begin, key=_GET_LINE)
+        counts = self._counts[after : bisect_left(self._counts, end, key=_GET_LINE)]
+        skips = self._skips[
+            bisect_right(self._skips, begin) : bisect_left(self._skips, end)
+        ]
+        if len(steps) and (counts or skips):
+            # Records may count them, too: GPT-NeoX, under those of DeepSpeed.
+            skipped = np.fmax(steps.skipped_steps, _count_skipped(steps, counts, skips))
+            steps = replace(steps, skipped_steps=skipped)
             if counts and np.isnan(steps.learning_rate).all():
                 steps = replace(steps, learning_rate=_place_rates(steps, counts))
         return replace(segment, steps=steps, bad_validation_line=bad)
@@ -647,60 +618,37 @@ class TrainingLines:
         self._skips.append(line)
 
 
-def _cut_between(
-    rows: Sequence[_Row], lines: Sequence[int], begin: int, end: int | None
-) -> Sequence[_Row]:
-    """Return the rows behind a line and before another one; `lines` are those of the
-    rows, ascending."""
-    return rows[
-        bisect_right(lines, begin) : len(rows)
-        if end is None
-        else bisect_left(lines, end)
-    ]
+def _find_rows(steps: Steps, lines: Sequence[int]) -> Integers:
+    """Return the row of the step on each line, or after it; the last one at most."""
+    return np.searchsorted(steps.line, lines).clip(max=len(steps) - 1)
 
 
-def _read_largest(rates: bytes) -> float:
-    """Return the largest of some numbers, NaN without any."""
-    try:
-        return max(map(float, rates.split(b",")))
-    except ValueError:
-        return math.nan
-
-
-def _place_rates(steps: Steps, counts: Sequence[SkipCount]) -> Floats:
+def _place_rates(steps: Steps, counts: Sequence[tuple[int, SkipCount]]) -> Floats:
     """Return the learning rate that is printed with each step, NaN where none is."""
     rates = np.full(len(steps), math.nan)
-    rows = np.searchsorted(steps.line, [each.line for each in counts]).clip(
-        max=len(steps) - 1
-    )
-    rates[rows] = [each.rate for each in counts]
+    rates[_find_rows(steps, [line for line, _ in counts])] = [
+        count.rate for _, count in counts
+    ]
     return rates
 
 
 def _count_skipped(
-    steps: Steps, counts: Sequence[SkipCount], skips: Sequence[int]
+    steps: Steps, counts: Sequence[tuple[int, SkipCount]], skips: Sequence[int]
 ) -> Floats:
     """Return how many updates were skipped since the line before, for each step; counts
     rather than single lines."""
     most: Integers = steps.mean_of
     if not counts:
-        rows = np.searchsorted(steps.line, skips).clip(max=len(steps) - 1)
-        return np.minimum(np.bincount(rows, minlength=len(steps)), most).astype(float)
-    rows = np.searchsorted(steps.line, [each.line for each in counts]).clip(
-        max=len(steps) - 1
-    )
+        skipped = np.bincount(_find_rows(steps, skips), minlength=len(steps))
+        return np.minimum(skipped, most).astype(float)
     totals = np.zeros(len(steps))
-    np.maximum.at(totals, rows, [each.total for each in counts])
+    rows = _find_rows(steps, [line for line, _ in counts])
+    np.maximum.at(totals, rows, [count.total or 0 for _, count in counts])
     since_start = np.maximum.accumulate(totals)
     return np.minimum(np.diff(since_start, prepend=0.0), most)
 
 
 # --- one collector for all of them ------------------------------------------------
-
-
-class _Collector(Protocol):
-    def add(self, hit: Hit) -> None:
-        """Add the facts at a marker."""
 
 
 class Facts:
@@ -711,15 +659,15 @@ class Facts:
         self.versions = Versions()
         self.checkpoints = CheckpointLines()
         self.training = TrainingLines()
-        self._collectors: dict[bytes, _Collector] = (
-            dict.fromkeys(STATED_MARKERS, self.statements)
-            | dict.fromkeys(VERSIONS.markers, self.versions)
-            | dict.fromkeys(CHECKPOINTS.markers, self.checkpoints)
-            | dict.fromkeys(TRAINING_MARKERS, self.training)
+        self._adders: Mapping[bytes, Callable[[Hit], None]] = (
+            dict.fromkeys(STATED_MARKERS, self.statements.add)
+            | dict.fromkeys(VERSIONS.markers, self.versions.add)
+            | dict.fromkeys(CHECKPOINTS.markers, self.checkpoints.add)
+            | dict.fromkeys(TRAINING_MARKERS, self.training.add)
         )
 
     def add(self, hit: Hit) -> None:
         """Add the facts at a marker."""
-        collector = self._collectors.get(hit.marker)
-        if collector is not None:
-            collector.add(hit)
+        add = self._adders.get(hit.marker)
+        if add is not None:
+            add(hit)

@@ -289,9 +289,7 @@ class LogCollector:
         """Keep the marks of processes that can count."""
         counting = self._list_counting_markers()
         self._marks += (
-            ProcessMark(
-                hit.marker, hit.offset, hit.line, read_total(hit, DIALECTS.values())
-            )
+            ProcessMark(hit.marker, hit.offset, hit.line, read_total(hit))
             for hit in marks
             if hit.marker in counting
         )
@@ -516,11 +514,11 @@ def _is_timed(record: StepRecord) -> bool:
     return record.mean_of > 0 and record.has_value
 
 
-def read_total(hit: Hit, dialects: Iterable[Dialect]) -> int | None:
+def read_total(hit: Hit) -> int | None:
     """Return the number of steps that a start mark says, or None."""
     matches = (
         re.match(each.total, hit.text[hit.start : hit.end])
-        for each in dialects
+        for each in DIALECTS.values()
         if hit.marker in each.starts
     )
     return next((int(match[1]) for match in matches if match), None)

@@ -7,7 +7,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from copy import copy
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import pairwise
@@ -148,19 +147,10 @@ class Prints:
         self._padded = False
         self._words: dict[DropReason, tuple[int, Quote]] = {}
 
-    def copy(self) -> Prints:
-        """Return one that goes on from here by itself."""
-        other = copy(self)
-        for name in ("_shapes", "_units", "_other_unit", "_last", "_words"):
-            setattr(other, name, copy(getattr(self, name)))
-        return other
-
-    def add(
-        self, offset: int, line: RecordLine, span: tuple[int, int], number: bytes
-    ) -> None:
+    def add(self, offset: int, line: RecordLine, begin: int, number: bytes) -> None:
         """Take the time of the record at an offset, and what stands around it."""
-        before = line.text[max(0, span[0] - BEFORE) : span[0]]
-        behind = line.text[span[0] + len(number) :]
+        before = line.text[max(0, begin - BEFORE) : begin]
+        behind = line.text[begin + len(number) :]
         shape = _get_shape(number)
         self._shapes[shape] += 1
         self._padded |= b"." in number and number.endswith(b"0")
@@ -254,13 +244,11 @@ def is_running_average(records: Sequence[StepRecord]) -> bool:
     half = run[len(run) // 2 :]
     x = [1 / (step + 1) for step, _ in half]
     y = [seconds for _, seconds in half]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    xx = sum((each - mean_x) ** 2 for each in x)
-    yy = sum((each - mean_y) ** 2 for each in y)
-    xy = sum(
-        (value - mean_x) * (other - mean_y) for value, other in zip(x, y, strict=True)
-    )
-    return yy > 0 and xy * xy >= LIKE_AN_AVERAGE * xx * yy
+    if min(y) == max(y):
+        return False
+    from statistics import correlation  # few logs need it
+
+    return correlation(x, y) ** 2 >= LIKE_AN_AVERAGE
 
 
 def _get_shape(number: bytes) -> int:
@@ -325,22 +313,23 @@ def read_stamp(text: bytes) -> LineTime | None:
     match = STAMP.fullmatch(text)
     if match is None:
         return None
-    date, time, part = (
-        match["date"].decode(),
-        match["time"].decode(),
-        match["part"] or b"",
-    )
-    if "/" in date:
-        date = f"{date[6:]}-{date[:2]}-{date[3:5]}"
+    date, part = match["date"], match["part"] or b""
+    if b"/" in date:
+        date = b"%b-%b-%b" % (date[6:], date[:2], date[3:5])
+    seconds = read_timestamp(b"%b %b" % (date, match["time"]))
+    if math.isnan(seconds):
+        return None
+    return LineTime(NAN, 10.0 ** -len(part), seconds + float(b"0.%b0" % part))
+
+
+def read_timestamp(text: bytes) -> float:
+    """Return a date and time in the ISO format as seconds, NaN for digits that are no
+    date."""
     try:
-        moment = datetime.fromisoformat(f"{date}T{time}").replace(tzinfo=UTC)
+        moment = datetime.fromisoformat(text.decode("ascii"))
     except ValueError:
-        return None  # digits that are no date
-    return LineTime(
-        NAN,
-        10.0 ** -len(part),
-        moment.timestamp() + float(b"0." + part if part else b"0"),
-    )
+        return NAN
+    return moment.replace(tzinfo=UTC).timestamp()
 
 
 def convert_seconds(value: float, place: float, unit: str) -> tuple[float, float]:

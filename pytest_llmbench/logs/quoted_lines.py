@@ -110,7 +110,7 @@ def _take_around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes,
     """Return the text of the blocks that hold these lines, and how many line breaks
     stand before it."""
     pieces, size, passed, skipped = list[bytes](), 0, 0, 0
-    for block in _split_pieces(blocks):
+    for block in files.slice_blocks(blocks, LARGEST):
         breaks = block.count(b"\n")
         if passed + breaks >= first - 1:
             skipped = skipped if pieces else passed
@@ -120,14 +120,6 @@ def _take_around(blocks: Iterable[bytes], first: int, last: int) -> tuple[bytes,
         if passed >= last or size > LARGEST:
             break
     return b"".join(pieces), skipped
-
-
-def _split_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the blocks, none of them larger than what may be looked at."""
-    for block in blocks:
-        yield from (
-            block[begin : begin + LARGEST] for begin in range(0, len(block), LARGEST)
-        )
 
 
 def _show(line: bytes) -> str:

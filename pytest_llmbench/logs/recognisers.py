@@ -3,6 +3,10 @@
 A row belongs to a table, and a table states in which part of a log and how far around a
 marker its rows are looked for. A row matches only text in the form in which its
 framework prints it: a word in a path or a sentence states nothing.
+
+Not rows are the records of steps (`dialects`), tracebacks (`endings`: a text over many
+lines), bars (`progress_bars`), and the reports of slow ranks (`slow_ranks`: only the logs
+of slow runs are searched for them).
 """
 
 from __future__ import annotations
@@ -1191,6 +1195,46 @@ SKIPPED_UPDATES = RecogniserTable(
     behind=300,
 )
 """Updates of the weights that were skipped."""
+
+
+class SkipCount(NamedTuple):
+    """The updates that were skipped up to a line, None for a single one, and the
+    largest learning rate that the line prints."""
+
+    total: int | None
+    rate: float = math.nan
+
+
+def _read_skip_count(match: re.Match[bytes]) -> SkipCount:
+    rates = match.groupdict().get("rates") or b"nan"
+    try:
+        return SkipCount(int(match["count"]), max(map(float, rates.split(b","))))
+    except ValueError:
+        return SkipCount(int(match["count"]))
+
+
+BESIDE_STEPS = tuple(
+    build_rows(
+        "skipped updates",
+        _read_skip_count,
+        # DeepSpeed
+        (
+            b"skipped=",
+            rb"step=\d{1,12}, skipped=(?P<count>\d{1,12}), "
+            rb"lr=(?:\[{1,2}(?P<rates>[\d.e, +-]{1,200})\])?",
+        ),
+        # InternEvo
+        (b"skip_batches=", rb"inf_nan_skip_batches=(?P<count>\d{1,12})(?!\d)"),
+        # MindFormers prints the single updates
+        (
+            b"overflow cond: True",
+            rb"overflow cond: True\b",
+            lambda _: SkipCount(None),
+        ),
+    )
+)
+"""Texts in the line of a step, or shortly before it: no marker is searched for them, for
+they are in the lines of most steps."""
 
 
 # --- how a log ends -------------------------------------------------------------------

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
+from pytest_llmbench.logs.sources.files import slice_blocks
+
 # Bytes that can be seen from the first byte of a record on: a longer record is torn.
 REACH = 8192
 
@@ -370,7 +372,7 @@ def iterate_chunks(blocks: Iterable[bytes]) -> Iterator[ByteChunk]:
     more memory than others.
     """
     cutter = ChunkCutter()
-    for piece, following in pairwise(chain(_cut_pieces(blocks), (b"", None))):
+    for piece, following in pairwise(chain(slice_blocks(blocks, PIECE), (b"", None))):
         if not following:
             yield cutter.finish(piece or b"")
             return
@@ -414,14 +416,6 @@ def find_line_begin(text: bytes, earliest: int, place: int) -> int:
         text.rfind(b"\n", earliest, place) + 1,
         text.rfind(b"\r", earliest, place) + 1,
         earliest,
-    )
-
-
-def _cut_pieces(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    return (
-        block[begin : begin + PIECE]
-        for block in blocks
-        for begin in range(0, len(block), PIECE)
     )
 
 

@@ -7,13 +7,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.log_records import DropReason, Quote, Segment, Steps
-from pytest_llmbench.logs.clock import LineClocks
+from pytest_llmbench.logs.clock import LineClocks, collect_column
 from pytest_llmbench.logs.dialect_reader import DialectReader, UniformParts
 from pytest_llmbench.logs.step_records import (
     COLUMNS,
@@ -33,8 +33,6 @@ from pytest_llmbench.logs.step_records import (
 )
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from pytest_llmbench.core.log_records import Flags, Floats, Integers
 
 # An attempt takes 6 kB of memory. A job that restarts twice a minute makes 20,000 in a
@@ -116,20 +114,9 @@ def divide_segments(
         attempt for rank in ranks for attempt in split_attempts(rank, marks, tally)
     )
     attempts = keep_one_rank((_add_times(attempt, reader) for attempt in parts), tally)
-    _refuse_many(len(attempts))
-    limits = [attempt.begin for attempt in attempts[1:]]
-    pairs = zip(attempts, [*limits, None], strict=False)
-    clocks, first_step = clocks or LineClocks(), reader.dialect.first_step
-    return tuple(
-        _build_segment(
-            attempt,
-            build_steps(attempt.kept.values(), clocks),
-            marks,
-            limit,
-            first_step,
-        )
-        for attempt, limit in pairs
-    )
+    clocks = clocks or LineClocks()
+    steps = (build_steps(attempt.kept.values(), clocks) for attempt in attempts)
+    return _build_segments(attempts, steps, marks, reader.dialect.first_step)
 
 
 def divide_uniform(
@@ -137,28 +124,40 @@ def divide_uniform(
 ) -> tuple[Segment, ...]:
     """Return the attempts in a log of one rank, which were read by columns; LogError
     for more than MOST_ATTEMPTS."""
-    _refuse_many(len(parts))
-    limits = [part.begin[0] for part in parts[1:]]
     attempts = []
-    for part, limit in zip(parts, [*limits, None], strict=True):
+    for part in parts:
         top = int(part.steps.index[-1])
         first, last = (
-            StepRecord(RecordOrigin(*place, part.rank), top, NAN, NAN)
+            StepRecord(RecordOrigin(*place, part.rank), top)
             for place in (part.begin, part.end)
         )
-        attempt = SegmentDraft(
-            part.rank, first, last, top, part.total, loss_digits=part.loss_digits
+        attempts.append(
+            SegmentDraft(
+                part.rank, first, last, top, part.total, loss_digits=part.loss_digits
+            )
         )
-        attempts.append(_build_segment(attempt, part.steps, marks, limit, first_step))
-    return tuple(attempts)
+    steps = (part.steps for part in parts)
+    return _build_segments(attempts, steps, marks, first_step)
 
 
-def _refuse_many(attempts: int) -> None:
-    if attempts > MOST_ATTEMPTS:
+def _build_segments(
+    attempts: Sequence[SegmentDraft],
+    steps: Iterable[Steps],
+    marks: MarkPlaces,
+    first_step: int,
+) -> tuple[Segment, ...]:
+    """Build a segment of each attempt and its steps; LogError for too many."""
+    if len(attempts) > MOST_ATTEMPTS:
         raise LogError(
-            f"found {attempts:,} attempts, expected at most {MOST_ATTEMPTS:,}: the log restarts all the time or is no "
-            "log; remove it, or keep the part with the run"
+            f"found {len(attempts):,} attempts, expected at most {MOST_ATTEMPTS:,}: the"
+            " log restarts all the time or is no log; remove it, or keep the part with"
+            " the run"
         )
+    limits = [*(attempt.begin for attempt in attempts[1:]), None]
+    return tuple(
+        _build_segment(attempt, columns, marks, limit, first_step)
+        for attempt, columns, limit in zip(attempts, steps, limits, strict=False)
+    )
 
 
 def group_by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
@@ -433,14 +432,12 @@ def build_steps(records: Iterable[StepRecord], clocks: LineClocks) -> Steps:
         _collect_printed(rows, field) for field in MAY_LACK
     )
     return Steps(
-        index=_collect(rows, "step", np.int64),
-        seconds=_collect(rows, "seconds"),
-        resolution_seconds=_collect(rows, "resolution"),
+        index=collect_column(rows, "step", np.int64),
         line=np.fromiter(
             map(GET_LINE, map(GET_FIELD["origin"], rows)), np.int64, len(rows)
         ),
-        mean_of=_collect(rows, "mean_of", np.int64),
-        asynchronous=_collect(rows, "asynchronous", np.bool_),
+        mean_of=collect_column(rows, "mean_of", np.int64),
+        asynchronous=collect_column(rows, "asynchronous", np.bool_),
         has_loss=has_loss,
         has_grad_norm=has_grad_norm,
         stamp=_keep_one_clock(_read_stamps(rows, clocks)),
@@ -449,18 +446,11 @@ def build_steps(records: Iterable[StepRecord], clocks: LineClocks) -> Steps:
         loss=loss,
         grad_norm=grad_norm,
         **{
-            name: _collect(rows, field)
+            name: collect_column(rows, field)
             for name, field in COLUMNS.items()
             if name not in MAY_LACK
         },
     )
-
-
-def _collect(
-    rows: Sequence[StepRecord], field: str, kind: Any = np.float64
-) -> NDArray[Any]:
-    """Return a field of records as a column."""
-    return np.fromiter(map(GET_FIELD[field], rows), kind, len(rows))
 
 
 def _collect_printed(rows: Sequence[StepRecord], field: str) -> tuple[Floats, Flags]:
@@ -485,7 +475,7 @@ def _collect_since(rows: Sequence[StepRecord]) -> Floats:
 
 
 def _read_stamps(rows: Sequence[StepRecord], clocks: LineClocks) -> Floats:
-    stamps = _collect(rows, "stamp")
+    stamps = collect_column(rows, "stamp")
     if clocks.stamps:
         others = np.array([clocks.stamps.get(row.origin.offset, NAN) for row in rows])
         stamps = np.where(np.isnan(stamps), others, stamps)
@@ -493,9 +483,7 @@ def _read_stamps(rows: Sequence[StepRecord], clocks: LineClocks) -> Floats:
 
 
 def _mark_pauses(rows: Sequence[StepRecord], clocks: LineClocks) -> Integers:
-    paused = np.fromiter(
-        map(GET_FIELD["paused"], rows), dtype=np.int64, count=len(rows)
-    )
+    paused = collect_column(rows, "paused", np.int64)
     if clocks.paused:
         paused |= np.array(
             [clocks.paused.get(row.origin.offset, 0) for row in rows], dtype=np.int64

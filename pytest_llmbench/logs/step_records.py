@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from operator import itemgetter
@@ -23,6 +23,7 @@ from pytest_llmbench.logs.scan import REACH_BACK, Hit
 NAN = math.nan
 # How frameworks spell a value that is no number.
 NOT_FINITE = rb"(?i:nan|inf(?:inity)?)"
+BAD_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
 
 LINE_BREAK = re.compile(rb"[\r\n]")
 # How a page of a file reads that was never written: what stands before and after it is
@@ -31,7 +32,7 @@ HOLE = b"\x00"
 
 DIGITS = b"0123456789"
 
-COLOUR_RESET = re.compile(rb"\x1b\[[\d;]*m")
+COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 CODES = re.compile(rb"(?:\x1b\[[\d;?]*[A-Za-z])+")
 # Nothing shows then that both parts are of one number.
 CODE_IN_NUMBER = re.compile(rb"[\d.]%b(?:[\d.]|[eE][+-]?\d)" % CODES.pattern)
@@ -58,8 +59,8 @@ class StepRecord(NamedTuple):
 
     origin: RecordOrigin
     step: int
-    seconds: float  # as in `Steps`, impossible times as they are printed
-    resolution: float
+    seconds: float = NAN  # as in `Steps`, impossible times as they are printed
+    resolution: float = 0.0
     total: int | None = None  # the number of steps of the run
     loss: float | None = None
     grad_norm: float | None = None
@@ -123,6 +124,8 @@ records of a log."""
 
 # Which column of `Steps` holds which numbers of the records.
 COLUMNS = {
+    "seconds": "seconds",
+    "resolution_seconds": "resolution",
     "loss": "loss",
     "grad_norm": "grad_norm",
     "tflops_per_gpu": "tflops",
@@ -228,6 +231,12 @@ def _get_power_of_ten(exponent: int) -> float:
     return float(f"1e{exponent}")
 
 
+def find_median(values: Iterable[float], default: float = NAN) -> float:
+    """Return the median, of an even number of values the larger one in the middle."""
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2] if ordered else default
+
+
 def count_digits(printed: bytes) -> int:
     """Return how many digits a number is printed with: 4 for `11.03` and `0.000`, 7 for
     `1.258695E+01`."""
@@ -255,10 +264,15 @@ def read_rank(hit: Hit) -> str:
     """
     earliest = max(0, hit.start - REACH_BACK)
     begin = hit.text.rfind(b"\n", earliest, hit.start) + 1 or earliest
-    prefix = hit.text[begin : hit.start]
+    begins_line = begin > earliest or hit.offset <= REACH_BACK
+    return read_labels(hit.text[begin : hit.start], begins_line=begins_line)
+
+
+def read_labels(prefix: bytes, *, begins_line: bool = True) -> str:
+    """Return the labels in the text before a record, as `read_rank` does."""
     if not (prefix and SIGN.search(prefix)):
         return ""
-    heads = [prefix] if begin > earliest or hit.offset <= REACH_BACK else []
+    heads = [prefix] if begins_line else []
     if b"\r" in prefix:
         heads.insert(0, prefix[prefix.rindex(b"\r") + 1 :])
     labels = [

@@ -26,6 +26,7 @@ from pytest_llmbench.logs.step_records import (
     Tally,
     Torn,
     find_line_stop,
+    find_median,
     get_printed_unit,
     get_significant_unit,
     show_same_time,
@@ -134,18 +135,35 @@ def read_step(
     )
     if before is None or after is None:
         return None
+    epoch, seen = EPOCH.search(after[2]), SEEN_PRINTED.search(after[2])
+    record = _build_progress(
+        origin,
+        before[1],
+        before[2],
+        epoch[1] if epoch else b"",
+        seen[1] if seen else b"",
+    )
+    rewards = any(map(REWARDS.search, (before[0], after[2])))
+    return record._replace(rate=float(after[1]), rewards=rewards)
+
+
+def _build_progress(
+    origin: RecordOrigin,
+    loss: bytes,
+    grad_norm: bytes | None,
+    epoch: bytes,
+    tokens_seen: bytes,
+) -> StepRecord:
+    """Build a record that is printed while a run trains; texts are empty if absent."""
     return StepRecord(
         origin,
         0,
-        NAN,
-        _get_epoch_unit(epoch[1]) if (epoch := EPOCH.search(after[2])) else 0.0,
-        loss=float(before[1]),
-        grad_norm=float(before[2]) if before[2] else None,
-        rate=float(after[1]),
+        resolution=_get_epoch_unit(epoch) if epoch else 0.0,
+        loss=float(loss),
+        grad_norm=None if grad_norm is None else float(grad_norm),
         mean_of=0,
-        rewards=any(map(REWARDS.search, (before[0], after[2]))),
-        consumed=float(epoch[1].strip(QUOTES)) if epoch else NAN,
-        step_tokens=float(seen[1]) if (seen := SEEN_PRINTED.search(after[2])) else NAN,
+        consumed=float(epoch.strip(QUOTES)) if epoch else NAN,
+        step_tokens=float(tokens_seen) if tokens_seen else NAN,
     )
 
 
@@ -165,30 +183,23 @@ def _read_state(
     """Return the record around `text[start]` of a state, over several lines, or of a
     file with one on each line."""
     begin = text.rfind(b"{", max(0, start - REACH_BACK), start)
-    values = read_fields(text, begin + 1, end) if begin >= 0 else None
-    numbers = {
-        name: value.strip(QUOTES)
-        for name, value in (values or {}).items()
-        if name in PROGRESS
-    }
+    values = (read_fields(text, begin + 1, end) if begin >= 0 else None) or {}
+    plain = {name: value.strip(QUOTES) for name, value in values.items()}
+    numbers = {name: plain[name] for name in PROGRESS if name in plain}
     if b"loss" not in numbers or not all(map(NUMBER.fullmatch, numbers.values())):
         return None
-    norm, epoch = numbers.get(b"grad_norm"), (values or {}).get(b"epoch", b"")
-    seen = next(
-        (values[name].strip(QUOTES) for name in SEEN if values and name in values), b""
-    )
-    return StepRecord(
+    epoch = values.get(b"epoch", b"")
+    seen = next((plain[name] for name in SEEN if name in plain), b"")
+    record = _build_progress(
         origin,
-        0,
-        NAN,
-        _get_epoch_unit(epoch) if FINITE.fullmatch(epoch) else 0.0,
-        loss=float(numbers[b"loss"]),
-        grad_norm=float(norm) if norm is not None else None,
+        numbers[b"loss"],
+        numbers.get(b"grad_norm"),
+        epoch if FINITE.fullmatch(epoch) else b"",
+        seen if FINITE.fullmatch(seen) else b"",
+    )
+    return record._replace(
         rate=float(numbers.get(b"learning_rate", b"nan")),
-        mean_of=0,
-        rewards=any(map(REWARD_NAMES.match, values or ())),
-        consumed=float(epoch) if FINITE.fullmatch(epoch) else NAN,
-        step_tokens=float(seen) if FINITE.fullmatch(seen) else NAN,
+        rewards=any(map(REWARD_NAMES.match, values)),
     )
 
 
@@ -326,7 +337,7 @@ def _compute_least_mean(
     later = sum(gap * loss for gap, loss in zip(gaps, losses[1:], strict=True))
     lowest = [places[0] * losses[0] + later]
     if gaps:
-        usual = min(places[0], sorted(gaps)[len(gaps) // 2])
+        usual = min(places[0], find_median(gaps))
         lowest.append((usual * losses[0] + later) / (usual + 1 - places[0]))
     error = min(unit for _, _, unit in printed) / end / (1 - begin) * max(losses)
     by_epochs = min(lowest) - error
@@ -484,7 +495,7 @@ def _read_resumed(
     planned = PLANNED.findall(text, max(0, start - REACH_BACK), start)
     total = int(planned[-1].replace(b",", b"")) if planned else None
     return StepRecord(
-        origin, int(resumed[2]), NAN, 0.0, total, rounded=True, precise=word[1] is None
+        origin, int(resumed[2]), total=total, rounded=True, precise=word[1] is None
     )
 
 

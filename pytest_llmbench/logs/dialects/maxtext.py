@@ -17,6 +17,7 @@ from pytest_llmbench.logs.dialect_reader import (
     PrintedField,
     StepColumns,
     count_most_digits,
+    list_names,
     match_rows,
 )
 from pytest_llmbench.logs.step_records import (
@@ -132,21 +133,14 @@ def read_columns(
 ) -> StepColumns | None:
     """Return the steps at these places, each on a line of its own; None where one is
     not as the first, or not whole."""
-    fields = text[places[0] : stops[0]].split(b", ")[2:]
-    names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
-    if (
-        not names
-        or len(set(names)) < len(fields)
-        or text.endswith(RAMP_UP, 0, places[0])
-    ):
+    names = list_names(text[places[0] : stops[0]].split(b", ")[2:], b": ")
+    if not names or text.endswith(RAMP_UP, 0, places[0]):
         return None
     rows = match_rows(_compile_layout(names), text, places, stops)
     if rows is None:
         return None
     steps, printed, *columns = zip(*rows, strict=True)
-    value = dict(
-        zip((name for name in names if name in FIELDS.by_name), columns, strict=True)
-    )
+    value = FIELDS.name_columns(names, columns)
     seconds = list(map(float, printed))
     return StepColumns(
         list(map(int, steps)),

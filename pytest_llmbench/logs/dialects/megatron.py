@@ -11,14 +11,13 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import pairwise
 
 from pytest_llmbench.core.log_records import DropReason
-from pytest_llmbench.logs.printed_times import get_scale
+from pytest_llmbench.logs.printed_times import get_scale, read_timestamp
 from pytest_llmbench.logs.step_records import (
-    COLOUR_RESET,
+    COLOUR,
     GET_FIELD,
     HOLE,
     LINE_BREAK,
@@ -123,7 +122,7 @@ def read_step(
         return Torn(origin, text[start:stop]) if lost else None
     glued = HEAD.search(text, head.end(), stop)
     stop = glued.start() if glued else stop
-    body = COLOUR_RESET.sub(b"", text[head.end() : stop])
+    body = COLOUR.sub(b"", text[head.end() : stop])
     if not _is_record(body):
         return None
     values = _read_values(body)
@@ -166,11 +165,7 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
 def _read_step_time(line: bytes, origin: RecordOrigin) -> StepRecord | None:
     match = STEP_TIME.match(line)
     if match is None:
-        return (
-            StepRecord(origin, UNNUMBERED, NAN, 0.0)
-            if CUT_STEP_TIME.match(line)
-            else None
-        )
+        return StepRecord(origin, UNNUMBERED) if CUT_STEP_TIME.match(line) else None
     unit = get_printed_unit(match[1]) if match[1][-1:].isdigit() else 0.0
     return StepRecord(origin, UNNUMBERED, float(match[1]), unit, tflops=float(match[2]))
 
@@ -234,7 +229,7 @@ def _build_record(
     loss, norm = _read_loss_and_norm(values)
     printed = values.get(APPROXIMATE)
     tflops = (
-        _parse_number(values, TFLOPS)
+        _parse_number(values, *TFLOPS)
         if printed is None
         else _read_approximate_tflops(printed)
     )
@@ -247,12 +242,12 @@ def _build_record(
         loss=loss,
         grad_norm=norm,
         tflops=tflops,
-        tokens=_parse_number(values, TOKENS),
-        batch=_parse_one(values, BATCH),
-        rate=_parse_one(values, RATE),
-        consumed=_parse_one(values, CONSUMED),
-        skipped=_parse_one(values, SKIPPED),
-        samples=_parse_one(values, SAMPLES_RATE),
+        tokens=_parse_number(values, *TOKENS),
+        batch=_parse_number(values, BATCH),
+        rate=_parse_number(values, RATE),
+        consumed=_parse_number(values, CONSUMED),
+        skipped=_parse_number(values, SKIPPED),
+        samples=_parse_number(values, SAMPLES_RATE),
         consumed_tokens=_read_consumed_tokens(values),
         loss_digits=max(
             (count_digits(values[name]) for name in LOSSES if name in values), default=0
@@ -302,14 +297,9 @@ def _get_first(values: dict[bytes, bytes], names: Sequence[bytes]) -> float | No
     return next((float(values[name]) for name in names if name in values), None)
 
 
-def _parse_one(values: dict[bytes, bytes], name: bytes) -> float:
-    printed = values.get(name)
-    return NAN if printed is None else float(printed)
-
-
-def _parse_number(values: dict[bytes, bytes], names: Sequence[bytes]) -> float:
-    place = _get_first(values, names)
-    return NAN if place is None else place
+def _parse_number(values: dict[bytes, bytes], *names: bytes) -> float:
+    number = _get_first(values, names)
+    return NAN if number is None else number
 
 
 def _read_consumed_tokens(values: dict[bytes, bytes]) -> tuple[float, int] | None:
@@ -328,14 +318,7 @@ def _read_approximate_tflops(printed: bytes) -> float:
 def _read_stamp(text: bytes, start: int) -> float:
     """Return the time of the log line in seconds, NaN without one."""
     match = STAMP.search(text[max(0, start - STAMP_REACH) : start])
-    try:
-        return (
-            datetime.fromisoformat(match[1].decode()).replace(tzinfo=UTC).timestamp()
-            if match
-            else NAN
-        )
-    except ValueError:
-        return NAN
+    return read_timestamp(match[1]) if match else NAN
 
 
 # --- what only the neighbours of a record tell: its step, and how many steps its time i

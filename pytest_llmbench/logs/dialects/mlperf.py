@@ -119,7 +119,7 @@ def _read_mark(
     number = _read_number(value)
     if mark == BAD_RESULT:
         bad = number is not None and not math.isfinite(number)
-        return StepRecord(origin, mark, NAN, 0.0, bad_validation=True) if bad else None
+        return StepRecord(origin, mark, bad_validation=True) if bad else None
     record = StepRecord(
         origin,
         mark,
@@ -205,23 +205,9 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     steps: list[StepRecord] = []
     batch = sequence = NAN
     for run in _divide_runs(records):
-        sizes = {record.batch for record in _select_until_last_time(run, BATCH)} or {
-            batch
-        }
-        lengths = {
-            record.batch for record in _select_until_last_time(run, SEQUENCE)
-        } or {sequence}
-        size, length = (
-            values.pop() if len(values) == 1 else NAN for values in (sizes, lengths)
-        )
+        size, batch = _find_size(run, BATCH, batch)
+        length, sequence = _find_size(run, SEQUENCE, sequence)
         steps += _number_run(run, size, length, tally)
-        batch = next(
-            (record.batch for record in reversed(run) if record.step == BATCH), size
-        )
-        sequence = next(
-            (record.batch for record in reversed(run) if record.step == SEQUENCE),
-            length,
-        )
     return steps
 
 
@@ -240,11 +226,23 @@ def _divide_runs(records: Sequence[StepRecord]) -> list[list[StepRecord]]:
     return runs
 
 
-def _select_until_last_time(run: Sequence[StepRecord], step: int) -> list[StepRecord]:
-    last = max(
-        (place for place, record in enumerate(run) if record.step in TIMED), default=-1
-    )
-    return [record for record in run[: last + 1] if record.step == step]
+def _find_size(
+    run: Sequence[StepRecord], kind: int, before: float
+) -> tuple[float, float]:
+    """Return the size that a run states of its samples, NaN for several, and the size
+    that the next run begins with; `before` is the size that this run begins with."""
+    timed = [place for place, record in enumerate(run) if record.step in TIMED]
+    until_last_time = run[: timed[-1] + 1] if timed else ()
+    sizes = {record.batch for record in until_last_time if record.step == kind} or {
+        before
+    }
+    size = sizes.pop() if len(sizes) == 1 else NAN
+    last = _find_last(run, kind)
+    return size, size if last is None else last.batch
+
+
+def _find_last(run: Sequence[StepRecord], kind: int) -> StepRecord | None:
+    return next((record for record in reversed(run) if record.step == kind), None)
 
 
 def _number_run(
@@ -303,11 +301,9 @@ def _counts_from_start(run: Sequence[StepRecord], batch: float) -> bool:
     ]
     if any(votes):
         return sum(votes) > 0
-    total = next(
-        (record.consumed for record in reversed(run) if record.step == RUN_ENDS), NAN
-    )
-    if math.isfinite(total):
-        return counts[-1:] == [total] and sum(counts) > total
+    end = _find_last(run, RUN_ENDS)
+    if end is not None and math.isfinite(end.consumed):
+        return counts[-1] == end.consumed < sum(counts)
     return len(counts) > LOOSE and counts == [
         counts[0] * (place + 1) for place in range(len(counts))
     ]
@@ -343,12 +339,13 @@ def _compare_total(
 ) -> str:
     """Return how the steps contradict the samples of the whole run, "" if they do
     not."""
-    samples = next(
-        (record.consumed for record in reversed(run) if record.step == RUN_ENDS), NAN
-    )
-    if not kept or not (kept[-1].step + 1) * batch > samples:
+    end = _find_last(run, RUN_ENDS)
+    if not kept or end is None or not (kept[-1].step + 1) * batch > end.consumed:
         return ""
-    return f"step {kept[-1].step}, but the run ended with {samples:g} samples, {batch:g} in a step"
+    return (
+        f"step {kept[-1].step}, but the run ended with {end.consumed:g} samples, "
+        f"{batch:g} in a step"
+    )
 
 
 def _compare_clock(

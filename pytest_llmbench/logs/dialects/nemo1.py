@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import pairwise
 
 from pytest_llmbench.core.log_records import DropReason
@@ -21,10 +21,13 @@ from pytest_llmbench.logs.dialect_reader import (
     Repeated,
     StepColumns,
     count_most_digits,
+    list_names,
     match_rows,
+    share_names,
 )
 from pytest_llmbench.logs.printed_times import read_stamp
 from pytest_llmbench.logs.step_records import (
+    BAD_NUMBER,
     HOLE,
     NAN,
     NOT_FINITE,
@@ -66,7 +69,6 @@ SAMPLES = b"consumed_samples"
 NORM = b"grad_norm"
 RATE = b"lr"
 VALIDATION = b"val_loss"
-NOT_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
 BAD_RESULT = re.compile(rb"val_loss : -?%b *\Z" % NOT_FINITE)
 BAD_VALIDATION = re.compile(rb"val_loss=-?%b" % NOT_FINITE)
 
@@ -124,13 +126,9 @@ def read_columns(
     none.
     """
     inside = BAR.match(text, places[-1])
-    fields = (
-        [part.partition(b"=") for part in inside[4].split(b", ") if b"=" in part]
-        if inside
-        else []
-    )
-    names = tuple(name for name, _, _ in fields)
-    if len(set(names)) < len(names) or not {TIME, STEP} <= set(names):
+    parts = inside[4].split(b", ") if inside else []
+    names = list_names([part for part in parts if b"=" in part], b"=")
+    if not {TIME, STEP} <= set(names):
         return None
     if VALIDATION in names and BAD_VALIDATION.search(text, places[0], stops[-1]):
         return None
@@ -146,9 +144,8 @@ def read_columns(
     read = [name for name in names if name in READ]
     repeated = frozenset(again)
     kept = [place for place in valued if place not in repeated]
-    value = dict(
-        zip(read, zip(*(rest[place] for place in kept), strict=True), strict=True)
-    )
+    columns = list(zip(*(rest[place] for place in kept), strict=True))
+    value = LAYOUT_FIELDS.name_columns(names, columns)
     steps = [int(float(step)) for step in value[STEP]]
     number = FIELDS.parse_columns(value)
     where = read.index(STEP)
@@ -286,7 +283,7 @@ def _read_bar(
         batch=_get_batch(values.get(SAMPLES, b"e"), values[STEP], step),
         stamp=_read_time_so_far(text, bar.start(4)),
         loss_digits=count_digits(values.get(LOSS, b"")),
-        bad_validation=NOT_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
+        bad_validation=BAD_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
         bar=(epoch, count),
         rounded=rounded,
         **number,
@@ -342,7 +339,7 @@ def _read_dllogger(
             BAD_RESULT.match(part) for part in parts
         )  # of something else, such as a validation
         return (
-            StepRecord(origin, int(head[2]), NAN, 0.0, mean_of=0, bad_validation=True)
+            StepRecord(origin, int(head[2]), mean_of=0, bad_validation=True)
             if bad
             else None
         )
@@ -359,19 +356,13 @@ def _read_dllogger(
         batch=_get_batch(values.get(SAMPLES, b"e"), values[STEP], step),
         loss_digits=count_digits(values.get(LOSS, b"")),
         stamp=time.stamp if time else NAN,
-        bad_validation=NOT_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
+        bad_validation=BAD_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
         precise=True,  # in full, where the bar beside it has three digits
-        layout=_share(
+        layout=share_names(
             tuple(values) if next(reversed(values)) in READ else (*values, NOT_CUT)
         ),
         **number,
     )
-
-
-@lru_cache(maxsize=64)
-def _share(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Return equal names as one object: most records of a log have the same."""
-    return names
 
 
 def _read_values(parts: Sequence[bytes], separator: bytes) -> dict[bytes, bytes] | None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 from operator import methodcaller
-from typing import Any
 
 from pytest_llmbench.logs.dialect_reader import (
     FieldTable,
     PrintedField,
     StepColumns,
     count_most_digits,
+    list_names,
     match_rows,
+    share_names,
 )
 from pytest_llmbench.logs.scan import REACH
 from pytest_llmbench.logs.step_records import (
+    BAD_NUMBER,
     HOLE,
     NAN,
     NOT_FINITE,
@@ -56,7 +58,6 @@ STEP_NAME = b"global_step"
 RATE, SAMPLES, LOSS = b"lr", b"consumed_samples", b"reduced_train_loss"
 # Printed from the first validation on, in each step.
 VALIDATION = b"val_loss"
-NOT_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
 BAD_VALIDATION = re.compile(rb"val_loss: -?%b" % NOT_FINITE)
 
 
@@ -75,6 +76,7 @@ def _parse_rate(printed: bytes) -> float:
 
 
 FIELDS = FieldTable(
+    PrintedField(STEP_NAME, "step", STEP.pattern, int),
     PrintedField(TIME, "seconds", FINITE),
     PrintedField(b"global_batch_size", "batch", FINITE),
     PrintedField(LOSS, "loss", FINITE),
@@ -89,10 +91,7 @@ FIELDS = FieldTable(
 )
 # A record may lack these, or have them cut, and is whole all the same.
 EXTRA = frozenset(name for name, field in FIELDS.by_name.items() if not field.required)
-READ = frozenset((*FIELDS.by_name, STEP_NAME)) - EXTRA
-LAYOUT_FIELDS = FieldTable(
-    *FIELDS.fields, PrintedField(STEP_NAME, "step", STEP.pattern)
-)
+READ = FIELDS.by_name.keys() - EXTRA
 # Stands behind the names of a record in which no number that is read may have been cut
 # at its end.
 WHOLE = b""
@@ -124,15 +123,17 @@ def _read_plain(
     if number is None:
         return Torn(origin, text[start:stop])
     epoch, iteration, last = map(int, head.groups())
-    step = int(values[STEP_NAME])
-    # `iteration` restarts in each epoch: it tells the total only where it is the same
-    # as `global_step`
-    return _build_record(
+    # `iteration` restarts in each epoch: it tells the total only if it is the same as
+    # `global_step`
+    counts_steps = epoch == 0 and iteration == number["step"]
+    return StepRecord(
         origin,
-        step,
-        last + 1 if epoch == 0 and iteration == step else None,
-        values,
-        number,
+        resolution=_get_resolution(values[TIME], number["seconds"]),
+        total=last + 1 if counts_steps else None,
+        loss_digits=count_digits(values.get(LOSS, b"")),
+        bad_validation=BAD_NUMBER.fullmatch(values.get(VALIDATION, b"")) is not None,
+        layout=share_names(tuple(values)),
+        **number,
     )
 
 
@@ -145,9 +146,8 @@ def read_columns(
     The first step does not print `consumed_samples`, with which the others end.
     """
     usual = min(1, len(places) - 1)
-    fields = text[places[usual] : stops[usual]].split(b" | ")[1:]
-    names = tuple(field.partition(b": ")[0] for field in fields if b": " in field)
-    if len(set(names)) < len(fields) or not {TIME, STEP_NAME} <= set(names):
+    names = list_names(text[places[usual] : stops[usual]].split(b" | ")[1:], b": ")
+    if not {TIME, STEP_NAME} <= set(names):
         return None
     if VALIDATION in names and BAD_VALIDATION.search(text, places[0], stops[-1]):
         return None
@@ -163,9 +163,9 @@ def read_columns(
         # may be cut
         return None
     epochs, iterations, lasts, *columns = zip(*rows, strict=True)
-    read = (name for name in names if name in FIELDS.by_name or name == STEP_NAME)
-    value = dict(zip(read, columns, strict=True))
-    steps = list(map(int, value[STEP_NAME]))
+    value = FIELDS.name_columns(names, columns)
+    number = FIELDS.parse_columns(value)
+    steps = number["step"]
     if iterations == value[STEP_NAME] and not any(map(int, set(epochs))):
         totals = set(lasts)
     else:
@@ -177,9 +177,7 @@ def read_columns(
         }
     if len(totals) > 1:
         return None
-    number = FIELDS.parse_columns(value)
     return StepColumns(
-        steps,
         resolution=_get_resolutions(value[TIME], number["seconds"]),
         total=int(totals.pop()) + 1 if totals else None,
         loss_digits=count_most_digits(value.get(LOSS)),
@@ -209,35 +207,9 @@ def _lacks_last(
 def _compile_layout(names: tuple[bytes, ...]) -> re.Pattern[bytes]:
     """Return what a record with these fields looks like; it may lack the last one
     unless that is read."""
-    *fields, last = LAYOUT_FIELDS.describe(names, b": ", OTHER)
+    *fields, last = FIELDS.describe(names, b": ", OTHER)
     ending = rb" \| " + last if names[-1] in READ else rb"(?: \| %b)?" % last
     return re.compile(HEAD.pattern + rb" \| ".join(fields) + ending + rb"\n")
-
-
-@lru_cache(maxsize=64)
-def _share(names: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Return equal names as one object: most records of a log have the same."""
-    return names
-
-
-def _build_record(
-    origin: RecordOrigin,
-    step: int,
-    total: int | None,
-    values: dict[bytes, bytes],
-    number: dict[str, Any],
-) -> StepRecord:
-    return StepRecord(
-        origin,
-        step,
-        resolution=_get_resolution(values[TIME], number["seconds"]),
-        total=total,
-        loss_digits=count_digits(values.get(LOSS, b"")),
-        bad_validation=VALIDATION in values
-        and NOT_NUMBER.fullmatch(values[VALIDATION]) is not None,
-        layout=_share(tuple(values)),
-        **number,
-    )
 
 
 def _read_values(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from pytest_llmbench.core.log_records import DropReason
 from pytest_llmbench.logs.step_records import (
-    NAN,
     NOT_FINITE,
     RecordOrigin,
     StepRecord,
@@ -50,18 +49,16 @@ def read_step(
         return _read_seconds(text, start, end, origin)
     if text.startswith(LOOP, start):
         return (
-            StepRecord(origin, LOOP_BEGINS, NAN, 0.0)
-            if text.endswith(MARKER, 0, start)
-            else None
+            StepRecord(origin, LOOP_BEGINS) if text.endswith(MARKER, 0, start) else None
         )
     if text.startswith(END, start):
-        return StepRecord(origin, ENDED, NAN, 0.0)
+        return StepRecord(origin, ENDED)
     if (initial := FIRST.match(text, start, end)) and text.endswith(
         BEFORE_FIRST, 0, start
     ):
-        return StepRecord(origin, int(initial[1]), NAN, 0.0)
+        return StepRecord(origin, int(initial[1]))
     if printed := PRINTED_LOSS.match(text, start, end):
-        return StepRecord(origin, HAS_LOSS, NAN, 0.0, loss=float(printed[1]))
+        return StepRecord(origin, HAS_LOSS, loss=float(printed[1]))
     return None
 
 
@@ -148,4 +145,4 @@ def _read_seconds(
             float(match[1]),
             get_printed_unit(match[1]) if digits else 0.0,
         )
-    return StepRecord(origin, CUT, NAN, 0.0) if marked else None
+    return StepRecord(origin, CUT) if marked else None

@@ -7,9 +7,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_llmbench.core.baseline_records import RegexDialect, TimesOf
 from pytest_llmbench.core.log_records import DropReason
@@ -34,6 +34,7 @@ from pytest_llmbench.logs.printed_times import (
 )
 from pytest_llmbench.logs.scan import REACH_BACK, Hit, find_line_begin
 from pytest_llmbench.logs.step_records import (
+    COLOUR,
     HOLE,
     NAN,
     RecordOrigin,
@@ -44,10 +45,10 @@ from pytest_llmbench.logs.step_records import (
     count_digits,
     count_step_tokens,
     find_line_stop,
-    read_rank,
+    find_median,
+    read_labels,
 )
 
-COLOUR = re.compile(rb"\x1b\[[\d;]*m")
 COLOURED_NUMBER = re.compile(rb"[\d.,]\x1b\[[\d;]*m[\d.,]")
 
 COUNT = re.compile(rb"(?:\d{1,15}|\d{1,3}(?:,\d{3}){1,4})(?:\.0{0,9})?")
@@ -80,6 +81,15 @@ THREE_DIGITS = re.compile(rb"\d{3}(?!\d)")
 MAY_GO_ON = re.compile(rb"(?:[.,]\d{0,3}|[eE][+-]?)?\Z")
 # A line that is nothing but the rest of a number.
 REST_BELOW = re.compile(rb"\r?\n[\d.]{1,18}(?:[eE][+-]?\d{1,3})?[ \t\r]*(?:\n|\Z)")
+
+
+class GroupValues(NamedTuple):
+    """The groups of one match that print a value, by name."""
+
+    values: dict[str, bytes]  # as they are printed
+    numbers: dict[str, bytes]  # without letters
+    factors: dict[str, float]  # what the letters multiply them with
+    wrong: list[str]  # the names of those that are no whole number
 
 
 class RegexReader(DialectReader):
@@ -119,7 +129,7 @@ class RegexReader(DialectReader):
         """Return one that goes on from here by itself; what was compiled is shared."""
         other = copy(self)
         other._counts, other._doubtful = Counter(self._counts), dict(self._doubtful)
-        other._prints, other._apart = self._prints.copy(), dict(self._apart)
+        other._prints, other._apart = deepcopy(self._prints), dict(self._apart)
         return other
 
     def read_records(
@@ -332,70 +342,65 @@ class RegexReader(DialectReader):
     def _build_record(
         self, hit: Hit, place: int, line: RecordLine, match: Any
     ) -> StepRecord | Torn:
-        """Return the step of one match; torn where a number is not whole, or is
-        none."""
-        every = {name: match.span(number) for name, number in self._numbers.items()}
-        spans = {name: span for name, span in every.items() if span[0] >= 0}
-        prefix = line.text[: min(begin for begin, _ in spans.values())][:REACH_BACK]
-        rank = read_rank(
-            Hit(hit.marker, prefix, len(prefix), len(prefix), len(prefix), hit.line)
-        )
+        """Return the step of one match; torn if a number is not whole, or is none."""
+        begins = [match.start(number) for number in self._numbers.values()]
+        prefix = line.text[: min(begin for begin in begins if begin >= 0)]
+        rank = read_labels(prefix[:REACH_BACK])
         origin = RecordOrigin(hit.offset + place, hit.line, rank)
-        values = {
-            name: line.text[begin:end].rstrip(b",; \t")
-            for name, (begin, end) in spans.items()
-        }
-        values = {
-            name: value for name, value in values.items() if value.lower() not in ABSENT
-        }
-        texts = {name: values.pop(name) for name in TEXTS if name in values}
-        for name in BESIDE:
-            if name in values and not self._is_readable(
-                line, name, spans[name][0], values[name]
-            ):
-                del values[name]
-        scales = {
-            name: self._get_scale(line, name, spans[name][0], value)
-            for name, value in values.items()
-        }
-        numbers = {name: _strip_letters(value) for name, value in values.items()}
-        wrong = [
-            name
-            for name, value in values.items()
-            if scales[name] is None
-            or not self._is_whole(line, name, spans[name][0], value)
-            or not (COUNT if name in COUNTS else NUMBER).fullmatch(numbers[name])
-        ]
-        wrong += [name for name in self._required if name not in values | texts]
+        values, numbers, factors, wrong = self._read_groups(line, match)
+        wrong += [name for name in self._required if name not in values]
         if wrong or HOLE in match[0]:
             return Torn(origin, _name_group(wrong, values, line.text))
-        factors = {name: scale or 1.0 for name, scale in scales.items()}
+        texts = {name: values[name] for name in TEXTS if name in values}
         time = read_line_time(self._timed, numbers | texts, factors, self._unit)
         if time is None:
             return Torn(origin, _name_group([*texts], texts, line.text))
-        if self._timed == SECONDS and "unit" not in texts:
-            self._prints.add(origin.offset, line, spans["seconds"], numbers["seconds"])
-            printed = [
-                float(numbers[name].replace(b",", b"")) * factors[name]
-                for name in APART
-                if name in numbers
-            ]
-            if printed and self._unit != RATE:
-                self._apart[origin.offset] = sum(printed) * UNITS[self._unit]
         step = _build_step(origin, numbers, factors, time)
-        if self._timed == SECONDS and math.isnan(step.step_tokens):
-            step = step._replace(
-                step_tokens=step.throughput * step.seconds, throughput=NAN
-            )
+        if self._timed == SECONDS:
+            if "unit" not in texts:
+                begin = match.start(self._numbers["seconds"])
+                self._prints.add(origin.offset, line, begin, numbers["seconds"])
+                self._keep_apart(origin.offset, numbers, factors)
+            if math.isnan(step.step_tokens):
+                step = step._replace(
+                    step_tokens=step.throughput * step.seconds, throughput=NAN
+                )
         return step._replace(rewards=True) if self._rewards else step
 
-    def _is_readable(
-        self, line: RecordLine, name: str, begin: int, value: bytes
-    ) -> bool:
-        """Whether a value is a whole number."""
-        return bool(NUMBER.fullmatch(_strip_letters(value))) and self._is_whole(
-            line, name, begin, value
-        )
+    def _read_groups(self, line: RecordLine, match: Any) -> GroupValues:
+        """Read the groups of a match that print a value."""
+        read = GroupValues({}, {}, {}, [])
+        for name, group in self._numbers.items():
+            begin, end = match.span(group)
+            value = line.text[begin:end].rstrip(b",; \t")
+            if value.lower() in ABSENT:
+                continue
+            if name in TEXTS:
+                read.values[name] = value
+                continue
+            number = _strip_letters(value)
+            whole = self._is_whole(line, name, begin, value)
+            if name in BESIDE and not (whole and NUMBER.fullmatch(number)):
+                continue
+            scale = self._get_scale(line, name, begin, value)
+            pattern = COUNT if name in COUNTS else NUMBER
+            if scale is None or not whole or not pattern.fullmatch(number):
+                read.wrong.append(name)
+            read.values[name], read.numbers[name] = value, number
+            read.factors[name] = scale or 1.0
+        return read
+
+    def _keep_apart(
+        self, offset: int, numbers: Mapping[str, bytes], factors: Mapping[str, float]
+    ) -> None:
+        """Keep the time in that of a step which trains nothing."""
+        printed = [
+            float(numbers[name].replace(b",", b"")) * factors[name]
+            for name in APART
+            if name in numbers
+        ]
+        if printed and self._unit != RATE:
+            self._apart[offset] = sum(printed) * UNITS[self._unit]
 
     def _get_scale(
         self, line: RecordLine, name: str, begin: int, value: bytes
@@ -443,23 +448,24 @@ def _contains(
 ) -> bool:
     """Tell whether the times of rows contain what is printed apart: without it they are
     like the others."""
-    others = sorted(
+    containing = set(rows)
+    others = [
         record.seconds
         for row, record in enumerate(records)
-        if row not in set(rows) and record.possible
-    )
+        if row not in containing and record.possible
+    ]
     if not others:
         return all(
             seconds < records[row].seconds
             for row, seconds in zip(rows, apart, strict=True)
         )
-    usual = others[len(others) // 2]
+    usual = find_median(others)
     times = [records[row].seconds for row in rows]
-    whole = sorted(abs(time - usual) for time in times)
-    rest = sorted(
+    whole = (abs(time - usual) for time in times)
+    rest = (
         abs(time - seconds - usual) for time, seconds in zip(times, apart, strict=True)
     )
-    return rest[len(rest) // 2] < whole[len(whole) // 2]
+    return find_median(rest) < find_median(whole)
 
 
 def _make_readable(text: bytes) -> bytes:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from itertools import pairwise
 
 from pytest_llmbench.core.log_records import DropReason, PauseKind
 from pytest_llmbench.logs import clock
+from pytest_llmbench.logs.printed_times import read_timestamp
 from pytest_llmbench.logs.scan import REACH_BACK, find_line_begin
 from pytest_llmbench.logs.step_records import (
-    COLOUR_RESET,
+    COLOUR,
     GET_FIELD,
     HOLE,
     NAN,
@@ -64,10 +64,10 @@ def read_step(
     It has no seconds yet: `time_steps` finds them. A validation is returned as a record
     without tokens.
     """
-    rates = COLOUR_RESET.sub(
+    rates = COLOUR.sub(
         b"", text[start : find_line_stop(text, start, min(end, start + RATES_LENGTH))]
     )
-    before = COLOUR_RESET.sub(
+    before = COLOUR.sub(
         b"", text[find_line_begin(text, max(0, start - REACH_BACK), start) : start]
     )
     place = before.rfind(STEP)
@@ -193,13 +193,4 @@ def _read_stamp(before: bytes) -> float:
     """Return the time of the log record that begins with a step, in seconds; NaN where
     none stands right before it."""
     stamp = STAMP.search(before)
-    try:
-        return (
-            datetime.fromisoformat(stamp[1].decode("ascii"))
-            .replace(tzinfo=UTC)
-            .timestamp()
-            if stamp
-            else NAN
-        )
-    except ValueError:
-        return NAN  # digits that are no date
+    return read_timestamp(stamp[1]) if stamp else NAN

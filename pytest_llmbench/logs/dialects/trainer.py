@@ -21,8 +21,8 @@ from pytest_llmbench.logs.dialects.huggingface import (
 )
 from pytest_llmbench.logs.scan import REACH_BACK, find_line_begin
 from pytest_llmbench.logs.step_records import (
+    BAD_NUMBER,
     NAN,
-    NOT_FINITE,
     RecordOrigin,
     StepRecord,
     Tally,
@@ -34,7 +34,6 @@ from pytest_llmbench.logs.step_records import (
 
 CURRENT, TOTAL, BOTH = b"current_steps", b"total_steps", b"global_step/max_steps"
 STEPS = re.compile(rb"(\d{1,15})/(\d{1,15})")
-BAD_NUMBER = re.compile(rb"-?%b" % NOT_FINITE)
 COUNT = re.compile(rb"\d{1,15}")
 CLOCK = re.compile(rb"(?:(\d{1,5}) days?, )?(\d{1,5}):([0-5]\d):([0-5]\d)")
 WORDS = re.compile(rb"(?:(\d{1,5})d )?(?:(\d{1,5})h )?(?:(\d{1,5})m )?(\d{1,5})s")
@@ -59,28 +58,18 @@ def read_step(
     if begin < 0 or not text.startswith((b'"', b"'"), start - 1):
         return None
     fields = read_fields(text, begin + 1, stop)
-    # LLaMA-Factory of early 2024 prints every name in every record, null where it has
-    # nothing to say.
-    filled = (
-        None
-        if fields is None
-        else {name: value for name, value in fields.items() if value != b"null"}
-    )
-    values = (
-        None
-        if filled is None
-        else {name: value.strip(QUOTES) for name, value in filled.items()}
-    )
-    if values is not None and b"train_runtime" in values:
+    if fields is None:
+        return Torn(origin, text[begin:stop])
+    # LLaMA-Factory of early 2024 prints every name in every record, null for no value.
+    values = {
+        name: value.strip(QUOTES) for name, value in fields.items() if value != b"null"
+    }
+    if b"train_runtime" in values:
         return None  # the record of the whole run
-    record = None if values is None else _build_record(origin, values)
-    return (
-        Torn(origin, text[begin:stop])
-        if record is None
-        else record
-        if record.step
-        else None
-    )
+    record = _build_record(origin, values)
+    if record is None:
+        return Torn(origin, text[begin:stop])
+    return record if record.step else None
 
 
 def _build_record(

@@ -56,7 +56,7 @@ def read_file(
     path = Path(file.path)
     if not keep:
         return FileReading(file, parse(path, definitions, is_log=file.is_log), None)
-    if _read_size(path) > files.COMPARED_WHOLE:
+    if read_size(file.path) > files.COMPARED_WHOLE:
         before = read_state(file.path, time.time_ns())
         result = parse(path, definitions, is_log=file.is_log)
         state = (
@@ -93,9 +93,10 @@ def _describe_failure(error: Exception) -> str:
     return clip(f"{type(error).__name__}: {error}", LONGEST_MESSAGE)
 
 
-def _read_size(path: Path) -> int:
+def read_size(path: str) -> int:
+    """Return the bytes of a file, 0 if it cannot be read."""
     try:
-        return path.stat().st_size
+        return os.stat(path).st_size
     except OSError:  # reading it says why
         return 0
 

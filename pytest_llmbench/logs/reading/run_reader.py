@@ -17,7 +17,12 @@ from pytest_llmbench.core.run_records import RunFiles
 from pytest_llmbench.core.runtime import count_processors
 from pytest_llmbench.logs.reading.cache import LogCache
 from pytest_llmbench.logs.reading.codec import FileReading, FileToRead, ReadResult
-from pytest_llmbench.logs.reading.file_reader import parse, read_batches, read_file
+from pytest_llmbench.logs.reading.file_reader import (
+    parse,
+    read_batches,
+    read_file,
+    read_size,
+)
 from pytest_llmbench.logs.sources.compressed import Stream, is_compressed
 from pytest_llmbench.logs.sources.stores import Stores
 
@@ -116,7 +121,7 @@ class Reading:
         """Read files of this machine, but for those that the cache knows."""
         self._results |= cache.find_unchanged(wanted) if cache else {}
         sizes = {
-            file: _read_size(file.path) for file in wanted if file not in self._results
+            file: read_size(file.path) for file in wanted if file not in self._results
         }
         if sizes:
             self._read_new(sizes, cache)
@@ -183,13 +188,6 @@ def make_batches(sizes: dict[FileToRead, int]) -> Iterator[list[FileToRead]]:
         left -= sizes[file]
     if batch:
         yield batch
-
-
-def _read_size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:  # reading it says why
-        return 0
 
 
 def _name_file(path: Path, *, is_log: bool) -> FileToRead:

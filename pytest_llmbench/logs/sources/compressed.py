@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmbench.core.errors import LogError
-from pytest_llmbench.logs.sources.files import BLOCK, RATIO, UNSUSPECTED
+from pytest_llmbench.logs.sources.files import BLOCK, RATIO, UNSUSPECTED, slice_blocks
 from pytest_llmbench.logs.sources.metric_files import (
     EVENTS_HEAD,
     FIRST_LINE,
@@ -142,7 +142,7 @@ class Stream:
         padding."""
         taken = produced = 0
         decoder: Decoder | None = None
-        for piece in _slice_blocks(blocks, SLICE):
+        for piece in slice_blocks(blocks, SLICE):
             taken += len(piece)
             rest = piece
             while rest := rest if decoder else rest.lstrip(b"\0"):
@@ -240,14 +240,6 @@ def _list_errors() -> tuple[type[Exception], ...]:
     from pytest_llmbench.logs.sources.zstd import zstd
 
     return zlib.error, lzma.LZMAError, zstd.ZstdError, OSError, EOFError, ValueError
-
-
-def _slice_blocks(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
-    return (
-        block[begin : begin + size]
-        for block in blocks
-        for begin in range(0, len(block), size)
-    )
 
 
 def _gather(parts: Iterable[bytes]) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from stat import S_ISREG
@@ -191,6 +191,15 @@ def read_blocks(path: Path) -> Iterator[bytes]:
     """
     with File(path) as file:
         yield from file.blocks()
+
+
+def slice_blocks(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """Yield the same bytes in blocks of at most so many."""
+    return (
+        block[begin : begin + size]
+        for block in blocks
+        for begin in range(0, len(block), size)
+    )
 
 
 def _make_error(path: Path, error: OSError) -> LogError:
