@@ -18,13 +18,7 @@ from pytest_llmbench.core.judgement_records import Evidence, PreviousRun
 from pytest_llmbench.core.metric_definitions import METRICS
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Metric, Note
-from pytest_llmbench.core.statements import (
-    AcceptedReason,
-    Figure,
-    FigureStatement,
-    IdleAcknowledgement,
-    IdleCause,
-)
+from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.run_selection import list_valid_runs
 
 if TYPE_CHECKING:
@@ -119,12 +113,10 @@ def note_accepted(
     entry: Acknowledgement, statement: VerdictStatement, line: int = 0
 ) -> Note:
     """Return the note of a run whose reason to fail, a `statement`, was accepted."""
-    return Note(
-        NoteCode.ACKNOWLEDGED,
-        AcceptedReason(statement, entry),
-        line,
-        acknowledgement=entry,
+    accepted = CodedStatement(
+        StatementCode.ACCEPTED_REASON, statement=statement, entry=entry
     )
+    return Note(NoteCode.ACKNOWLEDGED, accepted, line, acknowledgement=entry)
 
 
 def _accept_problems(
@@ -175,14 +167,14 @@ def apply_acknowledgements(
         Note(NoteCode.ACKNOWLEDGED, entry, acknowledgement=entry) for entry in active
     ]
     if accepted > shift:
-        remarks.append(
-            Note(
-                NoteCode.ACKNOWLEDGED, FigureStatement(Figure.ACCEPTED_IN_ALL, accepted)
-            )
-        )
+        in_all = CodedStatement(StatementCode.ACCEPTED_IN_ALL, change=accepted)
+        remarks.append(Note(NoteCode.ACKNOWLEDGED, in_all))
     if shift > 0 and _needs_none(newest, evidence, shift):
         shift = 0.0
-        remarks = [_note_idle(entry, IdleCause.FASTER) for entry in active]
+        remarks = [
+            _note_idle(CodedStatement(StatementCode.IDLE_FASTER, entry=entry))
+            for entry in active
+        ]
     return dataclasses.replace(
         move_baseline(evidence, math.exp(shift)) if shift else evidence,
         remarks=(*evidence.remarks, *remarks, *idle),
@@ -201,28 +193,24 @@ def _find_idle_reason(
     """Return why an acknowledgement that has begun moves nothing; None where it
     does."""
     if certify:
-        return _note_idle(entry, IdleCause.CERTIFIED)
+        return _note_idle(CodedStatement(StatementCode.IDLE_CERTIFIED, entry=entry))
     if evidence.now.date() > entry.expires:
-        return _note_idle(entry, IdleCause.EXPIRED)
+        expired = CodedStatement(StatementCode.IDLE_EXPIRED, entry=entry)
+        return _note_idle(expired, NoteCode.ACKNOWLEDGEMENT_EXPIRED)
     if entry.accepts is not None:
         return None
     recording = evidence.baseline.recording
     last = (recording.newest_run or recording.date[:10]) if recording else ""
-    return (
-        _note_idle(entry, IdleCause.RECORDED, last)
-        if last >= entry.since.isoformat()
-        else None
-    )
+    if last < entry.since.isoformat():
+        return None
+    recorded = CodedStatement(StatementCode.IDLE_RECORDED, entry=entry, recorded=last)
+    return _note_idle(recorded)
 
 
-def _note_idle(entry: Acknowledgement, cause: IdleCause, recorded: str = "") -> Note:
-    expired = cause is IdleCause.EXPIRED
-    code = (
-        NoteCode.ACKNOWLEDGEMENT_EXPIRED if expired else NoteCode.ACKNOWLEDGEMENT_IDLE
-    )
-    return Note(
-        code, IdleAcknowledgement(entry, cause, recorded), acknowledgement=entry
-    )
+def _note_idle(
+    idle: CodedStatement, code: NoteCode = NoteCode.ACKNOWLEDGEMENT_IDLE
+) -> Note:
+    return Note(code, idle, acknowledgement=idle.values["entry"])
 
 
 def _compute_shift(evidence: Evidence, active: Sequence[Acknowledgement]) -> float:

@@ -22,12 +22,7 @@ from pytest_llmbench.core.robust import (
     winsorise,
 )
 from pytest_llmbench.core.run_records import Measurement
-from pytest_llmbench.core.statements import (
-    CoarseTime,
-    OtherStatistic,
-    SlowMean,
-    WideInterval,
-)
+from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.judge.estimate import (
     EQUAL,
@@ -57,7 +52,7 @@ STALLS = 1.25
 
 def find_doubt(
     own_answer: Answer, current: Sequence[Measurement], evidence: Evidence
-) -> OtherStatistic | None:
+) -> CodedStatement | None:
     """Return the other statistic if it does not share an answer, None if it does."""
     trimmed = evidence.baseline.window.statistic != "trimmed_mean"
     statistic = compute_trimmed_mean if trimmed else compute_mean
@@ -66,7 +61,13 @@ def find_doubt(
     beyond = difference > math.log(evidence.tolerance.factor) + EQUAL
     if beyond is (own_answer is Answer.BEYOND):
         return None
-    return OtherStatistic(trimmed, beyond, difference, expected)
+    return CodedStatement(
+        StatementCode.OTHER_STATISTIC,
+        trimmed=trimmed,
+        beyond=beyond,
+        difference=difference,
+        expected=expected,
+    )
 
 
 class LiteralRule(NamedTuple):
@@ -77,7 +78,7 @@ class LiteralRule(NamedTuple):
     reason: Reason | None = (
         None  # the reason that it is not met although the statistic is within the bound
     )
-    because: SlowMean | WideInterval | None = None
+    because: CodedStatement | None = None
 
 
 def apply_literal_rule(
@@ -114,7 +115,7 @@ def meets_point(
 
 def _find_slow_mean(
     current: Sequence[Measurement], evidence: Evidence, margin: float
-) -> SlowMean | None:
+) -> CodedStatement | None:
     """Return the plain mean if it is beyond the bound, None if it is within it or
     decides the verdict itself."""
     if evidence.baseline.window.statistic == "mean":
@@ -129,14 +130,17 @@ def _find_slow_mean(
     with_hiccups = _average_difference(current, compute_mean, expected)
     if usual <= margin + EQUAL and with_hiccups <= margin + math.log(STALLS):
         return None
-    return SlowMean(
-        with_hiccups, expected, 0 if usual <= margin + EQUAL else MOST_STALLS
+    return CodedStatement(
+        StatementCode.SLOW_MEAN,
+        difference=with_hiccups,
+        expected=expected,
+        forgiven=0 if usual <= margin + EQUAL else MOST_STALLS,
     )
 
 
 def _find_wide_interval(
     current: Sequence[Measurement], estimate: Estimate
-) -> WideInterval | None:
+) -> CodedStatement | None:
     """Return the interval if the steps do not fix their statistic, None if they do or
     are too few to show it."""
     # The interval of the verdict is at least as wide.
@@ -157,26 +161,27 @@ def _find_wide_interval(
     width = below + above
     if width <= WIDEST * estimate.margin + EQUAL or all(map(_varies_as_usual, current)):
         return None
-    return WideInterval(-below, above, WIDEST)
+    return CodedStatement(
+        StatementCode.WIDE_INTERVAL, low=-below, high=above, tolerances=WIDEST
+    )
 
 
 def find_coarse_time(
     current: Sequence[Measurement], evidence: Evidence
-) -> CoarseTime | None:
+) -> CodedStatement | None:
     """Return the time of a run that may be beyond the bound and print the same, as a
     rate of one or two digits does.
 
     None without such a run.
     """
     for run in current:
-        seconds, slowest = (
-            run.statistic_seconds or math.nan,
-            _find_slowest(run, evidence),
-        )
-        if slowest > evidence.baseline.step_seconds * evidence.tolerance.factor * (
-            1 + EQUAL
-        ):
-            return CoarseTime(seconds, slowest)
+        slowest = _find_slowest(run, evidence)
+        bound = evidence.baseline.step_seconds * evidence.tolerance.factor
+        if slowest > bound * (1 + EQUAL):
+            seconds = run.statistic_seconds or math.nan
+            return CodedStatement(
+                StatementCode.COARSE_TIME, seconds=seconds, slowest=slowest
+            )
     return None
 
 

@@ -14,17 +14,10 @@ from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord
 from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.core.statements import (
-    AgainstRecorded,
-    BudgetDoubt,
-    BudgetDoubtCode,
-    DriftedRecording,
-    DriftedRun,
+    CodedStatement,
     DriftLimits,
     LogPlace,
-    MovedRecording,
-    OverBudget,
-    UnstatedCheckpoint,
-    ValueDrift,
+    StatementCode,
 )
 from pytest_llmbench.core.tolerance import (
     EQUAL,
@@ -109,19 +102,27 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
             (verdict, Reason.UNCONFIRMED) if few else (Verdict.REGRESSION, reason)
         )
     limits = DriftLimits(evidence.drift_budget, evidence.tolerance)
-    drifted: DriftedRecording | DriftedRun = DriftedRecording(
-        recording.trimmed_mean_seconds, first, limits
-    )
-    if not edited:
-        seconds, allowed = (
-            first.seconds * math.exp(distance) for distance in (difference, limit)
+    if edited:
+        drifted = CodedStatement(
+            StatementCode.DRIFTED_RECORDING,
+            recorded=(recording.trimmed_mean_seconds, first),
+            limits=limits,
         )
-        drifted = DriftedRun(seconds, allowed, first, limits)
+    else:
+        drifted = CodedStatement(
+            StatementCode.DRIFTED_RUN,
+            tonight=(first.seconds * math.exp(difference), first),
+            allowed=first.seconds * math.exp(limit),
+            limits=limits,
+        )
+    against = CodedStatement(
+        StatementCode.AGAINST_RECORDED, statements=judgement.statements
+    )
     return replace(
         judgement,
         verdict=verdict,
         reason=reason,
-        statements=(drifted, AgainstRecorded(judgement.statements)),
+        statements=(drifted, against),
         meets_point=False,
     )
 
@@ -145,8 +146,12 @@ def _note_distance(
     recorded = recording.trimmed_mean_seconds
     furthest = max(difference, math.log(recorded / first.seconds))
     is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
-    limits = DriftLimits(evidence.drift_budget, evidence.tolerance)
-    drift = ValueDrift(first.seconds * math.exp(difference), recorded, first, limits)
+    drift = CodedStatement(
+        StatementCode.VALUE_DRIFT,
+        tonight=(first.seconds * math.exp(difference), first),
+        recorded=recorded / first.seconds,
+        limits=DriftLimits(evidence.drift_budget, evidence.tolerance),
+    )
     return Note(
         NoteCode.RECORDED_DRIFT if is_notable else NoteCode.RECORDED_DRIFT_LITTLE, drift
     )
@@ -161,7 +166,10 @@ def _note_moves(recording: Recording, budget: float) -> Iterator[Note]:
             bool(value.reason) and value.reason != FASTER
             for value in list_accepted(recording)
         )
-        yield Note(NoteCode.RECORDED_MOVED, MovedRecording(now, origin, moves))
+        moved = CodedStatement(
+            StatementCode.MOVED_RECORDING, recorded=(now, origin), moves=moves
+        )
+        yield Note(NoteCode.RECORDED_MOVED, moved)
 
 
 # --- checkpoints ----------------------------------------------------------------------
@@ -251,20 +259,29 @@ def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | N
         and slowest.seconds > budget.largest
     ):
         place = _find_place(run, slowest.line, newest)
-        over = OverBudget(action, budget, slowest.seconds, slowest.dispatched, place)
+        over = CodedStatement(
+            StatementCode.OVER_BUDGET,
+            action=action,
+            budget=budget,
+            seconds=slowest.seconds,
+            dispatched=slowest.dispatched,
+            place=place,
+        )
         return Note(NoteCode.OVER_BUDGET, over, slowest.line)
     if not records and not run.checkpoints.unread:
         return _note_unstated(run, action, budget)
-    doubt = _find_doubt(records, timed, budget, run.checkpoints.unread)
-    if doubt is None:
+    found = _find_doubt(records, timed, budget, run.checkpoints.unread)
+    if found is None:
         return None
-    code, line = doubt
-    place = _find_place(run, line, newest)
-    return Note(
-        NoteCode.BUDGET_UNKNOWN,
-        BudgetDoubt(action, budget, code, run.checkpoints.unread, place),
-        line,
+    doubt, line = found
+    unknown = CodedStatement(
+        StatementCode.BUDGET_UNKNOWN,
+        action=action,
+        budget=budget,
+        doubt=doubt,
+        place=_find_place(run, line, newest),
     )
+    return Note(NoteCode.BUDGET_UNKNOWN, unknown, line)
 
 
 def _is_timed(record: CheckpointRecord, budget: Budget) -> bool:
@@ -286,7 +303,10 @@ def _note_unstated(run: Measurement, action: CheckpointAction, budget: Budget) -
     ):
         meant = run.excluded.text
     code = NoteCode.BUDGET_UNKNOWN if meant else NoteCode.BUDGET_UNUSED
-    return Note(code, UnstatedCheckpoint(action, budget, meant))
+    unstated = CodedStatement(
+        StatementCode.UNSTATED_CHECKPOINT, action=action, budget=budget, meant=meant
+    )
+    return Note(code, unstated)
 
 
 def _find_doubt(
@@ -294,23 +314,24 @@ def _find_doubt(
     timed: Sequence[CheckpointRecord],
     budget: Budget,
     unread: int,
-) -> tuple[BudgetDoubtCode, int] | None:
+) -> tuple[CodedStatement, int] | None:
     """Return why times within a budget do not show that it was kept, with the line;
     None where they do."""
     torn = next((record for record in records if record.torn), None)
     if torn is not None:
-        return BudgetDoubtCode.TRUNCATED, torn.line
+        return CodedStatement(StatementCode.TIME_TRUNCATED), torn.line
     untimed = [record for record in records if record.seconds is None]
     stated = [record for record in records if record.seconds is not None]
     if _count_per_rank(untimed) > _count_per_rank(stated):
-        return BudgetDoubtCode.UNTIMED, untimed[-1].line
+        return CodedStatement(StatementCode.TIME_MISSING), untimed[-1].line
     dispatched = next((record for record in timed if record.dispatched), None)
     if dispatched is not None and budget.metric != DISPATCH:
-        return BudgetDoubtCode.DISPATCH_ONLY, dispatched.line
+        return CodedStatement(StatementCode.DISPATCH_ONLY), dispatched.line
     if unread:
-        return BudgetDoubtCode.UNREAD, records[-1].line if records else 0
+        line = records[-1].line if records else 0
+        return CodedStatement(StatementCode.RECORDS_UNREAD, records=unread), line
     if not timed:
-        return BudgetDoubtCode.SYNCHRONOUS, stated[0].line
+        return CodedStatement(StatementCode.SYNCHRONOUS), stated[0].line
     return None
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.run_records import Note
-from pytest_llmbench.core.statements import BaselineContradiction
+from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
 
 # A contradiction of at most this part of the tolerance, as a logarithm, is rounding or
@@ -30,7 +30,11 @@ def with_contradiction(
     contradiction, run = evidence.contradiction, judgement.measurement
     if contradiction is None or run is None or judgement.verdict not in JUDGED:
         return judgement
-    contradicted = BaselineContradiction(evidence.baseline, contradiction)
+    contradicted = CodedStatement(
+        StatementCode.BASELINE_CONTRADICTS,
+        baseline=evidence.baseline,
+        contradiction=contradiction,
+    )
     excess = math.log(evidence.baseline.step_seconds / contradiction.seconds)
     if is_red(judgement) or excess <= SMALLEST * math.log(evidence.tolerance.factor):
         return _add(judgement, Note(NoteCode.BASELINE_CONTRADICTS, contradicted))

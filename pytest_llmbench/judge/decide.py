@@ -17,18 +17,7 @@ from pytest_llmbench.core.judgement_records import (
 )
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import Measurement, Note
-from pytest_llmbench.core.statements import (
-    Figure,
-    FigureStatement,
-    MissingRun,
-    NothingToCompare,
-    OnlyExcluded,
-    PooledDays,
-    Remark,
-    StaleRun,
-    UndatedRun,
-    UnusableRun,
-)
+from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge import agreement, explanation
 from pytest_llmbench.judge.acknowledged import (
     find_accepted,
@@ -172,8 +161,11 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
         and evidence.max_age is not None
         and evidence.now - started > evidence.max_age
     ):
-        stale = StaleRun(
-            evidence.now - started, evidence.max_age, find_last_valid(evidence)
+        stale = CodedStatement(
+            StatementCode.STALE_RUN,
+            age=evidence.now - started,
+            limit=evidence.max_age,
+            last_valid=find_last_valid(evidence),
         )
         return _make_judgement(evidence, Verdict.MISSING, Reason.TOO_OLD, stale, newest)
     together = select_launch(newest, evidence)
@@ -182,8 +174,12 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
         if problem is not None:
             # Left out, a run that ended badly could turn a launch green; what it would
             # have measured nobody knows.
-            unusable = UnusableRun(
-                run.run.id, len(together), problem, find_last_valid(evidence)
+            unusable = CodedStatement(
+                StatementCode.UNUSABLE_RUN,
+                run=run.run.id,
+                runs=len(together),
+                problem=problem,
+                last_valid=find_last_valid(evidence),
             )
             return _make_judgement(
                 evidence, Verdict.INVALID, problem.reason, unusable, run
@@ -196,14 +192,17 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
 def _judge_without_baseline(
     evidence: Evidence, runs: Sequence[Measurement]
 ) -> Judgement:
-    measured = NothingToCompare(tuple(run.statistic_seconds for run in runs))
+    seconds = tuple(run.statistic_seconds for run in runs)
+    measured = CodedStatement(StatementCode.NOTHING_TO_COMPARE, seconds=seconds)
     return _make_judgement(
         evidence, Verdict.INVALID, Reason.NO_BASELINE, measured, runs[0]
     )
 
 
 def _judge_undated(evidence: Evidence, newest: Measurement) -> Judgement:
-    undated = UndatedRun(newest.run.id, newest.run.started_from)
+    undated = CodedStatement(
+        StatementCode.UNDATED_RUN, run=newest.run.id, source=newest.run.started_from
+    )
     return _make_judgement(
         evidence, Verdict.INVALID, Reason.START_UNKNOWN, undated, newest
     )
@@ -212,14 +211,14 @@ def _judge_undated(evidence: Evidence, newest: Measurement) -> Judgement:
 def _judge_missing(evidence: Evidence) -> Judgement:
     last_valid = find_last_valid(evidence)
     if not evidence.measurements:
-        return _make_judgement(
-            evidence,
-            Verdict.MISSING,
-            Reason.NO_RUN,
-            MissingRun(is_stale(evidence), last_valid),
+        missing = CodedStatement(
+            StatementCode.MISSING_RUN, stale=is_stale(evidence), last_valid=last_valid
         )
+        return _make_judgement(evidence, Verdict.MISSING, Reason.NO_RUN, missing)
     newest = evidence.measurements[0]
-    only = OnlyExcluded(newest.excluded, last_valid)
+    only = CodedStatement(
+        StatementCode.ONLY_EXCLUDED, problem=newest.excluded, last_valid=last_valid
+    )
     return _make_judgement(
         evidence, Verdict.MISSING, Reason.ONLY_NOT_COMPARABLE, only, newest
     )
@@ -319,7 +318,9 @@ def _decide_apart(finding: _Decision) -> _Decision:
     if finding.verdict is Verdict.REGRESSION:
         return finding
     return _Decision(
-        Verdict.INCONCLUSIVE, Reason.REPEATS_DISAGREE, (Remark.RUNS_APART,)
+        Verdict.INCONCLUSIVE,
+        Reason.REPEATS_DISAGREE,
+        (CodedStatement(StatementCode.RUNS_APART),),
     )
 
 
@@ -337,9 +338,9 @@ def _confirm(
     beyond = sum(average_difference([run], evidence.baseline) > limit for run in runs)
     if beyond >= fewest and not (apart and len(runs) <= fewest):
         return finding
-    because = (
-        Remark.RUNS_APART if apart else FigureStatement(Figure.UNCONFIRMED_RUNS, beyond)
-    )
+    because = CodedStatement(StatementCode.UNCONFIRMED_RUNS, runs=beyond)
+    if apart:
+        because = CodedStatement(StatementCode.RUNS_APART)
     return _Decision(Verdict.INCONCLUSIVE, Reason.UNCONFIRMED, (because,))
 
 
@@ -418,9 +419,8 @@ def _find_implausible(
 
 def _decide_faster(evidence: Evidence) -> _Decision:
     if takes_no_improvement(evidence):
-        return _Decision(
-            Verdict.PASS, Reason.WITHIN_TOLERANCE, (Remark.BEYOND_ACCEPTED_LEVEL,)
-        )
+        beyond = CodedStatement(StatementCode.BEYOND_ACCEPTED_LEVEL)
+        return _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE, (beyond,))
     advice = explanation.advise_refresh(evidence.baseline)
     return _Decision(Verdict.IMPROVEMENT, Reason.FASTER_THAN_BASELINE, (advice,))
 
@@ -453,11 +453,10 @@ def _decide_over_days(
         agreement.find_doubt(answered, runs, evidence) for runs in ([newest], row)
     ):
         return None
-    return _Decision(
-        Verdict.REGRESSION,
-        Reason.SLOWER_THAN_BOUND,
-        (PooledDays(POOLED_DAYS, together),),
+    pooled = CodedStatement(
+        StatementCode.POOLED_DAYS, days=POOLED_DAYS, estimate=together
     )
+    return _Decision(Verdict.REGRESSION, Reason.SLOWER_THAN_BOUND, (pooled,))
 
 
 def _answer(estimate: Estimate) -> Answer:

@@ -11,21 +11,7 @@ from pytest_llmbench.core.baseline_records import Baseline, TimedBy
 from pytest_llmbench.core.codes import NoteCode, Verdict
 from pytest_llmbench.core.judgement_records import Estimate, Evidence, Judgement
 from pytest_llmbench.core.run_records import Clock, Measurement, Note
-from pytest_llmbench.core.statements import (
-    FewMeans,
-    FewRecorded,
-    Figure,
-    FigureStatement,
-    ImplausibleTime,
-    NewerRuns,
-    NoisyRuns,
-    NoisySteps,
-    Remark,
-    RunsNeeded,
-    ShiftBesides,
-    StepTimeComparison,
-    TimedStatement,
-)
+from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.agreement import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.estimate import count_recorded_groups
 from pytest_llmbench.judge.noise import ENOUGH
@@ -55,8 +41,12 @@ COARSE = 0.1
 
 # The note on an order of runs that rests on no time which they state themselves.
 WEAK_ORDER = {
-    Clock.FILE_TIME: Note(NoteCode.ORDER_FILE_TIME, Remark.NEWEST_BY_FILE_TIME),
-    Clock.MIXED: Note(NoteCode.ORDER_MIXED, Remark.NEWEST_BY_MIXED_CLOCKS),
+    Clock.FILE_TIME: Note(
+        NoteCode.ORDER_FILE_TIME, CodedStatement(StatementCode.NEWEST_BY_FILE_TIME)
+    ),
+    Clock.MIXED: Note(
+        NoteCode.ORDER_MIXED, CodedStatement(StatementCode.NEWEST_BY_MIXED_CLOCKS)
+    ),
 }
 
 
@@ -67,9 +57,15 @@ def state_comparison(
     expected = newest.baseline.step_seconds
     averaged = expected * math.exp(estimate.difference)
     measured = newest.statistic_seconds if estimate.runs == 1 else averaged
-    yield StepTimeComparison(measured or math.nan, expected, estimate)
+    yield CodedStatement(
+        StatementCode.STEP_TIME,
+        measured=measured or math.nan,
+        expected=expected,
+        estimate=estimate,
+    )
     if verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
-        yield FigureStatement(Figure.ALLOWED_TIME, expected * math.exp(estimate.margin))
+        bound = expected * math.exp(estimate.margin)
+        yield CodedStatement(StatementCode.ALLOWED_TIME, seconds=bound)
 
 
 def state_slowdown(shape: Shape, newest: Measurement) -> tuple[VerdictStatement, ...]:
@@ -77,39 +73,42 @@ def state_slowdown(shape: Shape, newest: Measurement) -> tuple[VerdictStatement,
 
     One or two steps have none: the run may be slow, or only they.
     """
-    if len(newest.window_seconds) < FEWEST:
-        return (FigureStatement(Figure.FEW_TIMES, len(newest.window_seconds)),)
+    count = len(newest.window_seconds)
+    if count < FEWEST:
+        return (CodedStatement(StatementCode.FEW_TIMES, times=count),)
     if shape.kind is ShapeKind.EVEN:
-        return (Remark.UNIFORM_SHIFT, *shape.statements)
+        return (CodedStatement(StatementCode.UNIFORM_SHIFT), *shape.statements)
     if shape.kind in SPIKES:
-        return (ShiftBesides(shape.statements),)
+        return (CodedStatement(StatementCode.SHIFT_BESIDES, shape=shape.statements),)
     return shape.statements
 
 
-def advise_refresh(baseline: Baseline) -> Remark:
+def advise_refresh(baseline: Baseline) -> CodedStatement:
     """Return what follows from an improvement: nothing from the time of one step."""
     if baseline.timed_by is TimedBy.DOCUMENT:
-        return Remark.FASTER_AS_TIMED
-    return Remark.REFRESH_BASELINE
+        return CodedStatement(StatementCode.FASTER_AS_TIMED)
+    return CodedStatement(StatementCode.REFRESH_BASELINE)
 
 
-def count_runs_needed(estimate: Estimate) -> RunsNeeded:
+def count_runs_needed(estimate: Estimate) -> CodedStatement:
     """Return how many runs would decide what these do not."""
-    needed = estimate.repeats_needed
-    return RunsNeeded(
-        estimate.runs, None if needed is None else max(needed, estimate.runs + 1)
-    )
+    runs, needed = estimate.runs, estimate.repeats_needed
+    if needed is None:
+        return CodedStatement(StatementCode.NO_RUNS_SUFFICE, runs=runs)
+    needed = max(needed, runs + 1)
+    return CodedStatement(StatementCode.RUNS_NEEDED, runs=runs, needed=needed)
 
 
-def count_means(run: Measurement) -> FewMeans:
+def count_means(run: Measurement) -> CodedStatement:
     """Return the number of printed means, if they are too few to differ from each
     other."""
-    return FewMeans(len(run.window_seconds), sum(run.mean_of))
+    means, steps = len(run.window_seconds), sum(run.mean_of)
+    return CodedStatement(StatementCode.FEW_MEANS, means=means, steps=steps)
 
 
 def state_implausible(
     estimate: Estimate, newest: Measurement, evidence: Evidence
-) -> ImplausibleTime:
+) -> CodedStatement:
     """Return what would explain an implausibly fast run: similar configurations,
     unverified facts."""
     seconds = evidence.baseline.step_seconds * math.exp(estimate.difference)
@@ -119,25 +118,31 @@ def state_implausible(
         if abs(math.log(seconds / expected)) <= estimate.margin
     ]
     unverified = [note for note in newest.notes if note.code in UNVERIFIED]
-    return ImplausibleTime(evidence.plausible or 0, tuple(near), tuple(unverified))
+    return CodedStatement(
+        StatementCode.IMPLAUSIBLE_TIME,
+        share=evidence.plausible or 0,
+        near=tuple(near),
+        unverified=tuple(unverified),
+    )
 
 
 def list_doubts(estimate: Estimate, assumed_cv: float) -> Iterator[Note]:
     """Yield what makes the estimate worse than it could be."""
     if estimate.threshold_only:
-        yield Note(NoteCode.THRESHOLD_ONLY, Remark.COMPARED_WITHOUT_ERROR)
+        alone = CodedStatement(StatementCode.COMPARED_WITHOUT_ERROR)
+        yield Note(NoteCode.THRESHOLD_ONLY, alone)
     if estimate.rounding > COARSE * estimate.margin:
-        yield Note(
-            NoteCode.COARSE_BASELINE,
-            FigureStatement(Figure.BASELINE_ROUNDING, estimate.rounding),
+        rounding = CodedStatement(
+            StatementCode.BASELINE_ROUNDING, fraction=estimate.rounding
         )
+        yield Note(NoteCode.COARSE_BASELINE, rounding)
     if noise := _find_unexpected_noise(estimate, assumed_cv):
         yield Note(NoteCode.NOISIER, noise)
 
 
 def _find_unexpected_noise(
     estimate: Estimate, assumed_cv: float
-) -> NoisyRuns | NoisySteps | None:
+) -> CodedStatement | None:
     """Return the noise that is larger than assumed, None if it is not or is well
     known."""
     known = estimate.noise
@@ -146,9 +151,12 @@ def _find_unexpected_noise(
         and known.degrees_of_freedom < ENOUGH
         and known.sigma > assumed_cv
     ):
-        return NoisyRuns(known.sigma, assumed_cv)
-    if not known.measured and estimate.within_run_error > known.sigma:
-        return NoisySteps(estimate.within_run_error, known.sigma)
+        return CodedStatement(
+            StatementCode.NOISY_RUNS, sigma=known.sigma, assumed=assumed_cv
+        )
+    error = estimate.within_run_error
+    if not known.measured and error > known.sigma:
+        return CodedStatement(StatementCode.NOISY_STEPS, error=error, sigma=known.sigma)
     return None
 
 
@@ -156,8 +164,12 @@ def list_baseline_doubts(baseline: Baseline) -> Iterator[Note]:
     """Yield that a recorded baseline rests on fewer runs than it seems."""
     recording, groups = baseline.recording, count_recorded_groups(baseline)
     if recording is not None and groups < FEWEST_GROUPS:
-        few = FewRecorded(
-            recording.runs, groups, recording.groups is not None, ENOUGH_GROUPS
+        few = CodedStatement(
+            StatementCode.FEW_RECORDED,
+            runs=recording.runs,
+            groups=groups,
+            grouped=recording.groups is not None,
+            recommended=ENOUGH_GROUPS,
         )
         yield Note(NoteCode.FEW_RECORDED, few)
 
@@ -191,7 +203,12 @@ def with_timing_label(judgement: Judgement) -> Judgement:
     if baseline.timed_by is not TimedBy.DOCUMENT or judgement.measurement is None:
         return judgement
     first, *others = judgement.statements
-    timed = TimedStatement(baseline.window, baseline.timed_window is not None, first)
+    timed = CodedStatement(
+        StatementCode.TIMED_AS_DOCUMENT,
+        assumed=baseline.timed_window is not None,
+        window=baseline.window,
+        statement=first,
+    )
     return replace(judgement, statements=(timed, *others))
 
 
@@ -214,10 +231,15 @@ def list_notes(evidence: Evidence, measurement: Measurement | None) -> Iterator[
     yield from measurement.notes
     newer = evidence.measurements[: evidence.measurements.index(measurement)]
     if newer and newer[0].excluded:
-        yield Note(NoteCode.NOT_COMPARABLE, NewerRuns(len(newer), newer[0].excluded))
+        excluded = CodedStatement(
+            StatementCode.NEWER_RUNS, runs=len(newer), problem=newer[0].excluded
+        )
+        yield Note(NoteCode.NOT_COMPARABLE, excluded)
     same = (*newer, *select_launch(measurement, evidence))
     older = sum(
         not any(run is other for other in same) for run in evidence.measurements
     )
     if older:
-        yield Note(NoteCode.OLDER_RUNS, FigureStatement(Figure.OLDER_RUNS, older))
+        yield Note(
+            NoteCode.OLDER_RUNS, CodedStatement(StatementCode.OLDER_RUNS, runs=older)
+        )

@@ -27,13 +27,7 @@ from pytest_llmbench.core.run_records import (
     Note,
     Run,
 )
-from pytest_llmbench.core.statements import (
-    AmbiguousOrder,
-    OrderByFile,
-    OrderByJob,
-    OrderByLaunch,
-    OrderedRun,
-)
+from pytest_llmbench.core.statements import CodedStatement, OrderedRun, StatementCode
 from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
 
 # Runs that began no further apart are of one time: either of them may stand for it.
@@ -75,7 +69,7 @@ class OrderDoubt:
     """Another run that may be the newest, and why."""
 
     rival: Measurement
-    because: OrderByJob | OrderByFile | OrderByLaunch
+    because: CodedStatement
 
 
 def with_order_doubt(
@@ -107,10 +101,11 @@ def with_order_doubt(
         if is_red(pair[1]) != is_red(judgement)
     ]
     doubt, rival = differing[0] if differing else (doubts[0], rivals[0])
-    order = AmbiguousOrder(
-        _state_run(newest.run, judgement),
-        _state_run(doubt.rival.run, rival),
-        doubt.because,
+    order = CodedStatement(
+        StatementCode.AMBIGUOUS_ORDER,
+        newest=_state_run(newest.run, judgement),
+        rival=_state_run(doubt.rival.run, rival),
+        doubt=doubt.because,
     )
     entry = find_accepted(Reason.ORDER_AMBIGUOUS, newest, evidence.accepted)
     if not differing or is_red(judgement):
@@ -202,7 +197,10 @@ def _find_by_job(
     rival = max(confirmed, key=lambda run: _read_job_number(run.run), default=None)
     if rival is None:
         return None
-    return OrderDoubt(rival, OrderByJob(_read_job_number(rival.run), number))
+    by_job = CodedStatement(
+        StatementCode.ORDER_BY_JOB, rival=_read_job_number(rival.run), newest=number
+    )
+    return OrderDoubt(rival, by_job)
 
 
 def _select_same_count(
@@ -315,13 +313,14 @@ def _find_by_file(
     if not later:
         return None
     _, rival = max(later, key=lambda pair: pair[0])
-    runs = (
-        rival.run.id,
-        rival.run.found.modified,
-        newest.run.id,
-        newest.run.found.modified,
+    by_file = CodedStatement(
+        StatementCode.ORDER_BY_FILE,
+        rival=rival.run.id,
+        rival_written=rival.run.found.modified,
+        newest=newest.run.id,
+        newest_written=newest.run.found.modified,
     )
-    return OrderDoubt(rival, OrderByFile(*runs))
+    return OrderDoubt(rival, by_file)
 
 
 def _date_by_file(run: Run) -> datetime | None:
@@ -436,7 +435,12 @@ def _find_by_launch(
             > TOGETHER
             < submitted.moment - stamped.moment
         ):
-            return OrderDoubt(other, OrderByLaunch(other.run.id, submitted.moment))
+            by_launch = CodedStatement(
+                StatementCode.ORDER_BY_LAUNCH,
+                rival=other.run.id,
+                launched=submitted.moment,
+            )
+            return OrderDoubt(other, by_launch)
     return None
 
 

@@ -13,20 +13,15 @@ import numpy as np
 
 from pytest_llmbench.core.robust import NORMAL, compute_median, find_stragglers
 from pytest_llmbench.core.statements import (
-    EvenSteps,
-    PeriodicSteps,
+    CodedStatement,
     SlowestSteps,
-    SlowSteps,
-    SlowStretch,
+    StatementCode,
     StepList,
     StepSpan,
-    TwoLevels,
 )
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Floats
-
-    OfPattern = EvenSteps | SlowSteps | PeriodicSteps | SlowStretch | TwoLevels
 
 # A level holds at least this share of the steps, and at least so many: fewer are
 # stragglers.
@@ -86,7 +81,7 @@ class Pattern:
     """What the slow steps of a window look like, and what that rests on."""
 
     kind: ShapeKind  # never DRIFT
-    statement: OfPattern
+    statement: CodedStatement
     stragglers: Flags
     levels: StepLevels | None
 
@@ -104,14 +99,15 @@ def find_pattern(window: WindowColumns, resolution: float) -> Pattern:
 
 def _name_pattern(
     window: WindowColumns, slow: Flags, two: StepLevels | None
-) -> tuple[ShapeKind, OfPattern]:
+) -> tuple[ShapeKind, CodedStatement]:
     """Return the kind of the pattern and its statement.
 
     A single slow step shows in as many values as a moving mean has.
     """
     parts = find_stretches(slow)
     if not parts:
-        return ShapeKind.EVEN, EvenSteps(window.averaged)
+        even = CodedStatement(StatementCode.EVEN_STEPS, averaged=window.averaged)
+        return ShapeKind.EVEN, even
     longest = max(parts, key=len)
     single = len(longest) <= window.moving_mean
     # Which steps within a mean were slow is not known, and so no period.
@@ -129,10 +125,14 @@ def _name_pattern(
     if two and (not single or window.averaged):
         return ShapeKind.TWO_LEVELS, _measure_levels(window, two)
     line = window.lines[int(np.argmax(window.seconds))]
-    single = single and len(parts) == 1
-    kind = ShapeKind.ONE_SPIKE if single else ShapeKind.SPIKES
-    return kind, SlowSteps(
-        list_steps(window, slow), find_slowest(window, slow), line, single
+    slowest = find_slowest(window, slow)
+    if single and len(parts) == 1:
+        return ShapeKind.ONE_SPIKE, CodedStatement(
+            StatementCode.ONE_SPIKE, slowest=slowest, line=line
+        )
+    steps = list_steps(window, slow)
+    return ShapeKind.SPIKES, CodedStatement(
+        StatementCode.SPIKES, steps=steps, slowest=slowest, line=line
     )
 
 
@@ -177,31 +177,46 @@ def _count_steps(window: WindowColumns, parts: Sequence[range]) -> int:
 
 def _measure_period(
     window: WindowColumns, slow: Flags, regular: range
-) -> PeriodicSteps:
+) -> CodedStatement:
     excess = (
         compute_median(window.seconds[regular.start :: regular.step])
         / compute_median(window.seconds[~slow])
         - 1
     )
     steps = _list_spans(window, [range(position, position + 1) for position in regular])
-    return PeriodicSteps(regular.step, float(excess), steps)
+    return CodedStatement(
+        StatementCode.PERIODIC_STEPS,
+        period=regular.step,
+        excess=float(excess),
+        steps=steps,
+    )
 
 
-def _measure_stretch(window: WindowColumns, stretch: range) -> SlowStretch:
+def _measure_stretch(window: WindowColumns, stretch: range) -> CodedStatement:
     inside = np.zeros(len(window.steps), dtype=bool)
     inside[stretch.start : stretch.stop] = True
     upper, lower = (compute_median(window.seconds[side]) for side in (inside, ~inside))
-    return SlowStretch(_list_spans(window, [stretch]), upper, lower)
+    return CodedStatement(
+        StatementCode.SLOW_STRETCH,
+        steps=_list_spans(window, [stretch]),
+        upper=upper,
+        lower=lower,
+    )
 
 
-def _measure_levels(window: WindowColumns, two: StepLevels) -> TwoLevels:
+def _measure_levels(window: WindowColumns, two: StepLevels) -> CodedStatement:
     """Return the levels with the steps of the smaller one."""
     few, level, other = two.slow, two.upper, two.lower
     if 2 * np.count_nonzero(few) > len(few):
         few, level, other = ~two.slow, two.lower, two.upper
-    count = int(np.count_nonzero(few))
-    return TwoLevels(
-        count, len(few), window.averaged, level, other, list_steps(window, few)
+    return CodedStatement(
+        StatementCode.TWO_LEVELS,
+        count=int(np.count_nonzero(few)),
+        total=len(few),
+        averaged=window.averaged,
+        level=level,
+        other=other,
+        steps=list_steps(window, few),
     )
 
 

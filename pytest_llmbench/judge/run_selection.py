@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -34,14 +34,7 @@ from pytest_llmbench.core.run_records import (
     Problem,
     StoredRun,
 )
-from pytest_llmbench.core.statements import (
-    Hiccup,
-    LastValidRun,
-    LostRepeat,
-    Remark,
-    Repeats,
-    SlowStep,
-)
+from pytest_llmbench.core.statements import CodedStatement, SlowStep, StatementCode
 from pytest_llmbench.judge.estimate import disagree, estimate_noise
 from pytest_llmbench.judge.shape import Shape, find_shape
 
@@ -81,14 +74,7 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
     runs, lost = find_repeats(newest, evidence)
     older = list_previous_daily_runs(runs, evidence)
     counted, notes = _forgive_hiccups(runs, older, evidence)
-    notes = (
-        *notes,
-        *(
-            Note(NoteCode.REPEAT_LOST, LostRepeat(problem))
-            for problem in map(find_unusable, lost)
-            if problem
-        ),
-    )
+    notes = (*notes, *_note_lost_repeats(lost))
     if len(runs) == 1:
         return CurrentRuns(
             runs, counted, older, (*notes, *_note_unknown_build(newest, evidence))
@@ -96,15 +82,26 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
     seconds = tuple(run.statistic_seconds for run in runs)
     apart = disagree(counted, estimate_noise(evidence, older))
     if apart and not newest.run.found.launch:
+        differ = CodedStatement(
+            StatementCode.REPEATS_DIFFER, runs=len(runs), seconds=seconds
+        )
         return CurrentRuns(
             (newest,),
             counted[:1],
             list_previous_daily_runs((newest,), evidence),
-            (Note(NoteCode.REPEATS_DISAGREE, Repeats(seconds, apart=True)), *notes),
+            (Note(NoteCode.REPEATS_DISAGREE, differ), *notes),
         )
+    repeats = CodedStatement(StatementCode.REPEATS, runs=len(runs), seconds=seconds)
     return CurrentRuns(
-        runs, counted, older, (Note(NoteCode.REPEATS, Repeats(seconds)), *notes), apart
+        runs, counted, older, (Note(NoteCode.REPEATS, repeats), *notes), apart
     )
+
+
+def _note_lost_repeats(lost: Sequence[Measurement]) -> Iterator[Note]:
+    for problem in map(find_unusable, lost):
+        if problem is not None:
+            statement = CodedStatement(StatementCode.LOST_REPEAT, problem=problem)
+            yield Note(NoteCode.REPEAT_LOST, statement)
 
 
 def _note_unknown_build(newest: Measurement, evidence: Evidence) -> tuple[Note, ...]:
@@ -113,7 +110,8 @@ def _note_unknown_build(newest: Measurement, evidence: Evidence) -> tuple[Note, 
         and not newest.run.found.launch
         and not identify_build(newest)
     ):
-        return (Note(NoteCode.BUILD_UNKNOWN, Remark.REPEAT_BUILD_UNKNOWN),)
+        unknown = CodedStatement(StatementCode.BUILD_UNKNOWN)
+        return (Note(NoteCode.BUILD_UNKNOWN, unknown),)
     return ()
 
 
@@ -209,18 +207,11 @@ def _forgive_hiccups(
     slow = [_find_hiccup(run, evidence) for run in runs]
     if not any(slow):
         return runs, ()
-    before = _count_recent(older, runs[0], evidence)
-    hiccups = [
-        _describe_hiccup(run, steps)
-        for run, steps in zip(runs, slow, strict=True)
-        if steps
-    ]
-    number = before + len(hiccups)
+    hiccups = [(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
+    number = _count_recent(older, runs[0], evidence) + len(hiccups)
     if number >= OFTEN:
-        first = hiccups[0]
-        often = Hiccup(first.steps, first.mean, first.usual, number)
-        return runs, (_note_hiccup(NoteCode.HICCUPS_OFTEN, often),)
-    forgiven = tuple(_note_hiccup(NoteCode.HICCUP, hiccup) for hiccup in hiccups)
+        return runs, (_note_hiccup(*hiccups[0], often=number),)
+    forgiven = tuple(_note_hiccup(run, steps) for run, steps in hiccups)
     return tuple(map(_replace_steps, runs, slow)), forgiven
 
 
@@ -305,17 +296,11 @@ def _had_hiccup(run: PreviousRun, evidence: Evidence) -> bool:
     )
 
 
-def _note_hiccup(code: NoteCode, hiccup: Hiccup) -> Note:
-    return Note(code, hiccup, max(hiccup.steps, key=lambda step: step.ratio).line)
-
-
-def _describe_hiccup(run: Measurement, slow: Sequence[int]) -> Hiccup:
-    """Return the slow steps of a run, with their lines, and the mean of the run without
-    them."""
-    middle, first = (
-        compute_median(np.array(run.window_seconds)),
-        run.baseline.window.first,
-    )
+def _note_hiccup(run: Measurement, slow: Sequence[int], often: int = 0) -> Note:
+    """Return the note on the slow steps of a run, at the line of the slowest; `often`:
+    one of so many runs."""
+    middle = compute_median(np.array(run.window_seconds))
+    first = run.baseline.window.first
     steps = [
         SlowStep(
             run.window_steps[row] if run.window_steps else first + row,
@@ -324,9 +309,15 @@ def _describe_hiccup(run: Measurement, slow: Sequence[int]) -> Hiccup:
         )
         for row in sorted(slow)
     ]
-    return Hiccup(
-        tuple(steps), run.statistic_seconds, _replace_steps(run, slow).statistic_seconds
-    )
+    mean, usual = run.statistic_seconds, _replace_steps(run, slow).statistic_seconds
+    line = max(steps, key=lambda step: step.ratio).line
+    if often:
+        repeated = CodedStatement(
+            StatementCode.HICCUPS_OFTEN, runs=often, steps=steps, mean=mean, usual=usual
+        )
+        return Note(NoteCode.HICCUPS_OFTEN, repeated, line)
+    hiccup = CodedStatement(StatementCode.HICCUP, steps=steps, mean=mean, usual=usual)
+    return Note(NoteCode.HICCUP, hiccup, line)
 
 
 # --- the daily runs: one a day, those before the current ones -------------------------
@@ -403,14 +394,18 @@ def select_consecutive(
     )
 
 
-def find_last_valid(evidence: Evidence) -> LastValidRun | None:
+def find_last_valid(evidence: Evidence) -> CodedStatement | None:
     """Return the newest valid run; None if no dated one is known."""
     newest = _find_newest_valid(evidence)
     if newest is None or newest.started is None:
         return None
     days = (evidence.now.date() - newest.started.date()).days
-    return LastValidRun(
-        days, evidence.now - newest.started, newest.started, get_job_id(newest)
+    return CodedStatement(
+        StatementCode.LAST_VALID_RUN,
+        days=days,
+        age=evidence.now - newest.started,
+        started=newest.started,
+        job_id=get_job_id(newest),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.core.run_records import Measurement
-from pytest_llmbench.core.statements import SaveInStep
+from pytest_llmbench.core.statements import CodedStatement, StatementCode
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags
@@ -29,7 +29,7 @@ class HeldSave(NamedTuple):
     save: CheckpointRecord
 
 
-def find_save(measurement: Measurement, slow: Flags) -> SaveInStep | None:
+def find_save(measurement: Measurement, slow: Flags) -> CodedStatement | None:
     """Return the slowest slow step of the window that contains a save; None without
     one."""
     saves = [
@@ -43,8 +43,14 @@ def find_save(measurement: Measurement, slow: Flags) -> SaveInStep | None:
     if not held:
         return None
     step, seconds, save = max(held, key=lambda each: each.seconds)
-    return SaveInStep(
-        step, seconds, save.seconds, save.line, len(held), int(np.count_nonzero(slow))
+    return CodedStatement(
+        StatementCode.SAVE_IN_STEP,
+        step=step,
+        seconds=seconds,
+        save_seconds=save.seconds,
+        line=save.line,
+        held=len(held),
+        slow=int(np.count_nonzero(slow)),
     )
 
 

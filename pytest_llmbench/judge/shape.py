@@ -20,16 +20,7 @@ from pytest_llmbench.core.robust import (
     winsorise,
 )
 from pytest_llmbench.core.run_records import Measurement, Note
-from pytest_llmbench.core.statements import (
-    Figure,
-    FigureStatement,
-    MeanAndTrimmed,
-    MovingMeans,
-    Remark,
-    StepDrift,
-    Stragglers,
-    WarmUpSteps,
-)
+from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.distributions import compute_probability
 from pytest_llmbench.judge.noise import LARGEST_CORRELATION
 from pytest_llmbench.judge.pattern import (
@@ -79,7 +70,8 @@ def find_shape(measurement: Measurement) -> Shape:
     window = _make_columns(measurement)
     if len(window.steps) < FEWEST:
         moving = tuple(filter(None, [_note_moving_mean(window)]))
-        return Shape((Remark.TOO_FEW_STEPS,), ShapeKind.EVEN, moving)
+        too_few = CodedStatement(StatementCode.TOO_FEW_STEPS)
+        return Shape((too_few,), ShapeKind.EVEN, moving)
     resolution = measurement.resolution_seconds
     pattern = find_pattern(window, resolution)
     drifting = find_slope(window.seconds, window.moving_mean)
@@ -126,10 +118,8 @@ def _name_shape(
         ShapeKind.TWO_LEVELS,
     ):
         if drifting:
-            return ShapeKind.DRIFT, (
-                FigureStatement(Figure.DRIFTING_STEPS, drifting.change),
-                *slow,
-            )
+            drift = CodedStatement(StatementCode.DRIFTING_STEPS, change=drifting.change)
+            return ShapeKind.DRIFT, (drift, *slow)
         if warming:
             return ShapeKind.DRIFT, (warming, *slow)
     return pattern.kind, (pattern.statement,)
@@ -149,9 +139,15 @@ def _note_stragglers(window: WindowColumns, pattern: Pattern) -> Note | None:
         )
         - 1
     )
-    steps, slowest = list_steps(window, slow), find_slowest(window, slow)
-    stragglers = Stragglers(
-        number, window.averaged, share, added, steps, slowest, window.moving_mean
+    stragglers = CodedStatement(
+        StatementCode.STRAGGLERS,
+        count=number,
+        averaged=window.averaged,
+        share=share,
+        added=added,
+        steps=list_steps(window, slow),
+        slowest=find_slowest(window, slow),
+        moving_mean=window.moving_mean,
     )
     return Note(NoteCode.STRAGGLERS, stragglers, window.lines[int(np.argmax(seconds))])
 
@@ -174,15 +170,25 @@ def _note_levels(window: WindowColumns, pattern: Pattern) -> Note | None:
 def _note_drift(window: WindowColumns, drifting: Slope | None) -> Note | None:
     if drifting is None:
         return None
-    drift = StepDrift(drifting.change, window.begin(0), window.steps[-1], drifting.p)
+    drift = CodedStatement(
+        StatementCode.STEP_DRIFT,
+        change=drifting.change,
+        first=window.begin(0),
+        last=window.steps[-1],
+        p=drifting.p,
+    )
     return Note(NoteCode.DRIFT, drift, window.lines[0])
 
 
 def _note_warm_up(window: WindowColumns, warm_up: WarmUp | None) -> Note | None:
     if warm_up is None:
         return None
-    steps = WarmUpSteps(
-        window.begin(0), window.steps[warm_up.steps - 1], warm_up.excess, warm_up.z
+    steps = CodedStatement(
+        StatementCode.WARM_UP_STEPS,
+        first=window.begin(0),
+        last=window.steps[warm_up.steps - 1],
+        excess=warm_up.excess,
+        z=warm_up.z,
     )
     return Note(NoteCode.WARM_UP, steps, window.lines[0])
 
@@ -196,17 +202,26 @@ def _note_means(window: WindowColumns) -> Note | None:
     )
     if abs(middle / trimmed - 1) <= DISAGREE:
         return None
-    return Note(NoteCode.MEAN_AND_TRIMMED, MeanAndTrimmed(middle, trimmed))
+    means = CodedStatement(
+        StatementCode.MEAN_AND_TRIMMED,
+        mean=middle,
+        trimmed=trimmed,
+        slow=middle > trimmed,
+    )
+    return Note(NoteCode.MEAN_AND_TRIMMED, means)
 
 
 def _note_moving_mean(window: WindowColumns) -> Note | None:
     if window.moving_mean == 1:
         return None
     count = len(window.steps)
-    independent = max(count // window.moving_mean, 1)
-    return Note(
-        NoteCode.MOVING_MEAN, MovingMeans(window.moving_mean, count, independent)
+    means = CodedStatement(
+        StatementCode.MOVING_MEANS,
+        steps=window.moving_mean,
+        values=count,
+        independent=max(count // window.moving_mean, 1),
     )
+    return Note(NoteCode.MOVING_MEAN, means)
 
 
 # --- warm-ups and slopes --------------------------------------------------------------

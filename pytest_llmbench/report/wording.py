@@ -1,4 +1,14 @@
-"""The sentences of verdicts: every record and code of `core/statements`, phrased."""
+"""The sentences of verdicts: one template for each `StatementCode`, in one table.
+
+A field of a template is a value of the statement, `{problem.text}` an attribute of it.
+After the colon stands the kind of the value: a format of Python (`.1%`), a key of
+`KINDS`, or a kind with an argument:
+
+    {runs:count valid run}      2 valid runs
+    {beyond:if beyond|within}   the first text if the value is true, else the second
+    {line:given  (line *)}      the text with the value for *; nothing without a value
+    {log:or the log}            the text without a value
+"""
 
 from __future__ import annotations
 
@@ -7,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
-from pytest_llmbench.core import statements as states
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.formatting import (
     MANY,
@@ -27,35 +36,51 @@ from pytest_llmbench.core.judgement_records import ChangeKind, Judgement, LevelC
 from pytest_llmbench.core.outcome_records import CheckKind
 from pytest_llmbench.core.run_records import Acknowledgement, Clock, Note, Problem
 from pytest_llmbench.core.statements import (
-    BudgetDoubtCode,
-    Figure,
-    IdleCause,
+    CodedStatement,
     NodeCause,
     NodeFinding,
-    Remark,
+    SharedShift,
     ShiftReference,
+    StatementCode,
 )
 from pytest_llmbench.core.tolerance import describe_move
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
-    from pytest_llmbench.core.baseline_records import Budget, Key
+    from pytest_llmbench.core.baseline_records import (
+        Baseline,
+        Budget,
+        Contradiction,
+        Key,
+    )
     from pytest_llmbench.core.configuration_comparisons import (
         ComparisonRow,
         ConfigurationComparison,
     )
     from pytest_llmbench.core.judgement_records import Estimate
     from pytest_llmbench.core.run_records import VerdictStatement
-    from pytest_llmbench.core.statements import RunOnNodes
+    from pytest_llmbench.core.statements import (
+        DriftLimits,
+        LogPlace,
+        OrderedRun,
+        RunOnNodes,
+        SlowestSteps,
+        SlowStep,
+        StepList,
+        StepSpan,
+    )
+
+    Statements = VerdictStatement | tuple[VerdictStatement, ...]
 
 
 @singledispatch
-def phrase(statement: VerdictStatement | LevelChange | Judgement) -> str:
+def phrase(statement: Statements | LevelChange | Judgement) -> str:
     """Return the sentence of a statement, or all those of a judgement."""
     raise TypeError(f"no sentence for {statement!r}")
 
 
+@phrase.register(tuple)
 def phrase_all(statements: Iterable[VerdictStatement]) -> str:
     """Return the sentences of several statements as one."""
     return "; ".join(map(phrase, statements))
@@ -81,74 +106,53 @@ def _(problem: Problem) -> str:
     return problem.text
 
 
-REMARKS = {
-    Remark.RUNS_APART: "the runs differ too much to be of one state",
-    Remark.REPEAT_BUILD_UNKNOWN: "nothing says which build it is of, so it has no repeats",
-    Remark.BEYOND_ACCEPTED_LEVEL: (
-        "faster than the acknowledged level by more than the tolerance"
-    ),
-    Remark.FASTER_AS_TIMED: "by what its document timed, which is never recorded",
-    Remark.REFRESH_BASELINE: (
-        "refresh the baseline, or it will hide the next regression"
-    ),
-    Remark.UNIFORM_SHIFT: "uniform shift",
-    Remark.TOO_FEW_STEPS: "too few steps to show a shape",
-    Remark.COMPARED_WITHOUT_ERROR: (
-        "too few steps and no history: compared with the bound as it is"
-    ),
-    Remark.ERROR_UNKNOWN: "nothing is known of the error",
-    Remark.NEWEST_BY_FILE_TIME: (
-        "that it is the newest run, only the times of the files say, which copying may change"
-    ),
-    Remark.NEWEST_BY_MIXED_CLOCKS: (
-        "that it is the newest run, only clocks say that cannot be compared"
-    ),
-}
+@phrase.register(Acknowledgement)
+def _(entry: Acknowledgement) -> str:
+    who = f"by {entry.by} until {entry.expires}: {entry.reason}"
+    if entry.accepts is not None:
+        return f"accepted: {entry.accepts} {who}"
+    return f"acknowledged: {_format_change(entry.fraction)} {who}"
 
 
-@phrase.register(Remark)
-def _(remark: Remark) -> str:
-    return REMARKS[remark]
+@phrase.register(CodedStatement)
+def _(statement: CodedStatement) -> str:
+    sentence = SENTENCES[statement.code]
+    if not isinstance(sentence, str):
+        return sentence(**statement.values)
+    values = {name: _Value(value) for name, value in statement.values.items()}
+    return sentence.format_map(values)
 
 
-FIGURES: dict[Figure, Callable[[Any], str]] = {
-    Figure.ALLOWED_TIME: lambda seconds: f"the bound is {format_seconds(seconds)}",
-    Figure.UNCONFIRMED_RUNS: lambda runs: (
-        f"{count_noun(runs, 'run')} beyond it: a slow node or slow software, no telling"
-    ),
-    Figure.FEW_TIMES: lambda times: (
-        f"{count_noun(times, 'time')} cannot tell a slow run from a slow step"
-    ),
-    Figure.BASELINE_ROUNDING: lambda fraction: (
-        f"the baseline's rounding ({fraction:.1%}) is more than a tenth of the margin"
-    ),
-    Figure.OLDER_RUNS: lambda runs: (
-        f"{count_noun(runs, 'older run')} of this configuration"
-    ),
-    Figure.DRIFTING_STEPS: lambda change: (
-        f"drift: {format_difference(1 + change)} from the first to the last step"
-    ),
-    Figure.ACCEPTED_IN_ALL: lambda logarithm: (
-        f"of {_format_change(logarithm)} in all +10.0 % count"
-    ),
-}
+# --- values by their kind -------------------------------------------------------------
 
 
-@phrase.register(states.FigureStatement)
-def _(figure: states.FigureStatement) -> str:
-    return FIGURES[figure.of](figure.value)
+class _Value:
+    """A value of a template, formatted by its kind."""
 
+    def __init__(self, value: Any) -> None:
+        self._value = value
 
-# --- the comparison with the baseline -------------------------------------------------
+    def __getattr__(self, name: str) -> _Value:
+        return _Value(getattr(self._value, name))
 
-
-@phrase.register(states.StepTimeComparison)
-def _(comparison: states.StepTimeComparison) -> str:
-    slower = _format_change(comparison.estimate.difference)
-    expected = format_seconds(comparison.expected)
-    interval = format_interval(comparison.estimate)
-    measured = format_seconds(comparison.measured)
-    return f"{measured} is {slower} against {expected} ({interval})"
+    def __format__(self, kind: str) -> str:
+        value = self._value
+        if kind in KINDS:
+            return KINDS[kind](value)
+        name, _, text = kind.partition(" ")
+        match name:
+            case "count":
+                return count_noun(value, text)
+            case "if":
+                chosen, _, other = text.partition("|")
+                return chosen if value else other
+            case "given":
+                shown = join_first(value) if isinstance(value, tuple) else str(value)
+                return text.replace("*", shown) if value else ""
+            case "or":
+                return phrase(value) if value else text
+            case _:
+                return format(value, kind)
 
 
 def format_interval(estimate: Estimate) -> str:
@@ -162,212 +166,71 @@ def format_interval(estimate: Estimate) -> str:
     return f"{low} to {high}"
 
 
-def _format_change(logarithm: float) -> str:
+def format_steps(steps: StepList) -> str:
+    """Return steps, consecutive ones as one: `steps 12, 20 to 24, 30 and 7 more`."""
+    noun = "step" if steps.count == 1 else "steps"
+    more = f" and {steps.more} more" if steps.more else ""
+    return f"{noun} {', '.join(map(_format_span, steps.spans))}{more}"
+
+
+def _format_span(span: StepSpan) -> str:
+    if span.count == 1:
+        return f"{span.first}"
+    if span.count == 2:
+        return f"{span.first}, {span.last}"
+    return f"{span.first} to {span.last}"
+
+
+def _format_slowest(slowest: SlowestSteps) -> str:
+    most = "up to " if slowest.smoothed else ""
+    average = " on average" if slowest.averaged else ""
+    steps = format_steps(slowest.steps)
+    return f"{steps} took {most}{slowest.ratio:.3g} x the median{average}"
+
+
+def _list_slow_steps(steps: Iterable[SlowStep]) -> str:
+    return join_first(list(map(_format_slow_step, steps)))
+
+
+def _format_slow_step(step: SlowStep) -> str:
+    line = f" (line {step.line})" if step.line else ""
+    return f"step {step.number}{line} took {step.ratio:.3g} x the median"
+
+
+def _format_change(fraction: float) -> str:
+    return format_difference(1 + fraction)
+
+
+def _format_log_change(logarithm: float) -> str:
     return format_difference(math.exp(logarithm))
 
 
-@phrase.register(states.TimedStatement)
-def _(timed: states.TimedStatement) -> str:
-    how = "is assumed of its document" if timed.assumed else "its document does"
-    return f"timed as {how} ({timed.window}): {phrase(timed.statement)}"
-
-
-@phrase.register(states.RunsNeeded)
-def _(wanted: states.RunsNeeded) -> str:
-    runs = count_noun(wanted.runs, "run")
-    if wanted.needed is None:
-        return f"{runs} cannot tell, and no number would: it lies at the bound"
-    enough = f"about {wanted.needed}" if wanted.needed <= MANY else f"more than {MANY}"
-    return f"{runs} cannot tell; {enough} would"
-
-
-@phrase.register(states.CoarseTime)
-def _(time: states.CoarseTime) -> str:
-    shown, slowest = format_seconds(time.seconds), format_seconds(time.slowest)
-    return f"printed too coarsely: {shown} may be up to {slowest}, which no repeat would show"
-
-
-@phrase.register(states.FewMeans)
-def _(few: states.FewMeans) -> str:
-    means = count_noun(few.means, "printed mean")
-    return f"{means} of {few.steps} steps: within them a warm-up or a stall stays unseen, and how much they vary"
-
-
-@phrase.register(states.OtherStatistic)
-def _(other: states.OtherStatistic) -> str:
-    name = "20 % trimmed mean" if other.trimmed else "mean"
-    side = "beyond" if other.beyond else "within"
-    slower, expected = _format_change(other.difference), format_seconds(other.expected)
-    return f"the {name} is {side} the bound ({slower} against {expected}): few steps decide"
-
-
-@phrase.register(states.SlowMean)
-def _(mean: states.SlowMean) -> str:
-    slower, against = _format_change(mean.difference), format_seconds(mean.expected)
-    forgiven = f" after {mean.forgiven} transient stalls are forgiven"
-    return f"the mean of all steps is beyond the bound{forgiven if mean.forgiven else ''} ({slower} against {against})"
-
-
-@phrase.register(states.WideInterval)
-def _(wide: states.WideInterval) -> str:
-    low, high = _format_change(wide.low), _format_change(wide.high)
-    return f"the steps fix the step time to between {low} and {high} only, wider than {wide.tolerances} tolerances"
-
-
-@phrase.register(states.ShiftBesides)
-def _(shift: states.ShiftBesides) -> str:
-    return f"uniform shift; besides, {phrase_all(shift.shape)}"
-
-
-@phrase.register(states.ImplausibleTime)
-def _(time: states.ImplausibleTime) -> str:
-    share = f"{time.share * 100:.3g} %"
-    reasons = [f"more than {share} faster is more likely another configuration"]
-    if time.near:
-        reasons.append(f"it is as fast as {join_first(time.near)}")
-    return "; ".join((*reasons, *map(phrase, time.unverified)))
-
-
-@phrase.register(states.PooledDays)
-def _(pooled: states.PooledDays) -> str:
-    interval = format_interval(pooled.estimate)
-    return f"{pooled.days} nights running could not tell; together they do: {interval}"
-
-
-@phrase.register(states.NoisyRuns)
-def _(noisy: states.NoisyRuns) -> str:
-    return (
-        f"earlier runs differ by {noisy.sigma:.1%}, more than the {noisy.assumed:.1%} "
-        "that is assumed between runs: "
-        "the interval is wider until 8 nights are known (--llmb-history)"
-    )
-
-
-@phrase.register(states.NoisySteps)
-def _(noisy: states.NoisySteps) -> str:
-    return (
-        f"the steps of the run fix its mean to {noisy.error:.1%} only, "
-        f"less well than the {noisy.sigma:.1%} that is assumed from run to run: "
-        "the interval is wider"
-    )
-
-
-@phrase.register(states.FewRecorded)
-def _(few: states.FewRecorded) -> str:
-    runs = count_noun(few.runs, "run")
-    counted = "as one" if few.groups == 1 else f"as {few.groups:.0f}"
-    if not few.grouped and few.runs > 1:
-        text = f"nothing says on how many nights or nodes the {runs} of the baseline were: they count as one"
-    elif few.runs > few.groups:
-        text = (
-            f"the {runs} of the baseline count {counted}: they share nights and nodes"
-        )
-    else:
-        text = f"the baseline is of {runs}"
-    return (
-        f"{text}; {few.recommended} on as many nights or sets of nodes are recommended"
-    )
-
-
-# --- runs that were not compared ------------------------------------------------------
-
-
-@phrase.register(states.LastValidRun)
-def _(last: states.LastValidRun) -> str:
-    job = f", job {last.job_id}" if last.job_id else ""
-    ago = count_noun(last.days, "night") if last.days > 0 else format_age(last.age)
-    return f"last valid run {ago} ago ({last.started:%Y-%m-%d %H:%M}{job})"
-
-
-def _add_last_valid(text: str, last: states.LastValidRun | None) -> str:
-    return text if last is None else f"{text}; {phrase(last)}"
-
-
-@phrase.register(states.StaleRun)
-def _(stale: states.StaleRun) -> str:
-    age, limit = format_age(stale.age), format_age(stale.limit)
-    last = "no valid run is known"
-    if stale.last_valid is not None:
-        last = phrase(stale.last_valid)
-    return f"stale: the newest run is {age} old, at most {limit} is allowed; {last}"
-
-
-@phrase.register(states.UnusableRun)
-def _(unusable: states.UnusableRun) -> str:
-    whose = f"{unusable.run}, one of {unusable.runs} runs that count: "
-    text = (whose if unusable.runs > 1 else "") + unusable.problem.text
-    return _add_last_valid(text, unusable.last_valid)
-
-
-@phrase.register(states.NothingToCompare)
-def _(nothing: states.NothingToCompare) -> str:
-    measured = _list_seconds(nothing.seconds)
-    return f"nothing to compare with yet: {measured} measured; record it with --llmb-record=DIR"
+def _format_percent(fraction: float) -> str:
+    return f"{fraction * 100:.3g} %"
 
 
 def _list_seconds(seconds: Iterable[float | None]) -> str:
     return join_first(list(map(format_seconds, seconds)))
 
 
-@phrase.register(states.UndatedRun)
-def _(undated: states.UndatedRun) -> str:
-    return f"nothing says when {undated.run} started: {undated.source}"
+def _format_needed(runs: int) -> str:
+    return f"about {runs}" if runs <= MANY else f"more than {MANY}"
 
 
-@phrase.register(states.MissingRun)
-def _(missing: states.MissingRun) -> str:
-    stale = "stale: " if missing.stale else ""
-    text = f"{stale}no run of this configuration"
-    return _add_last_valid(text, missing.last_valid)
+def _format_score(z: float) -> str:
+    return f"{min(z, 99):.3g}"
 
 
-@phrase.register(states.OnlyExcluded)
-def _(only: states.OnlyExcluded) -> str:
-    kinds, problem = "runs that cannot be compared", only.problem
-    if problem is not None:
-        kinds = f"{problem.reason} runs: {problem.text}"
-    return _add_last_valid(f"only {kinds}", only.last_valid)
+def _add_statements(statements: Statements | None) -> str:
+    return f"; {phrase(statements)}" if statements else ""
 
 
-@phrase.register(states.NewerRuns)
-def _(newer: states.NewerRuns) -> str:
-    runs = count_noun(newer.count, "newer run")
-    return f"{runs} cannot be compared: {newer.problem.text}"
+def _format_time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M}"
 
 
-@phrase.register(states.Repeats)
-def _(repeats: states.Repeats) -> str:
-    shown, count = _list_seconds(repeats.seconds), len(repeats.seconds)
-    if repeats.apart:
-        return f"{count} repeats differ too much, the newest decides: {shown}"
-    return f"the mean of {count} repeats: {shown}"
-
-
-@phrase.register(states.LostRepeat)
-def _(lost: states.LostRepeat) -> str:
-    return f"a repeat cannot be judged: {lost.problem.text}"
-
-
-@phrase.register(states.Hiccup)
-def _(hiccup: states.Hiccup) -> str:
-    steps = join_first(list(map(_describe_slow_step, hiccup.steps)))
-    usual, mean = format_seconds(hiccup.usual), format_seconds(hiccup.mean)
-    begin = "a hiccup: "
-    if hiccup.runs:
-        begin = f"{hiccup.runs} runs in seven nights had such steps: a hiccup is forgiven no more; "
-    return f"{begin}{steps}; the mean is {mean}, {usual} with the next slowest in their place"
-
-
-def _describe_slow_step(step: states.SlowStep) -> str:
-    line = f" (line {step.line})" if step.line else ""
-    return f"step {step.number}{line} took {step.ratio:.3g} x the median"
-
-
-@phrase.register(states.AmbiguousOrder)
-def _(order: states.AmbiguousOrder) -> str:
-    newest, rival = _describe_run(order.newest), _describe_run(order.rival)
-    doubt = _describe_order(order.doubt)
-    return f"which run is the newest is ambiguous: {newest} or {rival}; {doubt}"
+def _format_written(written: datetime | None) -> str:
+    return f"on {_format_time(written)}" if written else "at an unknown time"
 
 
 CLOCKS = {
@@ -380,274 +243,131 @@ CLOCKS = {
 }
 
 
-def _describe_run(run: states.OrderedRun) -> str:
+def _format_run(run: OrderedRun) -> str:
     job = f"job {run.job_id}, " if run.job_id else ""
     began = _format_time(run.started) if run.started else "an unknown time"
     clock = CLOCKS.get(run.clock, "order")
     return f"{run.id} ({job}{began} by the {clock}, {run.verdict})"
 
 
-def _format_time(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M}"
-
-
-def _describe_order(
-    doubt: states.OrderByJob | states.OrderByFile | states.OrderByLaunch,
-) -> str:
-    if isinstance(doubt, states.OrderByJob):
-        return f"the job ids order them otherwise: {doubt.rival} after {doubt.newest}"
-    if isinstance(doubt, states.OrderByLaunch):
-        launched = _format_time(doubt.launched)
-        return f"{doubt.rival} was launched {launched}, after the first stamp of its own log"
-    rival, newest = map(_format_written, (doubt.rival_written, doubt.newest_written))
-    return f"the times of their files order them otherwise: {doubt.rival} was written {rival}, {doubt.newest} {newest}"
-
-
-def _format_written(written: datetime | None) -> str:
-    return f"on {_format_time(written)}" if written else "at an unknown time"
-
-
-# --- the shape of a window ------------------------------------------------------------
-
-
-def format_steps(steps: states.StepList) -> str:
-    """Return steps, consecutive ones as one: `steps 12, 20 to 24, 30 and 7 more`."""
-    noun = "step" if steps.count == 1 else "steps"
-    more = f" and {steps.more} more" if steps.more else ""
-    return f"{noun} {', '.join(map(_format_span, steps.spans))}{more}"
-
-
-def _format_span(span: states.StepSpan) -> str:
-    if span.count == 1:
-        return f"{span.first}"
-    if span.count == 2:
-        return f"{span.first}, {span.last}"
-    return f"{span.first} to {span.last}"
-
-
-def _describe_slowest(slowest: states.SlowestSteps) -> str:
-    most = "up to " if slowest.smoothed else ""
-    average = " on average" if slowest.averaged else ""
-    steps = format_steps(slowest.steps)
-    return f"{steps} took {most}{slowest.ratio:.3g} x the median{average}"
-
-
-def _format_percent(fraction: float) -> str:
-    return f"{fraction * 100:.3g} %"
-
-
-@phrase.register(states.EvenSteps)
-def _(even: states.EvenSteps) -> str:
-    noun = "mean of several steps" if even.averaged else "single step"
-    return f"no {noun} stands out"
-
-
-@phrase.register(states.SlowSteps)
-def _(slow: states.SlowSteps) -> str:
-    line = f" (line {slow.line})" if slow.line else ""
-    text = _describe_slowest(slow.slowest) + line
-    if slow.single:
-        return f"one spike: {text}"
-    return f"spikes: {format_steps(slow.steps)}; {text}"
-
-
-@phrase.register(states.PeriodicSteps)
-def _(periodic: states.PeriodicSteps) -> str:
-    each, excess = format_ordinal(periodic.period), _format_percent(periodic.excess)
-    steps = format_steps(periodic.steps)
-    return f"every {each} step slow, {excess} above the others ({steps})"
-
-
-@phrase.register(states.SlowStretch)
-def _(stretch: states.SlowStretch) -> str:
-    steps = format_steps(stretch.steps)
-    upper, lower = format_seconds(stretch.upper), format_seconds(stretch.lower)
-    return f"slow stretch: {steps} at {upper}, the others at {lower}"
-
-
-@phrase.register(states.TwoLevels)
-def _(two: states.TwoLevels) -> str:
-    values = "means" if two.averaged else "steps"
-    level, other = format_seconds(two.level), format_seconds(two.other)
-    steps = format_steps(two.steps)
-    return f"two levels: {two.count} of {two.total} {values} at {level}, the others at {other} ({steps})"
-
-
-@phrase.register(states.SaveInStep)
-def _(save: states.SaveInStep) -> str:
-    took = ""
-    if save.save_seconds is not None:
-        took = f" ({save.save_seconds:.5g} of {save.seconds:.4g} s)"
-    text = f"step {save.step} holds the save of line {save.line}{took}"
-    if save.slow > 1:
-        steps = count_noun(save.slow, "slow step")
-        return f"{save.held} of {steps} hold a save: {text}"
-    return text
-
-
-@phrase.register(states.Stragglers)
-def _(slow: states.Stragglers) -> str:
-    steps, worst = format_steps(slow.steps), _describe_slowest(slow.slowest)
-    which = "" if worst.startswith(steps) else f"{steps}; "
-    several = ""
-    if slow.moving_mean > 1:
-        several = f"; one slow step shows in {slow.moving_mean} values"
-    noun = count_noun(slow.count, "slow mean" if slow.averaged else "straggler")
-    share, added = _format_percent(slow.share), _format_percent(slow.added)
-    return f"{noun}, {share} of the time, +{added} on the mean: {which}{worst}{several}"
-
-
-@phrase.register(states.StepDrift)
-def _(drift: states.StepDrift) -> str:
-    change = format_difference(1 + drift.change)
-    return f"drift: {change} from step {drift.first} to step {drift.last} (p {drift.p:.1g})"
-
-
-@phrase.register(states.WarmUpSteps)
-def _(warm_up: states.WarmUpSteps) -> str:
-    return (
-        f"warm-up not over: steps {warm_up.first} to {warm_up.last} are "
-        f"{_format_percent(warm_up.excess)} slower than the rest "
-        f"(z {min(warm_up.z, 99):.3g})"
-    )
-
-
-@phrase.register(states.MeanAndTrimmed)
-def _(means: states.MeanAndTrimmed) -> str:
-    driver = "slow steps" if means.mean > means.trimmed else "fast steps"
-    mean, trimmed = format_seconds(means.mean), format_seconds(means.trimmed)
-    return f"mean {mean}, 20 % trimmed mean {trimmed}: {driver} drive the mean"
-
-
-@phrase.register(states.MovingMeans)
-def _(means: states.MovingMeans) -> str:
-    values = count_noun(means.values, "value")
-    return f"the log prints means of {means.steps} steps: {values}, about {means.independent} of them independent"
-
-
-# --- what was accepted, recorded and budgeted -----------------------------------------
-
-
-@phrase.register(Acknowledgement)
-def _(entry: Acknowledgement) -> str:
-    who = f"by {entry.by} until {entry.expires}: {entry.reason}"
-    if entry.accepts is not None:
-        return f"accepted: {entry.accepts} {who}"
-    return f"acknowledged: {format_difference(1 + entry.fraction)} {who}"
-
-
-@phrase.register(states.AcceptedReason)
-def _(accepted: states.AcceptedReason) -> str:
-    return f"{phrase(accepted.statement)} ({phrase(accepted.entry)})"
-
-
-@phrase.register(states.IdleAcknowledgement)
-def _(idle: states.IdleAcknowledgement) -> str:
-    entry, place = phrase(idle.entry), idle.entry.place
-    match idle.cause:
-        case IdleCause.CERTIFIED:
-            return f"without effect under --llmb-certify: {entry} ({place})"
-        case IdleCause.EXPIRED:
-            expires = idle.entry.expires
-            return f"expired on {expires}, without effect: {entry} ({place})"
-        case IdleCause.RECORDED:
-            runs = f"the baseline was recorded from runs up to {idle.recorded}"
-            return f"without effect, {runs} and may hold it already: {entry} ({place})"
-        case IdleCause.FASTER:
-            faster = REMARKS[Remark.BEYOND_ACCEPTED_LEVEL]
-            return f"{entry}: {faster}: it can go ({place})"
-
-
-def _describe_limits(limits: states.DriftLimits) -> str:
+def _format_limits(limits: DriftLimits) -> str:
     budget = f"drift budget {limits.budget * 100:.10g} %"
     return f"{budget}, tolerance {limits.tolerance}"
 
 
-@phrase.register(states.ValueDrift)
-def _(drift: states.ValueDrift) -> str:
-    recorded = format_difference(drift.recorded / drift.first.seconds)
-    return (
-        f"tonight {describe_move(drift.seconds, drift.first)}; "
-        f"recorded since: {recorded} ({_describe_limits(drift.limits)})"
-    )
-
-
-@phrase.register(states.DriftedRun)
-def _(drifted: states.DriftedRun) -> str:
-    return (
-        f"tonight {describe_move(drifted.seconds, drifted.first)}; "
-        f"at most {format_seconds(drifted.allowed)} is allowed "
-        f"({_describe_limits(drifted.limits)})"
-    )
-
-
-@phrase.register(states.DriftedRecording)
-def _(drifted: states.DriftedRecording) -> str:
-    distance = describe_move(drifted.recorded, drifted.first)
-    limits = _describe_limits(drifted.limits)
-    return f"the recorded value moved too far: {distance} ({limits})"
-
-
-@phrase.register(states.AgainstRecorded)
-def _(against: states.AgainstRecorded) -> str:
-    return f"against the recorded value: {phrase_all(against.statements)}"
-
-
-@phrase.register(states.MovedRecording)
-def _(moved: states.MovedRecording) -> str:
-    moves = count_noun(moved.moves, "accepted move")
-    return f"recorded values: {describe_move(moved.recorded, moved.origin)}, in {moves}"
-
-
-def _describe_budget(budget: Budget) -> str:
+def _format_budget(budget: Budget) -> str:
     place = f" ({budget.place})" if budget.place else ""
     return f"the budget is {budget.largest:g} s{place}"
 
 
-def _format_line(place: states.LogPlace) -> str:
+def _format_place(place: LogPlace) -> str:
     return f"{place.log}:{place.line}" if place.log else f"line {place.line}"
 
 
-@phrase.register(states.OverBudget)
-def _(over: states.OverBudget) -> str:
-    until = " until it was handed over" if over.dispatched else ""
-    return (
-        f"checkpoint {over.action} took {over.seconds:.10g} s{until} "
-        f"({_format_line(over.place)}), {_describe_budget(over.budget)}"
-    )
+def _quote_lines(lines: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f'"{text}" (line {line})' for text, line in lines)
 
 
-BUDGET_DOUBTS = {
-    BudgetDoubtCode.TRUNCATED: "its time is cut off",
-    BudgetDoubtCode.UNTIMED: "no time is stated for it",
-    BudgetDoubtCode.DISPATCH_ONLY: (
-        "it is or may be asynchronous, its time is that of the dispatch only, "
-        "for which checkpoint_save_dispatch_seconds is the budget"
-    ),
-    BudgetDoubtCode.UNREAD: "{} more records than are kept",
-    BudgetDoubtCode.SYNCHRONOUS: "it is synchronous, so its time is no dispatch",
+KINDS: dict[str, Callable[[Any], str]] = {
+    "age": format_age,
+    "also": _add_statements,
+    "budget": _format_budget,
+    "change": _format_change,  # of a fraction
+    "interval": format_interval,
+    "limits": _format_limits,
+    "log_change": _format_log_change,  # of a difference of logarithms
+    "move": lambda move: describe_move(*move),  # seconds, and the accepted value
+    "needed": _format_needed,
+    "ordinal": format_ordinal,
+    "percent": _format_percent,
+    "place": _format_place,
+    "quoted": _quote_lines,
+    "ratio": format_difference,
+    "run": _format_run,
+    "said": phrase,
+    "score": _format_score,
+    "seconds": format_seconds,
+    "slow_steps": _list_slow_steps,
+    "slowest": _format_slowest,
+    "steps": format_steps,
+    "time": _format_time,
+    "times": _list_seconds,
+    "written": _format_written,
 }
 
 
-@phrase.register(states.BudgetDoubt)
-def _(doubt: states.BudgetDoubt) -> str:
-    why = BUDGET_DOUBTS[doubt.code].format(doubt.unread)
-    return (
-        f"checkpoint {doubt.action} cannot be judged: {why} "
-        f"({_format_line(doubt.place)}); {_describe_budget(doubt.budget)}"
-    )
+# --- sentences with several forms -----------------------------------------------------
 
 
-@phrase.register(states.UnstatedCheckpoint)
-def _(unstated: states.UnstatedCheckpoint) -> str:
-    meant = f", though {unstated.meant}" if unstated.meant else ""
-    budget = _describe_budget(unstated.budget)
-    return f"the log states no checkpoint {unstated.action}{meant}; {budget}"
+def _phrase_few_recorded(
+    runs: int, groups: float, grouped: bool, recommended: int
+) -> str:
+    counted = "as one" if groups == 1 else f"as {groups:.0f}"
+    noun = count_noun(runs, "run")
+    text = f"the baseline is of {noun}"
+    if not grouped and runs > 1:
+        text = f"nothing says on how many nights or nodes the {noun} of the baseline were: they count as one"
+    elif runs > groups:
+        text = (
+            f"the {noun} of the baseline count {counted}: they share nights and nodes"
+        )
+    return f"{text}; {recommended} on as many nights or sets of nodes are recommended"
 
 
-@phrase.register(states.BaselineContradiction)
-def _(found: states.BaselineContradiction) -> str:
-    baseline, contradiction = found.baseline, found.contradiction
+def _phrase_last_valid(
+    days: int, age: timedelta, started: datetime, job_id: str
+) -> str:
+    job = f", job {job_id}" if job_id else ""
+    ago = count_noun(days, "night") if days > 0 else format_age(age)
+    return f"last valid run {ago} ago ({_format_time(started)}{job})"
+
+
+def _phrase_unusable(
+    run: str, runs: int, problem: Problem, last_valid: CodedStatement | None
+) -> str:
+    whose = f"{run}, one of {runs} runs that count: " if runs > 1 else ""
+    return f"{whose}{problem.text}{_add_statements(last_valid)}"
+
+
+def _phrase_save(
+    *,
+    step: int,
+    seconds: float,
+    save_seconds: float | None,
+    line: int,
+    held: int,
+    slow: int,
+) -> str:
+    took = ""
+    if save_seconds is not None:
+        took = f" ({save_seconds:.5g} of {seconds:.4g} s)"
+    text = f"step {step} holds the save of line {line}{took}"
+    if slow > 1:
+        return f"{held} of {count_noun(slow, 'slow step')} hold a save: {text}"
+    return text
+
+
+def _phrase_stragglers(
+    *,
+    count: int,
+    averaged: bool,
+    share: float,
+    added: float,
+    steps: StepList,
+    slowest: SlowestSteps,
+    moving_mean: int,
+) -> str:
+    listed, worst = format_steps(steps), _format_slowest(slowest)
+    which = "" if worst.startswith(listed) else f"{listed}; "
+    several = ""
+    if moving_mean > 1:
+        several = f"; one slow step shows in {moving_mean} values"
+    noun = count_noun(count, "slow mean" if averaged else "straggler")
+    time, mean = _format_percent(share), _format_percent(added)
+    return f"{noun}, {time} of the time, +{mean} on the mean: {which}{worst}{several}"
+
+
+def _phrase_contradiction(baseline: Baseline, contradiction: Contradiction) -> str:
     cell = dict(baseline.cells).get("step_time")
     printed = cell or f"{baseline.step_seconds:.10g}"
     source = baseline.source
@@ -660,49 +380,252 @@ def _(found: states.BaselineContradiction) -> str:
     )
 
 
-# --- what a session adds to a verdict -------------------------------------------------
+# --- all sentences --------------------------------------------------------------------
 
+BEYOND_ACCEPTED_LEVEL = "faster than the acknowledged level by more than the tolerance"
+TOO_FEW = "{valid:count valid run}, {required.place} asks for {required.runs}"
 
-@phrase.register(states.NotCertified)
-def _(uncertain: states.NotCertified) -> str:
-    return f"{phrase(uncertain.doubt)}: not certified"
-
-
-@phrase.register(states.OtherBaselineKind)
-def _(other: states.OtherBaselineKind) -> str:
-    return f"there is no {other.asked} baseline, only one that was {other.kind} here"
-
-
-@phrase.register(states.NewerUnmatched)
-def _(newer: states.NewerUnmatched) -> str:
-    return f"a newer run may be of this configuration: {newer.run}: {newer.text}"
-
-
-def _count_required(few: states.TooFewRuns | states.FewerRuns) -> str:
-    runs, required = count_noun(few.valid, "valid run"), few.required
-    return f"{runs}, {required.place} asks for {required.runs}"
-
-
-@phrase.register(states.TooFewRuns)
-def _(few: states.TooFewRuns) -> str:
-    return f"{_count_required(few)}; the newest: {phrase_all(few.statements)}"
-
-
-@phrase.register(states.FewerRuns)
-def _(fewer: states.FewerRuns) -> str:
-    return f"{_count_required(fewer)} (--llmb-repeats={fewer.repeats})"
-
-
-@phrase.register(states.SlowerBeyondChance)
-def _(slower: states.SlowerBeyondChance) -> str:
-    chance = f"(p = {slower.p:.2g}, adjusted for {slower.count})"
-    return f"slower than its baseline beyond chance, within the tolerance {chance}"
-
-
-@phrase.register(states.SlowRankReport)
-def _(report: states.SlowRankReport) -> str:
-    quoted = ", ".join(f'"{text}" (line {line})' for text, line in report.lines)
-    return f"{report.log or 'the log'} reports a slow rank: {quoted}"
+SENTENCES: dict[StatementCode, str | Callable[..., str]] = {
+    # the comparison with the baseline
+    StatementCode.STEP_TIME: (
+        "{measured:seconds} is {estimate.difference:log_change} "
+        "against {expected:seconds} ({estimate:interval})"
+    ),
+    StatementCode.ALLOWED_TIME: "the bound is {seconds:seconds}",
+    StatementCode.TIMED_AS_DOCUMENT: (
+        "timed as {assumed:if is assumed of its document|its document does} "
+        "({window}): {statement:said}"
+    ),
+    StatementCode.RUNS_NEEDED: "{runs:count run} cannot tell; {needed:needed} would",
+    StatementCode.NO_RUNS_SUFFICE: (
+        "{runs:count run} cannot tell, and no number would: it lies at the bound"
+    ),
+    StatementCode.COARSE_TIME: (
+        "printed too coarsely: {seconds:seconds} may be up to {slowest:seconds}, "
+        "which no repeat would show"
+    ),
+    StatementCode.FEW_MEANS: (
+        "{means:count printed mean} of {steps} steps: within them a warm-up or a stall "
+        "stays unseen, and how much they vary"
+    ),
+    StatementCode.FEW_TIMES: (
+        "{times:count time} cannot tell a slow run from a slow step"
+    ),
+    StatementCode.OTHER_STATISTIC: (
+        "the {trimmed:if 20 % trimmed mean|mean} is {beyond:if beyond|within} the bound "
+        "({difference:log_change} against {expected:seconds}): few steps decide"
+    ),
+    StatementCode.SLOW_MEAN: (
+        "the mean of all steps is beyond the bound"
+        "{forgiven:given  after * transient stalls are forgiven} "
+        "({difference:log_change} against {expected:seconds})"
+    ),
+    StatementCode.WIDE_INTERVAL: (
+        "the steps fix the step time to between {low:log_change} and "
+        "{high:log_change} only, wider than {tolerances} tolerances"
+    ),
+    StatementCode.UNIFORM_SHIFT: "uniform shift",
+    StatementCode.SHIFT_BESIDES: "uniform shift; besides, {shape:said}",
+    StatementCode.IMPLAUSIBLE_TIME: (
+        "more than {share:percent} faster is more likely another configuration"
+        "{near:given ; it is as fast as *}{unverified:also}"
+    ),
+    StatementCode.RUNS_APART: "the runs differ too much to be of one state",
+    StatementCode.UNCONFIRMED_RUNS: (
+        "{runs:count run} beyond it: a slow node or slow software, no telling"
+    ),
+    StatementCode.POOLED_DAYS: (
+        "{days} nights running could not tell; together they do: {estimate:interval}"
+    ),
+    StatementCode.BEYOND_ACCEPTED_LEVEL: BEYOND_ACCEPTED_LEVEL,
+    StatementCode.FASTER_AS_TIMED: (
+        "by what its document timed, which is never recorded"
+    ),
+    StatementCode.REFRESH_BASELINE: (
+        "refresh the baseline, or it will hide the next regression"
+    ),
+    StatementCode.COMPARED_WITHOUT_ERROR: (
+        "too few steps and no history: compared with the bound as it is"
+    ),
+    StatementCode.BASELINE_ROUNDING: (
+        "the baseline's rounding ({fraction:.1%}) is more than a tenth of the margin"
+    ),
+    StatementCode.NOISY_RUNS: (
+        "earlier runs differ by {sigma:.1%}, more than the {assumed:.1%} that is "
+        "assumed between runs: "
+        "the interval is wider until 8 nights are known (--llmb-history)"
+    ),
+    StatementCode.NOISY_STEPS: (
+        "the steps of the run fix its mean to {error:.1%} only, less well than the "
+        "{sigma:.1%} that is assumed from run to run: the interval is wider"
+    ),
+    StatementCode.FEW_RECORDED: _phrase_few_recorded,
+    StatementCode.BASELINE_CONTRADICTS: _phrase_contradiction,
+    # the runs that were compared, or not
+    StatementCode.LAST_VALID_RUN: _phrase_last_valid,
+    StatementCode.STALE_RUN: (
+        "stale: the newest run is {age:age} old, at most {limit:age} is allowed; "
+        "{last_valid:or no valid run is known}"
+    ),
+    StatementCode.UNUSABLE_RUN: _phrase_unusable,
+    StatementCode.NOTHING_TO_COMPARE: (
+        "nothing to compare with yet: {seconds:times} measured; "
+        "record it with --llmb-record=DIR"
+    ),
+    StatementCode.UNDATED_RUN: "nothing says when {run} started: {source}",
+    StatementCode.MISSING_RUN: (
+        "{stale:if stale: |}no run of this configuration{last_valid:also}"
+    ),
+    StatementCode.ONLY_EXCLUDED: (
+        "only {problem.reason} runs: {problem.text}{last_valid:also}"
+    ),
+    StatementCode.NEWER_RUNS: (
+        "{runs:count newer run} cannot be compared: {problem.text}"
+    ),
+    StatementCode.OLDER_RUNS: "{runs:count older run} of this configuration",
+    StatementCode.REPEATS: "the mean of {runs} repeats: {seconds:times}",
+    StatementCode.REPEATS_DIFFER: (
+        "{runs} repeats differ too much, the newest decides: {seconds:times}"
+    ),
+    StatementCode.LOST_REPEAT: "a repeat cannot be judged: {problem.text}",
+    StatementCode.BUILD_UNKNOWN: (
+        "nothing says which build it is of, so it has no repeats"
+    ),
+    StatementCode.HICCUP: (
+        "a hiccup: {steps:slow_steps}; the mean is {mean:seconds}, {usual:seconds} "
+        "with the next slowest in their place"
+    ),
+    StatementCode.HICCUPS_OFTEN: (
+        "{runs} runs in seven nights had such steps: a hiccup is forgiven no more; "
+        "{steps:slow_steps}; the mean is {mean:seconds}, {usual:seconds} "
+        "with the next slowest in their place"
+    ),
+    StatementCode.NEWEST_BY_FILE_TIME: (
+        "that it is the newest run, only the times of the files say, "
+        "which copying may change"
+    ),
+    StatementCode.NEWEST_BY_MIXED_CLOCKS: (
+        "that it is the newest run, only clocks say that cannot be compared"
+    ),
+    StatementCode.AMBIGUOUS_ORDER: (
+        "which run is the newest is ambiguous: {newest:run} or {rival:run}; "
+        "{doubt:said}"
+    ),
+    StatementCode.ORDER_BY_JOB: (
+        "the job ids order them otherwise: {rival} after {newest}"
+    ),
+    StatementCode.ORDER_BY_FILE: (
+        "the times of their files order them otherwise: {rival} was written "
+        "{rival_written:written}, {newest} {newest_written:written}"
+    ),
+    StatementCode.ORDER_BY_LAUNCH: (
+        "{rival} was launched {launched:time}, after the first stamp of its own log"
+    ),
+    # the shape of a window
+    StatementCode.TOO_FEW_STEPS: "too few steps to show a shape",
+    StatementCode.EVEN_STEPS: (
+        "no {averaged:if mean of several steps|single step} stands out"
+    ),
+    StatementCode.ONE_SPIKE: "one spike: {slowest:slowest}{line:given  (line *)}",
+    StatementCode.SPIKES: (
+        "spikes: {steps:steps}; {slowest:slowest}{line:given  (line *)}"
+    ),
+    StatementCode.PERIODIC_STEPS: (
+        "every {period:ordinal} step slow, {excess:percent} above the others "
+        "({steps:steps})"
+    ),
+    StatementCode.SLOW_STRETCH: (
+        "slow stretch: {steps:steps} at {upper:seconds}, the others at {lower:seconds}"
+    ),
+    StatementCode.TWO_LEVELS: (
+        "two levels: {count} of {total} {averaged:if means|steps} at {level:seconds}, "
+        "the others at {other:seconds} ({steps:steps})"
+    ),
+    StatementCode.DRIFTING_STEPS: (
+        "drift: {change:change} from the first to the last step"
+    ),
+    StatementCode.SAVE_IN_STEP: _phrase_save,
+    StatementCode.STRAGGLERS: _phrase_stragglers,
+    StatementCode.STEP_DRIFT: (
+        "drift: {change:change} from step {first} to step {last} (p {p:.1g})"
+    ),
+    StatementCode.WARM_UP_STEPS: (
+        "warm-up not over: steps {first} to {last} are {excess:percent} slower than "
+        "the rest (z {z:score})"
+    ),
+    StatementCode.MEAN_AND_TRIMMED: (
+        "mean {mean:seconds}, 20 % trimmed mean {trimmed:seconds}: "
+        "{slow:if slow|fast} steps drive the mean"
+    ),
+    StatementCode.MOVING_MEANS: (
+        "the log prints means of {steps} steps: {values:count value}, "
+        "about {independent} of them independent"
+    ),
+    # what was accepted, recorded and budgeted
+    StatementCode.ACCEPTED_REASON: "{statement:said} ({entry:said})",
+    StatementCode.ACCEPTED_IN_ALL: "of {change:log_change} in all +10.0 % count",
+    StatementCode.IDLE_CERTIFIED: (
+        "without effect under --llmb-certify: {entry:said} ({entry.place})"
+    ),
+    StatementCode.IDLE_EXPIRED: (
+        "expired on {entry.expires}, without effect: {entry:said} ({entry.place})"
+    ),
+    StatementCode.IDLE_RECORDED: (
+        "without effect, the baseline was recorded from runs up to {recorded} "
+        "and may hold it already: {entry:said} ({entry.place})"
+    ),
+    StatementCode.IDLE_FASTER: (
+        f"{{entry:said}}: {BEYOND_ACCEPTED_LEVEL}: it can go ({{entry.place}})"
+    ),
+    StatementCode.VALUE_DRIFT: (
+        "tonight {tonight:move}; recorded since: {recorded:ratio} ({limits:limits})"
+    ),
+    StatementCode.DRIFTED_RUN: (
+        "tonight {tonight:move}; at most {allowed:seconds} is allowed ({limits:limits})"
+    ),
+    StatementCode.DRIFTED_RECORDING: (
+        "the recorded value moved too far: {recorded:move} ({limits:limits})"
+    ),
+    StatementCode.AGAINST_RECORDED: "against the recorded value: {statements:said}",
+    StatementCode.MOVED_RECORDING: (
+        "recorded values: {recorded:move}, in {moves:count accepted move}"
+    ),
+    StatementCode.OVER_BUDGET: (
+        "checkpoint {action} took {seconds:.10g} s"
+        "{dispatched:if  until it was handed over|} ({place:place}), {budget:budget}"
+    ),
+    StatementCode.BUDGET_UNKNOWN: (
+        "checkpoint {action} cannot be judged: {doubt:said} ({place:place}); "
+        "{budget:budget}"
+    ),
+    StatementCode.TIME_TRUNCATED: "its time is cut off",
+    StatementCode.TIME_MISSING: "no time is stated for it",
+    StatementCode.DISPATCH_ONLY: (
+        "it is or may be asynchronous, its time is that of the dispatch only, "
+        "for which checkpoint_save_dispatch_seconds is the budget"
+    ),
+    StatementCode.RECORDS_UNREAD: "{records} more records than are kept",
+    StatementCode.SYNCHRONOUS: "it is synchronous, so its time is no dispatch",
+    StatementCode.UNSTATED_CHECKPOINT: (
+        "the log states no checkpoint {action}{meant:given , though *}; {budget:budget}"
+    ),
+    # what a session adds
+    StatementCode.ERROR_UNKNOWN: "nothing is known of the error",
+    StatementCode.NOT_CERTIFIED: "{doubt:said}: not certified",
+    StatementCode.OTHER_BASELINE_KIND: (
+        "there is no {asked} baseline, only one that was {kind} here"
+    ),
+    StatementCode.NEWER_UNMATCHED: (
+        "a newer run may be of this configuration: {run}: {text}"
+    ),
+    StatementCode.TOO_FEW_RUNS: f"{TOO_FEW}; the newest: {{statements:said}}",
+    StatementCode.FEWER_RUNS: f"{TOO_FEW} (--llmb-repeats={{repeats}})",
+    StatementCode.SLOWER_BEYOND_CHANCE: (
+        "slower than its baseline beyond chance, within the tolerance "
+        "(p = {p:.2g}, adjusted for {count})"
+    ),
+    StatementCode.SLOW_RANK: "{log:or the log} reports a slow rank: {lines:quoted}",
+}
 
 
 # --- several configurations, and the nodes of their runs ------------------------------
@@ -714,8 +637,8 @@ CHANGES = {
 }
 
 
-@phrase.register(states.SharedShift)
-def _(shared: states.SharedShift) -> str:
+@phrase.register(SharedShift)
+def _(shared: SharedShift) -> str:
     moved, sign = len(shared.configurations), math.copysign(100, shared.shift)
     shift, low, high = (
         sign * bound for bound in (shared.shift, shared.low, shared.high)

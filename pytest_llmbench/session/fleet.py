@@ -20,7 +20,7 @@ from pytest_llmbench.core.judgement_records import (
     LevelChange,
 )
 from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Metric, Note
-from pytest_llmbench.core.statements import SlowerBeyondChance
+from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.acknowledged import select_covering
 from pytest_llmbench.judge.change_points import FEWEST
 from pytest_llmbench.judge.cluster import (
@@ -120,10 +120,10 @@ def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
             or judgement.measurement is None
         ):
             return judgement
-        note = Note(
-            NoteCode.SLOWER_THAN_BASELINE,
-            SlowerBeyondChance(probability, len(adjusted)),
+        slower = CodedStatement(
+            StatementCode.SLOWER_BEYOND_CHANCE, p=probability, count=len(adjusted)
         )
+        note = Note(NoteCode.SLOWER_THAN_BASELINE, slower)
         return replace(judgement, notes=(*judgement.notes, note))
 
     return judged.map_newest(warn)

@@ -23,14 +23,7 @@ from pytest_llmbench.core.outcome_records import (
     UnmatchedRun,
 )
 from pytest_llmbench.core.run_records import IgnoredFile, Measurement, Note
-from pytest_llmbench.core.statements import (
-    FewerRuns,
-    NewerUnmatched,
-    NotCertified,
-    OtherBaselineKind,
-    Remark,
-    TooFewRuns,
-)
+from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.session.catalog import is_required
 from pytest_llmbench.session.settings import Settings
 
@@ -337,7 +330,8 @@ def _certify(judgement: Judgement, settings: Settings) -> Judgement:
     doubt = _find_doubt(judgement, settings) if settings.certify else None
     if doubt is None:
         return judgement
-    statements = (*judgement.statements, NotCertified(doubt))
+    uncertain = CodedStatement(StatementCode.NOT_CERTIFIED, doubt=doubt)
+    statements = (*judgement.statements, uncertain)
     return replace(
         judgement,
         verdict=Verdict.INCONCLUSIVE,
@@ -352,9 +346,13 @@ def _find_doubt(judgement: Judgement, settings: Settings) -> VerdictStatement | 
     if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
         return None
     if settings.against not in ("both", judgement.baseline.kind):
-        return OtherBaselineKind(settings.against, judgement.baseline.kind)
+        return CodedStatement(
+            StatementCode.OTHER_BASELINE_KIND,
+            asked=settings.against,
+            kind=judgement.baseline.kind,
+        )
     if judgement.estimate is not None and judgement.estimate.threshold_only:
-        return Remark.ERROR_UNKNOWN
+        return CodedStatement(StatementCode.ERROR_UNKNOWN)
     lost = (NoteCode.REPEATS_DISAGREE, NoteCode.REPEAT_LOST)
     return next((note for note in judgement.notes if note.code in lost), None)
 
@@ -436,10 +434,14 @@ def invalidate_if_newer_unmatched(
     for stray in unmatched:
         newer = stray.started is None or started is None or stray.started > started
         if newer and result.case.key in stray.candidates:
-            statements = (NewerUnmatched(stray.id, stray.text),)
-            verdict, reason = Verdict.INVALID, Reason.AMBIGUOUS
+            doubt = CodedStatement(
+                StatementCode.NEWER_UNMATCHED, run=stray.id, text=stray.text
+            )
             invalid = replace(
-                result.judgement, verdict=verdict, reason=reason, statements=statements
+                result.judgement,
+                verdict=Verdict.INVALID,
+                reason=Reason.AMBIGUOUS,
+                statements=(doubt,),
             )
             return replace(result, judgement=invalid)
     return result
@@ -487,16 +489,24 @@ def _check_run_count(
     if valid >= asked.runs:
         return result
     if fewer is not None and valid >= fewer:
-        note = Note(NoteCode.FEWER_RUNS, FewerRuns(valid, asked, fewer))
+        allowed = CodedStatement(
+            StatementCode.FEWER_RUNS, valid=valid, required=asked, repeats=fewer
+        )
+        note = Note(NoteCode.FEWER_RUNS, allowed)
         return replace(
             result, judgement=replace(judgement, notes=(*judgement.notes, note))
         )
-    statements = (TooFewRuns(valid, asked, judgement.statements),)
+    too_few = CodedStatement(
+        StatementCode.TOO_FEW_RUNS,
+        valid=valid,
+        required=asked,
+        statements=judgement.statements,
+    )
     short = replace(
         judgement,
         verdict=Verdict.MISSING,
         reason=Reason.TOO_FEW_RUNS,
-        statements=statements,
+        statements=(too_few,),
     )
     return replace(result, judgement=short)
 

@@ -15,7 +15,7 @@ from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.run_records import Measurement, Note
-from pytest_llmbench.core.statements import SlowRankReport
+from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.session.outcomes import (
     ConfigurationResult,
     JudgedConfigurations,
@@ -83,7 +83,9 @@ def find_slow_rank(measurement: Measurement) -> Note | None:
             lines = tuple(
                 (redactor.redact(report.text), report.line) for report in reports
             )
-            quoted = SlowRankReport("" if own else log.name, lines)
+            quoted = CodedStatement(
+                StatementCode.SLOW_RANK, log="" if own else log.name, lines=lines
+            )
             return Note(NoteCode.SLOW_RANK, quoted, reports[0].line if own else 0)
     return None
 

@@ -6,28 +6,42 @@ import pickle
 
 import pytest
 
-from pytest_llmbench.core.statements import Hiccup, SlowStep
+from pytest_llmbench.core.statements import (
+    CodedStatement,
+    NodeFinding,
+    SlowStep,
+    StatementCode,
+    StepList,
+)
 
 STEP = SlowStep(20, 120, 2.5)
-HICCUP = Hiccup((STEP,), mean=7.5, usual=7.3)
+LIST = StepList((), more=0, count=3)
 
 
-def test_record_has_its_fields_and_defaults() -> None:
-    assert (HICCUP.steps, HICCUP.mean, HICCUP.usual, HICCUP.runs) == (
-        (STEP,),
-        7.5,
-        7.3,
-        0,
-    )
+def test_record_has_its_fields() -> None:
+    assert (LIST.spans, LIST.more, LIST.count) == ((), 0, 3)
     assert repr(STEP) == "SlowStep(number=20, line=120, ratio=2.5)"
 
 
+def test_record_has_its_defaults() -> None:
+    assert NodeFinding().suspects == ()
+    assert NodeFinding(suspects=("n1",)).suspects == ("n1",)
+
+
 def test_record_is_equal_by_class_and_values() -> None:
-    same = pickle.loads(pickle.dumps(HICCUP))  # noqa: S301 -- of this test
-    assert (same, hash(same)) == (HICCUP, hash(HICCUP))
-    assert Hiccup((STEP,), 7.5, 7.3, 0) == HICCUP
-    assert Hiccup((STEP,), 7.5, 7.4) != HICCUP
+    same = pickle.loads(pickle.dumps(LIST))  # noqa: S301 -- of this test
+    assert (same, hash(same)) == (LIST, hash(LIST))
+    assert StepList((), 0, 3) == LIST
+    assert StepList((), 0, 4) != LIST
     assert STEP != (20, 120, 2.5)
+
+
+def test_coded_statement_is_equal_by_code_and_values() -> None:
+    spike = CodedStatement(StatementCode.OLDER_RUNS, runs=2)
+    same = pickle.loads(pickle.dumps(spike))  # noqa: S301 -- of this test
+    assert same == spike
+    assert CodedStatement(StatementCode.OLDER_RUNS, runs=3) != spike
+    assert CodedStatement(StatementCode.FEW_TIMES, times=2) != spike
 
 
 def test_record_is_frozen() -> None:

@@ -16,7 +16,7 @@ from support.shared_data import shared
 
 from pytest_llmbench.core.log_records import Steps
 from pytest_llmbench.core.run_records import Measurement, Note
-from pytest_llmbench.core.statements import EvenSteps
+from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.shape import Shape, find_shape
 from pytest_llmbench.logs.log_reader import read_log
@@ -171,9 +171,8 @@ def test_means_that_differ_by_one_percent_are_noted(factor: float, told: bool) -
 
 
 def test_calm_steps_have_no_notes() -> None:
-    assert find_shape(window(CALM)) == Shape(
-        (EvenSteps(averaged=False),), ShapeKind.EVEN
-    )
+    even = CodedStatement(StatementCode.EVEN_STEPS, averaged=False)
+    assert find_shape(window(CALM)) == Shape((even,), ShapeKind.EVEN)
 
 
 # --- moving means ---------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.judgement_records import Judgement, RequiredRuns
 from pytest_llmbench.core.outcome_records import Case, Status, UnmatchedRun
 from pytest_llmbench.core.run_records import Measurement, Problem
-from pytest_llmbench.core.statements import NotCertified
+from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.session.outcomes import (
     JudgedConfigurations,
     SessionResults,
@@ -164,4 +164,6 @@ def test_repeats_that_disagree_certify_nothing() -> None:
     assert judge_evidence(both, Settings(), alone=False).verdict is Verdict.PASS
     judgement = judge_evidence(both, settings, alone=False)
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert judgement.statements[-1] == NotCertified(judgement.notes[0])
+    doubt = judgement.notes[0]
+    uncertain = CodedStatement(StatementCode.NOT_CERTIFIED, doubt=doubt)
+    assert judgement.statements[-1] == uncertain
