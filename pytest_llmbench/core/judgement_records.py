@@ -173,6 +173,27 @@ class Look:
     fewest: int = 1
 
 
+class SessionRules(NamedTuple):
+    """What a session was asked for that decides over verdicts, by the options of the
+    same names."""
+
+    inconclusive: str = "literal"
+    improvement: str = "pass"
+    certify: bool = False
+    against: str = "both"
+    records: bool = False  # it records baselines, so no verdict counts
+
+
+DEFAULT_RULES = SessionRules()
+
+
+def is_too_old(
+    started: datetime | None, now: datetime, max_age: timedelta | None
+) -> bool:
+    """Return True if a run is older than allowed; False for an undated run."""
+    return max_age is not None and started is not None and now - started > max_age
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What a verdict is reached from: the measurements of one configuration and the
@@ -213,6 +234,11 @@ class Evidence:
     # other configurations of the same model with their expected step times: so fast a
     # run may be one of them
     relatives: tuple[tuple[str, float], ...] = ()
+    rules: SessionRules = DEFAULT_RULES
+
+    def is_too_old(self, started: datetime | None) -> bool:
+        """Return True if a run is older than `max_age`; False for an undated run."""
+        return is_too_old(started, self.now, self.max_age)
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,10 +233,8 @@ def select_budgeted_runs(
 
 def _is_only_loading(run: Measurement, evidence: Evidence) -> bool:
     """Whether a run, recent enough to count, only loads a checkpoint."""
-    started, limit = run.run.started, evidence.max_age
-    recent = limit is None or started is None or evidence.now - started <= limit
     return (
-        recent
+        not evidence.is_too_old(run.run.started)
         and run.excluded is not None
         and run.excluded.reason is Reason.CHECKPOINT_LOAD
     )

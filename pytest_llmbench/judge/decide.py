@@ -1,21 +1,21 @@
-"""From evidence to a verdict, and from there to whether an item passes."""
+"""From evidence to a verdict."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.core.codes import Reason, Verdict
+from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import (
     Estimate,
     Evidence,
     Judgement,
     Noise,
     PreviousRuns,
+    SessionRules,
 )
-from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge import agreement, explanation
@@ -57,17 +57,6 @@ if TYPE_CHECKING:
 # together
 POOLED_DAYS = 3
 
-# Worst first.
-SEVERITY = (
-    Verdict.REGRESSION,
-    Verdict.INVALID,
-    Verdict.INCONCLUSIVE,
-    Verdict.MISSING,
-    Verdict.NOT_COMPARABLE,
-    Verdict.PASS,
-    Verdict.IMPROVEMENT,
-)
-
 
 def judge(evidence: Evidence) -> Judgement:
     """Return the verdict on a configuration from its measurements, newest first.
@@ -82,11 +71,8 @@ def judge(evidence: Evidence) -> Judgement:
     MISSING. Last the drift of its recorded baseline and its budgets are held against
     it.
     """
-    return explanation.with_timing_label(
-        _apply_limits(
-            explanation.with_order_note(_judge_newest(evidence), evidence), evidence
-        )
-    )
+    judgement = explanation.with_order_note(_judge_newest(evidence), evidence)
+    return _finish(judgement, evidence)
 
 
 def _judge_newest(evidence: Evidence) -> Judgement:
@@ -115,16 +101,48 @@ def judge_alone(evidence: Evidence) -> Judgement:
     NOT_COMPARABLE where positive evidence excludes it. The drift and its budgets are
     held against it, too.
     """
-    return explanation.with_timing_label(
-        _apply_limits(_judge_first(evidence), evidence)
+    return _finish(_judge_first(evidence), evidence)
+
+
+def _finish(judgement: Judgement, evidence: Evidence) -> Judgement:
+    """Return a verdict with what was acknowledged, held against the budgets and against
+    what a certificate asks for."""
+    judgement = explanation.with_remarks(judgement, evidence)
+    judgement = apply_drift_budget(judgement, evidence)
+    runs = select_budgeted_runs(evidence, judgement)
+    judgement = with_budget_verdict(judgement, runs)
+    return _certify(explanation.with_timing_label(judgement), evidence.rules)
+
+
+def _certify(judgement: Judgement, rules: SessionRules) -> Judgement:
+    """Return a verdict, INCONCLUSIVE if it is green in a session that certifies and
+    something is uncertain."""
+    doubt = _find_uncertainty(judgement, rules.against) if rules.certify else None
+    if doubt is None:
+        return judgement
+    uncertain = CodedStatement(StatementCode.NOT_CERTIFIED, doubt=doubt)
+    return replace(
+        judgement,
+        verdict=Verdict.INCONCLUSIVE,
+        reason=Reason.CANNOT_TELL,
+        statements=(*judgement.statements, uncertain),
     )
 
 
-def _apply_limits(judgement: Judgement, evidence: Evidence) -> Judgement:
-    judgement = apply_drift_budget(
-        explanation.with_remarks(judgement, evidence), evidence
-    )
-    return with_budget_verdict(judgement, select_budgeted_runs(evidence, judgement))
+def _find_uncertainty(judgement: Judgement, against: str) -> VerdictStatement | None:
+    """Return why a green verdict certifies nothing; None if it does, or is not
+    green."""
+    if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
+        return None
+    kind = judgement.baseline.kind
+    if against not in ("both", kind):
+        return CodedStatement(
+            StatementCode.OTHER_BASELINE_KIND, asked=against, kind=kind
+        )
+    if judgement.estimate is not None and judgement.estimate.threshold_only:
+        return CodedStatement(StatementCode.ERROR_UNKNOWN)
+    lost = (NoteCode.REPEATS_DISAGREE, NoteCode.REPEAT_LOST)
+    return next((note for note in judgement.notes if note.code in lost), None)
 
 
 def _judge_first(evidence: Evidence) -> Judgement:
@@ -156,11 +174,7 @@ def _judge_run(evidence: Evidence, newest: Measurement) -> Judgement:
     started = newest.run.started
     if started is None and evidence.max_age is not None:
         return _judge_undated(evidence, newest)
-    if (
-        started is not None
-        and evidence.max_age is not None
-        and evidence.now - started > evidence.max_age
-    ):
+    if started is not None and evidence.is_too_old(started):
         stale = CodedStatement(
             StatementCode.STALE_RUN,
             age=evidence.now - started,
@@ -498,66 +512,3 @@ def _make_judgement(
         else None,
         notes=tuple(explanation.list_notes(evidence, measurement)),
     )
-
-
-# --- what follows from a verdict ------------------------------------------------------
-
-RED_ANSWERS = (Reason.VARIANT_SLOWER, Reason.NO_CHANGE_BETWEEN_ENDS, Reason.RANGE)
-"""What an A/B or a search over builds ends with that fails its item, although nothing
-was held against a baseline."""
-
-
-def decide_status(
-    judgement: Judgement,
-    *,
-    required: bool,
-    inconclusive: str = "literal",
-    improvement: str = "pass",
-) -> Status:
-    """Return what becomes of an item: it fails unless the verdict is green, or nothing
-    was there and none is required.
-
-    INCONCLUSIVE follows the literal rule, measured <= bound; under "fail" it fails, and
-    under "skip" it is skipped, unless the configuration is required: then it fails,
-    since the answer that was asked for is not there. What only lacks a second run to be
-    a REGRESSION (UNCONFIRMED) is never skipped. IMPROVEMENT fails unless `improvement`
-    is "pass", and where it is larger than is plausible. Anything unknown fails.
-    """
-    match judgement.verdict:
-        case Verdict.PASS:
-            return Status.PASSED
-        case Verdict.IMPROVEMENT:
-            plausible = judgement.reason is not Reason.IMPLAUSIBLY_FAST
-            return (
-                Status.PASSED if improvement == "pass" and plausible else Status.FAILED
-            )
-        case Verdict.INCONCLUSIVE if inconclusive == "literal":
-            return Status.PASSED if judgement.meets_point else Status.FAILED
-        case Verdict.INCONCLUSIVE if (
-            inconclusive == "skip" and judgement.reason is not Reason.UNCONFIRMED
-        ):
-            return _decide_absent(required=required)
-        case Verdict.MISSING | Verdict.NOT_COMPARABLE:
-            return _decide_absent(required=required or judgement.reason in RED_ANSWERS)
-        case _:
-            return Status.FAILED
-
-
-def _decide_absent(*, required: bool) -> Status:
-    return Status.FAILED if required else Status.SKIPPED
-
-
-def pick_worst(
-    judgements: Sequence[Judgement], status: Callable[[Judgement], Status]
-) -> tuple[Judgement, tuple[Judgement, ...]]:
-    """Return the worst of several verdicts on one configuration, by what follows from
-    each, and the others."""
-    statuses = (Status.FAILED, Status.SKIPPED, Status.PASSED)
-    ordered = sorted(
-        judgements,
-        key=lambda judgement: (
-            statuses.index(status(judgement)),
-            SEVERITY.index(judgement.verdict),
-        ),
-    )
-    return ordered[0], tuple(ordered[1:])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -18,17 +18,25 @@ from pytest_llmbench.core.judgement_records import (
     Evidence,
     Judgement,
     LastGoodRun,
+    Look,
     PreviousRun,
     RunSource,
 )
 from pytest_llmbench.core.log_records import Segment, StatedField
+from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import Measurement, StoredDetails, StoredRun
 from pytest_llmbench.judge.estimate import EQUAL
+from pytest_llmbench.judge.final_verdict import judge_evidence
+from pytest_llmbench.judge.item_status import decide_status
 from pytest_llmbench.judge.run_selection import get_job_id, list_valid_runs
 from pytest_llmbench.judge.shape import FEWEST, find_shape
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.run_records import VerdictStatement
+
+# Verdicts that may be green; NOT_ASSERTED and TEST_FAILED are those of a user's own
+# test.
+GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
 
 # What has no step time of its own that counts.
 UNTIMED = (Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE)
@@ -51,12 +59,10 @@ KEY_FIELDS = frozenset(field.name for field in fields(Key))
 
 
 def find_last_good(
-    judgement: Judgement, evidence: Evidence, find_green: Callable[[PreviousRun], str]
+    judgement: Judgement, evidence: Evidence, past: Sequence[StoredRun] = ()
 ) -> LastGoodRun | None:
     """Return the last run before a red one that is within its bound and green itself,
-    None where none is known.
-
-    `find_green` returns the verdict of a run that is green, empty for any other.
+    None where none is known. `past` are all runs that the history knows.
 
     The runs are those of its configuration, of any earlier time: a night may have had a
     good run and then a bad one. Of a red run of which nothing says when it started no
@@ -74,10 +80,66 @@ def find_last_good(
         within = seconds is not None and seconds <= judgement.bound_seconds * (
             1 + EQUAL
         )
-        if seconds is not None and within and (verdict := find_green(run)):
+        if (
+            seconds is not None
+            and within
+            and (verdict := _find_green(run, evidence, past))
+        ):
             return _describe(run, verdict, judgement, _count_days(later, started))
         later.append(run)
     return None
+
+
+def _find_green(run: PreviousRun, evidence: Evidence, past: Sequence[StoredRun]) -> str:
+    """Return the verdict of a run that is green, empty for any other.
+
+    Of a run in the folder that is what would have been said of it with the runs before
+    it, and what was said of it where the history knows that: both have to be green.
+    """
+    if isinstance(run, StoredRun):
+        return run.verdict if _was_green(run) else ""
+    marks = run.run.same_run_keys
+    same = [
+        stored
+        for stored in past
+        if stored.window == run.baseline.window and _is_same(stored, marks)
+    ]
+    if not all(map(_was_green, same)):
+        return ""
+    judgement = judge_evidence(_take_back(evidence, run), alone=True)
+    status = decide_status(judgement, evidence.rules, required=True)
+    return str(judgement.verdict) if status is Status.PASSED else ""
+
+
+def _is_same(stored: StoredRun, marks: frozenset[tuple[str, str | datetime]]) -> bool:
+    return not marks.isdisjoint(
+        ((stored.job_id, stored.logs), (stored.job_id, stored.started))
+    )
+
+
+def _was_green(stored: StoredRun) -> bool:
+    return stored.verdict in GREEN and stored.status == Status.PASSED
+
+
+def _take_back(evidence: Evidence, run: Measurement) -> Evidence:
+    """Return what was known when a run was the newest one."""
+    before = [
+        other
+        for other in list_valid_runs(evidence)
+        if other.started and run.started and other is not run
+    ]
+    earlier = [other for other in before if other.started <= run.started]  # type: ignore[operator]
+    measured = tuple(
+        other for other in reversed(earlier) if isinstance(other, Measurement)
+    )
+    return replace(
+        evidence,
+        measurements=(run, *measured),
+        stored_runs=tuple(other for other in earlier if isinstance(other, StoredRun)),
+        excluded_by_since=(),
+        max_age=None,
+        look=Look(),
+    )
 
 
 def _find_start(judgement: Judgement, evidence: Evidence) -> datetime | None:

@@ -9,7 +9,7 @@ item only if the two runs would not have the same result.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -29,6 +29,8 @@ from pytest_llmbench.core.run_records import (
 )
 from pytest_llmbench.core.statements import CodedStatement, OrderedRun, StatementCode
 from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.item_status import is_red
 
 # Runs that began no further apart are of one time: either of them may stand for it.
 TOGETHER = timedelta(minutes=10)
@@ -72,12 +74,7 @@ class OrderDoubt:
     because: CodedStatement
 
 
-def with_order_doubt(
-    judgement: Judgement,
-    evidence: Evidence,
-    judge: Callable[[Evidence], Judgement],
-    is_red: Callable[[Judgement], bool],
-) -> Judgement:
+def with_order_doubt(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Return a verdict that rests on no uncertain order: INVALID if another run may be
     the newest and is red.
 
@@ -94,13 +91,10 @@ def with_order_doubt(
     doubts = list(find_order_doubts(newest, evidence.measurements))
     if not doubts:
         return judgement
-    rivals = [judge(_put_first(doubt.rival, evidence)) for doubt in doubts]
-    differing = [
-        pair
-        for pair in zip(doubts, rivals, strict=True)
-        if is_red(pair[1]) != is_red(judgement)
-    ]
-    doubt, rival = differing[0] if differing else (doubts[0], rivals[0])
+    red = is_red(judgement, evidence.rules)
+    pairs = [(doubt, judge(_put_first(doubt.rival, evidence))) for doubt in doubts]
+    differing = [pair for pair in pairs if is_red(pair[1], evidence.rules) != red]
+    doubt, rival = (differing or pairs)[0]
     order = CodedStatement(
         StatementCode.AMBIGUOUS_ORDER,
         newest=_state_run(newest.run, judgement),
@@ -108,7 +102,7 @@ def with_order_doubt(
         doubt=doubt.because,
     )
     entry = find_accepted(Reason.ORDER_AMBIGUOUS, newest, evidence.accepted)
-    if not differing or is_red(judgement):
+    if not differing or red:
         return _add(
             judgement, Note(NoteCode.ORDER_AMBIGUOUS, order), shown=bool(differing)
         )

@@ -413,9 +413,7 @@ def is_stale(evidence: Evidence) -> bool:
     """Whether the last valid run that is known is older than allowed: not where none is
     known, or nothing limits it."""
     newest = _find_newest_valid(evidence)
-    if newest is None or newest.started is None or evidence.max_age is None:
-        return False
-    return evidence.now - newest.started > evidence.max_age
+    return newest is not None and evidence.is_too_old(newest.started)
 
 
 def _find_newest_valid(evidence: Evidence) -> PreviousRun | None:

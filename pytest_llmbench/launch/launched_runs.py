@@ -153,7 +153,7 @@ class LaunchedRuns:
         self._evidence[key] = tuple(
             dataclasses.replace(item, look=self.choose_look(key)) for item in evidence
         )
-        return judge_case(Case(key.id, key), self._evidence[key], self.settings)
+        return judge_case(Case(key.id, key), self._evidence[key])
 
     def _gather_evidence(
         self, runs: Mapping[Key, Sequence[Run]]

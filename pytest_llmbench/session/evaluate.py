@@ -311,7 +311,7 @@ def judge_measured(
             evidence = apply_acknowledged_levels(of_case, settings, catalog)
             # The evidence stays beside the result: what all of them show is added to it
             # later.
-            by_id[case.id] = (judge_case(case, evidence, settings), evidence)
+            by_id[case.id] = (judge_case(case, evidence), evidence)
     return JudgedConfigurations(by_id)
 
 
@@ -404,6 +404,7 @@ def _compare_with(
         assumed_cv=settings.assumed_cv,
         drift_budget=select_drift_budget(settings, baseline),
         stored_runs=tuple(run for run in stored if run.window == baseline.window),
+        rules=settings.rules,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
@@ -24,11 +23,11 @@ from pytest_llmbench.core.outcome_records import (
 )
 from pytest_llmbench.core.run_records import IgnoredFile, Measurement, Note
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
+from pytest_llmbench.judge.item_status import decide_status, pick_worst
 from pytest_llmbench.session.catalog import is_required
 from pytest_llmbench.session.settings import Settings
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.run_records import VerdictStatement
     from pytest_llmbench.core.statements import SharedShift
     from pytest_llmbench.core.trial_records import TrialReport
 
@@ -273,102 +272,17 @@ def _decide_status(
         pattern for pattern in settings.require if pattern != "all" or not absent
     ]
     required = (key in results.required or is_required(key, patterns)) and in_doubt
-    return decide_item_status(result.judgement, required=required, settings=settings)
+    return decide_status(result.judgement, settings.rules, required=required)
 
 
-def judge_case(
-    case: Case, evidence: Sequence[Evidence], settings: Settings
-) -> ConfigurationResult:
+def judge_case(case: Case, evidence: Sequence[Evidence]) -> ConfigurationResult:
     """Return the verdict on a case, the worst of those against each of its
     baselines."""
-    from pytest_llmbench.judge.decide import pick_worst
+    from pytest_llmbench.judge.final_verdict import judge_evidence
 
-    def get_status(judgement: Judgement) -> Status:
-        return decide_item_status(judgement, required=False, settings=settings)
-
-    return ConfigurationResult(
-        case,
-        *pick_worst(
-            [
-                judge_evidence(each, settings, alone=bool(case.run_id))
-                for each in evidence
-            ],
-            get_status,
-        ),
-    )
-
-
-def judge_evidence(evidence: Evidence, settings: Settings, *, alone: bool) -> Judgement:
-    """Return the verdict under these settings; a certificate rests on nothing that is
-    not certain."""
-    from pytest_llmbench.judge.contradiction import with_contradiction
-    from pytest_llmbench.judge.decide import judge, judge_alone
-    from pytest_llmbench.judge.order import with_order_doubt
-
-    def judge_certified(certified: Evidence) -> Judgement:
-        return _certify(judge_alone(certified) if alone else judge(certified), settings)
-
-    def is_red(judgement: Judgement) -> bool:
-        return (
-            decide_item_status(judgement, required=False, settings=settings)
-            is Status.FAILED
-        )
-
-    judgement = judge_certified(evidence)
-    if (
-        settings.record is not None
-    ):  # it takes the mean of all runs, in whatever order they ran, and is no verdict
-        return judgement
-    if not alone:
-        judgement = with_order_doubt(judgement, evidence, judge_certified, is_red)
-    return with_contradiction(judgement, evidence, is_red)
-
-
-def _certify(judgement: Judgement, settings: Settings) -> Judgement:
-    """Return a verdict, INCONCLUSIVE if it is green in a session that certifies and
-    something is uncertain."""
-    doubt = _find_doubt(judgement, settings) if settings.certify else None
-    if doubt is None:
-        return judgement
-    uncertain = CodedStatement(StatementCode.NOT_CERTIFIED, doubt=doubt)
-    statements = (*judgement.statements, uncertain)
-    return replace(
-        judgement,
-        verdict=Verdict.INCONCLUSIVE,
-        reason=Reason.CANNOT_TELL,
-        statements=statements,
-    )
-
-
-def _find_doubt(judgement: Judgement, settings: Settings) -> VerdictStatement | None:
-    """Return why a green verdict certifies nothing; None if it does, or is not
-    green."""
-    if judgement.verdict not in (Verdict.PASS, Verdict.IMPROVEMENT):
-        return None
-    if settings.against not in ("both", judgement.baseline.kind):
-        return CodedStatement(
-            StatementCode.OTHER_BASELINE_KIND,
-            asked=settings.against,
-            kind=judgement.baseline.kind,
-        )
-    if judgement.estimate is not None and judgement.estimate.threshold_only:
-        return CodedStatement(StatementCode.ERROR_UNKNOWN)
-    lost = (NoteCode.REPEATS_DISAGREE, NoteCode.REPEAT_LOST)
-    return next((note for note in judgement.notes if note.code in lost), None)
-
-
-def decide_item_status(
-    judgement: Judgement, *, required: bool, settings: Settings
-) -> Status:
-    """Return what becomes of an item under these settings."""
-    from pytest_llmbench.judge.decide import decide_status
-
-    return decide_status(
-        judgement,
-        required=required,
-        inconclusive=settings.inconclusive,
-        improvement=settings.improvement,
-    )
+    alone = bool(case.run_id)
+    judgements = [judge_evidence(of_baseline, alone=alone) for of_baseline in evidence]
+    return ConfigurationResult(case, *pick_worst(judgements, evidence[0].rules))
 
 
 def _explain_nothing_judged(
@@ -482,10 +396,7 @@ def _check_run_count(
         Verdict.INCONCLUSIVE,
     ):
         return result
-    valid = sum(
-        measurement.valid and not _is_old(measurement.run.started, evidence)
-        for measurement in evidence.measurements
-    )
+    valid = sum(_is_countable(run, evidence) for run in evidence.measurements)
     if valid >= asked.runs:
         return result
     if fewer is not None and valid >= fewer:
@@ -511,7 +422,8 @@ def _check_run_count(
     return replace(result, judgement=short)
 
 
-def _is_old(started: datetime | None, evidence: Evidence) -> bool:
-    return evidence.max_age is not None and (
-        started is None or evidence.now - started > evidence.max_age
-    )
+def _is_countable(run: Measurement, evidence: Evidence) -> bool:
+    """Return True for a valid run that is not older than allowed; an undated one may
+    be."""
+    dated = run.run.started is not None or evidence.max_age is None
+    return run.valid and dated and not evidence.is_too_old(run.run.started)

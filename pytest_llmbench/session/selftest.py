@@ -14,12 +14,10 @@ from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.log_records import Segment, StatedField, Steps
 from pytest_llmbench.core.outcome_records import Check, CheckKind, Finding, Status
 from pytest_llmbench.core.run_records import Attempt, Measurement, Run
+from pytest_llmbench.judge.final_verdict import judge_evidence
+from pytest_llmbench.judge.item_status import decide_status
 from pytest_llmbench.runs.measure.measurement import measure
-from pytest_llmbench.session.outcomes import (
-    JudgedConfigurations,
-    decide_item_status,
-    judge_evidence,
-)
+from pytest_llmbench.session.outcomes import JudgedConfigurations
 from pytest_llmbench.session.settings import Settings
 
 Damage = Callable[[Segment, Measurement], Segment | None]
@@ -65,15 +63,10 @@ def run_selftests(judged: JudgedConfigurations, settings: Settings) -> Iterator[
         alone = bool(result.case.run_id)
 
         def decide(item: Evidence, alone: bool = alone) -> tuple[Judgement, Status]:
-            judgement = judge_evidence(item, settings, alone=alone)
-            return judgement, decide_item_status(
-                judgement, required=False, settings=settings
-            )
+            judgement = judge_evidence(item, alone=alone)
+            return judgement, decide_status(judgement, settings.rules)
 
-        if (
-            decide_item_status(result.judgement, required=False, settings=settings)
-            is Status.PASSED
-        ):
+        if decide_status(result.judgement, settings.rules) is Status.PASSED:
             tested = run_selftest(
                 name, result.pick_deciding(evidence), result.judgement, decide
             )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_llmbench.core import runtime
 from pytest_llmbench.core.baseline_records import TimedBy, Tolerance, ToleranceSource
 from pytest_llmbench.core.errors import HistoryError, SettingsError
+from pytest_llmbench.core.judgement_records import SessionRules
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_converters import SUITES, find_existing
 from pytest_llmbench.core.option_origins import NO_ORIGINS, Origins
@@ -93,6 +94,17 @@ class Settings(SessionOptions):
     """Where each value was written."""
     overridden: tuple[str, ...] = ()
     """The options whose stricter ini key another value replaced."""
+
+    @property
+    def rules(self) -> SessionRules:
+        """The options that decide over verdicts."""
+        return SessionRules(
+            self.inconclusive,
+            self.improvement,
+            self.certify,
+            self.against,
+            records=self.record is not None,
+        )
 
 
 ASSUMED_CV = Settings().assumed_cv

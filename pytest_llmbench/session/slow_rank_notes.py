@@ -12,15 +12,11 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.codes import NoteCode, Verdict
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
-from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
-from pytest_llmbench.session.outcomes import (
-    ConfigurationResult,
-    JudgedConfigurations,
-    decide_item_status,
-)
+from pytest_llmbench.judge.item_status import is_red
+from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations
 from pytest_llmbench.session.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,10 +41,7 @@ def with_slow_ranks(
         result: ConfigurationResult, _: tuple[Evidence, ...]
     ) -> ConfigurationResult:
         judgement = result.judgement
-        red = (
-            decide_item_status(judgement, required=True, settings=settings)
-            is Status.FAILED
-        )
+        red = is_red(judgement, settings.rules, required=True)
         if not red or judgement.verdict not in SLOW or judgement.measurement is None:
             return result
         return replace(result, judgement=_add_quotes(judgement, judgement.measurement))

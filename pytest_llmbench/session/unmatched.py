@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.judgement_records import is_too_old
 from pytest_llmbench.core.log_records import EndingCode
 from pytest_llmbench.core.outcome_records import UnmatchedRun
 from pytest_llmbench.core.run_records import Identity, Run
@@ -28,11 +29,7 @@ def find_unmatched(
     }
     for run in runs:
         identity = run.identity
-        old = (
-            settings.max_age is not None
-            and run.started is not None
-            and now - run.started > settings.max_age
-        )
+        old = is_too_old(run.started, now, settings.max_age)
         if identity.key is None and not old:
             reason, texts = explain_unmatched(run)
             path: Path = (

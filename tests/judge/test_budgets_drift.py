@@ -29,12 +29,18 @@ from pytest_llmbench.core.baseline_records import (
     Window,
 )
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
-from pytest_llmbench.core.judgement_records import Judgement, Look
+from pytest_llmbench.core.judgement_records import (
+    DEFAULT_RULES,
+    Judgement,
+    Look,
+    SessionRules,
+)
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.tolerance import FASTER
 from pytest_llmbench.judge.acknowledged import apply_acknowledgements as acknowledged
-from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
+from pytest_llmbench.judge.decide import judge, judge_alone
+from pytest_llmbench.judge.item_status import decide_status
 from pytest_llmbench.report.describe_outcome import describe
 from pytest_llmbench.report.explain import explain
 from pytest_llmbench.report.wording import phrase
@@ -85,8 +91,7 @@ def test_one_launched_run_never_proves_drift() -> None:
             Reason.DRIFTED if fewest == 1 else Reason.UNCONFIRMED
         )
         assert (
-            decide_status(judgement, required=False, inconclusive="skip")
-            is Status.FAILED
+            decide_status(judgement, SessionRules(inconclusive="skip")) is Status.FAILED
         )
 
 
@@ -240,9 +245,7 @@ def test_run_beyond_the_first_value_never_passes(
         baseline=recorded(7.325 * recorded_at, FIRST),
     )
     judgement = judge(found)
-    assert (decide_status(judgement, required=False) is Status.PASSED) is (
-        night <= 1.05
-    )
+    assert (decide_status(judgement, DEFAULT_RULES) is Status.PASSED) is (night <= 1.05)
     assert judgement.meets_point is (night <= 1.05)
 
 
@@ -269,7 +272,7 @@ def test_run_decided_by_few_steps_fails_beyond_budget() -> None:
     slow = measurement(7.325 * 1.055, window_seconds=window, baseline=crept)
     judgement = judge(evidence(slow, excluded_by_since=HISTORY, baseline=crept))
     assert judgement.reason is Reason.FEW_STEPS_DECIDE
-    assert decide_status(judgement, required=False) is Status.FAILED
+    assert decide_status(judgement, DEFAULT_RULES) is Status.FAILED
 
 
 def test_launched_runs_each_meet_the_first_value() -> None:

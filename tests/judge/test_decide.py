@@ -24,10 +24,11 @@ from support.builders import (
 
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
-from pytest_llmbench.core.judgement_records import Evidence
+from pytest_llmbench.core.judgement_records import DEFAULT_RULES, Evidence
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import Note, Problem
-from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
+from pytest_llmbench.judge.decide import judge, judge_alone
+from pytest_llmbench.judge.item_status import decide_status
 from pytest_llmbench.report.wording import phrase
 
 PROFILED = Problem(Reason.PROFILED, "profile_enabled in llmb-config_1.yaml")
@@ -88,7 +89,7 @@ def test_tolerance_on_performance_allows_more_than_on_time() -> None:
 def test_step_time_that_is_no_number_never_passes(bad: float) -> None:
     judgement = judge(evidence(measurement(bad)))
     assert judgement.verdict is Verdict.INVALID
-    assert decide_status(judgement, required=False) is Status.FAILED
+    assert decide_status(judgement, DEFAULT_RULES) is Status.FAILED
 
 
 def test_newest_comparable_run_decides() -> None:
@@ -231,12 +232,7 @@ def test_coarsely_printed_times_fail_the_literal_rule(
         window_seconds=(seconds,) * steps,
     )
     judgement = judge(evidence(one))
-    assert (
-        decide_status(
-            judgement, required=False, inconclusive="literal", improvement="pass"
-        )
-        is status
-    )
+    assert decide_status(judgement, DEFAULT_RULES) is status
     assert ("printed too coarsely" in phrase(judgement)) is (status is Status.FAILED)
 
 
@@ -271,7 +267,7 @@ def test_improvement_wholly_beyond_plausible_fails(
     wide: dict[str, Any] = {"prior": replace(ASSUMED, sigma=0.03)} if spread else {}
     judgement = judge(evidence(one, plausible=0.15, relatives=RELATIVES, **wide))
     assert judgement.reason is reason
-    passed = decide_status(judgement, required=False) is Status.PASSED
+    passed = decide_status(judgement, DEFAULT_RULES) is Status.PASSED
     assert passed is (reason is not Reason.IMPLAUSIBLY_FAST)
     assert judge(evidence(one, **wide)).reason is not Reason.IMPLAUSIBLY_FAST
 

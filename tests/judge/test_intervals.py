@@ -27,14 +27,20 @@ from support.builders import (
 
 from pytest_llmbench.core.baseline_records import BaselineKind, Recording, Window
 from pytest_llmbench.core.codes import Reason, Verdict
-from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.judgement_records import (
+    DEFAULT_RULES,
+    Evidence,
+    Judgement,
+    SessionRules,
+)
 from pytest_llmbench.core.log_records import Steps
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.judge.agreement import meets_point
-from pytest_llmbench.judge.decide import decide_status, judge
+from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.estimate import estimate_difference
+from pytest_llmbench.judge.item_status import decide_status
 from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.report.wording import phrase, phrase_all
 from pytest_llmbench.runs.measure.measurement import measure
@@ -96,9 +102,7 @@ def test_implausibly_fast_means_fail(seconds: list[float], reason: Reason) -> No
     that of all."""
     judgement = judge(evidence(printed(seconds), plausible=0.15))
     assert judgement.reason is reason
-    passed = (
-        decide_status(judgement, required=False, improvement="pass") is Status.PASSED
-    )
+    passed = decide_status(judgement, DEFAULT_RULES) is Status.PASSED
     assert passed is (reason is Reason.CANNOT_TELL)
 
 
@@ -162,7 +166,7 @@ def test_means_show_no_period() -> None:
 def test_damaged_log_of_means_never_passes(columns: Steps, window: Window) -> None:
     def decide(one: Evidence) -> tuple[Judgement, Status]:
         judgement = judge(one)
-        return judgement, decide_status(judgement, required=False)
+        return judgement, decide_status(judgement, DEFAULT_RULES)
 
     baseline = at(BASELINE, window=window)
     found = evidence(
@@ -197,5 +201,7 @@ def test_slower_means_never_pass_a_failure(
     for slower in (1.0, factor):
         one = printed([slower * value for value in seconds], widths, baseline=baseline)
         judgement = judge(evidence(one, baseline=baseline))
-        statuses.append(decide_status(judgement, required=True, inconclusive=policy))
+        statuses.append(
+            decide_status(judgement, SessionRules(inconclusive=policy), required=True)
+        )
     assert statuses != [Status.FAILED, Status.PASSED]

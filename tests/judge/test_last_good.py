@@ -66,8 +66,8 @@ def stored(seconds: float = 7.3, ago: float = 1, **fields: Any) -> StoredRun:
     )
 
 
-def find(known: Evidence, verdict: str = "PASS") -> LastGoodRun | None:
-    return find_last_good(judge(known), known, lambda _: verdict)
+def find(known: Evidence, *past: StoredRun) -> LastGoodRun | None:
+    return find_last_good(judge(known), known, past)
 
 
 def test_last_run_within_the_bound_is_found() -> None:
@@ -114,17 +114,14 @@ def test_unsuitable_run_is_no_last_good_run(others: list[Any]) -> None:
         *runs,
         stored_runs=tuple(other for other in others if isinstance(other, StoredRun)),
     )
-    assert find_last_good(judge(evidence(RED)), known, lambda _: "PASS") is None
+    assert find_last_good(judge(evidence(RED)), known) is None
 
 
 def test_run_that_failed_is_skipped() -> None:
     known = evidence(RED, read(ago=1), read(ago=2))
-    assert find(known, "") is None
-    last = find_last_good(
-        judge(known),
-        known,
-        lambda each: "PASS" if each.started != NOW - timedelta(1) else "",
-    )
+    failed = [stored(ago=ago, status="failed", valid=False) for ago in (1, 2)]
+    assert find(known, *failed) is None
+    last = find(known, failed[0])
     assert last is not None
     assert last.job_id == "2"
 
@@ -151,7 +148,7 @@ def test_run_on_other_machines_is_no_last_good_run(
 
 def test_job_without_a_run_has_a_last_good_run() -> None:
     without = replace(judge(evidence(RED)), measurement=None, verdict=Verdict.INVALID)
-    last = find_last_good(without, evidence(read()), lambda _: "PASS")
+    last = find_last_good(without, evidence(read()))
     assert last is not None
     assert (last.job_id, last.slower, last.steps) == ("1", None, None)
 

@@ -16,10 +16,16 @@ from support.builders import BASELINE, HISTORY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.baseline_records import BaselineKind
 from pytest_llmbench.core.codes import Reason, Verdict
-from pytest_llmbench.core.judgement_records import Judgement, Look
+from pytest_llmbench.core.judgement_records import (
+    DEFAULT_RULES,
+    Judgement,
+    Look,
+    SessionRules,
+)
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import Measurement, Problem
-from pytest_llmbench.judge.decide import decide_status, judge, judge_alone
+from pytest_llmbench.judge.decide import judge, judge_alone
+from pytest_llmbench.judge.item_status import decide_status
 from pytest_llmbench.report.wording import phrase
 
 DIVERGED = Problem(Reason.DIVERGED, "loss is nan from step 9 on", 109)
@@ -43,7 +49,7 @@ def launched(
 
 
 def status(judgement: Judgement) -> Status:
-    return decide_status(judgement, required=False)
+    return decide_status(judgement, DEFAULT_RULES)
 
 
 # --- which runs count -----------------------------------------------------------------
@@ -106,7 +112,7 @@ def test_launch_with_one_invalid_run_is_invalid(
     assert f"x_{position}, one of 3 runs that count: " in phrase(judgement)
     for inconclusive in ("literal", "fail", "skip"):
         assert (
-            decide_status(judgement, required=False, inconclusive=inconclusive)
+            decide_status(judgement, SessionRules(inconclusive=inconclusive))
             is Status.FAILED
         )
 
@@ -201,6 +207,6 @@ def test_run_without_a_baseline_value_is_invalid(launch: str) -> None:
     )
     for inconclusive in ("literal", "fail", "skip"):
         assert (
-            decide_status(judgement, required=False, inconclusive=inconclusive)
+            decide_status(judgement, SessionRules(inconclusive=inconclusive))
             is Status.FAILED
         )

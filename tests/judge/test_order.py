@@ -12,7 +12,7 @@ import pytest
 from support.builders import KEY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
-from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.run_records import (
     Acknowledgement,
     AttemptFiles,
@@ -62,13 +62,9 @@ def night(
     )
 
 
-def is_red(judgement: Judgement) -> bool:
-    return judgement.verdict in RED
-
-
 def decided(*runs: Measurement, **fields: Any) -> Judgement:
     of_runs = evidence(*runs, **fields)
-    return with_order_doubt(judge(of_runs), of_runs, judge, is_red)
+    return with_order_doubt(judge(of_runs), of_runs)
 
 
 def doubted(*runs: Measurement) -> list[str]:
@@ -261,15 +257,9 @@ def test_each_rival_is_judged() -> None:
 
 
 def test_evidence_stays_as_it_was_for_the_newest() -> None:
-    seen: list[Evidence] = []
     of_runs = evidence(night(11, HOUR), night(10, DAY))
-    with_order_doubt(
-        judge(of_runs),
-        of_runs,
-        lambda other: seen.append(other) or judge(other),  # type: ignore[func-returns-value]
-        is_red,
-    )
-    assert seen == []
+    judgement = judge(of_runs)
+    assert with_order_doubt(judgement, of_runs) is judgement
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from pytest_llmbench.core.outcome_records import Case, CautionCode, Silence
 from pytest_llmbench.core.run_records import IgnoredFile, Measurement, Problem
 from pytest_llmbench.session.absences import list_absence_cautions, name_without_verdict
 from pytest_llmbench.session.outcomes import SessionResults, judge_case
-from pytest_llmbench.session.settings import Settings
 
 CASE = Case(KEY.id, KEY)
 HOUR = timedelta(hours=1)
@@ -40,7 +39,7 @@ def pending(hours_ago: float) -> Measurement:
 
 
 def list_texts(*measurements: Measurement, **fields: Any) -> list[str]:
-    result = judge_case(CASE, [evidence(*measurements)], Settings())
+    result = judge_case(CASE, [evidence(*measurements)])
     results = SessionResults(
         {KEY.id: result},
         unmatched=(),

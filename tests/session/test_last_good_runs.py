@@ -64,9 +64,8 @@ def judge_red(
 ) -> ConfigurationResult:
     settings = settings or Settings()
     case = Case(KEY.id, KEY)
-    judged = JudgedConfigurations(
-        {KEY.id: (judge_case(case, [known], settings), (known,))}
-    )
+    known = replace(known, rules=settings.rules)
+    judged = JudgedConfigurations({KEY.id: (judge_case(case, [known]), (known,))})
     return with_last_good(judged, settings, {KEY: past}).results[KEY.id]
 
 

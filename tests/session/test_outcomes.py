@@ -3,6 +3,7 @@ without verdicts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,17 @@ import pytest
 from support.builders import KEY, NOW, evidence, measurement, run
 
 from pytest_llmbench.core.codes import Reason, Verdict
-from pytest_llmbench.core.judgement_records import Judgement, RequiredRuns
+from pytest_llmbench.core.judgement_records import Judgement, RequiredRuns, SessionRules
 from pytest_llmbench.core.outcome_records import Case, Status, UnmatchedRun
 from pytest_llmbench.core.run_records import Measurement, Problem
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
+from pytest_llmbench.judge.final_verdict import judge_evidence
 from pytest_llmbench.session.outcomes import (
     JudgedConfigurations,
     SessionResults,
     apply_requirements,
     decide_outcomes,
     judge_case,
-    judge_evidence,
 )
 from pytest_llmbench.session.settings import Settings
 
@@ -41,9 +42,7 @@ def judge_required(
 ) -> Judgement:
     """Judge runs of a configuration of which a suite asks for `asked` runs."""
     seen = evidence(*measurements, **fields)
-    judged = JudgedConfigurations(
-        {KEY.id: (judge_case(CASE, [seen], Settings()), (seen,))}
-    )
+    judged = JudgedConfigurations({KEY.id: (judge_case(CASE, [seen]), (seen,))})
     return (
         apply_requirements(judged, {KEY: RequiredRuns(asked, "suite.yaml:2")})
         .results[KEY.id]
@@ -70,7 +69,7 @@ def test_runs_older_than_the_limit_do_not_count(
 
 def make_results(*measurements: Measurement, **fields: Any) -> SessionResults:
     """Return the results of a session of one configuration."""
-    result = judge_case(CASE, [evidence(*measurements)], Settings())
+    result = judge_case(CASE, [evidence(*measurements)])
     made = {
         "unmatched": (),
         "runs_found": len(measurements),
@@ -155,14 +154,12 @@ def test_repeats_that_disagree_certify_nothing() -> None:
         )
         for hours, seconds in enumerate((7.325, 8.2), start=1)
     )
-    settings = Settings(against="both", certify=True)
-    alone, both = (
-        evidence(newest),
-        evidence(newest, slower, repeat_window=timedelta(hours=3)),
-    )
-    assert judge_evidence(alone, settings, alone=False).verdict is Verdict.PASS
-    assert judge_evidence(both, Settings(), alone=False).verdict is Verdict.PASS
-    judgement = judge_evidence(both, settings, alone=False)
+    rules = SessionRules(certify=True)
+    alone = evidence(newest, rules=rules)
+    both = evidence(newest, slower, repeat_window=timedelta(hours=3))
+    assert judge_evidence(alone).verdict is Verdict.PASS
+    assert judge_evidence(both).verdict is Verdict.PASS
+    judgement = judge_evidence(replace(both, rules=rules))
     assert judgement.verdict is Verdict.INCONCLUSIVE
     doubt = judgement.notes[0]
     uncertain = CodedStatement(StatementCode.NOT_CERTIFIED, doubt=doubt)

@@ -47,9 +47,15 @@ from pytest_llmbench.core.job_records import (
     Purpose,
     SubmissionState,
 )
-from pytest_llmbench.core.judgement_records import Judgement, Look
+from pytest_llmbench.core.judgement_records import (
+    DEFAULT_RULES,
+    Judgement,
+    Look,
+    SessionRules,
+)
 from pytest_llmbench.core.outcome_records import Status
-from pytest_llmbench.judge.decide import decide_status, judge
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.item_status import decide_status
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.policies.repeat_policy import (
     IN_TURN,
@@ -137,7 +143,9 @@ def test_one_run_beyond_the_bound_is_unconfirmed() -> None:
     assert "1 run beyond it: a slow node or slow software, no telling" in phrase(told)
     for inconclusive, required in product(("literal", "fail", "skip"), (True, False)):
         assert (
-            decide_status(told, required=required, inconclusive=inconclusive)
+            decide_status(
+                told, SessionRules(inconclusive=inconclusive), required=required
+            )
             is Status.FAILED
         )
     assert look_at(1.3, look=ONE_LOOK).verdict is Verdict.REGRESSION
@@ -149,9 +157,7 @@ def test_two_slow_runs_that_agree_are_a_regression() -> None:
         told = look_at(*factors)
         assert (told.verdict, told.meets_point) == (Verdict.INCONCLUSIVE, False)
         assert told.reason in (Reason.UNCONFIRMED, Reason.REPEATS_DISAGREE)
-        assert (
-            decide_status(told, required=False, inconclusive="literal") is Status.FAILED
-        )
+        assert decide_status(told, DEFAULT_RULES) is Status.FAILED
 
 
 def test_two_of_three_slow_runs_are_a_regression() -> None:
@@ -161,7 +167,7 @@ def test_two_of_three_slow_runs_are_a_regression() -> None:
         Verdict.INCONCLUSIVE,
         Reason.UNCONFIRMED,
     )
-    assert decide_status(one_slow, required=False, inconclusive="skip") is Status.FAILED
+    assert decide_status(one_slow, SessionRules(inconclusive="skip")) is Status.FAILED
 
 
 def test_pass_is_possible_at_every_analysis() -> None:

@@ -10,9 +10,13 @@ from support.builders import BASELINE, measurement
 
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.codes import Reason, Verdict
-from pytest_llmbench.core.judgement_records import Judgement
+from pytest_llmbench.core.judgement_records import (
+    DEFAULT_RULES,
+    Judgement,
+    SessionRules,
+)
 from pytest_llmbench.core.outcome_records import Status
-from pytest_llmbench.judge.decide import SEVERITY, decide_status, pick_worst
+from pytest_llmbench.judge.item_status import SEVERITY, decide_status, pick_worst
 
 
 def judgement(verdict: Verdict, meets: bool | None = True) -> Judgement:
@@ -46,7 +50,7 @@ def judgement(verdict: Verdict, meets: bool | None = True) -> Judgement:
 def test_verdict_decides_the_status(
     verdict: Verdict, required: bool, status: Status
 ) -> None:
-    assert decide_status(judgement(verdict), required=required) is status
+    assert decide_status(judgement(verdict), DEFAULT_RULES, required=required) is status
 
 
 @pytest.mark.parametrize(
@@ -66,16 +70,19 @@ def test_inconclusive_run_follows_the_mode(
     inconclusive: str, required: bool, meets: bool | None, status: Status
 ) -> None:
     found = judgement(Verdict.INCONCLUSIVE, meets)
-    assert decide_status(found, required=required, inconclusive=inconclusive) is status
+    assert (
+        decide_status(found, SessionRules(inconclusive=inconclusive), required=required)
+        is status
+    )
 
 
 def test_literal_rule_is_the_default_mode() -> None:
     assert (
-        decide_status(judgement(Verdict.INCONCLUSIVE, meets=True), required=False)
+        decide_status(judgement(Verdict.INCONCLUSIVE, meets=True), DEFAULT_RULES)
         is Status.PASSED
     )
     assert (
-        decide_status(judgement(Verdict.INCONCLUSIVE, meets=False), required=False)
+        decide_status(judgement(Verdict.INCONCLUSIVE, meets=False), DEFAULT_RULES)
         is Status.FAILED
     )
 
@@ -87,7 +94,7 @@ def test_literal_rule_is_the_default_mode() -> None:
 def test_improvement_follows_the_mode(improvement: str, status: Status) -> None:
     assert (
         decide_status(
-            judgement(Verdict.IMPROVEMENT), required=False, improvement=improvement
+            judgement(Verdict.IMPROVEMENT), SessionRules(improvement=improvement)
         )
         is status
     )
@@ -101,9 +108,8 @@ def test_no_mode_passes_a_regression_or_invalid_run(
     for required in (False, True):
         found = decide_status(
             judgement(verdict),
+            SessionRules(inconclusive=inconclusive),
             required=required,
-            inconclusive=inconclusive,
-            improvement="pass",
         )
         assert found is Status.FAILED
 
@@ -111,9 +117,7 @@ def test_no_mode_passes_a_regression_or_invalid_run(
 def test_worst_verdict_decides() -> None:
     assert set(SEVERITY) == set(Verdict)
     good, bad = judgement(Verdict.PASS), judgement(Verdict.REGRESSION)
-    decides, others = pick_worst(
-        [good, bad], lambda one: decide_status(one, required=False)
-    )
+    decides, others = pick_worst([good, bad], DEFAULT_RULES)
     assert decides is bad
     assert others == (good,)
 
@@ -123,7 +127,4 @@ def test_failing_inconclusive_verdict_decides() -> None:
         judgement(Verdict.INCONCLUSIVE, True),
         judgement(Verdict.INCONCLUSIVE, False),
     )
-    assert (
-        pick_worst([green, red], lambda one: decide_status(one, required=False))[0]
-        is red
-    )
+    assert pick_worst([green, red], DEFAULT_RULES)[0] is red

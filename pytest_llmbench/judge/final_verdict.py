@@ -1,9 +1,8 @@
-"""Whether a green verdict rests on a baseline that contradicts itself."""
+"""The verdict after all doubts: of the order of the runs, and of the baseline itself."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
@@ -11,15 +10,28 @@ from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.run_records import Note
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
+from pytest_llmbench.judge.decide import judge, judge_alone
+from pytest_llmbench.judge.item_status import is_red
+from pytest_llmbench.judge.order import with_order_doubt
 
 # A contradiction of at most this part of the tolerance, as a logarithm, is rounding or
 # a spreadsheet's.
 SMALLEST = 0.5
 
 
-def with_contradiction(
-    judgement: Judgement, evidence: Evidence, is_red: Callable[[Judgement], bool]
-) -> Judgement:
+def judge_evidence(evidence: Evidence, *, alone: bool = False) -> Judgement:
+    """Return the verdict of a session on a configuration, or on its newest run
+    `alone`."""
+    judgement = judge_alone(evidence) if alone else judge(evidence)
+    # A recording takes the mean of all runs in whatever order, and is no verdict.
+    if evidence.rules.records:
+        return judgement
+    if not alone:
+        judgement = with_order_doubt(judgement, evidence)
+    return _with_contradiction(judgement, evidence)
+
+
+def _with_contradiction(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Return a verdict, INVALID if its baseline's step time is longer than another
     number of the baseline allows.
 
@@ -36,7 +48,8 @@ def with_contradiction(
         contradiction=contradiction,
     )
     excess = math.log(evidence.baseline.step_seconds / contradiction.seconds)
-    if is_red(judgement) or excess <= SMALLEST * math.log(evidence.tolerance.factor):
+    small = excess <= SMALLEST * math.log(evidence.tolerance.factor)
+    if small or is_red(judgement, evidence.rules):
         return _add(judgement, Note(NoteCode.BASELINE_CONTRADICTS, contradicted))
     entry = find_accepted(Reason.BASELINE_CONTRADICTS, run, evidence.accepted)
     if entry is not None:

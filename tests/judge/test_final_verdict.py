@@ -13,8 +13,7 @@ from pytest_llmbench.core.baseline_records import Baseline, Contradiction
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.run_records import Acknowledgement
-from pytest_llmbench.judge.contradiction import with_contradiction
-from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.final_verdict import judge_evidence
 from pytest_llmbench.report.wording import phrase
 
 STATED = 2.17
@@ -25,17 +24,13 @@ TYPED = at(
 )
 
 
-def is_red(judgement: Judgement) -> bool:
-    return judgement.verdict in (Verdict.REGRESSION, Verdict.INVALID)
-
-
 def decided(
     seconds: float, implied: float, baseline: Baseline = TYPED, **fields: Any
 ) -> Judgement:
     contradiction = Contradiction("tokens_per_second", "524288", implied)
     run = measurement(seconds, baseline=baseline)
     of_run = evidence(run, baseline=baseline, contradiction=contradiction, **fields)
-    return with_contradiction(judge(of_run), of_run, is_red)
+    return judge_evidence(of_run)
 
 
 @pytest.mark.parametrize(
