@@ -22,8 +22,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binomtest
 
-from pytest_llmbench.judge.node_levels import PlacedRun, compare_with_levels
-from pytest_llmbench.judge.slow_nodes import find_slow_node
+from pytest_llmbench.judge.slow_nodes import (
+    PlacedRun,
+    compare_with_levels,
+    find_slow_node,
+)
 
 NODES, OF_A_JOB = 64, 16
 NODE_CV = 0.003  # a node's own deviation on a night

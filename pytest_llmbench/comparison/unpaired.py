@@ -20,9 +20,9 @@ from pytest_llmbench.comparison.comparison_records import (
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.agreement import Occasion, group_occasions
 from pytest_llmbench.judge.distributions import compute_quantile
 from pytest_llmbench.judge.estimate import POWER
+from pytest_llmbench.judge.recorded_runs import Occasion, group_occasions
 
 # of the interval, two-sided; and of each of the two tests that show that sides are
 # alike

@@ -12,10 +12,10 @@ from pytest_llmbench.core.codes import NoteCode, Verdict
 from pytest_llmbench.core.judgement_records import Estimate, Evidence, Judgement
 from pytest_llmbench.core.run_records import Clock, Measurement, Note
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
-from pytest_llmbench.judge.agreement import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.estimate import count_recorded_groups
 from pytest_llmbench.judge.noise import ENOUGH
 from pytest_llmbench.judge.pattern import ShapeKind
+from pytest_llmbench.judge.recorded_runs import ENOUGH_GROUPS, FEWEST_GROUPS
 from pytest_llmbench.judge.run_selection import select_launch
 from pytest_llmbench.judge.shape import FEWEST, Shape
 

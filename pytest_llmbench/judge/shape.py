@@ -28,10 +28,10 @@ from pytest_llmbench.judge.pattern import (
     ShapeKind,
     WindowColumns,
     find_pattern,
+    find_save,
     find_slowest,
     list_steps,
 )
-from pytest_llmbench.judge.saves import find_save
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats, Integers

@@ -288,7 +288,7 @@ class LaunchedRuns:
         """Return what the runs behind a verdict tell of their nodes, which are given by
         run id; `confirmations` are runs on suspect nodes, which count for nothing else,
         `named` nodes that the history and such a run show."""
-        from pytest_llmbench.judge.cluster import judge_nodes
+        from pytest_llmbench.judge.node_findings import judge_nodes
         from pytest_llmbench.runs.measure.measurement import measure
 
         evidence = result.pick_deciding(self._evidence[result.case.key])

@@ -23,12 +23,6 @@ from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Metri
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.acknowledged import select_covering
 from pytest_llmbench.judge.change_points import FEWEST
-from pytest_llmbench.judge.cluster import (
-    LEVEL,
-    adjust_p_values,
-    find_shared_shift,
-    measure_shift,
-)
 from pytest_llmbench.judge.estimate import estimate_noise
 from pytest_llmbench.judge.level_changes import find_changes, find_flips
 from pytest_llmbench.judge.noise import estimate_fleet_correlation
@@ -37,6 +31,12 @@ from pytest_llmbench.judge.run_selection import (
     find_coarse_unit,
     list_daily_runs,
     list_previous_daily_runs,
+)
+from pytest_llmbench.judge.shared_shift import (
+    LEVEL,
+    adjust_p_values,
+    find_shared_shift,
+    measure_shift,
 )
 from pytest_llmbench.runs.measure.run_metrics import (
     compute_efficiency,

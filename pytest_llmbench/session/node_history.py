@@ -77,9 +77,12 @@ def search_runs(
     Runs that were measured over other steps are of another series: only like is
     compared with like.
     """
-    from pytest_llmbench.judge.node_levels import PlacedRun, compare_with_levels
     from pytest_llmbench.judge.noise import FEWEST_DAYS
-    from pytest_llmbench.judge.slow_nodes import find_slow_node
+    from pytest_llmbench.judge.slow_nodes import (
+        PlacedRun,
+        compare_with_levels,
+        find_slow_node,
+    )
 
     by_id = {run.id: run for run in runs}
     series: dict[tuple[str, Window], list[PlacedRun]] = defaultdict(list)

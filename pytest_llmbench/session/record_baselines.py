@@ -33,14 +33,14 @@ from pytest_llmbench.core.run_records import (
     RecordingRule,
 )
 from pytest_llmbench.core.tolerance import TIME, get_slot
-from pytest_llmbench.judge.agreement import (
+from pytest_llmbench.judge.agreement import STALLS
+from pytest_llmbench.judge.pattern import ShapeKind
+from pytest_llmbench.judge.recorded_runs import (
     ENOUGH_GROUPS,
     FEWEST_GROUPS,
-    STALLS,
     expect_noise,
     find_run_levels,
 )
-from pytest_llmbench.judge.pattern import ShapeKind
 from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.report.wording import phrase, phrase_all
 from pytest_llmbench.runs.measure.run_metrics import with_logged_work

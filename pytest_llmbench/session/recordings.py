@@ -21,7 +21,7 @@ from pytest_llmbench.core.robust import (
     compute_trimmed_mean,
 )
 from pytest_llmbench.core.run_records import Measurement
-from pytest_llmbench.judge.agreement import Occasion, count_groups
+from pytest_llmbench.judge.recorded_runs import Occasion, count_groups
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.compressed import Stream
 

@@ -12,8 +12,12 @@ import numpy as np
 import pytest
 
 from pytest_llmbench.core.node_records import NodeDoubt, NodeEvidence, Software
-from pytest_llmbench.judge.node_levels import PlacedRun, compare_with_levels
-from pytest_llmbench.judge.slow_nodes import NodeRun, find_slow_node
+from pytest_llmbench.judge.slow_nodes import (
+    NodeRun,
+    PlacedRun,
+    compare_with_levels,
+    find_slow_node,
+)
 
 START = date(2025, 11, 1)
 CV = 0.005

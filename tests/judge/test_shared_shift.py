@@ -21,14 +21,14 @@ from pytest_llmbench.core.judgement_records import Estimate, Noise
 from pytest_llmbench.core.run_records import Problem
 from pytest_llmbench.core.statements import SharedShift
 from pytest_llmbench.judge import noise
-from pytest_llmbench.judge.cluster import (
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.run_selection import list_previous_daily_runs
+from pytest_llmbench.judge.shared_shift import (
     ConfigurationShift,
     adjust_p_values,
     find_shared_shift,
     measure_shift,
 )
-from pytest_llmbench.judge.decide import judge
-from pytest_llmbench.judge.run_selection import list_previous_daily_runs
 from pytest_llmbench.report.wording import phrase
 
 KEYS = [replace(KEY, gpus=gpus) for gpus in range(1, 81)]

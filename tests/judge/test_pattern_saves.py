@@ -11,7 +11,7 @@ from pytest_llmbench.core.log_records import (
     CheckpointRecord,
     Checkpoints,
 )
-from pytest_llmbench.judge.saves import find_save
+from pytest_llmbench.judge.pattern import find_save
 from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.report.wording import phrase_all
 

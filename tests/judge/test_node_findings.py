@@ -13,8 +13,8 @@ from support.builders import HISTORY, NOW, evidence, measurement, run
 from pytest_llmbench.core.formatting import format_exclude_option
 from pytest_llmbench.core.run_records import Measurement
 from pytest_llmbench.core.statements import NodeFinding, RunOnNodes
-from pytest_llmbench.judge.cluster import find_slow_nodes, judge_nodes
 from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.node_findings import find_slow_nodes, judge_nodes
 from pytest_llmbench.report.wording import phrase
 
 SIGMA = 0.01

@@ -19,13 +19,13 @@ from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.robust import compute_trimmed_mean
 from pytest_llmbench.core.run_records import Acknowledgement, Measurement
 from pytest_llmbench.judge.acknowledged import accept_reasons
-from pytest_llmbench.judge.agreement import (
+from pytest_llmbench.judge.decide import judge
+from pytest_llmbench.judge.recorded_runs import (
     Occasion,
     count_groups,
     expect_noise,
     find_run_levels,
 )
-from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.wording import phrase
 
 RECORDED = replace(
