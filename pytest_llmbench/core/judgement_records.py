@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -307,3 +307,17 @@ class Judgement:
     def runs(self) -> tuple[Measurement, ...]:
         """The run that was judged, with its repeats; empty without one."""
         return () if self.measurement is None else (self.measurement, *self.repeats)
+
+    def add_notes(self, *notes: Note) -> Judgement:
+        """Return this verdict with further notes."""
+        return replace(self, notes=(*self.notes, *notes))
+
+    def add_statements(self, *statements: VerdictStatement) -> Judgement:
+        """Return this verdict with further statements."""
+        return replace(self, statements=(*self.statements, *statements))
+
+    def overrule(
+        self, verdict: Verdict, reason: Reason, *statements: VerdictStatement
+    ) -> Judgement:
+        """Return another verdict on the same run, with these statements alone."""
+        return replace(self, verdict=verdict, reason=reason, statements=statements)

@@ -81,9 +81,10 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
         and answered is not Answer.WITHIN
     )
     difference = estimate.difference + since
-    moved = _note_distance(recording, first, difference, evidence)
-    notes = (*judgement.notes, moved, *_note_moves(recording, evidence.drift_budget))
-    noted = replace(judgement, notes=notes)
+    noted = judgement.add_notes(
+        _note_distance(recording, first, difference, evidence),
+        *_note_moves(recording, evidence.drift_budget),
+    )
     meets = (
         _find_furthest(judgement, difference, first) <= limit + EQUAL
         and answered is not Answer.BEYOND
@@ -118,13 +119,8 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     against = CodedStatement(
         StatementCode.AGAINST_RECORDED, statements=judgement.statements
     )
-    return replace(
-        judgement,
-        verdict=verdict,
-        reason=reason,
-        statements=(drifted, against),
-        meets_point=False,
-    )
+    overruled = judgement.overrule(verdict, reason, drifted, against)
+    return replace(overruled, meets_point=False)
 
 
 def _find_furthest(
@@ -192,16 +188,13 @@ def with_budget_verdict(judgement: Judgement, runs: Iterable[Measurement]) -> Ju
     ]
     decisive = () if judgement.verdict in RED else _select_decisive(findings)
     notes = [finding for finding in findings if finding not in decisive]
-    judgement = replace(judgement, notes=(*judgement.notes, *notes))
+    judgement = judgement.add_notes(*notes)
     if not decisive:
         return judgement
-    over = decisive[0].code is NoteCode.OVER_BUDGET
-    return replace(
-        judgement,
-        verdict=Verdict.REGRESSION if over else Verdict.INVALID,
-        reason=Reason.OVER_BUDGET if over else Reason.BUDGET_UNKNOWN,
-        statements=(*decisive, *judgement.statements),
-    )
+    verdict, reason = Verdict.INVALID, Reason.BUDGET_UNKNOWN
+    if decisive[0].code is NoteCode.OVER_BUDGET:
+        verdict, reason = Verdict.REGRESSION, Reason.OVER_BUDGET
+    return judgement.overrule(verdict, reason, *decisive, *judgement.statements)
 
 
 def _select_decisive(findings: Sequence[Note]) -> Sequence[Note]:

@@ -121,12 +121,8 @@ def _certify(judgement: Judgement, rules: SessionRules) -> Judgement:
     if doubt is None:
         return judgement
     uncertain = CodedStatement(StatementCode.NOT_CERTIFIED, doubt=doubt)
-    return replace(
-        judgement,
-        verdict=Verdict.INCONCLUSIVE,
-        reason=Reason.CANNOT_TELL,
-        statements=(*judgement.statements, uncertain),
-    )
+    statements = (*judgement.statements, uncertain)
+    return judgement.overrule(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, *statements)
 
 
 def _find_uncertainty(judgement: Judgement, against: str) -> VerdictStatement | None:

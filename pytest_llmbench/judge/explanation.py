@@ -189,11 +189,7 @@ def with_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
     )
     if note is None:
         return judgement
-    return replace(
-        judgement,
-        statements=(*judgement.statements, note),
-        notes=(*judgement.notes, note),
-    )
+    return judgement.add_statements(note).add_notes(note)
 
 
 def with_timing_label(judgement: Judgement) -> Judgement:
@@ -217,10 +213,8 @@ def with_remarks(judgement: Judgement, evidence: Evidence) -> Judgement:
     and first in its notes."""
     if judgement.measurement is None or not evidence.remarks:
         return judgement
-    statements = (*judgement.statements, *evidence.remarks)
-    return replace(
-        judgement, statements=statements, notes=(*evidence.remarks, *judgement.notes)
-    )
+    shown = judgement.add_statements(*evidence.remarks)
+    return replace(shown, notes=(*evidence.remarks, *judgement.notes))
 
 
 def list_notes(evidence: Evidence, measurement: Measurement | None) -> Iterator[Note]:

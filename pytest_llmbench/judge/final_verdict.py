@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
@@ -50,17 +49,10 @@ def _with_contradiction(judgement: Judgement, evidence: Evidence) -> Judgement:
     excess = math.log(evidence.baseline.step_seconds / contradiction.seconds)
     small = excess <= SMALLEST * math.log(evidence.tolerance.factor)
     if small or is_red(judgement, evidence.rules):
-        return _add(judgement, Note(NoteCode.BASELINE_CONTRADICTS, contradicted))
+        return judgement.add_notes(Note(NoteCode.BASELINE_CONTRADICTS, contradicted))
     entry = find_accepted(Reason.BASELINE_CONTRADICTS, run, evidence.accepted)
     if entry is not None:
-        return _add(judgement, note_accepted(entry, contradicted))
-    return replace(
-        judgement,
-        verdict=Verdict.INVALID,
-        reason=Reason.BASELINE_CONTRADICTS,
-        statements=(contradicted, *judgement.statements),
-    )
-
-
-def _add(judgement: Judgement, note: Note) -> Judgement:
-    return replace(judgement, notes=(*judgement.notes, note))
+        return judgement.add_notes(note_accepted(entry, contradicted))
+    statements = (contradicted, *judgement.statements)
+    reason = Reason.BASELINE_CONTRADICTS
+    return judgement.overrule(Verdict.INVALID, reason, *statements)

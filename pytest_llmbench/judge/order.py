@@ -102,18 +102,15 @@ def with_order_doubt(judgement: Judgement, evidence: Evidence) -> Judgement:
         doubt=doubt.because,
     )
     entry = find_accepted(Reason.ORDER_AMBIGUOUS, newest, evidence.accepted)
-    if not differing or red:
-        return _add(
-            judgement, Note(NoteCode.ORDER_AMBIGUOUS, order), shown=bool(differing)
-        )
-    if entry is not None:
-        return _add(judgement, note_accepted(entry, order), shown=True)
-    return replace(
-        judgement,
-        verdict=Verdict.INVALID,
-        reason=Reason.ORDER_AMBIGUOUS,
-        statements=(order, *judgement.statements),
-    )
+    note = Note(NoteCode.ORDER_AMBIGUOUS, order)
+    if not differing:
+        return judgement.add_notes(note)
+    if not red and entry is None:
+        statements = (order, *judgement.statements)
+        return judgement.overrule(Verdict.INVALID, Reason.ORDER_AMBIGUOUS, *statements)
+    if not red and entry is not None:
+        note = note_accepted(entry, order)
+    return judgement.add_statements(note).add_notes(note)
 
 
 def _put_first(rival: Measurement, evidence: Evidence) -> Evidence:
@@ -125,11 +122,6 @@ def _put_first(rival: Measurement, evidence: Evidence) -> Evidence:
         if run is not rival and run.excluded is None
     )
     return replace(evidence, measurements=(rival, *others), max_age=None)
-
-
-def _add(judgement: Judgement, note: Note, *, shown: bool) -> Judgement:
-    statements = (*judgement.statements, note) if shown else judgement.statements
-    return replace(judgement, statements=statements, notes=(*judgement.notes, note))
 
 
 def _state_run(run: Run, judgement: Judgement) -> OrderedRun:

@@ -24,7 +24,7 @@ from pytest_llmbench.report.outcome_documents import (
 )
 from pytest_llmbench.report.verdicts import (
     JUDGED,
-    choose_colour,
+    choose_common_colour,
     count_documented,
     explain_mfu,
     format_counts,
@@ -153,7 +153,7 @@ def render_summary(
     for text in list_all_texts(described, cautions):
         yield from _mark(wrap(f"caution: {text}", "  "), "caution:", "yellow")
     yield from (
-        TerminalLine(line, choose_colour(described))
+        TerminalLine(line, choose_common_colour(described))
         for line in wrap(format_counts(described), "  ")
     )
 
@@ -235,7 +235,7 @@ def _list_checks(described: Sequence[CheckOutcome]) -> Iterator[TerminalLine]:
         numbers = join_counts(sorted(verdicts.items(), key=rank_count))
         label = f"{kind}{' [as documented]' if of_kind[0].timed == 'document' else ''}"
         yield TerminalLine(
-            f"{label}: {numbers}", choose_colour(of_kind), len(label) + 1
+            f"{label}: {numbers}", choose_common_colour(of_kind), len(label) + 1
         )
         for outcome in of_kind:
             if outcome.verdict not in QUIET:
@@ -291,10 +291,10 @@ def _format_row(
         yield from _mark(
             [f"{head}{numbers:>{WIDTH - 1 - count_columns(head)}}"],
             verdict,
-            choose_colour([outcome]),
+            choose_common_colour([outcome]),
         )
         return
-    yield from _mark(wrap(head, " " * 15), verdict, choose_colour([outcome]))
+    yield from _mark(wrap(head, " " * 15), verdict, choose_common_colour([outcome]))
     if numbers:
         yield TerminalLine(f"{numbers:>{WIDTH - 1}}")
 

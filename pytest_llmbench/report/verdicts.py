@@ -223,17 +223,23 @@ def _rank_outcome(outcome: OutcomeDocument) -> tuple[int, int, bool, str]:
     return (1 if outcome.kind == "stray" else 2), 0, False, ""
 
 
-def choose_colour(described: Sequence[OutcomeDocument]) -> str:
-    """Return the colour of outcomes together: red where one is, green where all of
-    those that are not skipped pass without a doubt, yellow otherwise."""
-    if any(outcome.status == "failed" for outcome in described):
+def choose_colour(status: str, verdict: str) -> str:
+    """Choose red for what failed, unclear for what passed in doubt, or unasked, else
+    green or skipped."""
+    if status == "failed":
         return "red"
-    judged = [outcome for outcome in described if outcome.status != "skipped"]
-    return (
-        "green"
-        if judged and all(outcome.verdict not in UNSURE for outcome in judged)
-        else "yellow"
-    )
+    if status == "skipped":
+        return "skipped"
+    return "unclear" if verdict in UNSURE else "green"
+
+
+def choose_common_colour(described: Sequence[OutcomeDocument]) -> str:
+    """Choose the colour of outcomes together on a terminal: red if one is, green if all
+    that are not skipped are, else yellow."""
+    colours = {choose_colour(outcome.status, outcome.verdict) for outcome in described}
+    if "red" in colours:
+        return "red"
+    return "green" if colours - {"skipped"} == {"green"} else "yellow"
 
 
 def explain_nothing_judged(described: Sequence[OutcomeDocument]) -> str:

@@ -327,27 +327,13 @@ def collect_evidence(
     evidence = {}
     for key, per_baseline in measured.items():
         runs, stored = _with_past(per_baseline, past.get(key, ()))
-        pairs = zip(catalog.baselines[key], runs, strict=True)
-        evidence[key] = tuple(
+        found = [
             _compare_with(baseline, of_baseline, stored, settings, now)
-            for baseline, of_baseline in pairs
-        )
+            for baseline, of_baseline in zip(catalog.baselines[key], runs, strict=True)
+        ]
         if any(runs):
-            evidence[key] = tuple(
-                dataclasses.replace(
-                    of_baseline,
-                    contradiction=find_contradiction(of_baseline.baseline, catalog),
-                )
-                for of_baseline in evidence[key]
-            )
-        if any(runs) and not is_any_improvement(key, settings, catalog):
-            relatives = find_relatives(key, catalog)
-            evidence[key] = tuple(
-                dataclasses.replace(
-                    of_baseline, plausible=PLAUSIBLE, relatives=relatives
-                )
-                for of_baseline in evidence[key]
-            )
+            found = [_add_doubts(each, settings, catalog) for each in found]
+        evidence[key] = tuple(found)
     # What is known of the noise uses all configurations: one alone has too few runs to
     # tell its own.
     previous = (
@@ -361,6 +347,19 @@ def collect_evidence(
         )
         for key, per_baseline in evidence.items()
     }
+
+
+def _add_doubts(evidence: Evidence, settings: Settings, catalog: Catalog) -> Evidence:
+    """Return the evidence with what its baseline contradicts, and with what makes a
+    fast run implausible."""
+    key, baseline = evidence.baseline.key, evidence.baseline
+    checked = dataclasses.replace(
+        evidence, contradiction=find_contradiction(baseline, catalog)
+    )
+    if is_any_improvement(key, settings, catalog):
+        return checked
+    relatives = find_relatives(key, catalog)
+    return dataclasses.replace(checked, plausible=PLAUSIBLE, relatives=relatives)
 
 
 def apply_acknowledged_levels(

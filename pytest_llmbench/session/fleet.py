@@ -78,7 +78,7 @@ def with_shift(
     def name_shift(judgement: Judgement, _: Evidence) -> Judgement:
         if judgement.verdict is not Verdict.REGRESSION:
             return judgement
-        return replace(judgement, statements=(*judgement.statements, shift))
+        return judgement.add_statements(shift)
 
     return judged.map_newest(name_shift)
 
@@ -124,7 +124,7 @@ def with_warnings(judged: JudgedConfigurations) -> JudgedConfigurations:
             StatementCode.SLOWER_BEYOND_CHANCE, p=probability, count=len(adjusted)
         )
         note = Note(NoteCode.SLOWER_THAN_BASELINE, slower)
-        return replace(judgement, notes=(*judgement.notes, note))
+        return judgement.add_notes(note)
 
     return judged.map_newest(warn)
 

@@ -351,11 +351,8 @@ def invalidate_if_newer_unmatched(
             doubt = CodedStatement(
                 StatementCode.NEWER_UNMATCHED, run=stray.id, text=stray.text
             )
-            invalid = replace(
-                result.judgement,
-                verdict=Verdict.INVALID,
-                reason=Reason.AMBIGUOUS,
-                statements=(doubt,),
+            invalid = result.judgement.overrule(
+                Verdict.INVALID, Reason.AMBIGUOUS, doubt
             )
             return replace(result, judgement=invalid)
     return result
@@ -404,21 +401,14 @@ def _check_run_count(
             StatementCode.FEWER_RUNS, valid=valid, required=asked, repeats=fewer
         )
         note = Note(NoteCode.FEWER_RUNS, allowed)
-        return replace(
-            result, judgement=replace(judgement, notes=(*judgement.notes, note))
-        )
+        return replace(result, judgement=judgement.add_notes(note))
     too_few = CodedStatement(
         StatementCode.TOO_FEW_RUNS,
         valid=valid,
         required=asked,
         statements=judgement.statements,
     )
-    short = replace(
-        judgement,
-        verdict=Verdict.MISSING,
-        reason=Reason.TOO_FEW_RUNS,
-        statements=(too_few,),
-    )
+    short = judgement.overrule(Verdict.MISSING, Reason.TOO_FEW_RUNS, too_few)
     return replace(result, judgement=short)
 
 

@@ -53,11 +53,7 @@ def _add_quotes(judgement: Judgement, measurement: Measurement) -> Judgement:
     note = find_slow_rank(measurement)
     if note is None:
         return judgement
-    return replace(
-        judgement,
-        statements=(*judgement.statements, note),
-        notes=(note, *judgement.notes),
-    )
+    return replace(judgement.add_statements(note), notes=(note, *judgement.notes))
 
 
 def find_slow_rank(measurement: Measurement) -> Note | None:

@@ -25,14 +25,18 @@ from support.outcomes import (
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.text import count_columns
 from pytest_llmbench.report.explain import explain, wrap
-from pytest_llmbench.report.html import choose_colour as page_colour
 from pytest_llmbench.report.outcome_documents import (
     OutcomeDocument,
     make_plain,
     restore_outcome,
 )
 from pytest_llmbench.report.terminal import render_summary
-from pytest_llmbench.report.verdicts import choose_colour, count_verdicts, format_counts
+from pytest_llmbench.report.verdicts import (
+    choose_colour,
+    choose_common_colour,
+    count_verdicts,
+    format_counts,
+)
 
 MIXED: list[OutcomeDocument] = [
     told(),
@@ -206,7 +210,7 @@ def test_a_pass_that_a_test_made_red_is_not_green() -> None:
 def test_the_count_is_green_only_where_something_was_judged_and_nothing_is_in_doubt(
     described: list[OutcomeDocument], expected: str
 ) -> None:
-    assert choose_colour(described) == expected
+    assert choose_common_colour(described) == expected
     last = list(render_summary(described, []))[-1]
     assert (last.colour, last.marked) == (expected, len(last))
 
@@ -215,10 +219,10 @@ def test_the_count_is_green_only_where_something_was_judged_and_nothing_is_in_do
 def test_what_only_reports_a_loss_is_not_green(verdict: str) -> None:
     told_only = with_fields(check(), verdict=verdict)
     assert coloured(told(), told_only)["weak-scaling:"] == "yellow"
-    assert page_colour(told_only.status, told_only.verdict) == "unclear"
+    assert choose_colour(told_only.status, told_only.verdict) == "unclear"
     assert (
         coloured(told(), check())["weak-scaling:"],
-        page_colour(check().status, check().verdict),
+        choose_colour(check().status, check().verdict),
     ) == (
         "green",
         "green",

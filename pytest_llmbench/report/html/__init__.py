@@ -47,8 +47,8 @@ from pytest_llmbench.report.outcome_documents import (
 from pytest_llmbench.report.verdicts import (
     BY_DOCUMENT,
     ORDER,
-    UNSURE,
     SessionState,
+    choose_colour,
     count_documented,
     explain_mfu,
     format_mfu,
@@ -382,16 +382,6 @@ def _make_badge(outcome: OutcomeDocument) -> Badge:
     word = name_verdict(outcome)
     other = "!" if outcome.status == "failed" else "\N{BULLET}"
     return Badge(_choose_colour(outcome), SYMBOLS.get(word, other), word)
-
-
-def choose_colour(status: str, verdict: str) -> str:
-    """Choose red for what failed, unclear for what passed in doubt, or unasked, else
-    green or skipped."""
-    if status == "failed":
-        return "red"
-    if status == "skipped":
-        return "skipped"
-    return "unclear" if verdict in UNSURE else "green"
 
 
 def _choose_colour(outcome: OutcomeDocument) -> str:

@@ -21,7 +21,6 @@ from pytest_llmbench.report.html import (
     MOST_ADVICE,
     SYMBOLS,
     Badge,
-    choose_colour,
     make_environment,
     make_policy,
     read_part,
@@ -34,7 +33,7 @@ from pytest_llmbench.report.html.charts import (
     format_change,
 )
 from pytest_llmbench.report.html.site_names import ENDING, INDEX
-from pytest_llmbench.report.verdicts import MFU_LOGGED, ORDER
+from pytest_llmbench.report.verdicts import MFU_LOGGED, ORDER, choose_colour
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.tools.site.fleet_records import FleetNights, FleetRow
 from pytest_llmbench.tools.site.site_folder import (
