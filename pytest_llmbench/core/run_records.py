@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.baseline_records import Baseline, Key, Window
     from pytest_llmbench.core.codes import NoteCode
     from pytest_llmbench.core.job_records import Pairs
-    from pytest_llmbench.core.log_records import ParsedLog
+    from pytest_llmbench.core.log_records import ParsedLog, Segment
     from pytest_llmbench.core.records import Record
 
 
@@ -412,15 +412,29 @@ class Measurement:
         """What the attempt that was measured ran on, by name: what its log says, and
         rather what its metadata say, for a launcher records every job in the same
         words."""
+        log = self.measured_log
+        environment = () if log is None else log.environment
+        return dict(
+            sorted({**dict(environment), **dict(self.run.found.environment)}.items())
+        )
+
+    @property
+    def measured_log(self) -> ParsedLog | None:
+        """The log that was measured."""
         logs = (
             attempt.log
             for attempt in self.run.attempts
             if attempt.files.log == self.log
         )
-        environment = next((log.environment for log in logs), ())
-        return dict(
-            sorted({**dict(environment), **dict(self.run.found.environment)}.items())
-        )
+        return next(logs, None)
+
+    @property
+    def measured_segment(self) -> Segment | None:
+        """The segment of the log that was measured."""
+        log = self.measured_log
+        if log is None or not 0 < self.segment <= len(log.segments):
+            return None
+        return log.segments[self.segment - 1]
 
     @property
     def valid(self) -> bool:

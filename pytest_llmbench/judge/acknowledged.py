@@ -55,9 +55,7 @@ def _select_named(
     ]
 
 
-def accept_reasons(
-    evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bool = False
-) -> Evidence:
+def accept_reasons(evidence: Evidence, entries: Sequence[Acknowledgement]) -> Evidence:
     """Return the evidence without the problems that an entry accepts, each of them now
     a note of its run.
 
@@ -75,7 +73,7 @@ def accept_reasons(
     unusable = [
         note
         for entry in named
-        if (note := _find_idle_reason(entry, evidence, certify=certify)) is not None
+        if (note := _find_idle_reason(entry, evidence)) is not None
     ]
     expired = {note.acknowledgement for note in unusable}
     in_force = tuple(entry for entry in named if entry not in expired)
@@ -138,7 +136,7 @@ def _accept_problems(
 
 
 def apply_acknowledgements(
-    evidence: Evidence, entries: Sequence[Acknowledgement], *, certify: bool = False
+    evidence: Evidence, entries: Sequence[Acknowledgement]
 ) -> Evidence:
     """Return the evidence with its baseline at the level that was accepted, and the
     remarks that say so.
@@ -158,7 +156,7 @@ def apply_acknowledgements(
     if not covering or newest is None or newest.run.started is None:
         return evidence
     began = [entry for entry in covering if entry.since <= newest.run.started.date()]
-    notes = [_find_idle_reason(entry, evidence, certify=certify) for entry in began]
+    notes = [_find_idle_reason(entry, evidence) for entry in began]
     idle = [note for note in notes if note is not None]
     active = [entry for entry, note in zip(began, notes, strict=True) if note is None]
     accepted = _compute_shift(evidence, active)
@@ -187,12 +185,10 @@ def takes_no_improvement(evidence: Evidence) -> bool:
     return any(note.code is NoteCode.ACKNOWLEDGED for note in evidence.remarks)
 
 
-def _find_idle_reason(
-    entry: Acknowledgement, evidence: Evidence, *, certify: bool
-) -> Note | None:
+def _find_idle_reason(entry: Acknowledgement, evidence: Evidence) -> Note | None:
     """Return why an acknowledgement that has begun moves nothing; None where it
     does."""
-    if certify:
+    if evidence.rules.certify:
         return _note_idle(CodedStatement(StatementCode.IDLE_CERTIFIED, entry=entry))
     if evidence.now.date() > entry.expires:
         expired = CodedStatement(StatementCode.IDLE_EXPIRED, entry=entry)

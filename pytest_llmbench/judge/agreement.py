@@ -103,13 +103,6 @@ def apply_literal_rule(
     return LiteralRule(meets=True)
 
 
-def meets_point(
-    current: Sequence[Measurement], evidence: Evidence, estimate: Estimate
-) -> bool:
-    """Return True if the runs meet the literal rule (`apply_literal_rule`)."""
-    return apply_literal_rule(current, evidence, estimate).meets
-
-
 def _find_slow_mean(
     current: Sequence[Measurement], evidence: Evidence, margin: float
 ) -> CodedStatement | None:

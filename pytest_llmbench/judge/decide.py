@@ -257,9 +257,8 @@ def _compare(evidence: Evidence, newest: Measurement) -> Judgement:
     literal = agreement.apply_literal_rule(counted, evidence, estimate)
     if together.apart:
         finding = _decide_apart(finding)
-        literal = agreement.LiteralRule(
-            all(_meets_alone(run, evidence, noise) for run in counted)
-        )
+        alone = [_apply_alone(run, evidence, noise) for run in counted]
+        literal = agreement.LiteralRule(all(rule.meets for rule in alone))
     finding = _confirm(finding, counted, evidence, apart=together.apart)
     if finding.reason is Reason.CANNOT_TELL and len(current) == 1:
         finding = (
@@ -295,28 +294,20 @@ def _apply_literal_rule(
 ) -> tuple[_Decision, bool, tuple[Note, ...]]:
     """Return the finding, True if it meets the literal rule, and a note if a reason not
     to meet it was accepted."""
-    if literal.reason is None or finding.reason not in (
-        Reason.CANNOT_TELL,
-        Reason.FEW_STEPS_DECIDE,
+    undecided = (Reason.CANNOT_TELL, Reason.FEW_STEPS_DECIDE)
+    if (
+        literal.reason is None
+        or literal.because is None
+        or finding.reason not in undecided
     ):
         return finding, literal.meets, ()
     entry = find_accepted(literal.reason, newest, evidence.accepted)
-    because: tuple[VerdictStatement, ...] = (
-        () if literal.because is None else (literal.because,)
-    )
     if entry is not None:
-        return (
-            finding,
-            True,
-            tuple(note_accepted(entry, statement) for statement in because),
-        )
-    if literal.reason is finding.reason:
-        return finding, literal.meets, ()
-    return (
-        replace(finding, reason=literal.reason, because=(*because, *finding.because)),
-        literal.meets,
-        (),
-    )
+        return finding, True, (note_accepted(entry, literal.because),)
+    if literal.reason is not finding.reason:
+        because = (literal.because, *finding.because)
+        finding = replace(finding, reason=literal.reason, because=because)
+    return finding, literal.meets, ()
 
 
 def _decide_apart(finding: _Decision) -> _Decision:
@@ -354,10 +345,11 @@ def _confirm(
     return _Decision(Verdict.INCONCLUSIVE, Reason.UNCONFIRMED, (because,))
 
 
-def _meets_alone(run: Measurement, evidence: Evidence, noise: Noise) -> bool:
-    return agreement.meets_point(
-        [run], evidence, estimate_difference([run], evidence, noise)
-    )
+def _apply_alone(
+    run: Measurement, evidence: Evidence, noise: Noise
+) -> agreement.LiteralRule:
+    estimate = estimate_difference([run], evidence, noise)
+    return agreement.apply_literal_rule([run], evidence, estimate)
 
 
 def _decide(
@@ -365,29 +357,10 @@ def _decide(
 ) -> _Decision:
     answered = _answer(estimate)
     few = estimate.threshold_only and answered is Answer.WITHIN
-    coarse = (
-        agreement.find_coarse_time(current, evidence)
-        if few or answered is Answer.CANNOT_TELL
-        else None
-    )
-    few_means = few and current[0].mean_of
-    # Of a run that was resumed one mean may be over all steps, and its time that of the
-    # last ones.
-    implausible = (
-        _find_implausible(estimate, current, evidence)
-        if few_means and not coarse
-        else None
-    )
-    if implausible:
-        return implausible
-    if answered is Answer.CANNOT_TELL or few_means or coarse:
-        because = coarse or (
-            explanation.count_means(current[0])
-            if few_means
-            else explanation.count_runs_needed(estimate)
-        )
-        pattern = () if shape.kind is ShapeKind.EVEN else shape.statements
-        return _Decision(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, (because, *pattern))
+    if few or answered is Answer.CANNOT_TELL:
+        undecided = _find_undecided(estimate, current, evidence, shape)
+        if undecided is not None:
+            return undecided
     doubt = agreement.find_doubt(answered, current, evidence)
     if doubt:
         return _Decision(
@@ -401,21 +374,33 @@ def _decide(
         )
     if shape.warming_up:
         return _Decision(Verdict.INCONCLUSIVE, Reason.WARMING_UP, (shape.warming_up,))
-    return _decide_improvement(estimate, current, evidence) or _Decision(
-        Verdict.PASS, Reason.WITHIN_TOLERANCE
-    )
-
-
-def _decide_improvement(
-    estimate: Estimate, current: Sequence[Measurement], evidence: Evidence
-) -> _Decision | None:
-    """Return that runs are shown to be faster than the tolerance, or than is plausible;
-    None where they are not."""
-    if implausible := _find_implausible(estimate, current, evidence):
-        return implausible
-    if answer(estimate.low, estimate.high, -estimate.margin) is Answer.WITHIN:
+    implausible = _find_implausible(estimate, current, evidence)
+    faster = answer(estimate.low, estimate.high, -estimate.margin) is Answer.WITHIN
+    if implausible is None and faster:
         return _decide_faster(evidence)
-    return None
+    return implausible or _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE)
+
+
+def _find_undecided(
+    estimate: Estimate, current: Sequence[Measurement], evidence: Evidence, shape: Shape
+) -> _Decision | None:
+    """Return why runs decide nothing by their interval, or by too few values; None if
+    few values are enough."""
+    because = agreement.find_coarse_time(current, evidence)
+    within = _answer(estimate) is Answer.WITHIN
+    if because is None and within and current[0].mean_of:
+        # Of a run that was resumed one mean may be over all steps, and its time that
+        # of the last ones.
+        implausible = _find_implausible(estimate, current, evidence)
+        if implausible is not None:
+            return implausible
+        because = explanation.count_means(current[0])
+    if because is None:
+        if within:
+            return None
+        because = explanation.count_runs_needed(estimate)
+    pattern = () if shape.kind is ShapeKind.EVEN else shape.statements
+    return _Decision(Verdict.INCONCLUSIVE, Reason.CANNOT_TELL, (because, *pattern))
 
 
 def _find_implausible(

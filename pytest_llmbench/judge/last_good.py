@@ -22,7 +22,7 @@ from pytest_llmbench.core.judgement_records import (
     PreviousRun,
     RunSource,
 )
-from pytest_llmbench.core.log_records import Segment, StatedField
+from pytest_llmbench.core.log_records import StatedField
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.run_records import Measurement, StoredDetails, StoredRun
 from pytest_llmbench.judge.estimate import EQUAL
@@ -292,7 +292,7 @@ def _list_stated(measurement: Measurement) -> Iterable[tuple[str, str]]:
     for hint in files.hints:
         if hint.field not in KEY_FIELDS:
             yield hint.field.replace("_", " "), hint.value.lower()
-    segment = _find_segment(measurement)
+    segment = measurement.measured_segment
     if segment is None:
         return
     for statement in segment.stated:
@@ -304,18 +304,3 @@ def _list_stated(measurement: Measurement) -> Iterable[tuple[str, str]]:
     batches = segment.steps.global_batch_size
     for batch in np.unique(batches[np.isfinite(batches)]).tolist():
         yield str(StatedField.BATCH), f"{batch:.10g}"
-
-
-def _find_segment(measurement: Measurement) -> Segment | None:
-    """Return the part of a log that was measured."""
-    logs = [
-        attempt.log
-        for attempt in measurement.run.attempts
-        if attempt.files.log == measurement.log
-    ]
-    parts = logs[-1].segments if logs else ()
-    return (
-        parts[measurement.segment - 1]
-        if 0 < measurement.segment <= len(parts)
-        else None
-    )

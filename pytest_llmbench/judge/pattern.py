@@ -358,13 +358,8 @@ def _find_line_before(measurement: Measurement) -> int:
     """Return the line of the last step before the window; that of the window's first
     step without one."""
     first = measurement.window_lines[0]
-    logs = (
-        attempt.log
-        for attempt in measurement.run.attempts
-        if attempt.files.log == measurement.log
-    )
-    parts = next((log.segments for log in logs), ())
-    if not 0 < measurement.segment <= len(parts):
+    segment = measurement.measured_segment
+    if segment is None:
         return first
-    lines = parts[measurement.segment - 1].steps.line
+    lines = segment.steps.line
     return int(max(lines[lines < first], default=first))

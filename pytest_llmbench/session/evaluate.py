@@ -368,13 +368,9 @@ def apply_acknowledged_levels(
     """Return the evidence against each baseline, at the level that was acknowledged and
     without accepted problems; a recording acknowledges nothing."""
     entries = catalog.acknowledged if settings.record is None else ()
-    usable = (
-        accept_reasons(of_baseline, entries, certify=settings.certify)
-        for of_baseline in per_baseline
-    )
     return tuple(
-        apply_acknowledgements(of_baseline, entries, certify=settings.certify)
-        for of_baseline in usable
+        apply_acknowledgements(accept_reasons(of_baseline, entries), entries)
+        for of_baseline in per_baseline
     )
 
 

@@ -125,12 +125,8 @@ def _read_reports(log: Path, bounds: Bounds) -> tuple[SlowRankLine, ...]:
 def _find_bounds(measurement: Measurement) -> Bounds:
     """Return the last line before the measured part of a log, and the first line after
     it."""
-    logs = (
-        attempt.log
-        for attempt in measurement.run.attempts
-        if attempt.files.log == measurement.log
-    )
-    parts = next((log.segments for log in logs), ())
+    log = measurement.measured_log
+    parts = () if log is None else log.segments
     number = measurement.segment - 1
     begin = parts[number - 1].last_line if 0 < number <= len(parts) else 0
     end = parts[number + 1].first_line if 0 <= number < len(parts) - 1 else math.inf

@@ -22,7 +22,7 @@ from support.builders import (
 
 from pytest_llmbench.core.baseline_records import BaselineKind, Recording, Tolerance
 from pytest_llmbench.core.codes import Reason, Verdict
-from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.judgement_records import Evidence, Judgement, SessionRules
 from pytest_llmbench.core.run_records import (
     Acknowledgement,
     Measurement,
@@ -63,7 +63,8 @@ def verdict(
 ) -> Judgement:
     return judge(
         apply_acknowledgements(
-            evidence(tonight(factor), *older), entries, certify=certify
+            evidence(tonight(factor), *older, rules=SessionRules(certify=certify)),
+            entries,
         )
     )
 
@@ -310,7 +311,11 @@ def judge_accepted(
     *entries: Acknowledgement, problem: Problem = WALL_PROBLEM, certify: bool = False
 ) -> Judgement:
     run = replace(tonight(1.0), problems=(problem,))
-    return judge(accept_reasons(evidence(run, *HISTORY), entries, certify=certify))
+    return judge(
+        accept_reasons(
+            evidence(run, *HISTORY, rules=SessionRules(certify=certify)), entries
+        )
+    )
 
 
 def test_accepted_reason_leaves_step_time_to_decide() -> None:

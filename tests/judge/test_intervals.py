@@ -37,7 +37,7 @@ from pytest_llmbench.core.log_records import Steps
 from pytest_llmbench.core.outcome_records import Status
 from pytest_llmbench.core.robust import compute_mean, compute_trimmed_mean
 from pytest_llmbench.core.run_records import Measurement
-from pytest_llmbench.judge.agreement import meets_point
+from pytest_llmbench.judge.agreement import apply_literal_rule
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.estimate import estimate_difference
 from pytest_llmbench.judge.item_status import decide_status
@@ -134,10 +134,8 @@ def test_slow_mean_is_not_forgiven() -> None:
     for width, meets in ((10, False), (1, True)):
         one = printed(stalled, width, baseline=RECORDED)
         told = evidence(one, baseline=RECORDED)
-        assert (
-            meets_point([one], told, estimate_difference([one], told, told.prior))
-            is meets
-        )
+        estimate = estimate_difference([one], told, told.prior)
+        assert apply_literal_rule([one], told, estimate).meets is meets
 
 
 def test_means_show_no_period() -> None:
