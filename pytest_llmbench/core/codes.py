@@ -23,6 +23,12 @@ JUDGED = frozenset(
 )
 """The verdicts that rest on a valid run."""
 
+MAY_PASS = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
+"""The verdicts whose item may pass, by the options of the session."""
+
+ABSENT = (Verdict.MISSING, Verdict.NOT_COMPARABLE)
+"""The verdicts for which nothing was compared."""
+
 
 class Reason(StrEnum):
     """Why a verdict was reached: stable codes, for machines."""

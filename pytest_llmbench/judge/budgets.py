@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pytest_llmbench.core.baseline_records import AcceptedValue, Budget, Recording
-from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
-from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.codes import MAY_PASS, NoteCode, Reason, Verdict
+from pytest_llmbench.core.judgement_records import Estimate, Evidence, Judgement
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord
 from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.core.statements import (
@@ -30,7 +30,6 @@ from pytest_llmbench.core.tolerance import (
 from pytest_llmbench.judge.estimate import Answer, answer
 
 # Reasons for which a run cannot say how slow the software is.
-GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
 UNSETTLED = (
     Reason.FEW_STEPS_DECIDE,
     Reason.WARMING_UP,
@@ -72,50 +71,23 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     recording, estimate = judgement.baseline.recording, judgement.estimate
     if recording is None or not recording.earlier or estimate is None:
         return judgement
-    first = find_reference(recording)
-    since = math.log(recording.trimmed_mean_seconds / first.seconds)
-    limit = math.log(max(1 + evidence.drift_budget, evidence.tolerance.factor))
-    answered = answer(estimate.low + since, estimate.high + since, limit)
-    edited = (
-        since > math.log1p(evidence.drift_budget) + EQUAL
-        and answered is not Answer.WITHIN
-    )
-    difference = estimate.difference + since
+    drift = _measure_drift(recording, estimate, evidence)
     noted = judgement.add_notes(
-        _note_distance(recording, first, difference, evidence),
+        _note_distance(recording, drift, evidence),
         *_note_moves(recording, evidence.drift_budget),
     )
     meets = (
-        _find_furthest(judgement, difference, first) <= limit + EQUAL
-        and answered is not Answer.BEYOND
-        and not edited
+        _find_furthest(judgement, drift) <= drift.limit + EQUAL
+        and drift.answered is not Answer.BEYOND
+        and not drift.edited
     )
-    if judgement.verdict not in GREEN or meets:
+    if judgement.verdict not in MAY_PASS or meets:
         return noted
     if judgement.reason in UNSETTLED:
         return replace(noted, meets_point=False)
-    verdict, reason = Verdict.INCONCLUSIVE, Reason.DRIFTED
-    if edited or answered is Answer.BEYOND:
-        few = (
-            not edited and len(judgement.runs) < evidence.look.fewest
-        )  # one slow node would make it a regression
-        verdict, reason = (
-            (verdict, Reason.UNCONFIRMED) if few else (Verdict.REGRESSION, reason)
-        )
-    limits = DriftLimits(evidence.drift_budget, evidence.tolerance)
-    if edited:
-        drifted = CodedStatement(
-            StatementCode.DRIFTED_RECORDING,
-            recorded=(recording.trimmed_mean_seconds, first),
-            limits=limits,
-        )
-    else:
-        drifted = CodedStatement(
-            StatementCode.DRIFTED_RUN,
-            tonight=(first.seconds * math.exp(difference), first),
-            allowed=first.seconds * math.exp(limit),
-            limits=limits,
-        )
+    few = len(judgement.runs) < evidence.look.fewest
+    verdict, reason = _decide_drifted(drift, few=few)
+    drifted = _state_drift(recording, drift, evidence)
     against = CodedStatement(
         StatementCode.AGAINST_RECORDED, statements=judgement.statements
     )
@@ -123,34 +95,81 @@ def apply_drift_budget(judgement: Judgement, evidence: Evidence) -> Judgement:
     return replace(overruled, meets_point=False)
 
 
-def _find_furthest(
-    judgement: Judgement, difference: float, first: AcceptedValue
-) -> float:
+@dataclass(frozen=True, slots=True)
+class _Drift:
+    """How far a run is from the accepted value; logarithms, slower is positive."""
+
+    first: AcceptedValue
+    difference: float
+    limit: float
+    answered: Answer  # for the run against the limit
+    edited: bool  # the recorded value itself is beyond the budget
+
+
+def _measure_drift(
+    recording: Recording, estimate: Estimate, evidence: Evidence
+) -> _Drift:
+    first = find_reference(recording)
+    since = math.log(recording.trimmed_mean_seconds / first.seconds)
+    limit = math.log(max(1 + evidence.drift_budget, evidence.tolerance.factor))
+    answered = answer(estimate.low + since, estimate.high + since, limit)
+    moved = since > math.log1p(evidence.drift_budget) + EQUAL
+    edited = moved and answered is not Answer.WITHIN
+    return _Drift(first, estimate.difference + since, limit, answered, edited)
+
+
+def _find_furthest(judgement: Judgement, drift: _Drift) -> float:
     """Return how far what was measured is from the first value: launched runs that
     differ too much count each alone."""
     if judgement.reason is not Reason.REPEATS_DISAGREE:
-        return difference
+        return drift.difference
     seconds = (run.statistic_seconds or math.nan for run in judgement.runs)
-    return max(math.log(run_seconds / first.seconds) for run_seconds in seconds)
+    return max(math.log(run_seconds / drift.first.seconds) for run_seconds in seconds)
 
 
-def _note_distance(
-    recording: Recording, first: AcceptedValue, difference: float, evidence: Evidence
-) -> Note:
+def _decide_drifted(drift: _Drift, *, few: bool) -> tuple[Verdict, Reason]:
+    if drift.edited:
+        return Verdict.REGRESSION, Reason.DRIFTED
+    if drift.answered is not Answer.BEYOND:
+        return Verdict.INCONCLUSIVE, Reason.DRIFTED
+    if few:  # one slow node would make it a regression
+        return Verdict.INCONCLUSIVE, Reason.UNCONFIRMED
+    return Verdict.REGRESSION, Reason.DRIFTED
+
+
+def _state_drift(
+    recording: Recording, drift: _Drift, evidence: Evidence
+) -> CodedStatement:
+    limits = DriftLimits(evidence.drift_budget, evidence.tolerance)
+    first = drift.first
+    if drift.edited:
+        return CodedStatement(
+            StatementCode.DRIFTED_RECORDING,
+            recorded=(recording.trimmed_mean_seconds, first),
+            limits=limits,
+        )
+    return CodedStatement(
+        StatementCode.DRIFTED_RUN,
+        tonight=(first.seconds * math.exp(drift.difference), first),
+        allowed=first.seconds * math.exp(drift.limit),
+        limits=limits,
+    )
+
+
+def _note_distance(recording: Recording, drift: _Drift, evidence: Evidence) -> Note:
     """Return how far run and recorded value are from what was accepted, notable from
     half the budget on."""
-    recorded = recording.trimmed_mean_seconds
-    furthest = max(difference, math.log(recorded / first.seconds))
+    first, recorded = drift.first, recording.trimmed_mean_seconds
+    furthest = max(drift.difference, math.log(recorded / first.seconds))
     is_notable = furthest > NOTABLE * math.log1p(evidence.drift_budget)
-    drift = CodedStatement(
+    distance = CodedStatement(
         StatementCode.VALUE_DRIFT,
-        tonight=(first.seconds * math.exp(difference), first),
+        tonight=(first.seconds * math.exp(drift.difference), first),
         recorded=recorded / first.seconds,
         limits=DriftLimits(evidence.drift_budget, evidence.tolerance),
     )
-    return Note(
-        NoteCode.RECORDED_DRIFT if is_notable else NoteCode.RECORDED_DRIFT_LITTLE, drift
-    )
+    code = NoteCode.RECORDED_DRIFT if is_notable else NoteCode.RECORDED_DRIFT_LITTLE
+    return Note(code, distance)
 
 
 def _note_moves(recording: Recording, budget: float) -> Iterator[Note]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pytest_llmbench.core.baseline_records import Key
-from pytest_llmbench.core.codes import Verdict
+from pytest_llmbench.core.codes import ABSENT, MAY_PASS, Verdict
 from pytest_llmbench.core.formatting import unify_fact
 from pytest_llmbench.core.judgement_records import (
     ComparedFacts,
@@ -34,12 +34,8 @@ from pytest_llmbench.judge.shape import FEWEST, find_shape
 if TYPE_CHECKING:
     from pytest_llmbench.core.run_records import VerdictStatement
 
-# Verdicts that may be green; NOT_ASSERTED and TEST_FAILED are those of a user's own
-# test.
-GREEN = (Verdict.PASS, Verdict.IMPROVEMENT, Verdict.INCONCLUSIVE)
-
 # What has no step time of its own that counts.
-UNTIMED = (Verdict.INVALID, Verdict.MISSING, Verdict.NOT_COMPARABLE)
+UNTIMED = (Verdict.INVALID, *ABSENT)
 
 # What a log states of how it was run; model, GPUs and precision are those of the
 # configuration.
@@ -118,7 +114,8 @@ def _is_same(stored: StoredRun, marks: frozenset[tuple[str, str | datetime]]) ->
 
 
 def _was_green(stored: StoredRun) -> bool:
-    return stored.verdict in GREEN and stored.status == Status.PASSED
+    # NOT_ASSERTED and TEST_FAILED are verdicts of a user's own test.
+    return stored.verdict in MAY_PASS and stored.status == Status.PASSED
 
 
 def _take_back(evidence: Evidence, run: Measurement) -> Evidence:

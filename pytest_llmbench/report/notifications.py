@@ -23,7 +23,6 @@ from pytest_llmbench.report.outcome_documents import (
     SessionDocument,
 )
 from pytest_llmbench.report.verdicts import (
-    FINDINGS,
     JUDGED,
     SLOWER,
     explain_mfu,
@@ -270,11 +269,7 @@ def make_message(session: SessionDocument, link: str = "") -> str:
     started = session.started[:16].replace("T", " ")
     failed = [outcome for outcome in session.outcomes if outcome.status == "failed"]
     red = list(map(_format_item, sort_outcomes(failed)))
-    cautions = [
-        f"caution: {caution.text}"
-        for caution in session.cautions
-        if caution.code not in FINDINGS
-    ]
+    cautions = [f"caution: {text}" for text in list_caution_texts(session.cautions)]
     # What is red is worth more lines than what is to be known beside it.
     cautions = _limit(cautions, MOST_CAUTIONS if red else ROOM, " cautions")
     failures = session.failures

@@ -347,8 +347,7 @@ def list_next_steps(described: Sequence[OutcomeDocument]) -> Iterator[TerminalLi
 
 
 def _name_group(group: Sequence[OutcomeDocument]) -> str:
-    more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-    return f"{name_outcome(group[0])}{more}"
+    return formatting.join_first([name_outcome(outcome) for outcome in group], 1)
 
 
 def _format_advice(text: str) -> Iterator[TerminalLine]:

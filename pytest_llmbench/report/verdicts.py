@@ -17,6 +17,7 @@ from pytest_llmbench.report.outcome_documents import (
     ConfigurationOutcome,
     LogAttempt,
     OutcomeDocument,
+    ReportedCaution,
     VerdictCounts,
     select_checks,
     select_configurations,
@@ -391,7 +392,7 @@ def format_findings(state: SessionState, outcomes: Sequence[OutcomeDocument]) ->
     return f"{joined}{', '.join(texts)}" if texts else ""
 
 
-def list_caution_texts(cautions: Sequence[Caution]) -> list[str]:
+def list_caution_texts(cautions: Sequence[Caution | ReportedCaution]) -> list[str]:
     """Return the texts of the cautions that a headline does not name."""
     return [caution.text for caution in cautions if caution.code not in FINDINGS]
 

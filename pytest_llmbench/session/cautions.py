@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -25,7 +25,7 @@ from pytest_llmbench.core.baseline_records import (
     Tolerance,
     ToleranceSource,
 )
-from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
+from pytest_llmbench.core.codes import ABSENT, JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.option_origins import Origin, Written, find_origin
@@ -49,6 +49,7 @@ from pytest_llmbench.session.outcomes import (
     ConfigurationResult,
     SessionResults,
     find_red_results,
+    may_be_newer,
 )
 from pytest_llmbench.session.settings import (
     ASSUMED_CV,
@@ -66,9 +67,6 @@ if TYPE_CHECKING:
 # A recorded baseline that is slower than the published one by more lets pass what the
 # default tolerance would not.
 FAR = 0.05
-
-NO_VERDICT = (Verdict.MISSING, Verdict.NOT_COMPARABLE)
-
 
 Subject = tuple[str, str]
 """What an item is about: the name of the built-in test, and the id of the case."""
@@ -139,10 +137,6 @@ class JudgedVerdicts:
     def get_origin(self, flag: str) -> Origin:
         """Return where the value of an option was written."""
         return find_origin(self.settings.origins, flag) or Origin(Written.TYPED, flag)
-
-    def is_given(self, flag: str) -> bool:
-        """Whether a value was written for an option at all."""
-        return find_origin(self.settings.origins, flag) is not None
 
     @property
     def recorded(self) -> list[Baseline]:
@@ -355,14 +349,10 @@ def _list_baseline_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
     }
     far = {name: ratio for name, ratio in ratios.items() if ratio > 1 + FAR}
     if far:
-        slowest = max(far, key=lambda name: far[name])
-        more = f" and {len(far) - 1} more" if len(far) > 1 else ""
-        slower = f"{(far[slowest] - 1) * 100:.0f} % slower than published"
-        text = (
-            f"recorded baselines are up to {slower}: {slowest}{more}"
-            if more
-            else f"recorded {slower}: {slowest}"
-        )
+        slowest = _join_largest(far)
+        slower = f"{(max(far.values()) - 1) * 100:.0f} % slower than published"
+        several = "baselines are up to " if len(far) > 1 else ""
+        text = f"recorded {several}{slower}: {slowest}"
         yield Caution(CautionCode.RECORDED_SLOWER, text)
     yield from _list_moved_baselines(judged)
     budgets = {
@@ -395,87 +385,64 @@ def _list_moved_baselines(judged: JudgedVerdicts) -> Iterator[Caution]:
         )
     }
     if moved:
-        furthest = max(moved, key=lambda name: moved[name])
-        more = f" and {len(moved) - 1} more" if len(moved) > 1 else ""
-        change = formatting.format_difference(moved[furthest])
-        yield Caution(
-            CautionCode.RECORDED_MOVED,
-            f"recorded values moved {change} since the first: {furthest}{more}",
-        )
+        change = formatting.format_difference(max(moved.values()))
+        text = f"recorded values moved {change} since the first: {_join_largest(moved)}"
+        yield Caution(CautionCode.RECORDED_MOVED, text)
+
+
+def _join_largest(ratios: Mapping[str, float]) -> str:
+    """Return the name of the largest ratio, and how many more there are."""
+    names = sorted(ratios, key=lambda name: ratios[name], reverse=True)
+    return formatting.join_first(names, 1)
 
 
 def _list_settings_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
     """Yield the options that let pass what the defaults would not, and those that
     nobody typed for this session."""
-    for code, text in _describe_options(judged.settings, judged).items():
-        if text:
-            yield Caution(code, f"{text} ({judged.get_origin(f'--llmb-{code}')})")
+    for code, text in _describe_options(judged):
+        yield Caution(code, f"{text} ({judged.get_origin(f'--llmb-{code}')})")
+    for code, text in _describe_selection(judged):
+        origin = judged.get_origin(f"--llmb-{code}")
+        if not origin.typed:
+            yield Caution(code, f"{text} ({origin})")
+    origins = judged.settings.origins
     for flag in judged.settings.overridden:
-        key = judged.settings.origins.get(
-            name_destination(flag), name_destination(flag)
-        )
-        yield Caution(
-            CautionCode.OVERRIDDEN, f"{key} is replaced by {judged.get_origin(flag)}"
-        )
+        name = name_destination(flag)
+        text = f"{origins.get(name, name)} is replaced by {judged.get_origin(flag)}"
+        yield Caution(CautionCode.OVERRIDDEN, text)
 
 
-def _describe_options(
-    settings: Settings, judged: JudgedVerdicts
-) -> dict[CautionCode, str]:
-    """Return what is said of each option, whose name is the code; empty where there is
-    nothing to say."""
-    release, since, window = (
-        settings.baseline_release,
-        settings.since,
-        settings.repeat_window,
-    )
-    passes = settings.improvement == "pass" and judged.is_given(
-        "--llmb-improvement"
-    )  # the default is not so lenient
-    varies = settings.assumed_cv != ASSUMED_CV
-    listed = (
-        f"unmatched runs fail nothing, {judged.unmatched} of them"
-        if judged.unmatched
-        else "unmatched runs fail nothing"
-    )
-    return {
-        CautionCode.UNMATCHED: listed if settings.unmatched == "list" else "",
-        CautionCode.INCONCLUSIVE: "INCONCLUSIVE is skipped"
-        if settings.inconclusive == "skip"
-        else "",
-        CautionCode.IMPROVEMENT: "improvements pass, however large" if passes else "",
-        CautionCode.BASELINE_RELEASE: f"judged against release {release}"
-        if release
-        else "",
-        CautionCode.ASSUMED_CV: f"assumed variation {_format_percent(settings.assumed_cv)}, not 1 %"
-        if varies
-        else "",
-        **_drop_typed(
-            judged,
-            {
-                CautionCode.AGAINST: "recorded baselines are not looked at"
-                if _ignores_recorded(judged)
-                else "",
-                CautionCode.SINCE: f"runs before {since:%Y-%m-%d} left out"
-                if since
-                else "",
-                CautionCode.REPEAT_WINDOW: f"runs within {formatting.format_age(window)} are averaged"
-                if window
-                else "",
-            },
-        ),
-    }
+def _describe_options(judged: JudgedVerdicts) -> Iterator[tuple[CautionCode, str]]:
+    """Yield the options that let pass what the defaults would not; an option has the
+    name of its code."""
+    settings = judged.settings
+    if settings.unmatched == "list":
+        of_them = f", {judged.unmatched} of them" if judged.unmatched else ""
+        yield CautionCode.UNMATCHED, f"unmatched runs fail nothing{of_them}"
+    if settings.inconclusive == "skip":
+        yield CautionCode.INCONCLUSIVE, "INCONCLUSIVE is skipped"
+    # The default is not so lenient as the option.
+    if settings.improvement == "pass" and find_origin(
+        settings.origins, "--llmb-improvement"
+    ):
+        yield CautionCode.IMPROVEMENT, "improvements pass, however large"
+    if release := settings.baseline_release:
+        yield CautionCode.BASELINE_RELEASE, f"judged against release {release}"
+    if settings.assumed_cv != ASSUMED_CV:
+        assumed = _format_percent(settings.assumed_cv)
+        yield CautionCode.ASSUMED_CV, f"assumed variation {assumed}, not 1 %"
 
 
-def _drop_typed(
-    judged: JudgedVerdicts, texts: dict[CautionCode, str]
-) -> dict[CautionCode, str]:
-    """Return what is said of options only where nobody typed them."""
-    return {
-        code: text
-        for code, text in texts.items()
-        if not judged.get_origin(f"--llmb-{code}").typed
-    }
+def _describe_selection(judged: JudgedVerdicts) -> Iterator[tuple[CautionCode, str]]:
+    """Yield the options that leave runs or baselines out."""
+    settings = judged.settings
+    if _ignores_recorded(judged):
+        yield CautionCode.AGAINST, "recorded baselines are not looked at"
+    if settings.since:
+        yield CautionCode.SINCE, f"runs before {settings.since:%Y-%m-%d} left out"
+    if settings.repeat_window:
+        window = formatting.format_age(settings.repeat_window)
+        yield CautionCode.REPEAT_WINDOW, f"runs within {window} are averaged"
 
 
 def _ignores_recorded(judged: JudgedVerdicts) -> bool:
@@ -555,7 +522,7 @@ def _describe_absence(outcome: ConfigurationOutcome) -> str:
     """Return what a configuration has in the place of a verdict; empty where it is
     judged, red, or not to be judged."""
     unknown = (
-        outcome.status == "passed" and outcome.overruled in NO_VERDICT
+        outcome.status == "passed" and outcome.overruled in ABSENT
     )  # a test that did not ask
     skipped = outcome.status == "skipped" and outcome.reason != Reason.PURPOSE_DONE
     return outcome.overruled or outcome.verdict if unknown or skipped else ""
@@ -665,29 +632,17 @@ def tell_newer(
         for test, name in chain.from_iterable(selection.kept.values())
         if test == TEST
     )
-    measured = {
-        results.configurations[name].case.key: results.configurations[
-            name
-        ].judgement.measurement
-        for name in names
-    }
     judged = {
-        key: measurement.run.started if measurement else None
-        for key, measurement in measured.items()
+        result.case.key: result.judgement.measurement
+        for result in map(results.configurations.__getitem__, names)
     }
-
-    def may_be_newer(stray: UnmatchedRun) -> bool:
-        return any(
-            key in judged and _is_newer(stray, judged[key]) for key in stray.about
-        )
-
     newer = [
-        f"{stray.reason.upper()} {stray.id}" for stray in untold if may_be_newer(stray)
+        f"{stray.reason.upper()} {stray.id}"
+        for stray in untold
+        if any(
+            key in judged and may_be_newer(stray, judged[key]) for key in stray.about
+        )
     ]
     if newer:
         text = f"not judged, and perhaps newer than what was: {formatting.join_first(newer, NAMED)}"
         yield Caution(CautionCode.NEWER_RUN, formatting.escape(text))
-
-
-def _is_newer(stray: UnmatchedRun, judged: datetime | None) -> bool:
-    return stray.started is None or judged is None or stray.started > judged

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from pytest_llmbench.core.baseline_records import Key, Window
-from pytest_llmbench.core.codes import Verdict
+from pytest_llmbench.core.codes import ABSENT
 from pytest_llmbench.core.judgement_records import Evidence
 from pytest_llmbench.core.run_records import StoredDetails, StoredRun
 from pytest_llmbench.judge.item_status import is_red
@@ -18,8 +18,6 @@ from pytest_llmbench.session.outcomes import (
     SessionResults,
 )
 from pytest_llmbench.session.settings import Settings
-
-ABSENT = (Verdict.MISSING, Verdict.NOT_COMPARABLE)
 
 
 def with_last_good(

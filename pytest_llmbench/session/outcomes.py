@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key, Recipe
-from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
+from pytest_llmbench.core.codes import JUDGED, MAY_PASS, NoteCode, Reason, Verdict
 from pytest_llmbench.core.job_records import LaunchedJob, PlannedHours, Resumption
 from pytest_llmbench.core.judgement_records import Evidence, Judgement, RequiredRuns
 from pytest_llmbench.core.outcome_records import (
@@ -344,10 +344,9 @@ def invalidate_if_newer_unmatched(
     measurement = result.judgement.measurement
     if measurement is None or result.case.run_id or settings.unmatched == "list":
         return result
-    started = measurement.run.started
     for stray in unmatched:
-        newer = stray.started is None or started is None or stray.started > started
-        if newer and result.case.key in stray.candidates:
+        is_candidate = result.case.key in stray.candidates
+        if is_candidate and may_be_newer(stray, measurement):
             doubt = CodedStatement(
                 StatementCode.NEWER_UNMATCHED, run=stray.id, text=stray.text
             )
@@ -356,6 +355,12 @@ def invalidate_if_newer_unmatched(
             )
             return replace(result, judgement=invalid)
     return result
+
+
+def may_be_newer(stray: UnmatchedRun, judged: Measurement | None) -> bool:
+    """Return True unless an unmatched run is known to be older than the judged run."""
+    started = judged.run.started if judged else None
+    return stray.started is None or started is None or stray.started > started
 
 
 # --- how many runs a suite file asks for ----------------------------------------------
@@ -387,11 +392,7 @@ def _check_run_count(
     fewer: int | None,
 ) -> ConfigurationResult:
     judgement = result.judgement
-    if asked is None or judgement.verdict not in (
-        Verdict.PASS,
-        Verdict.IMPROVEMENT,
-        Verdict.INCONCLUSIVE,
-    ):
+    if asked is None or judgement.verdict not in MAY_PASS:
         return result
     valid = sum(_is_countable(run, evidence) for run in evidence.measurements)
     if valid >= asked.runs:
