@@ -402,7 +402,6 @@ def test_an_idle_session_loads_no_stage_starts_nothing_and_leaves_nothing(
         "pytest_llmbench",
         "pytest_llmbench.core",
         "pytest_llmbench.core.option",
-        "pytest_llmbench.core.option_converters",
         "pytest_llmbench.core.options",
         "pytest_llmbench.plugin",
         "pytest_llmbench.plugin.fixtures",
@@ -449,7 +448,6 @@ def test_a_session_that_judges_loads_little_and_leaves_imports_and_collector_as_
         "plugin.fixtures",
         "core",
         "core.option",
-        "core.option_converters",
         "core.options",
         "core.runtime",
     )

@@ -10,8 +10,7 @@ from typing import Any
 
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.option import name_destination
-from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS
-from pytest_llmbench.core.removed_options import describe_removed
+from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS, describe_removed
 
 CONFIGURATIONS = (
     "pytest.toml",

@@ -23,7 +23,7 @@ from pytest_llmbench.core.job_records import (
     SubmissionState,
 )
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.core.option_converters import LARGEST_SEQUENCE
+from pytest_llmbench.core.option import LARGEST_SEQUENCE
 from pytest_llmbench.core.outcome_records import Case, Caution, CautionCode
 from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.launch.continuation import (

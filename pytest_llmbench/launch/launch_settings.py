@@ -12,8 +12,7 @@ from typing import Any
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.job_records import PURPOSE_FLAGS, TRIALS, Purpose
-from pytest_llmbench.core.option import name_destination
-from pytest_llmbench.core.option_values import OptionValues, resolve_fields
+from pytest_llmbench.core.option import OptionValues, name_destination, resolve_fields
 from pytest_llmbench.core.options import LAUNCHING, LaunchOptions
 from pytest_llmbench.core.runtime import describe_missing_proc
 from pytest_llmbench.core.stall_limits import StallLimits

@@ -56,7 +56,7 @@ def pytest_load_initial_conftests(
     ]
     if not set(strange) <= set(flags):
         from pytest_llmbench.core.errors import did_you_mean
-        from pytest_llmbench.core.removed_options import describe_removed
+        from pytest_llmbench.core.options import describe_removed
 
         _, unknown = parser.parse_known_and_unknown_args(args)
         for flag in (argument.partition("=")[0] for argument in unknown):

@@ -27,14 +27,15 @@ from pytest_llmbench.core.ini_file import (
     refuse_misplaced,
     refuse_unknown,
 )
-from pytest_llmbench.core.option_converters import find_output
-from pytest_llmbench.core.option_origins import (
+from pytest_llmbench.core.option import (
+    OptionValues,
     Origins,
     Written,
     find_ini_origins,
     find_option_origins,
+    find_output,
+    refuse_blank,
 )
-from pytest_llmbench.core.option_values import OptionValues, refuse_blank
 from pytest_llmbench.core.options import LAUNCH_OPTIONS, TYPED_OPTIONS, get_option
 from pytest_llmbench.core.outcome_records import Caution, CautionCode
 from pytest_llmbench.core.redaction import redact_text

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.codes import ACCEPTABLE, Reason
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
-from pytest_llmbench.core.option_converters import parse_nodes
+from pytest_llmbench.core.option import parse_nodes
 from pytest_llmbench.core.run_records import (
     AcceptedRecording,
     Acknowledgement,

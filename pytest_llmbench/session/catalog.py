@@ -29,7 +29,7 @@ from pytest_llmbench.core.baseline_records import (
 )
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.judgement_records import RequiredRuns
-from pytest_llmbench.core.option_origins import format_value
+from pytest_llmbench.core.option import format_value
 from pytest_llmbench.core.run_records import AcceptedRecording, Acknowledgement
 from pytest_llmbench.core.tolerance import DRIFT_BUDGET, merge_tolerances
 from pytest_llmbench.core.yamlfile import (

@@ -27,8 +27,7 @@ from pytest_llmbench.core.baseline_records import (
 )
 from pytest_llmbench.core.codes import ABSENT, JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Judgement
-from pytest_llmbench.core.option import name_destination
-from pytest_llmbench.core.option_origins import Origin, Written, find_origin
+from pytest_llmbench.core.option import Origin, Written, find_origin, name_destination
 from pytest_llmbench.core.outcome_records import (
     Caution,
     CautionCode,

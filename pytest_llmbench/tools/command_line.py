@@ -133,7 +133,7 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 def resolve_settings(arguments: argparse.Namespace, **others: object) -> Settings:
     """Return the settings that say which runs are read, and others by the name of
     pytest's option."""
-    from pytest_llmbench.core.option_values import refuse_blank
+    from pytest_llmbench.core.option import refuse_blank
     from pytest_llmbench.session.settings import resolve
 
     values = {

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pytest_llmbench.core.option_converters import parse_age
+from pytest_llmbench.core.option import parse_age
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 CI = EXAMPLES / "ci"

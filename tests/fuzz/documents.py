@@ -46,7 +46,7 @@ from pytest_llmbench.core.ini_file import (
     refuse_unknown,
 )
 from pytest_llmbench.core.job_records import Cluster
-from pytest_llmbench.core.option_values import OptionValues
+from pytest_llmbench.core.option import OptionValues
 from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.trial_records import Variant

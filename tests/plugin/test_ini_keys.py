@@ -11,7 +11,7 @@ from support.sessions import Judge
 
 from pytest_llmbench.core.ini_file import INI_KEYS
 from pytest_llmbench.core.option import name_destination
-from pytest_llmbench.core.removed_options import REPLACEMENTS
+from pytest_llmbench.core.options import REPLACEMENTS
 
 PLAIN = "-k=grok1_314b-25.05-gb200-bf16-128"
 

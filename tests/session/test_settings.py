@@ -13,8 +13,13 @@ import pytest
 
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.errors import SettingsError
-from pytest_llmbench.core.option import list_rows, name_destination
-from pytest_llmbench.core.option_converters import find_output, find_page, parse_moment
+from pytest_llmbench.core.option import (
+    find_output,
+    find_page,
+    list_rows,
+    name_destination,
+    parse_moment,
+)
 from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.session.settings import (

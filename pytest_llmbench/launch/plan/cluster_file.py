@@ -15,7 +15,7 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.gpus import read_gpu_type
 from pytest_llmbench.core.job_records import Cluster, InstalledRecipe, Pairs
-from pytest_llmbench.core.option_converters import EXPECTED_NODES, NODES
+from pytest_llmbench.core.option import EXPECTED_NODES, NODES
 from pytest_llmbench.core.userfile import expand_home
 from pytest_llmbench.core.yamlfile import (
     ConvertedScalar,

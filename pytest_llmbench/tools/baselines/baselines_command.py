@@ -160,7 +160,7 @@ def _draft(arguments: argparse.Namespace) -> Output:
 
 def _read_names(arguments: argparse.Namespace) -> StatedNames:
     """Return the names that were typed. Raises SettingsError."""
-    from pytest_llmbench.core.option_converters import parse_count
+    from pytest_llmbench.core.option import parse_count
     from pytest_llmbench.session.described_run import StatedNames
 
     typed = {

@@ -78,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.comparison.compare_sides import compare_places
     from pytest_llmbench.comparison.comparison_text import describe, format_text
     from pytest_llmbench.comparison.sides import parse_side, refuse_same
-    from pytest_llmbench.core.option_converters import parse_percentage
+    from pytest_llmbench.core.option import parse_percentage
 
     try:
         margin = parse_percentage(arguments.margin)
@@ -137,7 +137,7 @@ def _locate_history(typed: str | None, now: datetime) -> StoreLocation | None:
 def _resolve(
     arguments: argparse.Namespace, places: list[str], history: StoreLocation | None
 ) -> Settings:
-    from pytest_llmbench.core.option_values import refuse_blank
+    from pytest_llmbench.core.option import refuse_blank
     from pytest_llmbench.session.settings import list_outputs, refuse_shared, resolve
 
     values = {

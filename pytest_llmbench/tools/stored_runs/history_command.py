@@ -166,7 +166,7 @@ def _run(arguments: argparse.Namespace) -> Output:
 
 
 def _parse_moment(text: str) -> datetime:
-    from pytest_llmbench.core.option_converters import parse_moment
+    from pytest_llmbench.core.option import parse_moment
 
     return _convert(parse_moment, text)
 
