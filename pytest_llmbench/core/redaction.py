@@ -16,10 +16,12 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from pytest_llmbench.core.formatting import escape, escape_values
-from pytest_llmbench.core.secret_rules import MASK, hide_password_of, hide_tokens
-from pytest_llmbench.core.secret_values import (
+from pytest_llmbench.core.secret_rules import (
+    MASK,
     Kind,
     find_kind,
+    hide_password_of,
+    hide_tokens,
     is_assigned_secret,
     is_identifier,
     is_line_of_key,

@@ -1,10 +1,10 @@
-"""Find secrets in any text by their notation: assignments, URLs, headers, token
-formats.
+"""Find secrets in any text, by the names of values and by their notation.
 
-RULES is the one table: each rule has keywords in lower case and a finder. One search
-looks for the keywords of all rules, and a pattern is compiled when one of its keywords
-first occurs. Repetitions in patterns are bounded, so that the time grows linearly with
-the length of a text.
+First the judgement of names and values, then assignments (`NAME=value` in any
+notation), then RULES, the one table: each rule has keywords in lower case and a finder.
+One search looks for the keywords of all rules, and a pattern is compiled when one of
+its keywords first occurs. Repetitions in patterns are bounded, so that the time grows
+linearly with the length of a text.
 """
 
 from __future__ import annotations
@@ -12,21 +12,390 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
+from enum import Enum, auto
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.core.assigned_secrets import find_assigned
-from pytest_llmbench.core.secret_values import (
-    HINTS,
-    is_path,
-    is_placeholder,
-    is_random,
-    is_secret,
-    is_wordlike,
-)
-
 if TYPE_CHECKING:
     from ahocorasick_rs import BytesAhoCorasick
+
+# --- names and values -----------------------------------------------------------------
+
+SHORTEST_FOUND = 8
+"""Characters from which on a value that nobody named as a secret is hidden."""
+
+# characters of a value that are looked at: what follows changes no judgement, and would
+# cost
+LONGEST_JUDGED = 64
+
+
+class Kind(Enum):
+    """How much the name of a variable tells."""
+
+    PASSWORD = auto()  # its value is one that a person chose: a word may be it
+    SECRET = auto()  # its value is a secret unless it is a number, a word, a path
+    # of a cache or a tokenizer as often: its value is a secret only if it was drawn at
+    # random
+    KEY = auto()
+
+
+HINTS = (
+    "token",
+    "secret",
+    "passw",
+    "passp",
+    "_pass",
+    "-pass",
+    "pass=",
+    "pass =",
+    "pass:",
+    'pass"',
+    "pass'",
+    "pw",
+    "cred",
+    "key",
+    "auth",
+    "_pat",
+    "cookie",
+    "session",
+    "sid=",
+    "_sid",
+    "signature",
+    "sig=",
+    "_sig",
+    "csrf",
+    "dsn",
+    "jwt",
+    "dockerconfig",
+)
+"""Texts in lower case, one of which is in `NAME=` for every name that tells of a
+secret."""
+
+_JOINTS = str.maketrans("-. ", "___")
+_CAMEL = r"(?<=[a-z0-9])(?=[A-Z])"
+
+_PASSWORD = r"(?:passw(?:or)?d|passwort|passphrase)s?(?![a-z])|(?:^|_)(?:pw|pwd)$"
+_SECRET = (
+    r"(?:token|secrets?|credentials?|creds|docker_?config_?json|(?:api|access|account|auth|client|consumer|deploy|encryption|hmac|license|master|munge"
+    r"|private|secret|service|shared|signing|ssh|storage|subscription)_?key)(?![a-z])"
+    r"|(?:^|_)(?:anthropic|aws|azure|clearml|comet|datadog|gcp|hf|huggingface|kaggle|mlflow|neptune|ngc|openai|swanlab|wandb)_?key$"
+    r"|(?:admin|db|ftp|http|ldap|mail|mysql|pg|postgres|proxy|redis|root|smtp|ssh|user)_?pass$"
+)
+_KEY = r"(?:^|_)(?:auth(?:_|$)|(?:key|pat|pass|cookies?|session_?id|sid|signature|sig|csrf|dsn|jwt)$)"
+
+# Tokens of a tokenizer, and what belongs to a secret and is none.
+_WEAK = (
+    r"(?:^|_)(?:pad|padding|mask|bos|eos|eod|eot|unk|cls|sep|image|video|audio|fim(?:_[a-z]+)?|special|start|stop|end|next"
+    r"|max|min|num|per|total)_?token|_(?:file|path|dir|name|type|url|uri|endpoint|count|version|size|length|scopes?|index"
+    r"|provider|source|store|helper|class|backend|manager)$"
+)
+_NEVER = r"_(?:hash|sha\d*|md5|digest|checksum|fingerprint)$|_public_?key$"
+_OF_PROGRAM = (
+    r"(?:cache|sort|model|hash|group|partition|primary|foreign|row|config|shard|data|index|object|map|feature|metric|tag"
+    r"|lock|dict|sub|state|matrix|build)_?key$"
+)
+
+_NUMBER = r"[-+\d.,:_ ]+(?:e[-+]?\d+)?"  # or a date
+_WORD = r"[a-z]+|[A-Z]+|[A-Z][a-z]+"
+
+# The pieces of names: `gb200`, `314b`, `v0`, `LayerNormMLP`, `GPT2BPETokenizer`. What
+# was drawn at random has few such.
+_HUMPS = (
+    r"(?:[A-Z]{1,5}[a-z]{2,12}|[A-Z][a-z](?=\d)|[a-z]{3,12}|[A-Z]{1,6}(?![a-z])){1,5}"
+)
+_PIECE = (
+    r"[A-Za-z]?[a-z]{0,20}\d{0,10}|[A-Z]{1,20}\d{0,10}|\d{1,12}[A-Za-z]{0,4}|[a-z]{1,4}\d{1,4}[a-z]{1,4}"
+    rf"|{_HUMPS}(?:\d{{1,3}}(?:{_HUMPS})?)?"
+)
+_SEPARATORS = r"[-_.:,;/@=#+ ]+"
+_CONSONANTS = r"(?i:[b-df-hj-np-tv-xz]{6})|[a-z]{21}"  # no word has so many
+
+_PLACEHOLDER = (
+    r"(?i)\$\(?\{?[A-Za-z_][\w.]*\}?\)?|\$\{[^}]*\}?|%\(?\w+\)?[%s]?|[<{\[].*|\W*|x{3,}|\*.*|\.\.\..*"
+    r"|none|null|nil|true|false|yes|no|on|off|undefined|unset|empty|missing|required|optional|redacted|hidden|masked"
+    r"|expired|invalid|disabled|enabled|set|str|string|bytes|any|not|lambda"
+)
+
+_DIGEST = r"[0-9a-f]*|[0-9A-F]*|[a-z]*|[A-Z]*|(?:/[\w-]+)+"
+
+_CHECKSUM = r"(?i)(?:sha\d+|md5)[:-]"
+
+_HOME = r"(?:~[\w.-]*|\.{1,2}|\$\{?\w+\}?|[A-Za-z]:)?[/\\]"
+_FILE = r"(?:[\w.-]+/)+[\w-]+\.[a-z]\w{0,5}"
+_DIRECTORIES = r"(?s)/[a-z]{2,20}\d{0,4}/[\w.@-]{1,40}(?:/.*)?"
+_ROOTS = r"/(?:dev|etc|home|lustre|mnt|opt|proc|root|run|tmp|usr|var|workspace)(?:/|$)"
+
+
+@lru_cache(maxsize=1024)
+def find_kind(name: str) -> Kind | None:
+    """Return how much a name of a variable, option, key or header tells of a secret;
+    None for nothing."""
+    if name in (
+        "PWD",
+        "OLDPWD",
+    ):  # the shell's own: its folder, which no message could do without
+        return None
+    lower = f"{name.lower()}=".replace("_path", "").replace("tokens", "")
+    if not any(hint in lower for hint in HINTS):
+        return None
+    name = normalise(name)
+    if re.search(_PASSWORD, name):
+        return Kind.PASSWORD
+    if re.search(_SECRET, name):
+        return Kind.KEY if re.search(_WEAK, name) else Kind.SECRET
+    return Kind.KEY if re.search(_KEY, name) else None
+
+
+def normalise(name: str) -> str:
+    """Return `api_key` for `apiKey`, `API-KEY` and `api.key`."""
+    return re.sub(_CAMEL, "_", name).translate(_JOINTS).lower()
+
+
+def is_secret(value: str) -> bool:
+    """True if a value may be a secret: it is long enough, and no number, path or plain
+    word."""
+    return len(value) >= SHORTEST_FOUND and not (
+        re.fullmatch(_NUMBER, value) or re.fullmatch(_WORD, value) or is_path(value)
+    )
+
+
+def is_path(value: str) -> bool:
+    """True if a value looks like a path: it has several components that are words.
+    Base64 has none."""
+    if "/" not in value:
+        return False
+    if value[0] != "/" and re.match(_HOME, value):
+        return True
+    if re.fullmatch(_FILE, value) or re.match(_ROOTS, value):
+        return True
+    return bool(re.fullmatch(_DIRECTORIES, value)) and is_wordlike(
+        "/".join(value.split("/", 3)[1:3])
+    )
+
+
+def is_wordlike(value: str) -> bool:
+    """True if a value consists of words, numbers and what joins them, as names and
+    versions do."""
+    value = value[:LONGEST_JUDGED]
+    return all(
+        map(re.compile(_PIECE).fullmatch, re.split(_SEPARATORS, value))
+    ) and not re.search(_CONSONANTS, value)
+
+
+def is_identifier(value: str) -> bool:
+    """True for a name of several pieces, such as the id of a configuration, a host or
+    an image."""
+    return is_wordlike(value) and len(re.split(_SEPARATORS, value.strip("-_"))) > 1
+
+
+def is_random(value: str, shortest: int = SHORTEST_FOUND) -> bool:
+    """True if a value looks as if it was drawn at random."""
+    return (
+        len(value) >= shortest
+        and is_secret(value)
+        and not is_wordlike(value)
+        and " " not in value
+    )
+
+
+def is_line_of_key(line: str) -> bool:
+    """True for a whole line of base64, as those of a private key, whose first line may
+    be missing."""
+    return bool(
+        re.fullmatch(r"\s*[A-Za-z0-9+/]{60,76}={0,2}\s*", line)
+    ) and not re.fullmatch(_DIGEST, line.strip())
+
+
+def is_placeholder(value: str) -> bool:
+    """True for a placeholder such as `None`, `$NAME`, `<token>` or `***`."""
+    return bool(re.fullmatch(_PLACEHOLDER, value))
+
+
+@lru_cache(maxsize=1024)
+def is_assigned_secret(name: str, value: str, *, loose: bool) -> bool:
+    """True if the value that a text gives to a name is a secret.
+
+    `loose` says that the text is prose as often as a variable: after a colon or a space
+    stands a word, too.
+    """
+    kind, value = find_kind(name), value[:LONGEST_JUDGED]
+    if (
+        kind is None
+        or is_placeholder(value)
+        or (re.search(_NEVER, normalise(name)) and kind is not Kind.PASSWORD)
+    ):
+        return False
+    if kind is Kind.PASSWORD:
+        return _is_password(name, value, loose=loose)
+    if "://" in value or re.match(_CHECKSUM, value):
+        return False
+    if kind is Kind.SECRET:
+        return is_random(value) or (not loose and _is_named_secret(name, value))
+    return _is_key(name, value)
+
+
+def _is_password(name: str, value: str, *, loose: bool) -> bool:
+    if re.search(_WEAK, normalise(name)) and not is_random(value):
+        return False
+    if (
+        re.search(_NEVER, normalise(name))
+        or re.search(r"(?:^|_)no_", normalise(name))
+        or is_path(value)
+    ):
+        return False
+    if loose:
+        return len(value) >= 6 and not re.fullmatch(_WORD, value)
+    return not (name.isupper() and value == name)
+
+
+def _is_named_secret(name: str, value: str) -> bool:
+    # A secret has digits, as most generated ones. What has several words in it is one
+    # only of a variable.
+    if not is_secret(value) or not any(map(str.isdigit, value)) or " " in value:
+        return False
+    return name.isupper() or not is_identifier(value)
+
+
+def _is_key(name: str, value: str) -> bool:
+    normal = normalise(name)
+    if normal.endswith("key") and (
+        not name.isupper() or "_" not in name or re.search(_OF_PROGRAM, normal)
+    ):
+        return False
+    return is_random(value, 12)
+
+
+# --- the values of secret names -------------------------------------------------------
+
+_TELLING = (
+    r"(?i:token|secret|passw(?:or)?d|passwort|passphrase|pass|pwd|pw|cred(?:ential)?s?|auth|pat|cookie|session|sid|sig|csrf"
+    r"|dsn|jwt|dockerconfigjson|(?:(?:api|access|secret|private|encryption|subscription|munge) )?key)"
+)
+_COLOUR = r"(?:\x1b\[[\d;]{0,20}m)?"
+_OPENED = r"(?:[urbURB]{1,2}(?=[\"']))?(?P<quote>\\{0,6}(?:\"|'|&quot;|`))?"
+_ASSIGNED = (
+    rf"(?P<telling>{_TELLING})(?P<rest>[\w.-]{{0,40}}?)"
+    rf"{_COLOUR}(?:(?P<closed>\\{{0,6}}(?:[\"'`]|&quot;))?[\])]?{_COLOUR}"
+    r"(?:\s{0,16}(?P<sign>=>|->|[:?+]?={1,3}|:{1,2}|%3[Dd])\s{0,8}(?:[|>][+-]?\s{1,8})?(?:!!str\s)?"
+    r"|[\\\"',;\s}>]{1,40}[\"']?(?i:value)\\{0,6}[\"']?\s{0,4}[=:]\s{0,4}|\s{0,40}[|│┃]\s{0,4}"
+    r"|(?P<comma>\s{0,4},\s{0,4})|(?P<element>>)"
+    r"|(?P<space>(?:[ \t]{1,40}(?:is|was|provided|to|set to)\b:?)?[ \t]{1,40}))"
+    rf"[\[(]?{_COLOUR}{_OPENED})"
+)
+_QUOTED = r"(?:(?!QUOTE)(?:\\.|[^\n])){0,4000}"
+_BARE = rf"[^\s\x1b…\"'`&<>|]{{0,{LONGEST_JUDGED}}}"
+_LONG = r"[^\s\x1b…\"'`&<>|]{0,4000}"
+_TO_SPACE = r"[^\s\x1b…]{0,4000}"
+_NAME_BEFORE = r"[\w.$-]{0,64}"  # of a reversed text
+_CALL = r"[A-Za-z_]\w*(?:\.\w+)*[(\[][)\[]?"  # code: `token = os.environ["TOKEN"]`
+_SIGNS = "=: ,|>%\t│┃"
+_CLOSING = ".,;:)]}\\"
+
+
+def find_assigned(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the (start, end) indexes of the values of secret names in a text, in any
+    notation."""
+    if not any(sign in text for sign in _SIGNS):
+        return
+    pattern, index = re.compile(_ASSIGNED), 0
+    while match := pattern.search(text, index):
+        index = match.end("telling")
+        span = _find_value(text, match)
+        if span:
+            yield span
+            index = span[1]
+
+
+def _find_value(text: str, match: re.Match[str]) -> tuple[int, int] | None:
+    start = match.start()
+    before = _match(_NAME_BEFORE, text[max(0, start - 64) : start][::-1])[0][::-1]
+    name = (before + text[start : match.end("rest")]).lstrip("-.$")
+    if find_kind(name) is None or not _fits(text, match, before):
+        return None
+    quote, first = match["quote"], match.end()
+    value = _match(
+        _QUOTED.replace("QUOTE", re.escape(quote)) if quote else _BARE, text, first
+    )[0]
+    if not quote and _is_code(value, match["telling"]):
+        return None
+    value = value if quote else _strip(value)
+    loose = not quote and (
+        match["sign"] is None
+        or (match["sign"][0] == ":" and not _is_alone(text, start, first + len(value)))
+    )
+    if not value or not is_assigned_secret(name, value, loose=loose):
+        return None
+    if not quote and match["sign"] == "=" and _begins_line(text, start - len(before)):
+        return first, _match(
+            _TO_SPACE, text, first
+        ).end()  # as `env` prints it: no quote, no comma ends it
+    is_cut = not quote and len(value) >= LONGEST_JUDGED
+    return first, _match(_LONG, text, first).end() if is_cut else first + len(value)
+
+
+def _match(pattern: str, text: str, start: int = 0) -> re.Match[str]:
+    match = re.compile(pattern).match(text, start)
+    assert match is not None  # noqa: S101 (each of these patterns matches an empty text)
+    return match
+
+
+def _is_code(value: str, telling: str) -> bool:
+    """True for a call or subscript such as `os.environ[...`; a password may contain a
+    bracket."""
+    call = re.compile(_CALL)
+    return bool(
+        call.fullmatch(value)
+        if telling.lower().startswith("pass")
+        else call.match(value)
+    )
+
+
+def _fits(text: str, match: re.Match[str], before: str) -> bool:
+    """True if the value belongs to the name; false in
+    `arn:aws:secretsmanager:1:secret:name`."""
+    if (
+        match["sign"] == ":"
+        and text[match.end() - 1] == ":"
+        and text[match.start() - 1 : match.start()] == ":"
+    ):
+        return False
+    if match["comma"] is not None:
+        return match["closed"] is not None
+    if match["element"] is not None:
+        return (
+            text[match.start() - len(before) - 1 : match.start() - len(before)] == "<"
+        )
+    return True
+
+
+def _begins_line(text: str, start: int) -> bool:
+    line = text[max(0, start - 20) : start].rpartition("\n")[2]
+    return line.lstrip("+ ") in ("", "export ", "declare -x ")
+
+
+def _is_alone(text: str, start: int, end: int) -> bool:
+    """True if the line contains only this name and its value, as in YAML and
+    configuration files."""
+    line = text[max(0, start - 80) : start].rpartition("\n")[2]
+    return (
+        " " not in line.strip(" -\t")
+        and not text[end : end + 80].partition("\n")[0].strip()
+    )
+
+
+def _strip(value: str) -> str:
+    """Strip closing brackets, punctuation and the following arguments from the end of a
+    value."""
+    if "," in value:
+        value = re.split(r",(?=[\w.-]+=)", value, maxsplit=1)[0]
+    return (
+        re.split(r";|\\+[nrt]", value, maxsplit=1)[0].rstrip(_CLOSING)
+        if not value.startswith(";")
+        else value
+    )
+
+
+# --- rules ----------------------------------------------------------------------------
 
 MASK = "***"
 
@@ -92,12 +461,7 @@ def _is_sent(value: str) -> bool:
 
 def _is_typed(value: str) -> bool:
     """True for a password in a command or a file, where a word may follow."""
-    return (
-        not is_placeholder(value)
-        and not value.isalpha()
-        and not value.startswith("-")
-        and not value.isdigit()
-    )
+    return _is_sent(value) and not value.isalpha() and not value.startswith("-")
 
 
 def _has_token(value: str) -> bool:
@@ -138,7 +502,7 @@ _PASSWORDS_OF_URLS = (
 )
 
 _CUT = r"(?=…|\.\.\.)"  # what stands behind a text that was cut
-_MORE = r"[\w=~-]*(?:\.\w[\w=~-]*)*"  # a longer token than the collection knows
+_MORE = r"[\w=~-]*(?:\.\w[\w=~-]*)*"  # the tail of a longer token than its rule knows
 _START = r"(?<![A-Za-z0-9])"
 
 TOKENS = (
@@ -358,11 +722,15 @@ def list_token_rules() -> Rules:
     """Return the rules for token formats: ours, then the collection's."""
     from pytest_llmbench.core.token_rules import TOKEN_RULES
 
-    ours = [(keywords, partial(_find_token, pattern)) for keywords, pattern in TOKENS]
-    return *ours, *(
+    ours = [
+        (keywords, partial(_find_token, f"{pattern}{_MORE}"))
+        for keywords, pattern in TOKENS
+    ]
+    collected = [
         (keywords, find_pattern(f"{pattern}{_MORE}"))
         for keywords, pattern in TOKEN_RULES
-    )
+    ]
+    return *ours, *collected
 
 
 def _find_token(pattern: str, text: str) -> Iterator[tuple[int, int]]:

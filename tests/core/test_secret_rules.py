@@ -20,8 +20,13 @@ from support.secret_texts import (
 
 from pytest_llmbench.baseline.read import find_shipped_baselines, read_recipes
 from pytest_llmbench.core.redaction import Redactor, list_secret_values
-from pytest_llmbench.core.secret_rules import RULES, TOKENS, hide_tokens
-from pytest_llmbench.core.secret_values import is_path, is_random
+from pytest_llmbench.core.secret_rules import (
+    RULES,
+    TOKENS,
+    hide_tokens,
+    is_path,
+    is_random,
+)
 from pytest_llmbench.core.token_rules import TOKEN_RULES
 
 SHOWN = ("OmegaConf", "mc alias", "smbclient")
@@ -48,6 +53,37 @@ def test_tokens_are_hidden_by_their_form() -> None:
     texts = list_tokens()
     assert len(texts) > 50
     assert list(find_leaks(texts)) == []
+
+
+@pytest.mark.parametrize("tail", ["-2", "_x9", "=", ".Q7x", "-AB12.cd="])
+def test_tail_of_a_longer_token_is_hidden(tail: str) -> None:
+    # Some rules hide the full stop of a sentence, too.
+    for text, secret in list_tokens():
+        hidden = hide_tokens(text.replace(secret, secret + tail))
+        assert hidden.rstrip(".") == hide_tokens(text).rstrip(".")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "HF_TOKEN={0}, then {1}",
+        "https://bot:{0}@host/{1}?token={0}&key={1}",
+        "Authorization: Bearer {0} {1}",
+        "{0}:{1}",
+        "{0}|{1}",
+        "{0} {0}{1}",
+    ],
+)
+def test_overlapping_rules_show_no_tail_of_a_secret(text: str) -> None:
+    keys = ["h" + "f_" + "aB3dE5" * 6, "gl" + "pat-" + "x7Yq2Wz9Kd4" * 2 + "-v2"]
+    for first, second in (keys, keys[::-1]):
+        hidden = hide_tokens(text.format(first, second))
+        assert not [
+            key[index : index + 4]
+            for key in (first, second)
+            for index in range(6, len(key) - 3)
+            if key[index : index + 4] in hidden
+        ]
 
 
 def test_private_keys_and_encoded_passwords_are_hidden() -> None:
