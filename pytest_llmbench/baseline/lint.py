@@ -101,14 +101,19 @@ def lint_file(file: RecipeFile) -> LintReport:
 def round_as_printed(value: float, printed: str) -> str:
     """Return a value with as many decimals as a printed cell, half a unit rounded up; a
     percent sign is kept."""
+    _, unit, whole = _parse_printed(printed)
+    # `round` goes to the even digit, the documents' spreadsheets go up.
+    scaled = (Decimal(repr(value)) * whole).quantize(unit, ROUND_HALF_UP)
+    return f"{scaled}{'%' if printed.endswith('%') else ''}"
+
+
+def _parse_printed(printed: str) -> tuple[Decimal, Decimal, int]:
+    """Return the number of a cell, one unit in its last place, and the number that is
+    printed for 1: 100 of a percentage."""
     digits = Decimal(printed.rstrip("%"))
     exponent = digits.as_tuple().exponent
     unit = Decimal(1).scaleb(exponent if isinstance(exponent, int) else 0)
-    # `round` goes to the even digit, the documents' spreadsheets go up.
-    scaled = Decimal(repr(value)) * (100 if printed.endswith("%") else 1)
-    return (
-        f"{scaled.quantize(unit, ROUND_HALF_UP)}{'%' if printed.endswith('%') else ''}"
-    )
+    return digits, unit, 100 if printed.endswith("%") else 1
 
 
 def recompute_cell(baseline: Baseline, cell: str) -> float | None:
@@ -161,11 +166,8 @@ def _compute_implied(
     """Return the shortest and the longest step time from which a derived cell follows,
     NaN if none does."""
     value = recompute_cell(baseline, name)
-    digits = Decimal(printed.rstrip("%"))
-    exponent = digits.as_tuple().exponent
-    half = Decimal(1).scaleb(exponent if isinstance(exponent, int) else 0) / 2
-    percent = 100 if printed.endswith("%") else 1
-    low, high = float(digits - half) / percent, float(digits + half) / percent
+    digits, unit, whole = _parse_printed(printed)
+    low, high = (float(digits + edge) / whole for edge in (-unit / 2, unit / 2))
     if value is None or not (low > 0 and value > 0):
         return math.nan, math.nan
     ratios = (
@@ -228,20 +230,14 @@ def _find_unfounded_errata(
 def correct_columns(published: Baseline, errata: Iterable[Erratum]) -> Baseline:
     """Return a baseline with the columns that errata correct: a recording states what
     ran, not what was printed."""
-    for erratum in (
-        erratum for erratum in errata if erratum.configuration == published.key.id
-    ):
-        for key in CONFIGURATION:
-            wrong = (
-                key.name in COLUMNS
-                and str(attrgetter(key.field)(published)) == erratum.printed
-            )
-            if (
-                key.name == erratum.cell
-                and wrong
-                and re.fullmatch(r"[1-9]\d{0,8}", erratum.corrected, re.ASCII)
-            ):
-                published = _replace_field(published, key.field, int(erratum.corrected))
+    fields = {key.name: key.field for key in CONFIGURATION if key.name in COLUMNS}
+    for erratum in errata:
+        field = fields.get(erratum.cell)
+        if field is None or erratum.configuration != published.key.id:
+            continue
+        is_number = re.fullmatch(r"[1-9]\d{0,8}", erratum.corrected, re.ASCII)
+        if is_number and str(attrgetter(field)(published)) == erratum.printed:
+            published = _replace_field(published, field, int(erratum.corrected))
     return published
 
 
@@ -376,24 +372,19 @@ def _divide_exactly(numerator: int, denominator: int) -> str | None:
 def format_lint_page(reports: Sequence[LintReport], width: int) -> str:
     """Return the counts of every file and of all of them, every erratum with its
     reason, and the findings last."""
-    lines = [
-        line
-        for report in reports
-        for line in (
-            str(report.path),
-            *wrap_text(_format_counts([report]), width, "  "),
-        )
-    ]
-    lines += ["all files", *wrap_text(_format_counts(reports), width, "  ")]
+    counted = [(str(report.path), [report]) for report in reports]
+    lines: list[str] = []
+    for name, of_name in [*counted, ("all files", list(reports))]:
+        lines += [name, *wrap_text(_format_counts(of_name), width, "  ")]
     for report in reports:
         if report.errata:
             title = f"errata of {report.path.parent.name} {report.path.stem}"
             lines += ["", title, *format_errata(report.errata, width)]
     findings = [finding for report in reports for finding in report.findings]
     lines += ["", count_noun(len(findings), "finding")]
-    return "\n".join(
-        [*lines, *(line for text in findings for line in wrap_text(text, width, "  "))]
-    )
+    for text in findings:
+        lines += wrap_text(text, width, "  ")
+    return "\n".join(lines)
 
 
 def _format_counts(reports: Sequence[LintReport]) -> str:
@@ -401,12 +392,10 @@ def _format_counts(reports: Sequence[LintReport]) -> str:
         sum(getattr(report, name) for report in reports)
         for name in ("configurations", "cells", "numbers", "derived", "reproduced")
     )
-    listed = sum(
+    tabled = [
         bool(erratum.configuration) for report in reports for erratum in report.errata
-    )
-    prose = sum(
-        not erratum.configuration for report in reports for erratum in report.errata
-    )
+    ]
+    listed, prose = tabled.count(True), tabled.count(False)
     return (
         f"{count_noun(configurations, 'configuration')}, {cells} cells ({numbers} numbers), {derived} derived: "
         f"{reproduced} reproduce, {derived - reproduced} do not; errata: {listed} in tables, {prose} in the text"

@@ -13,13 +13,14 @@ from stat import S_ISDIR, S_ISLNK
 from typing import Any
 
 from pytest_llmbench.baseline.checks import check_file, count_decimals, derive_step_time
-from pytest_llmbench.baseline.key_definition import KINDS, KeyDefinition
 from pytest_llmbench.baseline.schema import (
     CONFIGURATION,
     FILE,
+    KINDS,
     MODEL,
     NO_PEAK,
     SCHEMA,
+    KeyDefinition,
     add_defaults,
     get_file_fields,
 )

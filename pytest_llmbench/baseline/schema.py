@@ -1,34 +1,25 @@
 """Which keys a baseline file has, and what may stand in each; docs/baselines.md
-explains them."""
+explains them.
+
+First what a key is, then the keys of `launch` (how a recipe is started), then all
+others.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import replace
+import string
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
+from typing import Any
 
-from pytest_llmbench.baseline.key_definition import (
-    COUNT,
-    GROUP,
-    KINDS,
-    NAME,
-    SIZE,
-    STEP,
-    TEXT,
-    WORD,
-    KeyDefinition,
-    allow,
-    make_fields,
-    make_tested_text,
-    require,
-)
-from pytest_llmbench.baseline.launch_schema import LAUNCH
 from pytest_llmbench.core.baseline_records import (
     USUAL_STEPS,
     USUAL_WINDOW,
+    BaselineKind,
     Budget,
     RunMatch,
     TimesOf,
@@ -36,6 +27,7 @@ from pytest_llmbench.core.baseline_records import (
     ToleranceSource,
 )
 from pytest_llmbench.core.flops import NO_FORMULA
+from pytest_llmbench.core.job_records import LAUNCHERS
 from pytest_llmbench.core.metric_definitions import BUDGETED
 from pytest_llmbench.core.tolerance import parse_fraction, parse_tolerances
 from pytest_llmbench.core.yamlfile import (
@@ -45,11 +37,225 @@ from pytest_llmbench.core.yamlfile import (
     Items,
     Names,
     Number,
+    Spec,
     Text,
     YamlMapping,
 )
 from pytest_llmbench.logs.definitions import load_definitions
 from pytest_llmbench.logs.dialect_table import DIALECTS, RATE, REGEX, UNITS
+
+KINDS = tuple(kind.value for kind in BaselineKind)
+"""The document's numbers, this cluster's own, or a recipe that nothing has timed
+yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDefinition:
+    """A key of a baseline file: everything that reads, checks, writes or documents it
+    follows from here."""
+
+    name: str
+    spec: Spec
+    meaning: str
+    """As docs/baselines.md states it."""
+
+    field: str = ""
+    """The attribute of a `Baseline` that it becomes, dotted; empty where it becomes
+    none or more than one."""
+
+    required_in: tuple[str, ...] = ()
+    """The kinds of files that have to state it."""
+
+    allowed_in: tuple[str, ...] = KINDS
+    """The kinds of files that may state it. A key whose values differ between kinds is
+    defined once for each."""
+
+    is_owned: bool = False
+    """Whether only the owner of a recorded file writes it: no recording changes it."""
+
+    write: Callable[[Any], Any] | None = None
+    """What a recorded file states of that attribute, where its `spec` does not tell."""
+
+
+allow = KeyDefinition
+require = partial(KeyDefinition, required_in=KINDS)
+
+
+def make_fields(keys: Iterable[KeyDefinition], kind: str = KINDS[0]) -> Fields:
+    """Return the keys that a mapping in a file of this kind has to state and may
+    state."""
+    allowed = [key for key in keys if kind in key.allowed_in]
+    return Fields(
+        {key.name: key.spec for key in allowed if kind in key.required_in},
+        {key.name: key.spec for key in allowed if kind not in key.required_in},
+    )
+
+
+def make_tested_text(expected: str, test: Callable[[str], object]) -> Text:
+    """Return text that passes a test, which raises for what it cannot read."""
+
+    def accept(text: str) -> bool:
+        try:
+            return bool(test(text))
+        except (ValueError, re.error):
+            return False
+
+    return Text(expected, accept=accept)
+
+
+NAME = Text(
+    "a name of lower-case letters, digits and . _ + -",
+    r"(?a:[a-z0-9][a-z0-9._+-]{0,99})",
+)
+WORD = Text("a name of lower-case letters and digits", r"(?a:[a-z0-9][a-z0-9_.]{0,49})")
+TEXT = Text()
+SIZE = Number(1, 10**9, whole=True)
+GROUP = Number(1, 10**7, whole=True)
+COUNT = Number(1, 10**6, whole=True)
+STEP = Number(0, 10**9, whole=True)
+
+# --- launch ---------------------------------------------------------------------------
+
+PLACEHOLDERS = (
+    "account",
+    "partition",
+    "nodes",
+    "stage",
+    "image",
+    "checkpoint",
+    "gpus_per_node",
+    "arguments",
+    "recipe",
+    "size",
+    "gpu",
+    "dtype",
+    "gpus",
+    "gsw_version",
+    "experiment",
+    "timestamp",
+    "job",
+    "restart",
+)
+
+_TEMPLATE = make_tested_text(
+    f"text whose placeholders are among {', '.join(f'{{{name}}}' for name in PLACEHOLDERS)}",
+    lambda text: all(
+        name is None or name in PLACEHOLDERS
+        for _, name, _, _ in string.Formatter().parse(text)
+    ),
+)
+_JOB_ID = make_tested_text(
+    r"a regular expression with the group job, such as 'job (?P<job>\d+)'",
+    lambda text: "job" in re.compile(text).groupindex,
+)
+_VARIABLE = Text("the name of an environment variable", r"(?a:[A-Za-z_][A-Za-z0-9_]*)")
+_VARIABLES = Names(_TEMPLATE, _VARIABLE)
+_RANGE = Names(Items(GROUP, most=2), NAME)
+
+COMMAND = (
+    require("command", _TEMPLATE, "what is run"),
+    allow(
+        "folder",
+        TEXT,
+        "where it runs; the folder of this file otherwise, or the `folder` of the cluster file",
+    ),
+    allow("fixed", _VARIABLES, "variables of this command; nothing overrides them"),
+    allow(
+        "via",
+        Text(choices=LAUNCHERS),
+        "how it is launched, below; else its name says it",
+    ),
+    allow(
+        "job_id",
+        _JOB_ID,
+        "a pattern with a group `job`, and perhaps `folder`, over what the command prints",
+    ),
+    allow(
+        "otherwise", TEXT, "why it launches no configuration without `arguments` for it"
+    ),
+)
+_ENVIRONMENT = Fields(
+    {}, dict.fromkeys(("required", "optional", "forbidden"), _VARIABLES)
+)
+_MODULES = Items(Text("the name of a Python module", r"(?a:[A-Za-z_]\w*)"))
+_NEEDS = Fields(
+    {},
+    {
+        "hf_token": Flag(),
+        "python": TEXT,
+        "modules": _MODULES,
+        "virtual_environment": Flag(),
+        "dataset": TEXT,
+    },
+)
+_PROFILING = Fields(
+    {"enable": _VARIABLES},
+    {
+        **dict.fromkeys(("start", "stop", "ranks", "gpu_metrics", "cpu"), _VARIABLE),
+        **dict.fromkeys(("default_start", "default_stop"), STEP),
+    },
+)
+_CHECKPOINT = Fields(
+    {"save": _VARIABLES, "load": _VARIABLES},
+    {"disk_gb": Names(COUNT, NAME), "save_gpus": _RANGE, "load_gpus": _RANGE},
+)
+_SHORT_RUNS = Fields(
+    {}, dict.fromkeys(("profile", "nccl-trace", "checkpoint-load"), COUNT)
+)
+LAUNCH = (
+    require("kind", NAME, "the command that is the default"),
+    require(
+        "commands",
+        Names(make_fields(COMMAND), NAME),
+        "by any name, how it can be launched",
+    ),
+    require("gpus_per_node", Names(GROUP, WORD), "by type of GPU"),
+    allow("gsw_version", NAME, "the version of the recipe"),
+    allow(
+        "environment",
+        _ENVIRONMENT,
+        "variables of the caller that a job gets; `forbidden` ones are removed",
+    ),
+    allow(
+        "sbatch_options",
+        Names(TEXT, Text("an option such as --gres", r"(?a:--?[a-z][a-z-]*)")),
+        "of a job",
+    ),
+    allow(
+        "log",
+        _TEMPLATE,
+        "below `LLMB_WORKLOAD`, `STAGE_PATH` or the folder where the command runs",
+    ),
+    allow("setup", _TEMPLATE, "a command that prepares it"),
+    allow(
+        "image",
+        Fields({"source": TEXT}, {"file": TEXT, "digest": TEXT}),
+        "its `source`, `file` and `digest`",
+    ),
+    allow(
+        "needs",
+        _NEEDS,
+        "`hf_token`, `python`, `modules` of it, `virtual_environment`, `dataset`, where it does",
+    ),
+    allow(
+        "profiling",
+        _PROFILING,
+        "what switches it on, and the names of the variables, as far as there are any",
+    ),
+    allow("nccl_trace", _VARIABLES, "what makes NCCL write a trace"),
+    allow(
+        "short_runs",
+        _SHORT_RUNS,
+        "steps of a job that is not measured, by its purpose, where it makes fewer",
+    ),
+    allow(
+        "checkpoint",
+        _CHECKPOINT,
+        "what makes a job save and load one, its size, and with how many GPUs",
+    ),
+)
+
+# --- models and metrics ---------------------------------------------------------------
 
 SCHEMA = "1"
 LATENT = ("q_rank", "kv_rank", "qk_head_size", "rope_size", "v_head_size")
@@ -269,6 +475,17 @@ RECORDED = tuple(replace(key, field=f"recording.{key.name}") for key in _RECORDI
 """What `--llmb-record` writes of a configuration; each key is a field of
 `Recording`."""
 
+_GROUPS = "configuration.parallelism."
+_GROUP_MEANINGS = {
+    "tp": "tensor-parallel",
+    "pp": "pipeline-parallel",
+    "cp": "context-parallel",
+    "ep": "expert-parallel",
+    "etp": "expert-tensor-parallel",
+    "dp": "data-parallel",
+    "vp": "virtual-pipeline",
+    "fsdp": "sharded data-parallel",
+}
 CONFIGURATION = (
     require("size", NAME, "of the model, a name under `models`", "key.size"),
     require("gpu", WORD, "the type of GPU", "key.gpu"),
@@ -300,44 +517,9 @@ CONFIGURATION = (
         "the same; a proxy has fewer",
         "configuration.architecture.layers",
     ),
-    allow(
-        "tp", GROUP, "size of the tensor-parallel group", "configuration.parallelism.tp"
-    ),
-    allow(
-        "pp",
-        GROUP,
-        "size of the pipeline-parallel group",
-        "configuration.parallelism.pp",
-    ),
-    allow(
-        "cp",
-        GROUP,
-        "size of the context-parallel group",
-        "configuration.parallelism.cp",
-    ),
-    allow(
-        "ep", GROUP, "size of the expert-parallel group", "configuration.parallelism.ep"
-    ),
-    allow(
-        "etp",
-        GROUP,
-        "size of the expert-tensor-parallel group",
-        "configuration.parallelism.etp",
-    ),
-    allow(
-        "dp", GROUP, "size of the data-parallel group", "configuration.parallelism.dp"
-    ),
-    allow(
-        "vp",
-        GROUP,
-        "size of the virtual-pipeline group",
-        "configuration.parallelism.vp",
-    ),
-    allow(
-        "fsdp",
-        GROUP,
-        "size of the sharded data-parallel group",
-        "configuration.parallelism.fsdp",
+    *(
+        allow(name, GROUP, f"size of the {what} group", f"{_GROUPS}{name}")
+        for name, what in _GROUP_MEANINGS.items()
     ),
     allow("mbs", SIZE, "micro batch size", "configuration.micro_batch_size"),
     allow(
@@ -398,11 +580,7 @@ CONFIGURATION = (
         "recorded", make_fields(RECORDED), "what was measured", "", _RECORDED, _RECORDED
     ),
 )
-GROUPS = tuple(
-    key.name
-    for key in CONFIGURATION
-    if key.field.startswith("configuration.parallelism.")
-)
+GROUPS = tuple(_GROUP_MEANINGS)
 COLUMNS = (*GROUPS, "sequence_length", "layers", "mbs", "gbs", "ga")
 _WORKED = Fields(
     {

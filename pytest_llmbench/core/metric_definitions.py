@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pytest_llmbench.core.flops import NO_FORMULA, count_model_flops
@@ -68,29 +69,18 @@ def _compute_tokens_per_gpu(baseline: Baseline, seconds: float) -> float | None:
     return tokens / gpus if tokens and gpus else None
 
 
-def _compute_mfu(baseline: Baseline, seconds: float) -> float | None:
-    return (
-        None
-        if is_logged(baseline.configuration)
-        else _compute_utilization(baseline, seconds)
-    )
-
-
-def _compute_logged_mfu(baseline: Baseline, seconds: float) -> float | None:
-    return (
-        _compute_utilization(baseline, seconds)
-        if is_logged(baseline.configuration)
-        else None
-    )
-
-
-def _compute_utilization(baseline: Baseline, seconds: float) -> float | None:
+def _compute_utilization(
+    baseline: Baseline, seconds: float, *, logged: bool
+) -> float | None:
+    """Return MFU, None if its FLOPs are counted another way than `logged`, or if a peak
+    or the work is unknown."""
+    configuration = baseline.configuration
+    if is_logged(configuration) is not logged:
+        return None
     utilization = compute_model_flops_utilization(
-        baseline.configuration, seconds, baseline.peak_tflops
+        configuration, seconds, baseline.peak_tflops
     )
-    return (
-        None if math.isnan(utilization) else utilization
-    )  # no baseline file states that peak, or no log the work
+    return None if math.isnan(utilization) else utilization
 
 
 def _compute_tflops_per_gpu(baseline: Baseline, seconds: float) -> float | None:
@@ -138,7 +128,7 @@ METRICS = {
     "mfu": Definition(
         "",
         larger_is_better=True,
-        formula=_compute_mfu,
+        formula=partial(_compute_utilization, logged=False),
         label="MFU",
         form="{:.2%}",
         is_property=True,
@@ -154,7 +144,7 @@ METRICS = {
     "mfu_logged": Definition(
         "",
         larger_is_better=True,
-        formula=_compute_logged_mfu,
+        formula=partial(_compute_utilization, logged=True),
         label="MFU (logged)",
         form="{:.2%}",
         is_property=True,

@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmbench.baseline.key_definition import KINDS, KeyDefinition
-from pytest_llmbench.baseline.launch_schema import COMMAND, LAUNCH
 from pytest_llmbench.baseline.lint import lint_file
 from pytest_llmbench.baseline.read import read_file
 from pytest_llmbench.baseline.schema import (
     CELLS,
+    COMMAND,
     CONFIGURATION,
     ERRATUM,
     FILE,
+    KINDS,
+    LAUNCH,
     LOG,
     MODEL,
     RECORDED,
+    KeyDefinition,
 )
 from pytest_llmbench.logs.log_reader import parse_blocks
 

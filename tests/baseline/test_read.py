@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.baseline import launch_schema
+from pytest_llmbench.baseline import schema
 from pytest_llmbench.baseline.read import (
     find_baseline_files,
     read_file,
@@ -964,4 +964,4 @@ def test_the_formulas_of_the_files_are_those_that_can_be_computed() -> None:
 
 
 def test_every_placeholder_of_a_command_is_a_name() -> None:
-    assert len(set(launch_schema.PLACEHOLDERS)) == len(launch_schema.PLACEHOLDERS)
+    assert len(set(schema.PLACEHOLDERS)) == len(schema.PLACEHOLDERS)

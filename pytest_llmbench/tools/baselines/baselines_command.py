@@ -119,7 +119,7 @@ def _add_draft(actions: Subparsers) -> None:
 
 def _draft(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.baseline.draft_files import DraftFate, write_draft
-    from pytest_llmbench.baseline.render import render_draft
+    from pytest_llmbench.baseline.write import render_draft
     from pytest_llmbench.core.formatting import escape
     from pytest_llmbench.core.redaction import redact_text
     from pytest_llmbench.session.catalog import load

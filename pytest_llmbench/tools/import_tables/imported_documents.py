@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_llmbench.baseline.draft_files import WrittenDraft, write_draft
-from pytest_llmbench.baseline.key_definition import NAME
+from pytest_llmbench.baseline.schema import NAME
 from pytest_llmbench.core.errors import BaselineError
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.userfile import read_text
