@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
-from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import OPTIONS, TYPED_OPTIONS, describe_removed
 
 CONFIGURATIONS = (
@@ -135,23 +134,17 @@ def refuse_misplaced(path: Path, file: str) -> None:
 def refuse_unknown(unknown: Sequence[str], file: str) -> None:
     """Refuse keys that nobody declared and that were meant for this plugin: what they
     should do would not be done."""
+    flags = {option.dest: option.flag for option in TYPED_OPTIONS}
     for key in unknown:
         if removed := describe_removed(_normalize(key)):
             raise SettingsError(f"{file}: {removed}")
-        nearest = did_you_mean(key, INI_KEYS)
-        flag = next(
-            (
-                option.flag
-                for option in TYPED_OPTIONS
-                if name_destination(option.flag) == _normalize(key)
-            ),
-            "",
-        )
+        flag = flags.get(_normalize(key))
         if flag and _normalize(key) not in INI_KEYS:
             raise SettingsError(
                 f"{file}: {key} is no ini key; write {flag} into addopts"
             )
         if _normalize(key).startswith("llmb") or _is_alike(key):
+            nearest = did_you_mean(key, INI_KEYS)
             raise SettingsError(
                 f"{file}: there is no ini key {key}{nearest}; see pytest --help"
             )
@@ -184,7 +177,7 @@ def find_shadowed_keys(path: Path) -> dict[str, list[str]]:
     return shadowed
 
 
-INI_KEYS = tuple(name_destination(option.flag) for option in OPTIONS if option.ini)
+INI_KEYS = tuple(option.dest for option in OPTIONS if option.ini)
 """The keys that a configuration file may decide."""
 
 

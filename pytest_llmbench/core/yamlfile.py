@@ -173,21 +173,16 @@ class Text:
     def read(self, node: Node, report: Report) -> Any:
         if node.id != "scalar" or node.tag == _NULL_TAG:
             return _report_wrong(node, self.expected, report)
-        if node.tag != _TEXT_TAG and self.choices:
-            return _report_wrong(node, " or ".join(self.choices), report)
-        if node.tag != _TEXT_TAG:
-            hint = f'write "{node.value}" in quotes, its digits are information'
-            return _report_wrong(
-                node,
-                f"{self.expected} as text: {hint}",
-                report,
-                what="{} without quotes",
-            )
-        if self.choices and node.value not in self.choices:
-            expected = " or ".join(self.choices)
-            return _report_wrong(
-                node, expected, report, hint=did_you_mean(node.value, self.choices)
-            )
+        is_text = node.tag == _TEXT_TAG
+        if self.choices:
+            if is_text and node.value in self.choices:
+                return str(node.value)
+            hint = did_you_mean(node.value, self.choices) if is_text else ""
+            return _report_wrong(node, " or ".join(self.choices), report, hint=hint)
+        if not is_text:
+            quoted = f'write "{node.value}" in quotes, its digits are information'
+            expected = f"{self.expected} as text: {quoted}"
+            return _report_wrong(node, expected, report, what="{} without quotes")
         if not re.fullmatch(self.pattern, node.value, re.DOTALL) or not self.accept(
             node.value
         ):
@@ -212,23 +207,16 @@ class Number:
             if self.whole
             else r"[0-9]{1,18}(\.[0-9]{1,20})?([eE][-+]?[0-9]{1,3})?"
         )
-        value = str(node.value)
+        value, expected = str(node.value), self._describe_range()
         if node.id != "scalar" or not re.fullmatch(pattern, value):
-            return _report_wrong(node, self._describe_range(), report)
+            return _report_wrong(node, expected, report)
         if node.style in ("'", '"'):
-            return _report_wrong(
-                node,
-                self._describe_range(),
-                report,
-                what="{} in quotes",
-                hint=" without quotes",
-            )
+            hint = " without quotes"
+            return _report_wrong(node, expected, report, what="{} in quotes", hint=hint)
         number = int(value) if self.whole else float(value)
-        return (
-            number
-            if self.low <= number <= self.high
-            else _report_wrong(node, self._describe_range(), report)
-        )
+        if not self.low <= number <= self.high:
+            return _report_wrong(node, expected, report)
+        return number
 
     def _describe_range(self) -> str:
         if self.low == self.high:
@@ -243,11 +231,8 @@ class Flag:
     def read(self, node: Node, report: Report) -> Any:
         # YAML 1.1 has more ways to say it (yes, on, ...), and YAML 1.2 reads those as
         # texts.
-        if (
-            node.id != "scalar"
-            or node.style in ("'", '"')
-            or node.value not in ("true", "false")
-        ):
+        is_plain = node.id == "scalar" and node.style not in ("'", '"')
+        if not is_plain or node.value not in ("true", "false"):
             return _report_wrong(node, "true or false", report)
         return bool(node.value == "true")
 
@@ -443,6 +428,6 @@ def read_entry(
 def _format_problems(path: Path, problems: Sequence[tuple[int, str]]) -> str:
     lines = [f"{path}:{line}: {problem}" for line, problem in problems[:SHOWN_PROBLEMS]]
     more = len(problems) - SHOWN_PROBLEMS
-    return "\n".join(
-        [*lines, *([f"and {more} more problems in this file"] if more > 0 else [])]
-    )
+    if more > 0:
+        lines.append(f"and {more} more problems in this file")
+    return "\n".join(lines)

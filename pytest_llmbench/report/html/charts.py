@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmbench.core import formatting
@@ -122,11 +122,8 @@ class DrawnNight:
     @property
     def seconds(self) -> float | None:
         """The step time, None if it is not above 0."""
-        return (
-            self.step_seconds
-            if self.step_seconds is not None and self.step_seconds > 0
-            else None
-        )
+        seconds = self.step_seconds
+        return seconds if seconds is not None and seconds > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +309,11 @@ MOST_BINS = 120
 
 Points = list[tuple[int, float]]
 
+SLOW = "\N{BLACK UP-POINTING TRIANGLE} slow"
+ABOVE = "\N{WHITE UP-POINTING TRIANGLE} above the scale"
+NO_NUMBER = "\N{MULTIPLICATION X} no finite number"
+"""The symbols of steps, with what they mean."""
+
 
 def draw_steps(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     """Draw the times of the steps, with the window, the slow steps of it, the baseline
@@ -320,29 +322,19 @@ def draw_steps(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     if columns is None:
         return None
     index, seconds = columns.index, columns.seconds
-    points = [
-        (step, value)
-        for step, value in zip(index, seconds, strict=True)
-        if value is not None
-    ]
+    points = _list_points(index, seconds)
     if len(points) < FEWEST:
         return None
     y = make_number_scale(
         *pad([*_select_core(outcome, points), *_list_line_seconds(outcome)])
     )
-    slow = [
-        (index[at], value) for at in columns.slow if (value := seconds[at]) is not None
-    ]
-    above = [
-        (step, value)
-        for step, value in points
-        if value > y.high and (step, value) not in slow
-    ]
-    picture = Picture(make_number_scale(min(index), max(index)), y, "step", "seconds")
-    first, last = (
-        max(outcome.window.first, min(index)),
-        min(outcome.window.last, max(index)),
+    slow = _list_points(
+        [index[at] for at in columns.slow], [seconds[at] for at in columns.slow]
     )
+    above = [point for point in points if point[1] > y.high and point not in slow]
+    picture = Picture(make_number_scale(min(index), max(index)), y, "step", "seconds")
+    first = max(outcome.window.first, min(index))
+    last = min(outcome.window.last, max(index))
     if first < last:
         picture.fill_band(first, last)
     picture.draw_line(zip(index, seconds, strict=True))
@@ -350,15 +342,27 @@ def draw_steps(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     picture.draw_points(above, "triangle", "hollow")
     for kind, text, value in _list_lines(outcome):
         picture.draw_across(value, kind, text, below=kind == "expected")
-    signs = ["\N{BLACK UP-POINTING TRIANGLE} slow"] if slow else []
-    signs += ["\N{WHITE UP-POINTING TRIANGLE} above the scale"] if above else []
     return Chart(
         name,
         "Step times",
         _describe_steps(outcome, points, slow, y),
         picture.make_svg(name),
-        ", ".join(signs),
+        _join_signs({SLOW: slow, ABOVE: above}),
     )
+
+
+def _list_points(index: Sequence[int], values: Sequence[float | None]) -> Points:
+    """Return the steps with their values, without those that have none."""
+    return [
+        (step, value)
+        for step, value in zip(index, values, strict=True)
+        if value is not None
+    ]
+
+
+def _join_signs(drawn: Mapping[str, Sequence[object]]) -> str:
+    """Return the meanings of the symbols that were drawn."""
+    return ", ".join(meaning for meaning, points in drawn.items() if points)
 
 
 def _select_core(outcome: ConfigurationOutcome, points: Points) -> list[float]:
@@ -374,10 +378,8 @@ def _describe_steps(
     outcome: ConfigurationOutcome, points: Points, slow: Points, y: Scale
 ) -> str:
     values = [value for _, value in points]
-    above, below = (
-        sum(value > y.high for value in values),
-        sum(value < y.low for value in values),
-    )
+    above = sum(value > y.high for value in values)
+    below = sum(value < y.low for value in values)
     listed = formatting.join_first([step for step, _ in slow])
     return make_sentence(
         [
@@ -471,11 +473,7 @@ def draw_loss(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     if columns is None or columns.loss is None:
         return None
     index, losses = columns.index, columns.loss
-    points = [
-        (step, loss)
-        for step, loss in zip(index, losses, strict=True)
-        if loss is not None
-    ]
+    points = _list_points(index, losses)
     no_numbers = [index[place] for place in columns.no_loss or ()]
     if len(points) + len(no_numbers) < FEWEST:
         return None
@@ -489,14 +487,12 @@ def draw_loss(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     picture.draw_points([(step, y.high) for step in no_numbers], "cross", "regression")
     above = [(step, y.high) for step, loss in points if loss > y.high]
     picture.draw_points(above, "triangle", "hollow")
-    signs = ["\N{MULTIPLICATION X} no finite number"] if no_numbers else []
-    signs += ["\N{WHITE UP-POINTING TRIANGLE} above the scale"] if above else []
     return Chart(
         name,
         "Loss",
         _describe_loss(points, no_numbers, index),
         picture.make_svg(name),
-        ", ".join(signs),
+        _join_signs({NO_NUMBER: no_numbers, ABOVE: above}),
     )
 
 

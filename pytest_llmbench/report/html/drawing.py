@@ -34,32 +34,23 @@ NAME_GAP = 16
 
 FADED = {"stroke": "currentColor", "stroke-opacity": ".18"}
 
-DOTS = {
-    "fill": "none",
-    "stroke": "currentColor",
-    "stroke-width": "5",
-    "stroke-linecap": "round",
-}
+STROKE = {"fill": "none", "stroke": "currentColor"}
+DOTS = {**STROKE, "stroke-width": "5", "stroke-linecap": "round"}
 
 # Jenkins serves artifacts without their style sheet, so every shape has attributes of
 # its own.
 STYLES = {
-    "line": {
-        "fill": "none",
-        "stroke": "currentColor",
-        "stroke-width": "1.5",
-        "stroke-linejoin": "round",
-    },
-    "expected": {"fill": "none", "stroke": "currentColor", "stroke-width": "1"},
-    "documented": {"fill": "none", "stroke": "currentColor", "stroke-dasharray": "5 3"},
-    "recorded": {"fill": "none", "stroke": "currentColor", "stroke-dasharray": "1 3"},
-    "bound": {"fill": "none", "stroke": "currentColor", "stroke-dasharray": "6 3"},
-    "change": {"fill": "none", "stroke": "currentColor", "stroke-dasharray": "2 2"},
+    "line": {**STROKE, "stroke-width": "1.5", "stroke-linejoin": "round"},
+    "expected": {**STROKE, "stroke-width": "1"},
+    "documented": {**STROKE, "stroke-dasharray": "5 3"},
+    "recorded": {**STROKE, "stroke-dasharray": "1 3"},
+    "bound": {**STROKE, "stroke-dasharray": "6 3"},
+    "change": {**STROKE, "stroke-dasharray": "2 2"},
     "window": {"fill": "currentColor", "fill-opacity": ".08"},
     "bar": {"fill": "currentColor", "fill-opacity": ".45"},
     "pass": DOTS,
     "measured": DOTS,
-    "hollow": {"fill": "none", "stroke": "currentColor", "stroke-width": "1.5"},
+    "hollow": {**STROKE, "stroke-width": "1.5"},
 }
 """The attributes of a kind of shape; those that are not listed are filled."""
 

@@ -55,22 +55,18 @@ _CALL_MARKER = b"NCCL CALL nccl"
 
 # Name and bytes of an element, in the order of `ncclDataType_t`.
 DATATYPES = (
-    *(
-        ("int8", 1),
-        ("uint8", 1),
-        ("int32", 4),
-        ("uint32", 4),
-        ("int64", 8),
-        ("uint64", 8),
-    ),
-    *(
-        ("float16", 2),
-        ("float32", 4),
-        ("float64", 8),
-        ("bfloat16", 2),
-        ("float8e4m3", 1),
-        ("float8e5m2", 1),
-    ),
+    ("int8", 1),
+    ("uint8", 1),
+    ("int32", 4),
+    ("uint32", 4),
+    ("int64", 8),
+    ("uint64", 8),
+    ("float16", 2),
+    ("float32", 4),
+    ("float64", 8),
+    ("bfloat16", 2),
+    ("float8e4m3", 1),
+    ("float8e5m2", 1),
 )
 
 # Operations whose `count` is the part of one rank (NCCL's user guide, "Collective
