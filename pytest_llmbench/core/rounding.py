@@ -30,11 +30,8 @@ def refine_units(values: Sequence[float], units: Sequence[float]) -> list[float]
     digits = max(
         (lead - end + 1 for lead, end in zip(leading, last, strict=True)), default=1
     )
-    finer = (
-        min(end, max(finest, lead - digits + 1))
-        for lead, end in zip(leading, last, strict=True)
-    )
-    return [
-        10.0**end if end < own else unit
-        for end, own, unit in zip(finer, last, units, strict=True)
-    ]
+    refined = []
+    for lead, end, unit in zip(leading, last, units, strict=True):
+        finer = min(end, max(finest, lead - digits + 1))
+        refined.append(10.0**finer if finer < end else unit)
+    return refined

@@ -16,18 +16,16 @@ from pytest_llmbench.tools.import_tables.markdown_tables import read_markdown
 
 def read(text: str, **stated: str) -> DocumentConfigurations:
     """Return the configurations of a Markdown document."""
-    return collect_configurations(
-        read_markdown(text), load_mapping().add_stated(stated)
-    )
+    mapping = load_mapping().add_stated(stated)
+    return collect_configurations(read_markdown(text, mapping), mapping)
 
 
 def draft(
     text: str, release: str = "25.05", name: str = "README.md", **stated: str
 ) -> ImportedDocument:
     """Return the drafts of a Markdown document."""
-    return import_document(
-        read_markdown(text), name, release, load_mapping().add_stated(stated)
-    )
+    mapping = load_mapping().add_stated(stated)
+    return import_document(read_markdown(text, mapping), name, release, mapping)
 
 
 def list_unread(found: DocumentConfigurations | ImportedDocument) -> list[str]:

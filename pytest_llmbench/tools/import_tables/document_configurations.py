@@ -4,26 +4,24 @@ a unique key."""
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmbench.tools.import_tables.labels import (
     ABSENT,
     Facts,
+    UnreadCell,
     parse_dtypes,
-    parse_metric_label,
 )
 from pytest_llmbench.tools.import_tables.mappings import KEY, DocumentMapping
 from pytest_llmbench.tools.import_tables.markdown_tables import (
-    DocumentTable,
     DocumentTables,
+    refuse_rows,
 )
 from pytest_llmbench.tools.import_tables.table_configurations import (
     DocumentConfiguration,
-    UnreadCell,
-    is_about_peaks,
+    Finding,
     read_table,
-    refuse_rows,
 )
 
 ConfigurationKey = tuple[str, ...]
@@ -81,28 +79,28 @@ def collect_configurations(
     unread = list(refuse_rows(tables.stray, STRAY))
     entries: list[DocumentConfiguration] = []
     for table in tables.tables:
-        content = read_table(mapping, table)
-        unread += content.unread
-        for entry in content.entries:
+        for entry in _set_aside(read_table(mapping, table), unread):
             entries += _split_by_dtype(mapping, entry)
-    timed = any(_has_metric(mapping, table) for table in tables.tables)
+    timed = any(table.is_timed for table in tables.tables)
     if timed:
         measured = [entry for entry in entries if entry.cells]
         described = [entry for entry in entries if not entry.cells]
-        entries, more = _join_described(measured, described)
-        unread += more
-    complete, more = _select_complete(
-        list(_complete_keys(entries, mapping)), timed=timed
-    )
-    ordered = sorted(dict.fromkeys([*unread, *more]), key=lambda cell: cell.line)
+        entries = list(_set_aside(_join_described(measured, described), unread))
+    keyed = list(_complete_keys(entries, mapping))
+    complete = list(_set_aside(_select_complete(keyed, timed=timed), unread))
+    ordered = sorted(dict.fromkeys(unread), key=lambda cell: cell.line)
     return DocumentConfigurations(tuple(_mark_proxies(complete)), tuple(ordered))
 
 
-def _has_metric(mapping: DocumentMapping, table: DocumentTable) -> bool:
-    labels = (*table.header.cells, *(row.cells[0] for row in table.rows))
-    return any(
-        parse_metric_label(mapping, label) for label in labels
-    ) and not is_about_peaks(mapping, table)
+def _set_aside(
+    findings: Iterable[Finding], unread: list[UnreadCell]
+) -> Iterator[DocumentConfiguration]:
+    """Yield the configurations, and append the cells that were not read to `unread`."""
+    for finding in findings:
+        if isinstance(finding, UnreadCell):
+            unread.append(finding)
+        else:
+            yield finding
 
 
 def _split_by_dtype(
@@ -120,30 +118,25 @@ def _split_by_dtype(
 def _join_described(
     measured: Sequence[DocumentConfiguration],
     described: Sequence[DocumentConfiguration],
-) -> tuple[list[DocumentConfiguration], list[UnreadCell]]:
-    """Add the columns of configuration rows; also return the cells that are in no
-    configuration."""
+) -> Iterator[Finding]:
+    """Yield measured rows with the columns of configuration rows, and the cells that
+    are in no configuration."""
     recipes = {entry.recipe for entry in measured}
     # A row without a number of GPUs would lend its columns to every size of the model.
     sized = [row for row in described if row.facts.get("gpus")]
     used: set[int] = (
         set()
     )  # by the identity of `values`, which all parts of one row share
-    joined: list[DocumentConfiguration] = []
-    unread: list[UnreadCell] = []
     for entry in measured:
         rows = [row for row in sized if _may_describe(row, entry, recipes)]
         # Strong and weak scaling differ by their batch.
         batch = entry.facts.get("gbs", "")
         if any(row.facts.get("gbs") == batch for row in rows):
             rows = [row for row in rows if row.facts.get("gbs", batch) == batch]
-        whole, problems = _add_columns(entry, rows, used)
-        joined.append(whole)
-        unread += problems
+        yield from _add_columns(entry, rows, used)
     for row in described:
         if id(row.values) not in used:
-            unread += _refuse(row, UNMEASURED)
-    return joined, unread
+            yield from _refuse(row, UNMEASURED)
 
 
 def _may_describe(
@@ -166,10 +159,10 @@ def _agree(row: DocumentConfiguration, facts: Facts) -> bool:
 
 def _add_columns(
     entry: DocumentConfiguration, rows: Sequence[DocumentConfiguration], used: set[int]
-) -> tuple[DocumentConfiguration, list[UnreadCell]]:
-    """Return a configuration with the columns of its rows; the rows join `used`."""
+) -> Iterator[Finding]:
+    """Yield a configuration with the columns of its rows, and the contradictory
+    columns; the rows join `used`."""
     facts, values = dict(entry.facts), entry.values
-    unread: list[UnreadCell] = []
     for row in rows:
         # An earlier row may have stated a size that this row contradicts.
         if not _agree(row, facts):
@@ -180,14 +173,14 @@ def _add_columns(
             stated = value if name in NAMES else facts.setdefault(name, value)
             if stated != value:
                 why = f"line {entry.line} says {stated or 'several values'} of it"
-                unread.append(UnreadCell(row.line, f"{name} {value}", why))
+                yield UnreadCell(row.line, f"{name} {value}", why)
                 facts[name] = ""
     facts = {
         name: value
         for name, value in facts.items()
         if value != "" or name in (*KEY, "task")
     }
-    return replace(entry, facts=facts, values=values), unread
+    yield replace(entry, facts=facts, values=values)
 
 
 # --- keys -----------------------------------------------------------------------------
@@ -224,16 +217,15 @@ def _make_key(entry: DocumentConfiguration) -> ConfigurationKey:
 
 def _select_complete(
     entries: Sequence[DocumentConfiguration], *, timed: bool
-) -> tuple[list[DocumentConfiguration], list[UnreadCell]]:
-    """Return the configurations with a unique key and a step time, and the cells of all
+) -> Iterator[Finding]:
+    """Yield the configurations with a unique key and a step time, and the cells of all
     others."""
     complete: dict[ConfigurationKey, DocumentConfiguration] = {}
     twice: dict[ConfigurationKey, list[DocumentConfiguration]] = {}
-    unread: list[UnreadCell] = []
     for entry in _name_variants(entries):
         why = _find_missing(entry, timed=timed)
         if why:
-            unread += _refuse(entry, why)
+            yield from _refuse(entry, why)
             continue
         key = _make_key(entry)
         first = complete.setdefault(key, entry)
@@ -243,12 +235,9 @@ def _select_complete(
     for key, several in twice.items():
         lines = ", ".join(str(entry.line) for entry in several)
         del complete[key]
-        unread += [
-            cell
-            for entry in several
-            for cell in _refuse(entry, f"lines {lines} give several values of one")
-        ]
-    return list(complete.values()), unread
+        for entry in several:
+            yield from _refuse(entry, f"lines {lines} give several values of one")
+    yield from complete.values()
 
 
 def _name_variants(
@@ -338,9 +327,9 @@ def _find_factor(cells: Mapping[str, str], name: str, product: float) -> float:
 
 
 def _refuse(entry: DocumentConfiguration, why: str) -> Iterator[UnreadCell]:
-    for cell in entry.values:
-        if cell.text not in ABSENT:
-            yield UnreadCell(cell.line, cell.text, f"{cell.label!r}: {why}")
+    for labelled in entry.values:
+        if not labelled.cell.is_absent:
+            yield labelled.refuse(why)
 
 
 def _mark_proxies(

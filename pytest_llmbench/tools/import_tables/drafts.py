@@ -50,22 +50,19 @@ class BaselineDraft:
     @property
     def fill_in(self) -> tuple[tuple[int, str], ...]:
         """The lines to complete, 1-based, with the missing value."""
-        lines = enumerate(self.text.splitlines(), 1)
-        return tuple(
-            (number, line.partition(FILL_IN)[2].strip())
-            for number, line in lines
-            if FILL_IN in line
-        )
+        return tuple((line, text) for line, _, text in self._split_lines(FILL_IN))
 
     @property
     def assumed(self) -> tuple[tuple[int, str], ...]:
         """The lines that the document does not state, 1-based, with the assumption."""
-        lines = enumerate(self.text.splitlines(), 1)
-        return tuple(
-            (number, line.partition(NOT_STATED)[0].strip())
-            for number, line in lines
-            if NOT_STATED in line
-        )
+        return tuple((line, text) for line, text, _ in self._split_lines(NOT_STATED))
+
+    def _split_lines(self, mark: str) -> Iterator[tuple[int, str, str]]:
+        """Yield the lines with a mark: 1-based number, text before and text after."""
+        for number, line in enumerate(self.text.splitlines(), 1):
+            if mark in line:
+                before, _, after = line.partition(mark)
+                yield number, before.strip(), after.strip()
 
 
 def make_draft(

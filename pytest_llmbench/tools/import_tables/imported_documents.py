@@ -16,7 +16,7 @@ from pytest_llmbench.tools.import_tables.document_configurations import (
     collect_configurations,
 )
 from pytest_llmbench.tools.import_tables.drafts import BaselineDraft, make_draft
-from pytest_llmbench.tools.import_tables.labels import parse_release
+from pytest_llmbench.tools.import_tables.labels import UnreadCell, parse_release
 from pytest_llmbench.tools.import_tables.machine_tables import READERS
 from pytest_llmbench.tools.import_tables.mappings import DocumentMapping
 from pytest_llmbench.tools.import_tables.markdown_tables import (
@@ -24,10 +24,6 @@ from pytest_llmbench.tools.import_tables.markdown_tables import (
     read_markdown,
 )
 from pytest_llmbench.tools.import_tables.prose import read_prose
-from pytest_llmbench.tools.import_tables.table_configurations import (
-    UnreadCell,
-    is_about_peaks,
-)
 
 LARGEST_BYTES = 16 << 20
 
@@ -59,9 +55,8 @@ def read_document(path: Path, mapping: DocumentMapping) -> DocumentTables:
         raise BaselineError(
             f"{path}: needs the package markdown-it-py: pip install 'pytest-llmbench[import]'"
         )
-    return read_markdown(
-        read_text(path, "Markdown document", LARGEST_BYTES, BaselineError)
-    )
+    text = read_text(path, "Markdown document", LARGEST_BYTES, BaselineError)
+    return read_markdown(text, mapping)
 
 
 def import_document(
@@ -82,7 +77,7 @@ def import_document(
     prose = read_prose(
         mapping,
         tables.lines,
-        [table for table in tables.tables if is_about_peaks(mapping, table)],
+        [table for table in tables.tables if table.is_about_peaks],
     )
     drafts = []
     for recipe in dict.fromkeys(entry.recipe for entry in collected.configurations):

@@ -1,12 +1,12 @@
-"""Read labels, cells, headers and titles of a table, with the words of a mapping."""
+"""Parse a text of a table once, with the words of a mapping, and read its values."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 from pytest_llmbench.tools.import_tables.mappings import (
     IGNORED,
@@ -36,6 +36,7 @@ _NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,12})?", re.ASCII)
 _THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d{1,12})?", re.ASCII)
 _POINT_OR_THOUSANDS = re.compile(r"[1-9]\d{0,2}\.\d{3}", re.ASCII)
 _WITH_UNIT = re.compile(r"([\d.,]+)\s*([^\d\s.,].*)?", re.ASCII)
+_SECOND_NUMBER = re.compile(r"\([\d.,]+\)", re.ASCII)
 _NAMED_NUMBER = re.compile(
     r"\b(sequence length|seq len|global batch size|micro batch size|gradient accumulation|[a-z_]+)"
     r"\s*[=:]\s*(\d{1,9})(?![\d.,]*\d)",
@@ -48,30 +49,100 @@ Facts = dict[str, int | str]
 of `recipe` and `model`; `proxy` is 1 for the proxy of a model."""
 
 
+class UnreadCell(NamedTuple):
+    """A cell that is in no draft, and the reason."""
+
+    line: int
+    text: str
+    reason: str
+    decisive: bool = True
+    """False if its table has another subject."""
+
+
 class Metric(NamedTuple):
     """The metric that a label names, with its unit."""
 
     name: str
     unit: str
-    power: int
-    """The power of ten of the unit."""
+    units: Mapping[str, int]
+    """All units of the metric, as powers of ten."""
+
+    @property
+    def power(self) -> int:
+        """The power of ten of the unit."""
+        return self.units.get(self.unit, 0)
 
 
-class LabelledCell(NamedTuple):
-    """A cell with its label and its line."""
-
-    label: str
-    text: str
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Caption:
-    """The facts of a header or title, the words before the first, and the rest."""
+class Caption(NamedTuple):
+    """The facts of a text, the words before the first, and the rest."""
 
     facts: Facts
     before: str
     rest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table, with everything that a mapping reads in its text."""
+
+    text: str
+    line: int
+    metric: Metric | None
+    """The metric that it names as a label."""
+
+    column: str
+    """The column that it names as a label, or ""."""
+
+    caption: Caption
+    number: str
+    """Its number as printed, "" if it is not a number with an optional unit."""
+
+    unit: str
+    """The text after its number, in lower case."""
+
+    @property
+    def facts(self) -> Facts:
+        """The facts that its text states, as in the header of a column."""
+        return self.caption.facts
+
+    @property
+    def is_label(self) -> bool:
+        """True if it names a metric or a column."""
+        return bool(self.column or self.metric)
+
+    @property
+    def is_absent(self) -> bool:
+        """True if it states that there is no value."""
+        return self.text in ABSENT
+
+    def refuse(self, reason: str, *, decisive: bool = True) -> UnreadCell:
+        """Return the cell as not read."""
+        return UnreadCell(self.line, self.text, reason, decisive)
+
+
+class LabelledCell(NamedTuple):
+    """A cell with its label."""
+
+    label: Cell
+    cell: Cell
+
+    def refuse(self, reason: str) -> UnreadCell:
+        """Return the cell as not read, with its label in the reason."""
+        return self.cell.refuse(f"{self.label.text!r}: {reason}")
+
+
+def parse_cell(mapping: DocumentMapping, text: str, line: int) -> Cell:
+    """Return a text with everything that a mapping reads in it."""
+    number = _WITH_UNIT.fullmatch(text.rstrip(_FOOTNOTE_MARKS))
+    return Cell(
+        text,
+        line,
+        parse_metric_label(mapping, text),
+        parse_column_label(mapping, text),
+        read_caption(mapping, text),
+        number[1] if number else "",
+        (number[2] or "").lower() if number else "",
+    )
 
 
 # --- labels ---------------------------------------------------------------------------
@@ -85,17 +156,13 @@ def parse_metric_label(mapping: DocumentMapping, label: str) -> Metric | None:
     header = mapping.headers.get(normalize(label), "")
     if header:
         name, _, unit = header.partition(" ")
-        return (
-            Metric(name, unit, mapping.metrics[name].units.get(unit, 0))
-            if name in mapping.metrics
-            else None
-        )
+        metric = mapping.metrics.get(name)
+        return Metric(name, unit, metric.units) if metric else None
     bare, unit = _split_label(label)
     for name, metric in mapping.metrics.items():
-        if metric.pattern.fullmatch(bare) and _has_its_unit(
-            name, bare, unit, metric.units
-        ):
-            return Metric(name, unit, metric.units.get(unit, 0))
+        is_named = metric.pattern.fullmatch(bare)
+        if is_named and _has_its_unit(name, bare, unit, metric.units):
+            return Metric(name, unit, metric.units)
     return None
 
 
@@ -109,13 +176,6 @@ def parse_column_label(mapping: DocumentMapping, label: str) -> str:
     return next(
         (name for name, pattern in mapping.columns.items() if pattern.fullmatch(text)),
         "",
-    )
-
-
-def is_known_label(mapping: DocumentMapping, label: str) -> bool:
-    """Return True if a label names a metric or a column."""
-    return bool(
-        parse_column_label(mapping, label) or parse_metric_label(mapping, label)
     )
 
 
@@ -137,89 +197,80 @@ def _split_label(label: str) -> tuple[str, str]:
     return (match[1], (match[2] or match[3] or "").strip()) if match else (text, "")
 
 
-# --- cells ----------------------------------------------------------------------------
+def is_unit(mapping: DocumentMapping, text: str) -> bool:
+    """Return True if a text is a unit and nothing else: `ms`, `(tokens/s)`."""
+    bare = text.strip("()[] ").lower()
+    return any(bare in metric.units for metric in mapping.metrics.values())
 
 
-def read_cell(mapping: DocumentMapping, cell: LabelledCell) -> Facts:
+def is_shifted(mapping: DocumentMapping, labelled: LabelledCell) -> bool:
+    """Return True if a cell has the unit of another metric than its label."""
+    metric, unit = labelled.label.metric, labelled.cell.unit
+    if metric is None or not unit or unit in metric.units:
+        return False
+    return any(unit in other.units for other in mapping.metrics.values())
+
+
+# --- values ---------------------------------------------------------------------------
+
+
+def read_value(mapping: DocumentMapping, labelled: LabelledCell) -> Facts:
     """Return the facts of a cell: a metric as a baseline file keeps it, or columns.
 
     Raises ValueError with the reason if the cell has no place in a baseline file.
     """
-    metric = parse_metric_label(mapping, cell.label)
-    if metric is not None:
-        text = parse_metric_cell(mapping, metric, cell.text)
-        return {metric.name: text} if text else {}
-    field = parse_column_label(mapping, cell.label)
-    if field == IGNORED or cell.text in ABSENT:
+    label, cell = labelled
+    if label.metric:
+        text = read_metric(label.metric, cell)
+        return {label.metric.name: text} if text else {}
+    field = label.column
+    if field == IGNORED or cell.is_absent:
         return {}
     if not field:
         raise ValueError("no such row or column is known")
     renamed = mapping.values.get(field, {}).get(normalize(cell.text))
     if renamed:
         return dict(renamed)
-    return _READERS.get(field, _read_number)(mapping, field, cell)
+    return _read_column(mapping, field, labelled)
 
 
-def parse_metric_cell(mapping: DocumentMapping, metric: Metric, text: str) -> str:
+def _read_column(mapping: DocumentMapping, field: str, labelled: LabelledCell) -> Facts:
+    label, cell = labelled
+    if field == "size":
+        return _read_size(mapping, label, cell)
+    if field == "gpu" or (field == "gpus" and "gpus" in cell.facts):
+        return _read_gpus(mapping, field, cell)
+    if field == "dtype":
+        return {field: _read_dtype(mapping, cell)}
+    if field in ("task", *TEXT_COLUMNS):
+        return {field: _read_name(mapping, field, cell)}
+    if field == "fsdp" and cell.text == "0":  # not sharded
+        return {}
+    return {field: parse_whole_number(cell.text)}
+
+
+def read_metric(metric: Metric, cell: Cell) -> str:
     """Return a metric as a baseline file keeps it: all digits, no unit, no thousands.
 
     Returns "" if the document gives no value. Raises ValueError with the reason for a
     text that is not a number, or that may be two numbers.
     """
-    name, units = metric.name, mapping.metrics[metric.name].units
-    if text in ABSENT:
-        return _NOT_GIVEN.get(text, "") if name in _MAY_BE_ABSENT else ""
-    match = _WITH_UNIT.fullmatch(text.rstrip(_FOOTNOTE_MARKS)) or _refuse(
-        "it is no number"
-    )
-    unit = (match[2] or "").lower()
-    if re.fullmatch(r"\([\d.,]+\)", unit, re.ASCII):
+    name, unit = metric.name, cell.unit
+    if cell.is_absent:
+        return _NOT_GIVEN.get(cell.text, "") if name in _MAY_BE_ABSENT else ""
+    if not cell.number:
+        raise ValueError("it is no number")
+    if _SECOND_NUMBER.fullmatch(unit):
         raise ValueError("it holds two values, and nothing says of what the second is")
-    if unit and unit not in units:
-        raise ValueError(f"the unit {unit!r} is none of {', '.join(units)}")
-    power = units[unit] if unit else metric.power
-    digits = _read_digits(name, match[1], large=name in _THROUGHPUTS or power < 0)
+    if unit and unit not in metric.units:
+        raise ValueError(f"the unit {unit!r} is none of {', '.join(metric.units)}")
+    power = metric.units[unit] if unit else metric.power
+    digits = _read_digits(name, cell.number, large=name in _THROUGHPUTS or power < 0)
     if Decimal(digits) <= 0:
         raise ValueError("it is not above 0")
     if name == "mfu":
         return _read_percentage(digits, bool(unit), metric.unit in _PERCENT)
     return digits if power == 0 else f"{Decimal(digits).scaleb(power):f}"
-
-
-def is_unit(mapping: DocumentMapping, text: str) -> bool:
-    """Return True if a cell is a unit and nothing else: `ms`, `(tokens/s)`."""
-    return _is_any_unit(mapping, text.strip("()[] ").lower())
-
-
-def _is_any_unit(mapping: DocumentMapping, text: str) -> bool:
-    return any(text in metric.units for metric in mapping.metrics.values())
-
-
-def is_shifted(mapping: DocumentMapping, cell: LabelledCell) -> bool:
-    """Return True if a cell has the unit of another metric than its label."""
-    metric = parse_metric_label(mapping, cell.label)
-    match = _WITH_UNIT.fullmatch(cell.text.rstrip(_FOOTNOTE_MARKS))
-    if metric is None or match is None or not match[2]:
-        return False
-    unit = match[2].lower()
-    return unit not in mapping.metrics[metric.name].units and _is_any_unit(
-        mapping, unit
-    )
-
-
-def parse_whole_number(text: str) -> int | None:
-    """Return the number of a cell, None if absent; ValueError for any other text."""
-    if text in ABSENT:
-        return None
-    digits = text.replace(",", "")
-    is_number = _THOUSANDS.fullmatch(text) or _NUMBER.fullmatch(text)
-    if not is_number or "." in text or int(digits) == 0:
-        raise ValueError("it is no whole number above 0")
-    return int(digits)
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise ValueError(reason)
 
 
 def _read_digits(name: str, number: str, *, large: bool) -> str:
@@ -246,62 +297,57 @@ def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
     return f"{digits}%"
 
 
-def _read_size(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Facts:
+def parse_whole_number(text: str) -> int:
+    """Return the whole number of a cell; ValueError for any other text."""
+    digits = text.replace(",", "")
+    is_number = _THOUSANDS.fullmatch(text) or _NUMBER.fullmatch(text)
+    if not is_number or "." in text or int(digits) == 0:
+        raise ValueError("it is no whole number above 0")
+    return int(digits)
+
+
+def _read_size(mapping: DocumentMapping, label: Cell, cell: Cell) -> Facts:
     """Return the size of a cell; under `Model`, everything that a model's name
     states."""
     size = mapping.size_cell.fullmatch(cell.text)
-    is_size = "size" in cell.label.lower()
+    is_size = "size" in label.text.lower()
     if size and (is_size or not size["before"]):
         return {"size": size["size"].lower()} | ({"proxy": 1} if size["proxy"] else {})
     if is_size:
         raise ValueError("it is no model size such as 70b")
-    return read_model_name(mapping, cell.text) or _refuse("it is no name of a model")
+    model = read_model_name(mapping, cell.text)
+    if not model:
+        raise ValueError("it is no name of a model")
+    return model
 
 
-def _read_dtype(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Facts:
-    dtypes = parse_dtypes(mapping, cell.text) or _refuse(
-        "it is no precision such as BF16 or BF16/FP8"
-    )
-    return {"dtype": "/".join(dtypes)}
-
-
-def _read_name(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Facts:
-    task = parse_task(mapping, cell.text) if field == "task" else None
-    return {
-        field: task or _make_name(cell.text) or _refuse(f"it is no name of a {field}")
+def _read_gpus(mapping: DocumentMapping, field: str, cell: Cell) -> Facts:
+    """Return the GPU type, the number of GPUs, or both of `8x H100`."""
+    facts = {
+        name: value
+        for name, value in cell.facts.items()
+        if name in ("gpu", "gpus") and value
     }
+    is_plain = field in facts and facts == cell.facts
+    if not is_plain or find_unknown_words(mapping, cell.caption):
+        what = "GPU type such as H100" if field == "gpu" else "number of GPUs"
+        raise ValueError(f"it is no {what}")
+    return facts
 
 
-def _read_number(mapping: DocumentMapping, field: str, cell: LabelledCell) -> Facts:
-    """Return the number of a column, the GPU type, or both of `8x H100`."""
-    caption = read_caption(mapping, cell.text)
-    if field == "gpu" or (field == "gpus" and "gpus" in caption.facts):
-        facts = {
-            name: value
-            for name, value in caption.facts.items()
-            if name in ("gpu", "gpus") and value
-        }
-        if (
-            field not in facts
-            or facts != caption.facts
-            or find_unknown_words(mapping, caption)
-        ):
-            raise ValueError(
-                "it is no GPU type such as H100"
-                if field == "gpu"
-                else "it is no number of GPUs"
-            )
-        return facts
-    if field == "fsdp" and cell.text == "0":  # not sharded
-        return {}
-    number = parse_whole_number(cell.text)
-    return {} if number is None else {field: number}
+def _read_dtype(mapping: DocumentMapping, cell: Cell) -> str:
+    dtypes = parse_dtypes(mapping, cell.text)
+    if not dtypes:
+        raise ValueError("it is no precision such as BF16 or BF16/FP8")
+    return "/".join(dtypes)
 
 
-_READERS = {"size": _read_size, "dtype": _read_dtype} | dict.fromkeys(
-    ("task", *TEXT_COLUMNS), _read_name
-)
-"""Columns that are not numbers."""
+def _read_name(mapping: DocumentMapping, field: str, cell: Cell) -> str:
+    task = parse_task(mapping, cell.text) if field == "task" else None
+    name = task or _make_name(cell.text)
+    if not name:
+        raise ValueError(f"it is no name of a {field}")
+    return name
 
 
 # --- headers and titles ---------------------------------------------------------------
@@ -318,7 +364,7 @@ def join_facts(statements: Iterable[Facts]) -> Facts:
 
 def read_caption(mapping: DocumentMapping, text: str) -> Caption:
     """Return the facts of a header or title."""
-    facts = _find_facts(mapping, text)
+    facts = list(_find_facts(mapping, text))
     rest, first = text, len(text)
     for _, match in facts:
         start, end = match.span()
@@ -333,33 +379,27 @@ def read_caption(mapping: DocumentMapping, text: str) -> Caption:
 
 def _find_facts(
     mapping: DocumentMapping, text: str
-) -> list[tuple[Facts, re.Match[str]]]:
-    facts: list[tuple[Facts, re.Match[str]]] = []
-    whole = mapping.gpu.fullmatch(
-        text
-    )  # within a text, `h100` in lower case may be a name
+) -> Iterator[tuple[Facts, re.Match[str]]]:
+    # Within a text, `h100` in lower case may be a name.
+    whole = mapping.gpu.fullmatch(text)
     if whole:
-        return [({"gpu": text.lower()}, whole)]
+        yield {"gpu": text.lower()}, whole
+        return
     for match in _NAMED_NUMBER.finditer(text):
         name = parse_column_label(mapping, match[1].strip())
         if name and name not in (*KEY[:3], *TEXT_COLUMNS, IGNORED):
-            facts.append(({name: int(match[2])}, match))
+            yield {name: int(match[2])}, match
     for match in mapping.counts.finditer(text):
+        yield {"gpus": int(match["count"].replace(",", ""))}, match
         gpu = match["first"] or match["second"]
-        facts.append(
-            (
-                {"gpus": int(match["count"].replace(",", ""))}
-                | ({"gpu": gpu.lower()} if gpu else {}),
-                match,
-            )
-        )
+        if gpu:
+            yield {"gpu": gpu.lower()}, match
     for name, pattern in mapping.words:
         for match in pattern.finditer(text):
-            facts.append(({name: match[0].lower()}, match))
+            yield {name: match[0].lower()}, match
             proxy = mapping.proxy.match(text, match.end()) if name == "size" else None
             if proxy:
-                facts.append(({"proxy": 1}, proxy))
-    return facts
+                yield {"proxy": 1}, proxy
 
 
 def find_unknown_words(mapping: DocumentMapping, column: Caption) -> str:

@@ -16,6 +16,7 @@ from pytest_llmbench.tools.import_tables.markdown_tables import (
     DocumentTable,
     DocumentTables,
     TableRow,
+    make_row,
 )
 
 LARGEST_BYTES = 16 << 20
@@ -28,7 +29,9 @@ Labelled = dict[str, str]
 """The scalars of a record by their dotted key."""
 
 
-def _read_separated(path: Path, delimiter: str) -> DocumentTables:
+def _read_separated(
+    path: Path, mapping: DocumentMapping, delimiter: str
+) -> DocumentTables:
     text = read_text(path, "table", LARGEST_BYTES, BaselineError)
     reader = csv.reader(StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows: list[TableRow] = []
@@ -37,7 +40,7 @@ def _read_separated(path: Path, delimiter: str) -> DocumentTables:
         for cells in reader:
             if cells:
                 texts = tuple(" ".join(cell.split()) or NO_VALUE for cell in cells)
-                rows.append(TableRow(line, texts))
+                rows.append(make_row(mapping, line, texts))
             line = reader.line_num + 1
     except csv.Error as error:
         raise BaselineError(
@@ -50,12 +53,12 @@ def _read_separated(path: Path, delimiter: str) -> DocumentTables:
 
 def read_csv(path: Path, mapping: DocumentMapping) -> DocumentTables:
     """Return the table of a CSV file. Raises BaselineError with the line."""
-    return _read_separated(path, ",")
+    return _read_separated(path, mapping, ",")
 
 
 def read_tsv(path: Path, mapping: DocumentMapping) -> DocumentTables:
     """Return the table of a file with tabs. Raises BaselineError with the line."""
-    return _read_separated(path, "\t")
+    return _read_separated(path, mapping, "\t")
 
 
 def read_records(path: Path, mapping: DocumentMapping) -> DocumentTables:
@@ -76,35 +79,33 @@ def read_records(path: Path, mapping: DocumentMapping) -> DocumentTables:
                 f"{path}: found no {mapping.records!r}, where the mapping file expects its records"
             )
         root = pairs[key]
-    return DocumentTables(tuple(_find_records(root, (), {})))
+    return DocumentTables(tuple(_find_records(mapping, root, (), {})))
 
 
 def _find_records(
-    node: Any, headings: tuple[str, ...], outer: Labelled
+    mapping: DocumentMapping, node: Any, headings: tuple[str, ...], outer: Labelled
 ) -> Iterator[DocumentTable]:
     kind = getattr(node, "id", "")
     if kind == "sequence":
         for item in node.value:
-            yield from _find_records(item, headings, outer)
+            yield from _find_records(mapping, item, headings, outer)
     elif kind == "mapping" and not any(_is_plain(value) for _, value in node.value):
         for name, value in node.value:
-            yield from _find_records(value, (*headings, name.value), outer)
+            yield from _find_records(mapping, value, (*headings, name.value), outer)
     elif kind == "mapping":
         scalars = outer | dict(_list_scalars(node, ""))
         nested = [
             table
             for name, value in _list_record_lists(node, "")
-            for table in _find_records(value, (*headings, name), scalars)
+            for table in _find_records(mapping, value, (*headings, name), scalars)
         ]
-        yield from nested or [_make_record(node, headings, scalars)]
-
-
-def _make_record(
-    node: Any, headings: tuple[str, ...], scalars: Labelled
-) -> DocumentTable:
-    line = node.start_mark.line + 1
-    row = TableRow(line, tuple(scalars.values()))
-    return DocumentTable(headings or ("",), TableRow(line, tuple(scalars)), (row,))
+        if nested:
+            yield from nested
+            return
+        line = node.start_mark.line + 1
+        header = make_row(mapping, line, scalars)
+        row = make_row(mapping, line, scalars.values())
+        yield DocumentTable(headings or ("",), header, (row,))
 
 
 def _is_plain(node: Any) -> bool:

@@ -44,17 +44,22 @@ TEXT_COLUMNS = ("recipe", "release", "variant")
 LARGEST_MAPPING_BYTES = 1 << 20
 
 _SECTIONS = (
-    *(
-        "terms",
-        "metrics",
-        "columns",
-        "headers",
-        "values",
-        "stated",
-        "document",
-        "tasks",
-    ),
-    *("headings", "above", "words", "frameworks", "peaks", "about", "model", "records"),
+    "terms",
+    "metrics",
+    "columns",
+    "headers",
+    "values",
+    "stated",
+    "document",
+    "tasks",
+    "headings",
+    "above",
+    "words",
+    "frameworks",
+    "peaks",
+    "about",
+    "model",
+    "records",
 )
 _ASCII = re.IGNORECASE | re.ASCII
 

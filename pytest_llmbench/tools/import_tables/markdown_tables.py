@@ -9,10 +9,13 @@ rows. That rule also pads short rows and cuts long rows, which would hide a shif
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_llmbench.tools.import_tables.labels import Cell, UnreadCell, parse_cell
+from pytest_llmbench.tools.import_tables.mappings import KEY, DocumentMapping
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -30,6 +33,7 @@ BOLD_LEVEL = 7
 
 _PIPE = re.compile(r"(?<!\\)\|")
 _DASHES = re.compile(r"\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?")
+_PEAK = re.compile(r"\b(?:peak|theoretical)\b", re.IGNORECASE)
 _NUMBERS = re.compile(r"[.,%\s]*+\d[\d.,%\s]*+", re.ASCII)
 _QUOTE = re.compile(r"(?:\s*>)+ ?")
 _FOOTNOTE = re.compile(r"\[\^[^\]]{0,200}\]")
@@ -56,11 +60,26 @@ class TableRow(NamedTuple):
     line: int
     """1-based."""
 
-    cells: tuple[str, ...]
+    cells: tuple[Cell, ...]
     """At least one."""
 
     closed: bool = True
     """True if the last cell ends with a pipe."""
+
+
+def make_row(mapping: DocumentMapping, line: int, texts: Iterable[str]) -> TableRow:
+    """Return a row whose cells are parsed with the words of a mapping."""
+    return TableRow(line, tuple(parse_cell(mapping, text, line) for text in texts))
+
+
+def refuse_rows(
+    rows: Iterable[TableRow], reason: str, *, decisive: bool = True
+) -> Iterator[UnreadCell]:
+    """Yield every cell of some rows as not read."""
+    for row in rows:
+        for cell in row.cells:
+            if cell.text:
+                yield cell.refuse(reason, decisive=decisive)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +104,29 @@ class DocumentTable:
         """The innermost heading."""
         return self.headings[-1]
 
+    @property
+    def labels(self) -> tuple[Cell, ...]:
+        """The cells of the header and of the first column."""
+        return (*self.header.cells, *(row.cells[0] for row in self.rows))
+
+    @property
+    def is_about_peaks(self) -> bool:
+        """True if it lists peaks of GPUs: no configuration, and no other metric."""
+        labels = self.labels
+        texts = (self.heading, self.lead, *(label.text for label in labels))
+        if not any(_PEAK.search(text) for text in texts):
+            return False
+        metrics = {label.metric.name for label in labels if label.metric}
+        columns = {label.column for label in labels}
+        if metrics - {"tflops_per_gpu"} or columns - {"", *KEY[:3]}:
+            return False
+        return not any("gpus" in label.facts for label in labels)
+
+    @property
+    def is_timed(self) -> bool:
+        """True if it has a metric of runs."""
+        return any(label.metric for label in self.labels) and not self.is_about_peaks
+
 
 @dataclass(frozen=True, slots=True)
 class DocumentTables:
@@ -107,9 +149,9 @@ class _Block(NamedTuple):
     title: str = ""
 
 
-def read_markdown(text: str) -> DocumentTables:
-    """Return every table of a document, and the lines that look like rows without
-    one."""
+def read_markdown(text: str, mapping: DocumentMapping) -> DocumentTables:
+    """Return every table of a document, and the lines that look like rows without a
+    table."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     prose = [_blank_long(line) for line in _hide(text).split("\n")]
     lines = [_unquote(line) for line in prose]
@@ -123,10 +165,10 @@ def read_markdown(text: str) -> DocumentTables:
     stray: list[TableRow] = []
     for number, line in enumerate(text.split("\n")):
         if number not in covered:
-            stray += _find_stray_rows(line, number, is_hidden=line != prose[number])
-    return DocumentTables(
-        tuple(_make_tables(lines, blocks)), tuple(stray), tuple(prose)
-    )
+            texts = _split_stray(line, is_hidden=line != prose[number])
+            stray += [make_row(mapping, number + 1, texts)] if texts else []
+    tables = tuple(_make_tables(mapping, lines, blocks))
+    return DocumentTables(tables, tuple(stray), tuple(prose))
 
 
 def _hide(text: str) -> str:
@@ -224,7 +266,7 @@ def _find_bold_headings(lines: Sequence[str], start: int, end: int) -> Iterator[
 
 
 def _make_tables(
-    lines: Sequence[str], blocks: Sequence[_Block]
+    mapping: DocumentMapping, lines: Sequence[str], blocks: Sequence[_Block]
 ) -> Iterator[DocumentTable]:
     headings: list[_Block] = []
     begin = 0
@@ -240,9 +282,9 @@ def _make_tables(
             ]
             yield DocumentTable(
                 headings=tuple(heading.title for heading in headings) or ("",),
-                header=_make_row(lines[block.start], block.start),
+                header=_read_row(mapping, lines, block.start),
                 rows=tuple(
-                    _make_row(lines[number], number)
+                    _read_row(mapping, lines, number)
                     for number in range(block.start + 2, block.end)
                 ),
                 between=tuple(strip_markup(line) for line in between),
@@ -299,23 +341,27 @@ def _split_cells(line: str) -> list[str]:
     return cells
 
 
-def _make_row(line: str, number: int) -> TableRow:
-    cells = tuple(strip_markup(cell) for cell in _split_cells(line))
-    return TableRow(number + 1, cells, line.rstrip().endswith("|"))
+def _strip_cells(line: str) -> list[str]:
+    return [strip_markup(cell) for cell in _split_cells(line)]
 
 
-def _find_stray_rows(line: str, number: int, *, is_hidden: bool) -> Iterator[TableRow]:
-    """Yield a line with a number between pipes, tabs or tags of HTML; alone, if
-    hidden."""
+def _read_row(mapping: DocumentMapping, lines: Sequence[str], number: int) -> TableRow:
+    line = lines[number]
+    row = make_row(mapping, number + 1, _strip_cells(line))
+    return row._replace(closed=line.rstrip().endswith("|"))
+
+
+def _split_stray(line: str, *, is_hidden: bool) -> list[str]:
+    """Return the cells of a line with a number between pipes, tabs or tags of HTML, or
+    alone if hidden; [] for other lines."""
     if len(line) > LONGEST_LINE:
-        if "|" in line:
-            yield TableRow(number + 1, (f"{line[:40]}...",))
-        return
+        return [f"{line[:40]}..."] if "|" in line else []
     line = _HTML_CELL.sub("|", _unquote(line).strip().replace("\t", "|"))
-    if _PIPE.search(line) or (is_hidden and _NUMBERS.fullmatch(line)):
-        row = _make_row(line, number)
-        if not _is_dashes(line) and any(_NUMBERS.fullmatch(cell) for cell in row.cells):
-            yield row
+    is_row = _PIPE.search(line) or (is_hidden and _NUMBERS.fullmatch(line))
+    if not is_row or _is_dashes(line):
+        return []
+    texts = _strip_cells(line)
+    return texts if any(map(_NUMBERS.fullmatch, texts)) else []
 
 
 # --- cells ----------------------------------------------------------------------------

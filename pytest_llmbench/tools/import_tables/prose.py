@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.logs.dialect_table import DIALECTS
-from pytest_llmbench.tools.import_tables.labels import read_caption
+from pytest_llmbench.tools.import_tables.labels import UnreadCell, read_caption
 from pytest_llmbench.tools.import_tables.mappings import DocumentMapping
 from pytest_llmbench.tools.import_tables.markdown_tables import DocumentTable
-from pytest_llmbench.tools.import_tables.table_configurations import UnreadCell
 
 _UNIT = re.compile(r"\b([TP])FLOP", re.IGNORECASE)
 _DIALECTS = {
@@ -79,7 +78,7 @@ def read_prose(
     for key, value in _find_values(mapping, lines):
         values_of[key].append(value)
     for table in of_peaks:
-        for key, value in _read_peaks(mapping, table):
+        for key, value in _read_peaks(table):
             values_of[key].append(value)
     agreed: dict[ProseKey, ProseValue] = {}
     unread: list[UnreadCell] = []
@@ -151,27 +150,24 @@ def _find_peaks(mapping: DocumentMapping, line: str) -> Iterator[tuple[ProseKey,
             )
 
 
-def _read_peaks(
-    mapping: DocumentMapping, table: DocumentTable
-) -> Iterator[tuple[ProseKey, ProseValue]]:
+def _read_peaks(table: DocumentTable) -> Iterator[tuple[ProseKey, ProseValue]]:
     """Yield the peaks of a table with GPU types by precisions, in either direction."""
-    unit = _UNIT.search(" ".join((table.heading, table.lead, *table.header.cells)))
-    for row in table.rows if unit else ():
-        beside = read_caption(mapping, row.cells[0])
-        for label, cell in zip(table.header.cells[1:], row.cells[1:], strict=False):
-            above = read_caption(mapping, label)
-            facts = {
-                name: value
-                for name, value in (above.facts | beside.facts).items()
-                if value
-            }
+    labels = table.header.cells
+    texts = (table.heading, table.lead, *(label.text for label in labels))
+    unit = _UNIT.search(" ".join(texts))
+    if unit is None:
+        return
+    for row in table.rows:
+        beside = row.cells[0].caption
+        for label, cell in zip(labels[1:], row.cells[1:], strict=False):
+            both = label.facts | beside.facts
+            facts = {name: str(value) for name, value in both.items() if value}
             # Any other word, such as `sparse`, makes it another number.
-            plain = (
-                not above.rest and not beside.rest and facts.keys() == {"gpu", "dtype"}
-            )
-            if plain and unit and re.fullmatch(r"\d+(\.\d+)?", cell, re.ASCII):
-                key = ProseKey("peak", str(facts["gpu"]), str(facts["dtype"]))
-                yield key, ProseValue(_to_tera(cell, unit[1]), row.line)
+            if label.caption.rest or beside.rest or facts.keys() != {"gpu", "dtype"}:
+                continue
+            if re.fullmatch(r"\d+(\.\d+)?", cell.text, re.ASCII):
+                key = ProseKey("peak", facts["gpu"], facts["dtype"])
+                yield key, ProseValue(_to_tera(cell.text, unit[1]), row.line)
 
 
 def _to_tera(number: str, prefix: str) -> str:

@@ -6,48 +6,39 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import NamedTuple
 
 from pytest_llmbench.tools.import_tables.labels import (
-    ABSENT,
     PRETRAINING,
     Caption,
+    Cell,
     Facts,
     LabelledCell,
+    UnreadCell,
     find_unknown_words,
-    is_known_label,
     is_shifted,
     is_unit,
     join_facts,
     make_recipe_name,
-    parse_column_label,
+    parse_cell,
     parse_dtypes,
-    parse_metric_label,
     parse_release,
     parse_task,
     read_caption,
-    read_cell,
     read_labelled_model,
+    read_value,
 )
 from pytest_llmbench.tools.import_tables.mappings import KEY, METRICS, DocumentMapping
-from pytest_llmbench.tools.import_tables.markdown_tables import DocumentTable, TableRow
+from pytest_llmbench.tools.import_tables.markdown_tables import (
+    DocumentTable,
+    TableRow,
+    refuse_rows,
+)
 
 SHIFTED = "the last cell of its row is empty, which may be shifted: write NA where there is no value"
 PEAKS = "its table is about peaks of GPUs, which no run has reached"
 OTHER_SUBJECT = "its table is not about performance or configurations"
 
 _PAIR = re.compile(r"([^\s()]+) \(([^\s()]+)\)")
-_PEAK = re.compile(r"\b(?:peak|theoretical)\b", re.IGNORECASE)
-
-
-class UnreadCell(NamedTuple):
-    """A cell that is in no draft, and the reason."""
-
-    line: int
-    text: str
-    reason: str
-    decisive: bool = True
-    """False if its table has another subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,123 +67,82 @@ class DocumentConfiguration:
         return {name: str(self.facts[name]) for name in METRICS if name in self.facts}
 
 
-class TableContent(NamedTuple):
-    """The configurations of a table, and its cells that were not read."""
-
-    entries: tuple[DocumentConfiguration, ...] = ()
-    unread: tuple[UnreadCell, ...] = ()
+Finding = DocumentConfiguration | UnreadCell
+"""A configuration of a table, or a cell that was not read."""
 
 
-def read_table(mapping: DocumentMapping, table: DocumentTable) -> TableContent:
-    """Return the configurations of a table, and every cell that was not read.
+def read_table(mapping: DocumentMapping, table: DocumentTable) -> Iterator[Finding]:
+    """Yield the configurations of a table, and every cell that was not read.
 
     Labels are in the header (a row for each configuration) or in the first column (a
     column for each), whichever has more known labels.
     """
-    header, column = table.header.cells, [row.cells[0] for row in table.rows]
-    about_peaks = is_about_peaks(mapping, table)
-    if about_peaks or not _is_about_configurations(
-        mapping, (*header, *column), header[1:]
-    ):
+    about_peaks = table.is_about_peaks
+    if about_peaks or not _is_about_configurations(table):
         reason = PEAKS if about_peaks else OTHER_SUBJECT
-        return TableContent(
-            (), tuple(refuse_rows((table.header, *table.rows), reason, decisive=False))
-        )
+        yield from refuse_rows((table.header, *table.rows), reason, decisive=False)
+        return
     unit_line = _find_unit_line(mapping, table)
     if unit_line:
         reason = f"a unit stands in a cell of its own (line {unit_line}): nobody knows for which values"
-        return TableContent((), tuple(refuse_rows(table.rows, reason)))
-    checked = list(_check_rows(mapping, table))
-    whole = [row for row, why in checked if not why]
-    wrong = (cell for row, why in checked if why for cell in refuse_rows([row], why))
-    in_header, in_column = (
-        sum(is_known_label(mapping, label) for label in labels)
-        for labels in (header, column)
-    )
+        yield from refuse_rows(table.rows, reason)
+        return
+    whole: list[TableRow] = []
+    for row, why in _check_rows(table):
+        if why:
+            yield from refuse_rows([row], why)
+        else:
+            whole.append(row)
+    in_header = sum(label.is_label for label in table.header.cells)
+    in_column = sum(row.cells[0].is_label for row in table.rows)
     read = _read_rows if in_header >= in_column and in_header > 0 else _read_columns
-    content = read(mapping, table, whole)
-    entries = tuple(_add_headings(mapping, table, entry) for entry in content.entries)
-    return TableContent(entries, (*wrong, *content.unread))
-
-
-def refuse_rows(
-    rows: Iterable[TableRow], reason: str, *, decisive: bool = True
-) -> Iterator[UnreadCell]:
-    """Yield every cell of some rows as not read."""
-    for row in rows:
-        yield from (
-            UnreadCell(row.line, cell, reason, decisive) for cell in row.cells if cell
-        )
+    for finding in read(mapping, table, whole):
+        if isinstance(finding, UnreadCell):
+            yield finding
+        else:
+            yield _add_headings(mapping, table, finding)
 
 
 # --- the subject of a table, and its damage -------------------------------------------
 
 
-def is_about_peaks(mapping: DocumentMapping, table: DocumentTable) -> bool:
-    """Return True if a table lists peaks of GPUs: no configuration, no other metric."""
-    labels = (*table.header.cells, *(row.cells[0] for row in table.rows))
-    texts = (table.heading, table.lead, *labels)
-    if not any(_PEAK.search(text) for text in texts):
-        return False
-    metrics = {
-        metric.name
-        for label in labels
-        if (metric := parse_metric_label(mapping, label))
-    }
-    columns = {parse_column_label(mapping, label) for label in labels}
-    if metrics - {"tflops_per_gpu"} or columns - {"", *KEY[:3]}:
-        return False
-    return not any("gpus" in read_caption(mapping, label).facts for label in labels)
-
-
-def _is_about_configurations(
-    mapping: DocumentMapping, labels: Sequence[str], captions: Iterable[str]
-) -> bool:
-    if any(parse_metric_label(mapping, label) for label in labels):
+def _is_about_configurations(table: DocumentTable) -> bool:
+    labels = table.labels
+    if any(label.metric for label in labels):
         return True
-    names = {parse_column_label(mapping, label) for label in labels}
-    return bool(names - {"", "task", *KEY[:3]}) or any(
-        "gpus" in read_caption(mapping, text).facts for text in captions
-    )
+    if {label.column for label in labels} - {"", "task", *KEY[:3]}:
+        return True
+    return any("gpus" in cell.facts for cell in table.header.cells[1:])
 
 
 def _find_unit_line(mapping: DocumentMapping, table: DocumentTable) -> int:
     """Return the line of a cell that is only a unit, 0 for none."""
     for row in table.rows:
-        if any(
-            is_unit(mapping, cell) and not is_known_label(mapping, cell)
-            for cell in row.cells
-        ):
+        if any(is_unit(mapping, cell.text) and not cell.is_label for cell in row.cells):
             return row.line
     return 0
 
 
-def _check_rows(
-    mapping: DocumentMapping, table: DocumentTable
-) -> Iterator[tuple[TableRow, str]]:
+def _check_rows(table: DocumentTable) -> Iterator[tuple[TableRow, str]]:
     """Yield rows without empty cells beyond the header, and the reason not to read
     them.
 
     Padded or cut as GitHub does, their values could change columns unnoticed.
     """
     wide = len(table.header.cells)
-    for whole, below in zip_longest(table.rows, table.rows[1:]):
-        is_padded = all(whole.cells[:wide]) and not any(whole.cells[wide:])
-        row = whole._replace(cells=whole.cells[:wide]) if is_padded else whole
-        cells, why = row.cells, ""
+    for row, below in zip_longest(table.rows, table.rows[1:]):
+        texts = [cell.text for cell in row.cells]
+        is_padded = all(texts[:wide]) and not any(texts[wide:])
+        cells = row.cells[:wide] if is_padded else row.cells
+        is_open = table.header.closed > row.closed
+        why = ""
         if len(cells) != wide:
             why = f"its row has {len(cells)} cells, the header {wide}: nobody knows where each belongs"
-        elif (
-            table.header.closed > row.closed
-            and below is not None
-            and len(below.cells) < wide
-        ):
+        elif is_open and below is not None and len(below.cells) < wide:
             why = f"its row has no pipe at its end, as the header has: line {below.line} may be the rest of it"
-        elif (
-            cells[-1] == "" and any(cells[1:]) and parse_metric_label(mapping, cells[0])
-        ):
+        elif cells[0].metric and any(texts[1:]) and not cells[-1].text:
             why = SHIFTED
-        yield row, why
+        yield row._replace(cells=cells), why
 
 
 def _refuse_below(rows: Sequence[TableRow]) -> Iterator[UnreadCell]:
@@ -261,72 +211,61 @@ def _read_task(mapping: DocumentMapping, *texts: str) -> Facts:
 
 def _read_rows(
     mapping: DocumentMapping, table: DocumentTable, rows: Sequence[TableRow]
-) -> TableContent:
-    entries: list[DocumentConfiguration] = []
-    unread: list[UnreadCell] = []
-    labels = table.header.cells
+) -> Iterator[Finding]:
+    labels, heading = table.header.cells, table.heading
     names: Facts = {}
-    if not read_labelled_model(mapping, table.heading):
-        names = _name_recipe(mapping, read_caption(mapping, table.heading))
-    inner = next(
-        (number for number, row in enumerate(rows) if _is_header(mapping, labels, row)),
-        len(rows),
-    )
+    if not read_labelled_model(mapping, heading):
+        names = _name_recipe(mapping, read_caption(mapping, heading))
+    inner = _find_first([_is_header(labels, row) for row in rows])
     for row in rows[:inner]:
-        if row.cells[-1] == "" and is_known_label(mapping, labels[-1]):
-            unread += refuse_rows([row], SHIFTED)
+        if row.cells[-1].text == "" and labels[-1].is_label:
+            yield from refuse_rows([row], SHIFTED)
             continue
-        cells = [
-            LabelledCell(label, text, row.line)
-            for label, text in zip(labels, row.cells, strict=True)
-        ]
+        cells = list(map(LabelledCell, labels, row.cells))
         for part in _split_pairs(mapping, cells):
-            titled = DocumentConfiguration(row.line, table.heading, names)
-            content = _make_configuration(mapping, titled, (), part)
-            entries += content.entries
-            unread += content.unread
-    return TableContent(tuple(entries), (*unread, *_refuse_below(rows[inner:])))
+            titled = DocumentConfiguration(row.line, heading, names)
+            yield from _make_configuration(mapping, titled, (), part)
+    yield from _refuse_below(rows[inner:])
+
+
+def _find_first(found: Sequence[bool]) -> int:
+    """Return the index of the first True, or the length if there is none."""
+    return (*found, True).index(True)
 
 
 def _split_pairs(
     mapping: DocumentMapping, cells: Sequence[LabelledCell]
 ) -> Iterator[Sequence[LabelledCell]]:
     """Yield the cells of a row, twice if its precision is a pair: `FP8-CS (FP8-MX)`."""
-    pairs = [_PAIR.fullmatch(cell.text) for cell in cells]
-    stated = [
-        pair
-        for pair, cell in zip(pairs, cells, strict=True)
-        if pair and parse_column_label(mapping, cell.label) == "dtype"
-    ]
+    pairs = [_PAIR.fullmatch(labelled.cell.text) for labelled in cells]
     if not any(
-        parse_dtypes(mapping, pair[1]) and parse_dtypes(mapping, pair[2])
-        for pair in stated
+        labelled.label.column == "dtype"
+        and pair
+        and all(parse_dtypes(mapping, text) for text in pair.groups())
+        for labelled, pair in zip(cells, pairs, strict=True)
     ):
         yield cells
         return
     for number in (1, 2):
         # A cell without a pair applies to both.
         yield [
-            cell._replace(text=pair[number]) if pair else cell
-            for pair, cell in zip(pairs, cells, strict=True)
+            LabelledCell(label, parse_cell(mapping, pair[number], cell.line))
+            if pair
+            else LabelledCell(label, cell)
+            for (label, cell), pair in zip(cells, pairs, strict=True)
         ]
 
 
-def _is_header(mapping: DocumentMapping, labels: Sequence[str], row: TableRow) -> bool:
+def _is_header(labels: Sequence[Cell], row: TableRow) -> bool:
     """Return True for the header of another table, or a second line of the header."""
-    if any(is_known_label(mapping, cell) for cell in row.cells):
-        return True
-    metrics = (
-        cell
+    return any(
+        cell.is_label or (label.metric and _is_caption(cell))
         for label, cell in zip(labels, row.cells, strict=True)
-        if parse_metric_label(mapping, label)
     )
-    return any(_is_caption(mapping, cell) for cell in metrics)
 
 
-def _is_caption(mapping: DocumentMapping, text: str) -> bool:
-    caption = read_caption(mapping, text)
-    return bool(caption.facts.keys() & set(KEY)) and not caption.rest
+def _is_caption(cell: Cell) -> bool:
+    return bool(cell.facts.keys() & set(KEY)) and not cell.caption.rest
 
 
 # --- a column for each configuration --------------------------------------------------
@@ -334,83 +273,59 @@ def _is_caption(mapping: DocumentMapping, text: str) -> bool:
 
 def _read_columns(
     mapping: DocumentMapping, table: DocumentTable, rows: Sequence[TableRow]
-) -> TableContent:
-    header = table.header
-    title = read_caption(mapping, header.cells[0])
+) -> Iterator[Finding]:
+    title = table.header.cells[0]
     titled = DocumentConfiguration(
-        header.line, header.cells[0], _name_recipe(mapping, title)
+        title.line, title.text, _name_recipe(mapping, title.caption)
     )
-    inner = next(
-        (number for number, row in enumerate(rows) if _names_columns(mapping, row)),
-        len(rows),
-    )
-    rows, below = rows[:inner], rows[inner:]
-    entries: list[DocumentConfiguration] = []
-    unread = [
-        *_refuse_title(mapping, header.line, header.cells[0], title),
-        *_refuse_below(below),
-    ]
-    for row in rows:
-        if any(map(str.isdigit, row.cells[0])) and not is_known_label(
-            mapping, row.cells[0]
-        ):
-            unread.append(
-                UnreadCell(
-                    row.line, row.cells[0], "it stands where a label is expected"
-                )
-            )
-    stated_by_rows = {parse_column_label(mapping, row.cells[0]) for row in rows}
-    for number, text in enumerate(header.cells[1:], 1):
-        cells = [
-            LabelledCell(row.cells[0], row.cells[number], row.line) for row in rows
-        ]
-        column = read_caption(mapping, text)
-        unknown = find_unknown_words(mapping, column)
+    inner = _find_first([_names_columns(row) for row in rows])
+    yield from _refuse_title(mapping, title)
+    yield from _refuse_below(rows[inner:])
+    rows = rows[:inner]
+    labels = [row.cells[0] for row in rows]
+    for label in labels:
+        if any(map(str.isdigit, label.text)) and not label.is_label:
+            yield label.refuse("it stands where a label is expected")
+    stated_by_rows = {label.column for label in labels}
+    # A row with a value for each column states more than the title of all columns.
+    about = {
+        name: value
+        for name, value in title.facts.items()
+        if name in KEY or name not in stated_by_rows
+    }
+    for number, column in enumerate(table.header.cells[1:], 1):
+        cells = [row.cells[number] for row in rows]
+        unknown = find_unknown_words(mapping, column.caption)
         if unknown:
-            reason = (
-                f"the header of its column, {text!r}, is not understood: {unknown!r}"
-            )
-            unread.append(
-                UnreadCell(header.line, text, f"{unknown!r} in it is not understood")
-            )
-            unread += [
-                UnreadCell(cell.line, cell.text, reason)
-                for cell in cells
-                if cell.text not in ABSENT
-            ]
+            reason = f"the header of its column, {column.text!r}, is not understood: {unknown!r}"
+            yield column.refuse(f"{unknown!r} in it is not understood")
+            yield from (cell.refuse(reason) for cell in cells if not cell.is_absent)
             continue
-        # A row with a value for each column states more than the title of all columns.
-        about = {
-            name: value
-            for name, value in title.facts.items()
-            if name in KEY or name not in stated_by_rows
-        }
+        task: Facts = {}
         if "task" not in stated_by_rows:
-            about |= _read_task(mapping, header.cells[0], text)
-        content = _make_configuration(mapping, titled, (about, column.facts), cells)
-        entries += content.entries
-        unread += content.unread
-    return TableContent(tuple(entries), tuple(unread))
+            task = _read_task(mapping, title.text, column.text)
+        labelled = list(map(LabelledCell, labels, cells))
+        captions = (about | task, column.facts)
+        yield from _make_configuration(mapping, titled, captions, labelled)
 
 
-def _names_columns(mapping: DocumentMapping, row: TableRow) -> bool:
+def _names_columns(row: TableRow) -> bool:
     """Return True for the header of another table: `8x H100 GPUs` in a column."""
-    if is_known_label(mapping, row.cells[0]):
+    if row.cells[0].is_label:
         return False
-    return any("gpus" in read_caption(mapping, cell).facts for cell in row.cells[1:])
+    return any("gpus" in cell.facts for cell in row.cells[1:])
 
 
-def _refuse_title(
-    mapping: DocumentMapping, line: int, text: str, title: Caption
-) -> Iterator[UnreadCell]:
+def _refuse_title(mapping: DocumentMapping, title: Cell) -> Iterator[UnreadCell]:
     """Yield a title with a number of unknown meaning, or with contradictions."""
-    rest = title.rest.removeprefix(" ".join(title.before.split())).strip()
-    rest = " ".join(word for word in rest.split() if not parse_release(mapping, [word]))
+    _, before, rest = title.caption
+    words = rest.removeprefix(" ".join(before.split())).split()
+    rest = " ".join(word for word in words if not parse_release(mapping, [word]))
     if any(map(str.isdigit, rest)):
-        yield UnreadCell(line, text, f"{rest!r} in this title is not understood")
+        yield title.refuse(f"{rest!r} in this title is not understood")
     for name, value in title.facts.items():
         if value == "":
-            yield UnreadCell(line, text, f"this title states several values of {name}")
+            yield title.refuse(f"this title states several values of {name}")
 
 
 # --- one configuration ----------------------------------------------------------------
@@ -430,12 +345,13 @@ def _make_configuration(
     titled: DocumentConfiguration,
     captions: Sequence[Facts],
     cells: Sequence[LabelledCell],
-) -> TableContent:
+) -> Iterator[Finding]:
     """Add the facts of captions and cells to a configuration that has only its title.
 
     A fact with several values is not used, and all cells that state it are unread.
     """
     read, unread, lost = _read_cells(mapping, cells)
+    yield from unread
     facts = join_facts(
         [*captions, *(stated for _, stated in read), dict.fromkeys(lost, "")]
     )
@@ -445,14 +361,11 @@ def _make_configuration(
         for name, value in facts.items()
         if value != "" or name in (*KEY, "task")
     }
-    values = tuple(cell for cell, stated in read if not stated.keys() & set(odd))
+    values = tuple(cell for cell, stated in read if stated.keys().isdisjoint(odd))
     entry = replace(titled, facts=titled.facts | kept, values=values)
-    contradictory = (
-        cell
-        for name in odd
-        for cell in _refuse_contradictory(entry, name, captions, read)
-    )
-    return TableContent((entry,), (*unread, *contradictory))
+    for name in odd:
+        yield from _refuse_contradictory(entry, name, captions, read)
+    yield entry
 
 
 def _read_cells(
@@ -463,32 +376,25 @@ def _read_cells(
 
     If one has the unit of another metric, the row may be shifted, and no cell is read.
     """
-    shifted = next((cell for cell in cells if is_shifted(mapping, cell)), None)
-    if shifted:
-        why = f"{shifted.text!r} has the unit of another metric than {shifted.label!r}: who knows where each belongs"
-        return (
-            [],
-            [
-                UnreadCell(cell.line, cell.text, why)
-                for cell in cells
-                if cell.text not in ABSENT
-            ],
-            set(),
-        )
+    for label, cell in cells:
+        if is_shifted(mapping, LabelledCell(label, cell)):
+            why = f"{cell.text!r} has the unit of another metric than {label.text!r}: who knows where each belongs"
+            given = [cell for _, cell in cells if not cell.is_absent]
+            return [], [cell.refuse(why) for cell in given], set()
     read: list[tuple[LabelledCell, Facts]] = []
     unread: list[UnreadCell] = []
     lost: set[str] = set()
-    for cell in cells:
-        column = {parse_column_label(mapping, cell.label)}
+    for labelled in cells:
+        column, cell = {labelled.label.column}, labelled.cell
         if cell.text == "":  # perhaps merged with the cell above
             lost |= column & {*KEY[:3], "task"}
         try:
-            read.append((cell, read_cell(mapping, cell)))
+            read.append((labelled, read_value(mapping, labelled)))
         except ValueError as error:
-            unread.append(UnreadCell(cell.line, cell.text, f"{cell.label!r}: {error}"))
+            unread.append(labelled.refuse(str(error)))
             lost |= column & {*KEY, "task"}
-            if _is_caption(mapping, cell.text):
-                lost |= read_caption(mapping, cell.text).facts.keys() & set(KEY)
+            if _is_caption(cell):
+                lost |= cell.facts.keys() & set(KEY)
     return read, unread, lost
 
 
@@ -505,6 +411,6 @@ def _refuse_contradictory(
     reason = f"several values stand for it: {', '.join(sorted(values))}"
     if in_captions and values:
         yield UnreadCell(entry.line, entry.table, f"{name}: {reason}")
-    for cell, stated in read:
+    for labelled, stated in read:
         if name in stated:
-            yield UnreadCell(cell.line, cell.text, f"{cell.label!r}: {reason}")
+            yield labelled.refuse(reason)

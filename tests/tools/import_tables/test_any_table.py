@@ -99,7 +99,7 @@ def test_every_number_of_a_table_is_read_or_listed(
             lines.append("")
     found = read("\n".join(lines))
     seen = {
-        (value.line, value.text)
+        (value.cell.line, value.cell.text)
         for thing in found.configurations
         for value in thing.values
     }
@@ -110,7 +110,7 @@ def test_every_number_of_a_table_is_read_or_listed(
         for label in re.findall(r"'(.*?)'", one.reason)
     }
     known = {
-        (value.line, value.label)
+        (value.cell.line, value.label.text)
         for thing in found.configurations
         for value in thing.values
     }

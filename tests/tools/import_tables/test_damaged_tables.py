@@ -316,7 +316,7 @@ def test_damage_is_listed_and_changes_no_other_cell(name: str, damage: str) -> N
             ]
             assert thing.facts.items() <= original.facts.items()
         read_cells = {
-            (value.line, value.text)
+            (value.cell.line, value.cell.text)
             for thing in found.configurations
             for value in thing.values
         }

@@ -69,10 +69,11 @@ def test_a_label_is_a_column_only_where_it_is_spelled_so(
 def test_a_cell_keeps_its_digits(
     metric: str, label: str, text: str, expected: str
 ) -> None:
-    named = labels.parse_metric_label(load_mapping(), label)
+    mapping = load_mapping()
+    named = labels.parse_metric_label(mapping, label)
     assert named is not None
     assert named.name == metric
-    assert labels.parse_metric_cell(load_mapping(), named, text) == expected
+    assert labels.read_metric(named, labels.parse_cell(mapping, text, 1)) == expected
 
 
 @pytest.mark.parametrize(
@@ -97,18 +98,22 @@ def test_a_cell_keeps_its_digits(
 def test_a_cell_that_may_mean_two_things_is_refused(
     metric: str, label: str, text: str, why: str
 ) -> None:
+    mapping = load_mapping()
+    named = labels.Metric(
+        metric, "%" if "%" in label else "", mapping.metrics[metric].units
+    )
     with pytest.raises(ValueError, match=r".") as error:
-        labels.parse_metric_cell(
-            load_mapping(), labels.Metric(metric, "%" if "%" in label else "", 0), text
-        )
+        labels.read_metric(named, labels.parse_cell(mapping, text, 1))
     assert why in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "number"), [("8,192", 8192), ("NA", None), ("", None)]
+    ("text", "facts"), [("8,192", {"gbs": 8192}), ("NA", {}), ("", {})]
 )
-def test_a_column_is_a_whole_number(text: str, number: int | None) -> None:
-    assert labels.parse_whole_number(text) == number
+def test_column_is_a_whole_number_or_absent(text: str, facts: labels.Facts) -> None:
+    mapping = load_mapping()
+    label, cell = (labels.parse_cell(mapping, part, 1) for part in ("GBS", text))
+    assert labels.read_value(mapping, labels.LabelledCell(label, cell)) == facts
 
 
 @pytest.mark.parametrize("text", ["128 * 2", "8.0", "0", "\uff18"])

@@ -249,7 +249,7 @@ def tables_of(release: str) -> DocumentTables:
         if release == RELEASES[-1]
         else "performance-summary-archive.md"
     )
-    return read_markdown(shared(f"{FOLDER}/{name}").read_text())
+    return read_markdown(shared(f"{FOLDER}/{name}").read_text(), load_mapping())
 
 
 def collected(release: str) -> DocumentConfigurations:

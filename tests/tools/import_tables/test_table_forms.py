@@ -6,6 +6,7 @@ import pytest
 from support.imported_tables import draft, list_unread, read
 
 from pytest_llmbench.core.errors import BaselineError
+from pytest_llmbench.tools.import_tables.mappings import load_mapping
 from pytest_llmbench.tools.import_tables.markdown_tables import (
     read_markdown,
     strip_markup,
@@ -342,11 +343,11 @@ def test_markup_is_removed_from_a_cell(cell: str, text: str) -> None:
 
 
 def test_escaped_pipe_splits_no_cell() -> None:
-    (table,) = read_markdown(
-        "| a \\| b | c |\n|---|---|\n| 1 \\| 2 | 3 |\n| - | - |\n"
-    ).tables
-    assert table.header.cells == ("a | b", "c")
-    assert [row.cells for row in table.rows] == [("1 | 2", "3"), ("-", "-")]
+    text = "| a \\| b | c |\n|---|---|\n| 1 \\| 2 | 3 |\n| - | - |\n"
+    (table,) = read_markdown(text, load_mapping()).tables
+    assert [
+        [cell.text for cell in row.cells] for row in (table.header, *table.rows)
+    ] == [["a | b", "c"], ["1 | 2", "3"], ["-", "-"]]
 
 
 def test_release_of_a_heading_is_selected() -> None:
