@@ -25,6 +25,12 @@ is in our own words, or a short value that a pattern took out of its line."""
 
 NO_QUOTE = Quote("")
 
+HOUR = 3600.0
+"""Seconds by which a clock is set."""
+
+SLACK = 2.0
+"""Seconds by which a jump may differ from an hour, beside the time of a step."""
+
 VARIANT_MARK = ".ab"
 """A file of the name of a log with this at its end says that the log is of an arm of an
 A/B."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pytest_llmbench.core.log_records import DropReason, PauseKind
+from pytest_llmbench.core.log_records import HOUR, SLACK, DropReason, PauseKind
 from pytest_llmbench.logs.scan import REACH_BACK, ByteChunk, find_line_begin
 from pytest_llmbench.logs.step_records import (
     GET_FIELD,
@@ -347,11 +347,6 @@ def _cut_prefix(chunk: ByteChunk, offset: int) -> bytes:
 
 # How much faster than others the steps behind a restart of the clock may be.
 FASTER = 0.9
-
-HOUR = 3600.0
-# By how many seconds a jump of the clock may differ from an hour, beside the time of a
-# step.
-SLACK = 2.0
 
 
 def mark_evaluations(records: Sequence[StepRecord]) -> Iterator[StepRecord]:

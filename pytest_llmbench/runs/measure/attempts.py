@@ -15,6 +15,7 @@ from pytest_llmbench.core.codes import NoteCode
 from pytest_llmbench.core.log_records import Segment, StatedField, Steps
 from pytest_llmbench.core.run_records import Attempt, AttemptSummary, Note, Run
 from pytest_llmbench.runs.measure.window import (
+    WARM_UP_STEPS,
     begins,
     find_missing_steps,
     is_inside,
@@ -35,9 +36,6 @@ ORDINALS = (
 )
 
 METRICS = "metrics"  # the dialect of files of which each process begins a new one
-
-# the steps of a resumed attempt that are left out, as those before the usual window are
-WARM_UP = 10
 
 SHOWN = 3  # how many attempts that failed a note tells of; reports tell of all
 
@@ -161,7 +159,7 @@ def _append(before: Steps, after: Steps, window: Window) -> Steps:
     """Append the steps behind those before, without the first ones after the resume
     unless they are of the window."""
     first = begins(after)
-    is_warm = (first >= first[0] + WARM_UP) | is_inside(after, window)
+    is_warm = (first >= first[0] + WARM_UP_STEPS) | is_inside(after, window)
     rows = np.flatnonzero((first > before.index[-1]) & is_warm)
     columns = {
         column.name: np.append(

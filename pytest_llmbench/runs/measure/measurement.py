@@ -21,7 +21,7 @@ from pytest_llmbench.runs.measure import (
     attempts,
     configuration,
     notes,
-    outside,
+    outside_steps,
     training,
     validity,
     wall_clock,
@@ -168,19 +168,22 @@ def check_besides(
     clocks = wall_clock.compare_clocks(
         timed, baseline.window, checkpoints, announced=announced
     )
-    slow = outside.check_outside(timed, baseline.window, width)
+    slow = outside_steps.check_outside(timed, baseline.window, width)
     return Beside(
         (
             *wall_clock.find_problems(clocks, timed, baseline, recorded, tolerance),
-            *outside.find_problems(slow, baseline, recorded, tolerance),
+            *outside_steps.find_problems(slow, baseline, recorded, tolerance),
         ),
         (
             *wall_clock.list_notes(clocks, timed, baseline.window, recorded, tolerance),
-            *outside.list_notes(slow, baseline, recorded, tolerance),
+            *outside_steps.list_notes(slow, baseline, recorded, tolerance),
         ),
         tuple(
             (name.value, value)
-            for name, value in (*wall_clock.observe(clocks), *outside.observe(slow))
+            for name, value in (
+                *wall_clock.observe(clocks),
+                *outside_steps.observe(slow),
+            )
         ),
     )
 

@@ -12,12 +12,12 @@ import numpy as np
 from pytest_llmbench.core.baseline_records import Baseline, Window
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason
 from pytest_llmbench.core.formatting import count_noun, format_seconds
-from pytest_llmbench.core.log_records import Checkpoints, PauseKind
+from pytest_llmbench.core.log_records import HOUR, SLACK, Checkpoints, PauseKind
 from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.core.run_records import Note, Problem
 from pytest_llmbench.runs.measure import pauses
+from pytest_llmbench.runs.measure.outside_steps import RunShare, measure_share
 from pytest_llmbench.runs.measure.pauses import Pauses
-from pytest_llmbench.runs.measure.run_share import RunShare, measure_share
 from pytest_llmbench.runs.measure.window import Timing
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ FEWEST_LINES = 3  # fewer stamps show no course of time
 # Lines whose stamps lie nearer than this share of the steps between them were written
 # together, some of them late
 BURST = 0.1
-
-HOUR = 3600.0
-# by how many seconds a clock that was set may differ from an hour, beside the time of a
-# step
-SLACK = 2.0
 
 # A gap is longer than its steps by more than this share of them, and these seconds
 GAP, GAP_SECONDS = 0.2, 2.0

@@ -33,6 +33,10 @@ LONGEST_USUAL = 100
 """A run of up to so many steps is measured over the usual window, a longer one over its
 last half."""
 
+WARM_UP_STEPS = 10
+WARM_UP_SHARE = 0.1
+"""The first steps of a run, at least so many and this share of all, are its warm-up."""
+
 LONGEST_SECONDS = 1e6  # a step time from here on (11 days) is no step time
 
 FEWEST_GAPS = 3  # so many equal gaps between printed steps are an interval
@@ -47,6 +51,11 @@ def begins(steps: Steps) -> Integers:
     the steps it is the mean of."""
     first: Integers = steps.index - steps.mean_of + 1
     return first
+
+
+def count_warm_up(steps: int) -> int:
+    """Return how many of the first steps of a run of so many are its warm-up."""
+    return max(WARM_UP_STEPS, int(np.ceil(WARM_UP_SHARE * steps)))
 
 
 def find_missing_steps(steps: Steps, window: Window) -> tuple[int, ...]:

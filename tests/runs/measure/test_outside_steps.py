@@ -13,7 +13,7 @@ from support.builders import means_of, steps
 from pytest_llmbench.core.baseline_records import Window
 from pytest_llmbench.core.codes import NoteCode, Observed, Reason
 from pytest_llmbench.core.log_records import Steps
-from pytest_llmbench.runs.measure.outside import find_largest_sum
+from pytest_llmbench.runs.measure.outside_steps import find_largest_sum
 
 COUNT = 100
 
