@@ -242,7 +242,7 @@ class CopyOf:
     job_id: str
     name: str  # what it is called
     steps: int  # how many are equal
-    log10_chance: float  # bounds how often chance makes such a pair
+    different_times: int  # of these steps
     certain: bool  # it is a copy, and no coincidence
 
 

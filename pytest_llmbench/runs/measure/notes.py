@@ -191,17 +191,14 @@ def note_run(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
 
 
 def _note_coincidence(run: Run) -> Iterator[Note]:
-    """Yield that a run prints the same as another one, and that chance may have made
-    that."""
-    if run.copy_of is not None and not run.copy_of.certain:
-        pairs = (
-            f"one of {10**-run.copy_of.log10_chance:,.0f} pairs"
-            if run.copy_of.log10_chance < 0
-            else "every pair"
-        )
+    """Yield that a run prints the same as another one, which honest runs may do."""
+    copy_of = run.copy_of
+    if copy_of is not None and not copy_of.certain:
+        times = formatting.count_noun(copy_of.different_times, "different time")
         yield Note(
             NoteCode.SAME_STEPS,
-            f"the same as {describe_copy(run.copy_of)}, which chance may make in {pairs}",
+            f"the same as {describe_copy(copy_of)}, but only {times}: two runs may "
+            "print that",
         )
 
 

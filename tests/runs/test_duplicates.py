@@ -1,0 +1,178 @@
+"""Two runs that print the same steps are one run, unless honest runs may print that."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.builders import NOW, log, run, segment, steps, without
+
+from pytest_llmbench.core.log_records import ParsedLog, Steps
+from pytest_llmbench.core.run_records import Run
+from pytest_llmbench.runs.duplicates import (
+    DIFFERENT_TIMES,
+    count_different_times,
+    find_equal_steps,
+    hash_steps,
+    mark_copies,
+)
+
+
+def print_steps(
+    seconds: float, spread: float, decimals: int, averaged: int, seed: int
+) -> list[float]:
+    """Return what a log prints of a run: rounded, each time the mean of the last few
+    steps."""
+    noise = np.random.default_rng(seed).standard_normal(50)
+    single = seconds * (1 + spread * noise)
+    means = [
+        single[max(0, step + 1 - averaged) : step + 1].mean() for step in range(50)
+    ]
+    return [float(value) for value in np.round(means, decimals)]
+
+
+FINE = print_steps(7.325, 0.003, 3, 1, seed=1)
+
+
+def make_run(*parts: Steps | list[float], job: str = "1", **fields: Any) -> Run:
+    """Return a run of one log with these parts; job 2 starts a day after job 1."""
+    segments = [
+        segment(part if isinstance(part, Steps) else steps(part)) for part in parts
+    ]
+    started = NOW - timedelta(days=9 - int(job))
+    return run(
+        log(*segments, **fields), started=started, job_id=job, folder=Path("/", job)
+    )
+
+
+def is_copy(old: Run, new: Run, *others: Run) -> bool | None:
+    """Return True for a copy, False for a run that may be one, None for another run."""
+    marked, left_out = mark_copies([new, old, *others])
+    assert not left_out
+    copy_of = marked[0].copy_of
+    return copy_of.certain if copy_of else None
+
+
+CHANGED = [*FINE[:30], FINE[30] + 0.001, *FINE[31:]]
+PAIRS: dict[str, tuple[Steps | list[float], Steps | list[float], bool | None]] = {
+    "fine-times": (FINE, FINE, True),
+    "cut-at-its-end": (FINE, FINE[:44], True),
+    "excerpt": (
+        FINE,
+        steps(FINE[20:45], first=20, loss=12 - 0.01 * np.arange(20, 45)),
+        True,
+    ),
+    "lines-lost": (FINE, without(steps(FINE), 5, 17, 33), True),
+    "one-time-differs": (FINE, CHANGED, None),
+    "one-loss-differs": (
+        FINE,
+        steps(FINE, loss=np.append(12 - 0.01 * np.arange(49), 11.0)),
+        None,
+    ),
+    "same-seed-other-times": (FINE, print_steps(7.325, 0.003, 3, 1, seed=2), None),
+    "constant": ([1.2] * 50, [1.2] * 50, False),
+    "seven-times": ([1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8] * 7,) * 2 + (False,),
+    "eight-times": ([1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8] * 7,) * 2 + (True,),
+    "warm-up-alone": ([9.9 - step / 2 for step in range(9)] + [5.2] * 41,) * 2
+    + (False,),
+    "seven-steps": (FINE[:7], FINE[:7], False),
+    "ten-steps": (FINE[:10], FINE[:10], True),
+    "no-times": (steps([np.nan] * 50), steps([np.nan] * 50), False),
+    "rates-alone": (
+        steps([np.nan] * 50, tokens_per_second_per_gpu=np.array(FINE) * 1000),
+        steps([np.nan] * 50, tokens_per_second_per_gpu=np.array(FINE) * 1000),
+        True,
+    ),
+    "half-is-shared": (FINE[:30], FINE, True),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), PAIRS.values(), ids=PAIRS)
+def test_equal_steps_decide_whether_a_run_is_a_copy(
+    old: Steps | list[float], new: Steps | list[float], expected: bool | None
+) -> None:
+    assert is_copy(make_run(old), make_run(new, job="2")) is expected
+
+
+def test_identical_text_with_stamps_is_a_copy() -> None:
+    stamped: dict[str, Any] = {"started": NOW}
+    old = make_run([1.2] * 50, **stamped)
+    assert is_copy(old, make_run([1.2] * 50, job="2", **stamped)) is True
+    other = make_run([1.2] * 50, job="2", **stamped)
+    attempt = other.attempts[0]
+    retyped: ParsedLog = replace(attempt.log, fingerprint="00fe")
+    other = replace(other, attempts=(replace(attempt, log=retyped),))
+    assert is_copy(old, other) is False
+
+
+def test_times_that_depend_on_step_numbers_prove_nothing() -> None:
+    """A third run of the configuration prints most of the times, too."""
+    third = [*FINE[:20], FINE[20] + 0.001, *FINE[21:]]
+    old, new = make_run(FINE), make_run(FINE, job="2")
+    assert is_copy(old, new, make_run(print_steps(7.3, 0.003, 3, 1, seed=2), job="3"))
+    assert is_copy(old, new, make_run(third, job="3")) is False
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spread", "decimals", "averaged"),
+    [(12.39, 0.002, 2, 1), (7.908, 0.0003, 3, 1)],
+)
+def test_runs_of_fine_digits_are_recognised(
+    seconds: float, spread: float, decimals: int, averaged: int
+) -> None:
+    runs = (
+        print_steps(seconds, spread, decimals, averaged, seed) for seed in range(50)
+    )
+    counts = [count_times(make_run(values), averaged) for values in runs]
+    assert sum(count >= DIFFERENT_TIMES for count in counts) >= 48
+
+
+def count_times(one: Run, averaged: int = 1) -> int:
+    equal = [part._replace(averaged=averaged) for part in find_equal_steps(one, one)]
+    return count_different_times(equal)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seconds", "spread", "decimals", "averaged"),
+    [(24.0, 0.002, 1, 5), (24.0, 0.001, 1, 1), (1.2, 0.01, 1, 5)],
+)
+def test_no_pair_of_honest_runs_is_a_copy(
+    seconds: float, spread: float, decimals: int, averaged: int
+) -> None:
+    """Some millions of pairs, of which up to every third prints the same."""
+    runs: dict[tuple[float, ...], int] = defaultdict(int)
+    for seed in range(3000):
+        runs[tuple(print_steps(seconds, spread, decimals, averaged, seed))] += 1
+    equal = [list(values) for values, count in runs.items() if count > 1]
+    assert equal
+    counts = [count_times(make_run(values), averaged) for values in equal]
+    assert max(counts) < DIFFERENT_TIMES
+
+
+def test_means_that_share_steps_count_once() -> None:
+    """NeMo 1 prints means of five steps: one slow step is in five of them."""
+    checkpoints = np.tile([*[1.2] * 9, 1.6], 20) + np.linspace(0, 0.002, 200)
+    means = np.convolve(checkpoints, np.full(5, 0.2), mode="valid").round(1)
+    assert count_times(make_run(list(means)), averaged=5) < DIFFERENT_TIMES
+
+
+def test_part_without_a_counterpart_makes_another_run() -> None:
+    first, second, third = (print_steps(7.3, 0.003, 3, 1, seed) for seed in range(3))
+    both, swapped = make_run(first, second), make_run(second, first)
+    assert len(find_equal_steps(both, swapped)) == 2
+    assert find_equal_steps(make_run(first, third), both) == []
+    assert len(find_equal_steps(make_run(first), both)) == 1
+
+
+def test_copy_that_lost_lines_shares_hashes() -> None:
+    whole = replace(steps(FINE), loss=np.linspace(12, 11, 50))
+    for lost in (range(30, 50), range(20), (5, 17, 33)):
+        assert set(hash_steps(whole)[1]) & set(hash_steps(without(whole, *lost))[1])
+        assert hash_steps(whole)[0] != hash_steps(without(whole, *lost))[0]
+    assert hash_steps(steps([7.3])) != hash_steps(steps([7.4]))
