@@ -596,8 +596,8 @@ def _make_unreadable(
 ) -> UnmatchedRun:
     """Return what could not be read, with the configurations that its names leave open:
     all where they say nothing."""
-    from pytest_llmbench.runs.discover.folders import read_path_hints
     from pytest_llmbench.runs.discover.identify import identify
+    from pytest_llmbench.runs.layouts.folder_layouts import read_path_hints
 
     files = RunFiles(path.name, path.parent, (), read_path_hints(path.parts))
     identity = identify(

@@ -35,11 +35,7 @@ from pytest_llmbench.runs.discover.evidence import (
     find_exclusion,
     find_twin,
 )
-from pytest_llmbench.runs.discover.folders import (
-    Layout,
-    find_launcher,
-    find_layout,
-    find_surroundings,
+from pytest_llmbench.runs.discover.folder_times import (
     read_filing_date,
     read_stamp,
     read_start,
@@ -60,6 +56,12 @@ from pytest_llmbench.runs.discover.group import (
 )
 from pytest_llmbench.runs.discover.path_patterns import find_job_number
 from pytest_llmbench.runs.discover.walk import RENAMED, Folder, Walk, WalkedFile
+from pytest_llmbench.runs.layouts.folder_layouts import (
+    Layout,
+    find_launcher,
+    find_layout,
+    find_surroundings,
+)
 from pytest_llmbench.runs.layouts.metadata import Metadata, read_metadata
 
 _UNPRINTABLE = re.compile(r"[^\w./+~=,@-]+")

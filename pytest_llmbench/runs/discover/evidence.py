@@ -15,7 +15,7 @@ from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.run_records import RunFiles, Shards
 from pytest_llmbench.core.userfile import walk_folders
 from pytest_llmbench.runs.discover import names
-from pytest_llmbench.runs.discover.folders import read_stamp
+from pytest_llmbench.runs.discover.folder_times import read_stamp
 from pytest_llmbench.runs.layouts.metadata import Metadata
 
 _REPORT_JOB = re.compile(r"_\d+g_(\d+)_\d+_\d+\.nsys-rep$", re.IGNORECASE)

@@ -1,1 +1,1 @@
-"""What launchers write next to logs, one module each."""
+"""What launchers write: folders, metadata, scripts, marks."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pytest_llmbench.runs.discover.folders import (
+from pytest_llmbench.runs.discover.folder_times import (
     read_filing_date,
     read_stamp,
     read_start,

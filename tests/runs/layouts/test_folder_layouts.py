@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from pytest_llmbench.runs.discover.folders import find_layout, find_surroundings
+from pytest_llmbench.runs.layouts.folder_layouts import find_layout, find_surroundings
 
 RESULTS = {"dtype": "bf16", "size": "314b", "gpus": "512"}
 GROK = {"recipe": "grok1", "size": "314b", "dtype": "bf16", "gpus": "256"}

@@ -1,10 +1,9 @@
-"""What the names of the folders above a log say: a documented layout and the run in it,
-and times.
+"""The documented layouts of folders: what the names of the folders above a log say of
+its run.
 
-Only the folders inside the innermost layout speak of a run; what stands above it
-(`/ci/profile-results/...`) is somebody's filing. Of that, a GPU type or a release is
-used where nothing else names one. A time without a zone is local time of the machine
-that reads it, as the launchers write it.
+A layout is a function of `LAYOUTS`. Only the folders inside the innermost layout speak
+of a run; what stands above it (`/ci/profile-results/...`) is somebody's filing. Of
+that, a GPU type or a release is used if nothing else names one.
 """
 
 from __future__ import annotations
@@ -12,102 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from pytest_llmbench.core.run_records import Clock, Dating, Hint
+from pytest_llmbench.core.run_records import Hint
 from pytest_llmbench.runs.discover import names
-
-# Seconds of the years 2014 to 2033, with milliseconds or nanoseconds.
-_EPOCH = re.compile(r"(?<!\d)(1[4-9]\d{8})(\d{9}|\d{3})?(?!\d)")
-_WRITTEN = (
-    re.compile(
-        r"(?<!\d)(20\d\d)[-_.]?(\d\d)[-_.]?(\d\d)[-_T ](\d\d)[-:_.h]?(\d\d)[-:_.m]?(\d\d)(?:\.\d+)?(Z|UTC)?(?!\d)"
-    ),
-    re.compile(r"(?<!\d)(20\d\d)(\d\d)(\d\d)(\d\d)(?:(\d\d)(\d\d)?)?(Z|UTC)?(?!\d)"),
-)
-_DAY = re.compile(r"(?<!\d)(20\d\d)([-_.]?)(\d\d)\2(\d\d)(?!\d)")
-
-
-def read_start(experiment: Sequence[str]) -> Dating | None:
-    """Return the moment in the innermost name of a run's own folders that holds one."""
-    return _read_innermost(Clock.FOLDER_NAME, experiment, read_stamp)
-
-
-def read_filing_date(folders: Sequence[str]) -> Dating | None:
-    """Return the moment or day in the innermost folder name that holds one.
-
-    That is weaker than a log's own time stamp: somebody may have filed the log there
-    long after the run.
-    """
-    return _read_innermost(Clock.FOLDER_ABOVE, folders, _read_date)
-
-
-def _read_innermost(
-    clock: Clock, folders: Sequence[str], read: Callable[[str], datetime | None]
-) -> Dating | None:
-    dates = ((read(name), name) for name in reversed(folders))
-    return next(
-        (
-            Dating(clock, date, f"the name of folder {name}", _is_zoned(name))
-            for date, name in dates
-            if date
-        ),
-        None,
-    )
-
-
-def read_stamp(name: str) -> datetime | None:
-    """Return the moment that a name holds, in UTC: epoch seconds, milliseconds or
-    nanoseconds, or a date with a time.
-
-    Digits without separators are a moment from `YYYYMMDDHH` on; `YYYYMMDD` is a day.
-    """
-    text = _read_text(name)
-    return _parse_moment(text) if isinstance(text, str) else text
-
-
-def _is_zoned(name: str) -> bool:
-    """Whether the moment that a name holds is the same everywhere: seconds of the
-    epoch, or a time of a stated zone."""
-    text = _read_text(name)
-    return isinstance(text, datetime) or (text or "").endswith("Z")
-
-
-@lru_cache(1024)
-def _read_text(name: str) -> datetime | str | None:
-    """Return the moment that a name holds, as text where its zone may be this
-    machine's: that may change."""
-    if match := _EPOCH.search(name):
-        return datetime.fromtimestamp(int(match[1]), UTC) + timedelta(
-            microseconds=int((match[2] or "").ljust(9, "0")) // 1000
-        )
-    if match := next(
-        filter(None, (pattern.search(name) for pattern in _WRITTEN)), None
-    ):
-        year, month, day, hour, minute, second, zone = match.groups()
-        return f"{year}-{month}-{day}T{hour}:{minute or '00'}:{second or '00'}{'Z' if zone else ''}"
-    return None
-
-
-def _read_date(name: str) -> datetime | None:
-    return read_stamp(name) or _parse_moment(_read_day(name))
-
-
-@lru_cache(1024)
-def _read_day(name: str) -> str:
-    match = _DAY.search(name)
-    return f"{match[1]}-{match[3]}-{match[4]}" if match else ""
-
-
-def _parse_moment(text: str) -> datetime | None:
-    if "T24" in text:  # the midnight after it, for Python 3.14; a stamp has none
-        return None
-    try:
-        return datetime.fromisoformat(text).astimezone(UTC) if text else None
-    except (ValueError, OverflowError):
-        return None
-
+from pytest_llmbench.runs.discover.folder_times import read_stamp
 
 _RELEASE = re.compile(
     r"(?<![\d.])(\d\d\.\d\d[-_.\w]*?)(?:[-_]nccl[-_]?trace)?$", re.IGNORECASE
@@ -140,30 +48,6 @@ class Layout:
             if names.read_experiment(name, typed=False)
         )
         return self.inside[next(places, len(self.inside)) :]
-
-
-def find_layout(parts: Sequence[str]) -> Layout:
-    """Return the innermost layout that the folders of an absolute path form; its name
-    is empty where they form none."""
-    for place in range(len(parts) - 1, 0, -1):
-        if _is_results(parts, place):
-            return _read_results(parts, place)
-        if parts[place - 1].lower() == "experiments" and names.read_experiment(
-            parts[place], typed=False
-        ):
-            name = "workloads" if _is_workload(parts, place - 2) else "experiments"
-            return Layout(
-                name,
-                tuple(_read_experiments(parts[place:], typed=False)),
-                tuple(parts[place:]),
-            )
-        if _is_workload(parts, place):
-            hints = (
-                Hint(field, value, f"folder {parts[place]}")
-                for field, value in names.read_workload(parts[place])
-            )
-            return Layout("workloads", tuple(hints), tuple(parts[place:]))
-    return _read_loose(parts)
 
 
 def read_path_hints(parts: Sequence[str]) -> tuple[Hint, ...]:
@@ -210,19 +94,23 @@ def _read_surrounding(part: str) -> tuple[Hint, ...]:
     )
 
 
-def _is_results(parts: Sequence[str], place: int) -> bool:
-    """Whether `<precision>/<size>/<GPUs>` ends here."""
-    if place < 2 or not parts[place].isdecimal():
-        return False
-    return bool(
-        _PRECISION.fullmatch(parts[place - 2]) and _SIZE.fullmatch(parts[place - 1])
-    )
+# --- layouts ---------------------------------------------------------------------------
+
+ReadLayout = Callable[[Sequence[str], int], Layout | None]
+"""Reads the layout whose innermost named folder is at an index of the parts of a path;
+None if the names are not those of the layout."""
 
 
-def _read_results(parts: Sequence[str], place: int) -> Layout:
+def _read_results(parts: Sequence[str], place: int) -> Layout | None:
     """Read `results/<release>[-nccl-trace]/<precision>/<size>/<GPUs>`, of which the
     first two may be missing."""
     start = place - 2
+    if start < 0 or not (
+        parts[place].isdecimal()
+        and _PRECISION.fullmatch(parts[start])
+        and _SIZE.fullmatch(parts[start + 1])
+    ):
+        return None
     above = [""] * (3 - start) + list(parts[max(start - 2, 0) : start])
     rooted = "results" in (name.lower() for name in above[-2:])
     release = _RELEASE.search(above[-1])
@@ -236,6 +124,26 @@ def _read_results(parts: Sequence[str], place: int) -> Layout:
     return Layout("results" if rooted or release else "", hints, inside)
 
 
+def _read_experiment_layout(parts: Sequence[str], place: int) -> Layout | None:
+    """Read `[workloads/<workload>/]experiments/<experiment>/...`."""
+    if parts[place - 1].lower() != "experiments" or not names.read_experiment(
+        parts[place], typed=False
+    ):
+        return None
+    name = "workloads" if _is_workload(parts, place - 2) else "experiments"
+    hints = tuple(_read_experiments(parts[place:], typed=False))
+    return Layout(name, hints, tuple(parts[place:]))
+
+
+def _read_workload(parts: Sequence[str], place: int) -> Layout | None:
+    """Read `workloads/<workload>/...`."""
+    if not _is_workload(parts, place):
+        return None
+    pairs = names.read_workload(parts[place])
+    hints = tuple(Hint(*pair, f"folder {parts[place]}") for pair in pairs)
+    return Layout("workloads", hints, tuple(parts[place:]))
+
+
 def _is_workload(parts: Sequence[str], place: int) -> bool:
     """Whether a workload's folder stands here, below `workloads` or an unpacked
     archive."""
@@ -243,6 +151,14 @@ def _is_workload(parts: Sequence[str], place: int) -> bool:
     return (above == "workloads" or above.startswith("llmb-archive-")) and bool(
         names.read_workload(parts[place])
     )
+
+
+LAYOUTS: tuple[ReadLayout, ...] = (
+    _read_results,
+    _read_experiment_layout,
+    _read_workload,
+)
+"""The layouts, in the order in which they are tried at each folder."""
 
 
 def _read_experiments(folders: Sequence[str], *, typed: bool) -> Iterator[Hint]:
@@ -261,6 +177,16 @@ def _list_folder_hints(name: str, pairs: names.NamePairs) -> tuple[Hint, ...]:
     return tuple(Hint(field, value, f"folder {name}") for field, value in pairs)
 
 
+def find_layout(parts: Sequence[str]) -> Layout:
+    """Return the innermost layout that the folders of an absolute path form; its name
+    is empty if they form none."""
+    for place in range(len(parts) - 1, 0, -1):
+        for read_layout in LAYOUTS:
+            if layout := read_layout(parts, place):
+                return layout
+    return _read_loose(parts)
+
+
 def _read_loose(parts: Sequence[str]) -> Layout:
     """Read folders that form no layout: an experiment's own folder may have been copied
     to any place."""
@@ -270,6 +196,8 @@ def _read_loose(parts: Sequence[str]) -> Layout:
     )
     return Layout("", tuple(_read_experiments(parts, typed=True)), tuple(parts[start:]))
 
+
+# --- launchers -------------------------------------------------------------------------
 
 SBATCH, NEMO_RUN, LOCAL = "sbatch", "nemo-run", "nemo-run-local"
 CONFIGURED = "configured-sbatch"
