@@ -111,6 +111,56 @@ ACCEPTABLE = frozenset(
 """The reasons that an entry `accept:` of the file of acknowledged changes may name: the
 run is then judged by its step time as if the reason did not exist."""
 
+EXCLUDING = frozenset(
+    {Reason.PROFILED, Reason.TRACED, Reason.CHECKPOINT_LOAD, Reason.VARIANT}
+)
+"""The reasons that make a run NOT_COMPARABLE."""
+
+INVALIDATING = frozenset(
+    {
+        # a run by itself
+        Reason.ASYNCHRONOUS_DISPATCH,
+        Reason.COPIED,
+        Reason.DID_NOT_TRAIN,
+        Reason.DIVERGED,
+        Reason.IMPOSSIBLE_SAMPLE,
+        Reason.INCOMPLETE,
+        Reason.LESS_WORK,
+        Reason.LOSS_MISSING,
+        Reason.NO_STEPS,
+        Reason.SLOW_OUTSIDE_WINDOW,
+        Reason.STILL_RUNNING,
+        Reason.TIMES_DISAGREE,
+        Reason.UNREADABLE,
+        Reason.WALL_CLOCK,
+        Reason.WINDOW_INCOMPLETE,
+        Reason.WRONG_CONFIGURATION,
+        # its job
+        Reason.CANCELLED,
+        Reason.FAILED_STEP,
+        Reason.HUNG,
+        Reason.JOB_FAILED,
+        Reason.JOB_LOST,
+        Reason.LOG_MISSING,
+        Reason.NEVER_STARTED,
+        Reason.NOT_SUBMITTED,
+        Reason.PURPOSE_MISSED,
+        # a run among others, or beside its baseline
+        Reason.AMBIGUOUS,
+        Reason.BASELINE_CONTRADICTS,
+        Reason.BUDGET_UNKNOWN,
+        Reason.NO_BASELINE,
+        Reason.ORDER_AMBIGUOUS,
+        Reason.START_UNKNOWN,
+        # the runs of a recording
+        Reason.CANNOT_TELL,
+        Reason.FEW_STEPS_DECIDE,
+        Reason.REPEATS_DISAGREE,
+        Reason.WARMING_UP,
+    }
+)
+"""The reasons that make a result INVALID; the last four only that of a recording."""
+
 
 class Observed(StrEnum):
     """What a recorded baseline keeps of its runs beside their step time, so that later

@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from pytest_llmbench.core.codes import Reason
+from pytest_llmbench.core.codes import EXCLUDING, INVALIDATING, Reason
 from pytest_llmbench.core.log_records import Checkpoints
 
 if TYPE_CHECKING:
@@ -340,9 +340,14 @@ class Note:
 class Problem:
     """Why a run cannot be judged."""
 
-    reason: Reason
+    reason: Reason  # one of `INVALIDATING` or `EXCLUDING`
     text: str
     line: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a reason that makes no run INVALID or NOT_COMPARABLE."""
+        if self.reason not in INVALIDATING and self.reason not in EXCLUDING:
+            raise ValueError(f"{self.reason} invalidates no run")
 
 
 VerdictStatement: TypeAlias = "Record | str | Note | Problem | Acknowledgement"
