@@ -219,6 +219,8 @@ class CautionCode(StrEnum):
     RECORDED_SLOWER = "recorded-slower-than-published"
     # accepted values of a recorded baseline add up to more than the drift budget
     RECORDED_MOVED = "recorded-moved"
+    # a value was recorded beyond the drift budget, since an entry accepts it
+    DRIFT_ACCEPTED = "drift-accepted"
     ACKNOWLEDGED = "acknowledged"
     UNMATCHED = "unmatched"
     INCONCLUSIVE = "inconclusive"

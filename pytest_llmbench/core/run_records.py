@@ -308,6 +308,7 @@ class AcceptedRecording:
 
     configuration: str  # an id or a shell pattern
     accepts: RecordingRule
+    since: date | None  # the first day on which it counts; None: for one recording
     expires: date  # the last day on which it counts
     reason: str  # without secrets, since the baseline file keeps it
 

@@ -283,7 +283,7 @@ class Session:
             from pytest_llmbench.session.record_baselines import record
 
             author, self._recording = self._find_author(), True
-            outcomes, self._recorded = record(
+            recorded = record(
                 self.results,
                 selected,
                 self.settings,
@@ -293,6 +293,8 @@ class Session:
                 accepted=self.catalog.accepted_recordings,
                 guarded=guarded,
             )
+            outcomes, self._recorded = recorded.outcomes, recorded.files
+            self.noticed += recorded.cautions
             self.written += [
                 f"wrote {formatting.format_place(path, self.directory)}"
                 for path in self._recorded

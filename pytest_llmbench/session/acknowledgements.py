@@ -4,7 +4,7 @@ step time, why, until when."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from fnmatch import fnmatchcase
 from functools import partial
@@ -96,7 +96,8 @@ _RECORDING = Fields(
         "expires": ConvertedScalar(_parse_day),
         "reason": Text("the reason, in words"),
         "by": Text("a name"),
-    }
+    },
+    {"since": ConvertedScalar(_parse_day)},
 )
 _FILE = Fields(
     {"schema": Number(1, 1, whole=True), "acknowledged": Items(_ENTRY, least=0)},
@@ -104,89 +105,48 @@ _FILE = Fields(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class AcknowledgedFile:
+    """The content of a file of acknowledged changes."""
+
+    changes: tuple[Acknowledgement, ...]
+    recordings: tuple[AcceptedRecording, ...]  # the rules of recording that it waives
+    last_repair: date | None  # the day since which the last repaired node is sound
+
+
 def read_acknowledged(
     path: Path, names: Sequence[str], today: date, *, others: bool = False
-) -> tuple[Acknowledgement, ...]:
-    """Return the entries of a file; `names` are the ids of the known configurations,
-    with `others` not of all.
+) -> AcknowledgedFile:
+    """Read a file; `names` are the ids of the known configurations, with `others` not
+    all of them.
 
     Raises SettingsError with file, line, what was found and what was expected: also for
-    a configuration that there is not, a change that is accepted twice, and an expiry
-    more than a year from `today`.
+    an unknown configuration, a change that is accepted twice, an expiry too far from
+    `today`, and a repair after it.
     """
     from pytest_llmbench.core.yamlfile import read_document, read_entry
 
     def check(entry: YamlMapping, report: Report) -> None:
-        for position, acknowledged in enumerate(entry["acknowledged"]):
+        changes = entry["acknowledged"]
+        for position, change in enumerate(changes):
             if not others:
-                _check_name(acknowledged, names, report)
-            _check(acknowledged, today, report)
-            _check_once(acknowledged, entry["acknowledged"][:position], names, report)
-
-    root = read_document(
-        path, what="file of acknowledged changes", raises=SettingsError
-    )
-    entry = read_entry(path, root, _FILE, check=check, raises=SettingsError)
-    return tuple(
-        _make_acknowledgement(acknowledged, path)
-        for acknowledged in entry["acknowledged"]
-    )
-
-
-def read_last_repair(path: Path, today: date) -> date | None:
-    """Return since when the node that was repaired last is sound, as a file says it;
-    None without a repair.
-
-    Raises SettingsError as `read_acknowledged` does, and for a repair that lies after
-    `today`.
-    """
-    from pytest_llmbench.core.yamlfile import read_document, read_entry
-
-    def check(entry: YamlMapping, report: Report) -> None:
+                _check_name(change, names, report)
+            _check_change(change, today, report)
+            _check_once(change, changes[:position], names, report)
+        for recording in entry.get("recordings") or ():
+            _check_recording(recording, today, report)
         for repair in entry.get("repaired") or ():
-            if repair["since"] > today:
-                report(
-                    repair.lines["since"],
-                    f"found {repair['since']}, expected a day until today, {today}",
-                )
+            _check_repair(repair, today, report)
 
     root = read_document(
         path, what="file of acknowledged changes", raises=SettingsError
     )
     entry = read_entry(path, root, _FILE, check=check, raises=SettingsError)
-    return max(
-        (repair["since"] for repair in entry.get("repaired") or ()), default=None
-    )
-
-
-def read_accepted_recordings(path: Path, today: date) -> tuple[AcceptedRecording, ...]:
-    """Return the rules of recording that a file waives.
-
-    Raises SettingsError as `read_acknowledged` does, and for an expiry more than a
-    month from `today`.
-    """
-    from pytest_llmbench.core.redaction import redact_text
-    from pytest_llmbench.core.yamlfile import read_document, read_entry
-
-    def check(entry: YamlMapping, report: Report) -> None:
-        latest = today + LONGEST_RECORDING
-        for accepted in entry.get("recordings") or ():
-            if accepted["expires"] > latest:
-                found = f"found {accepted['expires']}, expected at most a month from now, {latest}"
-                report(accepted.lines["expires"], found)
-
-    root = read_document(
-        path, what="file of acknowledged changes", raises=SettingsError
-    )
-    entry = read_entry(path, root, _FILE, check=check, raises=SettingsError)
-    return tuple(
-        AcceptedRecording(
-            accepted["configuration"],
-            RecordingRule(accepted["accept"]),
-            accepted["expires"],
-            redact_text(accepted["reason"]),
-        )
-        for accepted in entry.get("recordings") or ()
+    repairs = [repair["since"] for repair in entry.get("repaired") or ()]
+    return AcknowledgedFile(
+        tuple(_make_acknowledgement(change, path) for change in entry["acknowledged"]),
+        tuple(map(_make_recording, entry.get("recordings") or ())),
+        max(repairs, default=None),
     )
 
 
@@ -195,12 +155,12 @@ def with_acknowledged(catalog: Catalog, path: Path | None, today: date) -> Catal
     without a file."""
     if path is None:
         return catalog
-    acknowledged = read_acknowledged(path, [key.id for key in catalog.baselines], today)
+    file = read_acknowledged(path, [key.id for key in catalog.baselines], today)
     return replace(
         catalog,
-        acknowledged=acknowledged,
-        accepted_recordings=read_accepted_recordings(path, today),
-        last_repair=read_last_repair(path, today),
+        acknowledged=file.changes,
+        accepted_recordings=file.recordings,
+        last_repair=file.last_repair,
     )
 
 
@@ -214,22 +174,45 @@ def _check_name(entry: YamlMapping, names: Sequence[str], report: Report) -> Non
         )
 
 
-def _check(entry: YamlMapping, today: date, report: Report) -> None:
+def _check_change(entry: YamlMapping, today: date, report: Report) -> None:
     if len({"slower", "faster", "accept"} & entry.lines.keys()) != 1:
         report(
             entry.line,
             "found no change or two, expected one of slower, faster and accept",
         )
+    _check_days(entry, report)
+    _check_expiry(entry, "a year", today + LONGEST, report)
+
+
+def _check_recording(entry: YamlMapping, today: date, report: Report) -> None:
+    if entry.get("since"):
+        _check_days(entry, report)
+    _check_expiry(entry, "a month", today + LONGEST_RECORDING, report)
+
+
+def _check_repair(entry: YamlMapping, today: date, report: Report) -> None:
+    if entry["since"] > today:
+        report(
+            entry.lines["since"],
+            f"found {entry['since']}, expected a day until today, {today}",
+        )
+
+
+def _check_days(entry: YamlMapping, report: Report) -> None:
     if entry["expires"] < entry["since"]:
         report(
             entry.lines["expires"],
             f"found {entry['expires']}, expected a day after {entry['since']}, the start",
         )
-    if entry["expires"] > today + LONGEST:
-        latest = today + LONGEST
+
+
+def _check_expiry(
+    entry: YamlMapping, longest: str, latest: date, report: Report
+) -> None:
+    if entry["expires"] > latest:
         report(
             entry.lines["expires"],
-            f"found {entry['expires']}, expected at most a year from now, {latest}",
+            f"found {entry['expires']}, expected at most {longest} from now, {latest}",
         )
 
 
@@ -276,4 +259,16 @@ def _make_acknowledgement(entry: YamlMapping, path: Path) -> Acknowledgement:
         by=entry["by"],
         place=f"{path.name}:{entry.line}",
         accepts=entry.get("accept"),
+    )
+
+
+def _make_recording(entry: YamlMapping) -> AcceptedRecording:
+    from pytest_llmbench.core.redaction import redact_text
+
+    return AcceptedRecording(
+        entry["configuration"],
+        RecordingRule(entry["accept"]),
+        entry.get("since"),
+        entry["expires"],
+        redact_text(entry["reason"]),
     )

@@ -4,8 +4,8 @@ files."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,12 @@ from pytest_llmbench.core.baseline_records import (
 )
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import ChangeKind, Judgement, LevelChange
-from pytest_llmbench.core.outcome_records import Outcome, Status
+from pytest_llmbench.core.outcome_records import (
+    Caution,
+    CautionCode,
+    Outcome,
+    Status,
+)
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.robust import compute_mean
 from pytest_llmbench.core.run_records import (
@@ -84,19 +89,26 @@ BESIDE = (
 """The same of what the recorded step time does not contain: later runs may lose as
 much."""
 
+USED = "; the entry {!r} accepted an earlier value: add one for this value, with its `since`"
+
 GIT_SECONDS = 5  # git answers at once, or its folder hangs
 
 Recorded = Mapping[Key, tuple[Baseline, Recording]]
 """What is written for each configuration: the baseline that it is measured like, and
 what was measured."""
 
-Written = tuple[tuple[Path, Mapping[Key, str]], ...]
-"""The files that were written, each with a line for every configuration that it
-replaced."""
-
 Refusal = tuple[Verdict, Reason, str]
 """What is said of a configuration whose valid runs are not recorded, in place of what
 judging them would say."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedBaselines:
+    """What a session recorded, and what became of its items."""
+
+    outcomes: tuple[Outcome, ...]
+    files: tuple[Path, ...]
+    cautions: tuple[Caution, ...]  # the accepted drift
 
 
 def record(
@@ -109,18 +121,17 @@ def record(
     recipes: Collection[Recipe] = (),
     accepted: Sequence[AcceptedRecording] = (),
     guarded: bool = False,
-) -> tuple[tuple[Outcome, ...], tuple[Path, ...]]:
+) -> RecordedBaselines:
     """Write a recorded baseline for each selected item with valid runs to
     `settings.record`; judge nothing.
 
-    Returns the outcomes and the files that were written. Items with a valid run are
-    skipped, one whose newest run is invalid fails, and so does one that would move
-    beyond the drift budget without a reason; without any valid run all fail, unless an
-    item of its own says it (`guarded`). Raises RecordError where the files cannot be
-    written. `author` is who records, `accepted` are the rules that the user waived,
-    `recipes` the baseline files that the session read: a value that was recorded
-    elsewhere is the beginning of drift, too, and a file keeps what its recipe is
-    called.
+    Items with a valid run are skipped. An item fails if its newest run is invalid, or
+    if its value would move beyond the drift budget without a reason; without any valid
+    run all fail, unless an item of its own reports it (`guarded`). Raises RecordError
+    if the files cannot be written. `author` is who records, `accepted` are the rules
+    that the user waived, `recipes` the baseline files that the session read: drift is
+    counted from values that were recorded elsewhere, too, and a file keeps the name of
+    its recipe.
     """
     if settings.record is None:
         raise ValueError("settings.record is not set")
@@ -130,106 +141,120 @@ def record(
         )
         for identifier in selected
     ]
-    sound = [result for result in chosen if not _is_invalid(result)]
     valid = {
         result.case.key: _select_recordable(
             results, chosen, result.case.key, settings, now
         )
-        for result in sound
+        for result in chosen
+        if not _is_invalid(result)
     }
-    changes = {
-        result.case.key: result.judgement.changes
-        for result in sound
-        if result.judgement.changes
-    }
-    levels = {
-        key: _describe_levels(runs, changes.get(key, ()), settings)
-        for key, runs in valid.items()
-        if runs
-    }
-    waived = [entry for entry in accepted if now.date() <= entry.expires]
-    reasons = {key: _find_reason(key, RecordingRule.LEVELS, waived) for key in levels}
-    refused = {
-        key: why
-        for key, of in levels.items()
-        if (why := _refuse(valid[key], "" if reasons[key] else of, settings))
-    }
-    nodes = {
-        job.job_id: frozenset(job.nodes)
-        for result in sound
-        for job in result.jobs
-        if job.job_id
-    }
-    measured = {
-        key: (
-            with_logged_work(runs[0]),
-            make_recording(
-                runs, now, author, nodes, reasons[key] if levels[key] else ""
-            ),
-        )
-        for key, runs in valid.items()
-        if runs and key not in refused
-    }
-    recorded, drifted, written = _write_recorded(
-        measured, settings.record, settings, recipes, waived
-    )
-    refused |= drifted
-    replaced = {
-        key: change
-        for _, changes_of_file in written
-        for key, change in changes_of_file.items()
-    }
+    waived = [entry for entry in accepted if _is_in_force(entry, now.date())]
+    changes = _collect_changes(chosen)
+    nodes = _collect_nodes(chosen)
+    measured: dict[Key, tuple[Baseline, Recording]] = {}
+    refused: dict[Key, Refusal] = {}
+    for key, runs in valid.items():
+        if not runs:
+            continue
+        levels = _describe_levels(runs, changes.get(key, ()), settings)
+        waiver = _find_waiver(key, RecordingRule.LEVELS, waived)
+        refusal = _refuse(runs, "" if waiver else levels, settings)
+        if refusal:
+            refused[key] = refusal
+            continue
+        reason = waiver.reason if waiver and levels else ""
+        recording = make_recording(runs, now, author, nodes, reason)
+        measured[key] = (with_logged_work(runs[0]), recording)
+    written = _write_recorded(measured, settings.record, settings, recipes, waived)
+    refused |= written.refused
     nothing = (
-        () if recorded or refused else ("nothing was recorded: no valid run was found",)
+        ()
+        if written.recorded or refused
+        else ("nothing was recorded: no valid run was found",)
     )
     outcomes = []
     for result in chosen:
-        refusal, pair = refused.get(result.case.key), recorded.get(result.case.key)
-        judgement = _explain_not_recorded(result.judgement, refusal)
-        failed = bool(refusal or (nothing and not guarded)) or _is_invalid(result)
-        status = Status.FAILED if failed else Status.SKIPPED
-        context = () if refusal else nothing
-        outcome = Outcome(
-            result.case, status, judgement, context=context, jobs=result.jobs
-        )
-        shapes = _note_shapes(valid.get(result.case.key, ()))
-        outcomes.append(
-            outcome
-            if failed or pair is None
-            else _record(outcome, pair, replaced, settings, shapes)
-        )
-    return tuple(outcomes), tuple(path for path, _ in written)
+        key = result.case.key
+        refusal = refused.get(key)
+        outcome = _make_outcome(result, refusal, nothing, guarded=guarded)
+        if key in written.recorded and not outcome.failed:
+            shapes = _note_shapes(valid.get(key, ()))
+            outcome = _record(outcome, written, shapes, settings)
+        outcomes.append(outcome)
+    return RecordedBaselines(tuple(outcomes), written.files, written.cautions)
+
+
+def _collect_changes(
+    chosen: Sequence[ConfigurationResult],
+) -> dict[Key, tuple[LevelChange, ...]]:
+    return {
+        result.case.key: result.judgement.changes
+        for result in chosen
+        if result.judgement.changes and not _is_invalid(result)
+    }
+
+
+def _collect_nodes(
+    chosen: Sequence[ConfigurationResult],
+) -> dict[str, frozenset[str]]:
+    """Return the nodes of each job of a valid run, by its id."""
+    return {
+        job.job_id: frozenset(job.nodes)
+        for result in chosen
+        if not _is_invalid(result)
+        for job in result.jobs
+        if job.job_id
+    }
+
+
+def _make_outcome(
+    result: ConfigurationResult,
+    refusal: Refusal | None,
+    nothing: tuple[str, ...],
+    *,
+    guarded: bool,
+) -> Outcome:
+    failed = refusal or (nothing and not guarded) or _is_invalid(result)
+    return Outcome(
+        result.case,
+        Status.FAILED if failed else Status.SKIPPED,
+        _explain_not_recorded(result.judgement, refusal),
+        context=() if refusal else nothing,
+        jobs=result.jobs,
+    )
 
 
 def _record(
     outcome: Outcome,
-    pair: tuple[Baseline, Recording],
-    replaced: Mapping[Key, str],
-    settings: Settings,
+    written: _WrittenBaselines,
     shapes: Sequence[Note],
+    settings: Settings,
 ) -> Outcome:
-    """Return the outcome of a configuration that was recorded, with where it has to be
-    looked for from now on."""
-    baseline, recording = pair
-    remarks = (
-        *_list_remarks(baseline, recording, replaced.get(baseline.key, "")),
-        *shapes,
-    )
-    places = (
-        (*settings.baselines, settings.record)
-        if settings.record
-        else settings.baselines
-    )
+    """Return the outcome of a configuration that was recorded, with the folders that
+    contain its baseline from now on."""
+    baseline, recording = written.recorded[outcome.case.key]
+    replaced = written.replaced.get(outcome.case.key, "")
+    remarks = (*_list_remarks(baseline, recording, replaced), *shapes)
+    folders = (*settings.baselines, settings.record)
+    notes = tuple(dict.fromkeys((*outcome.judgement.notes, *remarks)))
     return replace(
         outcome,
-        judgement=replace(
-            outcome.judgement,
-            notes=tuple(dict.fromkeys((*outcome.judgement.notes, *remarks))),
-        ),
+        judgement=replace(outcome.judgement, notes=notes),
         recorded=_describe(recording, remarks),
         recorded_seconds=recording.trimmed_mean_seconds,
-        baselines=tuple(dict.fromkeys(places)),
+        baselines=tuple(dict.fromkeys(filter(None, folders))),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenBaselines:
+    """The recorded baselines, the refused ones, and the files."""
+
+    recorded: Recorded = field(default_factory=dict)
+    refused: Mapping[Key, Refusal] = field(default_factory=dict)
+    cautions: tuple[Caution, ...] = ()
+    files: tuple[Path, ...] = ()
+    replaced: Mapping[Key, str] = field(default_factory=dict)  # the earlier value
 
 
 def _write_recorded(
@@ -238,20 +263,20 @@ def _write_recorded(
     settings: Settings,
     recipes: Collection[Recipe],
     waived: Sequence[AcceptedRecording],
-) -> tuple[Recorded, dict[Key, Refusal], Written]:
-    """Return what was recorded, why the rest may not be, and the files with what they
-    replaced."""
+) -> _WrittenBaselines:
+    """Write those of the measured values that may be recorded."""
     if not measured:
-        return {}, {}, ()
+        return _WrittenBaselines()
     with lock_folder(directory):
         baselines = [baseline for recipe in recipes for baseline in recipe.baselines]
         before = find_recorded(directory, measured, baselines)
-        recorded, refused = _accept(measured, before, settings, waived)
-        return (
-            recorded,
-            refused,
-            write_recorded(directory, list(recorded.values()), recipes),
-        )
+        accepted = _accept(measured, before, settings, waived)
+        written = write_recorded(directory, list(accepted.recorded.values()), recipes)
+    replaced: dict[Key, str] = {}
+    for _, of_file in written:
+        replaced |= of_file
+    files = tuple(path for path, _ in written)
+    return replace(accepted, files=files, replaced=replaced)
 
 
 def _accept(
@@ -259,36 +284,62 @@ def _accept(
     before: Mapping[Key, Baseline],
     settings: Settings,
     waived: Sequence[AcceptedRecording],
-) -> tuple[Recorded, dict[Key, Refusal]]:
+) -> _WrittenBaselines:
     """Return what may be recorded, with the values that it replaces, and why the rest
     may not."""
-    accepted: dict[Key, tuple[Baseline, Recording]] = {}
+    recorded: dict[Key, tuple[Baseline, Recording]] = {}
     refused: dict[Key, Refusal] = {}
+    cautions = []
     for key, (baseline, recording) in measured.items():
         last = before.get(key)
         previous = last.recording if last else None
         budget = select_drift_budget(settings, last or baseline)
-        reason = _find_reason(key, RecordingRule.DRIFT, waived)
-        why = "" if reason else tolerance.explain_refusal(recording, previous, budget)
-        if why:
-            refused[key] = Verdict.REGRESSION, Reason.DRIFTED, f"not recorded: {why}"
-        else:
-            following = tolerance.follow_recording(recording, previous, budget, reason)
-            accepted[key] = (baseline, following)
-    return accepted, refused
+        why = tolerance.explain_refusal(recording, previous, budget)
+        waiver = None
+        if why and previous:
+            unused = [entry for entry in waived if not is_used(entry, previous)]
+            waiver = _find_waiver(key, RecordingRule.DRIFT, unused)
+            if waiver is None:
+                used = _find_waiver(key, RecordingRule.DRIFT, waived)
+                more = USED.format(used.reason) if used else ""
+                text = f"not recorded: {why}{more}"
+                refused[key] = Verdict.REGRESSION, Reason.DRIFTED, text
+                continue
+            text = f"drift of {key.id} is accepted: {waiver.reason}"
+            cautions.append(Caution(CautionCode.DRIFT_ACCEPTED, text))
+        reason = waiver.reason if waiver else ""
+        following = tolerance.follow_recording(recording, previous, budget, reason)
+        recorded[key] = (baseline, following)
+    return _WrittenBaselines(recorded, refused, tuple(cautions))
 
 
-def _find_reason(
-    key: Key, rule: RecordingRule, waived: Sequence[AcceptedRecording]
-) -> str:
-    """Return the reason of the first entry that waives a rule for a configuration, or
-    ""."""
-    reasons = (
-        entry.reason
-        for entry in waived
-        if entry.accepts is rule and fnmatchcase(key.id, entry.configuration)
+def _is_in_force(entry: AcceptedRecording, today: date) -> bool:
+    return (entry.since is None or entry.since <= today) and today <= entry.expires
+
+
+def is_used(entry: AcceptedRecording, previous: Recording) -> bool:
+    """True if an entry has accepted an earlier move of a recorded baseline, or is older
+    than the value that drift is counted from."""
+    # An entry accepts one move. A second one, within the days of the same entry, is
+    # drift that nobody has seen. An entry of an earlier version has no first day, and
+    # any value with its reason has used it up.
+    since = entry.since.isoformat() if entry.since else ""
+    if since and tolerance.find_reference(previous).date > since:
+        return True
+    return any(
+        value.reason == entry.reason and value.date >= since
+        for value in tolerance.list_accepted(previous)
     )
-    return next(reasons, "")
+
+
+def _find_waiver(
+    key: Key, rule: RecordingRule, waived: Sequence[AcceptedRecording]
+) -> AcceptedRecording | None:
+    """Return the first entry that waives a rule for a configuration."""
+    for entry in waived:
+        if entry.accepts is rule and fnmatchcase(key.id, entry.configuration):
+            return entry
+    return None
 
 
 def _explain_not_recorded(judgement: Judgement, refusal: Refusal | None) -> Judgement:

@@ -60,7 +60,7 @@ from pytest_llmbench.launch.plan.variants import MOST_ARMS, read_variants
 from pytest_llmbench.report.document import read, render_session
 from pytest_llmbench.report.notifications import convert_to_slack
 from pytest_llmbench.report.output_files import EXPORT, REPORTS, TRACE, find_obstacle
-from pytest_llmbench.session.acknowledgements import read_acknowledged, read_last_repair
+from pytest_llmbench.session.acknowledgements import read_acknowledged
 from pytest_llmbench.session.catalog import load, read_suite
 from pytest_llmbench.session.settings import LaunchRequest, Settings, resolve
 from pytest_llmbench.tools.import_tables.import_command import format_report
@@ -265,17 +265,17 @@ def check_acknowledged(data: bytes) -> None:
         written("acknowledged.yaml", data) as path,
         refusals(SettingsError, naming="acknowledged.yaml"),
     ):
-        for entry in read_acknowledged(path, [builders.KEY.id], TODAY):
+        file = read_acknowledged(path, [builders.KEY.id], TODAY)
+        for entry in file.changes:
             require_types(entry, Acknowledgement)
             require(-1 < entry.fraction < 1, "a change of any size")
             require(
                 entry.since <= entry.expires and (entry.expires - TODAY).days <= 366,
                 "a change of any time",
             )
-        require(
-            (read_last_repair(path, TODAY) or TODAY) <= TODAY,
-            "a repair of days to come",
-        )
+        for recording in file.recordings:
+            require((recording.expires - TODAY).days <= 31, "a recording of any time")
+        require((file.last_repair or TODAY) <= TODAY, "a repair of days to come")
 
 
 SUITE = """\

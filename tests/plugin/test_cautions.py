@@ -267,7 +267,6 @@ def test_accepted_moves_that_add_up_are_a_caution(
 ) -> None:
     """A script accepts each move: 1.00, 1.06, 1.12 and 1.13."""
     own = tmp_path / "own"
-    accepted = f"--llmb-acknowledged={accept_recordings(tmp_path, 'drift', 'nightly')}"
     found = []
     for month, factor in enumerate((1.0, 1.06, 1.12, 1.13), start=1):
         folder, started = tmp_path / str(month), datetime(2025, month, 1, tzinfo=UTC)
@@ -280,7 +279,7 @@ def test_accepted_moves_that_add_up_are_a_caution(
         recording = (
             f"--llmb-logs={folder}",
             f"--llmb-record={own}",
-            accepted,
+            f"--llmb-acknowledged={accept_recordings(tmp_path, 'drift', f'month {month}')}",
             *arguments,
         )
         assert judged(*recording).ret == pytest.ExitCode.OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -263,7 +264,11 @@ def test_recording_again_shows_the_change_and_stops_at_the_drift_budget(
     accepted = (
         f"--llmb-acknowledged={accept_recordings(tmp_path, 'drift', 'driver 570')}"
     )
-    assert judged(*chosen, record, accepted).verdicts == {GROK: "RECORDED"}
+    moved = judged(*chosen, record, accepted, "--llmb-json=night.json")
+    assert moved.verdicts == {GROK: "RECORDED"}
+    cautions = json.loads(Path("night.json").read_text())["cautions"]
+    text = f"drift of {GROK} is accepted: driver 570"
+    assert {"code": "drift-accepted", "text": text} in cautions
     assert "reason: driver 570" in file.read_text()
     assert judged(*night(6, 1.09), judge).verdicts == {GROK: "PASS"}
 

@@ -16,11 +16,7 @@ from pytest_llmbench.core.run_records import (
     Acknowledgement,
     RecordingRule,
 )
-from pytest_llmbench.session.acknowledgements import (
-    read_accepted_recordings,
-    read_acknowledged,
-    read_last_repair,
-)
+from pytest_llmbench.session.acknowledgements import read_acknowledged
 
 TODAY = date(2025, 11, 20)
 ENTRY = """
@@ -37,7 +33,7 @@ HEAD = "schema: 1\nacknowledged:"
 def read(tmp_path: Path, text: str) -> tuple[Acknowledgement, ...]:
     path = tmp_path / "acknowledged.yaml"
     path.write_text(text, encoding="utf-8")
-    return read_acknowledged(path, [KEY.id], TODAY)
+    return read_acknowledged(path, [KEY.id], TODAY).changes
 
 
 def refused(tmp_path: Path, text: str) -> str:
@@ -170,6 +166,7 @@ def test_a_file_that_is_no_such_file_is_refused(tmp_path: Path) -> None:
 RECORDING = """
   - configuration: grok1*
     accept: drift
+    since: 2025-11-18
     expires: 2025-12-01
     reason: driver 570
     by: A. Person
@@ -183,12 +180,25 @@ def test_recording_is_accepted_without_a_known_configuration(tmp_path: Path) -> 
         f"{HEAD} []\nrecordings:{RECORDING.replace('grok1*', 'elm_7b-*')}",
         encoding="utf-8",
     )
-    assert read_acknowledged(path, [KEY.id], TODAY) == ()
-    assert read_accepted_recordings(path, TODAY) == (
+    file = read_acknowledged(path, [KEY.id], TODAY)
+    assert file.changes == ()
+    assert file.recordings == (
         AcceptedRecording(
-            "elm_7b-*", RecordingRule.DRIFT, date(2025, 12, 1), "driver 570"
+            "elm_7b-*",
+            RecordingRule.DRIFT,
+            date(2025, 11, 18),
+            date(2025, 12, 1),
+            "driver 570",
         ),
     )
+
+
+def test_recording_without_first_day_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "acknowledged.yaml"
+    entry = RECORDING.replace("    since: 2025-11-18\n", "")
+    path.write_text(f"{HEAD} []\nrecordings:{entry}", encoding="utf-8")
+    (recording,) = read_acknowledged(path, [KEY.id], TODAY).recordings
+    assert recording.since is None
 
 
 @pytest.mark.parametrize(
@@ -202,7 +212,12 @@ def test_recording_is_accepted_without_a_known_configuration(tmp_path: Path) -> 
         (
             "2025-12-01",
             "2026-01-31",
-            "6: found 2026-01-31, expected at most a month from now, 2025-12-21",
+            "7: found 2026-01-31, expected at most a month from now, 2025-12-21",
+        ),
+        (
+            "since: 2025-11-18",
+            "since: 2025-12-02",
+            "7: found 2025-12-01, expected a day after 2025-12-02, the start",
         ),
         ("    by: A. Person\n", "", "4: found no 'by', expected that key"),
         ("    expires: 2025-12-01\n", "", "4: found no 'expires', expected that key"),
@@ -216,7 +231,7 @@ def test_recording_refuses_an_invalid_entry(
         f"{HEAD} []\nrecordings:{RECORDING.replace(written, instead)}", encoding="utf-8"
     )
     with pytest.raises(SettingsError) as caught:
-        read_accepted_recordings(path, TODAY)
+        read_acknowledged(path, [KEY.id], TODAY)
     assert f"acknowledged.yaml:{message}" in str(caught.value)
 
 
@@ -233,8 +248,7 @@ REPAIR = """
 def read_repair(tmp_path: Path, text: str) -> date | None:
     path = tmp_path / "acknowledged.yaml"
     path.write_text(text, encoding="utf-8")
-    read_acknowledged(path, [KEY.id], TODAY)
-    return read_last_repair(path, TODAY)
+    return read_acknowledged(path, [KEY.id], TODAY).last_repair
 
 
 def test_the_last_repair_counts(tmp_path: Path) -> None:

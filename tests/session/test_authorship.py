@@ -11,7 +11,7 @@ import pytest
 from support.accepted_recordings import accept_recordings
 
 from pytest_llmbench.core.commands import CommandOutput, run
-from pytest_llmbench.session.acknowledgements import read_accepted_recordings
+from pytest_llmbench.session.acknowledgements import read_acknowledged
 from pytest_llmbench.session.record_baselines import find_author
 
 
@@ -66,5 +66,6 @@ def test_an_author_and_a_reason_are_kept_without_secrets(
     )
     reason = "new driver, see https://u:pw-1s@h/a and hf_53cr3t-of-m1ne"
     file = accept_recordings(tmp_path, "drift", reason)
-    (accepted,) = read_accepted_recordings(file, datetime.now(UTC).date())
+    today = datetime.now(UTC).date()
+    (accepted,) = read_acknowledged(file, (), today).recordings
     assert accepted.reason == "new driver, see https://u:***@h/a and ***"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,17 @@ from support.builders import KEY, NOW, measurement, run
 
 from pytest_llmbench.baseline.read import read_recipe
 from pytest_llmbench.baseline.write import lock_folder
-from pytest_llmbench.core.baseline_records import Baseline
+from pytest_llmbench.core.baseline_records import AcceptedValue, Baseline, Recording
 from pytest_llmbench.core.errors import RecordError
-from pytest_llmbench.core.outcome_records import Outcome
+from pytest_llmbench.core.outcome_records import Caution, CautionCode, Outcome
+from pytest_llmbench.core.run_records import AcceptedRecording, RecordingRule
 from pytest_llmbench.core.tolerance import parse_tolerances
 from pytest_llmbench.plugin.outputs import render_terminal
 from pytest_llmbench.plugin.session_state import Session
 from pytest_llmbench.report.advice import advise
 from pytest_llmbench.report.outcome_documents import ConfigurationOutcome
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.session.record_baselines import record
+from pytest_llmbench.session.record_baselines import is_used, record
 from pytest_llmbench.session.recordings import make_recording
 from pytest_llmbench.session.settings import Settings
 
@@ -194,8 +195,9 @@ def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
         for run in session.results.measurements[KEY]
     )
     results = replace(session.results, measurements={KEY: runs})
-    (outcome,), files = record(results, [KEY.id], session.settings, NOW)
-    assert len(files) == recorded_files
+    found = record(results, [KEY.id], session.settings, NOW)
+    (outcome,) = found.outcomes
+    assert len(found.files) == recorded_files
     assert ("differ by more than 20 %" in phrase(outcome.judgement)) == (
         not recorded_files
     )
@@ -433,3 +435,106 @@ def test_minority_that_drifts_is_recorded_with_a_word(tmp_path: Path) -> None:
     outcome, told = session.get_outcome(session.results.configurations[KEY.id].case)
     assert outcome.skipped
     assert "drift" in {note.code for note in told.notes}
+
+
+# --- accepted drift -------------------------------------------------------------------
+
+
+def record_run(
+    folder: Path, day: int, factor: float, acknowledged: Path
+) -> tuple[Session, ConfigurationOutcome]:
+    """Record one run of a day in a session of that day."""
+    now = NOW + timedelta(days=day)
+    runs = folder / f"runs{day}"
+    write_run(
+        runs,
+        shipped()[KEY.id],
+        seconds=(7.3 * factor,) * 50,
+        started=now - timedelta(hours=5),
+        job_id=str(500 + day),
+    )
+    settings = Settings(
+        logs=(runs,), record=folder / "own", acknowledged=acknowledged, cache=None
+    )
+    session = Session(settings, lambda: now, folder)
+    session.decide_outcomes([KEY.id])
+    return session, session.get_outcome(session.results.configurations[KEY.id].case)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("since", [NOW.date() + timedelta(days=1), None])
+def test_accepted_drift_is_recorded_once(tmp_path: Path, since: date | None) -> None:
+    """Each recording by 8 % more, within the days of one entry."""
+    file = accept_recordings(
+        tmp_path,
+        "drift",
+        "driver 570",
+        since=since,
+        expires=NOW.date() + timedelta(days=9),
+    )
+    first, _ = record_run(tmp_path, 0, 1.0, file)
+    second, moved = record_run(tmp_path, 1, 1.08, file)
+    third, refused = record_run(tmp_path, 2, 1.08**2, file)
+    assert first.noticed == []
+    assert second.noticed == [
+        Caution(
+            CautionCode.DRIFT_ACCEPTED, f"drift of {KEY.id} is accepted: driver 570"
+        )
+    ]
+    assert third.noticed == []
+    assert (moved.verdict, refused.verdict, refused.reason) == (
+        "RECORDED",
+        "REGRESSION",
+        "drifted",
+    )
+    assert "the entry 'driver 570' accepted an earlier value" in refused.text
+    baseline = read_own(tmp_path)
+    assert baseline.recording
+    assert baseline.recording.reason == "driver 570"
+    assert baseline.step_seconds == pytest.approx(7.3 * 1.08, rel=1e-3)
+
+
+DAY_4, DAY_5, DAY_6 = (date(2025, 11, day) for day in (4, 5, 6))
+
+
+def make_recorded(*accepted: tuple[date, str]) -> Recording:
+    *earlier, (day, reason) = accepted
+    return Recording(
+        day.isoformat(),
+        1,
+        7.3,
+        7.3,
+        0.0,
+        (7.3,),
+        ("0" * 64,),
+        reason=reason,
+        earlier=tuple(
+            AcceptedValue(day.isoformat(), 7.3, reason=reason)
+            for day, reason in earlier
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("since", "accepted", "used"),
+    [
+        (DAY_5, [(DAY_4, "")], False),
+        (DAY_5, [(DAY_4, ""), (DAY_6, "")], False),
+        (DAY_5, [(DAY_4, "driver 570")], False),
+        (DAY_5, [(DAY_5, "")], False),
+        (DAY_5, [(DAY_4, ""), (DAY_5, "other")], False),
+        (DAY_5, [(DAY_4, ""), (DAY_5, "driver 570")], True),
+        (DAY_5, [(DAY_4, ""), (DAY_5, "driver 570"), (DAY_5, "other")], True),
+        (DAY_5, [(DAY_4, ""), (DAY_6, "driver 570"), (DAY_6, "")], True),
+        (DAY_5, [(DAY_4, ""), (DAY_6, "other")], True),
+        (DAY_5, [(DAY_6, "")], True),
+        (None, [(DAY_4, ""), (DAY_6, "other")], False),
+        (None, [(DAY_4, "driver 570"), (DAY_6, "other")], True),
+    ],
+)
+def test_entry_is_used_up_by_one_move(
+    since: date | None, accepted: list[tuple[date, str]], *, used: bool
+) -> None:
+    """Days before `since` do not count, and a value within the budget uses nothing."""
+    entry = AcceptedRecording("*", RecordingRule.DRIFT, since, DAY_6, "driver 570")
+    assert is_used(entry, make_recorded(*accepted)) is used

@@ -141,7 +141,7 @@ def followed(
     file = folder / "added.yaml"
     file.write_text(f"schema: 1\nacknowledged:\n{text}\n", encoding="utf-8")
     kept = [one for one in entries if one.place not in lines[begin]]
-    return [*kept, *read_acknowledged(file, [KEY.id], TODAY)]
+    return [*kept, *read_acknowledged(file, [KEY.id], TODAY).changes]
 
 
 def total(entries: Sequence[Acknowledgement]) -> float:

@@ -12,11 +12,13 @@ def accept_recordings(
     reason: str,
     *,
     configuration: str = "*",
+    since: date | None = None,
     expires: date | None = None,
 ) -> Path:
     """Write a file with one entry under `recordings`; it expires today."""
     last = expires or datetime.now(UTC).date()
-    entry = f"{{configuration: '{configuration}', accept: {accept}, expires: {last}, reason: '{reason}', by: A. Person}}"
+    first = f"since: {since}, " if since else ""
+    entry = f"{{configuration: '{configuration}', accept: {accept}, {first}expires: {last}, reason: '{reason}', by: A. Person}}"
     file = folder / "acknowledged.yaml"
     file.write_text(
         f"{{schema: 1, acknowledged: [], recordings: [{entry}]}}\n", encoding="utf-8"

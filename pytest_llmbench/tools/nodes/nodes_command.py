@@ -67,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> Output:
 
     from pytest_llmbench.history.details import has_nodes
     from pytest_llmbench.report.node_text import NodesDocument, describe, format_text
-    from pytest_llmbench.session.acknowledgements import read_last_repair
+    from pytest_llmbench.session.acknowledgements import read_acknowledged
     from pytest_llmbench.session.node_history import search_history, search_runs
     from pytest_llmbench.tools.history_options import open_history
 
@@ -75,7 +75,11 @@ def _run(arguments: argparse.Namespace) -> Output:
     _refuse_history(arguments.json, place)
     now = datetime.now(UTC)
     acknowledged = find_acknowledged(arguments.acknowledged)
-    repaired = read_last_repair(acknowledged, now.date()) if acknowledged else None
+    repaired = (
+        read_acknowledged(acknowledged, (), now.date(), others=True).last_repair
+        if acknowledged
+        else None
+    )
     since = max(filter(None, (arguments.since, repaired)), default=None)
     # Without any node, all runs of a year would be compared only to report that.
     search = (

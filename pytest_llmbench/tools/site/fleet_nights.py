@@ -88,7 +88,7 @@ def collect_nights(
     }
     series = {name: _select_series(of_name) for name, of_name in by_name.items()}
     entries = (
-        read_acknowledged(acknowledged, list(series), now.date(), others=True)
+        read_acknowledged(acknowledged, list(series), now.date(), others=True).changes
         if acknowledged
         else ()
     )
