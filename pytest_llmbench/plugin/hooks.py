@@ -220,9 +220,12 @@ def _advise_failed_checks(failed: Collection[str]) -> str:
 def pytest_runtest_makereport(
     item: pytest.Item, call: Any
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Put the outcome on the report."""
+    """Put the outcome on the report, as plain values: a report crosses xdist, and
+    pytest-forked with marshal."""
     report = yield
     if DESCRIBED in item.stash and (call.when == "call" or not report.passed):
+        from pytest_llmbench.report.outcome_documents import make_plain
+
         described = item.stash[DESCRIBED]
         redactor = get_session(item.config).redactor
         shown = (
@@ -230,7 +233,7 @@ def pytest_runtest_makereport(
             if report.outcome == described.status
             else _overrule(described, report, redactor)
         )
-        report.llmb = shown  # type: ignore[attr-defined]
+        report.llmb = make_plain(shown)  # type: ignore[attr-defined]
         _redact_report(report, redactor)
         if shown is described and _begins_with(report, item.stash[MESSAGE]):
             from pytest_llmbench.report.verdicts import make_headline
@@ -277,28 +280,6 @@ def _begins_with(report: pytest.TestReport, message: str) -> bool:
         return False
     first = str(crash.message).partition("\n")[0]
     return first.partition(": ")[2] == message.partition("\n")[0]
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_report_to_serializable(report: Any) -> Generator[None, Any, Any]:
-    """Convert the outcome on a report into plain values, which cross xdist."""
-    data = yield
-    if data is not None and hasattr(report, "llmb"):
-        from pytest_llmbench.report.outcome_documents import make_plain
-
-        return {**data, "llmb": make_plain(report.llmb)}
-    return data
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_report_from_serializable(data: dict[str, Any]) -> Generator[None, Any, Any]:
-    """Restore the outcome on a report that crossed xdist."""
-    report = yield
-    if report is not None and "llmb" in data:
-        from pytest_llmbench.report.outcome_documents import restore_outcome
-
-        report.llmb = restore_outcome(data["llmb"])
-    return report
 
 
 def _overrule(
@@ -363,6 +344,8 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the outcome of a report; an item that crashed its worker has none of its
         own."""
+        from pytest_llmbench.report.outcome_documents import restore_outcome
+
         if hasattr(report, "llmb_selection"):
             self.session.selection = restore_selection(report.llmb_selection)
         if report.when == "call" or not report.passed:
@@ -373,7 +356,7 @@ class Collector:
                 "failed",
                 "skipped",
             ):  # a plugin's own outcome is tried again
-                self.session.described.append(report.llmb)
+                self.session.described.append(restore_outcome(report.llmb))
         elif hasattr(report, "llmb_unjudged"):
             self.session.used = True
             self.session.unjudged += [report.nodeid] if report.skipped else []

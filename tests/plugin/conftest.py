@@ -5,7 +5,7 @@ from __future__ import annotations
 import email.parser  # noqa: F401 (sessions import this, junit_xml and zstd when they need them)
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,7 @@ def judged(pytester: pytest.Pytester) -> Judge:
 
     without = [f"-pno:{name}" for name in ("cacheprovider", *UNUSED)]
 
-    def run(*arguments: str) -> Judged:
-        return Judged(pytester.inline_run(*without, *arguments))
+    def run(*arguments: str, plugins: Sequence[object] = ()) -> Judged:
+        return Judged(pytester.inline_run(*without, *arguments, plugins=plugins))
 
     return run

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from pytest_llmbench.report.outcome_documents import make_plain
-
 
 class Judged:
     """What a session said: by test id its outcome and its dictionary, and the whole
@@ -24,22 +22,23 @@ class Judged:
         reports: list[Any] = record.getreports("pytest_runtest_logreport")  # type: ignore[assignment]
         every = [report for report in reports if hasattr(report, "llmb")]
         self.reports: list[dict[str, Any]] = json.loads(
-            json.dumps([make_plain(report.llmb) for report in every])
+            json.dumps([report.llmb for report in every])
         )
-        told = [report for report in every if report.llmb.kind != "check"]
+        told = [report for report in every if report.llmb["kind"] != "check"]
         self.described = {
             plain["id"]: plain for plain in self.reports if plain["kind"] != "check"
         }
         self.verdicts = {
-            one.llmb.id: one.llmb.verdict or one.llmb.reason for one in told
+            identifier: plain.get("verdict") or plain["reason"]
+            for identifier, plain in self.described.items()
         }
-        self.statuses = {one.llmb.id: one.outcome for one in told}
+        self.statuses = {one.llmb["id"]: one.outcome for one in told}
         self.findings = [
             report["verdict"] for report in self.reports if report["kind"] == "check"
         ]
         self.nodeids = [one.nodeid for one in told]
-        self.properties = {one.llmb.id: dict(one.user_properties) for one in told}
-        self.messages = {one.llmb.id: str(one.longrepr) for one in told}
+        self.properties = {one.llmb["id"]: dict(one.user_properties) for one in told}
+        self.messages = {one.llmb["id"]: str(one.longrepr) for one in told}
 
 
 Judge = Callable[..., Judged]
