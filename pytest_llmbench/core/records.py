@@ -15,9 +15,15 @@ class Record:
     class."""
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        self.__dict__.update(
-            zip(type(self).__annotations__, values, strict=False), **named
-        )
+        names = type(self).__annotations__
+        self.__dict__.update(zip(names, values, strict=False), **named)
+        given = len(values) + len(named)
+        if given != len(names):  # a field with a default may be left out
+            missing = [name for name in names if not hasattr(self, name)]
+            if missing or given > len(names):
+                lacks = f", without {', '.join(missing)}" if missing else ""
+                found = f"found {given} values{lacks}, expected {len(names)}"
+                raise TypeError(f"{type(self).__name__}: {found}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} is frozen")

@@ -47,3 +47,22 @@ def test_coded_statement_is_equal_by_code_and_values() -> None:
 def test_record_is_frozen() -> None:
     with pytest.raises(AttributeError, match=r"SlowStep\.line is frozen"):
         STEP.line = 7  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ((20, 120), "SlowStep: found 2 values, without ratio, expected 3"),
+        ((20, 120, 2.5, 1), "SlowStep: found 4 values, expected 3"),
+    ],
+)
+def test_record_refuses_too_few_or_many_values(
+    values: tuple[float, ...], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        SlowStep(*values)  # type: ignore[arg-type]
+
+
+def test_record_refuses_a_missing_named_value() -> None:
+    with pytest.raises(TypeError, match="Hiccup: found 2 values, without usual"):
+        Hiccup((STEP,), mean=7.5)  # type: ignore[call-arg]
