@@ -152,12 +152,14 @@ class Session:
     @cached_property
     def catalog(self) -> Catalog:
         """The baselines in use."""
-        from pytest_llmbench.session.acknowledgements import with_acknowledged
         from pytest_llmbench.session.catalog import load
 
-        return with_acknowledged(
-            load(self.settings), self.settings.acknowledged, self.now.date()
-        )
+        catalog = load(self.settings)
+        if self.settings.acknowledged is None:
+            return catalog
+        from pytest_llmbench.session.acknowledgements import with_acknowledged
+
+        return with_acknowledged(catalog, self.settings.acknowledged, self.now.date())
 
     @cached_property
     def history(self) -> SessionHistory | None:

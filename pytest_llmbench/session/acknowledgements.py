@@ -13,6 +13,7 @@ from pathlib import Path
 from pytest_llmbench.core.codes import ACCEPTABLE, Reason
 from pytest_llmbench.core.errors import SettingsError, did_you_mean
 from pytest_llmbench.core.option import parse_nodes
+from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.run_records import (
     AcceptedRecording,
     Acknowledgement,
@@ -27,6 +28,8 @@ from pytest_llmbench.core.yamlfile import (
     Report,
     Text,
     YamlMapping,
+    read_document,
+    read_entry,
 )
 from pytest_llmbench.judge.acknowledged import LARGEST
 from pytest_llmbench.session.catalog import Catalog
@@ -124,7 +127,6 @@ def read_acknowledged(
     an unknown configuration, a change that is accepted twice, an expiry too far from
     `today`, and a repair after it.
     """
-    from pytest_llmbench.core.yamlfile import read_document, read_entry
 
     def check(entry: YamlMapping, report: Report) -> None:
         changes = entry["acknowledged"]
@@ -150,11 +152,8 @@ def read_acknowledged(
     )
 
 
-def with_acknowledged(catalog: Catalog, path: Path | None, today: date) -> Catalog:
-    """Return the catalog with what was acknowledged for its configurations; as it is
-    without a file."""
-    if path is None:
-        return catalog
+def with_acknowledged(catalog: Catalog, path: Path, today: date) -> Catalog:
+    """Add what a file acknowledges for the configurations of a catalog."""
     file = read_acknowledged(path, [key.id for key in catalog.baselines], today)
     return replace(
         catalog,
@@ -263,8 +262,6 @@ def _make_acknowledgement(entry: YamlMapping, path: Path) -> Acknowledgement:
 
 
 def _make_recording(entry: YamlMapping) -> AcceptedRecording:
-    from pytest_llmbench.core.redaction import redact_text
-
     return AcceptedRecording(
         entry["configuration"],
         RecordingRule(entry["accept"]),
