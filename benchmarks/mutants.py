@@ -343,12 +343,12 @@ def choose_tests(
     """
     tests: list[tuple[str, float]] = recorded["tests"]
     of_module: dict[str, list[int]] = recorded["lines"].get(mutant.path, {})
-    room = f"tests/{mutant.path.split('/')[0]}/"
+    folder = f"tests/{mutant.path.split('/')[0]}/"
     positions = of_module.get(str(mutant.line)) or sorted(
         set(chain.from_iterable(of_module.values()))
     )
     found = [tests[position] for position in positions]
-    found.sort(key=lambda test: (not test[0].startswith(room), test[1]))
+    found.sort(key=lambda test: (not test[0].startswith(folder), test[1]))
     chosen: list[str] = []
     total = 0.0
     for name, seconds in found:

@@ -36,7 +36,7 @@ LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
 EXAMPLES = Path(__file__).parents[1] / "examples" / "experiments"
 
 FACES = {"pytest": ("plugin", "suite"), "_pytest": (), "argparse": ("cli", "tools")}
-"""Which rooms know a program that people start."""
+"""The packages that may import what a user starts."""
 
 OPENS = ("logs/sources/", "logs/reading/cache.py", "core/userfile.py")
 """What reads files of users, and the cache of what was read."""
@@ -89,7 +89,7 @@ class Module(NamedTuple):
     relative_imports: int
 
     @property
-    def room(self) -> str:
+    def package(self) -> str:
         """The folder under the package, or the file name of a module at the package's
         root."""
         return self.path.partition("/")[0]
@@ -162,8 +162,8 @@ def test_imports_go_down_or_stay(modules: list[Module]) -> None:
     upward = [
         (module.path, other)
         for module in modules
-        for other in module.packages - {module.room}
-        if module.room in LEVELS and LEVELS[other] >= LEVELS[module.room]
+        for other in module.packages - {module.package}
+        if module.package in LEVELS and LEVELS[other] >= LEVELS[module.package]
     ]
     assert upward == []
 
@@ -192,7 +192,10 @@ def test_tools_do_not_import_each_other(modules: list[Module]) -> None:
 def test_cache_version_covers_all_that_parsing_imports(modules: list[Module]) -> None:
     """A change in any of these packages may change what a log contains."""
     imported = {
-        name for module in modules if module.room == "logs" for name in module.packages
+        name
+        for module in modules
+        if module.package == "logs"
+        for name in module.packages
     }
     assert imported == set(PARSER_PACKAGES)
 
@@ -279,8 +282,8 @@ def test_a_program_that_people_start_is_known_to_its_face_alone(
         known = {name.split(".")[0] for name in module.imports}
         wrong += [
             (module.path, name)
-            for name, rooms in FACES.items()
-            if name in known and module.room not in rooms
+            for name, packages in FACES.items()
+            if name in known and module.package not in packages
         ]
     assert wrong == []
 
@@ -315,20 +318,20 @@ def _opens_file(call: ast.Call) -> bool:
 
 
 def test_every_package_has_a_layer(modules: list[Module]) -> None:
-    assert {module.room for module in modules if "/" in module.path} == LEVELS.keys()
+    assert {module.package for module in modules if "/" in module.path} == LEVELS.keys()
 
 
 @pytest.mark.slow
 def test_a_session_that_judges_loads_no_library_that_it_does_not_use() -> None:
     """What a command line or a report needs is loaded where it is used."""
-    rooms = (
+    entries = (
         "plugin.configure",
         "plugin.hooks",
         "session.evaluate",
         "launch.launch_session",
         "cli.main",
     )
-    loads = "; ".join(f"import pytest_llmbench.{room}" for room in rooms)
+    loads = "; ".join(f"import pytest_llmbench.{name}" for name in entries)
     unused = HEAVY - {"numpy", "sqlite3", "ahocorasick_rs", "multiprocessing"}
     code = f"import sys; {loads}; print(sorted({unused!r} & sys.modules.keys()))"
     assert (
