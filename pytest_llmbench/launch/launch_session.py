@@ -27,29 +27,24 @@ from pytest_llmbench.core.option import LARGEST_SEQUENCE
 from pytest_llmbench.core.outcome_records import Case, Caution, CautionCode
 from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.launch.continuation import (
+    Interrupted,
     add_resumptions,
+    describe_untouched,
     format_collect,
     format_resume,
-)
-from pytest_llmbench.launch.hours_budget import HoursBudget, measure_held
-from pytest_llmbench.launch.interruption import (
-    Interrupted,
-    describe_untouched,
     stop_jobs,
     tell_left,
 )
+from pytest_llmbench.launch.hours_budget import HoursBudget, measure_held
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.launched_runs import LaunchedRuns, skip_judgement
-from pytest_llmbench.launch.named_nodes import (
+from pytest_llmbench.launch.plan.named_nodes import (
     find_named_nodes,
     restore_named,
     select_named,
 )
 from pytest_llmbench.launch.plan.planner import Host, Plan, Planner
-from pytest_llmbench.launch.policies import repeat_policy
-from pytest_llmbench.launch.policies.repeat_policy import choose_look, plan_repeats
-from pytest_llmbench.launch.run_engine import Policy, RunEngine
-from pytest_llmbench.launch.trial_plans import (
+from pytest_llmbench.launch.plan.trial_plans import (
     count_trials,
     digest_scripts,
     digest_variants,
@@ -59,6 +54,9 @@ from pytest_llmbench.launch.trial_plans import (
     refuse_more_trials,
     restore_noise,
 )
+from pytest_llmbench.launch.policies import repeat_policy
+from pytest_llmbench.launch.policies.repeat_policy import choose_look, plan_repeats
+from pytest_llmbench.launch.run_engine import Policy, RunEngine
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults
 from pytest_llmbench.session.settings import Settings
@@ -317,8 +315,7 @@ class LaunchSession:
 
     @contextmanager
     def _open_journal(self) -> Iterator[Journal]:
-        from pytest_llmbench.launch.jobs.journal import Journal
-        from pytest_llmbench.launch.jobs.session_index import require_journal
+        from pytest_llmbench.launch.jobs.journal import Journal, require_journal
 
         if self.launch.goes_on:
             require_journal(self.host.index, self.launch.session, self.host.folder)

@@ -1,8 +1,7 @@
 """From each job that ended to the runs that follow, or the result of its configuration.
 
 The policy of a configuration decides, over the history of its runs. The engine reads
-what a job left, reserves GPU-hours, and makes the result.
-"""
+what a job left, reserves GPU-hours, and makes the result."""
 
 from __future__ import annotations
 
@@ -16,21 +15,24 @@ from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import (
     BESIDE,
+    Blame,
+    EndedBy,
     Job,
     JobEnd,
     JobIdentity,
     JobSpec,
+    LaunchedJob,
+    Loss,
     Purpose,
     SubmissionState,
 )
 from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.run_records import Run
-from pytest_llmbench.launch.ended_jobs import RunJudge, examine_job
-from pytest_llmbench.launch.hours_budget import HoursBudget
+from pytest_llmbench.launch.hours_budget import HoursBudget, measure_cost
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.launched_jobs import describe_jobs
-from pytest_llmbench.launch.named_nodes import NamedNodes
+from pytest_llmbench.launch.launched_runs import RunJudge, examine_job
+from pytest_llmbench.launch.plan.named_nodes import NamedNodes
 from pytest_llmbench.launch.policies import node_policy
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
@@ -38,6 +40,7 @@ from pytest_llmbench.launch.policies.run_history import (
     NeedsVerdict,
     NextRuns,
     RunHistory,
+    TrialFacts,
     get_nodes,
     join_texts,
     list_nodes_by_run,
@@ -45,6 +48,97 @@ from pytest_llmbench.launch.policies.run_history import (
 from pytest_llmbench.launch.policies.trial_ledger import NAMES
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.outcomes import ConfigurationResult
+
+
+def describe_jobs(
+    history: RunHistory, conclusion: Conclusion, result: ConfigurationResult
+) -> tuple[LaunchedJob, ...]:
+    """Describe the jobs in the order in which they ended; allocations come last."""
+    described = [
+        _describe_job(history, ended, conclusion, result) for ended in history.ended
+    ]
+    if conclusion.trials is None:
+        return tuple(described)
+    jobs, allocations = [], []
+    for ended, job in zip(history.ended, described, strict=True):
+        if job.purpose is Purpose.ALLOCATION:
+            allocations.append(_describe_allocation(job, conclusion.trials))
+        else:
+            jobs.append(_describe_trial(job, ended, conclusion.trials))
+    return (*jobs, *allocations)
+
+
+def _describe_job(
+    history: RunHistory,
+    ended: EndedJob,
+    conclusion: Conclusion,
+    result: ConfigurationResult,
+) -> LaunchedJob:
+    job, status = ended.job, ended.job.status
+    files = (*history.files, *conclusion.files)
+    loss = _find_loss(history, ended, conclusion)
+    return LaunchedJob(
+        job_id=job.job_id,
+        purpose=job.spec.purpose,
+        attempt=job.attempt,
+        repeat=job.repeat,
+        state=status.state if status else "",
+        nodes=get_nodes(job),
+        step_seconds=_find_step_seconds(ended, result),
+        text=job.problem or ended.end.text,
+        files=files if job.spec.purpose is not Purpose.MEASURE else (),
+        submission=job.submission,
+        ended_by=status.ended_by if status else EndedBy.OTHERS,
+        started=status.started if status and status.nodes else None,
+        cost=dataclasses.replace(measure_cost(job), loss=loss),
+    )
+
+
+def _find_step_seconds(ended: EndedJob, result: ConfigurationResult) -> float | None:
+    job_id = ended.job.job_id
+    for measurement in reversed(result.judgement.runs):
+        if measurement.run.found.job_id == job_id:
+            return measurement.statistic_seconds
+    return ended.confirmation.step_seconds if ended.confirmation else None
+
+
+def _find_loss(
+    history: RunHistory, ended: EndedJob, conclusion: Conclusion
+) -> Loss | None:
+    """Find the reason a job brought nothing: replaced by another one, or not judged."""
+    job, is_own = ended.job, history.is_own(ended.job.spec)
+    failed = (
+        job.repeat in conclusion.lost if is_own else ended.end.blame is not Blame.NONE
+    )
+    later = is_own and any(
+        each.job.repeat == job.repeat and each.job.attempt > job.attempt
+        for each in history.ended
+    )
+    if not (later or failed):
+        return None
+    return Loss.HUNG if ended.end.blame is Blame.HUNG else Loss.FAILED
+
+
+def _describe_allocation(job: LaunchedJob, facts: TrialFacts) -> LaunchedJob:
+    """Describe an allocation; one in which a run was measured is not lost."""
+    if job.repeat not in facts.allocations:
+        return job
+    return dataclasses.replace(job, cost=dataclasses.replace(job.cost, loss=None))
+
+
+def _describe_trial(
+    job: LaunchedJob, ended: EndedJob, facts: TrialFacts
+) -> LaunchedJob:
+    """Describe a run of a variant: `new, to warm up; node n1 failed`."""
+    trial, spec = facts.trials.get(job.repeat), ended.job.spec
+    seconds = trial.step_time_ms / 1000 if trial and trial.step_time_ms else None
+    name = f"{spec.variant}, to warm up" if spec.warm_up else spec.variant
+    text = join_texts(name, facts.problems.get(job.repeat, "") or job.text)
+    return dataclasses.replace(job, step_seconds=seconds, text=text)
+
+
+# --- run engine ----------------------------------------------------------------------
+
 
 Policy = Callable[[RunHistory], NextRuns | NeedsVerdict | Conclusion]
 """A policy with its settings: `next_runs` of a module of `policies`."""

@@ -150,7 +150,7 @@ def _may_launch(session: pytest.Session) -> bool:
 
 def _launch_selected(session: pytest.Session) -> bool:
     """Launch what is selected; whether the session ends with that."""
-    from pytest_llmbench.launch.interruption import Interrupted
+    from pytest_llmbench.launch.continuation import Interrupted
 
     config = session.config
     _refuse_all_failed(session)

@@ -226,7 +226,7 @@ class Session:
         launch; empty for others."""
         if self.launching is None or self._launched:
             return ""
-        from pytest_llmbench.launch.interruption import describe_untouched
+        from pytest_llmbench.launch.continuation import describe_untouched
 
         return self.redactor.redact(
             describe_untouched(self.launching, self._make_host(lambda line: None))
@@ -247,7 +247,7 @@ class Session:
         import time
 
         from pytest_llmbench.core.commands import run
-        from pytest_llmbench.launch.jobs.journal_file import FOLDER
+        from pytest_llmbench.launch.jobs.journal import FOLDER
         from pytest_llmbench.launch.plan.planner import Host
 
         return Host(

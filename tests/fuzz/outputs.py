@@ -21,21 +21,22 @@ from support.planned import planned
 from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, JobStatus
-from pytest_llmbench.launch.jobs import journal_file as database
+from pytest_llmbench.launch.jobs import journal as database
 from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.plan.cluster_file import (
     describe_machine,
     format_cluster_file,
 )
 from pytest_llmbench.launch.schedulers import submission
-from pytest_llmbench.launch.schedulers.slurm import launcher_output, slurm_checks
-from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
-from pytest_llmbench.launch.schedulers.slurm.learned_cluster import learn_cluster
-from pytest_llmbench.launch.schedulers.slurm.statuses import (
+from pytest_llmbench.launch.schedulers.slurm import sbatch, slurm_checks
+from pytest_llmbench.launch.schedulers.slurm.client import (
+    Partition,
+    Slurm,
     expand_hosts,
     explain_end,
     explain_stuck,
     explain_unavailable,
+    learn_cluster,
     list_gpus,
     parse_duration,
 )
@@ -236,21 +237,19 @@ def check_submission(data: bytes) -> None:
     """Of what a submission prints one number is followed, or it is told why none is, in
     words that print."""
     text = data.decode("utf-8", "replace")
-    readers = (*launcher_output.READERS.values(), launcher_output.read_answers)
+    readers = (*sbatch.READERS.values(), sbatch.parse_answers)
     with written("submit.out", data) as output:
         job = job_specs.job(output.parent)
         for read in readers:
             with refusals(LaunchError, naming=""):
-                chosen = launcher_output.require_single(read(text), job, output)
+                chosen = sbatch.require_single(read(text), job, output)
                 require(
                     chosen is None or chosen.job_id.encode().isdigit(),
                     "an id that is none",
                 )
                 require_types(chosen, submission.Submission | None)
         require_printable(
-            submission.describe_refusal(
-                job, 1, text, output, launcher_output.find_remedy(text)
-            ),
+            submission.describe_refusal(job, 1, text, output, sbatch.find_remedy(text)),
             "a refusal",
         )
         require_printable(

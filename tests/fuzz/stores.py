@@ -35,12 +35,11 @@ from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.core.stall_limits import StallLimits
 from pytest_llmbench.history import queries, record, unsaved
 from pytest_llmbench.history.store import StoreLocation, locate_store, refuse_damaged
-from pytest_llmbench.launch.jobs import journal_file as database
-from pytest_llmbench.launch.jobs import session_index as places
+from pytest_llmbench.launch.jobs import journal as database
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.process import Process
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.named_nodes import NamedNodes, restore_named
+from pytest_llmbench.launch.plan.named_nodes import NamedNodes, restore_named
 from pytest_llmbench.logs.log_reader import parse_blocks, read_ending
 from pytest_llmbench.logs.reading.codec import (
     FileReading,
@@ -307,7 +306,7 @@ def check_journal(data: bytes) -> None:
         (home / database.NAME).write_bytes(data)
         index = folder / "index"
         index.write_text(json.dumps(["20261121-0545-3f9a", str(home)]))
-        places.explain_elsewhere(index, "", folder / "another")
+        database.explain_elsewhere(index, "", folder / "another")
         journal = None
         with refusals(LaunchError, naming=""):
             journal = Journal(home)
@@ -336,9 +335,9 @@ def check_index(data: bytes) -> None:
     with written("index", data) as index:
         folder = index.parent
         for session in ("", "20261121-0545-3f9a"):
-            places.explain_elsewhere(index, session, folder)
+            database.explain_elsewhere(index, session, folder)
             with refusals(LaunchError, naming=str(folder)):
-                places.require_journal(index, session, folder / "none")
+                database.require_journal(index, session, folder / "none")
 
 
 def index_seeds() -> list[bytes]:

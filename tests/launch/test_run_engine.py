@@ -37,7 +37,7 @@ from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.launch.hours_budget import HoursBudget
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.named_nodes import NamedNodes
+from pytest_llmbench.launch.plan.named_nodes import NamedNodes
 from pytest_llmbench.launch.policies import repeat_policy
 from pytest_llmbench.launch.policies.run_history import Confirmation
 from pytest_llmbench.launch.run_engine import RunEngine

@@ -21,11 +21,12 @@ from pytest_llmbench.launch.file_lock import take_lock
 from pytest_llmbench.launch.job_secrets import redact
 from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.schedulers.submission import (
+    GRACE_SECONDS,
+    KILLED,
     SubmitError,
     hide_secrets,
     quote_end,
 )
-from pytest_llmbench.launch.schedulers.submit_command import GRACE_SECONDS, KILLED
 
 OUTPUT = "build.out"
 EXIT = "build.exit"

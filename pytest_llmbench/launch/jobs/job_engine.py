@@ -26,11 +26,11 @@ from pytest_llmbench.launch.job_secrets import find_secret_values
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.progress import Progress, summarize
 from pytest_llmbench.launch.jobs.shared_allocation import holds_nodes, waits_for_nodes
-from pytest_llmbench.launch.jobs.stall_watch import ReadProgress
 from pytest_llmbench.launch.jobs.submitter import Submitter
 from pytest_llmbench.launch.jobs.watch import (
     Absence,
     Limits,
+    ReadProgress,
     Watch,
     cancel_jobs,
     differs,

@@ -54,15 +54,15 @@ from pytest_llmbench.launch.plan.job_spec import (
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight import launch_checks
 from pytest_llmbench.launch.preflight.dry_run import format_command
+from pytest_llmbench.launch.preflight.launch_checks import (
+    check_python_version,
+    check_virtual_environment,
+)
 from pytest_llmbench.launch.preflight.problems import (
     JobProblem,
     LocalMachine,
     describe_problems,
     group_problems,
-)
-from pytest_llmbench.launch.preflight.python_checks import (
-    check_python_version,
-    check_virtual_environment,
 )
 from pytest_llmbench.launch.schedulers import HERE, find_via, load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +27,38 @@ from pytest_llmbench.launch.plan.cluster_file import fill_references
 from pytest_llmbench.launch.plan.purpose import list_switches
 from pytest_llmbench.launch.schedulers import list_schedulers, load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
+
+# a check that takes longer is ended; it is also what its GPU-hours are counted by
+MINUTES = 15
+
+OUTPUT = (
+    "llmbench-node-check-{job}.out"  # in the folder of the recipe, which its nodes see
+)
+
+
+def build_node_check(
+    command: str, spec: JobSpec, cluster: Cluster, nodes: Sequence[str]
+) -> JobSpec:
+    """Return the job that runs a command once on exactly these nodes, with the account
+    and GPUs of a configuration."""
+    own = replace(
+        spec,
+        purpose=Purpose.CHECK_NODES,
+        nodes=len(nodes),
+        gpus=spec.gpus // spec.nodes * len(nodes),
+        log_folders=(),
+        exclude=(),
+        job_id="",
+    )
+    scheduler, output = load_scheduler(spec.via), spec.directory / OUTPUT
+    check = scheduler.build_node_check(
+        command, own, cluster, nodes, minutes=MINUTES, output=output
+    )
+    return replace(check, gpu_hours=check.occupied_gpus * MINUTES / 60)
+
+
+# --- job spec ------------------------------------------------------------------------
+
 
 # what a command needs of the machine that it runs on; nothing else of the caller's but
 # what the document names

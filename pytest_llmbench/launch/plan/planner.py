@@ -24,8 +24,8 @@ from pytest_llmbench.core.job_records import (
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import Variant
 from pytest_llmbench.launch.launch_settings import COMMITS, LaunchSettings
-from pytest_llmbench.launch.named_nodes import NamedNodes
-from pytest_llmbench.launch.trial_plans import (
+from pytest_llmbench.launch.plan.named_nodes import NamedNodes
+from pytest_llmbench.launch.plan.trial_plans import (
     WARMED,
     count_trials,
     estimate_hours,
@@ -435,7 +435,7 @@ class Planner:
     def plan_node_check(self, spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
         """Return the job of the site's own check of nodes that a configuration was slow
         on."""
-        from pytest_llmbench.launch.plan.node_check import build_node_check
+        from pytest_llmbench.launch.plan.job_spec import build_node_check
 
         return build_node_check(self.launch.node_checks, spec, self.cluster, nodes)
 

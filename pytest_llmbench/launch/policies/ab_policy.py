@@ -29,20 +29,18 @@ from pytest_llmbench.core.trial_records import (
     TrialReport,
 )
 from pytest_llmbench.judge.difference import Fit, estimate_difference
-from pytest_llmbench.launch.policies import trial_statistics as runs
+from pytest_llmbench.launch.policies import trial_ledger as runs
 from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns, RunHistory
 from pytest_llmbench.launch.policies.trial_ledger import (
+    FIRST_LOOK,
+    MOST_PAIRS,
+    CountedRun,
+    RunBounds,
     TrialPlan,
     conclude_trials,
     conclude_without_hours,
     plan_trial,
     read_ledger,
-)
-from pytest_llmbench.launch.policies.trial_statistics import (
-    FIRST_LOOK,
-    MOST_PAIRS,
-    CountedRun,
-    RunBounds,
 )
 from pytest_llmbench.report.trial_wording import describe_answers
 

@@ -85,7 +85,7 @@ def describe_confirmation(ended: EndedJob, named: str) -> tuple[str, ...]:
 
 def describe_check(ended: EndedJob, printed: str) -> str:
     """Describe the end of the site's check of nodes, and what it printed last."""
-    from pytest_llmbench.launch.plan.node_check import MINUTES
+    from pytest_llmbench.launch.plan.job_spec import MINUTES
 
     job, end, nodes = ended.job, ended.end, get_nodes(ended.job)
     name = f" (job {job.job_id})" if job.job_id else ""

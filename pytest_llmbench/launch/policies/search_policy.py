@@ -35,19 +35,17 @@ from pytest_llmbench.judge.difference import (
     pool_noise,
 )
 from pytest_llmbench.judge.distributions import compute_quantile
-from pytest_llmbench.launch.policies import trial_statistics as runs
+from pytest_llmbench.launch.policies import trial_ledger as runs
 from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns, RunHistory
 from pytest_llmbench.launch.policies.trial_ledger import (
+    FIRST_LOOK,
+    MOST_PAIRS,
+    RunBounds,
     TrialPlan,
     conclude_trials,
     conclude_without_hours,
     plan_trial,
     read_ledger,
-)
-from pytest_llmbench.launch.policies.trial_statistics import (
-    FIRST_LOOK,
-    MOST_PAIRS,
-    RunBounds,
 )
 from pytest_llmbench.report.trial_wording import describe_search
 

@@ -13,7 +13,7 @@ from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.core.redaction import mask_environment
 from pytest_llmbench.launch.job_secrets import redact
 from pytest_llmbench.launch.plan.fit import advise_hours
-from pytest_llmbench.launch.plan.node_check import MINUTES
+from pytest_llmbench.launch.plan.job_spec import MINUTES
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.problems import (
     WIDTH,

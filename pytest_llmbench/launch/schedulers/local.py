@@ -23,8 +23,8 @@ from pytest_llmbench.launch.schedulers.submission import (
     Submission,
     SubmitError,
     describe_doubt,
+    start_command,
 )
-from pytest_llmbench.launch.schedulers.submit_command import start_command
 
 LOOK = "ps -ef"  # shows a command that nobody knows of
 

@@ -24,8 +24,11 @@ from pytest_llmbench.launch.plan.cluster_file import LearnedCluster
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.problems import JobProblem, LocalMachine
 from pytest_llmbench.launch.schedulers.job_states import PHASES, explain_by_state
-from pytest_llmbench.launch.schedulers.submission import SUBMIT_SECONDS, Submission
-from pytest_llmbench.launch.schedulers.submit_command import ProcessRecords
+from pytest_llmbench.launch.schedulers.submission import (
+    SUBMIT_SECONDS,
+    ProcessRecords,
+    Submission,
+)
 
 
 class JobRecords(ProcessRecords, Protocol):

@@ -13,8 +13,12 @@ from support.clusters import Cluster
 
 from pytest_llmbench.core.commands import run
 from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
-from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
-from pytest_llmbench.launch.schedulers.slurm.statuses import explain_end, explain_stuck
+from pytest_llmbench.launch.schedulers.slurm.client import (
+    Partition,
+    Slurm,
+    explain_end,
+    explain_stuck,
+)
 from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 

@@ -35,7 +35,7 @@ from pytest_llmbench.core.job_records import (
     SubmissionState,
 )
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
-from pytest_llmbench.launch.jobs import journal_file as database
+from pytest_llmbench.launch.jobs import journal as database
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.process import Process
 

@@ -9,7 +9,7 @@ import pytest
 from support.job_specs import START
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.launch.jobs import session_index as places
+from pytest_llmbench.launch.jobs import journal as places
 from pytest_llmbench.launch.jobs.journal import Journal
 
 

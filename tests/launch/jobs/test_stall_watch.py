@@ -27,12 +27,13 @@ from pytest_llmbench.core.stall_limits import (
     StallLimits,
     StallPlace,
 )
-from pytest_llmbench.launch.jobs.stall_watch import describe_stall, limit_running
 from pytest_llmbench.launch.jobs.watch import (
     Limits,
     PollDecision,
     Watch,
+    describe_stall,
     explain_job_end,
+    limit_running,
 )
 
 HERE = Path("/scratch")

@@ -11,7 +11,7 @@ import pytest
 from support.job_specs import job, job_spec
 
 from pytest_llmbench.core.job_records import Job, Purpose
-from pytest_llmbench.launch.jobs.variant_marks import recover_marked, submit_marked
+from pytest_llmbench.launch.jobs.submitter import recover_marked, submit_marked
 from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError
 
 

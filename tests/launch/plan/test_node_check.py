@@ -8,7 +8,7 @@ from pathlib import Path
 from support.job_specs import job_spec
 
 from pytest_llmbench.core.job_records import Cluster, Purpose
-from pytest_llmbench.launch.plan.node_check import build_node_check
+from pytest_llmbench.launch.plan.job_spec import build_node_check
 
 
 def test_node_check_runs_on_exactly_the_suspect_nodes(tmp_path: Path) -> None:

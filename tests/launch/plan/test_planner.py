@@ -19,7 +19,7 @@ from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.plan.planner import Host, Planner
-from pytest_llmbench.launch.trial_plans import (
+from pytest_llmbench.launch.plan.trial_plans import (
     count_trials,
     estimate_hours,
     plan_allocations,

@@ -19,13 +19,15 @@ from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, PreflightCheck, Purpose
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
-from pytest_llmbench.launch.preflight.launch_checks import check_launch
+from pytest_llmbench.launch.preflight.launch_checks import (
+    check_launch,
+    is_wanted_version,
+)
 from pytest_llmbench.launch.preflight.problems import (
     LaunchProblem,
     LocalMachine,
     describe_problems,
 )
-from pytest_llmbench.launch.preflight.python_checks import is_wanted_version
 from pytest_llmbench.launch.schedulers.slurm.client import Partition
 
 

@@ -16,9 +16,8 @@ from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.job_records import Cluster, PreflightCheck
 from pytest_llmbench.launch.plan.planned_job import PlannedJob, find_script
 from pytest_llmbench.launch.preflight.problems import JobProblem, LocalMachine
-from pytest_llmbench.launch.schedulers.slurm.client import Partition
-from pytest_llmbench.launch.schedulers.slurm.job_options import SBATCH
-from pytest_llmbench.launch.schedulers.slurm.statuses import parse_duration
+from pytest_llmbench.launch.schedulers.slurm.client import Partition, parse_duration
+from pytest_llmbench.launch.schedulers.slurm.sbatch import SBATCH
 
 HEAD = (
     64 * 1024

@@ -17,21 +17,20 @@ from pytest_llmbench.launch.preflight.problems import JobProblem
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler, Tools
 from pytest_llmbench.launch.schedulers.slurm import (
     allocation,
-    job_options,
-    launcher_output,
-    sbatch_wrapper,
+    client,
+    sbatch,
     slurm_checks,
-    statuses,
 )
-from pytest_llmbench.launch.schedulers.slurm.allocation_plan import plan_allocation
-from pytest_llmbench.launch.schedulers.slurm.client import Slurm
-from pytest_llmbench.launch.schedulers.slurm.job_options import SBATCH
-from pytest_llmbench.launch.schedulers.slurm.learned_cluster import learn_cluster
+from pytest_llmbench.launch.schedulers.slurm.allocation import plan_allocation
+from pytest_llmbench.launch.schedulers.slurm.client import Slurm, learn_cluster
+from pytest_llmbench.launch.schedulers.slurm.sbatch import SBATCH
 from pytest_llmbench.launch.schedulers.submission import (
+    KILLED,
     OUTPUT,
     SUBMIT_SECONDS,
     SchedulerAway,
     Submission,
+    SubmitCommand,
     SubmitError,
     describe_doubt,
     describe_refusal,
@@ -39,7 +38,6 @@ from pytest_llmbench.launch.schedulers.submission import (
     hide_secrets,
     read_pattern,
 )
-from pytest_llmbench.launch.schedulers.submit_command import KILLED, SubmitCommand
 
 ACCOUNTING_LAG = 5.0  # seconds after which slurmdbd has the steps of a run that ended
 
@@ -56,29 +54,29 @@ class SlurmScheduler(Scheduler):
     program = SBATCH
     gpu_inquiry = "sinfo -o '%P %a %D %G'"
     configuration_variables = ("SLURM_CONF",)
-    cluster_variables = job_options.VARIABLES
+    cluster_variables = sbatch.VARIABLES
 
     # what needs no cluster stands in modules of functions
-    runs_in_recipe = staticmethod(job_options.runs_in_recipe)
-    list_variables = staticmethod(job_options.list_variables)
-    drop_misread_variables = staticmethod(job_options.drop_misread_variables)
-    complete_command = staticmethod(job_options.complete_command)
-    list_options = staticmethod(job_options.list_options)
-    pin_nodes = staticmethod(job_options.pin_nodes)
-    is_pinned = staticmethod(job_options.is_pinned)
-    build_node_check = staticmethod(job_options.build_node_check)
-    format_cancel = staticmethod(job_options.format_cancel)
-    format_inquiry = staticmethod(job_options.format_inquiry)
-    format_on_node = staticmethod(job_options.format_on_node)
-    find_output = staticmethod(job_options.find_output)
-    read_submissions = staticmethod(launcher_output.read_submissions)
-    expand_nodes = staticmethod(statuses.expand_hosts)
+    runs_in_recipe = staticmethod(sbatch.runs_in_recipe)
+    list_variables = staticmethod(sbatch.list_variables)
+    drop_misread_variables = staticmethod(sbatch.drop_misread_variables)
+    complete_command = staticmethod(sbatch.complete_command)
+    list_options = staticmethod(sbatch.list_cluster_options)
+    pin_nodes = staticmethod(sbatch.pin_nodes)
+    is_pinned = staticmethod(sbatch.is_pinned)
+    build_node_check = staticmethod(sbatch.build_node_check)
+    format_cancel = staticmethod(sbatch.format_cancel)
+    format_inquiry = staticmethod(sbatch.format_inquiry)
+    format_on_node = staticmethod(sbatch.format_on_node)
+    find_output = staticmethod(sbatch.find_output)
+    read_submissions = staticmethod(sbatch.read_submissions)
+    expand_nodes = staticmethod(client.expand_hosts)
     check_script = staticmethod(slurm_checks.check_script)
-    find_phase = staticmethod(statuses.find_phase)
-    explain_end = staticmethod(statuses.explain_end)
-    explain_stuck = staticmethod(statuses.explain_stuck)
-    explain_unavailable = staticmethod(statuses.explain_unavailable)
-    is_refused = staticmethod(statuses.is_refused)
+    find_phase = staticmethod(client.find_phase)
+    explain_end = staticmethod(client.explain_end)
+    explain_stuck = staticmethod(client.explain_stuck)
+    explain_unavailable = staticmethod(client.explain_unavailable)
+    is_refused = staticmethod(client.is_refused)
 
     def __init__(
         self,
@@ -220,11 +218,9 @@ class SlurmScheduler(Scheduler):
         it did not by itself)."""
         output = job.folder / OUTPUT
         text = hide_secrets(output, job)
-        answers = launcher_output.read_answers(sbatch_wrapper.read_answers(job))
+        answers = sbatch.read_answers(job)
         # what the launcher printed comes first: it names the folder, too
-        printed = launcher_output.require_single(
-            _read_output(job, text) or answers, job, output
-        )
+        printed = sbatch.require_single(_read_output(job, text) or answers, job, output)
         if printed:
             if printed.job_id not in [answer.job_id for answer in answers]:
                 self._require_placed(job, printed)
@@ -250,7 +246,7 @@ class SlurmScheduler(Scheduler):
     def _require_placed(self, job: Job, submission: Submission) -> None:
         """Cancel a job that was to run on some nodes and not on others, and that was
         submitted past our own sbatch."""
-        placement = sbatch_wrapper.list_placement(job.spec)
+        placement = sbatch.list_placement(job.spec)
         if (
             _calls_sbatch(job)
             or not placement
@@ -275,7 +271,7 @@ def _calls_sbatch(job: Job) -> bool:
 
 def _is_marked(job: Job) -> bool:
     """Return True if the comment of the job holds its token, once it was submitted."""
-    return _calls_sbatch(job) or sbatch_wrapper.is_wrapped(job)
+    return _calls_sbatch(job) or sbatch.is_wrapped(job)
 
 
 def _build_arguments(job: Job) -> tuple[str, ...]:
@@ -291,7 +287,7 @@ def _build_arguments(job: Job) -> tuple[str, ...]:
             f"--error={held}",
             str(allocation.find_holder(job)),
         ]
-    return (program, *sbatch_wrapper.list_options(job), *others)
+    return (program, *sbatch.list_job_options(job), *others)
 
 
 def _prepare(job: Job) -> Mapping[str, str]:
@@ -302,11 +298,11 @@ def _prepare(job: Job) -> Mapping[str, str]:
             allocation.write_holder(job)
         if _calls_sbatch(job):
             return dict(job.spec.environment)
-        environment = sbatch_wrapper.install_wrapper(job)
+        environment = sbatch.install_wrapper(job)
     except OSError as error:
         raise LaunchError(f"{error.filename}: {error.strerror}") from error
-    placement = sbatch_wrapper.list_placement(job.spec)
-    if placement and not sbatch_wrapper.is_wrapped(job):
+    placement = sbatch.list_placement(job.spec)
+    if placement and not sbatch.is_wrapped(job):
         placed = " ".join(placement)
         raise LaunchError(
             f"there is no sbatch on the PATH of {job.spec.command[0]} that could get {placed}"
@@ -317,24 +313,22 @@ def _prepare(job: Job) -> Mapping[str, str]:
 def _read_output(job: Job, text: str) -> Sequence[Submission]:
     if job.spec.job_id:
         return read_pattern(job.spec.job_id, text)
-    return launcher_output.read_submissions(job.spec.via, text)
+    return sbatch.read_submissions(job.spec.via, text)
 
 
 def _explain_missing(job: Job, code: int | None, text: str) -> LaunchError:
     """Return the error of a submission that left no job id, and whether a job may have
     come of it."""
     output = job.folder / OUTPUT
-    doubtful = launcher_output.DOUBTFUL.search(text) is not None
-    refusal = describe_refusal(
-        job, code, text, output, launcher_output.find_remedy(text)
-    )
-    if launcher_output.NOT_REACHED.search(text):
+    doubtful = sbatch.DOUBTFUL.search(text) is not None
+    refusal = describe_refusal(job, code, text, output, sbatch.find_remedy(text))
+    if sbatch.NOT_REACHED.search(text):
         if (
             _calls_sbatch(job) and code and not doubtful
         ):  # and Slurm knows no job with this token
             return NotReachedError(refusal)
         doubtful = True
-    ended_well = code == 0 and not launcher_output.is_refused(text)
+    ended_well = code == 0 and not sbatch.is_refused(text)
     if code is None or doubtful or code > KILLED or ended_well:
         look, mark = "squeue --me -t all -o '%i %T %j %V'", ""
         if _is_marked(job):

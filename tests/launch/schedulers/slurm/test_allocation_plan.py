@@ -16,7 +16,7 @@ from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan, place_run
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.schedulers import Schedulers
-from pytest_llmbench.launch.schedulers.slurm.allocation_plan import plan_allocation
+from pytest_llmbench.launch.schedulers.slurm.allocation import plan_allocation
 from pytest_llmbench.launch.schedulers.slurm.client import Partition
 from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 

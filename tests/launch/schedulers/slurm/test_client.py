@@ -11,8 +11,9 @@ import pytest
 from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
-from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
-from pytest_llmbench.launch.schedulers.slurm.statuses import (
+from pytest_llmbench.launch.schedulers.slurm.client import (
+    Partition,
+    Slurm,
     count_gpus,
     expand_hosts,
     explain_end,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.job_specs import job
 
-from pytest_llmbench.launch.schedulers.slurm.launcher_output import (
+from pytest_llmbench.launch.schedulers.slurm.sbatch import (
     find_remedy,
     is_refused,
     read_llmb_run,

@@ -15,8 +15,11 @@ from pytest_llmbench.launch.plan.cluster_file import (
     format_cluster_file,
     read_cluster,
 )
-from pytest_llmbench.launch.schedulers.slurm.client import Partition, Slurm
-from pytest_llmbench.launch.schedulers.slurm.learned_cluster import learn_cluster
+from pytest_llmbench.launch.schedulers.slurm.client import (
+    Partition,
+    Slurm,
+    learn_cluster,
+)
 from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 

@@ -9,7 +9,7 @@ import pytest
 from pytest_llmbench.core.job_records import Blame, JobStatus, Phase
 from pytest_llmbench.core.log_records import EndingCode
 from pytest_llmbench.launch.schedulers.job_states import find_blame, format_exit
-from pytest_llmbench.launch.schedulers.slurm.statuses import (
+from pytest_llmbench.launch.schedulers.slurm.client import (
     explain_end,
     explain_stuck,
     find_phase,

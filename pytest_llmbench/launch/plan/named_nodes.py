@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.session.catalog import Catalog
     from pytest_llmbench.session.settings import Settings
 
+
 RECENT = timedelta(days=7)
 """A node that was in a fast run so long before the newest night is sound, and fills up
 the job on a suspect."""

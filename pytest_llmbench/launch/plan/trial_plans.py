@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.launch.plan.variants import Builds
     from pytest_llmbench.launch.schedulers import Schedulers
 
+
 Variants = Mapping[str, "Sequence[PlannedJob]"]
 """By configuration id a job for each variant, in their order."""
 

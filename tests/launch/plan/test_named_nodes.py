@@ -16,7 +16,7 @@ from support.planned import FACTS
 from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.named_nodes import (
+from pytest_llmbench.launch.plan.named_nodes import (
     NamedNodes,
     find_named_nodes,
     restore_named,

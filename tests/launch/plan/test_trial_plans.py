@@ -19,12 +19,12 @@ from pytest_llmbench.core.job_records import PreflightCheck, Purpose
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.plan.planner import Host, Plan, Planner
-from pytest_llmbench.launch.plan.variants import find_without_script
-from pytest_llmbench.launch.trial_plans import (
+from pytest_llmbench.launch.plan.trial_plans import (
     digest_scripts,
     digest_variants,
     refuse_changed,
 )
+from pytest_llmbench.launch.plan.variants import find_without_script
 
 AB = LaunchSettings(ab="variants.yaml")
 SEARCH = LaunchSettings(bisect="variants.yaml")
