@@ -28,7 +28,7 @@ from pytest_llmbench.core.trial_records import (
     Trial,
     TrialOutcome,
 )
-from pytest_llmbench.launch.policies.search_policy import BisectSettings, next_step
+from pytest_llmbench.launch.policies.search_policy import next_step
 
 
 class Cell(NamedTuple):
@@ -173,8 +173,10 @@ def search(
         if cell.earlier
         else None
     )
-    trials, settings = list[Trial](), BisectSettings(cell.builds, noise=noise_before)
-    while isinstance(step := next_step(trials, settings), NextTrial):
+    trials = list[Trial]()
+    while isinstance(
+        step := next_step(trials, cell.builds, noise=noise_before), NextTrial
+    ):
         if broken[step.variant]:
             trials.append(Trial(step.variant, TrialOutcome.DOES_NOT_RUN, None))
         else:

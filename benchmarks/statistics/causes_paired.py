@@ -31,7 +31,7 @@ from pytest_llmbench.core.trial_records import (
     TrialReport,
 )
 from pytest_llmbench.judge.noise import pool
-from pytest_llmbench.launch.policies.ab_policy import PairedSettings, next_step
+from pytest_llmbench.launch.policies.ab_policy import next_step
 
 
 class Cell(NamedTuple):
@@ -144,8 +144,7 @@ def _draw_noise(cell: Cell, random: np.random.Generator) -> Noise | None:
 def run(cell: Cell, random: np.random.Generator) -> tuple[PairedAnswer, ...]:
     """Return the answers of one A/B in a shared allocation."""
     noise, trials = _draw_noise(cell, random), list[Trial]()
-    settings = PairedSettings(arms=cell.arms, allocation=0, noise=noise)
-    while isinstance(step := next_step(trials, settings), NextTrial):
+    while isinstance(step := next_step(trials, cell.arms, noise, 0), NextTrial):
         level = math.log1p(cell.difference) * (step.variant > 0) + cell.drift * len(
             trials
         )

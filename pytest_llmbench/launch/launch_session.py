@@ -416,22 +416,18 @@ class LaunchSession:
         from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
 
         cluster = self.planner.find_cluster_name(plan.jobs)
+        next_runs = ab_policy.next_runs if self.launch.ab else search_policy.next_runs
         policies: dict[str, Policy] = {}
         for case, jobs in plan.variants.items():
             trials = TrialPlan(
                 tuple(job.spec for job in jobs),
                 plan.allocations.get(case),
                 plan.runs.get(case, 1),
+                self.planner.builds.most_runs,
                 cluster,
                 plan.noise.get(case),
             )
-            if self.launch.ab:
-                comparison = ab_policy.AbPolicy(trials)
-                policies[case] = partial(ab_policy.next_runs, policy=comparison)
-            else:
-                cap = self.planner.builds.most_runs
-                search = search_policy.SearchPolicy(trials, cap)
-                policies[case] = partial(search_policy.next_runs, policy=search)
+            policies[case] = partial(next_runs, policy=trials)
         return policies
 
     def _drive(

@@ -97,7 +97,7 @@ class Course:
         self.budget = HoursBudget(hours, used)
         self.budget.plan([arms[0]])
         self.released: list[str] = []
-        policy = ab_policy.AbPolicy(TrialPlan(tuple(arms), held, 10, **settings))
+        policy = TrialPlan(tuple(arms), held, 10, **settings)
         self.engine = RunEngine(
             {KEY.id: partial(ab_policy.next_runs, policy=policy)},
             [arms[0]],

@@ -46,9 +46,7 @@ def measured(variant: int, seconds: float) -> Trial:
 
 def compare(*seconds: float) -> dict[str, Any]:
     trials: list[Trial] = []
-    while isinstance(
-        step := paired.next_step(trials, paired.PairedSettings(len(seconds))), NextTrial
-    ):
+    while isinstance(step := paired.next_step(trials, len(seconds)), NextTrial):
         trials.append(measured(step.variant, seconds[step.variant]))
     return describe(
         TrialReport(
@@ -98,7 +96,7 @@ def test_an_arm_without_a_run_has_no_estimate() -> None:
         Trial(0, TrialOutcome.MEASURED, 1000.0),
         *[Trial(1, TrialOutcome.DOES_NOT_RUN, None)] * 2,
     ]
-    step = paired.next_step(failed, paired.PairedSettings())
+    step = paired.next_step(failed)
     assert not isinstance(step, NextTrial)
     described = describe(TrialReport(("a", "b"), step))
     assert find_faults(described) == []
@@ -110,9 +108,7 @@ def test_an_arm_without_a_run_has_no_estimate() -> None:
 
 def search(seconds: Sequence[float | None]) -> dict[str, Any]:
     trials: list[Trial] = []
-    while isinstance(
-        step := bisect.next_step(trials, bisect.BisectSettings(len(seconds))), NextTrial
-    ):
+    while isinstance(step := bisect.next_step(trials, len(seconds)), NextTrial):
         taken = seconds[step.variant]
         trials.append(
             Trial(step.variant, TrialOutcome.DOES_NOT_RUN, None)

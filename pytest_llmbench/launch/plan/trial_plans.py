@@ -96,11 +96,9 @@ def _count_most(
     from pytest_llmbench.launch.policies import ab_policy, search_policy
 
     if launch.ab:
-        settings = ab_policy.PairedSettings(variants, 1 if shared else None)
-        return ab_policy.count_runs(settings).most
+        return ab_policy.count_most_runs(variants, shared=shared)
     warm_ups = WARMED[launch.purpose] if shared else 0
-    search = search_policy.BisectSettings(variants, builds.most_runs)
-    return search_policy.get_cap(search) + warm_ups
+    return search_policy.count_most_runs(variants, builds.most_runs) + warm_ups
 
 
 def estimate_hours(spec: JobSpec, runs: int) -> tuple[str, float]:

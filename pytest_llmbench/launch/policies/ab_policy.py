@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,48 +25,45 @@ from pytest_llmbench.core.trial_records import (
     PairedEstimate,
     PairedOutcome,
     Trial,
+    TrialOutcome,
     TrialReport,
 )
 from pytest_llmbench.judge.difference import Fit, estimate_difference
-from pytest_llmbench.launch.policies import trial_ledger as runs
 from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns, RunHistory
 from pytest_llmbench.launch.policies.trial_ledger import (
     FIRST_LOOK,
     MOST_PAIRS,
     CountedRun,
-    RunBounds,
     TrialPlan,
+    choose_in_round,
+    choose_warm_up,
     conclude_trials,
     conclude_without_hours,
+    count_measured,
+    find_failure,
+    find_round_end,
+    get_level,
+    list_measured,
     plan_trial,
     read_ledger,
 )
 from pytest_llmbench.report.trial_wording import describe_answers
 
 
-@dataclass(frozen=True, slots=True)
-class AbPolicy:
-    """An A/B of the variants of a configuration."""
-
-    plan: TrialPlan
-
-
-def next_runs(history: RunHistory, policy: AbPolicy) -> NextRuns | Conclusion:
+def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
     """Choose the arm that runs next, or compare each with the reference.
 
     The conclusion is VARIANT_SLOWER if an arm is, PURPOSE_MISSED if one has no answer.
     """
-    plan = policy.plan
     if history.pending:
         return NextRuns()
-    ledger = read_ledger(history, plan)
+    ledger = read_ledger(history, policy)
     if not history.may_start:
         return conclude_without_hours(ledger, history.spec.purpose)
-    allocation = ledger.shared.choose()
-    settings = PairedSettings(len(plan.names), allocation, noise=plan.earlier)
-    step = next_step(ledger.made, settings)
+    arms, allocation = len(policy.names), ledger.shared.choose()
+    step = next_step(ledger.made, arms, policy.earlier, allocation)
     if isinstance(step, NextTrial):
-        return plan_trial(ledger, plan, step, allocation)
+        return plan_trial(ledger, policy, step, allocation)
     outcomes = {answer.outcome for answer in step}
     failed = not outcomes.isdisjoint(UNANSWERED)
     reason = Reason.PURPOSE_DONE
@@ -75,49 +71,37 @@ def next_runs(history: RunHistory, policy: AbPolicy) -> NextRuns | Conclusion:
         reason = Reason.PURPOSE_MISSED
     elif PairedOutcome.SLOWER in outcomes:
         reason = Reason.VARIANT_SLOWER
-    text = describe_answers(step, plan.names, plan.earlier)
-    report = TrialReport(plan.names, answers=step)
-    return conclude_trials(ledger, plan, text, reason, report, failed=failed)
+    text = describe_answers(step, policy.names, policy.earlier)
+    report = TrialReport(policy.names, answers=step)
+    return conclude_trials(ledger, policy, text, reason, report, failed=failed)
 
 
-@dataclass(frozen=True, slots=True)
-class PairedSettings:
-    """What is asked of an A/B."""
-
-    arms: int = 2  # the reference too
-    # The allocation that is running, where one is shared: the first run of each arm in
-    # it is a warm-up. None where each run has an allocation of its own, and so is a
-    # first run.
-    allocation: int | None = None
-    margin: float = MARGIN  # a fraction
-    noise: Noise | None = (
-        None  # what earlier A/Bs of this configuration say of it on this cluster
-    )
-
-
-def count_runs(settings: PairedSettings) -> RunBounds:
-    """Return how many runs there are at least and at most, warm-ups too, where none
-    fails."""
-    warm_ups = 0 if settings.allocation is None else settings.arms
-    return RunBounds(
-        warm_ups + FIRST_LOOK * settings.arms, warm_ups + MOST_PAIRS * settings.arms
-    )
+def count_most_runs(arms: int, *, shared: bool) -> int:
+    """Count the most runs of an A/B if none fails, warm-ups included."""
+    return (MOST_PAIRS + shared) * arms
 
 
 def next_step(
-    trials: Sequence[Trial], settings: PairedSettings
+    trials: Sequence[Trial],
+    arms: int = 2,
+    noise: Noise | None = None,
+    allocation: int | None = None,
 ) -> NextTrial | tuple[PairedAnswer, ...]:
-    """Return the run that is to be made next; at the end the answers, one for each arm
-    but the reference.
+    """Choose the run that is made next; at the end the answers, one for each arm except
+    the reference.
+
+    `arms` include the reference. `noise`: of earlier A/Bs. `allocation`: the one that
+    is running, in which the first run of each arm is a warm-up; None: each run is a job
+    of its own.
 
     An arm is looked at after 2, 3 and 4 pairs. SLOWER, FASTER: its interval leaves out
     0. ALIKE: after the last look the interval lies within the margin. CANNOT_TELL: it
     does not. Arms that fail twice by themselves, or are lost twice in a row, are
-    answered at once; where the reference is, all are.
+    answered at once; if the reference is, all are.
     """
     answers: dict[int, PairedAnswer] = {}
     estimates: dict[int, PairedEstimate] = {}
-    open_arms = list(range(1, settings.arms))
+    open_arms = list(range(1, arms))
     for rounds in range(1, MOST_PAIRS + 1):
         for arm in open_arms:
             if outcome := _find_end(trials, arm, rounds):
@@ -128,57 +112,48 @@ def next_step(
         if not open_arms:
             break
         variants = [REFERENCE, *open_arms]
-        end = runs.find_round_end(trials, variants, rounds)
+        end = find_round_end(trials, variants, rounds)
         if end is None:
-            warm_up = runs.choose_warm_up(trials, variants, settings.allocation)
-            return warm_up or NextTrial(runs.choose_in_round(trials, variants, rounds))
+            warm_up = choose_warm_up(trials, variants, allocation)
+            return warm_up or NextTrial(choose_in_round(trials, variants, rounds))
         if rounds < FIRST_LOOK:
             continue
-        fits = _fit(runs.list_measured(trials[:end]))
-        level = runs.get_level(rounds, settings.noise, settings.arms - 1)
+        fits = _fit(list_measured(trials[:end]))
+        level = get_level(rounds, noise, arms - 1)
         for arm in open_arms:
-            estimates[arm] = estimate_difference(fits[arm], level, settings.noise)
-            if outcome := _answer(
-                estimates[arm], settings.margin, is_last=rounds == MOST_PAIRS
-            ):
+            estimates[arm] = estimate_difference(fits[arm], level, noise)
+            if outcome := _answer(estimates[arm], is_last=rounds == MOST_PAIRS):
                 answers[arm] = PairedAnswer(arm, outcome, rounds, estimates[arm])
         open_arms = [arm for arm in open_arms if arm not in answers]
     return tuple(answers[arm] for arm in sorted(answers))
 
 
 def _find_end(trials: Sequence[Trial], arm: int, rounds: int) -> PairedOutcome | None:
-    """Return why an arm gets no further pair, if so."""
+    """Find the reason an arm gets no further pair, if any."""
     for variant, outcome in (
         (REFERENCE, PairedOutcome.REFERENCE_DOES_NOT_RUN),
         (arm, PairedOutcome.DOES_NOT_RUN),
     ):
-        if sum(runs.is_measured(trial, (variant,)) for trial in trials) >= rounds:
-            continue
-        if runs.count_failures(trials, variant) >= runs.MOST_FAILURES:
-            return outcome
-        if runs.is_lost(trials, variant):
-            return PairedOutcome.LOST
+        if count_measured(trials, variant) < rounds:
+            failure = find_failure(trials, variant)
+            if failure:
+                return PairedOutcome.LOST if failure is TrialOutcome.LOST else outcome
     return None
 
 
 def _count_pairs(trials: Sequence[Trial], arm: int) -> int:
-    return min(
-        sum(runs.is_measured(trial, (variant,)) for trial in trials)
-        for variant in (REFERENCE, arm)
-    )
+    return min(count_measured(trials, variant) for variant in (REFERENCE, arm))
 
 
-def _answer(
-    estimate: PairedEstimate, margin: float, *, is_last: bool
-) -> PairedOutcome | None:
-    """Return what a look says; None where a further pair may tell."""
+def _answer(estimate: PairedEstimate, *, is_last: bool) -> PairedOutcome | None:
+    """Answer by a look; None if a further pair may decide."""
     if estimate.low > 0:
         return PairedOutcome.SLOWER
     if estimate.high < 0:
         return PairedOutcome.FASTER
     if not is_last:
         return None
-    limit = math.log1p(margin)
+    limit = math.log1p(MARGIN)
     is_within = -limit < estimate.low and estimate.high < limit
     return PairedOutcome.ALIKE if is_within else PairedOutcome.CANNOT_TELL
 

@@ -35,15 +35,20 @@ from pytest_llmbench.judge.difference import (
     pool_noise,
 )
 from pytest_llmbench.judge.distributions import compute_quantile
-from pytest_llmbench.launch.policies import trial_ledger as runs
 from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns, RunHistory
 from pytest_llmbench.launch.policies.trial_ledger import (
     FIRST_LOOK,
     MOST_PAIRS,
-    RunBounds,
     TrialPlan,
+    choose_in_round,
+    choose_warm_up,
     conclude_trials,
     conclude_without_hours,
+    count_measured,
+    find_failure,
+    find_round_end,
+    get_level,
+    list_measured,
     plan_trial,
     read_ledger,
 )
@@ -75,79 +80,42 @@ REASONS = {
 """PURPOSE_MISSED for every other."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchPolicy:
-    """A search over the builds of a configuration."""
-
-    plan: TrialPlan
-    cap: int | None = None  # the most runs, if the file states them
-
-
-def next_runs(history: RunHistory, policy: SearchPolicy) -> NextRuns | Conclusion:
+def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
     """Choose the build that runs next, or name the one that made it slower."""
-    plan = policy.plan
     if history.pending:
         return NextRuns()
-    ledger = read_ledger(history, plan)
+    ledger = read_ledger(history, policy)
     if not history.may_start:
         return conclude_without_hours(ledger, history.spec.purpose)
-    allocation = ledger.shared.choose()
-    builds = len(plan.names)
-    step = next_step(ledger.made, BisectSettings(builds, policy.cap, plan.earlier))
+    builds, allocation = len(policy.names), ledger.shared.choose()
+    step = next_step(ledger.made, builds, policy.cap, policy.earlier)
     if isinstance(step, NextTrial):
-        ends = (0, builds - 1)
-        warm_up = runs.choose_warm_up(ledger.made, ends, allocation)
-        return plan_trial(ledger, plan, warm_up or step, allocation)
+        warm_up = choose_warm_up(ledger.made, (0, builds - 1), allocation)
+        return plan_trial(ledger, policy, warm_up or step, allocation)
     reason = REASONS.get(step.outcome, Reason.PURPOSE_MISSED)
     failed = reason is Reason.PURPOSE_MISSED
-    text = describe_search(step, plan.names, plan.earlier)
-    report = TrialReport(plan.names, search=step)
-    return conclude_trials(ledger, plan, text, reason, report, failed=failed)
+    text = describe_search(step, policy.names, policy.earlier)
+    report = TrialReport(policy.names, search=step)
+    return conclude_trials(ledger, policy, text, reason, report, failed=failed)
 
 
-@dataclass(frozen=True, slots=True)
-class BisectSettings:
-    """What is asked of a search."""
+def count_most_runs(builds: int, cap: int | None = None) -> int:
+    """Count the most runs of a search that count, which a file may state as `cap`.
 
-    builds: int  # at least 2
-    cap: int | None = None  # the most runs; None: 16 + 4 ceil(log2 builds)
-    noise: Noise | None = (
-        None  # what earlier A/Bs of this configuration say of it on this cluster
-    )
-
-
-def get_cap(settings: BisectSettings) -> int:
-    """Return the most runs that are made; builds that do not run, and what is lost, are
-    not among them."""
-    return (
-        16 + 4 * math.ceil(math.log2(settings.builds))
-        if settings.cap is None
-        else settings.cap
-    )
-
-
-def count_runs(settings: BisectSettings) -> RunBounds:
-    """Return how many runs there are at least, where both ends differ clearly or not at
-    all, and at most."""
-    return RunBounds(min(FIRST_LOOK * 2 + 2, get_cap(settings)), get_cap(settings))
-
-
-def expect_runs(
-    settings: BisectSettings, difference: float, cv: float = ASSUMED_CV
-) -> int:
-    """Return how many runs a change is expected to take (docs/statistics.md): both are
-    logarithms or fractions."""
-    ratio = difference / cv if cv else math.inf
-    more = next(
-        (count for least, count in ((5, 6), (4, 9), (3, 12)) if ratio >= least), 17
-    )
-    return min(math.ceil(math.log2(settings.builds)) + more, get_cap(settings))
+    Builds that do not run, and lost runs, are not among them.
+    """
+    return 16 + 4 * math.ceil(math.log2(builds)) if cap is None else cap
 
 
 def next_step(
-    trials: Sequence[Trial], settings: BisectSettings
+    trials: Sequence[Trial],
+    builds: int,
+    cap: int | None = None,
+    noise: Noise | None = None,
 ) -> NextTrial | BisectAnswer:
-    """Return the run that is to be made next, or what the search ended with.
+    """Choose the run that is made next, or what the search ends with.
+
+    There are at least two `builds`. `noise`: of earlier A/Bs of the configuration.
 
     FOUND: each change has 0.95 of the posterior, and both its neighbours have two runs.
     NO_CHANGE_BETWEEN_ENDS: four pairs of the ends do not show that the last build is
@@ -155,34 +123,29 @@ def next_step(
     good, an end that fails twice ends the search; so does infrastructure that fails
     twice in a row, until the trials that it lost are left out.
     """
-    ends = _compare_ends(trials, settings)
+    ends = _compare_ends(trials, builds, noise)
     if isinstance(ends, NextTrial | BisectAnswer):
         return ends
-    if trials[-1].outcome is TrialOutcome.LOST and runs.is_lost(
-        trials, trials[-1].variant
-    ):
-        return _end(BisectOutcome.LOST, trials, settings, ends)
-    table = _tabulate(trials, settings)
-    may_run = int(table.counts.sum()) < get_cap(settings)
+    last = trials[-1]
+    is_lost = last.outcome is TrialOutcome.LOST
+    if is_lost and find_failure(trials, last.variant) is TrialOutcome.LOST:
+        return _end(BisectOutcome.LOST, trials, builds, ends)
+    table = _tabulate(trials, builds, noise)
+    may_run = int(table.counts.sum()) < count_most_runs(builds, cap)
     results = []
-    for result in _search(table, 0, settings.builds, may_run=may_run):
+    for result in _search(table, 0, builds, may_run=may_run):
         if isinstance(result, NextTrial):
             return result
         results.append(result)
     is_range = any(isinstance(result, BuildRange) for result in results)
-    return _end(
-        BisectOutcome.RANGE if is_range else BisectOutcome.FOUND,
-        trials,
-        settings,
-        ends,
-        results,
-    )
+    outcome = BisectOutcome.RANGE if is_range else BisectOutcome.FOUND
+    return _end(outcome, trials, builds, ends, results)
 
 
 def _end(
     outcome: BisectOutcome,
     trials: Sequence[Trial],
-    settings: BisectSettings,
+    builds: int,
     ends: PairedEstimate | None,
     results: Sequence[FoundChange | BuildRange] = (),
 ) -> BisectAnswer:
@@ -191,9 +154,9 @@ def _end(
     skipped = {
         trial.variant for trial in trials if trial.outcome is TrialOutcome.DOES_NOT_RUN
     }
-    inner = tuple(sorted(skipped - {0, settings.builds - 1}))
+    inner = tuple(sorted(skipped - {0, builds - 1}))
     return BisectAnswer(
-        outcome, ends, len(runs.list_measured(trials)), inner, changes, ranges
+        outcome, ends, len(list_measured(trials)), inner, changes, ranges
     )
 
 
@@ -201,74 +164,62 @@ def _end(
 
 
 def _compare_ends(
-    trials: Sequence[Trial], settings: BisectSettings
+    trials: Sequence[Trial], builds: int, noise: Noise | None
 ) -> NextTrial | BisectAnswer | PairedEstimate:
-    """Return how far the ends are apart, once the last build is shown to be slower;
-    until then the next run."""
-    ends = (0, settings.builds - 1)
+    """Estimate the difference of the ends once the last build is shown to be slower;
+    until then choose the next run."""
+    ends = (0, builds - 1)
     estimate = None
     for rounds in range(1, MOST_PAIRS + 1):
-        end = runs.find_round_end(trials, ends, rounds)
+        end = find_round_end(trials, ends, rounds)
         if end is None:
-            outcome = _find_failure(trials, ends, rounds)
+            outcome = _find_end(trials, ends, rounds)
             if outcome:
-                return _end(outcome, trials, settings, estimate)
-            return NextTrial(runs.choose_in_round(trials, ends, rounds))
+                return _end(outcome, trials, builds, estimate)
+            return NextTrial(choose_in_round(trials, ends, rounds))
         if rounds < FIRST_LOOK:
             continue
         fit = _fit_ends(trials[:end], ends)
-        estimate = estimate_difference(
-            fit, runs.get_level(rounds, settings.noise), settings.noise
-        )
+        estimate = estimate_difference(fit, get_level(rounds, noise), noise)
         if estimate.low > 0:
             return estimate
         if estimate.high < 0:
             break
-    return _end(BisectOutcome.NO_CHANGE_BETWEEN_ENDS, trials, settings, estimate)
+    return _end(BisectOutcome.NO_CHANGE_BETWEEN_ENDS, trials, builds, estimate)
 
 
-def _find_failure(
+def _find_end(
     trials: Sequence[Trial], ends: tuple[int, int], rounds: int
 ) -> BisectOutcome | None:
+    """Find the reason the ends get no further pair, if any."""
     does_not_run = (BisectOutcome.GOOD_DOES_NOT_RUN, BisectOutcome.BAD_DOES_NOT_RUN)
     for variant, outcome in zip(ends, does_not_run, strict=True):
-        if sum(runs.is_measured(trial, (variant,)) for trial in trials) >= rounds:
-            continue
-        if runs.count_failures(trials, variant) >= runs.MOST_FAILURES:
-            return outcome
-        if runs.is_lost(trials, variant):
-            return BisectOutcome.LOST
+        if count_measured(trials, variant) < rounds:
+            failure = find_failure(trials, variant)
+            if failure:
+                return BisectOutcome.LOST if failure is TrialOutcome.LOST else outcome
     return None
 
 
 def _fit_ends(trials: Sequence[Trial], ends: tuple[int, int]) -> Fit:
-    """Return the difference of the means of both ends, with 2n - 2 degrees of freedom
+    """Fit the difference of the means of both ends, with 2n - 2 degrees of freedom
     after n pairs."""
-    measured = runs.list_measured(trials)
-    good, bad = (
-        [run for run in measured if run.variant == variant] for variant in ends
-    )
-    roundings = (sum(run.rounding for run in side) / len(side) for side in (good, bad))
-    fit = fit_two([run.logarithm for run in good], [run.logarithm for run in bad])
-    return fit._replace(rounding=sum(roundings))
-
-
-def fit_two(before: Sequence[float], after: Sequence[float]) -> Fit:
-    """Return how far the mean of one set of logarithms is from that of another, with
-    the residuals about both."""
-    means = [sum(side) / len(side) for side in (before, after)]
+    measured = list_measured(trials)
+    sides = [[run for run in measured if run.variant == variant] for variant in ends]
+    counts = len(sides[0]), len(sides[1])
+    means = [sum(run.logarithm for run in side) / len(side) for side in sides]
     squares = sum(
-        (value - mean) ** 2
-        for side, mean in zip((before, after), means, strict=True)
-        for value in side
+        (run.logarithm - mean) ** 2
+        for side, mean in zip(sides, means, strict=True)
+        for run in side
     )
-    counts = len(before), len(after)
     return Fit(
         means[1] - means[0],
         1 / counts[0] + 1 / counts[1],
         squares,
         sum(counts) - 2.0,
         counts,
+        rounding=sum(sum(run.rounding for run in side) / len(side) for side in sides),
     )
 
 
@@ -296,26 +247,21 @@ class RunTable:
         return PRIOR_FREEDOM * (self.noise.sigma if self.noise else ASSUMED_CV) ** 2
 
 
-def _tabulate(trials: Sequence[Trial], settings: BisectSettings) -> RunTable:
-    measured = runs.list_measured(trials)
+def _tabulate(trials: Sequence[Trial], builds: int, noise: Noise | None) -> RunTable:
+    measured = list_measured(trials)
     variants = np.array([run.variant for run in measured])
     logarithms = np.array([run.logarithm for run in measured])
     logarithms -= logarithms.mean()
-    failed = np.zeros(settings.builds, dtype=bool)
-    failed[
-        [
-            trial.variant
-            for trial in trials
-            if trial.outcome is TrialOutcome.DOES_NOT_RUN
-        ]
-    ] = True
+    failed = np.zeros(builds, dtype=bool)
+    for trial in trials:
+        failed[trial.variant] |= trial.outcome is TrialOutcome.DOES_NOT_RUN
     counts, sums, squares = (
-        np.bincount(variants, weights, minlength=settings.builds).astype(float)
+        np.bincount(variants, weights, minlength=builds).astype(float)
         for weights in (np.ones(len(measured)), logarithms, logarithms**2)
     )
     ends = float(sums[-1] / counts[-1] - sums[0] / counts[0])
     rounding = 2 * max(run.rounding for run in measured)
-    return RunTable(counts, sums, squares, failed, settings.noise, ends, rounding)
+    return RunTable(counts, sums, squares, failed, noise, ends, rounding)
 
 
 def _search(

@@ -56,13 +56,6 @@ MOST_FAILURES = 2  # an arm that fails so often by itself does not run
 MOST_LOST = 2
 
 
-class RunBounds(NamedTuple):
-    """How many runs a procedure makes, whatever they say."""
-
-    least: int
-    most: int
-
-
 class CountedRun(NamedTuple):
     """A run that counts."""
 
@@ -84,7 +77,7 @@ def list_measured(trials: Sequence[Trial]) -> list[CountedRun]:
 
 
 def is_measured(trial: Trial, variants: Collection[int]) -> bool:
-    """Whether a trial is a run of one of these variants that counts."""
+    """Return True for a run of one of these variants that counts."""
     return (
         trial.outcome is TrialOutcome.MEASURED
         and not trial.discarded
@@ -92,18 +85,23 @@ def is_measured(trial: Trial, variants: Collection[int]) -> bool:
     )
 
 
-def count_failures(trials: Sequence[Trial], variant: int) -> int:
-    """Return how often a variant failed by itself, as warm-up too."""
-    return sum(
-        trial.variant == variant and trial.outcome is TrialOutcome.DOES_NOT_RUN
-        for trial in trials
-    )
+def count_measured(trials: Sequence[Trial], variant: int) -> int:
+    """Count the runs of a variant that count."""
+    return sum(is_measured(trial, (variant,)) for trial in trials)
 
 
-def is_lost(trials: Sequence[Trial], variant: int) -> bool:
-    """Whether infrastructure failed a variant twice in a row."""
-    last = [trial.outcome for trial in trials if trial.variant == variant][-MOST_LOST:]
-    return len(last) == MOST_LOST and set(last) == {TrialOutcome.LOST}
+def find_failure(trials: Sequence[Trial], variant: int) -> TrialOutcome | None:
+    """Find the reason a variant gets no further run: DOES_NOT_RUN or LOST, if any.
+
+    It failed twice by itself, also as a warm-up, or the infrastructure failed it twice
+    in a row.
+    """
+    outcomes = [trial.outcome for trial in trials if trial.variant == variant]
+    if outcomes.count(TrialOutcome.DOES_NOT_RUN) >= MOST_FAILURES:
+        return TrialOutcome.DOES_NOT_RUN
+    last = outcomes[-MOST_LOST:]
+    is_lost = len(last) == MOST_LOST and set(last) == {TrialOutcome.LOST}
+    return TrialOutcome.LOST if is_lost else None
 
 
 # --- the order of pairs ---------------------------------------------------------------
@@ -134,11 +132,7 @@ def choose_in_round(
     start = find_round_end(trials, variants, rounds - 1) or 0
     tried = {trial.variant for trial in trials[start:] if not trial.discarded}
     order = list(variants) if rounds % 4 in (0, 1) else list(reversed(variants))
-    missing = [
-        variant
-        for variant in order
-        if sum(is_measured(trial, (variant,)) for trial in trials) < rounds
-    ]
+    missing = [variant for variant in order if count_measured(trials, variant) < rounds]
     return next((variant for variant in missing if variant not in tried), missing[0])
 
 
@@ -157,11 +151,7 @@ def choose_warm_up(
         and trial.outcome is TrialOutcome.MEASURED
     }
     # what does not come up is left to the runs that count, whose failures end it
-    given_up = {
-        each
-        for each in variants
-        if count_failures(trials, each) >= MOST_FAILURES or is_lost(trials, each)
-    }
+    given_up = {variant for variant in variants if find_failure(trials, variant)}
     cold = (variant for variant in variants if variant not in warm | given_up)
     return next((NextTrial(variant, discarded=True) for variant in cold), None)
 
@@ -186,13 +176,15 @@ NAMES = {Purpose.COMPARE_VARIANTS: "A/B", Purpose.BISECT: "search"}
 
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """The variants of a configuration, and how their runs get nodes."""
+    """The policy of an A/B or a search: the variants of a configuration, and how their
+    runs get nodes."""
 
     variants: tuple[
         JobSpec, ...
     ]  # the reference of an A/B first, builds in their order
     allocation: AllocationPlan | None = None  # None: each run is a job of its own
-    most: int = 1  # runs
+    most: int = 1  # runs, warm-ups included
+    cap: int | None = None  # the most runs of a search that count, if a file states it
     cluster: str = ""
     earlier: Noise | None = None  # of earlier A/Bs of the configuration
 
