@@ -78,7 +78,7 @@ class PreflightCheck(StrEnum):
     PYTHON_MODULES = "python-modules"
     CHECKPOINT = "checkpoint"
     DISK_SPACE = "disk-space"
-    SLURM = "slurm"
+    SCHEDULER = "slurm"  # whether it answers, whatever its name
     ACCOUNT = "account"
     PARTITION = "partition"
     NODES = "nodes"
@@ -89,7 +89,7 @@ class PreflightCheck(StrEnum):
 NEVER_IGNORED = {
     PreflightCheck.TOKEN: "it is about a secret; a recipe that needs none takes any text in its place",
     PreflightCheck.FORBIDDEN_VARIABLES: "what a recipe forbids makes it run something else, which could pass for it",
-    PreflightCheck.SLURM: "while Slurm does not answer nothing tells what was submitted, and a job could start twice",
+    PreflightCheck.SCHEDULER: "while Slurm does not answer nothing tells what was submitted, and a job could start twice",
 }
 """The checks that nobody can overrule, with the reason."""
 

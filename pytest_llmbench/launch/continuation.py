@@ -128,21 +128,22 @@ def add_resumptions(
     It is due for what was held back, or never submitted.
     """
     added = dict(results)
-    held_back, specs = engine.list_held_back(), engine.list_specs()
+    histories = engine.histories
     for case, result in results.items():
+        history = histories.get(case)
         never = result.judgement.reason is Reason.NOT_SUBMITTED and not result.jobs
-        if never or case in specs:
-            due = never or case in held_back
-            secrets = _list_secrets(specs.get(case))
+        if never or history:
+            due = never or bool(history and history.left)
+            secrets = _list_secrets(history.spec) if history else ()
             resumption = Resumption(command, due=due, secrets=secrets)
             added[case] = dataclasses.replace(result, resumption=resumption)
     return added
 
 
-def _list_secrets(spec: JobSpec | None) -> tuple[str, ...]:
-    """Return the names of the secrets that a job had."""
-    environment = dict(spec.environment) if spec else {}
-    return tuple(name for name in spec.secrets if environment.get(name)) if spec else ()
+def _list_secrets(spec: JobSpec) -> tuple[str, ...]:
+    """List the names of the secrets that a job had."""
+    environment = dict(spec.environment)
+    return tuple(name for name in spec.secrets if environment.get(name))
 
 
 # --- interruption --------------------------------------------------------------------

@@ -246,6 +246,8 @@ class LaunchSession:
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:
         """Take over what an earlier session noted, and return it; LaunchError for what
         none did."""
+        from pytest_llmbench.launch.schedulers import name_jobs_inquiries
+
         try:
             noted = dict(json.loads(journal.read_note(PLAN) or "{}"))
             self.launch = self.planner.launch = self.launch.restore_begun(noted)
@@ -264,7 +266,8 @@ class LaunchSession:
         ) as error:
             raise LaunchError(
                 f"{journal.folder}: the plan of session {self.session} cannot be read ({error}): another version of "
-                "pytest-llmbench wrote it, or the file is damaged; end its jobs by hand (squeue --me), and start anew"
+                "pytest-llmbench wrote it, or the file is damaged; end its jobs by hand "
+                f"({name_jobs_inquiries()}), and start anew"
             ) from None
         return noted
 
@@ -395,7 +398,7 @@ class LaunchSession:
         except Exception:
             tell_left(journal, self.launch, self.host)
             raise
-        run_engine.add_node_remarks(self.planner.list_node_reasons)
+        run_engine.add_node_remarks(self.planner.list_node_remarks)
         self.secrets |= {MASK} if runs.withheld else set()
         self.results = self._judge(plan, run_engine, runs)
 

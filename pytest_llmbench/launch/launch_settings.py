@@ -100,10 +100,12 @@ class LaunchSettings(LaunchOptions):
 
     def describe(self, directory: Path) -> Iterator[str]:
         """Yield what a session says of its launch before it starts."""
+        from pytest_llmbench.launch.schedulers import name_clusters
+
         here = (
             "the cluster of the session"
             if self.goes_on
-            else "this machine, or what its Slurm has"
+            else f"this machine, or what its {name_clusters()} has"
         )
         cluster = (
             formatting.format_place(self.cluster, directory) if self.cluster else here

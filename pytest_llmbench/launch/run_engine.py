@@ -31,7 +31,7 @@ from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.launch.hours_budget import HoursBudget, measure_cost
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.launched_runs import RunJudge, examine_job
+from pytest_llmbench.launch.launched_runs import LaunchedRuns
 from pytest_llmbench.launch.plan.named_nodes import NamedNodes
 from pytest_llmbench.launch.policies import node_policy
 from pytest_llmbench.launch.policies.run_history import (
@@ -48,97 +48,6 @@ from pytest_llmbench.launch.policies.run_history import (
 from pytest_llmbench.launch.policies.trial_ledger import NAMES
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.outcomes import ConfigurationResult
-
-
-def describe_jobs(
-    history: RunHistory, conclusion: Conclusion, result: ConfigurationResult
-) -> tuple[LaunchedJob, ...]:
-    """Describe the jobs in the order in which they ended; allocations come last."""
-    described = [
-        _describe_job(history, ended, conclusion, result) for ended in history.ended
-    ]
-    if conclusion.trials is None:
-        return tuple(described)
-    jobs, allocations = [], []
-    for ended, job in zip(history.ended, described, strict=True):
-        if job.purpose is Purpose.ALLOCATION:
-            allocations.append(_describe_allocation(job, conclusion.trials))
-        else:
-            jobs.append(_describe_trial(job, ended, conclusion.trials))
-    return (*jobs, *allocations)
-
-
-def _describe_job(
-    history: RunHistory,
-    ended: EndedJob,
-    conclusion: Conclusion,
-    result: ConfigurationResult,
-) -> LaunchedJob:
-    job, status = ended.job, ended.job.status
-    files = (*history.files, *conclusion.files)
-    loss = _find_loss(history, ended, conclusion)
-    return LaunchedJob(
-        job_id=job.job_id,
-        purpose=job.spec.purpose,
-        attempt=job.attempt,
-        repeat=job.repeat,
-        state=status.state if status else "",
-        nodes=get_nodes(job),
-        step_seconds=_find_step_seconds(ended, result),
-        text=job.problem or ended.end.text,
-        files=files if job.spec.purpose is not Purpose.MEASURE else (),
-        submission=job.submission,
-        ended_by=status.ended_by if status else EndedBy.OTHERS,
-        started=status.started if status and status.nodes else None,
-        cost=dataclasses.replace(measure_cost(job), loss=loss),
-    )
-
-
-def _find_step_seconds(ended: EndedJob, result: ConfigurationResult) -> float | None:
-    job_id = ended.job.job_id
-    for measurement in reversed(result.judgement.runs):
-        if measurement.run.found.job_id == job_id:
-            return measurement.statistic_seconds
-    return ended.confirmation.step_seconds if ended.confirmation else None
-
-
-def _find_loss(
-    history: RunHistory, ended: EndedJob, conclusion: Conclusion
-) -> Loss | None:
-    """Find the reason a job brought nothing: replaced by another one, or not judged."""
-    job, is_own = ended.job, history.is_own(ended.job.spec)
-    failed = (
-        job.repeat in conclusion.lost if is_own else ended.end.blame is not Blame.NONE
-    )
-    later = is_own and any(
-        each.job.repeat == job.repeat and each.job.attempt > job.attempt
-        for each in history.ended
-    )
-    if not (later or failed):
-        return None
-    return Loss.HUNG if ended.end.blame is Blame.HUNG else Loss.FAILED
-
-
-def _describe_allocation(job: LaunchedJob, facts: TrialFacts) -> LaunchedJob:
-    """Describe an allocation; one in which a run was measured is not lost."""
-    if job.repeat not in facts.allocations:
-        return job
-    return dataclasses.replace(job, cost=dataclasses.replace(job.cost, loss=None))
-
-
-def _describe_trial(
-    job: LaunchedJob, ended: EndedJob, facts: TrialFacts
-) -> LaunchedJob:
-    """Describe a run of a variant: `new, to warm up; node n1 failed`."""
-    trial, spec = facts.trials.get(job.repeat), ended.job.spec
-    seconds = trial.step_time_ms / 1000 if trial and trial.step_time_ms else None
-    name = f"{spec.variant}, to warm up" if spec.warm_up else spec.variant
-    text = join_texts(name, facts.problems.get(job.repeat, "") or job.text)
-    return dataclasses.replace(job, step_seconds=seconds, text=text)
-
-
-# --- run engine ----------------------------------------------------------------------
-
 
 Policy = Callable[[RunHistory], NextRuns | NeedsVerdict | Conclusion]
 """A policy with its settings: `next_runs` of a module of `policies`."""
@@ -170,7 +79,7 @@ class RunEngine:
         self,
         policies: Mapping[str, Policy],  # by configuration id
         specs: Iterable[JobSpec],  # the first run of each
-        judge: RunJudge,
+        judge: LaunchedRuns,
         settings: LaunchSettings,
         *,
         budget: HoursBudget,
@@ -245,7 +154,7 @@ class RunEngine:
         history = configuration.history
         _, named = self._awaited.get(job.identity, (None, None))
         nodes = named.nodes if named else ()
-        ended = examine_job(self._judge, job, end, history.ended, nodes)
+        ended = self._judge.examine(job, end, history.ended, nodes)
         configuration.history = history.with_ended(ended)
         if job.spec.purpose in BESIDE:
             return self._add_beside(configuration, ended)
@@ -439,22 +348,21 @@ class RunEngine:
     # --- what is known ------------------------------------------------------------
 
     def add_node_remarks(
-        self, list_reasons: Callable[[Collection[str]], Mapping[str, str]]
+        self, list_remarks: Callable[[Collection[str]], Mapping[str, str]]
     ) -> None:
-        """Note what Slurm and the drivers of GPUs report of doubtful nodes.
+        """Note what the scheduler and the drivers of GPUs report of doubtful nodes.
 
-        `list_reasons` is called once, with all of them.
+        `list_remarks` is called once, with all of them.
         """
         doubtful = [
             (configuration, node_policy.list_doubtful(configuration.history))
             for configuration in self._configurations.values()
         ]
         every = sorted({node for _, nodes in doubtful for node in nodes})
-        reasons = list_reasons(every) if every else {}
+        remarks = list_remarks(every) if every else {}
         for configuration, nodes in doubtful:
-            for node in sorted(nodes & reasons.keys()):
-                reason = formatting.escape(reasons[node])
-                configuration.notes.append(f"sinfo -R: {node}: {reason}")
+            said = (remarks[node] for node in sorted(nodes & remarks.keys()))
+            configuration.notes += map(formatting.escape, said)
             history = configuration.history
             there = [*_list_judged(history), *history.confirmations]
             for each in there:
@@ -462,32 +370,19 @@ class RunEngine:
                     errors = self._judge.find_driver_errors(each.job, each.run)
                     configuration.notes.append(errors)
 
-    def list_held_back(self) -> frozenset[str]:
-        """List the ids of the configurations for which a resumed session starts a
-        job."""
-        return frozenset(
-            case
-            for case, configuration in self._configurations.items()
-            if configuration.history.held_back
-            - {
-                (each.job.repeat, each.job.attempt)
-                for each in configuration.history.ended
-            }
-        )
-
-    def list_specs(self) -> dict[str, JobSpec]:
-        """List the jobs of the configurations by id."""
+    @property
+    def histories(self) -> dict[str, RunHistory]:
+        """The history of each configuration, by its id."""
         every = self._configurations.items()
-        return {case: configuration.history.spec for case, configuration in every}
+        return {case: configuration.history for case, configuration in every}
 
     def list_runs(self) -> dict[Key, list[Run]]:
         """List the runs of each configuration that can be judged."""
-        histories = [each.history for each in self._configurations.values()]
         return {
             history.spec.key: [
                 each.dated_run for each in _list_judged(history) if each.dated_run
             ]
-            for history in histories
+            for history in self.histories.values()
         }
 
     def list_results(self) -> dict[Key, ConfigurationResult]:
@@ -509,6 +404,9 @@ def _list_judged(history: RunHistory) -> list[EndedJob]:
     return [each for each in history.runs.values() if each.time is None]
 
 
+# --- the jobs of a result, for the reports ---------------------------------------------
+
+
 def _add_jobs(configuration: _Configuration) -> ConfigurationResult:
     history, conclusion = configuration.history, configuration.conclusion
     if configuration.result is None or conclusion is None:
@@ -517,7 +415,94 @@ def _add_jobs(configuration: _Configuration) -> ConfigurationResult:
     text = phrase(finding) if finding else ""
     return dataclasses.replace(
         configuration.result,
-        jobs=describe_jobs(history, conclusion, configuration.result),
+        jobs=_describe_jobs(history, conclusion, configuration.result),
         nodes=join_texts(text, *configuration.notes),
         slow_nodes=finding.exclude if finding else (),
     )
+
+
+def _describe_jobs(
+    history: RunHistory, conclusion: Conclusion, result: ConfigurationResult
+) -> tuple[LaunchedJob, ...]:
+    """Describe the jobs in the order in which they ended; allocations come last."""
+    described = [
+        _describe_job(history, ended, conclusion, result) for ended in history.ended
+    ]
+    if conclusion.trials is None:
+        return tuple(described)
+    jobs, allocations = [], []
+    for ended, job in zip(history.ended, described, strict=True):
+        if job.purpose is Purpose.ALLOCATION:
+            allocations.append(_describe_allocation(job, conclusion.trials))
+        else:
+            jobs.append(_describe_trial(job, ended, conclusion.trials))
+    return (*jobs, *allocations)
+
+
+def _describe_job(
+    history: RunHistory,
+    ended: EndedJob,
+    conclusion: Conclusion,
+    result: ConfigurationResult,
+) -> LaunchedJob:
+    job, status = ended.job, ended.job.status
+    files = (*history.files, *conclusion.files)
+    loss = _find_loss(history, ended, conclusion)
+    return LaunchedJob(
+        job_id=job.job_id,
+        purpose=job.spec.purpose,
+        attempt=job.attempt,
+        repeat=job.repeat,
+        state=status.state if status else "",
+        nodes=get_nodes(job),
+        step_seconds=_find_step_seconds(ended, result),
+        text=job.problem or ended.end.text,
+        files=files if job.spec.purpose is not Purpose.MEASURE else (),
+        submission=job.submission,
+        ended_by=status.ended_by if status else EndedBy.OTHERS,
+        started=status.started if status and status.nodes else None,
+        cost=dataclasses.replace(measure_cost(job), loss=loss),
+    )
+
+
+def _find_step_seconds(ended: EndedJob, result: ConfigurationResult) -> float | None:
+    job_id = ended.job.job_id
+    for measurement in reversed(result.judgement.runs):
+        if measurement.run.found.job_id == job_id:
+            return measurement.statistic_seconds
+    return ended.confirmation.step_seconds if ended.confirmation else None
+
+
+def _find_loss(
+    history: RunHistory, ended: EndedJob, conclusion: Conclusion
+) -> Loss | None:
+    """Find the reason a job brought nothing: replaced by another one, or not judged."""
+    job, is_own = ended.job, history.is_own(ended.job.spec)
+    failed = (
+        job.repeat in conclusion.lost if is_own else ended.end.blame is not Blame.NONE
+    )
+    later = is_own and any(
+        each.job.repeat == job.repeat and each.job.attempt > job.attempt
+        for each in history.ended
+    )
+    if not (later or failed):
+        return None
+    return Loss.HUNG if ended.end.blame is Blame.HUNG else Loss.FAILED
+
+
+def _describe_allocation(job: LaunchedJob, facts: TrialFacts) -> LaunchedJob:
+    """Describe an allocation; one in which a run was measured is not lost."""
+    if job.repeat not in facts.allocations:
+        return job
+    return dataclasses.replace(job, cost=dataclasses.replace(job.cost, loss=None))
+
+
+def _describe_trial(
+    job: LaunchedJob, ended: EndedJob, facts: TrialFacts
+) -> LaunchedJob:
+    """Describe a run of a variant: `new, to warm up; node n1 failed`."""
+    trial, spec = facts.trials.get(job.repeat), ended.job.spec
+    seconds = trial.step_time_ms / 1000 if trial and trial.step_time_ms else None
+    name = f"{spec.variant}, to warm up" if spec.warm_up else spec.variant
+    text = join_texts(name, facts.problems.get(job.repeat, "") or job.text)
+    return dataclasses.replace(job, step_seconds=seconds, text=text)

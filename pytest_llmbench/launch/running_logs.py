@@ -126,7 +126,7 @@ def _search_log(job: Job) -> Path | None:
     logs = [
         run.attempts[-1].log
         for run in runs
-        # a Slurm that was set up anew begins with job id 1 again: what is older is of
+        # a scheduler that was set up anew begins with job id 1 again: what is older is of
         # another job
         if run.job_id == job.scheduler_id
         and run.attempts

@@ -37,6 +37,7 @@ from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.launch.hours_budget import HoursBudget
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.launch_settings import LaunchSettings
+from pytest_llmbench.launch.launched_runs import LaunchedRuns
 from pytest_llmbench.launch.plan.named_nodes import NamedNodes
 from pytest_llmbench.launch.policies import repeat_policy
 from pytest_llmbench.launch.policies.run_history import Confirmation
@@ -96,7 +97,7 @@ def describe(job: NextJob) -> str:
     return f"{name} {job.repeat}, attempt {job.attempt}{without}"
 
 
-class Course:
+class Course(LaunchedRuns):
     """A configuration with a given verdict for each look; its jobs end one by one, the
     Nth job on node nN."""
 
@@ -162,6 +163,11 @@ class Course:
     @property
     def result(self) -> ConfigurationResult:
         return self.engine.list_results()[KEY]
+
+    @property
+    def left(self) -> bool:
+        """True if a resumed session starts a run."""
+        return bool(self.engine.histories[KEY.id].left)
 
     @property
     def verdict(self) -> tuple[Verdict, Reason]:
@@ -266,6 +272,7 @@ def test_runs_are_judged_together_until_verdict_is_certain(
     [
         (Verdict.REGRESSION, WELL, "not repeated"),
         (Verdict.INVALID, BROKEN, "not started again"),
+        (Verdict.INVALID, HUNG, "not started again"),
     ],
 )
 def test_repeats_and_retries_end_with_the_hours(
@@ -350,18 +357,6 @@ def test_second_hung_run_stays_invalid_after_resuming(first: int) -> None:
         course.end_job(NextJob(SPEC, 2, 2), WELL)
     judgement = course.result.judgement
     assert (judgement.verdict, judgement.reason) == (Verdict.INVALID, Reason.HUNG)
-
-
-@pytest.mark.parametrize("at_once", [False, True], ids=["in turn", "at once"])
-def test_failed_repeat_makes_a_green_verdict_invalid(at_once: bool) -> None:
-    """One slow run, a crashed run and a fast run are no PASS."""
-    course = Course(Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, repeats_at_once=at_once)
-    course.end()
-    assert course.end(CRASHED) == []
-    while course.due:
-        assert course.end() == []
-    assert course.result.judgement.verdict is Verdict.INVALID
-    assert phrase(course.result.judgement).startswith("exit code 1; ")
 
 
 def test_verdict_waits_for_the_retry_of_a_repeat() -> None:
@@ -560,6 +555,7 @@ def test_without_other_nodes_repeats_run_anywhere() -> None:
     [
         (Verdict.REGRESSION, WELL, {}, True),
         (Verdict.PASS, BROKEN, {}, True),
+        (Verdict.PASS, HUNG, {}, True),
         (Verdict.PASS, WELL, {}, False),
         (Verdict.PASS, WELL, {"asked": 3}, True),
         (Verdict.INVALID, WELL, {}, False),
@@ -571,7 +567,7 @@ def test_collecting_starts_nothing_and_remembers_what_is_due(
 ) -> None:
     course = Course(verdict, collect=True, **settings)
     assert course.end(end) == []
-    assert bool(course.engine.list_held_back()) is held_back
+    assert course.left is held_back
 
 
 @pytest.mark.parametrize(
@@ -588,10 +584,9 @@ def test_same_jobs_give_the_same_verdict_in_any_session(
         Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REGRESSION, **settings
     )
     for repeat in (1, 2, 3):
-        held_back = {KEY.id} if "collect" in settings and repeat > 1 else set()
-        assert course.engine.list_held_back() == held_back
+        assert course.left is ("collect" in settings and repeat > 1)
         course.end_job(NextJob(SPEC, 1, repeat))
-    assert course.engine.list_held_back() == frozenset()
+    assert not course.left
     assert course.looks == [1, 2, 3]
     assert (course.result.judgement.verdict, len(course.result.judgement.repeats)) == (
         Verdict.REGRESSION,
@@ -610,7 +605,7 @@ def test_retry_replaces_the_failure_in_any_session(
     course.end(BROKEN)
     course.end_job(NextJob(SPEC, 2), again)
     assert course.result.judgement.verdict is verdict
-    assert course.engine.list_held_back() == frozenset()
+    assert not course.left
 
 
 def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
@@ -623,7 +618,7 @@ def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
         == []
     )
     verdicts = [course.result.judgement.verdict]
-    assert course.engine.list_held_back() == {KEY.id}
+    assert course.left
     course.end_job(NextJob(SPEC, 2, 2))
     verdicts.append(course.result.judgement.verdict)
     assert verdicts == [Verdict.INVALID, Verdict.INCONCLUSIVE]
@@ -751,21 +746,22 @@ def test_node_check_without_hours_is_reported() -> None:
     )
 
 
-def test_remarks_quote_slurm_and_drivers_on_named_nodes() -> None:
+def test_remarks_quote_scheduler_and_drivers_on_named_nodes() -> None:
     asked: list[list[str]] = []
 
-    def list_reasons(nodes: Collection[str]) -> dict[str, str]:
+    def list_remarks(nodes: Collection[str]) -> dict[str, str]:
         asked.append(list(nodes))
-        return {"n1": "bad nvlink (root, 2025-11-20)", "n3": "not asked for"}
+        remark = "sinfo -R: n1: bad nvlink (root, 2025-11-20)"
+        return {"n1": remark, "n3": "not asked for"}
 
     course = suspect_nodes()
-    course.engine.add_node_remarks(list_reasons)
+    course.engine.add_node_remarks(list_remarks)
     assert course.result.nodes == (
         f"{MAY_BE_SLOW}; sinfo -R: n1: bad nvlink (root, 2025-11-20); log-1.out:7: NVRM: Xid"
     )
     fast = Course(Verdict.PASS)
     fast.end()
-    fast.engine.add_node_remarks(list_reasons)
+    fast.engine.add_node_remarks(list_remarks)
     assert fast.result.nodes == ""
     assert asked == [["n1"]]
 

@@ -26,7 +26,6 @@ from pytest_llmbench.core.job_records import (
     JobStatus,
     Phase,
     Purpose,
-    SubmissionState,
 )
 from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.run_records import Run
@@ -35,6 +34,7 @@ from pytest_llmbench.launch.hours_budget import HoursBudget
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan, place_run
 from pytest_llmbench.launch.launch_settings import LaunchSettings
+from pytest_llmbench.launch.launched_runs import LaunchedRuns
 from pytest_llmbench.launch.policies import ab_policy
 from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
 from pytest_llmbench.launch.run_engine import RunEngine
@@ -68,18 +68,10 @@ HELD = AllocationPlan(
 )
 
 WELL = JobEnd(Blame.NONE)
-BROKEN = JobEnd(Blame.INFRASTRUCTURE, "node n1 failed")
-CRASHED = JobEnd(Blame.RUN, "exit code 1")
 HUNG = JobEnd(Blame.HUNG, "it stood still")
-REFUSED: dict[str, Any] = {
-    "status": None,
-    "job_id": "",
-    "submission": SubmissionState.NOT_SUBMITTED,
-    "problem": "no such node",
-}
 
 
-class Course:
+class Course(LaunchedRuns):
     """An A/B whose jobs end one by one, on the nodes that they ask for."""
 
     def __init__(
@@ -216,15 +208,6 @@ class Course:
     def list_files(self, _job: Job) -> tuple[Path, ...]:
         return ()
 
-    def judge(self, _key: Key, _runs: Sequence[Run]) -> ConfigurationResult:
-        raise AssertionError("no run of an A/B is judged against a baseline")
-
-    judge_named: Any = judge
-    judge_nodes: Any = judge
-    find_driver_errors: Any = judge
-    read_check: Any = judge
-    name_failed_nodes: Any = judge
-
 
 @pytest.fixture
 def course(tmp_path: Path) -> Course:
@@ -258,28 +241,6 @@ def test_runs_alternate_on_the_nodes_of_the_first(
     ]
 
 
-def test_stopped_submission_is_no_failure_of_its_variant(course: Course) -> None:
-    stopped = {
-        "submission": SubmissionState.STOPPED,
-        "job_id": "",
-        "problem": "its build was killed",
-    }
-    for _ in range(2):
-        course.end(1.0)
-        course.end(None, JobEnd(Blame.CANCELLED, "its build was killed"), **stopped)
-    assert course.made == ["good", "new", "new", "new"]
-    assert course.next[0].variant == "good"  # and nothing is said of the variant
-
-
-def test_run_lost_to_infrastructure_is_made_again(course: Course) -> None:
-    course.end(1.0)
-    course.end(None, BROKEN)
-    course.end_all(1.05, 1.05, 1.0)
-    assert course.made == ["good", "new", "new", "new", "good"]
-    assert course.result.judgement.reason is Reason.VARIANT_SLOWER
-    assert course.result.jobs[1].text == "new; node n1 failed"
-
-
 def test_variant_that_hangs_twice_is_a_failure(course: Course) -> None:
     course.run_variants(good=(1.0, WELL), new=(None, HUNG))
     assert (course.result.judgement.verdict, course.result.judgement.reason) == (
@@ -309,8 +270,6 @@ def test_comparison_without_hours_has_no_answer(tmp_path: Path) -> None:
 
 GONE = JobStatus(Phase.ENDED, "CANCELLED", nodes=("n1", "n2"), started=NOW)
 """Of a run that its allocation took with it: it has no exit code."""
-
-CANCELLED = JobEnd(Blame.CANCELLED, "CANCELLED: by the user with uid 0")
 
 
 @pytest.fixture
@@ -366,56 +325,3 @@ def test_allocation_without_hours_is_released(tmp_path: Path) -> None:
     assert course.text == text
     told = "the A/B has no end: 1 run takes 1.0 GPU-hours, and of the 2.5 allowed 2.0 are used"
     assert course.result.nodes == told
-
-
-def test_run_lost_with_its_allocation_is_made_again(shared: Course) -> None:
-    """On the same nodes, after new warm-ups, in an allocation for the runs that are
-    left."""
-    end_well(shared, 1.0, 1.05)
-    shared.end_allocation(1, CANCELLED, status=GONE)
-    shared.end(None, CANCELLED, status=GONE)
-    (held,) = shared.allocations
-    assert (held.identity, held.spec.scheduler_options[-1]) == (
-        (KEY.id, "allocation", 1, 2),
-        "--nodelist=n1,n2",
-    )
-    assert held.spec.command == (
-        "sbatch",
-        "--no-requeue",
-        "--time=1:40:00",
-        "./launch.sh",
-    )
-    assert (shared.next[0].allocation, shared.next[0].warm_up) == (2, True)
-    assert shared.released == [KEY.id]
-    end_well(shared, 1.0, 1.05, 1.05, 1.0, 1.05, 1.0)
-    assert shared.made == [
-        "good",
-        "new",
-        "good",
-        "good",
-        "new",
-        "new",
-        "good",
-        "new",
-        "good",
-    ]
-    assert shared.text.endswith("in 2 allocations)")
-    assert shared.result.jobs[2].text.startswith("good; its allocation ended: ")
-
-
-def test_runs_are_separate_jobs_without_an_allocation(shared: Course) -> None:
-    shared.end_allocation(1, CRASHED, **REFUSED)
-    assert (
-        shared.end(None, CRASHED, **{**REFUSED, "problem": "its allocation has ended"})
-        == ARMS[0]
-    )
-    end_well(shared, 1.0, 1.05, 1.05, 1.0)
-    assert shared.made[1:] == ["good", "new", "new", "good"]
-    assert shared.text.endswith("2 pairs (on n[1-2])")
-    assert (
-        "the last runs were jobs of their own: no nodes could be held: "
-        in shared.result.nodes
-    )
-    assert shared.result.trials is not None
-    assert shared.result.trials.allocations == 0
-    assert shared.result.trials.separate_because.startswith("no nodes could be held: ")

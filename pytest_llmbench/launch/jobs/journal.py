@@ -36,7 +36,7 @@ from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.launch.file_lock import is_locked, take_lock
 from pytest_llmbench.launch.job_secrets import find_secret_values, make_digest, redact
 from pytest_llmbench.launch.jobs.process import Process
-from pytest_llmbench.launch.schedulers import HERE, load_scheduler
+from pytest_llmbench.launch.schedulers import HERE, load_scheduler, name_jobs_inquiries
 from pytest_llmbench.launch.schedulers.job_states import OWN, drop_passing
 from pytest_llmbench.launch.schedulers.submission import find_state
 
@@ -68,7 +68,6 @@ CREATE TABLE note (
 );
 """
 
-MOVE = "move it away; jobs that it followed may still run: look with squeue --me, and in the jobs folder beside it"
 REMEDIES = {
     "READONLY": "make the file and its folder writable, and see that nothing removes them while pytest runs",
     "FULL": "the disk or the quota is full: make room",
@@ -79,8 +78,8 @@ REMEDIES = {
     "BUSY": f"another process held it for {PATIENCE_SECONDS:g} s: try again",
     "PROTOCOL": "the file system does not lock files as it should: name a folder on another one: --llmb-journal=DIR",
     "NOLFS": "the file system does not hold files of this size: name a folder on another one: --llmb-journal=DIR",
-    "CORRUPT": f"the file is damaged: {MOVE}",
-    "NOTADB": f"the file is damaged, or not a journal: {MOVE}",
+    "CORRUPT": "the file is damaged: {move}",
+    "NOTADB": "the file is damaged, or not a journal: {move}",
 }
 
 
@@ -131,24 +130,27 @@ def explain_errors(file: Path) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError:  # SQLite names a table of its schema, or quotes it
-        raise LaunchError(
-            f"{file}: the names in it are no text; {REMEDIES['CORRUPT']}"
-        ) from None
+        remedy = _find_remedy("SQLITE_CORRUPT")
+        raise LaunchError(f"{file}: the names in it are no text; {remedy}") from None
+    except sqlite3.ProgrammingError:
+        raise
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.ProgrammingError):
-            raise
         name = getattr(error, "sqlite_errorname", "") or ""
-        remedy = next(
-            (
-                text
-                for code, text in REMEDIES.items()
-                if name.startswith(f"SQLITE_{code}")
-            ),
-            MOVE,
-        )
-        raise LaunchError(
-            f"{file}: {error}{f' ({name})' if name else ''}; {remedy}"
-        ) from None
+        code = f" ({name})" if name else ""
+        raise LaunchError(f"{file}: {error}{code}; {_find_remedy(name)}") from None
+
+
+def _find_remedy(error_name: str) -> str:
+    named = (name for name in REMEDIES if error_name.startswith(f"SQLITE_{name}"))
+    remedy = REMEDIES.get(next(named, ""), "{move}")
+    return remedy.format(move=_advise_moving())
+
+
+def _advise_moving() -> str:
+    return (
+        "move it away; jobs that it followed may still run: look with "
+        f"{name_jobs_inquiries()}, and in the jobs folder beside it"
+    )
 
 
 def _prepare(database: sqlite3.Connection, file: Path) -> None:
@@ -168,11 +170,11 @@ def _prepare(database: sqlite3.Connection, file: Path) -> None:
         else:
             raise LaunchError(
                 f"{file} has version {version}, expected {SCHEMA}: another version of pytest-llmbench wrote it, which "
-                f"can still follow its jobs, or another program; use that version, or {MOVE}"
+                f"can still follow its jobs, or another program; use that version, or {_advise_moving()}"
             )
         damage = database.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if damage != "ok":
-        raise LaunchError(f"{file} is damaged ({damage}): {MOVE}")
+        raise LaunchError(f"{file} is damaged ({damage}): {_advise_moving()}")
 
 
 # --- jobs as rows ---------------------------------------------------------------------
@@ -282,8 +284,8 @@ def _read_entry(row: sqlite3.Row, folder: Path) -> JournalEntry:
     ) as error:
         raise LaunchError(
             f"{folder / NAME}: job number {row['number']} of session {row['session']} cannot be read ({error}): it was "
-            "written by another version of pytest-llmbench, or is damaged; end its jobs by hand (squeue --me), and "
-            "start anew"
+            "written by another version of pytest-llmbench, or is damaged; end its jobs by hand "
+            f"({name_jobs_inquiries()}), and start anew"
         ) from None
     return entry
 
@@ -824,7 +826,7 @@ class Journal:
         ):  # a lock elsewhere would empty a file of somebody
             file = self.folder / NAME
             raise LaunchError(
-                f"{file} holds a session that none began ({str(session)[:40]!r}): {MOVE}"
+                f"{file} holds a session that none began ({str(session)[:40]!r}): {_advise_moving()}"
             )
         return self.folder / "sessions" / f"{session}.lock"
 

@@ -259,7 +259,11 @@ def _build_environment(job: JobParts, nodes: int, variables: Pairs) -> dict[str,
 def list_passed(via: str) -> tuple[str, ...]:
     """Return the variables of the caller that every job gets which is submitted in this
     way."""
-    return (*_OF_MACHINE, *load_scheduler(via).configuration_variables)
+    scheduler = load_scheduler(via)
+    # a command on a login node may ask the scheduler of its cluster
+    asked = list_schedulers() if scheduler.here else [scheduler]
+    names = (name for each in asked for name in each.configuration_variables)
+    return (*_OF_MACHINE, *names)
 
 
 def _take_from_caller(job: JobParts) -> dict[str, str]:

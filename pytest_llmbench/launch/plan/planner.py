@@ -439,11 +439,11 @@ class Planner:
 
         return build_node_check(self.launch.node_checks, spec, self.cluster, nodes)
 
-    def list_node_reasons(self, nodes: Collection[str]) -> Mapping[str, str]:
+    def list_node_remarks(self, nodes: Collection[str]) -> Mapping[str, str]:
         """Return why nodes are out of service, by name. Verdicts stand without it if no
         scheduler answers."""
         try:
-            return self.schedulers.list_node_reasons(nodes)
+            return self.schedulers.list_node_remarks(nodes)
         except LaunchError:
             return {}
 

@@ -565,5 +565,5 @@ CHECKS: dict[
     PreflightCheck.PYTHON_MODULES: check_python_modules,
     PreflightCheck.CHECKPOINT: check_checkpoint,
 }
-"""What is asked of each job by itself; room on the disk and Slurm are asked of all
+"""What is asked of each job by itself; room on the disk and the scheduler are asked of all
 together."""

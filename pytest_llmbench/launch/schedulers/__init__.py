@@ -39,6 +39,17 @@ def list_schedulers() -> list[type[Scheduler]]:
     return list(dict.fromkeys(map(load_scheduler, SCHEDULERS)))
 
 
+def name_clusters() -> str:
+    """Name what runs jobs on a cluster: `Slurm`."""
+    return " or ".join(each.name for each in list_schedulers() if not each.here)
+
+
+def name_jobs_inquiries() -> str:
+    """Name the commands that list the jobs of a user: `squeue --me`."""
+    commands = (scheduler.jobs_inquiry for scheduler in list_schedulers())
+    return " or ".join(filter(None, commands))
+
+
 def find_via(program: str) -> str:
     """Return the way in which a program that somebody typed submits a job, `HERE` if it
     submits none."""
@@ -86,13 +97,13 @@ class Schedulers:
             raise away[0]
         return None
 
-    def list_node_reasons(self, nodes: Collection[str]) -> dict[str, str]:
-        """Return why nodes are out of service, by name. Raises SchedulerAway."""
-        return {
-            node: reason
-            for scheduler in self.list_clusters()
-            for node, reason in scheduler.list_node_reasons(nodes).items()
-        }
+    def list_node_remarks(self, nodes: Collection[str]) -> dict[str, str]:
+        """Return what is known of nodes that are out of service, by name. Raises
+        SchedulerAway."""
+        remarks: dict[str, str] = {}
+        for scheduler in self.list_clusters():
+            remarks |= scheduler.list_node_remarks(nodes)
+        return remarks
 
     def find_cluster_name(self, jobs: Iterable[PlannedJob]) -> str:
         """Return the name of the cluster of jobs, or of this machine if all run here.

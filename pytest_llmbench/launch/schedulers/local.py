@@ -51,7 +51,6 @@ class LocalScheduler(Scheduler):
 
     name = "this machine"
     here = True
-    configuration_variables = ("SLURM_CONF",)  # a command on a login node may ask Slurm
     device_variables = ("CUDA_VISIBLE_DEVICES",)
     at_once = 1
 

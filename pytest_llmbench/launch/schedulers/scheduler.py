@@ -78,6 +78,7 @@ class Scheduler(ABC):
         tuple[str, ...]
     ] = ()  # with the GPUs that the caller may use
     gpu_inquiry: ClassVar[str] = ""  # the command that shows which GPUs it has
+    jobs_inquiry: ClassVar[str] = ""  # the command that lists the jobs of a user
     # by key of a cluster file (account, partition, gres, time_limit) the variables in
     # which documents want it
     cluster_variables: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -261,8 +262,9 @@ class Scheduler(ABC):
         """Return the name of the cluster, "" if unknown. Raises SchedulerAway."""
         return ""
 
-    def list_node_reasons(self, nodes: Collection[str]) -> Mapping[str, str]:
-        """Return why nodes are out of service, by name. Raises SchedulerAway."""
+    def list_node_remarks(self, nodes: Collection[str]) -> Mapping[str, str]:
+        """Return what is known of nodes that are out of service, by name, with the
+        source: `sinfo -R: n1: ECC errors`. Raises SchedulerAway."""
         del nodes
         return {}
 

@@ -791,6 +791,6 @@ def test_problems_are_described_with_remedies() -> None:
         + "\noverrule what is no problem here: --llmb-ignore=image"
     )
     assert describe_problems(
-        [replace(problem, check=PreflightCheck.SLURM)]
+        [replace(problem, check=PreflightCheck.SCHEDULER)]
     ) == text.format("[slurm] ")
     assert describe_problems([]) == ""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.fake_schedulers import TOOLS
 from support.job_specs import job, job_spec
 
+from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import LAUNCHERS, SCHEDULERS
 from pytest_llmbench.launch.schedulers import (
@@ -16,7 +19,10 @@ from pytest_llmbench.launch.schedulers import (
     find_via,
     list_schedulers,
     load_scheduler,
+    name_clusters,
+    name_jobs_inquiries,
 )
+from pytest_llmbench.launch.schedulers.scheduler import Tools
 
 FOLDER = Path("/scratch")
 
@@ -51,6 +57,16 @@ def test_unknown_launcher_is_refused_with_the_nearest() -> None:
 )
 def test_typed_command_is_submitted_by_its_program(program: str, via: str) -> None:
     assert find_via(program) == via
+
+
+def test_remarks_and_inquiries_name_their_source() -> None:
+    def run(arguments: Sequence[str], **_: Any) -> CommandOutput:
+        listed = "n1|root|Unknown|bad nvlink\n" if arguments[0] == "sinfo" else ""
+        return CommandOutput(0, listed, "")
+
+    remarks = Schedulers(Tools(run, {})).list_node_remarks(["n1"])
+    assert remarks == {"n1": "sinfo -R: n1: bad nvlink (root, Unknown)"}
+    assert (name_clusters(), name_jobs_inquiries()) == ("Slurm", "squeue --me")
 
 
 def test_this_machine_alone_is_here() -> None:

@@ -42,7 +42,7 @@ NO_SLURM = JobProblem(
     "there is no Slurm on this machine: no sbatch on the job's PATH",
     "start pytest on a login node of the cluster, or give --llmb-launcher=local for a recipe that can run on this "
     "machine",
-    check=PreflightCheck.SLURM,
+    check=PreflightCheck.SCHEDULER,
 )
 
 
@@ -61,7 +61,7 @@ def check_slurm(
         silent = JobProblem(
             f"Slurm does not answer: {answer}",
             "look at `sinfo`, or wait",
-            check=PreflightCheck.SLURM,
+            check=PreflightCheck.SCHEDULER,
         )
         yield from ((job, silent) for job in jobs)
         return

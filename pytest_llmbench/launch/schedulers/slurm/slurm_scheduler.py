@@ -53,6 +53,7 @@ class SlurmScheduler(Scheduler):
     name = "Slurm"
     program = SBATCH
     gpu_inquiry = "sinfo -o '%P %a %D %G'"
+    jobs_inquiry = "squeue --me"
     configuration_variables = ("SLURM_CONF",)
     cluster_variables = sbatch.VARIABLES
 
@@ -128,9 +129,10 @@ class SlurmScheduler(Scheduler):
         """Return what Slurm calls the cluster."""
         return self._slurm.find_cluster_name()
 
-    def list_node_reasons(self, nodes: Collection[str]) -> Mapping[str, str]:
+    def list_node_remarks(self, nodes: Collection[str]) -> Mapping[str, str]:
         """Return why nodes are out of service, as `sinfo -R` shows it."""
-        return self._slurm.list_node_reasons(nodes)
+        reasons = self._slurm.list_node_reasons(nodes)
+        return {node: f"sinfo -R: {node}: {text}" for node, text in reasons.items()}
 
     def plan_allocation(self, jobs: Sequence[PlannedJob], runs: int) -> AllocationPlan:
         """Return the allocation for at most `runs` of these variants, the reference
