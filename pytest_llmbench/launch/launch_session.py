@@ -474,7 +474,7 @@ class LaunchSession:
         from pytest_llmbench.launch.jobs.watch import Limits
         from pytest_llmbench.launch.running_logs import RunningLogs
         from pytest_llmbench.launch.schedulers import Schedulers
-        from pytest_llmbench.launch.schedulers.scheduler import Tools
+        from pytest_llmbench.launch.schedulers.submission import Tools
 
         host, pending = self.host, self.launch.pending_limit.total_seconds()
         schedulers = Schedulers(Tools(host.run, host.environment, journal, host.sleep))

@@ -8,9 +8,10 @@ from typing import Any, cast
 from pytest_llmbench.core.commands import run
 from pytest_llmbench.core.job_records import SCHEDULERS, JobSpec
 from pytest_llmbench.launch.schedulers import Schedulers, load_scheduler
-from pytest_llmbench.launch.schedulers.scheduler import JobRecords, Scheduler, Tools
+from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 from pytest_llmbench.launch.schedulers.slurm.client import Slurm
 from pytest_llmbench.launch.schedulers.slurm.slurm_scheduler import SlurmScheduler
+from pytest_llmbench.launch.schedulers.submission import JobRecords, Tools
 
 TOOLS = Tools(run, {})
 

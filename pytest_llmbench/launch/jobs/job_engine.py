@@ -32,7 +32,6 @@ from pytest_llmbench.launch.jobs.watch import (
     Limits,
     ReadProgress,
     Watch,
-    cancel_jobs,
     differs,
     explain_job_end,
     has_moved_on,
@@ -51,6 +50,9 @@ RECOVER_SECONDS = 20.0
 # how many times as long as a poll took the pause after it is at least: a slow scheduler
 # is asked rarely
 PAUSES = 10
+
+CANCEL_SECONDS = 30.0
+LONGEST_PAUSE = 3.0
 
 # gets every job that ended or could not be submitted; returns the jobs that follow from
 # it
@@ -221,16 +223,52 @@ class Engine:
                     going.append(recorded)
                 else:
                     doubtful.append(job.spec.case_id)
-        left = cancel_jobs(
-            going,
-            self._schedulers,
-            self._journal,
-            now=self._now,
-            sleep=self._sleep,
-            tell=self._say,
-        )
+        left = self._cancel_jobs(going)
         self._live.clear()
         return (*doubtful, *left)
+
+    def _cancel_jobs(self, jobs: Iterable[Job]) -> tuple[str, ...]:
+        """Cancel submitted jobs, all at once, and wait until they have ended, at most
+        30 s; return the ids of the rest.
+
+        It is tried again if cancelling reported a problem.
+        """
+        going = {job.number: job for job in jobs}
+        problem = self._ask_to_cancel(going.values())
+        last_problem = ""
+        waited, pause = 0.0, 0.25
+        while going and waited < CANCEL_SECONDS:
+            if problem and problem != last_problem:
+                self._say(problem)
+                last_problem = problem
+            self._sleep(pause)
+            waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)
+            self._record_cancelled(going)
+            problem = self._ask_to_cancel(going.values()) if problem else ""
+        return tuple(job.job_id for job in going.values())
+
+    def _ask_to_cancel(self, going: Iterable[Job]) -> str:
+        """Ask each scheduler once to end all of its jobs; return the problems."""
+        problems = []
+        for scheduler, jobs in self._schedulers.group(going).items():
+            try:
+                problems.append(scheduler.cancel(jobs))
+            except SchedulerAway as error:
+                problems.append(str(error))
+        return "\n".join(filter(None, problems))
+
+    def _record_cancelled(self, going: dict[int, Job]) -> None:
+        """Record the jobs that have ended, and take them out of `going`."""
+        for scheduler, jobs in self._schedulers.group(going.values()).items():
+            try:
+                statuses = scheduler.poll(jobs)
+            except SchedulerAway:
+                continue
+            for number, status in statuses.items():
+                if status.phase is Phase.ENDED:
+                    del going[number]
+                    text = "cancelled by pytest" if status.state == "CANCELLED" else ""
+                    self._journal.record_end(number, status, text, self._now())
 
     # --- submitting -------------------------------------------------------------------
 

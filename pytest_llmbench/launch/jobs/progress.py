@@ -8,7 +8,6 @@ columns, rarer as time passes.
 from __future__ import annotations
 
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
@@ -177,39 +176,26 @@ def summarize(jobs: Iterable[Job], waiting: int = 0) -> str:
 
 
 def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
-    phases = Counter(
-        job.status.phase if job.status else Phase.WAITING
-        for job in jobs
-        if not job.refused
-    )
-    if number := phases[Phase.WAITING]:
-        pending = [
-            job.status
-            for job in jobs
-            if job.status and job.status.phase is Phase.WAITING
-        ]
-        reasons = sorted({status.reason for status in pending if status.reason})
-        yield f"{number} pending" + (f" ({join_first(reasons, 3)})" if reasons else "")
-    if number := phases[Phase.RUNNING]:
-        statuses = [
-            (job, job.status)
-            for job in jobs
-            if job.status and job.status.phase is Phase.RUNNING
-        ]
-        still = [
-            _name_still(job, status.stall) for job, status in statuses if status.stall
-        ]
-        yield f"{number} running" + (
-            f" (standing still: {join_first(still, 3)})" if still else ""
-        )
-    if number := phases[Phase.UNKNOWN]:
-        lost = [job for job in jobs if job.status and job.status.phase is Phase.UNKNOWN]
-        names = sorted({load_scheduler(job.spec.via).name for job in lost})
-        yield f"{number} unknown to {join_first(names)}"
-    if number := phases[Phase.ENDED]:
-        yield f"{number} ended"
-    if number := sum(job.refused for job in jobs):
-        yield f"{number} refused"
+    by_phase: dict[Phase, list[Job]] = {phase: [] for phase in Phase}
+    made = [job for job in jobs if not job.refused]
+    for job in made:
+        by_phase[job.status.phase if job.status else Phase.WAITING].append(job)
+    if pending := by_phase[Phase.WAITING]:
+        reasons = {job.status.reason for job in pending if job.status} - {""}
+        shown = f" ({join_first(sorted(reasons), 3)})" if reasons else ""
+        yield f"{len(pending)} pending{shown}"
+    if running := by_phase[Phase.RUNNING]:
+        stalls = ((job, job.status and job.status.stall) for job in running)
+        still = [_name_still(job, stall) for job, stall in stalls if stall]
+        shown = f" (standing still: {join_first(still, 3)})" if still else ""
+        yield f"{len(running)} running{shown}"
+    if unknown := by_phase[Phase.UNKNOWN]:
+        names = sorted({load_scheduler(job.spec.via).name for job in unknown})
+        yield f"{len(unknown)} unknown to {join_first(names)}"
+    if ended := by_phase[Phase.ENDED]:
+        yield f"{len(ended)} ended"
+    if len(jobs) > len(made):
+        yield f"{len(jobs) - len(made)} refused"
     if waiting:
         yield f"{waiting} not submitted yet"
 

@@ -13,12 +13,12 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from pytest_llmbench.core.job_records import TRIALS, Job
 from pytest_llmbench.core.log_records import NO_JOB, TRIALS_FILE, VARIANT_MARK
 from pytest_llmbench.launch.jobs.builds import Builder
 from pytest_llmbench.launch.schedulers import Schedulers, load_scheduler
+from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 from pytest_llmbench.launch.schedulers.submission import (
     SUBMIT_SECONDS,
     Submission,
@@ -26,14 +26,7 @@ from pytest_llmbench.launch.schedulers.submission import (
 )
 
 
-class SubmitsJobs(Protocol):
-    """The scheduler of a job."""
-
-    def submit(self, job: Job) -> Submission: ...
-    def recover(self, job: Job, seconds: float = ...) -> Submission | None: ...
-
-
-def submit_marked(job: Job, scheduler: SubmitsJobs) -> Submission:
+def submit_marked(job: Job, scheduler: Scheduler) -> Submission:
     """Mark the run of a variant, and submit its job; SubmitError if the mark cannot be
     written, too."""
     if job.spec.purpose not in TRIALS:
@@ -53,7 +46,7 @@ def submit_marked(job: Job, scheduler: SubmitsJobs) -> Submission:
 
 
 def recover_marked(
-    job: Job, scheduler: SubmitsJobs, seconds: float = SUBMIT_SECONDS
+    job: Job, scheduler: Scheduler, seconds: float = SUBMIT_SECONDS
 ) -> Submission | None:
     """Return what became of a submission, as the mark says from then on."""
     submission = scheduler.recover(job, seconds)

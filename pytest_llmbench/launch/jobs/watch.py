@@ -8,7 +8,7 @@ suspended job, a session that was stopped, a clock that was set."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -34,16 +34,14 @@ from pytest_llmbench.core.stall_limits import (
     StallLimits,
     StallPlace,
 )
-from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.progress import (
     LastStep,
     describe_place,
     find_no_step,
     format_duration,
 )
-from pytest_llmbench.launch.schedulers import Schedulers, load_scheduler
+from pytest_llmbench.launch.schedulers import load_scheduler
 from pytest_llmbench.launch.schedulers.job_states import OWN, drop_passing
-from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 # A job is told that stands still for so many of its own slowest gaps between steps, but
 # not sooner than this.
@@ -302,9 +300,6 @@ GONE_SECONDS = (
 
 CANCEL_AGAIN_SECONDS = 60.0
 TELL_AGAIN_SECONDS = 300.0
-
-CANCEL_SECONDS = 30.0
-LONGEST_PAUSE = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -622,62 +617,3 @@ def _describe_lost(job: Job, limits: Limits) -> str:
     if job.status and job.status.phase is Phase.RUNNING:
         return f"{nothing}, though it ran: its record was purged or lost; only its log can tell how it ended"
     return f"{nothing}: its record was purged, or it is another cluster's; whether it ran, only its log can tell"
-
-
-def cancel_jobs(
-    jobs: Collection[Job],
-    schedulers: Schedulers,
-    journal: Journal,
-    *,
-    now: Callable[[], datetime],
-    sleep: Callable[[float], None],
-    tell: Callable[[str], None],
-) -> tuple[str, ...]:
-    """Cancel submitted jobs, all at once, and wait until they have ended, at most 30 s;
-    return the ids of the rest.
-
-    It is tried again where cancelling said that something went wrong.
-    """
-    going = {job.number: job for job in jobs}
-    problem = _ask_to_cancel(going.values(), schedulers)
-    last_problem = ""
-    waited, pause = 0.0, 0.25
-    while going and waited < CANCEL_SECONDS:
-        if problem and problem != last_problem:
-            tell(problem)
-            last_problem = problem
-        sleep(pause)
-        waited, pause = waited + pause, min(pause * 1.5, LONGEST_PAUSE)
-        _record_ended(going, schedulers, journal, now)
-        problem = _ask_to_cancel(going.values(), schedulers) if problem else ""
-    return tuple(job.job_id for job in going.values())
-
-
-def _ask_to_cancel(going: Collection[Job], schedulers: Schedulers) -> str:
-    """Ask each scheduler once to end all of its jobs; return what went wrong, or
-    nothing."""
-    problems = []
-    for scheduler, jobs in schedulers.group(going).items():
-        try:
-            problems.append(scheduler.cancel(jobs))
-        except SchedulerAway as error:
-            problems.append(str(error))
-    return "\n".join(filter(None, problems))
-
-
-def _record_ended(
-    going: dict[int, Job],
-    schedulers: Schedulers,
-    journal: Journal,
-    now: Callable[[], datetime],
-) -> None:
-    for scheduler, jobs in schedulers.group(going.values()).items():
-        try:
-            statuses = scheduler.poll(jobs)
-        except SchedulerAway:
-            continue
-        for number, status in statuses.items():
-            if status.phase is Phase.ENDED:
-                del going[number]
-                text = "cancelled by pytest" if status.state == "CANCELLED" else ""
-                journal.record_end(number, status, text, now())

@@ -510,7 +510,7 @@ class Planner:
     def schedulers(self) -> Schedulers:
         """What runs jobs, as this machine reaches it."""
         from pytest_llmbench.launch.schedulers import Schedulers
-        from pytest_llmbench.launch.schedulers.scheduler import Tools
+        from pytest_llmbench.launch.schedulers.submission import Tools
 
         return Schedulers(Tools(self.host.run, self.host.environment))
 

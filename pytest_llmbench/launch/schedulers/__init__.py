@@ -12,8 +12,8 @@ from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.job_records import SCHEDULERS, Job, JobSpec
 from pytest_llmbench.launch.plan.cluster_file import LearnedCluster
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
-from pytest_llmbench.launch.schedulers.scheduler import Scheduler, Tools
-from pytest_llmbench.launch.schedulers.submission import SchedulerAway
+from pytest_llmbench.launch.schedulers.scheduler import Scheduler
+from pytest_llmbench.launch.schedulers.submission import SchedulerAway, Tools
 
 HERE = "local"  # submits nothing: a command runs on this machine
 

@@ -3,14 +3,12 @@ that pass here."""
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
-from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.job_records import (
     Cluster,
     Job,
@@ -26,35 +24,9 @@ from pytest_llmbench.launch.preflight.problems import JobProblem, LocalMachine
 from pytest_llmbench.launch.schedulers.job_states import PHASES, explain_by_state
 from pytest_llmbench.launch.schedulers.submission import (
     SUBMIT_SECONDS,
-    ProcessRecords,
     Submission,
+    Tools,
 )
-
-
-class JobRecords(ProcessRecords, Protocol):
-    """The journal, as a scheduler needs it."""
-
-    def list_live(self) -> tuple[Job, ...]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What a scheduler works with."""
-
-    run: Runner  # short commands
-    environment: Mapping[str, str]  # in which they run: the caller's
-    journal: JobRecords | None = (
-        None  # None: no job is submitted, cancelled or followed
-    )
-    sleep: Callable[[float], None] = time.sleep
-    submit_seconds: float = SUBMIT_SECONDS
-
-    @property
-    def records(self) -> JobRecords:
-        """The journal of the session that submits."""
-        if self.journal is None:
-            raise RuntimeError("no job is submitted without a journal")
-        return self.journal
 
 
 class Scheduler(ABC):
@@ -98,13 +70,11 @@ class Scheduler(ABC):
     def runs_in_recipe(cls, via: str) -> bool:
         """Return True if a command runs in the folder of its recipe, False if its
         launcher has its own."""
-        del via
         return True
 
     @classmethod
     def list_variables(cls, via: str) -> dict[str, str]:
         """Return the variables that a launcher needs."""
-        del via
         return {}
 
     @classmethod
@@ -118,26 +88,22 @@ class Scheduler(ABC):
         cls, via: str, words: Sequence[str], cluster: Cluster
     ) -> tuple[str, ...]:
         """Return a command with what the cluster file adds to it."""
-        del via, cluster
         return tuple(words)
 
     @classmethod
     def list_options(cls, via: str, cluster: Cluster) -> tuple[str, ...]:
         """Return the options of a job besides its command; LaunchError if the cluster
         file asks for the impossible."""
-        del via, cluster
         return ()
 
     @classmethod
     def pin_nodes(cls, spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
         """Return a job that gets exactly these nodes."""
-        del nodes
         return spec
 
     @classmethod
     def is_pinned(cls, spec: JobSpec) -> bool:
         """Return True if a job can get no other nodes than those that it names."""
-        del spec
         return True
 
     @classmethod
@@ -158,7 +124,6 @@ class Scheduler(ABC):
     ) -> JobSpec:
         """Return a job that runs a command once on each of these nodes; `{job}` in
         `output` is its id."""
-        del cluster, nodes, minutes, output
         return replace(spec, command=("bash", "-c", command))
 
     @classmethod
@@ -166,19 +131,16 @@ class Scheduler(ABC):
         cls, planned: PlannedJob, machine: LocalMachine
     ) -> Iterator[JobProblem]:
         """Yield what the folder of a job lacks for its launcher."""
-        del planned, machine
         return iter(())
 
     @classmethod
     def format_on_node(cls, command: str, environment: Mapping[str, str]) -> str:
         """Return the shell command that runs another one on a node."""
-        del environment
         return command
 
     @classmethod
     def read_submissions(cls, via: str, text: str) -> Sequence[Submission]:
         """Return the jobs in what a submission command printed."""
-        del via, text
         return ()
 
     @classmethod
@@ -190,7 +152,6 @@ class Scheduler(ABC):
     def find_log(cls, job: Job) -> Path | None:
         """Return the log of a job if it is known before its submission. Raises
         SubmitError."""
-        del job
         return None
 
     # --- what it says of a job --------------------------------------------------------
@@ -210,32 +171,27 @@ class Scheduler(ABC):
     def explain_stuck(cls, status: JobStatus) -> str:
         """Return why a waiting job never starts by itself and what to do; "" if it may
         start."""
-        del status
         return ""
 
     @classmethod
     def explain_unavailable(cls, status: JobStatus, *, reserved: bool = True) -> str:
         """Return that the nodes which a job names are out of service, with `reserved`
         also reserved; "" if not."""
-        del status, reserved
         return ""
 
     @classmethod
     def is_refused(cls, status: JobStatus) -> bool:
         """Return True if a job failed because it asked for what no node has."""
-        del status
         return False
 
     @classmethod
     def format_cancel(cls, job_ids: Sequence[str]) -> str:
         """Return the command that ends jobs; "" if there is none."""
-        del job_ids
         return ""
 
     @classmethod
     def format_inquiry(cls, job_id: str) -> str:
         """Return the command that shows what is known of a job; "" if there is none."""
-        del job_id
         return ""
 
     # --- the cluster ------------------------------------------------------------------
@@ -245,13 +201,11 @@ class Scheduler(ABC):
     ) -> Iterator[tuple[PlannedJob, JobProblem]]:
         """Yield what the scheduler would refuse, or never start; it is asked once for
         all jobs."""
-        del jobs, cluster
         return iter(())
 
     def learn_cluster(self, gpu: str = "") -> LearnedCluster | None:
         """Return the cluster with the most GPUs, of type `gpu` if given; None without
         GPUs. Raises SchedulerAway."""
-        del gpu
         return None
 
     def adapt_command(self, spec: JobSpec) -> JobSpec:
@@ -265,13 +219,11 @@ class Scheduler(ABC):
     def list_node_remarks(self, nodes: Collection[str]) -> Mapping[str, str]:
         """Return what is known of nodes that are out of service, by name, with the
         source: `sinfo -R: n1: ECC errors`. Raises SchedulerAway."""
-        del nodes
         return {}
 
     def plan_allocation(self, jobs: Sequence[PlannedJob], runs: int) -> AllocationPlan:
         """Return the allocation for at most `runs` of these variants, the reference
         first, or why there is none."""
-        del jobs, runs
         return AllocationPlan()
 
     # --- jobs -------------------------------------------------------------------------

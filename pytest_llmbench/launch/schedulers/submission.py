@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol
 
+from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.job_records import Job, SubmissionState
@@ -196,11 +198,33 @@ GRACE_SECONDS = 5.0
 KILLED = 128
 
 
-class ProcessRecords(Protocol):
-    """Keeps by number which process submits a job, or is it: the journal."""
+class JobRecords(Protocol):
+    """The journal, as a scheduler needs it: jobs, and by number which process submits
+    one, or is it."""
 
+    def list_live(self) -> tuple[Job, ...]: ...
     def record_process(self, number: int, process: process.Process) -> None: ...
     def find_process(self, number: int) -> process.Process | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What a scheduler works with."""
+
+    run: Runner  # short commands
+    environment: Mapping[str, str]  # in which they run: the caller's
+    journal: JobRecords | None = (
+        None  # None: no job is submitted, cancelled or followed
+    )
+    sleep: Callable[[float], None] = time.sleep
+    submit_seconds: float = SUBMIT_SECONDS
+
+    @property
+    def records(self) -> JobRecords:
+        """The journal of the session that submits."""
+        if self.journal is None:
+            raise RuntimeError("no job is submitted without a journal")
+        return self.journal
 
 
 def start_command(
@@ -208,7 +232,7 @@ def start_command(
     command: Sequence[str],
     output: Path,
     exit_file: Path,
-    records: ProcessRecords,
+    records: JobRecords,
 ) -> process.Process:
     """Start a command in a session of its own, with output and exit code in files: it
     is still understood when pytest is killed. SubmitError if it cannot be started."""
@@ -227,52 +251,41 @@ def start_command(
         raise SubmitError(text) from error
 
 
-class SubmitCommand:
-    """Runs the commands that submit jobs, each for at most `seconds`."""
+def run_command(
+    job: Job, command: Sequence[str], environment: Mapping[str, str], tools: Tools
+) -> int | None:
+    """Run the command that submits a job to its end; return its exit code, None if it
+    ran out of time."""
+    spec = replace(job.spec, environment=tuple(environment.items()))
+    output, exit_file = job.folder / OUTPUT, job.folder / EXIT
+    begun = start_command(
+        replace(job, spec=spec), command, output, exit_file, tools.records
+    )
+    return _wait_for_end(job, begun, tools, tools.submit_seconds)
 
-    def __init__(
-        self,
-        records: ProcessRecords,
-        sleep: Callable[[float], None],
-        seconds: float,
-    ) -> None:
-        self._records = records
-        self._sleep = sleep
-        self._seconds = seconds
 
-    def run(
-        self, job: Job, command: Sequence[str], environment: Mapping[str, str]
-    ) -> int | None:
-        """Run the command of a job to its end and return its exit code, None if it ran
-        out of time."""
-        spec = replace(job.spec, environment=tuple(environment.items()))
-        output, exit_file = job.folder / OUTPUT, job.folder / EXIT
-        begun = start_command(
-            replace(job, spec=spec), command, output, exit_file, self._records
-        )
-        return self._wait_for_end(job, begun, self._seconds)
+def resume_command(job: Job, tools: Tools, seconds: float) -> int | None:
+    """Return the exit code of a command that an earlier session began, and wait
+    `seconds` for it.
 
-    def resume(self, job: Job, seconds: float) -> int | None:
-        """Return the exit code of a command that an earlier session began, and wait
-        `seconds` for it.
+    None if it ran out of time, NEVER_RAN if it certainly did not run.
+    """
+    begun = tools.records.find_process(job.number)
+    if begun is None or not is_there(job.folder / OUTPUT):
+        return process.NEVER_RAN
+    code = process.read_exit_code(job.folder / EXIT)
+    return _wait_for_end(job, begun, tools, seconds) if code is None else code
 
-        None if it ran out of time, NEVER_RAN if it certainly did not run.
-        """
-        begun = self._records.find_process(job.number)
-        if begun is None or not is_there(job.folder / OUTPUT):
-            return process.NEVER_RAN
-        code = process.read_exit_code(job.folder / EXIT)
-        return self._wait_for_end(job, begun, seconds) if code is None else code
 
-    def _wait_for_end(
-        self, job: Job, begun: process.Process, seconds: float
-    ) -> int | None:
-        code = process.wait(begun, job.folder / EXIT, seconds, self._sleep)
-        if code is not None:
-            return code
-        try:
-            process.stop(begun, GRACE_SECONDS, self._sleep)
-        except LaunchError as error:
-            text = f"{job.spec.case_id}: its submission: {error}"
-            raise SubmitError(text, uncertain=True) from error
-        return None
+def _wait_for_end(
+    job: Job, begun: process.Process, tools: Tools, seconds: float
+) -> int | None:
+    code = process.wait(begun, job.folder / EXIT, seconds, tools.sleep)
+    if code is not None:
+        return code
+    try:
+        process.stop(begun, GRACE_SECONDS, tools.sleep)
+    except LaunchError as error:
+        text = f"{job.spec.case_id}: its submission: {error}"
+        raise SubmitError(text, uncertain=True) from error
+    return None

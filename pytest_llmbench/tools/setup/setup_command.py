@@ -138,7 +138,7 @@ def _run(
         run_setup,
     )
     from pytest_llmbench.launch.schedulers import Schedulers
-    from pytest_llmbench.launch.schedulers.scheduler import Tools
+    from pytest_llmbench.launch.schedulers.submission import Tools
 
     def read_clock() -> datetime:
         return datetime.now(UTC)
@@ -259,7 +259,7 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.core.commands import run
     from pytest_llmbench.launch.plan.cluster_file import format_cluster_file
     from pytest_llmbench.launch.schedulers import Schedulers
-    from pytest_llmbench.launch.schedulers.scheduler import Tools
+    from pytest_llmbench.launch.schedulers.submission import Tools
 
     schedulers = Schedulers(Tools(run, os.environ))
     learned = schedulers.learn_cluster(arguments.gpu.lower())

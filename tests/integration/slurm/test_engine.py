@@ -24,9 +24,9 @@ from pytest_llmbench.launch.jobs.job_engine import Engine, NextJob
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.submitter import Submitter
 from pytest_llmbench.launch.jobs.watch import Limits
-from pytest_llmbench.launch.schedulers.scheduler import Tools
 from pytest_llmbench.launch.schedulers.slurm.client import Slurm
 from pytest_llmbench.launch.schedulers.slurm.slurm_scheduler import SlurmScheduler
+from pytest_llmbench.launch.schedulers.submission import Tools
 
 QUICK = Limits(first_poll=0.1, longest_poll=0.5, away_seconds=60.0, lost_seconds=180.0)
 

@@ -37,8 +37,8 @@ SEEDS = range(int(os.environ.get("LLMB_KILLS", "1")))
 KILLS = 6
 """How often a session is killed at most: one that ends before is not killed again."""
 
-LONGEST = 2.5
-"""The most seconds from the start of a session to its kill."""
+LONGEST = (0.5, 2.5)
+"""The most seconds from the start of a session to its kill: of the first, the others."""
 
 NIGHTS = 24
 SLOW = "n2"
@@ -90,9 +90,9 @@ def prepare_repeats(folder: Path) -> list[str]:
     write_recipe(
         folder,
         {
-            "ok": f"{STARTED}; steps 1.0",
-            "slow": f"{STARTED}; steps 1.1",
-            "even": f"{STARTED}; steps 1.0",
+            "ok": f"{STARTED}; sleep 1; steps 1.0",
+            "slow": f"{STARTED}; sleep 1; steps 1.1",
+            "even": f"{STARTED}; sleep 1; steps 1.0",
         },
     )
     return []
@@ -114,7 +114,7 @@ def prepare_search(folder: Path, allocation: str) -> list[str]:
 def prepare_nodes(folder: Path) -> list[str]:
     """Write a history that names a node, which is slow again, and a recipe."""
     slow = f"case ,$(scontrol show hostnames | tr '\\n' ,) in *,{SLOW},*) steps 1.1 ;; *) steps 1.0 ;; esac"
-    write_recipe(folder, {"8b": f"{STARTED}; {slow}"}, gpus=16)
+    write_recipe(folder, {"8b": f"{STARTED}; sleep 1; {slow}"}, gpus=16)
     store(folder / "h.db", make_nights())
     return ["--llmb-history=h.db"]
 
@@ -254,12 +254,13 @@ def kill_often(
     process = gate.start("--llmb-launch", *options)
     gate.wait_for(lambda: read_session(gate.folder))
     session, kills = read_session(gate.folder), list[float]()
-    for _ in range(KILLS):
-        seconds = round(draw.uniform(0, LONGEST), 2)
+    for number in range(KILLS):
+        seconds = round(draw.uniform(0, LONGEST[number > 0]), 2)
         time.sleep(seconds)
-        if process.poll() is not None:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:  # it has ended
             break
-        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         kills.append(seconds)
         resume = ("--llmb-resume", f"--llmb-session={session}")
@@ -318,4 +319,4 @@ def read_outcomes(folder: Path) -> list[dict[str, Any]]:
     """Return the outcomes that have jobs."""
     document = json.loads((folder / "session.json").read_text())
     assert faults(document) == []
-    return [each for each in document["outcomes"] if each["jobs"]]
+    return [each for each in document["outcomes"] if each.get("jobs")]

@@ -12,10 +12,11 @@ from support.job_specs import job, job_spec
 
 from pytest_llmbench.core.job_records import Job, Purpose
 from pytest_llmbench.launch.jobs.submitter import recover_marked, submit_marked
+from pytest_llmbench.launch.schedulers.local import LocalScheduler
 from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError
 
 
-class Inner:
+class Inner(LocalScheduler):
     """A scheduler that looks at the marks when it submits."""
 
     def __init__(

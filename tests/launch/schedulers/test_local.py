@@ -18,8 +18,7 @@ from pytest_llmbench.core.commands import run
 from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.schedulers.local import LocalScheduler
-from pytest_llmbench.launch.schedulers.scheduler import Tools
-from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError
+from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError, Tools
 from pytest_llmbench.runs.discover.names import read_log_name
 from pytest_llmbench.runs.layouts.metadata import read_metadata
 

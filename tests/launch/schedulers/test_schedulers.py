@@ -22,7 +22,7 @@ from pytest_llmbench.launch.schedulers import (
     name_clusters,
     name_jobs_inquiries,
 )
-from pytest_llmbench.launch.schedulers.scheduler import Tools
+from pytest_llmbench.launch.schedulers.submission import Tools
 
 FOLDER = Path("/scratch")
 

@@ -14,7 +14,7 @@ from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.plan.cluster_file import LearnedCluster
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.problems import JobProblem
-from pytest_llmbench.launch.schedulers.scheduler import Scheduler, Tools
+from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 from pytest_llmbench.launch.schedulers.slurm import (
     allocation,
     client,
@@ -30,13 +30,15 @@ from pytest_llmbench.launch.schedulers.submission import (
     SUBMIT_SECONDS,
     SchedulerAway,
     Submission,
-    SubmitCommand,
     SubmitError,
+    Tools,
     describe_doubt,
     describe_refusal,
     estimate_submission,
     hide_secrets,
     read_pattern,
+    resume_command,
+    run_command,
 )
 
 ACCOUNTING_LAG = 5.0  # seconds after which slurmdbd has the steps of a run that ended
@@ -194,7 +196,7 @@ class SlurmScheduler(Scheduler):
             environment = _prepare(job)
         except LaunchError as error:
             raise SubmitError(f"{job.spec.case_id}: {error}") from error
-        code = self._command.run(job, _build_arguments(job), environment)
+        code = run_command(job, _build_arguments(job), environment, self._tools)
         return self._conclude(job, code)
 
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
@@ -202,18 +204,13 @@ class SlurmScheduler(Scheduler):
         command did not run."""
         if job.spec.allocation:
             return allocation.recover_run(job, self._tools.records)
-        code = self._command.resume(job, seconds)
+        code = resume_command(job, self._tools, seconds)
         if code == process.NEVER_RAN:
             return None
         try:
             return self._conclude(job, code)
         except NotReachedError:
             return None
-
-    @property
-    def _command(self) -> SubmitCommand:
-        tools = self._tools
-        return SubmitCommand(tools.records, tools.sleep, tools.submit_seconds)
 
     def _conclude(self, job: Job, code: int | None) -> Submission:
         """Return the job that a submission command left, which ended with `code` (None:
