@@ -9,25 +9,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import TRIALS, JobSpec, Resumption
 from pytest_llmbench.core.options import JUDGING_OPTIONS, LAUNCHING
+from pytest_llmbench.core.redaction import hide_password_of
 from pytest_llmbench.launch.hours_budget import describe_used
+from pytest_llmbench.launch.jobs.job_engine import Engine
+from pytest_llmbench.launch.jobs.journal import Journal, require_journal
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.planner import Host
+from pytest_llmbench.launch.run_engine import RunEngine
 from pytest_llmbench.launch.schedulers import load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 from pytest_llmbench.session.outcomes import ConfigurationResult
-
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.job_engine import Engine
-    from pytest_llmbench.launch.jobs.journal import Journal
-    from pytest_llmbench.launch.run_engine import RunEngine
-
 
 SESSION = "--llmb-session"
 ACKNOWLEDGED = "--llmb-acknowledged"
@@ -65,8 +62,6 @@ def format_resume(
 ) -> str:
     """Return the command that goes on with a session as the one whose arguments are
     given, or only collects it."""
-    from pytest_llmbench.core.redaction import hide_password_of
-
     kept = [hide_password_of(argument) for argument in _drop_launching(command)]
     return shlex.join(
         [
@@ -234,8 +229,6 @@ def describe_left(journal: Journal, launch: LaunchSettings, host: Host) -> str:
 def describe_untouched(launch: LaunchSettings, host: Host) -> str:
     """Say what goes on where a session was stopped before it had begun, or taken up,
     any job."""
-    from pytest_llmbench.launch.jobs.journal import Journal, require_journal
-
     if not launch.goes_on:
         return "interrupted before anything was submitted"
     try:

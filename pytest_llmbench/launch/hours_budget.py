@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.job_records import (
@@ -19,11 +18,10 @@ from pytest_llmbench.core.job_records import (
     Purpose,
     SubmissionState,
 )
+from pytest_llmbench.launch.jobs.job_engine import NextJob
+from pytest_llmbench.launch.jobs.journal import Journal
+from pytest_llmbench.launch.jobs.shared_allocation import list_allocations
 from pytest_llmbench.launch.schedulers import load_scheduler
-
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.job_engine import NextJob
-    from pytest_llmbench.launch.jobs.journal import Journal
 
 SECONDS = 3600.0
 
@@ -74,8 +72,6 @@ def describe_used(jobs: Iterable[Job]) -> str:
 def measure_held(journal: Journal, now: datetime) -> dict[JobIdentity, float]:
     """Return the GPU-hours that each allocation of a session has used so far, of those
     that have not ended."""
-    from pytest_llmbench.launch.jobs.shared_allocation import list_allocations
-
     return {
         job.identity: max((now - job.status.started).total_seconds(), 0.0)
         * job.spec.occupied_gpus

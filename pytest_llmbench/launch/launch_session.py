@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key
@@ -25,6 +25,7 @@ from pytest_llmbench.core.job_records import (
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.option import LARGEST_SEQUENCE
 from pytest_llmbench.core.outcome_records import Case, Caution, CautionCode
+from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.launch.continuation import (
     Interrupted,
@@ -36,6 +37,14 @@ from pytest_llmbench.launch.continuation import (
     tell_left,
 )
 from pytest_llmbench.launch.hours_budget import HoursBudget, measure_held
+from pytest_llmbench.launch.job_secrets import find_secret_values
+from pytest_llmbench.launch.jobs.builds import Builder
+from pytest_llmbench.launch.jobs.job_engine import Engine
+from pytest_llmbench.launch.jobs.journal import Journal, require_journal
+from pytest_llmbench.launch.jobs.progress import Progress
+from pytest_llmbench.launch.jobs.shared_allocation import release
+from pytest_llmbench.launch.jobs.submitter import Submitter
+from pytest_llmbench.launch.jobs.watch import Limits
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.launched_runs import LaunchedRuns, skip_judgement
 from pytest_llmbench.launch.plan.named_nodes import (
@@ -54,16 +63,28 @@ from pytest_llmbench.launch.plan.trial_plans import (
     refuse_more_trials,
     restore_noise,
 )
-from pytest_llmbench.launch.policies import repeat_policy
+from pytest_llmbench.launch.policies import ab_policy, repeat_policy, search_policy
 from pytest_llmbench.launch.policies.repeat_policy import choose_look, plan_repeats
+from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
+from pytest_llmbench.launch.preflight import dry_run as text
+from pytest_llmbench.launch.preflight.dry_run import (
+    estimate_most,
+    format_budget,
+)
+from pytest_llmbench.launch.preflight.problems import describe_problems
 from pytest_llmbench.launch.run_engine import Policy, RunEngine
+from pytest_llmbench.launch.running_logs import RunningLogs
+from pytest_llmbench.launch.schedulers import Schedulers, name_jobs_inquiries
+from pytest_llmbench.launch.schedulers.submission import Tools
 from pytest_llmbench.session.catalog import Catalog
-from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults
+from pytest_llmbench.session.evaluate import add_fleet_findings
+from pytest_llmbench.session.fleet import with_efficiencies
+from pytest_llmbench.session.outcomes import (
+    ConfigurationResult,
+    SessionResults,
+    apply_requirements,
+)
 from pytest_llmbench.session.settings import Settings
-
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.job_engine import Engine
-    from pytest_llmbench.launch.jobs.journal import Journal
 
 PLAN = "plan"  # the note of the journal with what a session set out to do
 
@@ -178,8 +199,6 @@ class LaunchSession:
 
     def _plan_checked(self, selected: Sequence[Key]) -> Plan:
         """Return the plan of a new session; LaunchError for what is in its way."""
-        from pytest_llmbench.launch.preflight.problems import describe_problems
-
         plan = self._plan(selected)
         problems = self.planner.find_problems(plan)
         if problems:
@@ -246,8 +265,6 @@ class LaunchSession:
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:
         """Take over what an earlier session noted, and return it; LaunchError for what
         none did."""
-        from pytest_llmbench.launch.schedulers import name_jobs_inquiries
-
         try:
             noted = dict(json.loads(journal.read_note(PLAN) or "{}"))
             self.launch = self.planner.launch = self.launch.restore_begun(noted)
@@ -272,8 +289,6 @@ class LaunchSession:
         return noted
 
     def _tell_plan(self, plan: Plan) -> bool:
-        from pytest_llmbench.launch.preflight import dry_run as text
-
         problems = self.planner.find_problems(plan)
         reruns = self.planner.list_reruns(plan)
         for line in plan.describe_allocations():
@@ -295,11 +310,6 @@ class LaunchSession:
 
     def _plan_hours(self, plan: Plan) -> PlannedHours:
         """Return the GPU-hours of a plan before its first job, and say them."""
-        from pytest_llmbench.launch.preflight.dry_run import (
-            estimate_most,
-            format_budget,
-        )
-
         reruns = self.planner.list_reruns(plan)
         for line in (
             *plan.describe_allocations(),
@@ -318,8 +328,6 @@ class LaunchSession:
 
     @contextmanager
     def _open_journal(self) -> Iterator[Journal]:
-        from pytest_llmbench.launch.jobs.journal import Journal, require_journal
-
         if self.launch.goes_on:
             require_journal(self.host.index, self.launch.session, self.host.folder)
         with closing(Journal(self.host.folder, self.host.index)) as journal:
@@ -353,10 +361,6 @@ class LaunchSession:
         self.host.tell(f"llmbench: going on with session {self.session}")
 
     def _follow(self, plan: Plan, journal: Journal) -> None:
-        from pytest_llmbench.core.redaction import MASK
-        from pytest_llmbench.launch.job_secrets import find_secret_values
-        from pytest_llmbench.launch.jobs.shared_allocation import release
-
         self.secrets = frozenset(
             value for job in plan.every_job for value in find_secret_values(job.spec)
         )
@@ -415,9 +419,6 @@ class LaunchSession:
         return policies
 
     def _choose_trial_policies(self, plan: Plan) -> dict[str, Policy]:
-        from pytest_llmbench.launch.policies import ab_policy, search_policy
-        from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
-
         cluster = self.planner.find_cluster_name(plan.jobs)
         next_runs = ab_policy.next_runs if self.launch.ab else search_policy.next_runs
         policies: dict[str, Policy] = {}
@@ -467,15 +468,6 @@ class LaunchSession:
             )
 
     def _build_engine(self, journal: Journal, budget: HoursBudget) -> Engine:
-        from pytest_llmbench.launch.jobs.builds import Builder
-        from pytest_llmbench.launch.jobs.job_engine import Engine
-        from pytest_llmbench.launch.jobs.progress import Progress
-        from pytest_llmbench.launch.jobs.submitter import Submitter
-        from pytest_llmbench.launch.jobs.watch import Limits
-        from pytest_llmbench.launch.running_logs import RunningLogs
-        from pytest_llmbench.launch.schedulers import Schedulers
-        from pytest_llmbench.launch.schedulers.submission import Tools
-
         host, pending = self.host, self.launch.pending_limit.total_seconds()
         schedulers = Schedulers(Tools(host.run, host.environment, journal, host.sleep))
         submitter = Submitter(
@@ -515,10 +507,6 @@ class LaunchSession:
     def _judge(
         self, plan: Plan, run_engine: RunEngine, runs: LaunchedRuns
     ) -> SessionResults:
-        from pytest_llmbench.session.evaluate import add_fleet_findings
-        from pytest_llmbench.session.fleet import with_efficiencies
-        from pytest_llmbench.session.outcomes import apply_requirements
-
         results = dict(self.results.configurations)
         for key, why in plan.skipped.items():
             reason = (

@@ -9,7 +9,6 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline, Key
@@ -32,8 +31,17 @@ from pytest_llmbench.core.node_records import MeasuredRun
 from pytest_llmbench.core.outcome_records import Case
 from pytest_llmbench.core.run_records import Measurement, Run, RunKeys, StoredRun
 from pytest_llmbench.core.stall_limits import StallPlace
+from pytest_llmbench.core.statements import NodeFinding
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.core.userfile import is_there
+from pytest_llmbench.judge.budgets import with_budget_verdict
+from pytest_llmbench.judge.node_findings import judge_nodes
+from pytest_llmbench.judge.estimate import bound_run_rounding
+from pytest_llmbench.judge.run_selection import find_unusable
+from pytest_llmbench.launch.job_secrets import has_unknown_secrets, hide_in_quote
+from pytest_llmbench.launch.jobs.shared_allocation import is_kept, keep_logs
+from pytest_llmbench.launch.plan.job_spec import OUTPUT, find_named_image
+from pytest_llmbench.launch.plan.purpose import find_outputs
 from pytest_llmbench.launch.policies.run_history import (
     Confirmation,
     EndedJob,
@@ -42,14 +50,27 @@ from pytest_llmbench.launch.policies.run_history import (
     get_nodes,
     join_texts,
 )
+from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.job_states import find_blame
+from pytest_llmbench.launch.schedulers.submission import estimate_submission
+from pytest_llmbench.logs.quoted_lines import DRIVER_ERROR, find_lines, read_last_lines
+from pytest_llmbench.runs.discover.discovery import find_runs
+from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.session.catalog import Catalog, select_tolerance
-from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.session.collect_runs import ingest, ingest_job
+from pytest_llmbench.session.evaluate import (
+    Measured,
+    apply_acknowledged_levels,
+    collect_evidence,
+    measure_runs,
+)
+from pytest_llmbench.session.node_history import compare_with_history
+from pytest_llmbench.session.outcomes import (
+    ConfigurationResult,
+    JudgedConfigurations,
+    judge_case,
+)
 from pytest_llmbench.session.settings import Settings
-
-if TYPE_CHECKING:
-    from pytest_llmbench.core.statements import NodeFinding
-    from pytest_llmbench.session.evaluate import Measured
-
 
 # why a run is invalid by the state in which its job ended; job-failed for every other
 REASONS = {
@@ -158,11 +179,6 @@ class LaunchedRuns:
 
     def find_run(self, job: Job) -> Run | None:
         """Return the run of a job: that of its own job id, and of no other."""
-        from pytest_llmbench.launch.job_secrets import has_unknown_secrets
-        from pytest_llmbench.launch.plan.job_spec import find_named_image
-        from pytest_llmbench.launch.schedulers.submission import estimate_submission
-        from pytest_llmbench.session.collect_runs import ingest_job
-
         since = estimate_submission(job)
         if job.spec.allocation:
             _keep_logs(job, self.facts[job.spec.case_id].log, since)
@@ -193,9 +209,6 @@ class LaunchedRuns:
     @cached_property
     def _history(self) -> Measured:
         """What older runs under --llmb-logs measured: they tell the noise."""
-        from pytest_llmbench.session.collect_runs import ingest
-        from pytest_llmbench.session.evaluate import measure_runs
-
         now = self.now()
         runs = (
             ingest(self.settings, self.catalog, now).runs if self.settings.logs else ()
@@ -205,9 +218,6 @@ class LaunchedRuns:
     def judge(self, key: Key, runs: Sequence[Run]) -> ConfigurationResult:
         """Return the verdict on launched runs, newest first, at the levels of a look at
         them."""
-        from pytest_llmbench.session.evaluate import apply_acknowledged_levels
-        from pytest_llmbench.session.outcomes import judge_case
-
         evidence = apply_acknowledged_levels(
             self._gather_evidence({key: runs})[key], self.settings, self.catalog
         )
@@ -221,8 +231,6 @@ class LaunchedRuns:
     ) -> dict[Key, tuple[Evidence, ...]]:
         """Return the evidence on launched runs against each baseline, with all older
         ones, whose noise is theirs."""
-        from pytest_llmbench.session.evaluate import collect_evidence
-
         older = {
             other: of_key
             for other, of_key in self._history.items()
@@ -263,8 +271,6 @@ class LaunchedRuns:
         A log of this launch that lies under --llmb-logs is no older run: its night
         would count twice.
         """
-        from pytest_llmbench.runs.measure.measurement import measure
-
         now = self.now()
         return tuple(
             (
@@ -291,9 +297,6 @@ class LaunchedRuns:
     ) -> Judgement:
         """Return what is said of a job that was not judged; one that did what it was
         for is held to its budgets."""
-        from pytest_llmbench.judge.budgets import with_budget_verdict
-        from pytest_llmbench.runs.measure.measurement import measure
-
         baselines = self.catalog.baselines[key]
         done = reason is Reason.PURPOSE_DONE
         baseline = (
@@ -318,10 +321,6 @@ class LaunchedRuns:
     def measure_trial(self, key: Key, run: Run) -> TrialTime:
         """Return the step time of a run that stands for itself; the reason where it has
         none."""
-        from pytest_llmbench.judge.estimate import bound_run_rounding
-        from pytest_llmbench.judge.run_selection import find_unusable
-        from pytest_llmbench.runs.measure.measurement import measure
-
         plain = dataclasses.replace(
             run,
             found=dataclasses.replace(run.found, excluded=None, excluded_because=""),
@@ -349,9 +348,6 @@ class LaunchedRuns:
         """Return what the runs behind a verdict tell of their nodes, which are given by
         run id; `confirmations` are runs on suspect nodes, which count for nothing else,
         `named` nodes that the history and such a run show."""
-        from pytest_llmbench.judge.node_findings import judge_nodes
-        from pytest_llmbench.runs.measure.measurement import measure
-
         evidence = result.pick_deciding(self._evidence[result.case.key])
         measured = [
             measure(run, evidence.baseline, self.now()) for run in confirmations
@@ -362,10 +358,6 @@ class LaunchedRuns:
 
     def judge_named(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
         """Return what the history says with a run on these nodes, which it names."""
-        from pytest_llmbench.judge.run_selection import find_unusable
-        from pytest_llmbench.runs.measure.measurement import measure
-        from pytest_llmbench.session.node_history import compare_with_history
-
         where = f"job {job.job_id} there"
         started = job.status.started if job.status else None
         if self.settings.history is None or started is None:
@@ -404,8 +396,6 @@ class LaunchedRuns:
     def list_files(self, job: Job) -> tuple[Path, ...]:
         """Return the files that a job left besides its log: profiles or checkpoints, as
         it was launched for."""
-        from pytest_llmbench.launch.plan.purpose import find_outputs
-
         if job.spec.purpose in WITHOUT_FILES or not job.job_id:
             return ()
         began = (
@@ -435,10 +425,6 @@ class LaunchedRuns:
     def read_ending(self, job: Job, run: Run) -> tuple[Blame, str]:
         """Return whose failure the end of a run's last log is, and what the log says of
         it with its line."""
-        from pytest_llmbench.launch.job_secrets import hide_in_quote
-        from pytest_llmbench.launch.schedulers.job_states import find_blame
-        from pytest_llmbench.logs.quoted_lines import read_last_lines
-
         attempt = run.attempts[-1]
         log, ending = attempt.files.log, attempt.log.ending
         if ending is None:
@@ -457,8 +443,6 @@ class LaunchedRuns:
     def name_failed_nodes(self, job: Job, run: Run) -> tuple[str, ...]:
         """Return the nodes of a job that its log itself says failed; empty where it
         names none."""
-        from pytest_llmbench.launch.schedulers import load_scheduler
-
         ending = run.attempts[-1].log.ending if run.attempts else None
         own, expand = (
             job.status.nodes if job.status else (),
@@ -473,9 +457,6 @@ class LaunchedRuns:
     def find_driver_errors(self, job: Job, run: Run) -> str:
         """Return the last lines in which the driver of a GPU complains in the log of a
         run, with their numbers."""
-        from pytest_llmbench.launch.job_secrets import hide_in_quote
-        from pytest_llmbench.logs.quoted_lines import DRIVER_ERROR, find_lines
-
         logs = [attempt.files.log for attempt in run.attempts]
         lines = [
             (log, number, text)
@@ -489,10 +470,6 @@ class LaunchedRuns:
 
     def read_check(self, job: Job) -> str:
         """Return the last lines that a check of nodes printed."""
-        from pytest_llmbench.launch.job_secrets import hide_in_quote
-        from pytest_llmbench.launch.plan.job_spec import OUTPUT
-        from pytest_llmbench.logs.quoted_lines import read_last_lines
-
         lines = read_last_lines(
             job.spec.directory / OUTPUT.format(job=job.job_id), QUOTED
         )
@@ -502,9 +479,6 @@ class LaunchedRuns:
 def _keep_logs(job: Job, template: str, since: datetime) -> None:
     """Put the logs of a run in an allocation where no later run of it writes;
     `template` says how their paths end."""
-    from pytest_llmbench.launch.jobs.shared_allocation import is_kept, keep_logs
-    from pytest_llmbench.runs.discover.discovery import find_runs
-
     if is_kept(job):
         return
     runs = find_runs([place for place in job.spec.log_folders if is_there(place)]).runs
@@ -527,7 +501,6 @@ def _keep_logs(job: Job, template: str, since: datetime) -> None:
 def _hide_quotes(run: Run, spec: JobSpec) -> Run:
     """Return a run whose logs say no secret of its job, whatever is said of them
     later."""
-    from pytest_llmbench.launch.job_secrets import hide_in_quote
 
     def hide(quote: Quote) -> Quote:
         return hide_in_quote(quote, spec)
@@ -542,8 +515,6 @@ def _hide_quotes(run: Run, spec: JobSpec) -> Run:
 def _list_own_folders(job: Job) -> tuple[Path, ...]:
     """Return where a job on this machine may leave files: nothing says where its log
     would lie in a cluster."""
-    from pytest_llmbench.launch.schedulers import load_scheduler
-
     if not load_scheduler(job.spec.via).here:
         return ()
     stages = (
@@ -555,8 +526,6 @@ def _list_own_folders(job: Job) -> tuple[Path, ...]:
 def list_places(job: Job) -> list[Path]:
     """Return where the log of a job can lie; the file that its scheduler itself writes
     comes last."""
-    from pytest_llmbench.launch.schedulers import load_scheduler
-
     own = load_scheduler(job.spec.via).find_output(job)
     places = [job.log_folder, *job.spec.log_folders, job.folder, own]
     return list(dict.fromkeys(place for place in places if place is not None))

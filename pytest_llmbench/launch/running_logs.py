@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.formatting import join_first
@@ -15,12 +14,13 @@ from pytest_llmbench.core.job_records import Job
 from pytest_llmbench.core.stall_limits import LogProgress
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch.launched_runs import list_places
+from pytest_llmbench.launch.schedulers.submission import estimate_submission
 from pytest_llmbench.logs.definitions import load_definitions
 from pytest_llmbench.logs.dialect_table import get_dialect
+from pytest_llmbench.logs.growing import Growing
+from pytest_llmbench.logs.sources.compressed import is_compressed
+from pytest_llmbench.runs.discover.discovery import find_runs
 from pytest_llmbench.session.catalog import Catalog
-
-if TYPE_CHECKING:
-    from pytest_llmbench.logs.growing import Growing
 
 # A folder may hold the runs of months, and hundreds of jobs may have no step yet: the
 # pause before a log is looked for again doubles from the first of these to the second.
@@ -48,8 +48,6 @@ class RunningLogs:
     def read_progress(self, job: Job) -> LogProgress:
         """Return what the log of a job shows now; never raises for one that is absent
         or cannot be read."""
-        from pytest_llmbench.logs.sources.compressed import is_compressed
-
         place = join_first([str(place) for place in list_places(job)], 2)
         late = all(
             get_dialect(baseline.dialect).prints_late
@@ -91,8 +89,6 @@ class RunningLogs:
         """Return the log of a job; until it has steps, the file that is its log may be
         another one a minute later, and while nothing shows whether a start after a
         requeue has a log of its own."""
-        from pytest_llmbench.logs.growing import Growing
-
         followed, now = self._get_followed(job), self._now()
         waited = (
             (now - followed.searched).total_seconds() if followed.searched else -1.0
@@ -118,9 +114,6 @@ class RunningLogs:
 
 def _search_log(job: Job) -> Path | None:
     """Return the log of a job's latest attempt, None while there is none."""
-    from pytest_llmbench.launch.schedulers.submission import estimate_submission
-    from pytest_llmbench.runs.discover.discovery import find_runs
-
     since = estimate_submission(job)
     runs = find_runs([place for place in list_places(job) if is_there(place)]).runs
     logs = [

@@ -7,19 +7,19 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.job_records import JobSpec, Purpose
+from pytest_llmbench.core.node_records import NodeSearch, Suspect
+from pytest_llmbench.history.details import has_nodes
+from pytest_llmbench.launch.launch_settings import LaunchSettings
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.schedulers import load_scheduler
-
-if TYPE_CHECKING:
-    from pytest_llmbench.core.node_records import NodeSearch, Suspect
-    from pytest_llmbench.launch.launch_settings import LaunchSettings
-    from pytest_llmbench.launch.plan.planned_job import PlannedJob
-    from pytest_llmbench.session.catalog import Catalog
-    from pytest_llmbench.session.settings import Settings
-
+from pytest_llmbench.report.node_text import describe, format_suspect
+from pytest_llmbench.session.catalog import Catalog
+from pytest_llmbench.session.node_history import search_history
+from pytest_llmbench.session.settings import Settings
 
 RECENT = timedelta(days=7)
 """A node that was in a fast run so long before the newest night is sound, and fills up
@@ -49,10 +49,6 @@ def find_named_nodes(
     judged."""
     if settings.history is None or launch.purpose is not Purpose.MEASURE:
         return ()
-    from pytest_llmbench.history.details import has_nodes
-    from pytest_llmbench.report.node_text import describe, format_suspect
-    from pytest_llmbench.session.node_history import search_history
-
     try:
         if not has_nodes(settings.history):
             return ()

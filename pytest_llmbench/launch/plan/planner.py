@@ -6,12 +6,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key
+from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import (
     TRIALS,
@@ -23,27 +24,50 @@ from pytest_llmbench.core.job_records import (
 )
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import Variant
+from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan, place_run
 from pytest_llmbench.launch.launch_settings import COMMITS, LaunchSettings
+from pytest_llmbench.launch.plan.cluster_file import (
+    describe_machine,
+    read_cluster,
+)
+from pytest_llmbench.launch.plan.fit import (
+    DEFAULT_HOURS,
+    explain_unfit,
+    find_installed,
+    read_facts,
+    refuse_hours,
+)
+from pytest_llmbench.launch.plan.job_spec import build_job, build_node_check
 from pytest_llmbench.launch.plan.named_nodes import NamedNodes
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.launch.plan.purpose import (
+    build_variables,
+    explain_ineffective,
+    parse_profile,
+)
 from pytest_llmbench.launch.plan.trial_plans import (
     WARMED,
     count_trials,
     estimate_hours,
     plan_allocations,
 )
+from pytest_llmbench.launch.plan.variants import (
+    Builds,
+    find_checkout,
+    find_without_script,
+    install_variant,
+    list_commits,
+    read_builds,
+    read_variants,
+    refuse_ineffective,
+    refuse_same,
+)
+from pytest_llmbench.launch.preflight.dry_run import Reruns
+from pytest_llmbench.launch.preflight.launch_checks import check_launch
+from pytest_llmbench.launch.preflight.problems import LaunchProblem, describe_overruled
+from pytest_llmbench.launch.schedulers import Schedulers
+from pytest_llmbench.launch.schedulers.submission import SchedulerAway, Tools
 from pytest_llmbench.session.catalog import Catalog
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from pytest_llmbench.core.commands import Runner
-    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
-    from pytest_llmbench.launch.plan.planned_job import PlannedJob
-    from pytest_llmbench.launch.plan.variants import Builds
-    from pytest_llmbench.launch.preflight.dry_run import Reruns
-    from pytest_llmbench.launch.preflight.problems import LaunchProblem
-    from pytest_llmbench.launch.schedulers import Schedulers
-
 
 ReadNoise = Callable[[str, Collection[str]], Mapping[str, Noise]]
 """Gives by id what earlier A/Bs of configurations on a cluster say of the noise from
@@ -113,8 +137,6 @@ class Plan:
     def first_specs(self) -> list[JobSpec]:
         """What is submitted first, of each configuration: behind their allocation where
         the runs share one."""
-        from pytest_llmbench.launch.jobs.shared_allocation import place_run
-
         specs = []
         for job in self.jobs:
             case = job.spec.case_id
@@ -159,11 +181,6 @@ class Planner:
     def cluster(self) -> Cluster:
         """The cluster: its file, what options say, else this machine, or what Slurm
         has. Raises LaunchError."""
-        from pytest_llmbench.launch.plan.cluster_file import (
-            describe_machine,
-            read_cluster,
-        )
-
         path, launch = self.launch.cluster, self.launch
         cluster = (
             read_cluster(path)
@@ -201,8 +218,6 @@ class Planner:
         )
 
     def _learn_cluster(self) -> Cluster | None:
-        from pytest_llmbench.launch.schedulers.submission import SchedulerAway
-
         try:
             learned = self.schedulers.learn_cluster(self.gpu)
         except (
@@ -218,8 +233,6 @@ class Planner:
     def list_variants(self, job: PlannedJob) -> tuple[Variant, ...]:
         """Return the arms of an A/B, the reference first, or the builds of a search in
         their order; none for any other launch. Raises LaunchError."""
-        from pytest_llmbench.launch.plan.variants import list_commits
-
         commits = self.builds.commits
         if commits or self.launch.bisect.startswith(COMMITS):
             return list_commits(commits, job.spec.directory, self.host.run)
@@ -229,12 +242,6 @@ class Planner:
     def builds(self) -> Builds:
         """What an A/B compares, or a search is over; nothing for any other launch.
         Raises LaunchError."""
-        from pytest_llmbench.launch.plan.variants import (
-            Builds,
-            read_builds,
-            read_variants,
-        )
-
         if self.launch.ab:
             return read_variants(self.host.directory / self.launch.ab)
         text = self.launch.bisect
@@ -245,8 +252,6 @@ class Planner:
     @cached_property
     def facts(self) -> Mapping[tuple[str, str], LaunchFacts]:
         """How each recipe in each release is launched."""
-        from pytest_llmbench.launch.plan.fit import read_facts
-
         every = (read_facts(recipe) for recipe in self.catalog.recipes)
         return {
             (facts.recipe, facts.release): facts for facts in every if facts is not None
@@ -255,8 +260,6 @@ class Planner:
     def plan(self, selected: Sequence[Key]) -> Plan:
         """Return the jobs of the selected configurations that this cluster can run;
         raises LaunchError if none."""
-        from pytest_llmbench.launch.plan.fit import explain_unfit, refuse_hours
-
         skipped: dict[Key, str] = {}
         jobs: list[PlannedJob] = []
         for key in selected:
@@ -317,15 +320,11 @@ class Planner:
     @property
     def limit(self) -> float:
         """The GPU-hours that one session may use."""
-        from pytest_llmbench.launch.plan.fit import DEFAULT_HOURS
-
         return self.cluster.gpu_hours or DEFAULT_HOURS
 
     def restore_job(self, spec: JobSpec) -> PlannedJob:
         """Return a job that was submitted before; LaunchError where no baseline file
         has its recipe any more."""
-        from pytest_llmbench.launch.plan.planned_job import PlannedJob
-
         facts = self.facts.get((spec.key.recipe, spec.key.release))
         if facts is None:
             raise LaunchError(
@@ -336,10 +335,6 @@ class Planner:
     def plan_job(self, key: Key, purpose: Purpose) -> PlannedJob:
         """Return the job of a configuration; raises LaunchError for a purpose that its
         recipe does not have."""
-        from pytest_llmbench.launch.plan.job_spec import build_job
-        from pytest_llmbench.launch.plan.planned_job import PlannedJob
-        from pytest_llmbench.launch.plan.purpose import build_variables, parse_profile
-
         baseline, facts = (
             self.catalog.baselines[key][0],
             self.facts[key.recipe, key.release],
@@ -367,8 +362,6 @@ class Planner:
     ) -> dict[str, tuple[PlannedJob, ...]]:
         """Return for each configuration a job for each of its variants, in their order;
         nothing where there are none. Raises LaunchError."""
-        from pytest_llmbench.launch.plan.variants import refuse_same
-
         planned: dict[str, tuple[PlannedJob, ...]] = {}
         for job in jobs if self.launch.purpose in TRIALS else ():
             variants = tuple(
@@ -379,12 +372,6 @@ class Planner:
         return planned
 
     def _plan_variant(self, job: PlannedJob, variant: Variant) -> PlannedJob:
-        from pytest_llmbench.launch.plan.variants import (
-            find_checkout,
-            install_variant,
-            refuse_ineffective,
-        )
-
         cluster = self.cluster
         try:
             self.cluster = install_variant(
@@ -410,8 +397,6 @@ class Planner:
 
     def list_reruns(self, plan: Plan) -> Reruns:
         """Return what a session may start besides the first runs of its plan."""
-        from pytest_llmbench.launch.preflight.dry_run import Reruns
-
         launch = self.launch
         profiled = plan.jobs if launch.profile_on_regression else ()
         profiles = sum(self._estimate_profile(job.spec.key) for job in profiled)
@@ -435,8 +420,6 @@ class Planner:
     def plan_node_check(self, spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
         """Return the job of the site's own check of nodes that a configuration was slow
         on."""
-        from pytest_llmbench.launch.plan.job_spec import build_node_check
-
         return build_node_check(self.launch.node_checks, spec, self.cluster, nodes)
 
     def list_node_remarks(self, nodes: Collection[str]) -> Mapping[str, str]:
@@ -451,10 +434,6 @@ class Planner:
         """Return all that is in the way of the plan. What somebody overruled by its
         name is told instead, and kept as `overruled`; what was set by hand and changes
         nothing is told, too."""
-        from pytest_llmbench.launch.plan.variants import find_without_script
-        from pytest_llmbench.launch.preflight.launch_checks import check_launch
-        from pytest_llmbench.launch.preflight.problems import describe_overruled
-
         skipped = find_without_script(plan.variants, self.host.folder)
         for job in skipped:
             self.host.tell(
@@ -480,9 +459,6 @@ class Planner:
     def _list_ineffective(self, plan: Plan) -> Iterator[str]:
         """Yield which variables of profiles and the like change nothing although
         somebody set them by hand."""
-        from pytest_llmbench.launch.plan.fit import find_installed
-        from pytest_llmbench.launch.plan.purpose import explain_ineffective
-
         lines: dict[str, None] = {}
         for job in plan.jobs:
             installed = find_installed(job.spec.key, self.cluster)
@@ -509,9 +485,6 @@ class Planner:
     @cached_property
     def schedulers(self) -> Schedulers:
         """What runs jobs, as this machine reaches it."""
-        from pytest_llmbench.launch.schedulers import Schedulers
-        from pytest_llmbench.launch.schedulers.submission import Tools
-
         return Schedulers(Tools(self.host.run, self.host.environment))
 
 

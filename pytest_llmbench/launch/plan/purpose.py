@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import count_noun
 from pytest_llmbench.core.job_records import (
@@ -21,10 +21,6 @@ from pytest_llmbench.core.job_records import (
     Profiling,
     Purpose,
 )
-
-if TYPE_CHECKING:
-    from pytest_llmbench.core.baseline_records import Key
-
 
 EXAMPLE = "--llmb-profile=start:20,stop:30,ranks:0+1,gpu_metrics,cpu"
 NUMBERS = ("start", "stop")

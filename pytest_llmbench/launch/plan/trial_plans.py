@@ -6,19 +6,23 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import TRIALS, JobSpec, Purpose
 from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
-    from pytest_llmbench.launch.plan.planned_job import PlannedJob
-    from pytest_llmbench.launch.plan.variants import Builds
-    from pytest_llmbench.launch.schedulers import Schedulers
-
+from pytest_llmbench.launch.plan.fit import refuse_hours
+from pytest_llmbench.launch.plan.job_spec import list_passed
+from pytest_llmbench.launch.plan.planned_job import (
+    PlannedJob,
+    digest_script,
+    find_script,
+)
+from pytest_llmbench.launch.plan.variants import Builds
+from pytest_llmbench.launch.policies import ab_policy, search_policy
+from pytest_llmbench.launch.schedulers import Schedulers
 
 Variants = Mapping[str, "Sequence[PlannedJob]"]
 """By configuration id a job for each variant, in their order."""
@@ -41,8 +45,6 @@ def plan_allocations(
 
     If a run `before` resuming was a job of its own, the others are, too.
     """
-    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
-
     because = "so the file wants it" if builds.separate else ""
     if builds.build:
         because = BUILT_BETWEEN
@@ -83,8 +85,6 @@ def refuse_more_trials(
 
     Raises LaunchError.
     """
-    from pytest_llmbench.launch.plan.fit import refuse_hours
-
     if any(most > noted.get(case, 0) for case, most in runs.items()):
         jobs = ((variants[case][0].spec, most) for case, most in runs.items())
         refuse_hours(dict(estimate_hours(spec, most) for spec, most in jobs), limit)
@@ -93,8 +93,6 @@ def refuse_more_trials(
 def _count_most(
     launch: LaunchSettings, builds: Builds, variants: int, shared: bool
 ) -> int:
-    from pytest_llmbench.launch.policies import ab_policy, search_policy
-
     if launch.ab:
         return ab_policy.count_most_runs(variants, shared=shared)
     warm_ups = WARMED[launch.purpose] if shared else 0
@@ -123,8 +121,6 @@ def digest_variants(variants: Variants) -> dict[str, dict[str, str]]:
 
 
 def _digest_spec(spec: JobSpec) -> str:
-    from pytest_llmbench.launch.plan.job_spec import list_passed
-
     left_out = (*list_passed(spec.via), *spec.secrets)
     environment = [pair for pair in spec.environment if pair[0] not in left_out]
     build = filter(None, [spec.build])
@@ -137,8 +133,6 @@ def digest_scripts(variants: Variants) -> dict[str, str]:
 
     Scripts in a folder where a build may write them are left out.
     """
-    from pytest_llmbench.launch.plan.planned_job import digest_script, find_script
-
     every = (job for jobs in variants.values() for job in jobs)
     scripts = {find_script(job) for job in every if not job.spec.build}
     return {

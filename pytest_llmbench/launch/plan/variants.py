@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.commands import Runner
 from pytest_llmbench.core.errors import LaunchError
@@ -32,14 +31,15 @@ from pytest_llmbench.core.yamlfile import (
     Spec,
     Text,
     YamlMapping,
+    read_document,
+    read_entry,
 )
+from pytest_llmbench.launch.file_lock import take_lock
 from pytest_llmbench.launch.plan.cluster_file import fill_references
 from pytest_llmbench.launch.plan.fit import find_installed
 from pytest_llmbench.launch.plan.job_spec import IMAGE
+from pytest_llmbench.launch.plan.planned_job import PlannedJob, find_script
 from pytest_llmbench.launch.plan.purpose import list_switches
-
-if TYPE_CHECKING:
-    from pytest_llmbench.launch.plan.planned_job import PlannedJob
 
 MOST_ARMS = 8  # of one A/B
 
@@ -112,8 +112,6 @@ def read_builds(path: Path) -> Builds:
 def _read(
     path: Path, required: Mapping[str, Spec], optional: Mapping[str, Spec]
 ) -> YamlMapping:
-    from pytest_llmbench.core.yamlfile import read_document, read_entry
-
     root = read_document(path, what="file of variants", raises=LaunchError)
     allocation = Text("shared or separate", choices=ALLOCATIONS)
     fields = Fields(
@@ -295,8 +293,6 @@ def find_without_script(
 ) -> list[PlannedJob]:
     """Return the jobs of a search, but for its ends, whose commit has no script to run:
     a build that does not run."""
-    from pytest_llmbench.launch.plan.planned_job import find_script
-
     checkouts = journal.absolute() / CHECKOUTS
     between = (
         job
@@ -385,8 +381,6 @@ def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
     """Check a commit out where that was not done to its end. A file beside it says so
     until it is: whoever is killed before leaves it there. LaunchError, also where
     another session is at it."""
-    from pytest_llmbench.launch.file_lock import take_lock
-
     part = checkout.with_name(f"{checkout.name}.part")
     if _is_whole(checkout, part):
         return

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.job_records import Blame, JobSpec, Purpose
 from pytest_llmbench.launch.jobs.job_engine import NextJob
+from pytest_llmbench.launch.plan.job_spec import MINUTES
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
     EndedJob,
@@ -85,8 +86,6 @@ def describe_confirmation(ended: EndedJob, named: str) -> tuple[str, ...]:
 
 def describe_check(ended: EndedJob, printed: str) -> str:
     """Describe the end of the site's check of nodes, and what it printed last."""
-    from pytest_llmbench.launch.plan.job_spec import MINUTES
-
     job, end, nodes = ended.job, ended.end, get_nodes(ended.job)
     name = f" (job {job.job_id})" if job.job_id else ""
     where = f" on {formatting.fold_nodes(nodes)}" if nodes else ""
