@@ -226,7 +226,7 @@ RUNS = {
         "tools/probe/candidate.py",
         "logs/reading/file_reader.py",
     ),
-    "posix_spawn": ("launch/jobs/process.py",),
+    "posix_spawn": ("launch/schedulers/process.py",),
     "multiprocessing": ("tools/nccl/nccl_trace.py",),
     "pickle": ("plugin/session_state.py", "logs/reading/file_reader.py"),
     "import_module": (

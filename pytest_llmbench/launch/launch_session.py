@@ -42,7 +42,6 @@ from pytest_llmbench.launch.jobs.builds import Builder
 from pytest_llmbench.launch.jobs.job_engine import Engine
 from pytest_llmbench.launch.jobs.journal import Journal, require_journal
 from pytest_llmbench.launch.jobs.progress import Progress
-from pytest_llmbench.launch.jobs.shared_allocation import release
 from pytest_llmbench.launch.jobs.submitter import Submitter
 from pytest_llmbench.launch.jobs.watch import Limits
 from pytest_llmbench.launch.launch_settings import LaunchSettings
@@ -75,6 +74,7 @@ from pytest_llmbench.launch.preflight.problems import describe_problems
 from pytest_llmbench.launch.run_engine import Policy, RunEngine
 from pytest_llmbench.launch.running_logs import RunningLogs
 from pytest_llmbench.launch.schedulers import Schedulers, name_jobs_inquiries
+from pytest_llmbench.launch.schedulers.shared_allocation import release
 from pytest_llmbench.launch.schedulers.submission import Tools
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.evaluate import add_fleet_findings

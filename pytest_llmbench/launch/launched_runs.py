@@ -39,7 +39,6 @@ from pytest_llmbench.judge.node_findings import judge_nodes
 from pytest_llmbench.judge.estimate import bound_run_rounding
 from pytest_llmbench.judge.run_selection import find_unusable
 from pytest_llmbench.launch.job_secrets import has_unknown_secrets, hide_in_quote
-from pytest_llmbench.launch.jobs.shared_allocation import is_kept, keep_logs
 from pytest_llmbench.launch.plan.job_spec import OUTPUT, find_named_image
 from pytest_llmbench.launch.plan.purpose import find_outputs
 from pytest_llmbench.launch.policies.run_history import (
@@ -52,6 +51,7 @@ from pytest_llmbench.launch.policies.run_history import (
 )
 from pytest_llmbench.launch.schedulers import load_scheduler
 from pytest_llmbench.launch.schedulers.job_states import find_blame
+from pytest_llmbench.launch.schedulers.shared_allocation import is_kept, keep_logs
 from pytest_llmbench.launch.schedulers.submission import estimate_submission
 from pytest_llmbench.logs.quoted_lines import DRIVER_ERROR, find_lines, read_last_lines
 from pytest_llmbench.runs.discover.discovery import find_runs

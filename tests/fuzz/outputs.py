@@ -22,12 +22,11 @@ from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, JobStatus
 from pytest_llmbench.launch.jobs import journal as database
-from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.plan.cluster_file import (
     describe_machine,
     format_cluster_file,
 )
-from pytest_llmbench.launch.schedulers import submission
+from pytest_llmbench.launch.schedulers import process, submission
 from pytest_llmbench.launch.schedulers.slurm import sbatch, slurm_checks
 from pytest_llmbench.launch.schedulers.slurm.client import (
     Partition,

@@ -37,9 +37,9 @@ from pytest_llmbench.history import queries, record, unsaved
 from pytest_llmbench.history.store import StoreLocation, locate_store, refuse_damaged
 from pytest_llmbench.launch.jobs import journal as database
 from pytest_llmbench.launch.jobs.journal import Journal
-from pytest_llmbench.launch.jobs.process import Process
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.named_nodes import NamedNodes, restore_named
+from pytest_llmbench.launch.schedulers.process import Process
 from pytest_llmbench.logs.log_reader import parse_blocks, read_ending
 from pytest_llmbench.logs.reading.codec import (
     FileReading,

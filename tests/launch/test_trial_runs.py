@@ -32,12 +32,15 @@ from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.launch.hours_budget import HoursBudget
 from pytest_llmbench.launch.jobs.job_engine import NextJob
-from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan, place_run
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.launched_runs import LaunchedRuns
 from pytest_llmbench.launch.policies import ab_policy
 from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
 from pytest_llmbench.launch.run_engine import RunEngine
+from pytest_llmbench.launch.schedulers.shared_allocation import (
+    AllocationPlan,
+    place_run,
+)
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.outcomes import ConfigurationResult
 

@@ -19,7 +19,7 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Job, SubmissionState
 from pytest_llmbench.launch.file_lock import take_lock
 from pytest_llmbench.launch.job_secrets import redact
-from pytest_llmbench.launch.jobs import process
+from pytest_llmbench.launch.schedulers import process
 from pytest_llmbench.launch.schedulers.submission import (
     GRACE_SECONDS,
     KILLED,

@@ -25,7 +25,6 @@ from pytest_llmbench.core.stall_limits import LogProgress
 from pytest_llmbench.launch.job_secrets import find_secret_values
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.jobs.progress import Progress, summarize
-from pytest_llmbench.launch.jobs.shared_allocation import holds_nodes, waits_for_nodes
 from pytest_llmbench.launch.jobs.submitter import Submitter
 from pytest_llmbench.launch.jobs.watch import (
     Absence,
@@ -37,6 +36,10 @@ from pytest_llmbench.launch.jobs.watch import (
     has_moved_on,
 )
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
+from pytest_llmbench.launch.schedulers.shared_allocation import (
+    holds_nodes,
+    waits_for_nodes,
+)
 from pytest_llmbench.launch.schedulers.submission import (
     SchedulerAway,
     Submission,

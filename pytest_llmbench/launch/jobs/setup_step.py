@@ -38,7 +38,6 @@ from pytest_llmbench.core.job_records import (
 )
 from pytest_llmbench.core.redaction import find_secret_names, mask_environment
 from pytest_llmbench.launch.job_secrets import redact
-from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.jobs.watch import Limits, Watch
 from pytest_llmbench.launch.plan.cluster_file import fill_references
 from pytest_llmbench.launch.plan.fit import find_images, find_installed
@@ -64,7 +63,7 @@ from pytest_llmbench.launch.preflight.problems import (
     describe_problems,
     group_problems,
 )
-from pytest_llmbench.launch.schedulers import HERE, find_via, load_scheduler
+from pytest_llmbench.launch.schedulers import HERE, find_via, load_scheduler, process
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 
 LAST_LINES = 8

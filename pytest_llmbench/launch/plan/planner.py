@@ -24,7 +24,6 @@ from pytest_llmbench.core.job_records import (
 )
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.trial_records import Variant
-from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan, place_run
 from pytest_llmbench.launch.launch_settings import COMMITS, LaunchSettings
 from pytest_llmbench.launch.plan.cluster_file import (
     describe_machine,
@@ -66,6 +65,10 @@ from pytest_llmbench.launch.preflight.dry_run import Reruns
 from pytest_llmbench.launch.preflight.launch_checks import check_launch
 from pytest_llmbench.launch.preflight.problems import LaunchProblem, describe_overruled
 from pytest_llmbench.launch.schedulers import Schedulers
+from pytest_llmbench.launch.schedulers.shared_allocation import (
+    AllocationPlan,
+    place_run,
+)
 from pytest_llmbench.launch.schedulers.submission import SchedulerAway, Tools
 from pytest_llmbench.session.catalog import Catalog
 

@@ -11,7 +11,6 @@ from typing import Any
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import TRIALS, JobSpec, Purpose
 from pytest_llmbench.core.judgement_records import Noise
-from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.fit import refuse_hours
 from pytest_llmbench.launch.plan.job_spec import list_passed
@@ -23,6 +22,7 @@ from pytest_llmbench.launch.plan.planned_job import (
 from pytest_llmbench.launch.plan.variants import Builds
 from pytest_llmbench.launch.policies import ab_policy, search_policy
 from pytest_llmbench.launch.schedulers import Schedulers
+from pytest_llmbench.launch.schedulers.shared_allocation import AllocationPlan
 
 Variants = Mapping[str, "Sequence[PlannedJob]"]
 """By configuration id a job for each variant, in their order."""

@@ -24,7 +24,6 @@ from pytest_llmbench.core.trial_records import (
     TrialReport,
 )
 from pytest_llmbench.launch.jobs.job_engine import NextJob
-from pytest_llmbench.launch.jobs.shared_allocation import place_run
 from pytest_llmbench.launch.policies.node_policy import pin_nodes
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
@@ -36,9 +35,10 @@ from pytest_llmbench.launch.policies.run_history import (
     join_texts,
 )
 from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.shared_allocation import place_run
 
 if TYPE_CHECKING:
-    from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
+    from pytest_llmbench.launch.schedulers.shared_allocation import AllocationPlan
 
 
 # One-sided, after 2, 3 and 4 pairs: together they are wrong in 5 % of cases

@@ -17,7 +17,7 @@ from pathlib import Path
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, Job, JobStatus, Phase, Purpose
 from pytest_llmbench.core.userfile import is_there
-from pytest_llmbench.launch.jobs import process
+from pytest_llmbench.launch.schedulers import process
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 from pytest_llmbench.launch.schedulers.submission import (
     Submission,

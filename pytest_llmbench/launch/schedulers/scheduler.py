@@ -17,11 +17,11 @@ from pytest_llmbench.core.job_records import (
     JobStatus,
     Phase,
 )
-from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.plan.cluster_file import LearnedCluster
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.problems import JobProblem, LocalMachine
 from pytest_llmbench.launch.schedulers.job_states import PHASES, explain_by_state
+from pytest_llmbench.launch.schedulers.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.schedulers.submission import (
     SUBMIT_SECONDS,
     Submission,

@@ -18,7 +18,7 @@ from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.job_records import Job, SubmissionState
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch.job_secrets import WITHHELD, has_unknown_secrets, redact
-from pytest_llmbench.launch.jobs import process
+from pytest_llmbench.launch.schedulers import process
 
 OUTPUT = "submit.out"  # in the folder of a job: what its submission printed
 

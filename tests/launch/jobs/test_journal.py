@@ -37,7 +37,7 @@ from pytest_llmbench.core.job_records import (
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.launch.jobs import journal as database
 from pytest_llmbench.launch.jobs.journal import Journal
-from pytest_llmbench.launch.jobs.process import Process
+from pytest_llmbench.launch.schedulers.process import Process
 
 NOW = datetime(2026, 11, 21, 5, 45, tzinfo=UTC)
 TOKEN = "hf_0123456789abcdef"

@@ -22,7 +22,6 @@ from pytest_llmbench.core.trial_records import (
     TrialOutcome,
 )
 from pytest_llmbench.launch.jobs.job_engine import NextJob
-from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.policies.ab_policy import (
     count_most_runs,
     next_runs,
@@ -30,6 +29,7 @@ from pytest_llmbench.launch.policies.ab_policy import (
 )
 from pytest_llmbench.launch.policies.run_history import Conclusion, NextRuns
 from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
+from pytest_llmbench.launch.schedulers.shared_allocation import AllocationPlan
 
 SEPARATE: dict[str, Any] = {}
 SHARED: dict[str, Any] = {"allocation": 0}

@@ -28,7 +28,6 @@ from pytest_llmbench.core.trial_records import (
     Trial,
     TrialOutcome,
 )
-from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.policies.run_history import Conclusion, EndedJob, NextRuns
 from pytest_llmbench.launch.policies.search_policy import (
     count_most_runs,
@@ -36,6 +35,7 @@ from pytest_llmbench.launch.policies.search_policy import (
     next_step,
 )
 from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
+from pytest_llmbench.launch.schedulers.shared_allocation import AllocationPlan
 
 FAILED = TrialOutcome.DOES_NOT_RUN
 

@@ -34,7 +34,6 @@ from pytest_llmbench.core.trial_records import (
     TrialTime,
 )
 from pytest_llmbench.launch.jobs.job_engine import NextJob
-from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
     EndedJob,
@@ -49,6 +48,7 @@ from pytest_llmbench.launch.policies.trial_ledger import (
     plan_trial,
     read_ledger,
 )
+from pytest_llmbench.launch.schedulers.shared_allocation import AllocationPlan
 
 GOOD, NEW = list_variants(("good", "new"))
 MEASURED, LOST = TrialOutcome.MEASURED, TrialOutcome.LOST

@@ -22,7 +22,9 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Job, JobSpec, JobStatus, Phase, Purpose
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.launch.job_secrets import redact
-from pytest_llmbench.launch.jobs.shared_allocation import (
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.launch.schedulers.job_states import SUCCESS
+from pytest_llmbench.launch.schedulers.shared_allocation import (
     RELEASE,
     AllocationPlan,
     LiveJobs,
@@ -30,8 +32,6 @@ from pytest_llmbench.launch.jobs.shared_allocation import (
     format_limit,
     round_up,
 )
-from pytest_llmbench.launch.plan.planned_job import PlannedJob
-from pytest_llmbench.launch.schedulers.job_states import SUCCESS
 from pytest_llmbench.launch.schedulers.slurm.client import (
     CLOCK_MARGIN,
     Slurm,

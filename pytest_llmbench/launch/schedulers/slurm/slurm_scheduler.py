@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Cluster, Job, JobSpec, JobStatus, Purpose
-from pytest_llmbench.launch.jobs import process
-from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.plan.cluster_file import LearnedCluster
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.problems import JobProblem
+from pytest_llmbench.launch.schedulers import process
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
+from pytest_llmbench.launch.schedulers.shared_allocation import AllocationPlan
 from pytest_llmbench.launch.schedulers.slurm import (
     allocation,
     client,

@@ -18,8 +18,8 @@ from support.fake_schedulers import make_slurm
 from support.job_specs import START, ended, job_spec, running, waiting
 
 from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose
-from pytest_llmbench.launch.jobs import shared_allocation
 from pytest_llmbench.launch.jobs.journal import Journal
+from pytest_llmbench.launch.schedulers import shared_allocation
 from pytest_llmbench.launch.schedulers.slurm import allocation
 from pytest_llmbench.launch.schedulers.slurm.allocation import RunMarks, describe_run
 from pytest_llmbench.launch.schedulers.slurm.client import StepStatus

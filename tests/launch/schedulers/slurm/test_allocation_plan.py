@@ -13,9 +13,12 @@ from support.job_specs import job_spec
 from support.planned import FACTS
 
 from pytest_llmbench.core.job_records import Purpose
-from pytest_llmbench.launch.jobs.shared_allocation import AllocationPlan, place_run
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.schedulers import Schedulers
+from pytest_llmbench.launch.schedulers.shared_allocation import (
+    AllocationPlan,
+    place_run,
+)
 from pytest_llmbench.launch.schedulers.slurm.allocation import plan_allocation
 from pytest_llmbench.launch.schedulers.slurm.client import Partition
 from pytest_llmbench.launch.schedulers.submission import SchedulerAway

@@ -15,8 +15,8 @@ from support.fake_schedulers import make_slurm
 from support.job_specs import START, job_spec
 
 from pytest_llmbench.core.job_records import Job, JobStatus, Phase
-from pytest_llmbench.launch.jobs import process
 from pytest_llmbench.launch.jobs.journal import Journal
+from pytest_llmbench.launch.schedulers import process
 from pytest_llmbench.launch.schedulers.slurm.slurm_scheduler import (
     NotReachedError,
     SlurmScheduler,

@@ -15,7 +15,7 @@ import pytest
 from support.sessions import until
 
 from pytest_llmbench.core.errors import LaunchError
-from pytest_llmbench.launch.jobs.process import (
+from pytest_llmbench.launch.schedulers.process import (
     MARK,
     NEVER_RAN,
     Process,
@@ -286,7 +286,7 @@ def test_unrecorded_command_never_runs(folder: Folder) -> None:
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from pytest_llmbench.launch.jobs.process import start
+from pytest_llmbench.launch.schedulers.process import start
 folder = Path(sys.argv[1])
 def record(process):
     print(process.pid, process.started, process.mark, sep="|", flush=True)
@@ -453,7 +453,7 @@ def test_process_that_does_not_end_is_named(
 ) -> None:
     process = folder.start("sleep", "600")
     with monkeypatch.context() as patch:
-        patch.setattr("pytest_llmbench.launch.jobs.process.KILL_SECONDS", 0.5)
+        patch.setattr("pytest_llmbench.launch.schedulers.process.KILL_SECONDS", 0.5)
         patch.setattr(os, "kill", lambda pid, number: None)
         with pytest.raises(
             LaunchError, match=f"{process.pid}.*do not end although they were killed"
