@@ -38,12 +38,12 @@ from pytest_llmbench.launch.continuation import (
 )
 from pytest_llmbench.launch.hours_budget import HoursBudget, measure_held
 from pytest_llmbench.launch.job_secrets import find_secret_values
+from pytest_llmbench.launch.jobs import watch
 from pytest_llmbench.launch.jobs.builds import Builder
 from pytest_llmbench.launch.jobs.job_engine import Engine
 from pytest_llmbench.launch.jobs.journal import Journal, require_journal
 from pytest_llmbench.launch.jobs.progress import Progress
 from pytest_llmbench.launch.jobs.submitter import Submitter
-from pytest_llmbench.launch.jobs.watch import Limits
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.launched_runs import LaunchedRuns, skip_judgement
 from pytest_llmbench.launch.plan.named_nodes import (
@@ -473,7 +473,7 @@ class LaunchSession:
         submitter = Submitter(
             schedulers, Builder(journal.session, host.sleep, host.tell)
         )
-        limits = Limits(
+        limits = watch.Limits(
             max_jobs=self.launch.max_jobs or ALL_JOBS,
             pending_seconds=pending,
             stalls=self.launch.stall_limit,

@@ -40,7 +40,7 @@ KILLS = 6
 LONGEST = (0.5, 2.5)
 """The most seconds from the start of a session to its kill: of the first, the others."""
 
-NIGHTS = 24
+NIGHTS = 30
 SLOW = "n2"
 
 STARTED = "echo $SLURM_JOB_ID ${VARIANT:-$MODEL_SIZE} >> $STAGE_PATH/started"
@@ -125,8 +125,8 @@ def make_nights() -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
     key = Key("fake", "8b", "24.11", "h100", "bf16", 16)
     now = datetime.now(UTC).replace(microsecond=0)
     for night in range(NIGHTS):
-        others = draw.sample(["n1", "n3", "n4"], 2)
-        nodes = {SLOW, others[0]} if night % 6 == 1 else set(others)
+        others = draw.sample(["n1", "n3", "n4"], 3)
+        nodes = {SLOW, others[night // 6 % 3]} if night % 6 == 1 else set(others[:2])
         began = now - timedelta(days=NIGHTS - night)
         seconds = (1.1 if SLOW in nodes else 1.0) * math.exp(0.004 * draw.gauss(0, 1))
         described = outcome(
