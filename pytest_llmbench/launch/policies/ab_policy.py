@@ -60,10 +60,10 @@ def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
     ledger = read_ledger(history, policy)
     if not history.may_start:
         return conclude_without_hours(ledger, history.spec.purpose)
-    arms, allocation = len(policy.names), ledger.shared.choose()
-    step = next_step(ledger.made, arms, policy.earlier, allocation)
+    arms, noise = len(policy.names), policy.earlier
+    step = next_step(ledger.made, arms, noise, ledger.allocation)
     if isinstance(step, NextTrial):
-        return plan_trial(ledger, policy, step, allocation)
+        return plan_trial(ledger, step)
     outcomes = {answer.outcome for answer in step}
     failed = not outcomes.isdisjoint(UNANSWERED)
     reason = Reason.PURPOSE_DONE
@@ -73,7 +73,7 @@ def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
         reason = Reason.VARIANT_SLOWER
     text = describe_answers(step, policy.names, policy.earlier)
     report = TrialReport(policy.names, answers=step)
-    return conclude_trials(ledger, policy, text, reason, report, failed=failed)
+    return conclude_trials(ledger, text, reason, report, failed=failed)
 
 
 def count_most_runs(arms: int, *, shared: bool) -> int:

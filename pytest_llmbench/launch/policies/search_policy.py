@@ -87,16 +87,16 @@ def next_runs(history: RunHistory, policy: TrialPlan) -> NextRuns | Conclusion:
     ledger = read_ledger(history, policy)
     if not history.may_start:
         return conclude_without_hours(ledger, history.spec.purpose)
-    builds, allocation = len(policy.names), ledger.shared.choose()
+    builds = len(policy.names)
     step = next_step(ledger.made, builds, policy.cap, policy.earlier)
     if isinstance(step, NextTrial):
-        warm_up = choose_warm_up(ledger.made, (0, builds - 1), allocation)
-        return plan_trial(ledger, policy, warm_up or step, allocation)
+        warm_up = choose_warm_up(ledger.made, (0, builds - 1), ledger.allocation)
+        return plan_trial(ledger, warm_up or step)
     reason = REASONS.get(step.outcome, Reason.PURPOSE_MISSED)
     failed = reason is Reason.PURPOSE_MISSED
     text = describe_search(step, policy.names, policy.earlier)
     report = TrialReport(policy.names, search=step)
-    return conclude_trials(ledger, policy, text, reason, report, failed=failed)
+    return conclude_trials(ledger, text, reason, report, failed=failed)
 
 
 def count_most_runs(builds: int, cap: int | None = None) -> int:

@@ -194,45 +194,16 @@ class TrialPlan:
         return tuple(spec.variant for spec in self.variants)
 
 
-@dataclass(frozen=True, slots=True)
-class SharedNodes:
-    """The allocations of a configuration's runs so far."""
-
-    plan: AllocationPlan | None = None  # None: each (further) run is a job of its own
-    because: str = ""  # the reason
-    newest: int = 0  # its number
-    ended: frozenset[int] = frozenset()
-
-    def choose(self) -> int | None:
-        """Return the number of the next run's allocation, which may be a new one."""
-        if self.plan is None or len(self.ended) >= MOST_ALLOCATIONS:
-            return None
-        return self.newest + 1 if self.newest in self.ended else self.newest
-
-    def with_newest(self, allocation: int) -> SharedNodes:
-        """Record the allocation of a run."""
-        return dataclasses.replace(self, newest=max(self.newest, allocation))
-
-    def with_ended(self, ended: EndedJob) -> SharedNodes:
-        """Record the end of an allocation."""
-        job, end = ended.job, ended.end
-        numbers = self.ended | {job.repeat}
-        shared = dataclasses.replace(self, ended=numbers)
-        state = job.status.state if job.status else ""
-        if (end.blame is Blame.RUN and state == "FAILED") or not get_nodes(job):
-            because = f"no nodes could be held: {job.problem or end.text}"
-            return dataclasses.replace(shared, plan=None, because=because)
-        if len(numbers) >= MOST_ALLOCATIONS:
-            because = f"{len(numbers)} allocations ended too early; {end.text}"
-            return dataclasses.replace(shared, because=because)
-        return shared
-
-
 @dataclass(slots=True)
 class TrialLedger:
-    """The trials of a configuration, by the numbers of their runs."""
+    """The trials of a configuration, by the numbers of their runs, and the allocations
+    in which they were made."""
 
-    shared: SharedNodes
+    plan: TrialPlan
+    shared: AllocationPlan | None  # None: each (further) run is a job of its own
+    because: str = ""  # the reason
+    newest: int = 0  # the number of the newest allocation
+    ended: set[int] = field(default_factory=set)  # the numbers of ended allocations
     trials: dict[int, Trial] = field(default_factory=dict)
     problems: dict[int, str] = field(default_factory=dict)  # "" if there is none
     nodes_of: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -254,6 +225,24 @@ class TrialLedger:
         numbers = (self.trials[number].allocation for number in self._list_measured())
         return frozenset(numbers) - {0}
 
+    @property
+    def allocation(self) -> int | None:
+        """The number of the next run's allocation, which may be a new one."""
+        if self.shared is None or len(self.ended) >= MOST_ALLOCATIONS:
+            return None
+        return self.newest + 1 if self.newest in self.ended else self.newest
+
+    def end_allocation(self, ended: EndedJob) -> None:
+        """Record the end of an allocation."""
+        job, end = ended.job, ended.end
+        self.ended.add(job.repeat)
+        state = job.status.state if job.status else ""
+        if (end.blame is Blame.RUN and state == "FAILED") or not get_nodes(job):
+            self.shared = None
+            self.because = f"no nodes could be held: {job.problem or end.text}"
+        elif len(self.ended) >= MOST_ALLOCATIONS:
+            self.because = f"{len(self.ended)} allocations ended too early; {end.text}"
+
     def _list_measured(self) -> Iterator[int]:
         measured = TrialOutcome.MEASURED
         return (
@@ -265,35 +254,32 @@ class TrialLedger:
 
 def read_ledger(history: RunHistory, plan: TrialPlan) -> TrialLedger:
     """Read the trials, in the order in which their jobs ended."""
-    ledger = TrialLedger(_share_nodes(plan.allocation))
+    held = plan.allocation
+    ledger = TrialLedger(plan, held, held.because if held else "", newest=1)
+    if held is None or held.spec is None:
+        ledger.shared, ledger.newest = None, 0
     for ended in history.ended:
         job = ended.job
         if job.spec.purpose is Purpose.ALLOCATION:
-            ledger.shared = ledger.shared.with_ended(ended)
+            ledger.end_allocation(ended)
             continue
         ledger.next_number = max(ledger.next_number, job.repeat + 1)
         if job.spec.variant not in plan.names:  # a build that was taken out of the list
             continue
-        if job.refused and job.spec.allocation in ledger.shared.ended:
+        if job.refused and job.spec.allocation in ledger.ended:
             continue  # it came too late, and is no run at all
-        _add_trial(ledger, ended, plan.names.index(job.spec.variant))
+        _add_trial(ledger, ended)
     for asked in history.asked:
         if asked.spec.purpose is Purpose.ALLOCATION:
-            ledger.shared = ledger.shared.with_newest(asked.repeat)
+            ledger.newest = max(ledger.newest, asked.repeat)
     return ledger
 
 
-def _share_nodes(plan: AllocationPlan | None) -> SharedNodes:
-    if plan is None or plan.spec is None:
-        return SharedNodes(because=plan.because if plan else "")
-    return SharedNodes(plan, newest=1)
-
-
-def _add_trial(ledger: TrialLedger, ended: EndedJob, variant: int) -> None:
+def _add_trial(ledger: TrialLedger, ended: EndedJob) -> None:
     job, spec = ended.job, ended.job.spec
-    ledger.shared = ledger.shared.with_newest(spec.allocation)
+    ledger.newest = max(ledger.newest, spec.allocation)
     if not spec.allocation:
-        ledger.shared = dataclasses.replace(ledger.shared, plan=None)
+        ledger.shared = None
     outcome, problem = _find_outcome(ended, ledger)
     seconds, rounding = None, 0.0
     if ended.time:
@@ -303,9 +289,9 @@ def _add_trial(ledger: TrialLedger, ended: EndedJob, variant: int) -> None:
     if _is_log_missing(ended):
         # the next run in it has the same job id, and may write into that log, which
         # may only not be seen yet
-        numbers = ledger.shared.ended | {spec.allocation}
-        ledger.shared = dataclasses.replace(ledger.shared, ended=numbers)
+        ledger.ended.add(spec.allocation)
     milliseconds = seconds * 1000 if seconds else None
+    variant = ledger.plan.names.index(spec.variant)
     ledger.trials[job.repeat] = Trial(
         variant, outcome, milliseconds, spec.warm_up, spec.allocation, rounding
     )
@@ -364,19 +350,18 @@ def _describe_other_nodes(nodes: Sequence[str], first: Sequence[str]) -> str:
 # --- the next run ---------------------------------------------------------------------
 
 
-def plan_trial(
-    ledger: TrialLedger, plan: TrialPlan, step: NextTrial, allocation: int | None
-) -> NextRuns:
+def plan_trial(ledger: TrialLedger, step: NextTrial) -> NextRuns:
     """Build the jobs of the next trial: a run, after its allocation if that is new."""
-    spec, shared, nodes = plan.variants[step.variant], ledger.shared, ledger.nodes
-    if allocation is None or shared.plan is None:
+    spec, nodes = ledger.plan.variants[step.variant], ledger.nodes
+    allocation, shared = ledger.allocation, ledger.shared
+    if allocation is None or shared is None:
         run = NextJob(_pin(spec, nodes), 1, ledger.next_number)
         return NextRuns((run,), releases=True)
     placed = place_run(spec, allocation, warm_up=step.discarded)
     run = NextJob(placed, 1, ledger.next_number)
     counted = sum(is_measured(trial, (trial.variant,)) for trial in ledger.made)
-    held = shared.plan.size(max(plan.most - counted, 1))
-    if allocation == shared.newest or held is None:
+    held = shared.size(max(ledger.plan.most - counted, 1))
+    if allocation == ledger.newest or held is None:
         return NextRuns((run,))
     return NextRuns((NextJob(_pin(held, nodes), 1, allocation), run), releases=True)
 
@@ -393,7 +378,6 @@ def _pin(spec: JobSpec, nodes: Sequence[str]) -> JobSpec:
 
 def conclude_trials(
     ledger: TrialLedger,
-    plan: TrialPlan,
     text: str,
     reason: Reason,
     report: TrialReport,
@@ -406,9 +390,9 @@ def conclude_trials(
         report,
         nodes=ledger.nodes,
         allocations=len(ledger.allocations),
-        separate_because=ledger.shared.because,
-        cluster=plan.cluster,
-        earlier=plan.earlier,
+        separate_because=ledger.because,
+        cluster=ledger.plan.cluster,
+        earlier=ledger.plan.earlier,
     )
     problems = [problem for problem in ledger.problems.values() if problem]
     quoted = problems[-1:] if failed else []
@@ -425,7 +409,7 @@ def conclude_without_hours(ledger: TrialLedger, purpose: Purpose) -> Conclusion:
 def _end_trials(
     ledger: TrialLedger, text: str, reason: Reason, report: TrialReport | None
 ) -> Conclusion:
-    because = ledger.shared.because if ledger.shared.newest else ""
+    because = ledger.because if ledger.newest else ""
     return Conclusion(
         reason=reason,
         text=text,

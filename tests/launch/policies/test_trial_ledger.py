@@ -68,9 +68,8 @@ def read(*jobs: EndedJob, plan: TrialPlan = ALONE) -> TrialLedger:
     return read_ledger(make_history(*jobs, spec=GOOD), plan)
 
 
-def plan(ledger: TrialLedger, trials: TrialPlan, *, warm_up: bool = False) -> NextRuns:
-    step = NextTrial(1, discarded=warm_up)
-    return plan_trial(ledger, trials, step, ledger.shared.choose())
+def plan(ledger: TrialLedger, *, warm_up: bool = False) -> NextRuns:
+    return plan_trial(ledger, NextTrial(1, discarded=warm_up))
 
 
 def failed(end: JobEnd, reason: Reason = Reason.JOB_FAILED) -> EndedJob:
@@ -135,7 +134,7 @@ def test_removed_build_is_no_trial() -> None:
 
 def test_next_run_gets_the_nodes_of_the_first() -> None:
     spec = replace(NEW, scheduler_options=("--qos=high", "--nodelist=n[1-9]"))
-    (run,) = plan(read(FIRST), replace(ALONE, variants=(GOOD, spec))).runs
+    (run,) = plan(read(FIRST, plan=replace(ALONE, variants=(GOOD, spec)))).runs
     assert (run.repeat, run.attempt, run.spec.variant) == (2, 1, "new")
     assert run.spec.scheduler_options == ("--qos=high", "--nodelist=n1,n2")
     assert run.spec.exclude == ()
@@ -145,7 +144,7 @@ def test_next_run_gets_the_nodes_of_the_first() -> None:
 def test_first_run_gets_any_nodes(via: str) -> None:
     spec = replace(NEW, via=via)
     jobs = [FIRST] if via == "local" else []
-    (run,) = plan(read(*jobs), replace(ALONE, variants=(GOOD, spec))).runs
+    (run,) = plan(read(*jobs, plan=replace(ALONE, variants=(GOOD, spec)))).runs
     assert run.spec == spec
 
 
@@ -172,7 +171,7 @@ def end_placed(number: int, end: JobEnd, status: JobStatus | None) -> EndedJob:
 
 
 def test_run_continues_in_its_allocation() -> None:
-    step = plan(read(placed(1, 1.0), plan=SHARED), SHARED, warm_up=True)
+    step = plan(read(placed(1, 1.0), plan=SHARED), warm_up=True)
     (run,) = step.runs
     assert (run.spec.allocation, run.spec.warm_up, run.spec.via) == (
         1,
@@ -187,7 +186,7 @@ def test_ended_allocation_is_followed_by_one_for_the_rest() -> None:
     lost = end_placed(2, CANCELLED, GONE)
     ledger = read(placed(1, 1.0), end_holder(), lost, plan=SHARED)
     assert ledger.problems[2] == f"its allocation ended: {CANCELLED.text}"
-    step = plan(ledger, SHARED)
+    step = plan(ledger)
     held, run = step.runs
     assert held.identity == (TRIAL.case_id, "allocation", 1, 2)
     assert held.spec.scheduler_options == ("--nodelist=n1,n2",)
@@ -202,7 +201,7 @@ def test_planned_allocation_is_not_planned_again() -> None:
     lost."""
     jobs = (placed(1, 1.0), end_holder(), end_placed(2, CANCELLED, GONE))
     history = make_history(*jobs, spec=GOOD, waiting=[NextJob(HOLDER, 1, 2)])
-    (run,) = plan(read_ledger(history, SHARED), SHARED).runs
+    (run,) = plan(read_ledger(history, SHARED)).runs
     assert run.spec.allocation == 2
 
 
@@ -229,7 +228,7 @@ def test_run_without_a_log_ends_its_allocation() -> None:
     yet."""
     job = replace(end_placed(2, WELL, DONE), run=None)
     missing = replace(job, problem=RunProblem(Reason.LOG_MISSING, "no log"))
-    held, run = plan(read(placed(1, 1.0), missing, plan=SHARED), SHARED).runs
+    held, run = plan(read(placed(1, 1.0), missing, plan=SHARED)).runs
     assert (held.repeat, run.spec.allocation) == (2, 2)
 
 
@@ -247,11 +246,11 @@ def test_runs_are_separate_jobs_without_an_allocation(holder: EndedJob) -> None:
     run = ended(1, CRASHED, spec=replace(GOOD, allocation=1, warm_up=True), **late)
     ledger = read(holder, run, plan=SHARED)
     assert ledger.trials == {}, "it came too late, and is no run at all"
-    step = plan(ledger, SHARED)
+    step = plan(ledger)
     assert (step.runs, step.releases) == ((NextJob(NEW, 1, 2),), True)
-    assert ledger.shared.because.startswith("no nodes could be held: ")
+    assert ledger.because.startswith("no nodes could be held: ")
     assert conclude(ledger).note == (
-        f"the last runs were jobs of their own: {ledger.shared.because}"
+        f"the last runs were jobs of their own: {ledger.because}"
     )
 
 
@@ -260,14 +259,14 @@ def test_allocations_are_given_up_after_three() -> None:
     for number, allocation in enumerate((1, 2, 3), 1):
         jobs += [placed(number, 1.0, allocation), end_holder(allocation)]
     ledger = read(*jobs, plan=SHARED)
-    (run,) = plan(ledger, SHARED).runs
+    (run,) = plan(ledger).runs
     assert (run.spec.via, run.spec.allocation) == ("sbatch", 0)
-    assert ledger.shared.because == f"3 allocations ended too early; {CANCELLED.text}"
+    assert ledger.because == f"3 allocations ended too early; {CANCELLED.text}"
 
 
 def test_run_of_its_own_is_followed_by_such_runs() -> None:
     """A resumed session may have begun with them."""
-    (run,) = plan(read(FIRST, plan=SHARED), SHARED).runs
+    (run,) = plan(read(FIRST, plan=SHARED)).runs
     assert run.spec.allocation == 0
 
 
@@ -277,8 +276,8 @@ def test_run_of_its_own_is_followed_by_such_runs() -> None:
 def conclude(ledger: TrialLedger, *, failed: bool = False) -> Conclusion:
     report = TrialReport(("good", "new"))
     reason = Reason.PURPOSE_MISSED if failed else Reason.VARIANT_SLOWER
-    plan = replace(SHARED, cluster="eos")
-    return conclude_trials(ledger, plan, "slower", reason, report, failed=failed)
+    ledger.plan = replace(ledger.plan, cluster="eos")
+    return conclude_trials(ledger, "slower", reason, report, failed=failed)
 
 
 def test_conclusion_names_nodes_and_allocations() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import product
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pytest_llmbench.core.commands import CommandOutput, Runner
 from pytest_llmbench.core.errors import LaunchError
@@ -766,13 +766,6 @@ def _require_single(by_token: Mapping[str, set[str]]) -> dict[str, str]:
 # --- learned cluster -----------------------------------------------------------------
 
 
-class ClusterFacts(Protocol):
-    """What Slurm is asked; SchedulerAway where it does not answer."""
-
-    def list_partitions(self) -> Sequence[Partition]: ...
-    def find_default_account(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class GpuNodes:
     """The nodes of a partition that have GPUs of one type."""
@@ -789,7 +782,7 @@ class GpuNodes:
         return self.per_node * self.nodes
 
 
-def learn_cluster(slurm: ClusterFacts, gpu: str = "") -> LearnedCluster | None:
+def learn_cluster(slurm: Slurm, gpu: str = "") -> LearnedCluster | None:
     """Return the cluster that Slurm has GPUs in; None where it has none that it knows
     of.
 

@@ -9,14 +9,17 @@ import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, takewhile
-from typing import Protocol
 
 from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.job_records import Cluster, PreflightCheck
 from pytest_llmbench.launch.plan.planned_job import PlannedJob, find_script
 from pytest_llmbench.launch.preflight.problems import JobProblem, LocalMachine
-from pytest_llmbench.launch.schedulers.slurm.client import Partition, parse_duration
+from pytest_llmbench.launch.schedulers.slurm.client import (
+    Partition,
+    Slurm,
+    parse_duration,
+)
 from pytest_llmbench.launch.schedulers.slurm.sbatch import SBATCH
 
 HEAD = (
@@ -31,13 +34,6 @@ NOTHING = (
 )  # a number of GPUs that asks for none; `null` is what the old documents write
 
 
-class ClusterLimits(Protocol):
-    """What preflight asks Slurm; None from `accounts` if it has no accounting."""
-
-    def list_partitions(self) -> Sequence[Partition]: ...
-    def list_accounts(self) -> Sequence[str] | None: ...
-
-
 NO_SLURM = JobProblem(
     "there is no Slurm on this machine: no sbatch on the job's PATH",
     "start pytest on a login node of the cluster, or give --llmb-launcher=local for a recipe that can run on this "
@@ -47,7 +43,7 @@ NO_SLURM = JobProblem(
 
 
 def check_slurm(
-    jobs: Sequence[PlannedJob], cluster: Cluster, slurm: ClusterLimits
+    jobs: Sequence[PlannedJob], cluster: Cluster, slurm: Slurm
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
     """Yield what Slurm has against jobs; it is asked once for all of them."""
     absent = [job for job in jobs if not _has_sbatch(job)]

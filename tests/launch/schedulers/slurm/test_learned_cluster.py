@@ -23,13 +23,13 @@ from pytest_llmbench.launch.schedulers.slurm.client import (
 from pytest_llmbench.launch.schedulers.submission import SchedulerAway
 
 
-class Answers:
+class Answers(Slurm):
     """Slurm as it is asked here."""
 
     def __init__(self, *partitions: Partition, account: str = "research") -> None:
         self.partitions, self.account = partitions, account
 
-    def list_partitions(self) -> Sequence[Partition]:
+    def list_partitions(self) -> tuple[Partition, ...]:
         return self.partitions
 
     def find_default_account(self) -> str:
