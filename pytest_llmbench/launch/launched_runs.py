@@ -35,8 +35,8 @@ from pytest_llmbench.core.statements import NodeFinding
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.core.userfile import is_there
 from pytest_llmbench.judge.budgets import with_budget_verdict
-from pytest_llmbench.judge.node_findings import judge_nodes
 from pytest_llmbench.judge.estimate import bound_run_rounding
+from pytest_llmbench.judge.node_findings import judge_nodes
 from pytest_llmbench.judge.run_selection import find_unusable
 from pytest_llmbench.launch.job_secrets import has_unknown_secrets, hide_in_quote
 from pytest_llmbench.launch.plan.job_spec import OUTPUT, find_named_image

@@ -13,13 +13,15 @@ from pytest_llmbench.core import runtime
 from pytest_llmbench.core.baseline_records import TimedBy, Tolerance, ToleranceSource
 from pytest_llmbench.core.errors import HistoryError, SettingsError
 from pytest_llmbench.core.judgement_records import SessionRules
-from pytest_llmbench.core.option import NO_ORIGINS
-from pytest_llmbench.core.option import OptionValues
-from pytest_llmbench.core.option import Origins
-from pytest_llmbench.core.option import SUITES
-from pytest_llmbench.core.option import find_existing
-from pytest_llmbench.core.option import name_destination
-from pytest_llmbench.core.option import resolve_fields
+from pytest_llmbench.core.option import (
+    NO_ORIGINS,
+    SUITES,
+    OptionValues,
+    Origins,
+    find_existing,
+    name_destination,
+    resolve_fields,
+)
 from pytest_llmbench.core.options import SessionOptions
 from pytest_llmbench.core.tolerance import DEFAULT_FRACTION, merge_tolerances
 from pytest_llmbench.core.userfile import expand_home, is_stream

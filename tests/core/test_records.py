@@ -64,5 +64,5 @@ def test_record_refuses_too_few_or_many_values(
 
 
 def test_record_refuses_a_missing_named_value() -> None:
-    with pytest.raises(TypeError, match="Hiccup: found 2 values, without usual"):
-        Hiccup((STEP,), mean=7.5)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="StepList: found 2 values, without count"):
+        StepList((), more=0)  # type: ignore[call-arg]
