@@ -18,20 +18,25 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 sys.path.extend(
     str(Path(__file__).resolve().parents[2] / name) for name in ("tests", "benchmarks")
 )
 
+import msgspec
 from generator import write_run
 from generator.__main__ import shipped
 from speed.environment import ENVIRONMENT
 
 from pytest_llmbench.core.baseline_records import Baseline
-from pytest_llmbench.history import record
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import write
+from pytest_llmbench.history.session_record import (
+    SessionRecord,
+    StoredSession,
+    VerdictRecord,
+)
 from pytest_llmbench.history.store import StoreLocation, locate_store, refuse_damaged
 
 START = datetime(2025, 1, 1, 2, tzinfo=UTC)
@@ -66,8 +71,8 @@ TOLD = {
 }
 
 
-def outcome(baseline: Baseline, night: int, random: Random) -> dict[str, Any]:
-    """Return what a session says of one night's run, with everything that a real one
+def outcome(baseline: Baseline, night: int, random: Random) -> VerdictRecord:
+    """Make the verdict on one night's run, with everything that a real one
     has."""
     key, seconds = baseline.key, baseline.step_seconds * (1 + random.gauss(0, 0.003))
     steps = [seconds * (1 + random.gauss(0, 0.005)) for _ in range(34)]
@@ -77,41 +82,41 @@ def outcome(baseline: Baseline, night: int, random: Random) -> dict[str, Any]:
         "statistic": baseline.window.statistic,
     }
     parts = ("recipe", "size", "release", "gpu", "dtype", "gpus")
-    return {
-        "kind": "configuration",
-        "id": key.id,
+    plain = {
+        "item": key.id,
         "configuration": {"id": key.id, **{name: getattr(key, name) for name in parts}},
         "status": "passed",
         "verdict": "PASS",
         "reason": "within-tolerance",
         "tolerance": "5 %",
-        "notes": [],
         "text": "7.325 s is 0.0 % against 7.325 s (-0.6 to +0.6 %); the bound is 7.691 s",
-        "statistic_seconds": seconds,
+        "counts": True,
+        "run_seconds": seconds,
+        "step_time_seconds": seconds * 1.01,
         "expected_seconds": baseline.step_seconds,
         "log_difference": 0.001,
         "bound_seconds": baseline.step_seconds * 1.05,
-        "problems": [],
         "window": window,
-        "baseline": {"kind": baseline.kind},
-        "metrics": {
-            name: {"value": seconds * 1.01, "standard_deviation": seconds / 300}
-            for name in METRICS
-        },
-        "window_seconds": steps,
-        "log": f"experiments/night-{night}/pretrain_{key.id}/log-account-pretrain_{key.id}_{night}_0.out",
-        "environment": TOLD,
+        "baseline": str(baseline.kind),
+        "metrics": {name: [seconds * 1.01, seconds / 300] for name in METRICS},
+        "step_seconds": steps,
+        "mean_of": [],
         "run": {
-            "id": f"pretrain_{key.id}/{night}",
+            "name": f"pretrain_{key.id}/{night}",
             "job_id": str(1_000_000 + night),
             "launcher": "sbatch",
             "started": (START + timedelta(days=night)).isoformat(),
             "attempts": 1,
-            "log_fingerprint": [
+            "log": f"experiments/night-{night}/pretrain_{key.id}/log-account-pretrain_{key.id}_{night}_0.out",
+            "log_fingerprints": [
                 f"{random.getrandbits(20):x}-{random.getrandbits(32):08x}"
             ],
+            "nodes": [],
+            "jobs": [],
+            "environment": TOLD,
         },
     }
+    return msgspec.convert(plain, VerdictRecord)
 
 
 def fill(
@@ -122,19 +127,17 @@ def fill(
     random = Random(1)
     for night in range(nights):
         outcomes = [outcome(baseline, night, random) for baseline in baselines]
-        about: dict[str, Any] = {
-            "host": "ci",
-            "program": "0.1.0",
-            "options": [],
-            "environment": {},
-        }
-        session = record.describe_session(
-            uuid.UUID(int=random.getrandbits(128)).hex,
-            START + timedelta(days=night, hours=4),
-            **about,
+        session = StoredSession(
+            id=uuid.UUID(int=random.getrandbits(128)).hex,
+            started=START + timedelta(days=night, hours=4),
+            host="ci",
+            program="0.1.0",
+            options=(),
+            git_commit="",
+            ci_url="",
         )
         begin = time.process_time()
-        write(place, record.make_document(session, outcomes))
+        write(place, SessionRecord(session=session, verdicts=tuple(outcomes)))
         yield time.process_time() - begin
 
 

@@ -18,12 +18,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import Any
 
+import msgspec
 from playwright.sync_api import sync_playwright
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.history import record
+from pytest_llmbench.history.session_record import (
+    SessionRecord,
+    StoredSession,
+    VerdictRecord,
+)
 from pytest_llmbench.history.store import StoreLocation
 
 SECONDS = 2.0
@@ -48,8 +53,8 @@ KEY = {
 
 def describe_run(
     name: str, night: int, began: datetime, seconds: float, random: Random
-) -> dict[str, Any]:
-    """Return what a session says of one night's run."""
+) -> VerdictRecord:
+    """Make the verdict on one night's run."""
     (verdict, status) = random.choices(VERDICTS, WEIGHTS)[0]
     counts = verdict != "INVALID"
     value = (
@@ -62,45 +67,48 @@ def describe_run(
         "REGRESSION": "slower-than-bound",
         "INVALID": "diverged",
     }
-    return {
-        "kind": "configuration",
-        "id": name,
+    plain = {
+        "item": name,
         "configuration": {"id": name, **KEY},
         "status": status,
         "verdict": verdict,
         "reason": reasons.get(verdict, "cannot-tell"),
         "tolerance": "5 %",
-        "notes": [],
         "text": f"{value:.3f} s against {seconds:.3f} s; the bound is {seconds * 1.05:.3f} s",
-        "statistic_seconds": value if counts else None,
+        "counts": counts,
+        "run_seconds": value if counts else None,
+        "step_time_seconds": value,
         "expected_seconds": seconds,
         "log_difference": math.log(value / seconds) if counts else None,
         "bound_seconds": seconds * 1.05,
-        "problems": [] if counts else ["diverged"],
         "window": {"first": 11, "last": 44, "statistic": "mean"},
-        "baseline": {"kind": "recorded"},
+        "baseline": "recorded",
         "metrics": {
-            "step_time_seconds": {"value": value, "standard_deviation": None},
-            "mfu": {"value": 0.41 * seconds / value, "standard_deviation": None},
+            "step_time_seconds": [value, None],
+            "mfu": [0.41 * seconds / value, None],
         },
-        "window_seconds": [value] * 34,
-        "log": f"runs/{name}/{night}.out",
-        "environment": {
-            "driver": "570.86.15" if night < 200 else "580.1",
-            "nccl": "2.26.2",
-            "container": "nemo:25.04",
-        },
+        "step_seconds": [value] * 34,
+        "mean_of": [],
         "run": {
-            "id": f"{name}/{night}",
+            "name": f"{name}/{night}",
             "job_id": str(1_000_000 + night),
             "launcher": "sbatch",
             "started": began.isoformat(),
             "attempts": 1,
-            "log_fingerprint": [
+            "log": f"runs/{name}/{night}.out",
+            "log_fingerprints": [
                 f"{random.getrandbits(20):x}-{random.getrandbits(32):08x}"
             ],
+            "nodes": [],
+            "jobs": [],
+            "environment": {
+                "driver": "570.86.15" if night < 200 else "580.1",
+                "nccl": "2.26.2",
+                "container": "nemo:25.04",
+            },
         },
     }
+    return msgspec.convert(plain, VerdictRecord)
 
 
 def fill(place: StoreLocation, configurations: int, nights: int) -> None:
@@ -131,15 +139,16 @@ def fill(place: StoreLocation, configurations: int, nights: int) -> None:
                     name, night, began, seconds * (1 + by * (night >= on)), random
                 )
             )
-        session = record.describe_session(
-            f"{began:%Y%m%d-%H%M}-{uuid.UUID(int=night).hex[-12:]}",
-            began + timedelta(hours=3),
+        session = StoredSession(
+            id=f"{began:%Y%m%d-%H%M}-{uuid.UUID(int=night).hex[-12:]}",
+            started=began + timedelta(hours=3),
             host="ci",
             program="0.1.0",
-            options=["--llmb-history=history.db"],
-            environment={},
+            options=("--llmb-history=history.db",),
+            git_commit="",
+            ci_url="",
         )
-        record.write(place, record.make_document(session, outcomes))
+        record.write(place, SessionRecord(session=session, verdicts=tuple(outcomes)))
 
 
 def measure_opening(pages: dict[str, Path], times: int) -> dict[str, list[float]]:

@@ -18,8 +18,9 @@ from pytest_llmbench.history.queries import (
     parse_metrics,
     refuse_no_time,
 )
+from pytest_llmbench.history.session_record import StoredSession
 from pytest_llmbench.history.store import StoreLocation
-from pytest_llmbench.history.stored_verdicts import StoredSession, StoredVerdict
+from pytest_llmbench.history.stored_verdicts import StoredVerdict
 from pytest_llmbench.history.tables import (
     RUN,
     SESSION,

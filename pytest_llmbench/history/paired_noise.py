@@ -8,9 +8,10 @@ older programs, which do not know it, go on using a store that has it.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
+from msgspec.structs import asdict
 from sqlalchemy import (
     Column,
     Connection,
@@ -26,6 +27,7 @@ from sqlalchemy import (
     select,
 )
 
+from pytest_llmbench.history.session_record import SessionRecord
 from pytest_llmbench.history.store import StoreLocation, connect
 from pytest_llmbench.history.tables import SESSION, has_tables, is_in_time
 
@@ -57,19 +59,16 @@ class StoredNoise(NamedTuple):
     degrees_of_freedom: float
 
 
-def store_noises(
-    connection: Connection, session: str, verdicts: Sequence[Mapping[str, Any]]
-) -> None:
-    """Store what the A/Bs among the verdicts of a session measured, in the transaction
-    that is open."""
+def store_noises(connection: Connection, record: SessionRecord) -> None:
+    """Store what the A/Bs of a session measured, in the transaction that is open."""
     rows = [
         {
-            "session": session,
-            "configuration": verdict["configuration"]["id"],
-            **verdict["noise"],
+            "session": record.session.id,
+            "configuration": verdict.configuration.id,
+            **asdict(verdict.noise),
         }
-        for verdict in verdicts
-        if verdict.get("noise")
+        for verdict in record.verdicts
+        if verdict.noise
     ]
     if rows:
         OPTIONAL.create_all(connection)

@@ -1,15 +1,15 @@
-"""What a session leaves in the history: a document of plain values, and how it is
-stored as a whole."""
+"""How a session is stored in the history: as a whole, or not at all."""
 
 from __future__ import annotations
 
 import json
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from msgspec.structs import asdict
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -22,12 +22,15 @@ from sqlalchemy import (
     update,
 )
 
-from pytest_llmbench.core import formatting, runtime
-from pytest_llmbench.core.codes import JUDGED, NoteCode
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.redaction import hide_password_of, hide_tokens
 from pytest_llmbench.core.run_records import join_fingerprints, make_run_keys
 from pytest_llmbench.history.paired_noise import store_noises
+from pytest_llmbench.history.session_record import (
+    KeyRecord,
+    RunRecord,
+    SessionRecord,
+    VerdictRecord,
+)
 from pytest_llmbench.history.store import StoreLocation, connect, refuse_damaged
 from pytest_llmbench.history.tables import (
     METADATA,
@@ -40,136 +43,12 @@ from pytest_llmbench.history.tables import (
     is_in_time,
 )
 
-SCHEMA = 1  # of the document; raised when a key of it changes its meaning
-
 KEY = ("recipe", "size", "release", "gpu", "dtype", "gpus")
 PLAIN = (
-    *(
-        "verdict",
-        "reason",
-        "status",
-        "counts",
-        "run_seconds",
-        "step_time_seconds",
-        "expected_seconds",
-    ),
-    *("bound_seconds", "log_difference", "baseline", "tolerance", "item", "text"),
+    *("verdict", "reason", "status", "counts", "run_seconds", "step_time_seconds"),
+    *("expected_seconds", "bound_seconds", "log_difference", "baseline", "tolerance"),
+    *("item", "text"),
 )
-
-
-def describe_session(
-    identifier: str,
-    started: datetime,
-    *,
-    host: str,
-    program: str,
-    options: Sequence[str],
-    environment: Mapping[str, str],
-) -> dict[str, Any]:
-    """Return what is kept of a session; `options` are what was typed, `environment` the
-    variables of its process."""
-    return {
-        "id": identifier,
-        "started": started.isoformat(),
-        "host": formatting.escape(host),
-        "program": program,
-        "options": [hide_password_of(option) for option in options],
-        "git_commit": runtime.read_commit(environment),
-        "ci_url": formatting.escape(hide_tokens(runtime.read_job_url(environment))),
-    }
-
-
-def make_document(
-    of_session: dict[str, Any], described: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
-    """Return a session with its verdicts: one for each outcome of a configuration,
-    which are plain values."""
-    configurations = [
-        outcome for outcome in described if outcome["kind"] == "configuration"
-    ]
-    return {
-        "schema": SCHEMA,
-        "session": of_session,
-        "verdicts": [dict(_list_verdict_values(outcome)) for outcome in configurations],
-    }
-
-
-def _list_verdict_values(outcome: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    own = outcome.get("overruled") or outcome["verdict"]
-    seconds = outcome.get("statistic_seconds")
-    timed = seconds is not None and seconds > 0 and not outcome["problems"]
-    yield "item", outcome["id"]
-    yield "configuration", outcome["configuration"]
-    for name in ("status", "verdict", "reason", "text", "tolerance"):
-        yield name, outcome[name]
-    yield (
-        "counts",
-        bool(timed and own in JUDGED and not _is_of_another_release(outcome)),
-    )
-    yield "run_seconds", seconds
-    yield (
-        "step_time_seconds",
-        outcome["metrics"].get("step_time_seconds", {}).get("value"),
-    )
-    for name in ("expected_seconds", "bound_seconds", "log_difference"):
-        yield name, outcome[name]
-    yield (
-        "window",
-        {name: outcome["window"][name] for name in ("first", "last", "statistic")},
-    )
-    yield "baseline", outcome["baseline"]["kind"]
-    yield (
-        "metrics",
-        {
-            name: [of["value"], of["standard_deviation"]]
-            for name, of in outcome["metrics"].items()
-        },
-    )
-    yield "step_seconds", outcome["window_seconds"]
-    yield "mean_of", outcome.get("window_mean_of") or []
-    yield "log_sha256", outcome.get("log_sha256", [])
-    if noise := _find_noise(outcome):
-        yield "noise", noise
-    yield "run", _describe_run(outcome) if outcome["run"] and own != "MISSING" else None
-
-
-def _find_noise(outcome: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what the runs of an A/B say of the noise on its cluster; None of any other
-    outcome, and where they say nothing: no cluster is known, too few runs were made, or
-    step times are too coarse to differ at all."""
-    trials = outcome.get("trials") or {}
-    noise = trials.get("noise") or {}
-    if not (trials.get("cluster") and noise.get("run_to_run")):
-        return None
-    numbers = {
-        "sigma": noise["run_to_run"],
-        "degrees_of_freedom": noise["degrees_of_freedom"],
-    }
-    return {"cluster": trials["cluster"], **numbers}
-
-
-def _is_of_another_release(outcome: dict[str, Any]) -> bool:
-    """Whether it was judged as a release that it is not, as was asked for: such a run
-    is no night of that release."""
-    return any(note["code"] == NoteCode.OTHER_RELEASE for note in outcome["notes"])
-
-
-def _describe_run(outcome: dict[str, Any]) -> dict[str, Any]:
-    run = outcome["run"]
-    return {
-        "name": run["id"],
-        "job_id": run["job_id"],
-        "launcher": run["launcher"],
-        "started": run["started"],
-        "log": outcome["log"] or "",
-        "attempts": run["attempts"],
-        "log_fingerprints": run["log_fingerprint"],
-        "nodes": sorted(
-            {node for job in outcome.get("jobs", ()) for node in job["nodes"]}
-        ),
-        "jobs": outcome.get("jobs", []),
-        "environment": outcome.get("environment") or {},
-    }
 
 
 # --- in the store ---------------------------------------------------------------------
@@ -198,56 +77,51 @@ def prepare(place: StoreLocation, is_sound: Callable[[], bool] = lambda: False) 
                     )
 
 
-def write(place: StoreLocation, document: dict[str, Any]) -> int:
+def write(place: StoreLocation, record: SessionRecord) -> int:
     """Store a session with its verdicts in one transaction, and return how many were
     added; 0 if it was stored before.
 
     HistoryError where that is impossible; nothing is stored then.
     """
-    session, verdicts = document["session"], document["verdicts"]
+    session = record.session
     with connect(place, writes=True) as connection:
         ensure_tables(connection, place.shown)
         if connection.execute(
-            select(SESSION.c.id).where(SESSION.c.id == session["id"])
+            select(SESSION.c.id).where(SESSION.c.id == session.id)
         ).first():
             return 0
         drop_digests(connection)
-        began = convert_to_stored(datetime.fromisoformat(session["started"]))
-        texts = {
-            name: session[name]
-            for name in ("id", "host", "program", "git_commit", "ci_url")
+        began = convert_to_stored(session.started)
+        values = asdict(session) | {
+            "started": began,
+            "options": json.dumps(session.options),
         }
-        values = {**texts, "started": began, "options": json.dumps(session["options"])}
         connection.execute(insert(SESSION), values)
-        runs = _store_runs(connection, verdicts, began, is_in_time(place, SESSION))
+        in_time = is_in_time(place, SESSION)
+        runs = _store_runs(connection, record.verdicts, began, in_time)
         rows = [
-            _make_row(verdict, session["id"], run)
-            for verdict, run in zip(verdicts, runs, strict=True)
+            _make_row(verdict, session.id, run)
+            for verdict, run in zip(record.verdicts, runs, strict=True)
         ]
         if rows:
             connection.execute(insert(VERDICT), rows)
-        store_noises(connection, session["id"], verdicts)
+        store_noises(connection, record)
     return len(rows)
 
 
-def _make_row(verdict: dict[str, Any], session: str, run: int | None) -> dict[str, Any]:
-    window, seconds = (
-        verdict["window"],
-        [math.nan if value is None else value for value in verdict["step_seconds"]],
-    )
+def _make_row(verdict: VerdictRecord, session: str, run: int | None) -> dict[str, Any]:
+    seconds = [math.nan if value is None else value for value in verdict.step_seconds]
     return {
         "session": session,
         "run": run,
-        "configuration": verdict["configuration"]["id"],
-        **{name: verdict[name] for name in PLAIN},
-        "first_step": window["first"],
-        "last_step": window["last"],
-        "statistic": window["statistic"],
-        "metrics": json.dumps(verdict["metrics"]),
-        "mean_of": json.dumps(verdict["mean_of"]),
-        "log_sha256": json.dumps(
-            verdict.get("log_sha256", [])
-        ),  # older versions left documents without it
+        "configuration": verdict.configuration.id,
+        **{name: getattr(verdict, name) for name in PLAIN},
+        "first_step": verdict.window.first,
+        "last_step": verdict.window.last,
+        "statistic": verdict.window.statistic,
+        "metrics": json.dumps(verdict.metrics),
+        "mean_of": json.dumps(verdict.mean_of),
+        "log_sha256": json.dumps(verdict.log_sha256),
         "step_seconds": struct.pack(f"<{len(seconds)}d", *seconds),
     }
 
@@ -262,7 +136,7 @@ _OF_LAUNCH, _NONE = (
 
 def _store_runs(
     connection: Connection,
-    verdicts: Sequence[dict[str, Any]],
+    verdicts: Sequence[VerdictRecord],
     began: datetime,
     in_time: ColumnElement[bool],
 ) -> list[int | None]:
@@ -273,7 +147,10 @@ def _store_runs(
     adds its verdict alone. But nodes and jobs are known to the session that launched
     them, whenever it is added, and stay known.
     """
-    rows = [_make_run_row(verdict) if verdict["run"] else None for verdict in verdicts]
+    rows = [
+        _make_run_row(verdict.configuration, verdict.run) if verdict.run else None
+        for verdict in verdicts
+    ]
     candidates = _find_candidates(connection, [row for row in rows if row])
     numbers = _match_runs(rows, candidates)
     last = _find_last_judged(
@@ -367,19 +244,18 @@ def _find_last_judged(
     return {row[0]: row[1] for row in connection.execute(judged)}
 
 
-def _make_run_row(verdict: dict[str, Any]) -> dict[str, Any]:
-    run, configuration = verdict["run"], verdict["configuration"]
+def _make_run_row(configuration: KeyRecord, run: RunRecord) -> dict[str, Any]:
     return {
-        "configuration": configuration["id"],
-        "started": convert_to_stored(datetime.fromisoformat(run["started"]))
-        if run["started"]
-        else None,
-        "job_id": run["job_id"],
-        "fingerprint": join_fingerprints(run["log_fingerprints"]),
-        **{name: configuration[name] for name in KEY},
-        **{name: run[name] for name in ("name", "launcher", "log", "attempts")},
+        "configuration": configuration.id,
+        "started": convert_to_stored(run.started) if run.started else None,
+        "job_id": run.job_id,
+        "fingerprint": join_fingerprints(run.log_fingerprints),
+        **{name: getattr(configuration, name) for name in KEY},
         **{
-            name: json.dumps(run[name])
+            name: getattr(run, name) for name in ("name", "launcher", "log", "attempts")
+        },
+        **{
+            name: json.dumps(getattr(run, name))
             for name in ("nodes", "jobs", "log_fingerprints", "environment")
         },
     }

@@ -1,4 +1,4 @@
-"""Verdicts and sessions as a history stores them."""
+"""Verdicts as a history shows them."""
 
 from __future__ import annotations
 
@@ -46,16 +46,3 @@ class StoredVerdict:
         """The day of its night: that on which the run started; without a start that of
         the session."""
         return (self.started or self.judged).date()
-
-
-@dataclass(frozen=True, slots=True)
-class StoredSession:
-    """A session that is in a history."""
-
-    id: str
-    started: datetime
-    host: str
-    program: str  # the version of pytest-llmbench
-    options: tuple[str, ...]
-    git_commit: str
-    ci_url: str

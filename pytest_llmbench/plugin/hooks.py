@@ -435,9 +435,8 @@ def _finish(session: pytest.Session, state: Session) -> None:
         if not write_reports(state, int(session.exitstatus)):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
     finally:
-        store_outcomes(
-            state
-        )  # last: whatever happens there, verdicts and reports stand, and the other way round
+        # last: whatever happens there, verdicts and reports stand, and the other way round
+        store_outcomes(state, int(session.exitstatus))
         if _note_interruption(session, state):
             write_reports(state, int(session.exitstatus))
         tell_github(state, int(session.exitstatus))

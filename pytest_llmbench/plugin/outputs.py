@@ -8,7 +8,7 @@ import os
 import shlex
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.report.outcome_documents import (
         OutcomeDocument,
         ReportedExcerpt,
+        SessionDocument,
     )
     from pytest_llmbench.report.output_files import FileKind
     from pytest_llmbench.report.terminal import TerminalLine
@@ -458,11 +459,15 @@ def _list_foot(session: Session, ending: SessionEnding) -> Iterator[tuple[str, s
 def _render_document(
     session: Session, outcomes: list[OutcomeDocument], ending: SessionEnding
 ) -> bytes:
-    from pytest_llmbench.report.document import (
-        SessionHead,
-        make_document,
-        render_session,
-    )
+    from pytest_llmbench.report.document import render_session
+
+    return render_session(_make_document(session, outcomes, ending))
+
+
+def _make_document(
+    session: Session, outcomes: Sequence[OutcomeDocument], ending: SessionEnding
+) -> SessionDocument:
+    from pytest_llmbench.report.document import SessionHead, make_document
 
     head = SessionHead(
         __version__,
@@ -471,10 +476,8 @@ def _render_document(
         list(list_header(session)),
         session.settings.timed,
     )
-    return render_session(
-        make_document(
-            outcomes, head, ending, session.now, session.results.planned_hours
-        )
+    return make_document(
+        outcomes, head, ending, session.now, session.results.planned_hours
     )
 
 
@@ -510,28 +513,33 @@ def list_workflow_commands(session: Session) -> list[str]:
     )
 
 
-def store_outcomes(session: Session) -> None:
+def store_outcomes(session: Session, exit_code: int) -> None:
     """Store the outcomes in the history, if there is one; what cannot be stored is
     told, and changes nothing."""
     if session.history is None:
         return
-    from pytest_llmbench.report.outcome_documents import make_plain
-    from pytest_llmbench.report.verdicts import select_worst
-    from pytest_llmbench.session.session_history import with_hashes
+    from msgspec.structs import replace
 
-    worst = select_worst(session.described)
-    outcomes = list(map(make_plain, worst))
+    from pytest_llmbench.report.document import SessionEnding, shorten
+    from pytest_llmbench.report.verdicts import select_worst
+    from pytest_llmbench.session.session_history import describe_origin, with_hashes
+
+    outcomes = select_worst(session.described)
     try:
         with session.stop.keep_raised(), session.stop.let_through():
-            outcomes = with_hashes(worst, session.directory)
+            outcomes = with_hashes(outcomes, session.directory)
     except KeyboardInterrupt:  # all is decided by now, and gigabytes take their time
         session.failures.append(
             "history: interrupted, so it holds no sha256 of the logs of this session"
         )
-    folders = (session.directory, Path(tempfile.gettempdir()))
+    ending = SessionEnding(exit_code, _list_failures(session), session.cautions)
     command = list(map(session.redactor.redact, session.command))
-    stored, problem = session.history.store(
-        outcomes, session.now, command, os.environ, folders
+    document = replace(
+        _make_document(session, outcomes, ending),
+        outcomes=tuple(map(shorten, outcomes)),  # in the order of the session
+        session=describe_origin(session.now, command, os.environ),
     )
+    folders = (session.directory, Path(tempfile.gettempdir()))
+    stored, problem = session.history.store(document, folders)
     session.written += filter(None, [stored])
     session.failures += filter(None, [problem])

@@ -23,6 +23,7 @@ from pytest_llmbench.core.baseline_records import TimedBy
 from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.job_records import PlannedHours
 from pytest_llmbench.core.outcome_records import Caution
+from pytest_llmbench.core.redaction import IDENTIFYING, make_redactor
 from pytest_llmbench.core.userfile import parse_json, read_bytes
 from pytest_llmbench.report.gpu_hours import sum_session
 from pytest_llmbench.report.outcome_documents import (
@@ -46,18 +47,16 @@ LARGEST_BYTES = 1 << 30
 """Bytes of a document that is read: 5000 configurations with a year of nights each take
 a third of that."""
 
-KEYS = (
-    "schema",
-    "version",
-    "started",
-    "exit_code",
-    "green",
-    "count",
-    "counts",
-    "failures",
-    "outcomes",
-)
-"""What has to stand in a document that is read."""
+WRITTEN = "file that --llmb-json wrote"
+
+IDENTIFIERS = IDENTIFYING | {
+    "id",
+    "item",
+    "log_fingerprints",
+    "log_sha256",
+    "git_commit",
+}
+"""What identifies something in a file: no secret is looked for there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +133,11 @@ def make_document(
             for caution in ending.cautions
         ),
         gpu_hours=sum_session(worst, planned),
-        outcomes=tuple(map(_shorten, worst)),
+        outcomes=tuple(map(shorten, worst)),
     )
 
 
-def _shorten(outcome: OutcomeDocument) -> OutcomeDocument:
+def shorten(outcome: OutcomeDocument) -> OutcomeDocument:
     """Drop the sentences that only the terminal shows alone, and environments equal to
     that of the night before."""
     if not isinstance(outcome, ConfigurationOutcome):
@@ -212,43 +211,49 @@ def _dump(value: Any) -> str:
 def read(path: Path) -> SessionDocument:
     """Read the document in a file; ReportError if it is not one that this version
     understands."""
-    data = read_bytes(path, "file that --llmb-json wrote", LARGEST_BYTES, ReportError)
+    return check(load(path, WRITTEN), path)
+
+
+def load(path: Path, expected: str) -> dict[str, Any]:
+    """Load the plain values of a document, without secrets, which an earlier version
+    may have left. ReportError if the file is no `expected`."""
+    data = read_bytes(path, expected, LARGEST_BYTES, ReportError)
     if not data.strip():
         raise ReportError(
             f"{path}: empty: the session that was to write it was cut off, or had no room on the disk, "
             "and its verdicts are unknown; look at its output and exit code, and judge again"
         )
+    constants: list[str] = []
     try:
+        plain = parse_json(data, constants.append)
         # Python would take NaN, which no other reader of JSON does.
-        session = parse_json(data, _refuse)
+        if constants and not is_earlier(plain):
+            raise ValueError(f"found {constants[0]}")
     except ValueError as error:  # also bytes that are no UTF-8
-        raise ReportError(
-            f"{path}: no JSON ({error}); give the file that --llmb-json wrote"
-        ) from None
-    missing = (
-        [key for key in KEYS if key not in session]
-        if isinstance(session, dict)
-        else list(KEYS)
-    )
-    if missing:
-        raise ReportError(
-            f"{path}: no {missing[0]!r} in it: this is no file that --llmb-json wrote"
-        )
-    schema = session.get("schema")
+        raise ReportError(f"{path}: no JSON ({error}); give the {expected}") from None
+    schema = plain.get("schema") if isinstance(plain, dict) else None
+    if schema is None:
+        raise ReportError(f"{path}: no 'schema' in it: this is no {expected}")
     if schema != SCHEMA:
         raise ReportError(
             f"{path}: schema {schema}, expected {SCHEMA}: another version of llmbench wrote it"
         )
+    shown: dict[str, Any] = make_redactor().redact_values(plain, IDENTIFIERS)
+    return shown
+
+
+def is_earlier(plain: Any) -> bool:
+    """True for what a session could not store when such a file held its verdicts in
+    place of its outcomes."""
+    return isinstance(plain, dict) and {"session", "verdicts"} <= plain.keys()
+
+
+def check(plain: dict[str, Any], path: Path) -> SessionDocument:
+    """Convert plain values into a document; ReportError for a wrong value."""
     try:
-        return msgspec.convert(session, SessionDocument)
+        return msgspec.convert(plain, SessionDocument)
     except msgspec.ValidationError as error:
-        raise ReportError(
-            f"{path}: changed since --llmb-json wrote it: {error}"
-        ) from None
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"found {constant}")
+        raise ReportError(f"{path}: changed since it was written: {error}") from None
 
 
 def _replace_non_finite(value: Any) -> Any:

@@ -651,6 +651,9 @@ class ConfigurationOutcome(
     """When the step time changed, and what changed with it."""
     own: bool | UnsetType = UNSET
     """Whether a baseline file of the user holds the configuration."""
+    log_sha256: tuple[str | None, ...] | UnsetType = UNSET
+    """Of each log of the run; null for a log that is gone or changed. Only in the file
+    of an unsaved session."""
     overruled: str = ""
     """The verdict, if a test of the user ended otherwise; `verdict` is TEST_FAILED or
     NOT_ASSERTED then."""
@@ -762,6 +765,17 @@ class ReportedCaution(Document, frozen=True, kw_only=True):
     text: str
 
 
+class SessionOrigin(Document, frozen=True, kw_only=True):
+    """Where a session ran, and what was typed."""
+
+    id: str
+    """By which a history knows the session."""
+    host: str
+    options: tuple[str, ...]
+    git_commit: str
+    ci_url: str
+
+
 class SessionDocument(Struct, frozen=True, kw_only=True):
     """A session of pytest-llmbench (--llmb-json)."""
 
@@ -791,6 +805,8 @@ class SessionDocument(Struct, frozen=True, kw_only=True):
     """Of all that was launched; null if nothing was."""
     outcomes: tuple[OutcomeDocument, ...]
     """Each id once, its worst outcome."""
+    session: SessionOrigin | UnsetType = UNSET
+    """Only in the file of an unsaved session (llmb-history-unsaved-*.json)."""
 
 
 # --- plain values ---------------------------------------------------------------------

@@ -18,29 +18,36 @@ from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pytest_llmbench import __version__
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key, Window
 from pytest_llmbench.core.errors import HistoryError, LogError
 from pytest_llmbench.core.judgement_records import Noise
+from pytest_llmbench.core.redaction import hide_password_of, hide_tokens
 from pytest_llmbench.core.run_records import (
     StoredRun,
     exclude_same_runs,
     join_fingerprints,
     make_run_keys,
 )
-from pytest_llmbench.core.runtime import count_processors
+from pytest_llmbench.core.runtime import (
+    count_processors,
+    read_commit,
+    read_job_url,
+)
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.archive import find_archive, read_unlisted
 from pytest_llmbench.logs.sources.compressed import Stream
 
 if TYPE_CHECKING:
+    from pytest_llmbench.history.session_record import SessionRecord
     from pytest_llmbench.history.store import StoreLocation
     from pytest_llmbench.report.outcome_documents import (
         ConfigurationOutcome,
         OutcomeDocument,
+        SessionDocument,
+        SessionOrigin,
     )
     from pytest_llmbench.session.outcomes import SessionResults
 
@@ -166,37 +173,23 @@ class SessionHistory:
         return add_details(results, by_id)
 
     def store(
-        self,
-        described: Sequence[dict[str, Any]],
-        now: datetime,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        folders: Sequence[Path],
+        self, session: SessionDocument, folders: Sequence[Path]
     ) -> tuple[str, str]:
-        """Store the outcomes of the session, and return the line for the summary, and
-        the line for a failure or doubt.
+        """Store the verdicts of a session, and return the line for the summary, and the
+        line for a failure or doubt.
 
         What cannot be stored is kept in a file in the first of `folders` that takes it.
         """
-        from pytest_llmbench.history import record
         from pytest_llmbench.history.prune import describe_clock
+        from pytest_llmbench.session.unsaved import make_record
 
-        name = f"{now:%Y%m%d-%H%M}-{uuid.uuid4().hex[:12]}"
-        session = record.describe_session(
-            name,
-            now,
-            host=socket.gethostname(),
-            program=__version__,
-            options=command,
-            environment=environment,
-        )
-        document = record.make_document(session, described)
+        record = make_record(session)
         shown = formatting.escape(self.place.shown)
-        if not document["verdicts"]:
+        if not record.verdicts:
             return "", ""
-        verdicts = formatting.count_noun(len(document["verdicts"]), "verdict")
+        verdicts = formatting.count_noun(len(record.verdicts), "verdict")
         try:
-            self._write(document)
+            self._write(record)
         # Whatever it is, it must not take the night with it: a package that fails in
         # its own way, or who presses Ctrl-C in the 20 s of a lock. All is decided by
         # now, and the session ends as it would.
@@ -207,35 +200,50 @@ class SessionHistory:
                 else " ".join(repr(error).split())
             )
             problem = f"history: {verdicts} not stored (no verdict depends on it): {formatting.escape(why)}"
-            return "", f"{problem}; {_keep(document, folders, shown)}"
-        doubt = ""
+            return "", f"{problem}; {_keep(session, folders, shown)}"
+        doubt, stored = "", record.session
         with suppress(
             HistoryError
         ):  # a later session, or a command, reports a store that cannot be read
-            doubt = describe_clock(self.place, name, now)
+            doubt = describe_clock(self.place, stored.id, stored.started)
         return (
             f"history: {verdicts} stored in {shown}",
             f"history: {formatting.escape(doubt)}" if doubt else "",
         )
 
-    def _write(self, document: dict[str, Any]) -> None:
+    def _write(self, record: SessionRecord) -> None:
         from pytest_llmbench.history.record import write
 
         for pause in () if self.place.file else PAUSES:
             try:
-                write(self.place, document)
+                write(self.place, record)
             except HistoryError:
                 time.sleep(pause)
             else:
                 return
-        write(self.place, document)
+        write(self.place, record)
 
 
-def _keep(document: dict[str, Any], folders: Sequence[Path], shown: str) -> str:
-    from pytest_llmbench.history.unsaved import write_unsaved
+def describe_origin(
+    now: datetime, command: Sequence[str], environment: Mapping[str, str]
+) -> SessionOrigin:
+    """Describe the session for its history; `command` is what was typed."""
+    from pytest_llmbench.report.outcome_documents import SessionOrigin
+
+    return SessionOrigin(
+        id=f"{now:%Y%m%d-%H%M}-{uuid.uuid4().hex[:12]}",
+        host=formatting.escape(socket.gethostname()),
+        options=tuple(map(hide_password_of, command)),
+        git_commit=read_commit(environment),
+        ci_url=formatting.escape(hide_tokens(read_job_url(environment))),
+    )
+
+
+def _keep(session: SessionDocument, folders: Sequence[Path], shown: str) -> str:
+    from pytest_llmbench.session.unsaved import write_unsaved
 
     try:
-        path = write_unsaved(document, folders)
+        path = write_unsaved(session, folders)
     except OSError as error:
         return f"they could not be kept in a file either ({error.strerror}), and are lost to it"
     place = formatting.format_place(path, folders[0])
@@ -254,23 +262,22 @@ JudgedLog = tuple[Path, str]
 
 def with_hashes(
     outcomes: Sequence[OutcomeDocument], directory: Path
-) -> list[dict[str, Any]]:
-    """Convert outcomes into plain values, those of a run with `log_sha256`: in the
-    order of its logs the hash of each.
+) -> list[OutcomeDocument]:
+    """Add the hashes of the logs of its run to each outcome (`log_sha256`), in the
+    order of the logs.
 
     The hash is of the file or member as it lies there, None if it is gone, changed
     since, or of another machine. Paths in the outcomes are relative to `directory`.
     What cannot be read is no error; an interrupt is one.
     """
-    logs = [_list_logs(outcome, directory) for outcome in outcomes]
-    from pytest_llmbench.report.outcome_documents import make_plain
+    from msgspec.structs import replace
 
+    logs = [_list_logs(outcome, directory) for outcome in outcomes]
     hashes = _hash_logs({log for of_one in logs for log in of_one})
     return [
-        {
-            **make_plain(outcome),
-            **({"log_sha256": [hashes.get(log) for log in of_one]} if of_one else {}),
-        }
+        replace(outcome, log_sha256=tuple(map(hashes.get, of_one)))
+        if of_one
+        else outcome
         for outcome, of_one in zip(outcomes, logs, strict=True)
     ]
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from support.forked_processes import UNREAD, Programs
 from support.nccl_traces import run as trace
-from support.remembered import document, nights, outcome
+from support.remembered import document, nights, outcome, session
 from support.sessions import Moment, signal_at
 
 from pytest_llmbench.cli.main import main
 from pytest_llmbench.history import queries, record
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
-from pytest_llmbench.history.unsaved import write_unsaved
 from pytest_llmbench.logs.reading import run_reader as reader
+from pytest_llmbench.session.unsaved import write_unsaved
 
 pytestmark = pytest.mark.wheel
 
@@ -166,8 +166,8 @@ def test_interrupted_command_leaves_the_old_file(
 def test_an_interrupted_addition_stores_whole_sessions_only(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = write_unsaved(document(outcome(7.6, 5)), [folder])
-    second = write_unsaved(document(outcome(7.7, 6)), [folder])
+    first = write_unsaved(session(outcome(7.6, 5)), [folder])
+    second = write_unsaved(session(outcome(7.7, 6)), [folder])
     words = f"history add {first.name} {second.name} --history h.db"
     assert interrupt((record, "drop_digests"), signal.SIGTERM, words, calls=2) == 143
     assert capsys.readouterr() == (

@@ -13,13 +13,13 @@ import pytest
 from generator import write_run
 from support.nccl_traces import record, run
 from support.outcomes import make_session
-from support.remembered import ID, document, outcome
+from support.remembered import ID, document, outcome, session
 
 from pytest_llmbench.cli.main import _make_parser, main
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
-from pytest_llmbench.history.unsaved import write_unsaved
 from pytest_llmbench.report.document import render_session
+from pytest_llmbench.session.unsaved import write_unsaved
 from pytest_llmbench.tools.command_line import read_recipes_in
 
 TOKEN = "hf_53cr3t-of-m1ne"
@@ -117,7 +117,7 @@ def test_a_history_is_exported_without(
 def test_what_is_added_to_a_history_is_stored_without(
     capsys: pytest.CaptureFixture[str], folder: Path, history: StoreLocation
 ) -> None:
-    path = write_unsaved(document({**outcome(7.5), "text": TEXT}), [folder])
+    path = write_unsaved(session({**outcome(7.5), "text": TEXT}), [folder])
     Path("history.db").unlink()
     assert "1 verdict added" in call(
         capsys, "history", "add", path, "--history", history.shown

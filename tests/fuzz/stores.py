@@ -26,14 +26,14 @@ from fuzz.laws import (
 from fuzz.log_seeds import logs
 from support import builders, job_specs
 from support.log_laws import find_problems
-from support.remembered import document, outcome, restore
+from support.remembered import document, outcome, restore, session
 
-from pytest_llmbench.core.errors import HistoryError, LaunchError
+from pytest_llmbench.core.errors import HistoryError, LaunchError, ReportError
 from pytest_llmbench.core.job_records import JobStatus
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.core.stall_limits import StallLimits
-from pytest_llmbench.history import queries, record, unsaved
+from pytest_llmbench.history import queries, record
 from pytest_llmbench.history.store import StoreLocation, locate_store, refuse_damaged
 from pytest_llmbench.launch.jobs import journal as database
 from pytest_llmbench.launch.jobs.journal import Journal
@@ -51,8 +51,10 @@ from pytest_llmbench.logs.reading.codec import (
 from pytest_llmbench.logs.reading.consistency import is_consistent
 from pytest_llmbench.logs.sources.compressed import Stream
 from pytest_llmbench.logs.sources.files import FileState
-from pytest_llmbench.report.outcome_documents import make_plain
+from pytest_llmbench.report.document import render_session
+from pytest_llmbench.report.outcome_documents import SessionDocument, make_plain
 from pytest_llmbench.session.session_history import SessionHistory
+from pytest_llmbench.session.unsaved import make_record, read_unsaved
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PAGE_BYTES = 512
@@ -84,19 +86,20 @@ def make_store() -> bytes:
     with empty_folder() as folder:
         place = StoreLocation("h.db", folder / "h.db")
         for night in range(NIGHTS):
-            record.write(place, make_document(night))
+            record.write(place, make_record(make_session(night)))
         with closing(sqlite3.connect(folder / "h.db")) as file:
             return _shrink(file)
 
 
-def make_document(night: int) -> dict[str, Any]:
-    """Return what a session stores: a run, and a configuration without one."""
+def make_session(night: int) -> SessionDocument:
+    """Return a session: a run, and a configuration without one."""
     began = datetime(2025, 11, 20, 6, tzinfo=UTC) + timedelta(days=night)
-    made = document(
-        outcome(7.4 + night / 100, night), outcome(None, key=job_specs.KEY), began=began
+    return session(
+        outcome(7.4 + night / 100, night),
+        outcome(None, key=job_specs.KEY),
+        began=began,
+        identifier=f"session-{night}",  # the same in each process
     )
-    made["session"]["id"] = f"session-{night}"  # the same in each process
-    return made
 
 
 def store_seeds() -> list[bytes]:
@@ -214,8 +217,9 @@ def _refuse(constant: str) -> None:
 
 def unsaved_seeds() -> list[bytes]:
     """Return what sessions left, of this version and of an earlier one."""
-    before = SUPPORT.parent / "history" / "unsaved_1.json"
-    return [json.dumps(make_document(NIGHTS)).encode(), before.read_bytes()]
+    earlier = sorted((SUPPORT.parent / "history" / "earlier").glob("unsaved_*.json"))
+    left = render_session(make_session(NIGHTS))
+    return [left, *(path.read_bytes() for path in earlier)]
 
 
 def check_unsaved(data: bytes) -> None:
@@ -225,15 +229,15 @@ def check_unsaved(data: bytes) -> None:
     with empty_folder() as folder:
         file = folder / "left.json"
         file.write_bytes(data)
-        with refusals(HistoryError, naming="left.json"):
-            left = unsaved.read_unsaved(file)
+        with refusals(ReportError, HistoryError, naming="left.json"):
+            left = read_unsaved(file)
             (folder / "h.db").write_bytes(sound)
             place = locate_store("h.db", folder)
             before = queries.list_everything(place)
             try:
                 added = record.write(place, left)
-                known = left["session"]["id"] in {row["session"] for row in before}
-                wanted = 0 if known else len(left["verdicts"])
+                known = left.session.id in {row["session"] for row in before}
+                wanted = 0 if known else len(left.verdicts)
                 require(
                     added == wanted, "a document of which not every verdict was stored"
                 )
@@ -245,9 +249,9 @@ def check_unsaved(data: bytes) -> None:
                     len(rows) == len(before) + added,
                     "a stored document that cannot be exported",
                 )
-                for verdict in left["verdicts"]:
+                for verdict in left.verdicts:
                     for runs in queries.read_stored_runs(
-                        place, [verdict["configuration"]["id"]]
+                        place, [verdict.configuration.id]
                     ).values():
                         list(map(_check_run, runs))
             except HistoryError as error:

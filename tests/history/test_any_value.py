@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support import builders
 from support.node_nights import launch
-from support.remembered import ID, document, outcome, restore
+from support.remembered import ID, document, outcome, restore, session, trials
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.baseline_records import Key
@@ -104,11 +104,10 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A store of launched nights, the last one red, with a configuration without a run
     and an A/B."""
     place = StoreLocation("h.db", tmp_path_factory.mktemp("sound") / "h.db")
-    trials = {"variants": ["a", "b"], "nodes": ["n1"], "cluster": "eos", "answers": []}
     noise = {"run_to_run": 0.01, "degrees_of_freedom": 3.0}
     other = {
         **outcome(None, key=Key("grok1", "314b", "25.05", "gb200", "fp8", 128)),
-        "trials": {**trials, "noise": noise},
+        "trials": trials(noise),
     }
     for night in range(10):
         began = NOW - timedelta(days=10 - night)
@@ -142,7 +141,7 @@ def open_as_session(folder: Path) -> None:
         history.with_nights(restore(tonight))
         history.read_noise("eos", [ID])
         search_history(place)
-        history.store([tonight], NOW, ["-q"], {}, [folder])
+        history.store(session(tonight, began=NOW), [folder])
 
 
 @pytest.mark.slow

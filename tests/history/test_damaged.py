@@ -13,11 +13,11 @@ from random import Random
 
 import pytest
 from support import builders
-from support.remembered import ID, document, outcome, restore
+from support.remembered import ID, document, outcome, restore, session
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.history import queries, record, unsaved
+from pytest_llmbench.history import queries, record
 from pytest_llmbench.history.store import (
     PATIENCE_SECONDS,
     StoreLocation,
@@ -25,6 +25,7 @@ from pytest_llmbench.history.store import (
     locate_store,
 )
 from pytest_llmbench.session.session_history import SessionHistory
+from pytest_llmbench.session.unsaved import write_unsaved
 
 NIGHTS = 20
 PLACES = 12
@@ -70,7 +71,7 @@ def check(path: Path) -> str:
 
 
 def commands(folder: Path) -> list[list[str]]:
-    kept = unsaved.write_unsaved(document(outcome(7.5, NIGHTS)), [folder])
+    kept = write_unsaved(session(outcome(7.5, NIGHTS)), [folder])
     return [
         ["list"],
         ["show", ID],

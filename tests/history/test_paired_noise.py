@@ -3,7 +3,6 @@ programs make of it."""
 
 from __future__ import annotations
 
-import json
 import math
 from datetime import timedelta
 from functools import partial
@@ -13,15 +12,16 @@ from typing import Any
 import pytest
 from sqlalchemy import inspect
 from support import builders
-from support.remembered import ID, document, outcome
+from support.remembered import ID, document, outcome, session, trials
 
-from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.errors import HistoryError, ReportError
 from pytest_llmbench.history import prune, queries
 from pytest_llmbench.history.paired_noise import NEWEST, read_noises
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import StoreLocation, connect, locate_store
-from pytest_llmbench.history.unsaved import read_unsaved, write_unsaved
+from pytest_llmbench.report.outcome_documents import SessionDocument
 from pytest_llmbench.session.session_history import SessionHistory
+from pytest_llmbench.session.unsaved import make_record, read_unsaved, write_unsaved
 
 
 def compared(
@@ -31,27 +31,20 @@ def compared(
     cluster: str = "eos",
     days: int = 0,
     **of_outcome: Any,
-) -> dict[str, Any]:
-    """Return what a session stores whose A/B measured this noise."""
+) -> SessionDocument:
+    """Return a session whose A/B measured this noise."""
     noise = (
         None if sigma is None else {"run_to_run": sigma, "degrees_of_freedom": degrees}
     )
-    trials = {
-        "variants": ["a", "b"],
-        "nodes": ["n1"],
-        "cluster": cluster,
-        "noise": noise,
-        "answers": [],
-    }
-    told = {**outcome(None, **of_outcome), "trials": trials}
-    return document(told, began=builders.NOW + timedelta(days=days))
+    told = {**outcome(None, **of_outcome), "trials": trials(noise, cluster)}
+    return session(told, began=builders.NOW + timedelta(days=days))
 
 
 @pytest.mark.slow
 def test_noise_is_read_per_configuration_and_cluster(place: StoreLocation) -> None:
-    write(place, compared(0.002 * (1 + 2**-50), 5.0))
-    write(place, compared(0.003, days=1))
-    write(place, compared(0.01, cluster="other"))
+    write(place, make_record(compared(0.002 * (1 + 2**-50), 5.0)))
+    write(place, make_record(compared(0.003, days=1)))
+    write(place, make_record(compared(0.01, cluster="other")))
     assert (
         queries.read_stored_runs(place, [ID]) == {}
     )  # no run of a comparison is a daily run
@@ -64,8 +57,8 @@ def test_noise_is_read_per_configuration_and_cluster(place: StoreLocation) -> No
 @pytest.mark.slow
 def test_last_ten_noises_are_read(place: StoreLocation) -> None:
     for number in range(NEWEST + 2):
-        write(place, compared(0.001 * (1 + number), days=number))
-    write(place, compared(0.001 * (NEWEST + 2), days=NEWEST + 2))
+        write(place, make_record(compared(0.001 * (1 + number), days=number)))
+    write(place, make_record(compared(0.001 * (NEWEST + 2), days=NEWEST + 2)))
     noises = read_noises(place, "eos", [ID])[ID]
     assert [noise.sigma for noise in noises] == [
         0.001 * number for number in range(NEWEST + 2, 2, -1)
@@ -75,10 +68,10 @@ def test_last_ten_noises_are_read(place: StoreLocation) -> None:
 @pytest.mark.parametrize(
     "told", [compared(None), compared(0.0), compared(0.002, cluster="")]
 )
-def test_unknown_noise_is_not_stored(tmp_path: Path, told: dict[str, Any]) -> None:
+def test_unknown_noise_is_not_stored(tmp_path: Path, told: SessionDocument) -> None:
     """Step times that are printed too coarsely to differ are no noise of nothing."""
     place = locate_store(str(tmp_path / "h.db"), tmp_path)
-    assert write(place, told) == 1
+    assert write(place, make_record(told)) == 1
     assert read_noises(place, "eos", [ID]) == {}
     with connect(place, writes=False) as connection:
         assert "llmb_noise" not in inspect(connection).get_table_names()
@@ -91,7 +84,7 @@ def test_store_gets_the_noise_table_with_first_comparison(place: StoreLocation) 
     write(place, document(outcome(7.4)))
     assert read_noises(place, "eos", [ID]) == {}
     prune.prune(place, builders.NOW + timedelta(hours=1), dry_run=True)
-    write(place, compared(0.003, 5.0, days=1))
+    write(place, make_record(compared(0.003, 5.0, days=1)))
     assert read_noises(place, "eos", [ID])[ID] == ((0.003, 5.0),)
     daily, comparison = queries.list_everything(place)
     assert "ab_cluster" not in daily
@@ -103,8 +96,8 @@ def test_store_gets_the_noise_table_with_first_comparison(place: StoreLocation) 
 
 
 def test_noise_is_pruned_with_its_session(place: StoreLocation) -> None:
-    write(place, compared(0.003))
-    write(place, compared(0.004, days=2))
+    write(place, make_record(compared(0.003)))
+    write(place, make_record(compared(0.004, days=2)))
     prune.prune(place, builders.NOW + timedelta(days=1), dry_run=True)
     assert len(read_noises(place, "eos", [ID])[ID]) == 2
     prune.prune(place, builders.NOW + timedelta(days=1), dry_run=False)
@@ -113,7 +106,7 @@ def test_noise_is_pruned_with_its_session(place: StoreLocation) -> None:
 
 def test_older_program_can_remove_a_session_with_noise(place: StoreLocation) -> None:
     """The older program does not know the table of noises."""
-    write(place, compared(0.003))
+    write(place, make_record(compared(0.003)))
     with connect(place, writes=True) as connection:
         connection.exec_driver_sql("DELETE FROM llmb_verdict")
         connection.exec_driver_sql("DELETE FROM llmb_session")
@@ -126,7 +119,7 @@ def test_older_program_can_remove_a_session_with_noise(place: StoreLocation) -> 
 )
 def test_impossible_noise_is_reported(tmp_path: Path, damage: str) -> None:
     place = locate_store(str(tmp_path / "h.db"), tmp_path)
-    write(place, compared(0.003))
+    write(place, make_record(compared(0.003)))
     with connect(place, writes=True) as connection:
         connection.exec_driver_sql(f"UPDATE llmb_noise SET {damage}")  # noqa: S608 (four texts)
     for read in (
@@ -141,20 +134,16 @@ def test_unsaved_session_keeps_its_noise(place: StoreLocation, tmp_path: Path) -
     path = write_unsaved(compared(0.003), [tmp_path])
     write(place, read_unsaved(path))
     assert read_noises(place, "eos", [ID])[ID] == ((0.003, 3.0),)
-    broken = compared(0.003)
-    broken["verdicts"][0]["noise"]["sigma"] = -1
-    path.write_text(json.dumps(broken))
-    with pytest.raises(
-        HistoryError,
-        match=r"verdicts\[0\].noise.sigma: found -1, expected a number above 0",
-    ):
+    text = path.read_text().replace('"run_to_run": 0.003', '"run_to_run": -1')
+    path.write_text(text)
+    with pytest.raises(ReportError, match=r"verdicts\[0\].noise.sigma"):
         read_unsaved(path)
 
 
 def test_noises_are_pooled_by_degrees_of_freedom(tmp_path: Path) -> None:
     place = locate_store(str(tmp_path / "h.db"), tmp_path)
     for sigma, degrees in ((0.002, 5.0), (0.004, 3.0)):
-        write(place, compared(sigma, degrees))
+        write(place, make_record(compared(sigma, degrees)))
     noise = SessionHistory(place, [builders.KEY]).read_noise("eos", [ID])[ID]
     assert noise.sigma == pytest.approx(math.sqrt((5 * 0.002**2 + 3 * 0.004**2) / 8))
     assert (noise.degrees_of_freedom, noise.source, noise.measured) == (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 from sqlalchemy import inspect
 from support import builders
 from support.remembered import ID, START, document, outcome
@@ -125,7 +126,7 @@ def test_grown_log_updates_the_same_run(place: StoreLocation) -> None:
     early = {
         **outcome(7.4, job="7", logs="1-aa"),
         "verdict": "INVALID",
-        "problems": [{"code": "still-running"}],
+        "problems": [{"code": "still-running", "text": "", "line": 0}],
     }
     write(place, document(early))
     assert [(run.valid, run.verdict) for run in past(place)] == [(False, "INVALID")]
@@ -230,8 +231,12 @@ def test_repeated_write_stores_a_session_once(place: StoreLocation) -> None:
 
 def test_failed_write_stores_nothing(place: StoreLocation) -> None:
     write(place, document(outcome(7.4)))
-    broken = document(outcome(7.5, 1), outcome(7.6, 2))
-    broken["verdicts"][1]["verdict"] = None  # which no table takes
+    sound = document(outcome(7.5, 1), outcome(7.6, 2))
+    first, second = sound.verdicts
+    no_verdict: Any = None  # which no table takes
+    broken = structs.replace(
+        sound, verdicts=(first, structs.replace(second, verdict=no_verdict))
+    )
     with pytest.raises(HistoryError):
         write(place, broken)
     assert [one.statistic_seconds for one in past(place)] == [7.4]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support import builders
 from support.databases import missing, new_database, running
-from support.remembered import document, outcome
+from support.remembered import document, outcome, session
 
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import queries
@@ -74,7 +74,7 @@ def test_other_tables_of_the_database_are_kept(database: str, tmp_path: Path) ->
 
 
 def stored(remembered: SessionHistory, folder: Path) -> tuple[str, str]:
-    return remembered.store([outcome(7.4)], builders.NOW, ["-q"], {}, [folder])
+    return remembered.store(session(outcome(7.4)), [folder])
 
 
 def test_recovered_server_gets_the_session_once(

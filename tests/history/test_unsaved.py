@@ -11,103 +11,81 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.remembered import document, outcome
+from msgspec.structs import replace
+from support.node_nights import launch
+from support.outcomes import faults
+from support.remembered import outcome, session
 
 from pytest_llmbench.cli import main as cli
-from pytest_llmbench.core.errors import HistoryError
+from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.history import queries
 from pytest_llmbench.history.record import prepare, write
 from pytest_llmbench.history.store import StoreLocation
-from pytest_llmbench.history.unsaved import read_unsaved, write_unsaved
+from pytest_llmbench.report.document import read
+from pytest_llmbench.report.outcome_documents import SessionDocument
+from pytest_llmbench.session.unsaved import make_record, read_unsaved, write_unsaved
+
+EARLIER = Path(__file__).parent / "earlier"
+"""Files as sessions of the program of a day left them: on 2026-11-22 without hashes, on
+2026-11-27 and 28 with them, and what --llmb-json wrote on that last day."""
 
 GONE = object()
 """For a key that is not there."""
-
-JOB = {
-    "job_id": "7",
-    "purpose": "measure",
-    "nodes": ["n1"],
-    "step_seconds": 7.4,
-    "attempt": 1,
-}
 
 DEEP: Any = "the end"
 for _ in range(40):
     DEEP = [DEEP]
 
+AS_TOLD = "as it was left"
+
 WRONG: list[tuple[str, Any, str]] = [
-    ("session", [], "session: found [], expected an object"),
-    ("session.id", "", "session.id: found '', expected a text that is not empty"),
+    ("session", [], "Expected `object`, got `array` - at `$.session`"),
+    ("session.id", "", "$.session.id"),
+    ("session.host", "a\0b", "session.host: found 'a\\x00b', which no database"),
+    ("session.host", "\ud800", "session.host: found '\\ud800', which no database"),
+    ("session.options", "-q", "Expected `array`, got `str` - at `$.session.options`"),
+    ("session.options", [1], "Expected `str`, got `int` - at `$.session.options[0]`"),
+    ("started", "yesterday", "'yesterday'"),
+    ("started", "2025-11-20T06:00:00", "$.session.started"),
+    ("started", "0001-01-01T00:00:00+14:00", "expected a time of this era"),
+    ("outcomes", [], "no verdict in it"),
+    ("outcomes.1", None, "Expected `object`, got `null` - at `$.outcomes[1]`"),
+    ("outcomes.1.configuration.gpus", 2**31, "$.verdicts[1].configuration.gpus"),
+    ("outcomes.1.configuration.gpus", True, "$.outcomes[1].configuration.gpus"),
+    ("outcomes.1.status", "fine", "$.verdicts[1].status"),
+    ("outcomes.1.statistic_seconds", "7.5", "$.outcomes[1].statistic_seconds"),
+    ("outcomes.1.expected_seconds", 10**400, "verdicts[1].expected_seconds: found hun"),
+    ("outcomes.1.log_difference", float("inf"), "found inf, expected a smaller number"),
+    ("outcomes.1.metrics.mfu", 0.25, "$.outcomes[1].metrics[...]"),
+    ("outcomes.1.window_seconds", [7.4, "x"], "$.outcomes[1].window_seconds[1]"),
+    ("outcomes.1.log_sha256", ["abc"], "$.verdicts[1].log_sha256[0]"),
+    ("outcomes.1.run", GONE, "missing required field `run` - at `$.outcomes[1]`"),
+    ("outcomes.1.run.started", 1762135200, "$.outcomes[1].run.started"),
+    ("outcomes.1.environment", {"driver": 580}, "$.outcomes[1].environment[...]"),
     (
-        "session.started",
-        "yesterday",
-        "session.started: found 'yesterday', expected a time with its zone",
-    ),
-    ("session.started", "0001-01-01T00:00:00+14:00", "expected a time with its zone"),
-    ("session.host", "a\0b", "session.host: found 'a\\x00b', expected a text"),
-    ("session.host", "\ud800", "session.host: found '\\ud800', expected a text"),
-    ("session.options", "-q", "session.options: found '-q', expected a list"),
-    ("session.options", [1], "session.options[0]: found 1, expected a text"),
-    ("verdicts", [], "verdicts: found [], expected at least one"),
-    ("verdicts.1", None, "verdicts[1]: found None, expected an object"),
-    (
-        "verdicts.1.configuration.gpus",
-        2**31,
-        "found 2147483648, expected a whole number",
-    ),
-    ("verdicts.1.configuration.gpus", True, "found True, expected a whole number"),
-    (
-        "verdicts.1.status",
-        "fine",
-        "verdicts[1].status: found 'fine', expected passed, failed or skipped",
-    ),
-    ("verdicts.1.counts", 1, "verdicts[1].counts: found 1, expected true or false"),
-    (
-        "verdicts.1.run_seconds",
-        "7.5",
-        "verdicts[1].run_seconds: found '7.5', expected a number or null",
-    ),
-    (
-        "verdicts.1.run_seconds",
-        -7.5,
-        "verdicts[1].run_seconds: found -7.5, expected a time, since it counts",
-    ),
-    (
-        "verdicts.1.expected_seconds",
-        10**400,
-        "verdicts[1].expected_seconds: found 1000",
-    ),
-    ("verdicts.1.log_difference", float("inf"), "counts"),
-    (
-        "verdicts.1.metrics.mfu",
-        0.25,
-        "verdicts[1].metrics.mfu: found 0.25, expected a list of a number and its dev",
-    ),
-    ("verdicts.1.metrics.mfu", [1, 2, 3], "verdicts[1].metrics.mfu: found [1, 2, 3]"),
-    ("verdicts.1.step_seconds", [7.4, "x"], "verdicts[1].step_seconds[1]: found 'x'"),
-    (
-        "verdicts.1.log_sha256",
-        ["abc"],
-        "verdicts[1].log_sha256[0]: found 'abc', expected a sha256 or null",
-    ),
-    ("verdicts.1.run", GONE, "verdicts[1].run: not there"),
-    ("verdicts.1.run.started", 1762135200, "verdicts[1].run.started: found 1762135200"),
-    (
-        "verdicts.1.run.environment",
-        {"driver": 580},
-        "verdicts[1].run.environment.driver: found 580",
-    ),
-    (
-        "verdicts.1.run.environment",
+        "outcomes.1.environment",
         {"\ud800": ""},
         "a name in verdicts[1].run.environment: found '\\ud800'",
     ),
-    ("verdicts.1.run.jobs", [JOB, DEEP], "verdicts[1].run.jobs[1]: found [[[["),
+    ("outcomes.1.jobs.0.nodes", DEEP, "$.outcomes[1].jobs[0].nodes[0]"),
     (
-        "verdicts.1.run.jobs",
-        [{"text": "\udcff"}],
-        "verdicts[1].run.jobs[0]: found {'text': '\\udcff'}",
+        "outcomes.1.jobs.0.text",
+        "\udcff",
+        "verdicts[1].run.jobs[0].text: found '\\udcff",
     ),
+]
+
+EARLIER_WRONG: list[tuple[str, Any, str]] = [
+    ("session.started", "yesterday", "$.session.started"),
+    ("session.started", "0001-01-01T00:00:00+14:00", "expected a time of this era"),
+    ("verdicts", [], "no verdict in it"),
+    ("verdicts.1", None, "Expected `object`, got `null` - at `$.verdicts[1]`"),
+    ("verdicts.0.counts", 1, "Expected `bool`, got `int` - at `$.verdicts[0].counts`"),
+    ("verdicts.0.run_seconds", -7.5, "found -7.5, expected a time, since it counts"),
+    ("verdicts.0.metrics.mfu", [1, 2, 3], "$.verdicts[0].metrics[...]"),
+    ("verdicts.0.run", GONE, "missing required field `run` - at `$.verdicts[0]`"),
+    ("verdicts.0.run.jobs", [DEEP], "found more than 16 levels of values"),
+    ("verdicts.0.run.jobs", [{"a": "\udcff"}], "run.jobs[0].a: found '\\udcff'"),
 ]
 
 
@@ -127,90 +105,106 @@ def change(kept: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def kept() -> dict[str, Any]:
+def kept() -> SessionDocument:
     """What a session left: two verdicts, one of them with a job and a log."""
     launched = {
-        **outcome(7.5, 1),
-        "jobs": [JOB],
+        **launch(outcome(7.5, 1), {"n1"}, 7.4),
         "log_sha256": ["ab" * 32, None],
         "environment": {"driver": None},
     }
-    return document(outcome(7.4), launched)
+    return session(outcome(7.4), launched)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    WRONG,
-    ids=[f"{place}-{number}" for number, (place, _, _) in enumerate(WRONG)],
-)
+def refuse_file(folder: Path, text: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Add a wrong file with a good one, and return the message: not even the good one
+    is stored."""
+    good = write_unsaved(session(outcome(7.4, 9)), [folder])
+    bad, store = folder / "bad.json", folder / "h.db"
+    bad.write_text(text)
+    words = ["history", "add", str(good), str(bad), "--history", str(store)]
+    assert cli.main(words) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"llmbench: {bad}: ")
+    assert error.count("\n") == 1
+    place = StoreLocation("h.db", store)
+    assert not store.exists() or not queries.list_everything(place)
+    return error
+
+
+def name_cases(cases: list[tuple[str, Any, str]]) -> list[str]:
+    return [f"{place}-{number}" for number, (place, _, _) in enumerate(cases)]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=name_cases(WRONG))
 def test_wrong_value_is_named_and_nothing_is_stored(
     tmp_path: Path,
-    kept: dict[str, Any],
+    kept: SessionDocument,
     wrong: tuple[str, Any, str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Not even the good document that was given with it."""
     place, value, told = wrong
-    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
-    good.write_text(json.dumps(document(outcome(7.4, 9))))
-    if value == float("inf"):  # as JSON can say it
-        text = json.dumps(change(kept, place, 4711)).replace("4711", "1e999")
-        told = f"{place.replace('.1.', '[1].')}: found inf, expected a number or null"
+    plain = json.loads(write_unsaved(kept, [tmp_path]).read_text())
+    if value == float("inf"):  # as JSON can write it
+        text = json.dumps(change(plain, place, 4711)).replace("4711", "1e999")
     else:
-        text = json.dumps(change(kept, place, value))
-    bad.write_text(text)
-    store = tmp_path / "h.db"
-    assert (
-        cli.main(["history", "add", str(good), str(bad), "--history", str(store)]) == 2
-    )
-    error = capsys.readouterr().err
-    assert error.startswith(f"llmbench: {bad}: ")
-    assert told in error
-    assert error.count("\n") == 1
-    assert not store.exists() or not queries.list_everything(
-        StoreLocation("h.db", store)
-    )
+        text = json.dumps(change(plain, place, value))
+    assert told in refuse_file(tmp_path, text, capsys)
+
+
+@pytest.mark.parametrize("wrong", EARLIER_WRONG, ids=name_cases(EARLIER_WRONG))
+def test_wrong_value_of_an_earlier_file_is_named(
+    tmp_path: Path, wrong: tuple[str, Any, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, value, told = wrong
+    plain = json.loads((EARLIER / "unsaved_20261128.json").read_text())
+    text = json.dumps(change(plain, place, value))
+    assert told in refuse_file(tmp_path, text, capsys)
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"[" * 100_000, b'{"schema": 1', b"\xff\xfe", b"", b"7", b'{"session": 1}'],
+    [b"[" * 100_000, b'{"schema": 1', b"\xff\xfe", b"7", b'{"session": 1}'],
 )
 def test_file_without_a_document_is_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "any.json").write_bytes(content)
     with pytest.raises(
-        HistoryError,
-        match=r"any\.json: no .* give a file that llmb-history-unsaved-\*\.json names",
+        ReportError,
+        match=r"any\.json: no .*file that llmb-history-unsaved-\*\.json names",
     ):
         read_unsaved(tmp_path / "any.json")
-    with pytest.raises(HistoryError, match="no regular file"):
+    with pytest.raises(ReportError, match="no regular file"):
         read_unsaved(tmp_path)
+
+
+def test_file_of_json_option_is_refused(tmp_path: Path) -> None:
+    """The history would store the session twice: the file does not name it."""
+    with pytest.raises(ReportError, match="no 'session' in it, as in what --llmb-json"):
+        read_unsaved(EARLIER / "session_20261128.json")
 
 
 @pytest.mark.slow
 def test_unsaved_session_is_stored_and_exported(
     place: StoreLocation,
     tmp_path: Path,
-    kept: dict[str, Any],
+    kept: SessionDocument,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With what a later version may have added, and numbers that were none."""
-    kept["verdicts"][0] |= {
-        "run": None,
-        "verdict": "MISSING",
-        "counts": False,
-        "run_seconds": None,
-        "new": [1],
-    }
-    kept["session"]["new"] = kept["verdicts"][1]["window"]["new"] = "later"
-    kept["verdicts"][1]["log_difference"] = float("nan")
-    path = write_unsaved(kept, [tmp_path])
+    """With what a later version may have added, and numbers that are not finite."""
+    first, second = kept.outcomes
+    assert second.kind == "configuration"
+    numbers = replace(second, log_difference=float("nan"))
+    path = write_unsaved(replace(kept, outcomes=(first, numbers)), [tmp_path])
+    plain = json.loads(path.read_text())
+    plain["outcomes"][0] |= {"run": None, "verdict": "MISSING", "new": [1]}
+    plain["session"]["new"] = plain["outcomes"][1]["window"]["new"] = "later"
+    path.write_text(json.dumps(plain))
     prepare(place)
     assert write(place, read_unsaved(path)) == 2
     rows = queries.list_everything(place)
     assert [row["verdict"] for row in rows] == ["MISSING", "PASS"]
-    assert (rows[1]["jobs"], rows[1]["log_sha256"], rows[1]["log_difference"]) == (
-        [JOB],
+    (job,) = rows[1]["jobs"]
+    assert (job["nodes"], rows[1]["log_sha256"], rows[1]["log_difference"]) == (
+        ["n1"],
         ["ab" * 32, None],
         None,
     )
@@ -227,8 +221,46 @@ def test_unsaved_session_is_stored_and_exported(
         assert cli.main(arguments) == 0, capsys.readouterr().err
 
 
+def test_unsaved_session_is_a_document_of_the_schema(
+    tmp_path: Path, kept: SessionDocument
+) -> None:
+    """`llmbench chat` reads it like any other."""
+    path = write_unsaved(kept, [tmp_path])
+    assert faults(json.loads(path.read_text())) == []
+    assert read(path).session == kept.session
+    assert read_unsaved(path) == make_record(kept)
+
+
+@pytest.mark.parametrize("day", ["20261122", "20261127", "20261128"])
+def test_earlier_unsaved_session_is_stored(place: StoreLocation, day: str) -> None:
+    path = EARLIER / f"unsaved_{day}.json"
+    verdicts = json.loads(path.read_text())["verdicts"]
+    assert write(place, read_unsaved(path)) == len(verdicts)
+    rows = queries.list_everything(place)
+    shown = ("verdict", "reason", "status", "text", "counts", "run_seconds")
+    numbers = ("expected_seconds", "log_difference", "metrics", "step_seconds")
+    for name in (*shown, *numbers, "baseline", "tolerance", "item"):
+        assert [row[name] for row in rows] == [one[name] for one in verdicts]
+    for row, verdict in zip(rows, verdicts, strict=True):
+        assert row["log_sha256"] == verdict.get("log_sha256", [])
+        run = verdict["run"] or dict.fromkeys(("log", "environment", "job_id"))
+        assert [row[name] for name in ("log", "environment", "job_id")] == [
+            run[name] for name in ("log", "environment", "job_id")
+        ]
+
+
+def test_earlier_document_of_json_option_is_read() -> None:
+    path = EARLIER / "session_20261128.json"
+    plain = json.loads(path.read_text())
+    document_read = read(path)
+    assert document_read.count == plain["count"]
+    assert [one.id for one in document_read.outcomes] == [
+        one["id"] for one in plain["outcomes"]
+    ]
+
+
 def test_lost_disk_does_not_prevent_the_next_folder(
-    tmp_path: Path, kept: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kept: SessionDocument, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, here = tmp_path / "gone", tmp_path / "here"
     here.mkdir()
@@ -240,4 +272,4 @@ def test_lost_disk_does_not_prevent_the_next_folder(
         remove(path, *arguments, **options)
 
     monkeypatch.setattr(os, "unlink", unlink)
-    assert read_unsaved(write_unsaved(kept, [gone, here])) == kept
+    assert read_unsaved(write_unsaved(kept, [gone, here])) == make_record(kept)

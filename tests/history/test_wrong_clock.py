@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import builders
 from support.node_nights import launch
-from support.remembered import ID, START, document, outcome
+from support.remembered import ID, START, document, outcome, session, trials
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.core.errors import HistoryError
@@ -18,8 +18,8 @@ from pytest_llmbench.history import details, nights, prune, queries
 from pytest_llmbench.history.paired_noise import read_noises
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import AHEAD, StoreLocation, connect
-from pytest_llmbench.history.unsaved import write_unsaved
 from pytest_llmbench.session.session_history import SessionHistory
+from pytest_llmbench.session.unsaved import write_unsaved
 from pytest_llmbench.tools.site.fleet_nights import collect_nights
 
 NOW = START + timedelta(days=5)
@@ -151,19 +151,12 @@ def test_future_run_leaves_the_year_of_nodes_as_it_is(store: StoreLocation) -> N
 
 def test_noise_of_a_future_comparison_is_not_read(store: StoreLocation) -> None:
     noise = {"run_to_run": 0.01, "degrees_of_freedom": 3.0}
-    trials = {
-        "variants": ["a", "b"],
-        "nodes": ["n1"],
-        "cluster": "eos",
-        "noise": noise,
-        "answers": [],
-    }
-    judge(store, LATER, {**outcome(None), "trials": trials})
+    judge(store, LATER, {**outcome(None), "trials": trials(noise)})
     assert read_noises(store, "eos", [ID]) == {}
     judge(
         store,
         NOW,
-        {**outcome(None), "trials": {**trials, "noise": {**noise, "run_to_run": 0.02}}},
+        {**outcome(None), "trials": trials({**noise, "run_to_run": 0.02})},
     )
     assert [sigma for sigma, _ in read_noises(store, "eos", [ID])[ID]] == [0.02]
 
@@ -175,7 +168,7 @@ def store_as_session(
     place: StoreLocation, now: datetime, folder: Path
 ) -> tuple[str, str]:
     history = SessionHistory(place.until(now), [builders.KEY])
-    return history.store([outcome(7.4, 4)], now, ["-q"], {}, [folder])
+    return history.store(session(outcome(7.4, 4), began=now), [folder])
 
 
 def test_session_reports_a_clock_that_jumped(
@@ -242,7 +235,7 @@ def test_commands_report_and_remove_a_future_session(
         out, err = capsys.readouterr()
         return out, err
 
-    left = write_unsaved(document(outcome(7.4, 4), began=LATER), [tmp_path])
+    left = write_unsaved(session(outcome(7.4, 4), began=LATER), [tmp_path])
     out, err = call("history", "add", str(left))
     assert "1 verdict stored" in out
     assert err.count("1 session begins later than now") == 1

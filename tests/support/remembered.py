@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -16,12 +16,25 @@ import msgspec
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Verdict
 from pytest_llmbench.core.outcome_records import Case, Outcome, Status
-from pytest_llmbench.history import record
+from pytest_llmbench.history.session_record import SessionRecord
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.describe_outcome import describe
-from pytest_llmbench.report.outcome_documents import ConfigurationOutcome, make_plain
+from pytest_llmbench.report.document import (
+    SessionEnding,
+    SessionHead,
+    make_document,
+    shorten,
+)
+from pytest_llmbench.report.outcome_documents import (
+    ConfigurationOutcome,
+    SessionDocument,
+    make_plain,
+)
 from pytest_llmbench.runs.measure.run_metrics import make_metric
+from pytest_llmbench.session.session_history import describe_origin
+from pytest_llmbench.session.unsaved import make_record
 from support import builders
+from support.outcomes import make_job
 
 START = datetime(2025, 11, 1, 2, tzinfo=UTC)
 ID = builders.KEY.id
@@ -75,24 +88,51 @@ def outcome(
 
 
 def restore(plain: dict[str, Any]) -> ConfigurationOutcome:
-    """Restore the outcome of a configuration."""
-    return msgspec.convert(plain, ConfigurationOutcome)
+    """Restore the outcome of a configuration; its jobs may have a few fields only."""
+    usual = msgspec.to_builtins(make_job())
+    jobs = [{**usual, **job} for job in plain["jobs"]]
+    return msgspec.convert({**plain, "jobs": jobs}, ConfigurationOutcome)
 
 
-def document(
-    *outcomes: dict[str, Any], began: datetime = builders.NOW, **session: Any
-) -> dict[str, Any]:
-    """Return what a session with these outcomes stores."""
-    fields: dict[str, Any] = {
-        "host": "ci",
-        "program": "0.1.0",
-        "options": ["-q"],
-        "environment": {},
-        **session,
-    }
-    return record.make_document(
-        record.describe_session(uuid.uuid4().hex, began, **fields), outcomes
+def session(
+    *outcomes: dict[str, Any],
+    began: datetime = builders.NOW,
+    identifier: str = "",
+    host: str = "ci",
+    program: str = "0.1.0",
+    options: Sequence[str] = ("-q",),
+    environment: Mapping[str, str] | None = None,
+) -> SessionDocument:
+    """Return a session with these outcomes, as its history gets it."""
+    origin = describe_origin(began, options, environment or {})
+    origin = msgspec.structs.replace(
+        origin, id=identifier or uuid.uuid4().hex, host=host
     )
+    made = make_document([], SessionHead(program), SessionEnding(0), began)
+    return msgspec.structs.replace(
+        made,
+        outcomes=tuple(shorten(restore(outcome)) for outcome in outcomes),
+        session=origin,
+    )
+
+
+def document(*outcomes: dict[str, Any], **about: Any) -> SessionRecord:
+    """Return what the history stores of a session with these outcomes."""
+    return make_record(session(*outcomes, **about))
+
+
+def trials(noise: Mapping[str, float] | None, cluster: str = "eos") -> dict[str, Any]:
+    """Return an A/B that measured this noise on a cluster."""
+    return {
+        "variants": ["a", "b"],
+        "nodes": ["n1"],
+        "allocations": 0,
+        "separate_because": None,
+        "cluster": cluster,
+        "noise": noise,
+        "earlier_noise": None,
+        "answers": [],
+    }
 
 
 def nights(seconds: Sequence[float], **run: Any) -> list[dict[str, Any]]:

@@ -53,7 +53,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         ValueError,
     ) as error:
         raise ReportError(
-            f"{arguments.file}: changed since --llmb-json wrote it: {error!r}"
+            f"{arguments.file}: changed since it was written: {error!r}"
         ) from None
     return Output(
         notifications.convert_to_slack(text) if arguments.format == "slack" else text,

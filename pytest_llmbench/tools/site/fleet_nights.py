@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec.structs import replace
 
 from pytest_llmbench.comparison.compare_sides import compare_sides
 from pytest_llmbench.comparison.comparison_records import ComparedSide, SidesCompared
@@ -114,7 +115,7 @@ def collect_nights(
     )
     days = sorted({night.day for row in rows for night in row.nights})
     redact = cache(make_redactor().redact)
-    session = dataclasses.replace(
+    session = replace(
         session, host=redact(session.host), options=tuple(map(redact, session.options))
     )
     damaged = tuple(map(redact, _describe_damaged(place, damaged_by_session)))

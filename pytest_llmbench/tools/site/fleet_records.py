@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.judgement_records import LevelChange
-    from pytest_llmbench.history.stored_verdicts import StoredSession, StoredVerdict
+    from pytest_llmbench.history.session_record import StoredSession
+    from pytest_llmbench.history.stored_verdicts import StoredVerdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
-from pytest_llmbench.core.redaction import IDENTIFYING
 from pytest_llmbench.core.runtime import discard_output, pause_garbage_collection
 from pytest_llmbench.core.userfile import is_stream
+from pytest_llmbench.report.document import IDENTIFIERS
 from pytest_llmbench.report.output_files import EXPORT, open_whole
 from pytest_llmbench.tools.command_line import Output, redact_values
 
@@ -38,15 +38,8 @@ WHOLE = ("number", "gpus", "attempts")
 """The columns of whole numbers that may be empty."""
 
 STEPS = "step_seconds"
-IDENTIFIERS = IDENTIFYING | {
-    "id",
-    "session",
-    "item",
-    "log_fingerprints",
-    "log_sha256",
-    "git_commit",
-}
-"""What identifies something: no secret is looked for there."""
+KEPT = IDENTIFIERS | {"session", "metrics"}
+"""The columns in which no secret is looked for."""
 
 ROW_GROUP = 16_384
 """So many rows of a Parquet file are compressed together; its end describes each
@@ -138,9 +131,7 @@ def _read(place: StoreLocation, parts: Sequence[Part]) -> Iterator[Rows]:
 
     numbers = {name for name, kind in list_columns().items() if kind is not str}
     for part in parts:
-        rows = redact_values(
-            list_everything(place, part.sessions), IDENTIFIERS | numbers | {"metrics"}
-        )
+        rows = redact_values(list_everything(place, part.sessions), KEPT | numbers)
         for row in rows:
             row.update(
                 {name: row[name].isoformat() if row[name] else None for name in TIMES}

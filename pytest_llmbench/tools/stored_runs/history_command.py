@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.text import wrap
-from pytest_llmbench.tools.command_line import Output, Subparsers, redact_values, tell
+from pytest_llmbench.tools.command_line import Output, Subparsers, tell
 from pytest_llmbench.tools.history_options import (
     MOST,
     add_history,
@@ -25,7 +25,6 @@ from pytest_llmbench.tools.history_options import (
 )
 from pytest_llmbench.tools.stored_runs.export_command import (
     FORMATS,
-    IDENTIFIERS,
     export,
 )
 
@@ -354,16 +353,12 @@ def _is_agreed(question: str) -> bool:
 
 def _add(place: StoreLocation, arguments: argparse.Namespace) -> str:
     from pytest_llmbench.history.record import write
-    from pytest_llmbench.history.unsaved import read_unsaved
+    from pytest_llmbench.session.unsaved import read_unsaved
 
-    # What an older version left may hold some that are hidden today.
-    documents = [
-        (path, redact_values(read_unsaved(path), IDENTIFIERS))
-        for path in arguments.files
-    ]
+    records = [(path, read_unsaved(path)) for path in arguments.files]
     added = 0
-    for path, document in documents:
-        verdicts = write(place, document)
+    for path, record in records:
+        verdicts = write(place, record)
         added += verdicts
         tell(
             f"{path}: {formatting.count_noun(verdicts, 'verdict')} stored"

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from faults.injector import ONCE, Call, Fault
 from faults.judging import Ended, Reference
-from fuzz.stores import make_document
+from fuzz.stores import make_session
 
 from pytest_llmbench.history import record
 from pytest_llmbench.history.store import locate_store
+from pytest_llmbench.session.unsaved import make_record
 
 FAULT = Fault(1, ONCE, "EIO")
 STRUCK = Call("read", "/x", "logs/x")
@@ -26,7 +27,7 @@ UNDISTURBED = Ended(1, ITEMS, "", whole=True)
 
 
 def store_night(state: Path, number: int) -> None:
-    record.write(locate_store("history.db", state), make_document(number))
+    record.write(locate_store("history.db", state), make_record(make_session(number)))
 
 
 @pytest.fixture

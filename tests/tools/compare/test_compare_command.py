@@ -367,11 +367,9 @@ def test_sessions_of_a_history_are_sides_as_show_names_them(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     place = StoreLocation("h.db", tmp_path / "h.db")
-    documents = [document(outcome(7.33, 0)), document(outcome(8.33, 4))]
     ids = ("20251101-0300-0123456789ab", "20251105-0300-0123456789ab")
-    for content, name in zip(documents, ids, strict=True):
-        content["session"]["id"] = name
-        write(place, content)
+    write(place, document(outcome(7.33, 0), identifier=ids[0]))
+    write(place, document(outcome(8.33, 4), identifier=ids[1]))
     assert main(["history", "show", GROK, "--history=h.db"]) == 0
     assert f"session {ids[1]}" in capsys.readouterr().out
     assert "1 slower" in told(capsys, *ids, "--history=h.db", code=1)

@@ -141,7 +141,7 @@ def test_runs_of_another_window_are_in_the_grid_and_not_in_the_series(
         began = NOON - timedelta(days=ago, hours=3)
         run = ran(began)
         window = (
-            {"first": 12, "last": 24, "statistic": "mean"} if ago > 2 else run["window"]
+            {**run["window"], "first": 12, "last": 24} if ago > 2 else run["window"]
         )
         judge(place, began + timedelta(hours=1), {**run, "window": window})
     shown = row(place)

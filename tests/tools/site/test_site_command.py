@@ -196,7 +196,7 @@ def test_of_two_runs_of_a_day_the_newer_one_is_shown_and_the_valid_one_is_drawn(
         status="failed",
         verdict="INVALID",
         reason="diverged",
-        problems=["diverged"],
+        problems=[{"code": "diverged", "text": "", "line": 0}],
     )
     run = {
         **bad["run"],

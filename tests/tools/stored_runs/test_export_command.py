@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.remembered import START, document, outcome
+from support.remembered import START, document, outcome, trials
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.history import parts, queries
@@ -20,7 +20,6 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation, connect
 from pytest_llmbench.tools.stored_runs import export_command as export
 
-AB = {"variants": ["a", "b"], "nodes": ["n1"], "cluster": "eos", "answers": []}
 NOISE = {"run_to_run": 0.01, "degrees_of_freedom": 3.0}
 
 
@@ -29,7 +28,7 @@ def with_metrics(night: int, **values: float | None) -> dict[str, Any]:
     return {
         **made,
         "metrics": {
-            name: {"value": value, "standard_deviation": None}
+            name: {"value": value, "standard_deviation": None, "unit": ""}
             for name, value in values.items()
         },
     }
@@ -53,7 +52,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoreLocation:
         {
             **with_metrics(3, whole=2**70, late=0.25),
             "environment": {"driver": "580"},
-            "trials": {**AB, "noise": NOISE},
+            "trials": trials(NOISE),
         },
         {**with_metrics(4, own=1.0), "window_seconds": [7.4, None, 7.5]},
     )

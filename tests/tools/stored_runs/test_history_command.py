@@ -14,13 +14,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from support import builders
-from support.remembered import ID, START, document, nights, outcome
+from support.remembered import ID, START, document, nights, outcome, session
 
 from pytest_llmbench.cli import main as cli
 from pytest_llmbench.history.prune import prune
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
-from pytest_llmbench.history.unsaved import write_unsaved
+from pytest_llmbench.session.unsaved import write_unsaved
 from pytest_llmbench.tools.history_options import find_stated
 from pytest_llmbench.tools.stored_runs.history_command import parse_days
 
@@ -374,7 +374,7 @@ def test_what_is_no_age_number_date_or_words_is_refused(
 
 @pytest.mark.slow
 def test_add_stores_what_was_kept_once(command: Command, tmp_path: Path) -> None:
-    told = document(outcome(7.6, 5))
+    told = session(outcome(7.6, 5))
     file = write_unsaved(told, [tmp_path / "nowhere", tmp_path])
     assert "1 verdict stored" in command("add", file.name)
     assert "stored before" in command("add", file.name)
@@ -384,7 +384,9 @@ def test_add_stores_what_was_kept_once(command: Command, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_add_takes_what_a_version_without_hashes_left(command: Command) -> None:
     """A file as that version wrote it."""
-    file = Path(__file__).parents[2] / "history" / "unsaved_1.json"
+    earlier = Path(__file__).parents[2] / "history" / "earlier"
+    file = Path("earlier.json")
+    file.write_bytes((earlier / "unsaved_20261122.json").read_bytes())
     assert "1 verdict stored" in command("add", str(file))
     row = json.loads(command("export", "--format", "json"))[-1]
     assert (row["job_id"], row["run_seconds"], row["log_sha256"]) == ("1002", 7.5, [])
@@ -398,11 +400,11 @@ DEEP = "maximum recursion depth" if sys.version_info < (3, 14) else "Stack overf
     ("content", "told"),
     [
         ("verdicts: none", "no JSON"),
-        ("[]", "no session with verdicts"),
-        ('{"schema": 2, "session": {}, "verdicts": []}', "found schema 2, expected 1"),
+        ("[]", "no 'schema' in it"),
+        ('{"schema": 2, "session": {}, "verdicts": []}', "schema 2, expected 1"),
         (
             '{"schema": 1, "session": {}, "verdicts": [{}]}',
-            "session.id: not there: nothing of it was stored",
+            "missing required field `id` - at `$.session`: nothing of it was stored",
         ),
         pytest.param(
             f'{{"schema": {"9" * 5000}}}',

@@ -1,0 +1,174 @@
+"""A session that its history could not take: the document of --llmb-json in a file, and
+the record that the history stores of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import asdict
+
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.codes import JUDGED, NoteCode, Verdict
+from pytest_llmbench.core.errors import ReportError
+from pytest_llmbench.history.session_record import (
+    KeyRecord,
+    NoiseRecord,
+    RunRecord,
+    SessionRecord,
+    StoredSession,
+    VerdictRecord,
+    WindowRecord,
+    refuse_unstorable,
+)
+from pytest_llmbench.report import document
+from pytest_llmbench.report.outcome_documents import (
+    ConfigurationOutcome,
+    ReportedTrials,
+    SessionDocument,
+    get_set,
+    select_configurations,
+)
+
+NAME = "llmb-history-unsaved-{}.json"
+
+EXPECTED = f"file that {NAME.format('*')} names"
+
+
+def write_unsaved(session: SessionDocument, folders: Iterable[Path]) -> Path:
+    """Write a document to the first folder that takes it, whole and on disk; OSError of
+    the last if no folder does."""
+    problem: OSError | None = None
+    content = document.render_session(session)
+    name = NAME.format(session.session.id if session.session else "")
+    for folder in folders:
+        path = folder / name
+        try:
+            with path.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            problem = error
+            # A disk that is gone does not keep the next folder from being tried.
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        else:
+            return path
+    raise problem or FileNotFoundError("no folder")
+
+
+def read_unsaved(path: Path) -> SessionRecord:
+    """Read what a session left, of this version or an earlier one. ReportError, with
+    the place in the file, for anything else."""
+    plain = document.load(path, EXPECTED)
+    try:
+        if not document.is_earlier(plain):
+            plain = msgspec.to_builtins(make_record(document.check(plain, path)))
+        refuse_unstorable(plain)
+        record = msgspec.convert(plain, SessionRecord)
+        if not record.verdicts:
+            raise ValueError("no verdict in it")
+    except ValueError as error:  # a ValidationError too
+        raise ReportError(
+            f"{path}: {formatting.escape(str(error))}: nothing of it was stored; "
+            f"give a {EXPECTED}, as it was left"
+        ) from None
+    return record
+
+
+def make_record(session: SessionDocument) -> SessionRecord:
+    """Make the record that a history stores of a session."""
+    origin = session.session
+    if origin is UNSET:
+        raise ValueError("no 'session' in it, as in what --llmb-json writes")
+    return SessionRecord(
+        session=StoredSession(
+            id=origin.id,
+            started=datetime.fromisoformat(session.started),
+            host=origin.host,
+            program=session.version,
+            options=origin.options,
+            git_commit=origin.git_commit,
+            ci_url=origin.ci_url,
+        ),
+        verdicts=tuple(map(_make_verdict, select_configurations(session.outcomes))),
+    )
+
+
+def _make_verdict(outcome: ConfigurationOutcome) -> VerdictRecord:
+    window = outcome.window
+    return VerdictRecord(
+        item=outcome.id,
+        configuration=KeyRecord(**asdict(outcome.configuration)),
+        status=outcome.status,
+        verdict=outcome.verdict,
+        reason=outcome.reason,
+        text=outcome.text,
+        tolerance=outcome.tolerance,
+        counts=_is_counted(outcome),
+        run_seconds=get_set(outcome.statistic_seconds),
+        step_time_seconds=outcome.get_metric("step_time_seconds"),
+        expected_seconds=outcome.expected_seconds,
+        bound_seconds=outcome.bound_seconds,
+        log_difference=outcome.log_difference,
+        window=WindowRecord(
+            first=window.first, last=window.last, statistic=window.statistic
+        ),
+        baseline=outcome.baseline.kind,
+        metrics={
+            name: (metric.value, metric.standard_deviation)
+            for name, metric in outcome.metrics.items()
+        },
+        step_seconds=outcome.window_seconds,
+        mean_of=outcome.window_mean_of or (),
+        log_sha256=outcome.log_sha256 or (),
+        noise=_make_noise(outcome.trials),
+        run=_make_run(outcome),
+    )
+
+
+def _is_counted(outcome: ConfigurationOutcome) -> bool:
+    """True if the run has a time and its own verdict is one on that time. A run that
+    was judged as another release, as requested, is no daily run of that release."""
+    verdict = outcome.overruled or outcome.verdict
+    seconds = get_set(outcome.statistic_seconds)
+    is_timed = seconds is not None and seconds > 0 and not outcome.problems
+    is_borrowed = any(note.code == NoteCode.OTHER_RELEASE for note in outcome.notes)
+    return is_timed and verdict in JUDGED and not is_borrowed
+
+
+def _make_noise(trials: ReportedTrials | None) -> NoiseRecord | None:
+    """Make the record of the noise that the runs of an A/B measured. None if they
+    measured none: unknown cluster, too few runs, or step times too coarse to differ."""
+    noise = trials and trials.noise
+    if not (trials and noise and trials.cluster and noise.run_to_run):
+        return None
+    return NoiseRecord(
+        cluster=trials.cluster,
+        sigma=noise.run_to_run,
+        degrees_of_freedom=noise.degrees_of_freedom or 0.0,
+    )
+
+
+def _make_run(outcome: ConfigurationOutcome) -> RunRecord | None:
+    run = outcome.run
+    if run is None or (outcome.overruled or outcome.verdict) == Verdict.MISSING:
+        return None
+    return RunRecord(
+        name=run.id,
+        job_id=run.job_id,
+        launcher=run.launcher,
+        started=datetime.fromisoformat(run.started) if run.started else None,
+        log=outcome.log or "",
+        attempts=run.attempts,
+        log_fingerprints=run.log_fingerprint,
+        nodes=tuple(sorted({node for job in outcome.jobs for node in job.nodes})),
+        jobs=tuple(map(msgspec.to_builtins, outcome.jobs)),
+        environment=outcome.environment,
+    )
