@@ -122,7 +122,7 @@ def _describe_trials(outcome: Outcome) -> ReportedTrials | None:
         return None
     from pytest_llmbench.report import describe_trials as trials
 
-    return convert(trials.describe(outcome.trials), ReportedTrials)
+    return trials.describe(outcome.trials)
 
 
 def _locate_excerpt(outcome: Outcome, directory: Path) -> ReportedExcerpt | None:

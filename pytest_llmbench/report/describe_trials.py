@@ -1,10 +1,12 @@
-"""What an A/B or a search over builds found, as plain values: differences are fractions
-of the step time."""
+"""What an A/B or a search over builds found, as records of the document: differences
+are fractions of the step time."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+
+from msgspec import UNSET
 
 from pytest_llmbench.core.formatting import make_finite
 from pytest_llmbench.core.judgement_records import Noise
@@ -14,93 +16,102 @@ from pytest_llmbench.core.trial_records import (
     PairedEstimate,
     TrialReport,
 )
+from pytest_llmbench.report.outcome_documents import (
+    BuildChange,
+    BuildRange,
+    ReportedSearch,
+    ReportedTrials,
+    TrialAnswer,
+    TrialEstimate,
+    TrialNoise,
+)
 
 
-def describe(report: TrialReport) -> dict[str, Any]:
-    """Return the answers of an A/B, or that of a search, with the names of the variants
-    and the nodes of all runs."""
-    answers = {
-        "answers": [_describe_answer(answer, report) for answer in report.answers]
-    }
-    search = report.search
-    return {
-        "variants": list(report.names),
-        "nodes": list(report.nodes),
-        "allocations": report.allocations,
-        "separate_because": report.separate_because or None,
-        "cluster": report.cluster,
-        "noise": _describe_noise(report.noise),
-        "earlier_noise": _describe_noise(report.earlier),
-        **(answers if search is None else {"search": _describe_search(search, report)}),
-    }
+def describe(report: TrialReport) -> ReportedTrials:
+    """Make the record of the answers of an A/B, or of that of a search."""
+    search, names = report.search, report.names
+    return ReportedTrials(
+        variants=tuple(names),
+        nodes=tuple(report.nodes),
+        allocations=report.allocations,
+        separate_because=report.separate_because or None,
+        cluster=report.cluster,
+        noise=_describe_noise(report.noise),
+        earlier_noise=_describe_noise(report.earlier),
+        answers=tuple(_describe_answer(answer, names) for answer in report.answers)
+        if search is None
+        else UNSET,
+        search=UNSET if search is None else _describe_search(search, names),
+    )
 
 
-def _describe_noise(noise: Noise | None) -> dict[str, Any] | None:
+def _describe_noise(noise: Noise | None) -> TrialNoise | None:
     if noise is None:
         return None
-    return {
-        "run_to_run": make_finite(noise.sigma),
-        "degrees_of_freedom": make_finite(noise.degrees_of_freedom),
-    }
+    return TrialNoise(
+        run_to_run=make_finite(noise.sigma),
+        degrees_of_freedom=make_finite(noise.degrees_of_freedom),
+    )
 
 
-def _describe_answer(answer: PairedAnswer, report: TrialReport) -> dict[str, Any]:
-    return {
-        "variant": report.names[answer.variant],
-        "reference": report.names[0],
-        "answer": str(answer.outcome),
-        "pairs": answer.pairs,
-        "estimate": _describe_estimate(answer.estimate),
-    }
+def _describe_answer(answer: PairedAnswer, names: Sequence[str]) -> TrialAnswer:
+    return TrialAnswer(
+        variant=names[answer.variant],
+        reference=names[0],
+        answer=str(answer.outcome),
+        pairs=answer.pairs,
+        estimate=_describe_estimate(answer.estimate),
+    )
 
 
-def _describe_estimate(estimate: PairedEstimate | None) -> dict[str, Any] | None:
+def _describe_estimate(estimate: PairedEstimate | None) -> TrialEstimate | None:
     if estimate is None:
         return None
-    return {
-        "difference": _convert(estimate.difference),
-        "low": _convert(estimate.low),
-        "high": _convert(estimate.high),
-        "confidence": 1 - 2 * estimate.level,
-        "shown_smallest": make_finite(estimate.smallest),
-        "run_to_run": make_finite(estimate.noise.sigma),
-        "degrees_of_freedom": make_finite(estimate.degrees_of_freedom),
-        "runs": list(estimate.runs),
-    }
+    return TrialEstimate(
+        difference=_convert(estimate.difference),
+        low=_convert(estimate.low),
+        high=_convert(estimate.high),
+        confidence=1 - 2 * estimate.level,
+        shown_smallest=make_finite(estimate.smallest),
+        run_to_run=make_finite(estimate.noise.sigma),
+        degrees_of_freedom=make_finite(estimate.degrees_of_freedom),
+        runs=tuple(estimate.runs),
+    )
 
 
-def _describe_search(search: BisectAnswer, report: TrialReport) -> dict[str, Any]:
-    names = report.names
-    return {
-        "answer": str(search.outcome),
-        "runs": search.runs,
-        "ends": _describe_estimate(search.ends),
-        "do_not_run": [names[build] for build in search.skipped],
-        "changes": [
-            {
-                "first": names[change.first],
-                "last": names[change.last],
-                "probability": change.probability,
-                "difference": _convert(change.size),
-                "low": _convert(change.low),
-                "high": _convert(change.high),
-                "share": make_finite(change.share),
-                "before": _convert(change.rest_before),
-                "after": _convert(change.rest_after),
-            }
-            for change in search.changes
-        ],
-        "ranges": [
-            {
-                "first": names[each.first],
-                "last": names[each.last],
-                "probability": each.probability,
-            }
-            for each in search.ranges
-        ],
-    }
+def _describe_search(search: BisectAnswer, names: Sequence[str]) -> ReportedSearch:
+    changes = (
+        BuildChange(
+            first=names[change.first],
+            last=names[change.last],
+            probability=change.probability,
+            difference=_convert(change.size),
+            low=_convert(change.low),
+            high=_convert(change.high),
+            share=make_finite(change.share),
+            before=_convert(change.rest_before),
+            after=_convert(change.rest_after),
+        )
+        for change in search.changes
+    )
+    ranges = (
+        BuildRange(
+            first=names[builds.first],
+            last=names[builds.last],
+            probability=builds.probability,
+        )
+        for builds in search.ranges
+    )
+    return ReportedSearch(
+        answer=str(search.outcome),
+        runs=search.runs,
+        ends=_describe_estimate(search.ends),
+        do_not_run=tuple(names[build] for build in search.skipped),
+        changes=tuple(changes),
+        ranges=tuple(ranges),
+    )
 
 
 def _convert(logarithm: float) -> float | None:
-    """Return a difference of logarithms as a fraction."""
+    """Convert a difference of logarithms to a fraction."""
     return make_finite(math.expm1(min(logarithm, 700.0)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -19,13 +19,14 @@ from pytest_llmbench.core.trial_records import (
 from pytest_llmbench.launch.policies import ab_policy as paired
 from pytest_llmbench.launch.policies import search_policy as bisect
 from pytest_llmbench.report.describe_trials import describe
+from pytest_llmbench.report.outcome_documents import ReportedTrials
 
 SCHEMA = json.loads(
     files("pytest_llmbench.report").joinpath("session.schema.json").read_text("utf-8")
 )
 
 
-def find_faults(described: dict[str, Any]) -> list[str]:
+def find_faults(described: ReportedTrials) -> list[str]:
     """Return what the schema of the session's document says against it."""
     properties = next(
         definition["properties"]["trials"]
@@ -36,7 +37,7 @@ def find_faults(described: dict[str, Any]) -> list[str]:
         error.message
         for error in Draft202012Validator(
             {**properties, "$defs": SCHEMA["$defs"]}
-        ).iter_errors(described)
+        ).iter_errors(json.loads(msgspec.json.encode(described)))
     ]
 
 
@@ -44,7 +45,7 @@ def measured(variant: int, seconds: float) -> Trial:
     return Trial(variant, TrialOutcome.MEASURED, seconds * 1000)
 
 
-def compare(*seconds: float) -> dict[str, Any]:
+def compare(*seconds: float) -> ReportedTrials:
     trials: list[Trial] = []
     while isinstance(step := paired.next_step(trials, len(seconds)), NextTrial):
         trials.append(measured(step.variant, seconds[step.variant]))
@@ -60,19 +61,22 @@ def compare(*seconds: float) -> dict[str, Any]:
 def test_an_ab_has_its_difference_as_a_fraction_with_its_interval() -> None:
     described = compare(1.0, 1.05)
     assert find_faults(described) == []
-    assert (described["variants"], described["nodes"]) == (["v0", "v1"], ["n1", "n2"])
-    (answer,) = described["answers"]
+    assert (described.variants, described.nodes) == (("v0", "v1"), ("n1", "n2"))
+    assert described.answers
+    (answer,) = described.answers
     assert (
-        answer["variant"],
-        answer["reference"],
-        answer["answer"],
-        answer["pairs"],
+        answer.variant,
+        answer.reference,
+        answer.answer,
+        answer.pairs,
     ) == ("v1", "v0", "slower", 2)
-    estimate = answer["estimate"]
-    assert estimate["difference"] == pytest.approx(0.05)
-    assert 0 < estimate["low"] < 0.05 < estimate["high"]
-    assert estimate["confidence"] == pytest.approx(0.976)
-    assert estimate["runs"] == [2, 2]
+    estimate = answer.estimate
+    assert estimate
+    assert estimate.low is not None
+    assert estimate.difference == pytest.approx(0.05)
+    assert 0 < estimate.low < 0.05 < (estimate.high or 0)
+    assert estimate.confidence == pytest.approx(0.976)
+    assert estimate.runs == (2, 2)
 
 
 def test_it_says_how_the_runs_got_their_nodes() -> None:
@@ -84,11 +88,11 @@ def test_it_says_how_the_runs_got_their_nodes() -> None:
     )
     described = describe(report)
     assert find_faults(described) == []
-    assert (described["allocations"], described["separate_because"]) == (
+    assert (described.allocations, described.separate_because) == (
         2,
         "none could be held any more",
     )
-    assert compare(1.0, 1.05)["separate_because"] is None
+    assert compare(1.0, 1.05).separate_because is None
 
 
 def test_an_arm_without_a_run_has_no_estimate() -> None:
@@ -100,13 +104,14 @@ def test_an_arm_without_a_run_has_no_estimate() -> None:
     assert not isinstance(step, NextTrial)
     described = describe(TrialReport(("a", "b"), step))
     assert find_faults(described) == []
-    assert (described["answers"][0]["answer"], described["answers"][0]["estimate"]) == (
+    assert described.answers
+    assert (described.answers[0].answer, described.answers[0].estimate) == (
         "does-not-run",
         None,
     )
 
 
-def search(seconds: Sequence[float | None]) -> dict[str, Any]:
+def search(seconds: Sequence[float | None]) -> ReportedTrials:
     trials: list[Trial] = []
     while isinstance(step := bisect.next_step(trials, len(seconds)), NextTrial):
         taken = seconds[step.variant]
@@ -123,13 +128,14 @@ def search(seconds: Sequence[float | None]) -> dict[str, Any]:
 def test_a_search_names_the_builds_of_its_changes() -> None:
     described = search([1.0, 1.0, 1.0, None, 1.04, 1.04, 1.04])
     assert find_faults(described) == []
-    found = described["search"]
-    assert (found["answer"], found["do_not_run"], found["ranges"]) == (
+    found = described.search
+    assert found
+    assert (found.answer, found.do_not_run, found.ranges) == (
         "found",
-        ["b3"],
-        [],
+        ("b3",),
+        (),
     )
-    (change,) = found["changes"]
-    assert (change["first"], change["last"]) == ("b3", "b4")
-    assert change["difference"] == pytest.approx(0.04, abs=1e-3)
-    assert change["before"] == change["after"] == 0
+    (change,) = found.changes
+    assert (change.first, change.last) == ("b3", "b4")
+    assert change.difference == pytest.approx(0.04, abs=1e-3)
+    assert change.before == change.after == 0
