@@ -143,7 +143,7 @@ def _drop(side: ComparedSide, shared: set[tuple[str, object]]) -> ComparedSide:
             kept[name, window] = own
     text = "it lies on both sides, and says nothing of a difference"
     no_data = (
-        NoData(side.label, run.id, Reason.COPIED, text, name, run.log)
+        NoData(side.label, run.id, name, Reason.COPIED, text, run.log)
         for name, run in dropped.values()
     )
     return dataclasses.replace(side, runs=kept, no_data=(*side.no_data, *no_data))
@@ -173,7 +173,7 @@ def _list_other_windows(
     text = "it was measured over other steps, or in another way, than the runs of the other side"
     others = {
         (name, run.id): NoData(
-            side.label, run.id, Reason.WINDOW_INCOMPLETE, text, name, run.log
+            side.label, run.id, name, Reason.WINDOW_INCOMPLETE, text, run.log
         )
         for (name, _), runs in side.runs.items()
         for run in runs

@@ -4,10 +4,14 @@ what differs."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
+from pytest_llmbench.comparison.comparison_document import (
+    ComparisonDocument,
+    ReportedConfiguration,
+)
 from pytest_llmbench.comparison.comparison_records import SideAnswer
 from pytest_llmbench.comparison.comparison_text import (
     count_answers,
@@ -15,6 +19,7 @@ from pytest_llmbench.comparison.comparison_text import (
     format_interval,
     format_no_data,
     list_facts,
+    list_not_compared,
     list_remarks,
 )
 from pytest_llmbench.core import formatting
@@ -46,36 +51,45 @@ COLUMNS = (
 """The heads of the columns of the table, and how their cells are aligned."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A configuration as the page shows it."""
+
+    anchor: str
+    name: str
+    badge: Badge
+    cells: list[tuple[str, str]]  # their texts, and what they are sorted by
+    facts: list[tuple[str, str]]
+    chart: Chart
+    tables: list[ShownTable]
+
+
 def render_sides(
-    described: Mapping[str, Any], now: datetime, *, of_site: bool = False
+    document: ComparisonDocument, now: datetime, *, of_site: bool = False
 ) -> str:
     """Return the page of a comparison, which holds all it shows and loads nothing; one
     of a site links to its first."""
     style, script = read_part("style.css"), read_part("script.js")
-    comparisons = [
-        _describe(comparison, described["margin"])
-        for comparison in described["comparisons"]
-    ]
-    not_compared = [
-        f"{each['configuration']}: {each['text']}" for each in described["not_compared"]
+    entries = [
+        _make_entry(comparison, document.margin) for comparison in document.comparisons
     ]
     lists = (
-        ("Not compared", not_compared),
-        ("Runs without data", list(map(format_no_data, described["no_data"]))),
+        ("Not compared", list_not_compared(document)),
+        ("Runs without data", list(map(format_no_data, document.no_data))),
     )
     return (
         make_environment()
         .get_template("sides.html")
         .render(
-            title=count_answers(described),
+            title=count_answers(document),
             ending=ENDING if of_site else "llmbench",
             back=f"../{INDEX}" if of_site else "",
             now=f"{now:%Y-%m-%d %H:%M} UTC",
-            remarks=list(list_remarks(described)),
-            sides=(described["a"], described["b"]),
-            counts=_count_colours(comparisons),
+            remarks=list(list_remarks(document)),
+            sides=(document.a, document.b),
+            counts=_count_colours(entries),
             columns=COLUMNS,
-            comparisons=comparisons,
+            comparisons=entries,
             lists=[(title, texts) for title, texts in lists if texts],
             style=style,
             script=script,
@@ -84,8 +98,8 @@ def render_sides(
     )
 
 
-def _count_colours(comparisons: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
-    colours = [comparison["badge"].colour for comparison in comparisons]
+def _count_colours(entries: Sequence[_Entry]) -> list[tuple[str, int]]:
+    colours = [entry.badge.colour for entry in entries]
     return [(colour, colours.count(colour)) for colour in dict.fromkeys(colours)]
 
 
@@ -94,71 +108,67 @@ def name_anchor(configuration: str) -> str:
     return re.sub(r"[^\w.-]+", "-", configuration, flags=re.ASCII)
 
 
-def _describe(comparison: Mapping[str, Any], margin: float) -> dict[str, Any]:
-    name, answer = comparison["configuration"], SideAnswer(comparison["answer"])
+def _make_entry(comparison: ReportedConfiguration, margin: float) -> _Entry:
+    name, answer = comparison.configuration, SideAnswer(comparison.answer)
     anchor = name_anchor(name)
     colour, symbol = BADGES[answer]
-    return {
-        "anchor": anchor,
-        "name": name,
-        "badge": Badge(colour, symbol, format_answer(comparison, margin)),
-        "cells": _list_cells(comparison),
-        "facts": list(list_facts(comparison, margin)),
-        "chart": _draw_runs(comparison, f"{anchor}-runs"),
-        "tables": [table for table in _list_tables(comparison) if table[-1]],
-    }
+    return _Entry(
+        anchor=anchor,
+        name=name,
+        badge=Badge(colour, symbol, format_answer(comparison, margin)),
+        cells=_list_cells(comparison),
+        facts=list(list_facts(comparison, margin)),
+        chart=_draw_runs(comparison, f"{anchor}-runs"),
+        tables=[table for table in _list_tables(comparison) if table[-1]],
+    )
 
 
-def _list_cells(comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _list_cells(comparison: ReportedConfiguration) -> list[tuple[str, str]]:
     difference, low, high = format_interval(comparison)
-    seconds = [comparison[side]["step_seconds"] for side in ("a", "b")]
+    seconds = [side.step_seconds for side in comparison.sides]
     return [
-        (difference, f"{comparison['difference']:.9g}"),
-        (f"{low} to {high}", f"{comparison['low']:.9g}"),
+        (difference, f"{comparison.difference:.9g}"),
+        (f"{low} to {high}", f"{comparison.low:.9g}"),
         *((formatting.format_seconds(value), f"{value:.9g}") for value in seconds),
-        ("{} + {}".format(*comparison["runs"]), str(sum(comparison["runs"]))),
-        (name_label(comparison["candidate"]), comparison["candidate"]),
+        ("{} + {}".format(*comparison.runs), str(sum(comparison.runs))),
+        (name_label(comparison.candidate), comparison.candidate),
     ]
 
 
-def _list_tables(comparison: Mapping[str, Any]) -> Iterator[ShownTable]:
+def _list_tables(comparison: ReportedConfiguration) -> Iterator[ShownTable]:
     yield (
         "Differs",
         ("what", "A", "B"),
-        [
-            (name_label(fact["name"]), fact["a"], fact["b"])
-            for fact in comparison["differs"]
-        ],
+        [(name_label(fact.name), fact.a, fact.b) for fact in comparison.differs],
     )
     varies = [
         (
-            name_label(fact["name"]),
-            *(formatting.join_first(fact[side], 8) for side in ("a", "b")),
+            name_label(fact.name),
+            formatting.join_first(fact.a, 8),
+            formatting.join_first(fact.b, 8),
         )
-        for fact in comparison["varies"]
+        for fact in comparison.varies
     ]
     yield "Varies within a side", ("what", "A", "B"), varies
     runs = [
         (
-            run["run"],
-            formatting.format_seconds(run["step_seconds"]),
-            (run["started"] or "unknown")[:16].replace("T", " "),
-            run["job_id"] or "-",
-            formatting.fold_nodes(run["nodes"]) or "unknown",
-            run["log"],
+            run.run,
+            formatting.format_seconds(run.step_seconds),
+            (run.started or "unknown")[:16].replace("T", " "),
+            run.job_id or "-",
+            formatting.fold_nodes(run.nodes) or "unknown",
+            run.log,
         )
-        for side in ("a", "b")
-        for run in comparison[side]["runs"]
+        for side in comparison.sides
+        for run in side.runs
     ]
     yield "Runs", ("run", "step time", "started (UTC)", "job", "nodes", "log"), runs
 
 
-def _draw_runs(comparison: Mapping[str, Any], name: str) -> Chart:
+def _draw_runs(comparison: ReportedConfiguration, name: str) -> Chart:
     """Draw the step time of each run of both sides, with the mean of each side."""
-    times = [
-        [run["step_seconds"] for run in comparison[side]["runs"]] for side in ("a", "b")
-    ]
-    middle = [comparison[side]["step_seconds"] for side in ("a", "b")]
+    times = [[run.step_seconds for run in side.runs] for side in comparison.sides]
+    middle = [side.step_seconds for side in comparison.sides]
     y = make_number_scale(*pad([value for of_side in times for value in of_side]))
     picture = Picture(Scale(0.0, 3.0, [(1.0, "A"), (2.0, "B")]), y, "", "seconds")
     for place, (values, mean) in enumerate(zip(times, middle, strict=True), 1):

@@ -88,8 +88,8 @@ class FactDifference:
     """Something that is constant within each side and differs between them."""
 
     name: str
-    before: str  # in A
-    after: str
+    a: str
+    b: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,16 @@ class VaryingFact:
     """Something that varies within a side."""
 
     name: str
-    values: tuple[tuple[str, ...], tuple[str, ...]]  # of A and B, each once
+    a: tuple[str, ...]  # each value once
+    b: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownFact:
+    """Something that not every run states."""
+
+    name: str
+    sides: str  # of those runs: A, B, or A and B
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +115,8 @@ class SideDifferences:
 
     between: tuple[FactDifference, ...]
     varying: tuple[VaryingFact, ...] = ()
-    # what a run of either side does not tell, by name with the sides: it is not the
-    # same, and it does not differ
-    unknown: tuple[tuple[str, str], ...] = ()
+    # neither the same nor different
+    unknown: tuple[UnknownFact, ...] = ()
 
     @property
     def candidate(self) -> str:
@@ -127,9 +135,9 @@ class NoData:
 
     side: str  # A or B
     run: str
-    reason: Reason
+    configuration: str  # empty if it is unknown
+    reason: str  # a Reason
     text: str
-    configuration: str = ""  # empty where it is not known
     log: str = ""
 
 
@@ -208,9 +216,6 @@ class SidesCompared:
             answered
             and not self.not_compared
             and all(
-                run.configuration or run.reason is Reason.COPIED for run in self.no_data
+                run.configuration or run.reason == Reason.COPIED for run in self.no_data
             )
         )
-
-
-# --- the configurations of one session beside each other ------------------------------

@@ -177,7 +177,7 @@ def _label_runs(
         for run in ingested.runs
     )
     unreadable = (
-        NoData(label, each.id, each.reason, each.text, log=str(each.path))
+        NoData(label, each.id, "", each.reason, each.text, str(each.path))
         for each in ingested.unreadable
     )
     copies = (
@@ -191,7 +191,9 @@ def _label_runs(
     )
     # A side without a run says what it has instead.
     others = () if runs else ingested.ignored[:MOST_OTHERS]
-    steps = (NoData(label, each.name, Reason.NO_STEPS, each.reason) for each in others)
+    steps = (
+        NoData(label, each.name, "", Reason.NO_STEPS, each.reason) for each in others
+    )
     return runs, (*unreadable, *copies, *steps)
 
 
@@ -333,9 +335,9 @@ def _make_no_data(
     return NoData(
         label,
         run.id,
+        configuration or (run.identity.key.id if run.identity.key else ""),
         reason,
         text,
-        configuration or (run.identity.key.id if run.identity.key else ""),
         str(log),
     )
 
@@ -499,9 +501,9 @@ def _make_stored_no_data(label: str, row: Mapping[str, Any]) -> NoData:
     return NoData(
         label,
         _name_stored(label, row),
+        row["configuration"],
         reason,
         row["text"],
-        row["configuration"],
         row["log"],
     )
 

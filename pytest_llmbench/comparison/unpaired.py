@@ -15,6 +15,7 @@ from pytest_llmbench.comparison.comparison_records import (
     SideDifferences,
     SideEstimate,
     SideRun,
+    UnknownFact,
     VaryingFact,
 )
 from pytest_llmbench.core import formatting
@@ -233,7 +234,7 @@ def find_differences(a: Sequence[SideRun], b: Sequence[SideRun]) -> SideDifferen
             if any(name not in run for run in side)
         ]
         if silent:
-            unknown.append((name, " and ".join(silent)))
+            unknown.append(UnknownFact(name, " and ".join(silent)))
             continue
         values = [tuple(sorted({run[name] for run in side})) for side in sides]
         unified = [
@@ -241,7 +242,7 @@ def find_differences(a: Sequence[SideRun], b: Sequence[SideRun]) -> SideDifferen
             for of_side in values
         ]
         if any(len(of_side) > 1 for of_side in unified):
-            varying.append(VaryingFact(name, (values[0], values[1])))
+            varying.append(VaryingFact(name, values[0], values[1]))
         elif unified[0] != unified[1]:
             between.append(FactDifference(name, values[0][0], values[1][0]))
     return SideDifferences(tuple(between), tuple(varying), tuple(unknown))

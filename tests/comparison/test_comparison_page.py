@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from msgspec.structs import replace
 from support.two_sides import NOW, result
 
+from pytest_llmbench.comparison.comparison_document import describe
 from pytest_llmbench.comparison.comparison_page import render_sides
-from pytest_llmbench.comparison.comparison_text import describe, format_text
+from pytest_llmbench.comparison.comparison_text import format_text
 
 
 def page(*factors: float, **fields: str) -> str:
@@ -55,7 +57,7 @@ def test_what_is_no_data_and_what_was_not_compared_is_listed() -> None:
 def test_the_exit_code_follows_the_worst(
     factors: tuple[float, ...], strict: bool, code: int
 ) -> None:
-    assert describe(result(*factors), NOW, strict=strict)["exit_code"] == code
+    assert describe(result(*factors), NOW, strict=strict).exit_code == code
 
 
 def test_a_long_name_and_long_values_fit_a_terminal() -> None:
@@ -64,8 +66,9 @@ def test_a_long_name_and_long_values_fit_a_terminal() -> None:
         NOW,
         strict=False,
     )
-    described["comparisons"][0]["configuration"] = f"{'model_' * 20}-25.05-h100-bf16-8"
-    lines = format_text(described).splitlines()
+    name = f"{'model_' * 20}-25.05-h100-bf16-8"
+    long = replace(described.comparisons[0], configuration=name)
+    lines = format_text(replace(described, comparisons=(long,))).splitlines()
     assert max(map(len, lines)) < 80
     assert "    model_model" in "\n".join(lines)
 

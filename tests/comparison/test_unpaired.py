@@ -279,7 +279,7 @@ def differences(a: dict[str, str], b: dict[str, str]) -> SideDifferences:
 
 def test_only_fact_that_differs_is_the_candidate() -> None:
     found = differences(KNOWN, {**KNOWN, "container": "nemo:2"})
-    assert [(fact.name, fact.before, fact.after) for fact in found.between] == [
+    assert [(fact.name, fact.a, fact.b) for fact in found.between] == [
         ("container", "nemo:1", "nemo:2")
     ]
     assert found.candidate == "container"
@@ -308,7 +308,7 @@ def test_fact_that_varies_within_a_side_is_noted() -> None:
     a = (*side([1.0], facts=KNOWN), *side([1.0], 1, facts={**KNOWN, "driver": "580"}))
     found = find_differences(a, side([1.0], 2, facts={**KNOWN, "driver": "590"}))
     assert [fact.name for fact in found.varying] == ["driver", NODES, STARTED]
-    assert {fact.name: fact.values for fact in found.varying}["driver"] == (
+    assert {fact.name: (fact.a, fact.b) for fact in found.varying}["driver"] == (
         ("570", "580"),
         ("590",),
     )
@@ -319,11 +319,14 @@ def test_missing_fact_of_one_run_is_unknown() -> None:
     without = {name: value for name, value in KNOWN.items() if name != "driver"}
     a = (*side([1.0], facts=KNOWN), *side([1.0], facts=without))
     found = find_differences(a, side([1.0], facts={**KNOWN, "cuda": "12.8"}))
-    assert dict(found.unknown) == {"driver": "A", "cuda": "A"}
+    assert {fact.name: fact.sides for fact in found.unknown} == {
+        "driver": "A",
+        "cuda": "A",
+    }
     nothing = find_differences(
         side([1.0], nodes=frozenset(), started=None), side([1.0])
     )
-    unknown = dict(nothing.unknown)
+    unknown = {fact.name: fact.sides for fact in nothing.unknown}
     assert (unknown["container"], unknown[NODES], unknown[STARTED]) == (
         "A and B",
         "A",

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
+import msgspec
 from fuzz.laws import empty_folder, make_path, require, require_printable
 from fuzz.log_seeds import logs
 from generator import write_run
@@ -18,15 +19,14 @@ from generator.__main__ import shipped
 from jsonschema import Draft202012Validator, FormatChecker
 
 from pytest_llmbench.comparison.compare_sides import compare_sides
+from pytest_llmbench.comparison.comparison_document import describe
 from pytest_llmbench.comparison.comparison_page import render_sides
 from pytest_llmbench.comparison.comparison_records import SidesCompared
-from pytest_llmbench.comparison.comparison_text import describe, format_text
+from pytest_llmbench.comparison.comparison_text import format_text
 from pytest_llmbench.comparison.sides import SideRequest, read_paths
-from pytest_llmbench.core.redaction import IDENTIFYING
 from pytest_llmbench.report import document
 from pytest_llmbench.session.catalog import Catalog, load
 from pytest_llmbench.session.settings import Settings
-from pytest_llmbench.tools.command_line import redact_values
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 PARTED = b"\n--- "
@@ -102,10 +102,9 @@ def check_compare(data: bytes) -> None:
             if name.startswith((b"A/", b"B/")) and (path := make_path(folder, name)):
                 path.write_bytes(content)
         compared = _compare(folder)
-    described = redact_values(
-        describe(compared, NOW, strict=bool(len(data) % 2)), IDENTIFYING
-    )
-    SCHEMA.validate(json.loads(document.render(described)))
+    described = describe(compared, NOW, strict=bool(len(data) % 2))
+    plain = msgspec.to_builtins(described)
+    SCHEMA.validate(json.loads(document.render(plain)))
     require_printable(format_text(described), "a comparison")
     page = render_sides(described, NOW)
     require(page.count("<script") == 1, "a page with markup of a log")

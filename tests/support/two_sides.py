@@ -57,7 +57,7 @@ def result(*factors: float, container: str = "nemo:2") -> SidesCompared:
         for at, label in enumerate("AB")
     ]
     no_data = (
-        NoData("B", "B/r99", Reason.DIVERGED, "the loss is <b>no number</b>", "x"),
+        NoData("B", "B/r99", "x", Reason.DIVERGED, "the loss is <b>no number</b>"),
     )
     return SidesCompared(
         places[0],

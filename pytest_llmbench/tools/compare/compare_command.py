@@ -6,22 +6,20 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.errors import HistoryError, SettingsError, describe_os_error
 from pytest_llmbench.core.formatting import escape
 from pytest_llmbench.core.options import get_option
-from pytest_llmbench.core.redaction import IDENTIFYING
 from pytest_llmbench.tools.command_line import (
     Output,
     Subparsers,
-    redact_values,
     rename_flags,
     tell_aside,
 )
 
 if TYPE_CHECKING:
-    from pytest_llmbench.comparison.comparison_records import SidesCompared
+    from pytest_llmbench.comparison.comparison_document import ComparisonDocument
     from pytest_llmbench.history.store import StoreLocation
     from pytest_llmbench.session.settings import Settings
 
@@ -76,7 +74,8 @@ def add(commands: Subparsers) -> None:
 
 def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.comparison.compare_sides import compare_places
-    from pytest_llmbench.comparison.comparison_text import describe, format_text
+    from pytest_llmbench.comparison.comparison_document import describe
+    from pytest_llmbench.comparison.comparison_text import format_text
     from pytest_llmbench.comparison.sides import parse_side, refuse_same
     from pytest_llmbench.core.option import parse_percentage
 
@@ -96,14 +95,12 @@ def _run(arguments: argparse.Namespace) -> Output:
         refuse_same(a, b)
         places = [side.text for side in (a, b) if side.path is not None]
         settings = _resolve(arguments, places, history)
-        compared: SidesCompared = compare_places((a, b), settings, history, margin, now)
-    described: dict[str, Any] = redact_values(
-        describe(compared, now, strict=arguments.strict), IDENTIFYING
-    )
-    problem = _write(described, settings, now)
+        compared = compare_places((a, b), settings, history, margin, now)
+    document = describe(compared, now, strict=arguments.strict)
+    problem = _write(document, settings, now)
     return Output(
-        format_text(described),
-        2 if problem else described["exit_code"],
+        format_text(document),
+        2 if problem else document.exit_code,
         problem,
         redacted=True,
     )
@@ -158,21 +155,25 @@ def _resolve(
     return settings
 
 
-def _write(described: dict[str, Any], settings: Settings, now: datetime) -> str:
+def _write(compared: ComparisonDocument, settings: Settings, now: datetime) -> str:
     """Write the files that were asked for, and return what went wrong: the answer is
     printed all the same."""
+    import msgspec
+
     from pytest_llmbench.report import document
     from pytest_llmbench.report.output_files import HTML, JSON, write_whole
 
     try:
         if settings.json is not None:
-            write_whole(settings.json, document.render(described), JSON)
+            write_whole(
+                settings.json, document.render(msgspec.to_builtins(compared)), JSON
+            )
         if settings.html is not None:
             from pytest_llmbench.comparison.comparison_page import render_sides
 
             write_whole(
                 settings.html,
-                render_sides(described, now).encode("utf-8", "backslashreplace"),
+                render_sides(compared, now).encode("utf-8", "backslashreplace"),
                 HTML,
             )
     except OSError as error:

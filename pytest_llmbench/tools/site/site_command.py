@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench import __version__
-from pytest_llmbench.comparison import comparison_text as comparison
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError, describe_os_error
-from pytest_llmbench.core.redaction import IDENTIFYING, hide_password_of, redact_text
+from pytest_llmbench.core.redaction import hide_password_of, redact_text
 from pytest_llmbench.report.html.site_names import INDEX
 from pytest_llmbench.tools.command_line import (
     Output,
     Subparsers,
     add_acknowledged,
     find_acknowledged,
-    redact_values,
 )
 from pytest_llmbench.tools.history_options import add_history, open_history, parse_count
 from pytest_llmbench.tools.site.site_folder import COMPARISONS, write_site
@@ -105,6 +103,7 @@ def _run(arguments: argparse.Namespace) -> Output:
 def _render(
     fleet: FleetNights, compared: dict[Days, SidesCompared], now: datetime
 ) -> Iterator[tuple[str, str]]:
+    from pytest_llmbench.comparison.comparison_document import describe
     from pytest_llmbench.comparison.comparison_page import render_sides
     from pytest_llmbench.tools.site.site_page import SiteFacts, render_site
 
@@ -112,10 +111,8 @@ def _render(
     for (good, red), sides in compared.items():
         name = f"{good}_{red}.html"
         names |= {each.configuration: name for each in sides.comparisons}
-        described = redact_values(
-            comparison.describe(sides, now, strict=False), IDENTIFYING
-        )
-        yield f"{COMPARISONS}/{name}", render_sides(described, now, of_site=True)
+        document = describe(sides, now, strict=False)
+        yield f"{COMPARISONS}/{name}", render_sides(document, now, of_site=True)
     command = redact_text(
         shlex.join(["llmbench", *map(hide_password_of, sys.argv[1:])])
     )

@@ -30,8 +30,8 @@ def absent(text: str) -> None:
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the pages of a whole night, and of a few configurations of it."""
+    from pytest_llmbench.comparison.comparison_document import describe
     from pytest_llmbench.comparison.comparison_page import render_sides
-    from pytest_llmbench.comparison.comparison_text import describe
     from pytest_llmbench.report.html import render
 
     folder = tmp_path_factory.mktemp("night")

@@ -1,0 +1,237 @@
+"""The document of `llmbench compare --json`: its text and its page are made from it.
+
+The fields stand in the order of their keys in JSON; `comparison.schema.json` describes
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from pytest_llmbench import __version__
+from pytest_llmbench.comparison.comparison_records import (
+    ComparedSide,
+    FactDifference,
+    NoData,
+    NotCompared,
+    SideAnswer,
+    SideComparison,
+    SideRun,
+    SidesCompared,
+    UnknownFact,
+    VaryingFact,
+)
+from pytest_llmbench.core import formatting
+from pytest_llmbench.core.redaction import IDENTIFYING, make_redactor
+from pytest_llmbench.report.outcome_documents import (
+    Document,
+    ReportedNoise,
+    ReportedWindow,
+)
+
+SCHEMA = 1
+"""Raised when a field of the document changes its meaning; fields may be added."""
+
+NOTHING = 3
+"""The exit code if nothing could be compared."""
+
+INCOMPLETE = 4
+"""That of --strict if something was not compared, or not answered."""
+
+SLOWER = 1
+
+ORDER = (
+    SideAnswer.SLOWER,
+    SideAnswer.CANNOT_TELL,
+    SideAnswer.ALIKE,
+    SideAnswer.FASTER,
+)
+"""Answers, what needs a reader first."""
+
+
+class ReportedPlace(Document, frozen=True, kw_only=True):
+    """What was given for a side, and how much of it counts."""
+
+    label: str
+    place: str
+    runs: int
+    configurations: int
+    no_data: int
+
+
+class ReportedSideRun(Document, frozen=True, kw_only=True):
+    """A run that counts."""
+
+    run: str
+    step_seconds: float
+    started: str | None
+    job_id: str
+    nodes: tuple[str, ...]
+    log: str
+
+
+class ReportedSide(Document, frozen=True, kw_only=True):
+    """The runs of a configuration on one side, with their geometric mean."""
+
+    step_seconds: float
+    runs: tuple[ReportedSideRun, ...]
+
+
+class ReportedConfiguration(Document, frozen=True, kw_only=True):
+    """A configuration on both sides; differences are fractions, B slower is
+    positive."""
+
+    configuration: str
+    window: ReportedWindow
+    answer: str
+    difference: float
+    low: float
+    high: float
+    within_margin: bool
+    smallest: float
+    standard_error: float
+    rounding: float
+    degrees_of_freedom: float
+    noise: ReportedNoise
+    runs: tuple[int, int]
+    groups: tuple[int, int]
+    runs_needed: tuple[int, int]
+    same_nodes: bool | None
+    a: ReportedSide
+    b: ReportedSide
+    differs: tuple[FactDifference, ...]
+    varies: tuple[VaryingFact, ...]
+    unknown: tuple[UnknownFact, ...]
+    candidate: str
+
+    @property
+    def sides(self) -> tuple[ReportedSide, ReportedSide]:
+        """A and B."""
+        return self.a, self.b
+
+
+class ComparisonDocument(Document, frozen=True, kw_only=True):
+    """Two sides of runs next to each other."""
+
+    schema: int
+    version: str
+    kind: str
+    compared: str
+    exit_code: int
+    margin: float
+    history: str
+    a: ReportedPlace
+    b: ReportedPlace
+    comparisons: tuple[ReportedConfiguration, ...]
+    not_compared: tuple[NotCompared, ...]
+    no_data: tuple[NoData, ...]
+
+
+def describe(
+    result: SidesCompared, now: datetime, *, strict: bool
+) -> ComparisonDocument:
+    """Make the document of a comparison, printable and without secrets."""
+    comparisons = map(_describe_comparison, result.comparisons)
+    document = ComparisonDocument(
+        schema=SCHEMA,
+        version=__version__,
+        kind="comparison",
+        compared=now.isoformat(),
+        exit_code=choose_exit_code(result, strict=strict),
+        margin=result.margin,
+        history=result.history,
+        a=_describe_place(result.a),
+        b=_describe_place(result.b),
+        comparisons=tuple(sorted(comparisons, key=_rank)),
+        not_compared=result.not_compared,
+        no_data=result.no_data,
+    )
+    plain = msgspec.to_builtins(document)
+    shown = make_redactor().redact_values(plain, IDENTIFYING, printable=True)
+    return msgspec.convert(shown, ComparisonDocument)
+
+
+def choose_exit_code(result: SidesCompared, *, strict: bool) -> int:
+    """Return 1 if a configuration is slower, 3 if none was compared, else 0; 4 if a
+    `strict` comparison is not complete."""
+    answers = [comparison.estimate.answer for comparison in result.comparisons]
+    if SideAnswer.SLOWER in answers:
+        return SLOWER
+    if not answers:
+        return NOTHING
+    return INCOMPLETE if strict and not result.complete else 0
+
+
+def _describe_place(side: ComparedSide) -> ReportedPlace:
+    return ReportedPlace(
+        label=side.label,
+        place=side.place,
+        runs=side.counted,
+        configurations=len(side.configurations),
+        no_data=len(side.no_data),
+    )
+
+
+def _rank(comparison: ReportedConfiguration) -> tuple[int, str]:
+    return ORDER.index(SideAnswer(comparison.answer)), comparison.configuration
+
+
+def _describe_comparison(comparison: SideComparison) -> ReportedConfiguration:
+    estimate, window = comparison.estimate, comparison.window
+    noise, differences = estimate.noise, comparison.differences
+    return ReportedConfiguration(
+        configuration=comparison.configuration,
+        window=ReportedWindow(
+            first=window.first,
+            last=window.last,
+            statistic=window.statistic,
+            text=str(window),
+        ),
+        answer=str(estimate.answer),
+        difference=formatting.compute_bounded_exp(estimate.difference) - 1,
+        low=formatting.compute_bounded_exp(estimate.low) - 1,
+        high=formatting.compute_bounded_exp(estimate.high) - 1,
+        within_margin=estimate.within_margin,
+        smallest=estimate.smallest,
+        standard_error=estimate.standard_error,
+        rounding=estimate.rounding,
+        degrees_of_freedom=estimate.degrees_of_freedom,
+        noise=ReportedNoise(
+            sigma=noise.sigma,
+            degrees_of_freedom=noise.degrees_of_freedom,
+            source=noise.source,
+            measured=noise.measured,
+        ),
+        runs=estimate.runs,
+        groups=estimate.groups,
+        runs_needed=estimate.runs_needed,
+        same_nodes=estimate.same_nodes,
+        a=_describe_side(comparison.a),
+        b=_describe_side(comparison.b),
+        differs=differences.between,
+        varies=differences.varying,
+        unknown=differences.unknown,
+        candidate=differences.candidate,
+    )
+
+
+def _describe_side(runs: Sequence[SideRun]) -> ReportedSide:
+    logarithms = [math.log(run.statistic_seconds) for run in runs]
+    return ReportedSide(
+        step_seconds=math.exp(sum(logarithms) / len(logarithms)),
+        runs=tuple(
+            ReportedSideRun(
+                run=run.id,
+                step_seconds=run.statistic_seconds,
+                started=run.started.isoformat() if run.started else None,
+                job_id=run.job_id,
+                nodes=tuple(sorted(run.nodes)),
+                log=run.log,
+            )
+            for run in runs
+        ),
+    )
