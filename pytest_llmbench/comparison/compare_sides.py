@@ -259,13 +259,9 @@ def _add_nodes(
     pairs: Pairs, history: StoreLocation
 ) -> dict[str, tuple[tuple[SideRun, ...], tuple[SideRun, ...]]]:
     """Return runs with the nodes that the history knows of them: no log tells these."""
-    from pytest_llmbench.core.run_records import make_run_keys
-    from pytest_llmbench.history.details import list_nodes
+    from pytest_llmbench.history.details import map_nodes
 
-    nodes: dict[object, frozenset[str]] = {}
-    for row in list_nodes(history, list(pairs)):
-        marks = make_run_keys(row["job_id"], row["fingerprint"], row["started"])
-        nodes.update(dict.fromkeys(marks, frozenset(row["nodes"])))
+    nodes = map_nodes(history, list(pairs))
 
     def add(runs: tuple[SideRun, ...]) -> tuple[SideRun, ...]:
         return tuple(

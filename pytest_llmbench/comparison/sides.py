@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.comparison.comparison_records import ComparedSide, NoData, SideRun
 from pytest_llmbench.core.baseline_records import Window
@@ -48,6 +48,7 @@ from pytest_llmbench.session.unmatched import explain_unmatched
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats
     from pytest_llmbench.history.store import StoreLocation
+    from pytest_llmbench.history.stored_entries import StoredEntry
 
 LABELS = ("A", "B")
 
@@ -399,29 +400,29 @@ def read_stored_side(request: SideRequest, place: StoreLocation) -> ComparedSide
             for day in (request.first, request.last)
         )
         last_moment = datetime.max.replace(tzinfo=UTC)  # no day follows that one
-        rows = list_days(
+        entries = list_days(
             place,
             begin,
             end + timedelta(days=1) if end.date() < date.max else last_moment,
         )
     else:
-        rows = list_session(place, request.session)
-    last: dict[tuple[object, ...], dict[str, Any]] = {}
-    for row in rows:
-        if row["verdict"] != "MISSING":
-            last[
-                row["number"], row["first_step"], row["last_step"], row["statistic"]
-            ] = row
+        entries = list_session(place, request.session)
+    last: dict[tuple[object, ...], StoredEntry] = {}
+    for entry in entries:
+        if entry.verdict != "MISSING":
+            last[entry.number, entry.first_step, entry.last_step, entry.statistic] = (
+                entry
+            )
     counted: dict[tuple[str, Window], list[SideRun]] = defaultdict(list)
     no_data = {}
-    for row in last.values():
-        if row["counts"]:
-            window = Window(row["first_step"], row["last_step"], row["statistic"])
-            counted[row["configuration"], window].append(
-                _make_stored_side_run(request.label, row)
+    for entry in last.values():
+        if entry.counts:
+            window = Window(entry.first_step, entry.last_step, entry.statistic)
+            counted[entry.configuration, window].append(
+                _make_stored_side_run(request.label, entry)
             )
         else:
-            no_data[row["number"]] = _make_stored_no_data(request.label, row)
+            no_data[entry.number] = _make_stored_no_data(request.label, entry)
     return ComparedSide(
         request.label,
         request.text,
@@ -430,34 +431,33 @@ def read_stored_side(request: SideRequest, place: StoreLocation) -> ComparedSide
     )
 
 
-def _make_stored_side_run(label: str, row: Mapping[str, Any]) -> SideRun:
+def _make_stored_side_run(label: str, entry: StoredEntry) -> SideRun:
     import numpy as np
 
     from pytest_llmbench.judge.estimate import bound_rounding
 
-    window = Window(row["first_step"], row["last_step"], row["statistic"])
+    window = Window(entry.first_step, entry.last_step, entry.statistic)
+    seconds = entry.run_seconds or 0.0  # a number, since the run counts
     steps = np.array(
-        [value for value in row["step_seconds"] if value is not None], dtype=float
+        [value for value in entry.step_seconds if value is not None], dtype=float
     )
     return SideRun(
-        id=_name_stored(label, row),
-        statistic_seconds=row["run_seconds"],
-        within_error=_estimate_stored_error(row, window, steps),
-        rounding=bound_rounding(steps, _find_unit(steps), row["run_seconds"]),
-        started=row["started"],
-        nodes=frozenset(row["nodes"]),
-        facts=dict(row["environment"]),
-        job_id=row["job_id"],
-        log=row["log"],
+        id=_name_stored(label, entry),
+        statistic_seconds=seconds,
+        within_error=_estimate_stored_error(entry, window, steps),
+        rounding=bound_rounding(steps, _find_unit(steps), seconds),
+        started=entry.started,
+        nodes=frozenset(entry.nodes),
+        facts=dict(entry.environment),
+        job_id=entry.job_id,
+        log=entry.log,
         same_run_keys=make_run_keys(
-            row["job_id"], join_fingerprints(row["log_fingerprints"]), row["started"]
+            entry.job_id, join_fingerprints(entry.log_fingerprints), entry.started
         ),
     )
 
 
-def _estimate_stored_error(
-    row: Mapping[str, Any], window: Window, steps: Floats
-) -> float:
+def _estimate_stored_error(entry: StoredEntry, window: Window, steps: Floats) -> float:
     """Return the within-run error of a stored run; a store does not keep whether its
     steps are moving means."""
     from pytest_llmbench.judge.estimate import FEWEST_STEPS
@@ -465,7 +465,7 @@ def _estimate_stored_error(
 
     if len(steps) < FEWEST_STEPS:
         return 0.0
-    weights = row["mean_of"] if len(row["mean_of"]) == len(steps) else ()
+    weights = entry.mean_of if len(entry.mean_of) == len(steps) else ()
     return estimate_within_run(steps, window.statistic, mean_of=weights).error
 
 
@@ -495,19 +495,19 @@ def _find_unit(steps: Floats) -> float:
     return float(gaps.min()) if len(gaps) else 0.0
 
 
-def _make_stored_no_data(label: str, row: Mapping[str, Any]) -> NoData:
+def _make_stored_no_data(label: str, entry: StoredEntry) -> NoData:
     reasons = {reason.value: reason for reason in Reason}
-    reason = reasons.get(row["reason"], Reason.UNMATCHED)
+    reason = reasons.get(entry.reason, Reason.UNMATCHED)
     return NoData(
         label,
-        _name_stored(label, row),
-        row["configuration"],
+        _name_stored(label, entry),
+        entry.configuration,
         reason,
-        row["text"],
-        row["log"],
+        entry.text,
+        entry.log,
     )
 
 
-def _name_stored(label: str, row: Mapping[str, Any]) -> str:
+def _name_stored(label: str, entry: StoredEntry) -> str:
     """Return a name with the number by which `llmbench history show` knows the run."""
-    return f"{label}/{row['name']} (run {row['number']})"
+    return f"{label}/{entry.name} (run {entry.number})"

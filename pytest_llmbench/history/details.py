@@ -15,11 +15,10 @@ from sqlalchemy import func, select
 from pytest_llmbench.core.baseline_records import Window
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.core.node_records import MeasuredRun, Software
-from pytest_llmbench.core.run_records import StoredDetails
+from pytest_llmbench.core.run_records import RunKeys, StoredDetails, make_run_keys
 from pytest_llmbench.history.queries import (
     SHOWN,
     Row,
-    Rows,
     fetch_rows,
     parse_environment,
     parse_list,
@@ -77,22 +76,20 @@ def read_details(
         RUN.c.started.in_({convert_to_stored(started) for _, _, started, _ in wanted}),
         is_in_time(place, SESSION),
     )
-    rows = fetch_rows(place, query, _add_details)
-    return {row["place"]: row["details"] for row in rows if row["place"] in wanted}
+    details = dict(fetch_rows(place, query, _make_details))
+    return {found: details[found] for found in details.keys() & set(wanted)}
 
 
-def _add_details(row: Row) -> Row:
+def _make_details(row: Row) -> tuple[RunPlace, StoredDetails]:
     window = Window(row["first_step"], row["last_step"], row["statistic"])
     steps, mean_of = (
         unpack_steps(row["step_seconds"]),
         parse_list("mean_of", row["mean_of"]),
     )
-    return {
-        "place": (row["configuration"], row["job_id"], row["started"], window),
-        "details": StoredDetails(
-            row["launcher"], _list_nodes(row), steps, tuple(mean_of)
-        ),
-    }
+    found = (row["configuration"], row["job_id"], row["started"], window)
+    return found, StoredDetails(
+        row["launcher"], _list_nodes(row), steps, tuple(mean_of)
+    )
 
 
 def _list_nodes(row: Row) -> tuple[str, ...]:
@@ -114,22 +111,32 @@ def _list_nodes(row: Row) -> tuple[str, ...]:
 # --- on which nodes runs were ---------------------------------------------------------
 
 
-def list_nodes(place: StoreLocation, configurations: Collection[str]) -> Rows:
-    """Return for each run of these configurations (ids) on which nodes it was, and what
-    tells it from others."""
+def map_nodes(
+    place: StoreLocation, configurations: Collection[str]
+) -> dict[object, frozenset[str]]:
+    """Map the keys of each run of these configurations (ids) to the nodes of the
+    run."""
     columns = (RUN.c.job_id, RUN.c.fingerprint, RUN.c.started, RUN.c.nodes, RUN.c.jobs)
     wanted = select(*columns).where(
         RUN.c.configuration.in_(configurations), RUN.c.nodes != "[]"
     )
-    return fetch_rows(
-        place, wanted, lambda row: {**row, "nodes": list(_list_nodes(row))}
-    )
+    nodes: dict[object, frozenset[str]] = {}
+    for run_keys, of_run in fetch_rows(place, wanted, _find_nodes):
+        nodes.update(dict.fromkeys(run_keys, of_run))
+    return nodes
+
+
+def _find_nodes(row: Row) -> tuple[RunKeys, frozenset[str]]:
+    run_keys = make_run_keys(row["job_id"], row["fingerprint"], row["started"])
+    return run_keys, frozenset(_list_nodes(row))
 
 
 def has_nodes(place: StoreLocation) -> bool:
     """Whether the store knows on which nodes any run was. HistoryError where it cannot
     be read."""
-    return bool(fetch_rows(place, select(RUN.c.id).where(RUN.c.nodes != "[]").limit(1)))
+    return bool(
+        fetch_rows(place, select(RUN.c.id).where(RUN.c.nodes != "[]").limit(1), dict)
+    )
 
 
 def list_measured_runs(place: StoreLocation) -> list[MeasuredRun]:
@@ -163,20 +170,17 @@ def list_measured_runs(place: StoreLocation) -> list[MeasuredRun]:
     newest = fetch_rows(
         place,
         select(func.max(RUN.c.started).label("started")).where(is_in_time(place, RUN)),
+        dict,
     )
     if not newest or newest[0]["started"] is None:
         return []
     first = convert_to_stored(newest[0]["started"] - YEAR)
     in_time = is_in_time(place, RUN), is_in_time(place, SESSION)
     query = joined.where(VERDICT.c.verdict.in_(SHOWN), RUN.c.started >= first, *in_time)
-    last = {
-        row["number"]: row
-        for row in fetch_rows(
-            place, query, partial(_add_runs, parse=cache(_parse_software))
-        )
-    }
+    make_runs = partial(_list_runs, parse=cache(_parse_software))
+    last = dict(fetch_rows(place, query, make_runs))
     # Sessions that go on with a launch store its jobs again, with another newest run.
-    runs = {run.key: run for row in last.values() for run in row["runs"]}
+    runs = {run.key: run for of_row in last.values() for run in of_row}
     return sorted(runs.values(), key=lambda run: (run.started, run.id))
 
 
@@ -184,9 +188,11 @@ def _parse_software(environment: str) -> Software:
     return frozenset(parse_environment(environment).items())
 
 
-def _add_runs(row: Row, parse: Callable[[str], Software]) -> Row:
+def _list_runs(
+    row: Row, parse: Callable[[str], Software]
+) -> tuple[int, list[MeasuredRun]]:
     runs = _make_runs(row, parse(row["environment"] or "{}")) if row["counts"] else ()
-    return {"number": row["number"], "runs": list(runs)}
+    return row["number"], list(runs)
 
 
 def _make_runs(row: Row, software: Software) -> Iterator[MeasuredRun]:

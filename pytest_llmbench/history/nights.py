@@ -61,15 +61,15 @@ def read_verdicts(
         )
     parse = cache(parse_environment)  # they repeat themselves night after night
 
-    def convert(row: Row) -> Row:
+    def convert(row: Row) -> StoredVerdict:
         if place.latest and row["started"] and row["started"] > place.latest:
             row = {
                 **row,
                 "started": None,
             }  # a wrong clock: its night is that of the session
-        return {"stored": _make_verdict(row, parse)}
+        return _make_verdict(row, parse)
 
-    return [row["stored"] for row in fetch_rows(place, query, convert, damaged)]
+    return fetch_rows(place, query, convert, damaged)
 
 
 _LEFT_OUT = ("id", "bound_seconds", "item", "mean_of", "step_seconds", "log_sha256")
@@ -124,13 +124,10 @@ def read_session(
             *(column for column in query.selected_columns if column.name != "options")
         )
         rows = fetch_rows(place, plain, _make_session)
-    session: StoredSession = rows[0]["stored"]
-    return session
+    return rows[0]
 
 
-def _make_session(row: Row) -> Row:
+def _make_session(row: Row) -> StoredSession:
     fields = ("id", "started", "host", "program", "git_commit", "ci_url")
     options = tuple(parse_list("options", row.get("options", "[]")))
-    return {
-        "stored": StoredSession(**{name: row[name] for name in fields}, options=options)
-    }
+    return StoredSession(**{name: row[name] for name in fields}, options=options)

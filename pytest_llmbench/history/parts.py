@@ -43,7 +43,7 @@ def list_parts(place: StoreLocation) -> list[Part]:
     )
     order = list_order(place)[:-1]  # without the verdict
     sessions = fetch_rows(
-        place, joined.group_by(SESSION.c.id, SESSION.c.started).order_by(*order)
+        place, joined.group_by(SESSION.c.id, SESSION.c.started).order_by(*order), dict
     )
     parts: list[Part] = []
     for _, rows in groupby(sessions, key=itemgetter("started")):

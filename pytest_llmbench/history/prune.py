@@ -117,8 +117,9 @@ def describe_future(place: StoreLocation) -> str:
     sessions = fetch_rows(
         place,
         select(*columns).where(SESSION.c.started > latest).order_by(SESSION.c.started),
+        dict,
     )
-    runs = fetch_rows(place, select(RUN.c.started).where(RUN.c.started > latest))
+    runs = fetch_rows(place, select(RUN.c.started).where(RUN.c.started > latest), dict)
     parts = [
         *([count_noun(len(sessions), "session")] if sessions else ()),
         *([count_noun(len(runs), "run")] if runs else ()),

@@ -14,7 +14,7 @@ from functools import cache, lru_cache, partial
 from itertools import chain
 from operator import attrgetter, itemgetter
 from types import NoneType, UnionType
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Date, Function, Select, func, or_, select
 
@@ -23,6 +23,7 @@ from pytest_llmbench.core.errors import HistoryError, did_you_mean
 from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.history.paired_noise import list_noises
 from pytest_llmbench.history.store import UNEXPECTED, StoreLocation, connect
+from pytest_llmbench.history.stored_entries import ListedRun, StoredEntry
 from pytest_llmbench.history.tables import (
     RUN,
     SESSION,
@@ -35,6 +36,7 @@ from pytest_llmbench.history.tables import (
 
 Row = dict[str, Any]
 Rows = list[Row]
+Converted = TypeVar("Converted")
 
 # The columns that hold lists, with what these hold.
 _LISTS: dict[str, type[Any] | UnionType] = {
@@ -55,7 +57,7 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 def list_runs(
     place: StoreLocation, words: str, since: datetime | None, limit: int
-) -> Rows:
+) -> list[ListedRun]:
     """Return the last `limit` runs of each configuration as they were judged last, by
     configuration, oldest first.
 
@@ -82,47 +84,44 @@ def list_runs(
     if since is not None:
         query = query.where(RUN.c.started >= convert_to_stored(since))
     newest = {
-        row["number"]: row
-        for row in fetch_rows(place, query)
-        if _is_wanted(row["configuration"], words)
+        run.number: run
+        for run in fetch_rows(place, query, lambda row: ListedRun(**row))
+        if _is_wanted(run.configuration, words)
     }
-    by_configuration: dict[str, Rows] = {}
-    for row in sorted(newest.values(), key=partial(_rank_start, place)):
-        by_configuration.setdefault(row["configuration"], []).append(row)
-    return [
-        row
-        for name in sorted(by_configuration)
-        for row in by_configuration[name][-limit:]
-    ]
+    by_configuration: dict[str, list[ListedRun]] = {}
+    for run in newest.values():
+        by_configuration.setdefault(run.configuration, []).append(run)
+    listed: list[ListedRun] = []
+    for name in sorted(by_configuration):
+        runs = by_configuration[name]
+        runs.sort(key=lambda run: _rank_start(place, run.started))
+        listed += runs[-limit:]
+    return listed
 
 
-def list_verdicts(place: StoreLocation, wanted: str) -> Rows:
+def list_verdicts(place: StoreLocation, wanted: str) -> list[StoredEntry]:
     """Return all verdicts on a run (its number), or on the last run of a configuration
     (its id), oldest first.
 
     HistoryError, with the nearest id, for one that the history does not know.
     """
-    number = wanted if wanted.isdecimal() and len(wanted) < 19 else None  # of 64 bits
-    if number is None:
-        of_one = fetch_rows(
-            place,
-            select(RUN.c.id, RUN.c.started)
-            .where(RUN.c.configuration == wanted)
-            .order_by(RUN.c.id),
+    number: int | None = None
+    if wanted.isdecimal() and len(wanted) < 19:  # of 64 bits
+        number = int(wanted)
+    else:
+        runs = select(RUN.c.id, RUN.c.started).where(RUN.c.configuration == wanted)
+        of_one = fetch_rows(place, runs.order_by(RUN.c.id), dict)
+        newest = max(
+            of_one, key=lambda row: _rank_start(place, row["started"]), default=None
         )
-        number = max(of_one, key=partial(_rank_start, place))["id"] if of_one else None
+        number = newest["id"] if newest else None
+    query = _join_tables(place)
     rows = (
-        []
-        if number is None
-        else fetch_rows(
-            place, _join_tables(place).where(RUN.c.id == int(number)), _decode
-        )
+        [] if number is None else _fetch_entries(place, query.where(RUN.c.id == number))
     )
     if not rows:
-        ids = [
-            row["configuration"]
-            for row in fetch_rows(place, select(RUN.c.configuration).distinct())
-        ]
+        names = fetch_rows(place, select(RUN.c.configuration).distinct(), dict)
+        ids = [row["configuration"] for row in names]
         nearest = did_you_mean(wanted, ids)
         raise HistoryError(
             f"{place.shown}: no run {wanted}{nearest}; `llmbench history list` shows all of them"
@@ -155,23 +154,25 @@ def list_columns() -> dict[str, type]:
     }
 
 
-def list_days(place: StoreLocation, first: datetime, end: datetime) -> Rows:
+def list_days(
+    place: StoreLocation, first: datetime, end: datetime
+) -> list[StoredEntry]:
     """Return every verdict on the runs that started from `first` on and before `end`,
     oldest first."""
     began = RUN.c.started
     wanted = _join_tables(place).where(
         began >= convert_to_stored(first), began < convert_to_stored(end)
     )
-    return fetch_rows(place, wanted.where(is_in_time(place, SESSION)), _decode)
+    return _fetch_entries(place, wanted.where(is_in_time(place, SESSION)))
 
 
-def list_session(place: StoreLocation, identifier: str) -> Rows:
+def list_session(place: StoreLocation, identifier: str) -> list[StoredEntry]:
     """Return every verdict of one session on a run; HistoryError for a session that is
     not there, or has none."""
     wanted = _join_tables(place).where(
         SESSION.c.id == identifier, VERDICT.c.run.is_not(None)
     )
-    rows = fetch_rows(place, wanted, _decode)
+    rows = _fetch_entries(place, wanted)
     if not rows:
         raise HistoryError(
             f"{place.shown}: no session {identifier} with a run; `llmbench history show` names sessions"
@@ -195,12 +196,16 @@ def _fits(configuration: str, word: str) -> bool:
 # --- reading --------------------------------------------------------------------------
 
 
+def _fetch_entries(place: StoreLocation, query: Select[Any]) -> list[StoredEntry]:
+    return fetch_rows(place, query, lambda row: StoredEntry(**_decode(row)))
+
+
 def fetch_rows(
     place: StoreLocation,
     query: Select[Any],
-    convert: Callable[[Row], Row] = dict,
+    convert: Callable[[Row], Converted],
     damaged: dict[str, str] | None = None,
-) -> Rows:
+) -> list[Converted]:
     """Return what a query finds, each row converted; nothing in a store without tables.
 
     HistoryError for a row that no session stored. With `damaged` such a row is left
@@ -253,10 +258,12 @@ def _mark_utc(row: Row) -> Row:
     }
 
 
-def _rank_start(place: StoreLocation, row: Row) -> tuple[bool, datetime]:
+def _rank_start(
+    place: StoreLocation, started: datetime | None
+) -> tuple[bool, datetime]:
     """Return by what runs are ordered: one that begins later than now is the oldest, as
     one without a start is."""
-    began: datetime = row["started"] or _NEVER
+    began = started or _NEVER
     return place.latest is None or began <= place.latest, began
 
 

@@ -48,17 +48,17 @@ def test_run_is_read_back_with_all_digits(place: StoreLocation) -> None:
     assert night.log_difference == told["log_difference"]
     assert night.environment == told["environment"]
     (row,) = queries.list_verdicts(place, ID)
-    assert row["step_seconds"] == told["window_seconds"]
-    assert row["metrics"] == {
+    assert row.step_seconds == told["window_seconds"]
+    assert row.metrics == {
         name: [of["value"], of["standard_deviation"]]
         for name, of in told["metrics"].items()
     }
-    assert (row["log_fingerprints"], row["attempts"], row["gpus"]) == (
+    assert (row.log_fingerprints, row.attempts, row.gpus) == (
         ["0-00ff"],
         1,
         128,
     )
-    assert (row["recipe"], row["size"], row["release"], row["gpu"], row["dtype"]) == (
+    assert (row.recipe, row.size, row.release, row.gpu, row.dtype) == (
         *("grok1", "314b", "25.05", "gb200", "bf16"),
     )
 
@@ -92,7 +92,7 @@ def test_any_text_is_stored(place: StoreLocation) -> None:
         place, document({**outcome(), "text": text}, options=["--x=%(y)s"], host="hôte")
     )
     (row,) = queries.list_verdicts(place, ID)
-    assert (row["text"], row["options"], row["host"]) == (text, ["--x=%(y)s"], "hôte")
+    assert (row.text, row.options, row.host) == (text, ["--x=%(y)s"], "hôte")
 
 
 def test_session_added_late_does_not_replace_newer_verdicts(
@@ -106,8 +106,8 @@ def test_session_added_late_does_not_replace_newer_verdicts(
     (night,) = past(place)
     assert (night.verdict, night.statistic_seconds, night.logs) == ("PASS", 7.5, "2-bb")
     (shown,) = queries.list_runs(place, "", None, 10)
-    assert shown["verdict"] == "PASS"
-    assert [one["verdict"] for one in queries.list_verdicts(place, ID)] == [
+    assert shown.verdict == "PASS"
+    assert [one.verdict for one in queries.list_verdicts(place, ID)] == [
         "INVALID",
         "PASS",
     ]
@@ -186,7 +186,7 @@ def test_missing_verdict_is_stored_without_a_run(place: StoreLocation) -> None:
     }
     assert told == {ID: ("MISSING", None), OTHER.id: ("PASS", 1)}
     assert past(place) == []
-    assert [row["configuration"] for row in queries.list_runs(place, "", None, 10)] == [
+    assert [row.configuration for row in queries.list_runs(place, "", None, 10)] == [
         OTHER.id
     ]
 

@@ -105,12 +105,12 @@ def test_future_verdict_is_not_the_last_on_a_run(store: StoreLocation) -> None:
     (run,) = queries.read_stored_runs(store, [ID])[ID]
     assert run.verdict == "REGRESSION"
     (listed,) = queries.list_runs(store, "", None, 10)
-    assert listed["verdict"] == "REGRESSION"
-    assert [row["verdict"] for row in queries.list_verdicts(store, ID)] == [
+    assert listed.verdict == "REGRESSION"
+    assert [row.verdict for row in queries.list_verdicts(store, ID)] == [
         "PASS",
         "REGRESSION",
     ]
-    assert [row["verdict"] for row in queries.list_days(store, START, NOW)] == [
+    assert [row.verdict for row in queries.list_days(store, START, NOW)] == [
         "REGRESSION"
     ]
 
@@ -120,15 +120,15 @@ def test_later_session_updates_a_run_of_a_future_one(store: StoreLocation) -> No
     again = outcome(7.4, 4, job="1")
     again["run"]["attempts"] = 3
     judge(store, NOW, again)
-    (row,) = {row["attempts"] for row in queries.list_verdicts(store, ID)}
+    (row,) = {row.attempts for row in queries.list_verdicts(store, ID)}
     assert row == 3
 
 
 def test_future_run_is_neither_stored_night_nor_last_run(store: StoreLocation) -> None:
     judge(store, NOW, outcome(7.4, 3), dated(outcome(7.4, 4, job="9"), LATER))
     assert [run.job_id for run in queries.read_stored_runs(store, [ID])[ID]] == ["1003"]
-    assert queries.list_verdicts(store, ID)[-1]["job_id"] == "1003"
-    assert [row["job_id"] for row in queries.list_runs(store, "", None, 1)] == ["1003"]
+    assert queries.list_verdicts(store, ID)[-1].job_id == "1003"
+    assert [row.job_id for row in queries.list_runs(store, "", None, 1)] == ["1003"]
 
 
 def test_future_runs_alone_are_no_history(store: StoreLocation) -> None:

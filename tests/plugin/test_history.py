@@ -4,7 +4,6 @@ where it cannot be written."""
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import resource
@@ -28,6 +27,8 @@ from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history import queries, store
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.report import junit
+from pytest_llmbench.report.document import read
+from pytest_llmbench.report.outcome_documents import select_configurations
 from pytest_llmbench.session import session_history as remembering
 
 pytestmark = pytest.mark.wheel
@@ -246,7 +247,7 @@ def test_interrupted_hashing_loses_no_verdict(
     monkeypatch.setattr(remembering, "with_hashes", interrupted)
     ended = night(0)
     (row,) = queries.list_verdicts(place(pytester), GROK)
-    assert (ended.ret, row["verdict"], row["log_sha256"]) == (
+    assert (ended.ret, row.verdict, row.log_sha256) == (
         pytest.ExitCode.INTERRUPTED,
         "PASS",
         [],
@@ -349,15 +350,16 @@ def test_locked_store_changes_no_verdict(
     )
     assert f"they are kept: llmbench history add {file.name} --history h.db" in told
     assert (pytester.path / "junit.xml").exists()
-    assert [
-        row["job_id"] for row in queries.list_runs(place(pytester), "", None, 9)
-    ] == ["5000"]
+    assert [row.job_id for row in queries.list_runs(place(pytester), "", None, 9)] == [
+        "5000"
+    ]
     for expected in ("1 verdict added to h.db", "0 verdicts added to h.db"):
         assert cli.main(["history", "add", str(file), "--history", "h.db"]) == 0
         assert expected in capsys.readouterr().out
-    assert [
-        row["job_id"] for row in queries.list_runs(place(pytester), "", None, 9)
-    ] == ["5000", "5001"]
+    assert [row.job_id for row in queries.list_runs(place(pytester), "", None, 9)] == [
+        "5000",
+        "5001",
+    ]
 
 
 @pytest.mark.slow
@@ -453,7 +455,7 @@ def test_full_disk_changes_no_verdict_and_keeps_the_store(
     assert "history: 82 verdicts not stored" in told
     assert "make room" in told
     (file,) = unsaved(pytester)
-    assert len(json.loads(file.read_text())["verdicts"]) == 82
+    assert len(select_configurations(read(file).outcomes)) == 82
     (small / "filler").unlink()
     assert len(queries.list_everything(StoreLocation("h.db", small / "h.db"))) == 1
     assert (

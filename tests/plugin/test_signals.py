@@ -133,7 +133,7 @@ def test_after_the_verdicts_what_was_judged_is_shown_and_stored(
     (outcome,) = assert_interrupted(pytester.path)["outcomes"]
     assert outcome["verdict"] == "PASS"
     (row,) = queries.list_verdicts(locate_store("h.db", pytester.path), FP8)
-    assert row["verdict"] == "PASS"
+    assert row.verdict == "PASS"
     printed = "".join(capfd.readouterr())
     assert "Traceback" not in printed
     assert "interrupted by SIGTERM" in printed

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.errors import HistoryError
@@ -31,6 +31,7 @@ from pytest_llmbench.tools.stored_runs.export_command import (
 if TYPE_CHECKING:
     from pytest_llmbench.history.prune import Extent
     from pytest_llmbench.history.store import StoreLocation
+    from pytest_llmbench.history.stored_entries import ListedRun, StoredEntry
 
 Parsed = TypeVar("Parsed")
 
@@ -226,21 +227,21 @@ def _list(place: StoreLocation, arguments: argparse.Namespace) -> str:
         )
         raise HistoryError(f"{place.shown}: {hint}")
     lines = []
-    for configuration, of_one in groupby(rows, key=lambda row: row["configuration"]):
+    for configuration, of_one in groupby(rows, key=lambda row: row.configuration):
         lines += [formatting.escape(configuration), *map(_format_run, of_one)]
     return "\n".join(lines)
 
 
-def _format_run(row: dict[str, Any]) -> str:
-    started = f"{row['started']:%Y-%m-%d %H:%M}" if row["started"] else "start unknown"
-    seconds, difference = row["step_time_seconds"], row["log_difference"]
+def _format_run(row: ListedRun) -> str:
+    started = f"{row.started:%Y-%m-%d %H:%M}" if row.started else "start unknown"
+    seconds, difference = row.step_time_seconds, row.log_difference
     change = formatting.format_difference(
         formatting.compute_bounded_exp(difference) if difference is not None else None
     )
-    numbers = f"{row['number']:>7}  {started:<16}  {row['verdict']:<14} {formatting.format_seconds(seconds):>9} {change:>8}"
-    return formatting.escape(
-        f"{numbers}  {'job ' if row['job_id'] else ''}{row['job_id']}"
-    )[:79].rstrip()
+    numbers = f"{row.number:>7}  {started:<16}  {row.verdict:<14} {formatting.format_seconds(seconds):>9} {change:>8}"
+    return formatting.escape(f"{numbers}  {'job ' if row.job_id else ''}{row.job_id}")[
+        :79
+    ].rstrip()
 
 
 def _show(place: StoreLocation, arguments: argparse.Namespace) -> str:
@@ -254,40 +255,43 @@ def _show(place: StoreLocation, arguments: argparse.Namespace) -> str:
     return "\n".join(part for parts in lines for part in parts)
 
 
-def _list_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+def _list_lines(rows: Sequence[StoredEntry]) -> Iterator[str]:
     """Yield everything of one run as it was judged last, and a line for each verdict on
     it."""
     last = rows[-1]
-    yield last["configuration"]
+    yield last.configuration
     yield _format_run(last)
     yield from (
-        f"  {name:<18} {last[name]}" for name in TEXTS if last[name] not in ("", None)
+        f"  {name:<18} {getattr(last, name)}"
+        for name in TEXTS
+        if getattr(last, name) not in ("", None)
     )
-    yield f"  {'window':<18} {last['statistic'].replace('_', ' ')} of steps {last['first_step']} to {last['last_step']}"
+    yield f"  {'window':<18} {last.statistic.replace('_', ' ')} of steps {last.first_step} to {last.last_step}"
     yield from (
-        f"  {name:<18} {last[name]}"
-        for name in ("expected_seconds", "bound_seconds")
-        if last[name] is not None
+        f"  {name:<18} {seconds}"
+        for name, seconds in (
+            ("expected_seconds", last.expected_seconds),
+            ("bound_seconds", last.bound_seconds),
+        )
+        if seconds is not None
     )
-    for name, (value, deviation) in last["metrics"].items():
+    for name, (value, deviation) in last.metrics.items():
         yield f"  {name:<30} {value}" + (
             "" if deviation is None else f" (sd {deviation:.6g})"
         )
     yield from (
         f"  {f'environment {name}':<30} {value}"
-        for name, value in last["environment"].items()
+        for name, value in last.environment.items()
     )
-    yield f"  {'nodes':<18} {formatting.fold_nodes(last['nodes']) or '?'}"
-    yield f"  {'logs':<18} {', '.join(last['log_fingerprints'])}"
-    yield f"  {'steps (seconds)':<18} {', '.join(map(str, last['step_seconds']))}"
+    yield f"  {'nodes':<18} {formatting.fold_nodes(last.nodes) or '?'}"
+    yield f"  {'logs':<18} {', '.join(last.log_fingerprints)}"
+    yield f"  {'steps (seconds)':<18} {', '.join(map(str, last.step_seconds))}"
     for row in rows:
-        commit = f", commit {row['git_commit']}" if row["git_commit"] else ""
-        yield f"  judged {row['judged']:%Y-%m-%d %H:%M} {row['verdict']} on {row['host']}, {row['program']}{commit}"
-        yield f"    session {row['session']}"
-        yield from ([f"    {row['ci_url']}"] if row["ci_url"] else [])
-        yield from (
-            f"    sha256 {digest or 'not known'}" for digest in row["log_sha256"]
-        )
+        commit = f", commit {row.git_commit}" if row.git_commit else ""
+        yield f"  judged {row.judged:%Y-%m-%d %H:%M} {row.verdict} on {row.host}, {row.program}{commit}"
+        yield f"    session {row.session}"
+        yield from ([f"    {row.ci_url}"] if row.ci_url else [])
+        yield from (f"    sha256 {digest or 'not known'}" for digest in row.log_sha256)
 
 
 # --- prune and add --------------------------------------------------------------------
