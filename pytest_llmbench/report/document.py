@@ -243,8 +243,8 @@ def load(path: Path, expected: str) -> dict[str, Any]:
 
 
 def is_earlier(plain: Any) -> bool:
-    """True for what a session could not store when such a file held its verdicts in
-    place of its outcomes."""
+    """True for the file of an unsaved session of an earlier version, with verdicts in
+    place of outcomes."""
     return isinstance(plain, dict) and {"session", "verdicts"} <= plain.keys()
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -146,3 +146,24 @@ def open_whole(
         ):  # it stays, where the disk is gone; what failed before is told
             temporary.unlink(missing_ok=True)
         raise
+
+
+def write_first(folders: Iterable[Path], name: str, content: bytes) -> Path:
+    """Write a file to the first folder that takes it, whole and on disk; OSError of the
+    last if no folder does."""
+    problem: OSError | None = None
+    for folder in folders:
+        path = folder / name
+        try:
+            with path.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            problem = error
+            # A disk that is gone does not keep the next folder from being tried.
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+        else:
+            return path
+    raise problem or FileNotFoundError("no folder")

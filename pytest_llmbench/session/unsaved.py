@@ -3,9 +3,7 @@ the record that the history stores of it."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -34,6 +32,7 @@ from pytest_llmbench.report.outcome_documents import (
     get_set,
     select_configurations,
 )
+from pytest_llmbench.report.output_files import write_first
 
 NAME = "llmb-history-unsaved-{}.json"
 
@@ -41,26 +40,10 @@ EXPECTED = f"file that {NAME.format('*')} names"
 
 
 def write_unsaved(session: SessionDocument, folders: Iterable[Path]) -> Path:
-    """Write a document to the first folder that takes it, whole and on disk; OSError of
-    the last if no folder does."""
-    problem: OSError | None = None
-    content = document.render_session(session)
+    """Write a document to the first folder that takes it; OSError of the last if no
+    folder does."""
     name = NAME.format(session.session.id if session.session else "")
-    for folder in folders:
-        path = folder / name
-        try:
-            with path.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            problem = error
-            # A disk that is gone does not keep the next folder from being tried.
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-        else:
-            return path
-    raise problem or FileNotFoundError("no folder")
+    return write_first(folders, name, document.render_session(session))
 
 
 def read_unsaved(path: Path) -> SessionRecord:
