@@ -350,8 +350,10 @@ FASTER = 0.9
 
 
 def mark_evaluations(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
-    """Yield the training steps of one rank; the time of one after an evaluation
-    (mean_of 0) counts from that one's end on: it is no part of a step."""
+    """Yield the training steps of one rank, without evaluations (mean_of 0).
+
+    The time of the step after an evaluation counts from the end of the evaluation.
+    """
     since: tuple[int, float] | None = None
     for record in records:
         if record.mean_of == 0:
@@ -362,12 +364,11 @@ def mark_evaluations(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
 
 
 def mark_restarts(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return the steps of one rank, those that a clock which began anew times since the
-    step before it.
+    """Mark the steps of one rank before which the clock restarted.
 
-    A resumed run counts on where it was, and its time so far is short again: nearer to
-    that of its own steps than to what the step before it shows. Untimed if it made its
-    steps faster than others: it began behind that step then.
+    A resumed run keeps its step numbers, but its clock starts again at zero. Its first
+    time counts from the step before, unless that makes its steps faster than others:
+    the clock then restarted after that step, and the time is unknown.
     """
     falls = [
         place
@@ -408,15 +409,14 @@ def _compute_usual(records: Sequence[StepRecord]) -> float:
 def time_steps(
     records: Sequence[StepRecord], *, first_step: int | None = None
 ) -> list[StepRecord]:
-    """Return the steps of one attempt with their times: the time since the line before,
+    """Compute the times of the steps of one attempt: the time since the line before,
     shared by the steps between.
 
-    `stamp` is the clock of a line, and `resolution` one unit in its last place. The
-    line before is that of a step, or of an evaluation after it. The time is NaN for the
-    first one, and where a line has no stamp or an earlier one than the line before.
-    With `first_step`, the number of a run's first step, the clock began with the
-    training: then the first line has a time, too, unless it stands for more steps than
-    others do, which a resumed run did not make.
+    `stamp` is the clock of a line, `resolution` one unit in its last digit. The line
+    before is a step, or an evaluation after it. The time is NaN for the first step, and
+    if a line has no stamp or an earlier stamp than the line before. With `first_step`,
+    the number of the first step of a run, the clock began with the training: the first
+    line has a time, too, unless it covers more steps than other lines (a resumed run).
     """
     gaps = sorted(record.step - before.step for before, record in pairwise(records))
     if not gaps:
@@ -445,12 +445,12 @@ def time_steps(
 
 
 def find_set_clock(records: Sequence[StepRecord]) -> tuple[int, float]:
-    """Return the place of the record before which the clock was set by an hour, and by
-    how many seconds; 0 and 0 where it was not.
+    """Find the record before which the clock was set by an hour: its index and the
+    seconds of the jump, or 0 and 0.
 
-    One single jump of an hour, give or take the time of its steps, is a clock that was
-    set if time cannot have passed: it goes back, or the rate of its line is as ever.
-    Any other jump, and a second one, is none.
+    A single jump of an hour (plus the time of its steps) is a clock that was set if no
+    time can have passed: the clock went back, or the printed rate did not change. Any
+    other jump, and a second jump, is not.
     """
     stamps = [record.stamp for record in records]
     if all(0 <= after - before < HOUR - SLACK for before, after in pairwise(stamps)):

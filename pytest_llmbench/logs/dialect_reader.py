@@ -42,10 +42,10 @@ Records = Sequence[StepRecord]
 
 
 class DialectReader(ABC):
-    """Reads one dialect: its records one by one, and then what they are together.
+    """Reader of one dialect: parses records, then resolves them into steps.
 
-    `read_columns` reads all records of a log at once where they are alike; None for a
-    dialect that has no such reader.
+    `read_columns` reads all records of a log at once if they are alike; None for a
+    dialect without such a reader.
     """
 
     read_columns: ColumnReader | None = None
@@ -78,8 +78,8 @@ class DialectReader(ABC):
 
 
 class ModuleReader(DialectReader):
-    """Reads a built-in dialect with the functions of its module: `read_step`, and which
-    of the others it has."""
+    """Reader of a built-in dialect: calls the functions of its module (`read_step`, and
+    the others that it has)."""
 
     def __init__(self, name: str) -> None:
         """Load the module of this name."""
@@ -122,11 +122,8 @@ class Repeated(NamedTuple):
 
 
 class StepColumns(NamedTuple):
-    """What the records of a log say, in their order; None what none of them prints.
-    Fields as in `StepRecord`.
-
-    The last record is a step.
-    """
+    """The numbers of all records of a log, in its order; None for a field that no
+    record prints. Fields as in `StepRecord`. The last record is a step."""
 
     step: Sequence[int]
     seconds: Numbers
@@ -179,11 +176,11 @@ def read_parts(
     starts: Sequence[int],
     ends: Sequence[int],
 ) -> UniformParts | None:
-    """Return what the records at these places of a whole log say; None where they have
-    to be read one by one.
+    """Read the records at these offsets of a whole log by columns, None if they have to
+    be read one by one.
 
-    Every start between them begins another part. New steps behind an end are of another
-    part, too, and are not read.
+    Each start between two records begins another part. A log with new steps after an
+    end is read one by one.
     """
     if b"\r" in text:
         return None
@@ -373,10 +370,10 @@ def list_names(fields: Sequence[bytes], assign: bytes) -> tuple[bytes, ...]:
 def match_rows(
     layout: re.Pattern[bytes], text: bytes, places: Sequence[int], stops: Sequence[int]
 ) -> list[tuple[bytes, ...]] | None:
-    """Return the groups of a layout at each place; None where one of them is of another
+    """Return the groups of a layout at each offset, None if a record has another
     layout.
 
-    A layout begins with what stands at the places, and nowhere else.
+    A layout begins with a text that is at the offsets and nowhere else.
     """
     rows: list[tuple[bytes, ...]] = layout.findall(text, places[0], stops[-1] + 1)
     return rows if len(rows) == len(places) else None

@@ -267,11 +267,9 @@ def find_timed(names: Collection[str]) -> tuple[str, ...]:
 
 
 def compile_pattern(pattern: str, *, shipped: bool = False) -> Any:
-    """Return a pattern over bytes; ValueError says what RE2 refuses, or that it is not
-    installed.
+    """Compile a pattern over bytes; ValueError if RE2 refuses it or is not installed.
 
-    One that is shipped needs no RE2: it is written so that the time it takes grows with
-    the text alone.
+    A shipped pattern needs no RE2: it was written to take linear time.
     """
     if shipped:
         try:

@@ -528,10 +528,11 @@ class Endings:
         return self._tracebacks.follows
 
     def result(self, decisive: Decisive = _EVERY_LINE) -> Ending | None:
-        """Return what ended the log, with what else happened beside it, or None.
+        """Return the cause of the ending, with the second finding `beside` it, or None.
 
-        What is followed by more than a few steps counts only where nothing else is
-        found, and is told as doubtful; a warning's traceback does not count there.
+        A finding that more than a few steps follow counts only without any other, and
+        is marked as doubtful (`went_on`). The traceback of a warning does not count
+        then.
         """
         signs = [
             Sign(ending, ending.line)

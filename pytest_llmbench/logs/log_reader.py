@@ -85,14 +85,11 @@ BAR = re.compile(rb"[ \t]*\d{1,3}%\|[^|\r\n]*\| *\d{1,15}/\d{1,15} \[")
 def parse_blocks(
     blocks: Iterable[bytes], extra: Iterable[RegexDialect] = ()
 ) -> ParsedLog:
-    """Return what a log says, from its bytes in blocks of any size; fingerprint and
-    size_bytes are left empty.
+    """Parse a log from its bytes, in blocks of any size, without fingerprint and size.
 
-    `extra` are the dialects that baseline files define.
-
-    No content is an error: what cannot be read as a step is no step, and is in
-    `dropped` if it looks like one. The only exception are more attempts than fit into
-    memory: LogError.
+    `extra` are the dialects that baseline files define. No content is an error: a
+    record that cannot be read is counted in `dropped`. LogError only for more attempts
+    than fit into memory.
     """
     collector = LogCollector(extra)
     for chunk in iterate_chunks(blocks):
@@ -103,15 +100,12 @@ def parse_blocks(
 def read_log(
     source: Path | Stream, extra: Iterable[RegexDialect] = (), *, threads: int = 0
 ) -> ParsedLog:
-    """Return what a log says, with the fingerprint and size of its text; LogError if it
-    cannot be read.
+    """Read a log, with the fingerprint and size of its text; LogError if that fails.
 
     A compressed log is decompressed, whatever its name, so that all copies of a log
-    have one fingerprint. Where its data are cut, what was left of them is read, and its
-    ending says so unless the log itself says how it ended.
-
-    A large file is searched by this many threads, by default one for each core. Where
-    no step is found, those of the dialects that are shipped are looked for.
+    have one fingerprint. If its data are cut, the rest is read and the ending is CUT,
+    unless the log itself states how it ended. `threads` search a large file, by default
+    one for each core. If no step is found, the shipped definitions are tried.
     """
     tries = _list_tries(tuple(extra))
     if isinstance(source, Stream):
@@ -156,11 +150,10 @@ def _list_tries(definitions: Sequence[RegexDialect]) -> list[tuple[RegexDialect,
 
 
 def read_ending(source: Path | Stream) -> Ending | None:
-    """Return how a standard error says that the job ended, or None; LogError if it
-    cannot be read.
+    """Read the ending of a job from its standard error, None without one.
 
-    What stands there only before training began, by the lines that tell of that, ended
-    no run with steps.
+    Lines before training began end no run with steps. LogError if the file cannot be
+    read.
     """
     stream = (
         source

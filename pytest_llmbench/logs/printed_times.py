@@ -58,11 +58,10 @@ def read_letters(text: bytes) -> bytes:
 
 
 def get_scale(group: str, letters: bytes, unit: str, *, expected: bool) -> float | None:
-    """Return what a number with these letters glued to it has to be multiplied with;
-    None where that is not certain.
+    """Return the factor of the letters after a number, None for ambiguous letters.
 
-    `unit` is that of the group `seconds`. `expected`: the pattern names the letter, so
-    that somebody meant it.
+    `unit` is the unit of the group `seconds`. `expected` is true if the pattern
+    contains the letter.
     """
     if not letters:
         return 1.0
@@ -210,12 +209,11 @@ class Prints:
         return None
 
     def _may_be_cut(self, shape: int) -> bool:
-        """Tell whether a number of a shape, at the end of its line, lacks what those of
-        the others have.
+        """True if a number at the end of its line has fewer digits than its siblings.
 
-        Where most lines go on behind it, it lacks decimals that are usual, or is a
-        whole number as all are. Where no line does, the others have all the same
-        decimals, and zeros at their end: none were left out.
+        If most lines continue after the number, it lacks usual decimals, or is a whole
+        number like all others. If no line continues, all others have the same decimals
+        and zeros at their end: none were left out.
         """
         usual = max(self._shapes, key=lambda each: (self._shapes[each], each))
         every = self._shapes.total()
@@ -281,11 +279,11 @@ def read_line_time(
     scales: Mapping[str, float],
     unit: str,
 ) -> LineTime | None:
-    """Return what the groups of a row of TIMED say; None where the stamp, or
-    a unit in the line, is none.
+    """Read the time of a line from the groups of a row of TIMED; None for an invalid
+    stamp or unit.
 
     values: the numbers without their letters, and the texts of `stamp` and `unit`.
-    scales: what letters multiply them with. unit: that of a line that names none.
+    scales: the factors of the letters. unit: that of a line without a unit.
     """
     if timed == ("stamp",):
         return read_stamp(values["stamp"])

@@ -159,12 +159,12 @@ class MarkerSearch:
 
 
 def share_parts(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
-    """Return what to look for, and for which markers: themselves, as long as that makes
-    as few automata as can be.
+    """Return the texts to search for, each with its markers: the markers themselves, or
+    parts that several of them share.
 
-    Where a few markers would need an automaton for themselves, those that share the
-    longest parts are looked for by these, which costs nothing: a part stands in few
-    lines without its marker.
+    If a few markers would need another automaton, those with the longest shared parts
+    are searched for by these. That costs nothing: few lines contain a part without its
+    marker.
     """
     excess = len(markers) % AT_ONCE if len(markers) > AT_ONCE else 0
     groups: dict[bytes, tuple[bytes, ...]] = {}

@@ -98,13 +98,12 @@ def divide_segments(
     tally: Tally,
     clocks: LineClocks | None = None,
 ) -> tuple[Segment, ...]:
-    """Return the attempts in a log, in its order; what is left out is counted in
-    `tally`.
+    """Divide the records of a log, in its order, into attempts; `tally` counts the
+    others.
 
-    `records` stand in the order of the log. Ranks are told apart first, so that their
-    interleaved lines are no restarts; where several printed the same attempt, the one
-    with most possible steps is kept, then the lowest. LogError for more than
-    MOST_ATTEMPTS attempts.
+    Ranks are separated first, so that their interleaved lines are no restarts. If
+    several ranks printed an attempt, the rank with most possible steps is kept, then
+    the lowest. LogError for more than MOST_ATTEMPTS attempts.
     """
     ranks = [
         reader.settle(rank, tally)
@@ -187,10 +186,9 @@ def split_attempts(
 
 
 def keep_one_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentDraft]:
-    """Return attempts that do not overlap in the log, in its order: of those that do,
-    one rank's is kept.
+    """Keep one rank of the attempts that overlap in the log, in its order.
 
-    Where another rank diverged, so did the one that is kept.
+    A divergence of another rank is added to the rank that is kept.
     """
     kept: list[SegmentDraft] = []
     others: list[SegmentDraft] = []
@@ -294,13 +292,12 @@ def _is_of_another(
     following: Sequence[StepRecord],
     marks: MarkPlaces,
 ) -> bool:
-    """Tell whether a record belongs to another attempt than the one before it of the
-    same rank.
+    """True if a record belongs to another attempt than the record before it.
 
-    A start mark between them says so, and so do a changed total, a new step after an
-    end mark, and a falling step, unless it is a late one: at most LATE_STEPS back, and
-    either seen before and not the first step, or not seen before and followed by what
-    goes on, as where two lines were exchanged.
+    So it is after a start mark, with another total, for a new step after an end mark,
+    and for a falling step. Not so for a late step: at most LATE_STEPS back, and either
+    printed before and not the first step, or new and followed by later steps (two lines
+    were exchanged).
     """
     if _has_between(marks.starts, attempt.end, record.origin.offset):
         return True
@@ -344,10 +341,11 @@ def _has_between(places: Sequence[int], begin: int, end: int) -> bool:
 
 
 def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
-    """Take a record in; where its step was printed before, one print counts and the
-    other is tallied.
+    """Add a record to an attempt; of two prints of a step one counts, the other is
+    tallied.
 
-    One that ends where the one before it goes on is cut, and so may be its last number.
+    A record that ends before the fields of the record before it is truncated, and its
+    last number may be, too.
     """
     attempt.last = record
     attempt.total = attempt.total or record.total

@@ -55,7 +55,7 @@ class RecordOrigin(NamedTuple):
 
 
 class StepRecord(NamedTuple):
-    """What one record says of one step; None or NaN where it says nothing."""
+    """The values of one step in one record; None or NaN if they are not printed."""
 
     origin: RecordOrigin
     step: int
@@ -164,11 +164,8 @@ another one."""
 
 
 def strip_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
-    """Return a record, which ends at `stop`, and what can be seen behind it up to
-    `end`, without the codes for colours.
-
-    Codes in the record alone are taken out. None where one stands inside a number.
-    """
+    """Return a record, which ends at `stop`, and the text after it up to `end`, with
+    the colour codes of the record removed; None if a code is inside a number."""
     record = text[start:stop]
     if b"\x1b" not in record:
         return text[start:end]
@@ -182,11 +179,8 @@ def strip_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
 def read_without_codes(
     read: StepParser, text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | Torn | None:
-    """Return what a dialect reads at `text[start]`, of a line with codes for colours as
-    if it had none.
-
-    It is torn where one of them stands inside a number.
-    """
+    """Read a record as if its line had no colour codes; torn if a code is inside a
+    number."""
     stop = find_line_stop(text, start, end)
     if text.find(b"\x1b", start, stop) < 0:
         return read(text, start, end, origin)
@@ -466,8 +460,8 @@ def tally_writers(records: Sequence[StepRecord], repeats: Tally, tally: Tally) -
 
 
 def find_returns(records: Sequence[StepRecord]) -> list[tuple[StepRecord, StepRecord]]:
-    """Return where steps fall, and later go on behind the step that they fell from: the
-    record that falls, and the one before it. Nothing where that is too rare."""
+    """Find the records whose step falls before the steps continue after the fall: each
+    with the record before it. Empty if they are too few."""
     best = []
     fallen: tuple[StepRecord, StepRecord] | None = None
     before: StepRecord | None = None

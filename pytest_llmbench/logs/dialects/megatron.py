@@ -104,12 +104,12 @@ CUT_STEP_TIME = re.compile(rb"Step Time : (?:-?\d|\Z)")
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
 ) -> StepRecord | Torn | None:
-    """Return the step at `text[start]`, what is left of it, or None where a sentence
-    only begins the same way.
+    """Read the step at `text[start]`: a record, `Torn`, or None for a sentence that
+    only begins like a record.
 
-    A `Step Time` says no step number; its record has UNNUMBERED, and NaN seconds where
-    it is cut. A record whose head is lost is torn; one that was cut in two behind its
-    head is counted once, at the head.
+    A `Step Time` has no step number: its record has UNNUMBERED, and NaN seconds if it
+    is truncated. A record without its head is torn. A record that was cut in two after
+    its head is counted once, at the head.
     """
     stop = find_line_stop(text, start, end)
     if text.startswith(b"Step Time", start):
@@ -497,13 +497,13 @@ def find_interval(steps: Sequence[int]) -> int:
 
 
 def _count_steps_of_second(first: StepRecord, second: StepRecord, every: int) -> int:
-    """Return how many steps the second print of a process is of.
+    """Count the steps of the second print of a process.
 
-    Versions of 2026 print the first step of a process and go on summing, so that the
-    second print is the mean of that step too. Where the first print was out of turn, it
-    was such a one. Else the time between the two lines tells; where it does not, and
-    every step is printed, the fraction of a second in the time stamps, which came with
-    those versions.
+    Versions of 2026 print the first step of a process and continue to sum, so that the
+    second print is the mean of that step, too. A first print out of turn is of such a
+    version. Else the time between the two lines decides. If that is inconclusive and
+    every step is printed, the fraction of a second in the stamps decides: the same
+    versions introduced it.
     """
     steps = second.step - first.step
     if steps > every:

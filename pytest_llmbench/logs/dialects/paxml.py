@@ -63,14 +63,13 @@ def read_step(
 
 
 def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-    """Return the steps of one rank, counted from 0, or from the step that the process
-    says it begins with.
+    """Number the steps of one rank from 0, or from the first step that the process
+    prints.
 
-    A torn line takes a number, a line that is lost does not: the steps after it have
-    too low numbers. Where several processes begin to train and nothing tells their
-    lines apart, no step can be counted.
-
-    A loss is printed every hundred steps or so, and goes to the step before it.
+    A truncated line has a number, a lost line has not: the steps after it get too low
+    numbers. If several processes begin to train without labels, no step can be
+    numbered. A loss is printed every hundred steps or so, and belongs to the step
+    before it.
     """
     return [
         step
@@ -82,11 +81,10 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
 def _divide_runs(
     records: Sequence[StepRecord],
 ) -> list[tuple[list[StepRecord], list[StepRecord]]]:
-    """Return the lines that begin each run, and those that follow them up to the next
-    run.
+    """Divide lines into runs: the lines that begin a run, and the lines after them.
 
-    A process says that it ended after its last step: a step behind that is of another
-    one whose beginning was lost.
+    A process prints its end after its last step: a step after that is of another run
+    whose beginning was lost.
     """
     runs: list[tuple[list[StepRecord], list[StepRecord]]] = [([], [])]
     ended = False

@@ -171,12 +171,12 @@ class RegexReader(DialectReader):
         )
 
     def join(self, records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
-        """Return the records without those of which only the others show that their
-        time may be another one.
+        """Return the records without those whose siblings show that their time may be
+        wrong.
 
-        A line may hold the time of another line: there is a second time in it that the
-        pattern takes as well, and the literal text more often than lines usually have
-        it. Or the time may be cut, or be of another unit (`Prints`).
+        A line may contain the time of another line: the pattern matches a second time
+        in it, and it has the literal text more often than other lines. Or the time may
+        be truncated, or have another unit (`Prints`).
         """
         usual = min(
             self._counts, key=lambda count: (-self._counts[count], count), default=0
@@ -320,10 +320,9 @@ class RegexReader(DialectReader):
                 self._doubtful[hit.offset] = count
 
     def _find_matches(self, text: bytes) -> list[Any] | None:
-        """Return the places that match, None where one of them may hold parts of two
-        records.
+        """Find the matches in a line, None if one may contain parts of two records.
 
-        A record that begins inside of another one, after its first number, says that
+        A record that begins inside another record, after its first number, shows that
         two lines were glued.
         """
         records = []

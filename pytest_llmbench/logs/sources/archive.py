@@ -83,9 +83,11 @@ class Archive:
     )  # those that `sampled` alone names
 
     def list(self) -> Path:
-        """Take stock of all members, and return the folder that stands for the archive:
-        its own path, or the one folder in it that holds everything. What is wrong with
-        it is in `unreadable`; what was whole before that is listed."""
+        """List all members, and return the folder that represents the archive: its own
+        path, or the only folder at its top.
+
+        Problems are recorded in `unreadable`; members before them are listed.
+        """
         stream = Stream(self.open_blocks(), self.path)
         try:
             reel = Reel(stream)  # which opens the file
@@ -308,12 +310,11 @@ def find_archive(place: Path) -> Path | None:
 def read_unlisted(
     path: Path, blocks: Iterable[bytes], wanted: Collection[Path]
 ) -> Iterator[tuple[Path, Iterator[bytes]]]:
-    """Yield the wanted files of an archive that nobody has listed, in its own order,
-    each with its bytes as they lie there, to be read before the next; of one that it
-    holds several times the last counts.
+    """Yield the wanted files of an archive that was not listed, in its order, each with
+    its bytes, to be read before the next file.
 
-    `blocks` are those of the archive, decompressed. Raises LogError where they end
-    early.
+    `blocks` are the bytes of the archive, decompressed. A file that is in it several
+    times is yielded each time; the last one counts. LogError if the archive ends early.
     """
     reel = Reel(blocks)
     for member in reel.read_members():

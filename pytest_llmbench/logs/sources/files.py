@@ -59,11 +59,11 @@ _CHANGED = "changed while it was read ({what}): read it again when nobody writes
 
 
 class File:
-    """A regular file as it was when it was opened: what is appended later is left out.
-    Several threads may read it.
+    """A regular file as it was when it was opened, without later additions. Several
+    threads may read it.
 
-    LogError where it is no regular file (nothing else is ever opened to wait for a
-    writer) or cannot be read.
+    LogError if it is not a regular file (a pipe would wait for a writer) or cannot be
+    read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -227,9 +227,11 @@ def _holds_data(handle: int, least: int) -> bool:
 def read_state(
     path: str, now_ns: int, like: FileState | None = None
 ) -> FileState | None:
-    """Return the state of a file; None where it has none that says that it did not
-    change, or one of another size than `like` has: it cannot be read, or it is large
-    and was changed lately, in the future, or where no time tells."""
+    """Read the state of a file, None if no state can prove that it did not change.
+
+    So it is for a file that cannot be read, has another size than `like`, or is large
+    and was changed recently, in the future, or on a file system without reliable times.
+    """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -258,8 +260,7 @@ def read_state(
 
 
 def lies_in_memory(status: os.stat_result) -> bool:
-    """Whether a file is on a file system that writes nothing back; so it is where that
-    cannot be told."""
+    """True if the file system of a file writes nothing back, or is unknown."""
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     with open(MOUNTS, encoding="utf-8", errors="replace") as mounts:
         fields = (line.split() for line in mounts)
