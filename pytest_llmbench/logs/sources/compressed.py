@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.logs.sources.files import BLOCK, RATIO, UNSUSPECTED, slice_blocks
@@ -21,18 +21,12 @@ from pytest_llmbench.logs.sources.metric_files import (
     needs_first_line,
 )
 
-if TYPE_CHECKING:
-    from bz2 import BZ2Decompressor
-    from lzma import LZMADecompressor
-
-    from pytest_llmbench.logs.sources.zstd import zstd
-
 # Compressed bytes that are decompressed at once: gzip makes at most 4 MiB of text of
 # them.
 SLICE = 4096
 
 # Bytes of text per call of the other decoders, which can make gigabytes of a slice:
-# bzip2 makes 4 GiB of 3 kB.
+# bzip2 makes 4 GiB of 3 kB. (gzip's would have to be given the rest of a slice again.)
 LARGEST_PART = 1 << 20
 
 # No more than 256 GiB come out of a compressed file.
@@ -68,32 +62,8 @@ class Decoder(Protocol):
     def unused_data(self) -> bytes:
         """What stands behind the end."""
 
-    def decompress(self, data: bytes, /) -> bytes:
-        """Return the text of more data."""
-
-
-class LimitedDecoder:
-    """A decoder of bzip2, xz or zstd that returns its text in parts: call it without
-    data for the next part."""
-
-    def __init__(
-        self, decoder: BZ2Decompressor | LZMADecompressor | zstd.ZstdDecompressor
-    ) -> None:
-        self._decoder = decoder
-
-    @property
-    def eof(self) -> bool:
-        """Whether the end was reached."""
-        return self._decoder.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        """What stands behind the end."""
-        return self._decoder.unused_data
-
-    def decompress(self, data: bytes, /) -> bytes:
-        """Return the next part of the text."""
-        return self._decoder.decompress(data, LARGEST_PART)
+    def decompress(self, data: bytes, max_length: int, /) -> bytes:
+        """Return the text of more data, or a part of it: without data the next part."""
 
 
 class Stream:
@@ -146,7 +116,7 @@ class Stream:
             taken += len(piece)
             rest = piece
             while rest := rest if decoder else rest.lstrip(b"\0"):
-                decoder = decoder or _make_decoder(self.method)
+                decoder = decoder or _DECODERS[self.method]()
                 for text in self._iterate_parts(decoder, rest, produced):
                     produced += len(text)
                     self._refuse_bomb(taken, produced)
@@ -160,7 +130,7 @@ class Stream:
     ) -> Iterator[bytes]:
         """Yield the text of more data, which begins at a place of the whole text."""
         text = self._decompress_part(decoder, data, place)
-        while text and isinstance(decoder, LimitedDecoder) and not decoder.eof:
+        while text and self.method != "gzip" and not decoder.eof:
             yield text
             place += len(text)
             text = self._decompress_part(decoder, b"", place)
@@ -168,7 +138,9 @@ class Stream:
 
     def _decompress_part(self, decoder: Decoder, data: bytes, place: int) -> bytes:
         try:
-            return decoder.decompress(data)
+            return decoder.decompress(
+                data, 0 if self.method == "gzip" else LARGEST_PART
+            )
         except _list_errors() as error:
             raise LogError(
                 f"the {self.method} data of {self.path} are damaged after {place} bytes of text: {error}; "
@@ -195,10 +167,6 @@ def find_method(head: bytes) -> str:
     )
 
 
-def _make_decoder(method: str) -> Decoder:
-    return _DECODERS[method]()
-
-
 def _make_gzip() -> Decoder:
     return zlib.decompressobj(wbits=31)
 
@@ -206,23 +174,21 @@ def _make_gzip() -> Decoder:
 def _make_zstd() -> Decoder:
     from pytest_llmbench.logs.sources.zstd import zstd
 
-    return LimitedDecoder(
-        zstd.ZstdDecompressor(
-            options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG}
-        )
+    return zstd.ZstdDecompressor(
+        options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG}
     )
 
 
 def _make_xz() -> Decoder:
     import lzma
 
-    return LimitedDecoder(lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW))
+    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=WINDOW)
 
 
 def _make_bzip2() -> Decoder:
     import bz2
 
-    return LimitedDecoder(bz2.BZ2Decompressor())
+    return bz2.BZ2Decompressor()
 
 
 _DECODERS: dict[str, Callable[[], Decoder]] = {

@@ -166,7 +166,7 @@ def test_a_decoder_without_memory_is_an_error_of_its_file(
     class Greedy:
         eof, unused_data = False, b""
 
-        def decompress(self, data: bytes, /) -> bytes:
+        def decompress(self, data: bytes, most: int, /) -> bytes:
             raise MemoryError
 
     monkeypatch.setitem(compressed._DECODERS, "bzip2", Greedy)
