@@ -177,12 +177,13 @@ def _read_values(before: bytes, begin: int) -> dict[bytes, bytes] | None:
             return None
         values[field[1]] = field[2]
         begin = field.end()
-    numbers = [
-        values.get(b"loss", b""),
-        *(values[name] for name in (b"grad_norm",) if name in values),
-    ]
-    whole = all(NUMBER.fullmatch(number) for number in numbers)
-    return values if whole and MEMORY.fullmatch(values.get(b"memory", b"")) else None
+    loss, norm = values.get(b"loss", b""), values.get(b"grad_norm")
+    whole = (
+        NUMBER.fullmatch(loss)
+        and (norm is None or NUMBER.fullmatch(norm))
+        and MEMORY.fullmatch(values.get(b"memory", b""))
+    )
+    return values if whole else None
 
 
 def _parse_number(text: bytes) -> float:
