@@ -258,13 +258,15 @@ def read_rank(hit: Hit) -> str:
     """
     earliest = max(0, hit.start - REACH_BACK)
     begin = hit.text.rfind(b"\n", earliest, hit.start) + 1 or earliest
+    if begin == hit.start:  # most records begin their line
+        return ""
     begins_line = begin > earliest or hit.offset <= REACH_BACK
     return read_labels(hit.text[begin : hit.start], begins_line=begins_line)
 
 
 def read_labels(prefix: bytes, *, begins_line: bool = True) -> str:
     """Return the labels in the text before a record, as `read_rank` does."""
-    if not (prefix and SIGN.search(prefix)):
+    if not SIGN.search(prefix):
         return ""
     heads = [prefix] if begins_line else []
     if b"\r" in prefix:
