@@ -189,8 +189,7 @@ def _format_window(outcome: ConfigurationOutcome, step_time: ReportedMetric) -> 
 def _list_past(described: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
     """Yield the last good run before a slow one, and the changes of level that
     stand."""
-    if last := described.last_good:
-        yield from list_last_good(last)
+    yield from list_last_good(described.last_good)
     for change in described.changes:
         if change.stands:
             yield "change", change.text
@@ -314,9 +313,11 @@ def _list_notes(described: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
         yield "note", f"{len(notes) - 5} more notes in the JUnit report"
 
 
-def list_last_good(last: ReportedLastGood) -> Iterator[tuple[str, str]]:
+def list_last_good(last: ReportedLastGood | None) -> Iterator[tuple[str, str]]:
     """Yield label and text: `2026-11-20 02:00, job 71 (folder): 9.480 s, +6.0 % for 1
-    day`, then what differs since."""
+    day`, then what differs since; nothing without such a run."""
+    if last is None:
+        return
     job = f", job {last.job_id}" if last.job_id else ""
     source = ", ".join(
         [last.source, *([last.verdict] if last.verdict != "PASS" else [])]

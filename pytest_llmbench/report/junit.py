@@ -185,11 +185,7 @@ def _list_configuration_values(
     elif (begun := jobs.find_age(outcome))[1]:
         yield "started", f"{begun[1]} (its job), {begun[0]} old"
     yield "environment", format_environment(outcome.environment)
-    if outcome.last_good:
-        yield (
-            "last_good",
-            "; ".join(text for _, text in list_last_good(outcome.last_good)),
-        )
+    yield "last_good", "; ".join(text for _, text in list_last_good(outcome.last_good))
     if outcome.line:
         yield "log_line", outcome.line
     yield "node_finding", outcome.nodes

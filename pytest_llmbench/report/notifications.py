@@ -61,6 +61,9 @@ LONGEST_LINE = 160
 
 HEAD = "| verdict | configuration | step time | difference | MFU % | why | next |\n|---|---|---:|---:|---:|---|---|\n"
 
+SECTIONS = ("red", "only reported", "in doubt", "passed")
+"""The sections of a job summary, in their order."""
+
 MARKUP = re.compile(r"[\\`*_\[\]|~#<>&!$@:]")
 """Signs that mean something in GitHub's Markdown; as references to characters they are
 only signs."""
@@ -78,38 +81,45 @@ def render_job_summary(
     Rows that do not fit are counted. Where not even the head fits the text is empty.
     """
     shown = sort_outcomes(select_worst(described))
-    red = [outcome for outcome in shown if outcome.status == "failed"]
-    doubtful = [outcome for outcome in shown if _is_doubtful(outcome)]
-    passed = [
-        outcome
-        for outcome in shown
-        if outcome.status == "passed" and not isinstance(outcome, CheckOutcome)
-    ]
-    green = [outcome for outcome in passed if not _is_doubtful(outcome)]
+    text = _render_head(described, shown, ending)
+    # GitHub refuses the whole summary of a step that is too large, not only its end.
+    if len(text.encode()) > room:
+        return ""
+    for title in SECTIONS:
+        outcomes = [outcome for outcome in shown if _choose_section(outcome) == title]
+        if outcomes:
+            text += _render_section(title, outcomes, room - len(text.encode()))
+    legend = _escape(explain_mfu(shown))
+    return text + legend if len((text + legend).encode()) <= room else text
+
+
+def _render_head(
+    described: Sequence[OutcomeDocument],
+    shown: Sequence[OutcomeDocument],
+    ending: SessionEnding,
+) -> str:
+    red = any(outcome.status == "failed" for outcome in shown)
     state, details = ending.describe(shown, green=not red and not ending.failures)
     cautions = "".join(
         f"- caution: {_escape(text)}\n" for text in list_caution_texts(ending.cautions)
     )
-    texts = filter(
-        None,
-        (*ending.failures, explain_nothing_judged(described), format_counts(described)),
-    )
-    paragraphs = [f"### llmbench: {state}{details}", cautions, *map(_escape, texts)]
-    text = "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
-    # GitHub refuses the whole summary of a step that is too large, not only its end.
-    if len(text.encode()) > room:
-        return ""
-    reported = [outcome for outcome in shown if _is_only_reported(outcome)]
-    for title, ones in (
-        ("red", red),
-        ("only reported", reported),
-        ("in doubt", doubtful),
-        ("passed", green),
-    ):
-        if ones:
-            text += _render_section(title, ones, room - len(text.encode()))
-    legend = _escape(explain_mfu(shown))
-    return text + legend if len((text + legend).encode()) <= room else text
+    nothing, count = explain_nothing_judged(described), format_counts(described)
+    texts = map(_escape, (*ending.failures, nothing, count))
+    paragraphs = [f"### llmbench: {state}{details}", cautions, *texts]
+    return "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
+
+
+def _choose_section(outcome: OutcomeDocument) -> str:
+    """Return the section that lists an outcome; "" for what is skipped, and for a check
+    that found nothing."""
+    if outcome.status == "failed":
+        return "red"
+    if _is_only_reported(outcome):
+        return "only reported"
+    if _is_doubtful(outcome):
+        return "in doubt"
+    passed = outcome.status == "passed" and not isinstance(outcome, CheckOutcome)
+    return "passed" if passed else ""
 
 
 def append_job_summary(
@@ -217,11 +227,7 @@ def _annotate(outcome: OutcomeDocument) -> tuple[str, str]:
 
 def _list_past(outcome: OutcomeDocument) -> list[tuple[str, str]]:
     last = outcome.last_good if isinstance(outcome, ConfigurationOutcome) else None
-    return (
-        [(label, clip(text, LONGEST)) for label, text in list_last_good(last)]
-        if last
-        else []
-    )
+    return [(label, clip(text, LONGEST)) for label, text in list_last_good(last)]
 
 
 def _format_commands(
