@@ -448,11 +448,7 @@ def _measure_extent(run: Run) -> tuple[int, int, int]:
 
 def count_steps(run: Run) -> int:
     """Return how many steps all attempts of a run printed."""
-    return sum(
-        len(segment.steps)
-        for attempt in run.attempts
-        for segment in attempt.log.segments
-    )
+    return sum(map(len, list_steps(run)))
 
 
 def mark_copies(runs: Sequence[Run]) -> Kept:

@@ -86,11 +86,7 @@ def _read_seconds(seconds: Floats) -> Floats:
 def can_be_outdone(logs: Sequence[ParsedLog]) -> bool:
     """True if logs hold times of steps, and those of so few steps that metrics may hold
     more."""
-    covered = sum(
-        int(segment.steps.mean_of.sum()) for log in logs for segment in log.segments
-    )
-    times = count_times(logs)
-    return 0 < OUTDONE * times <= covered
+    return 0 < OUTDONE * count_times(logs) <= count_trained_steps(logs)
 
 
 def swap_streams(files: AttemptFiles) -> AttemptFiles | None:

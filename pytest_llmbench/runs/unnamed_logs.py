@@ -19,7 +19,7 @@ from pytest_llmbench.core.run_records import UnnamedFiles
 from pytest_llmbench.logs.dialect_table import DIALECTS
 from pytest_llmbench.logs.sources.stores import Stores
 from pytest_llmbench.runs.discover import names
-from pytest_llmbench.runs.discover.group import NOT_READ
+from pytest_llmbench.runs.discover.job_folders import NOT_READ
 
 # With fewer steps such a file is an excerpt, or of a run that died at once: it is
 # listed.

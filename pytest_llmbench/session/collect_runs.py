@@ -78,8 +78,8 @@ NO_STEP = "no training step in it that docs/parsing.md knows, and not the name o
 if TYPE_CHECKING:
     from pytest_llmbench.logs.reading.run_reader import ReadCounts, Reading
     from pytest_llmbench.logs.sources.stores import Stores
+    from pytest_llmbench.runs.discover.baseline_matches import Matching
     from pytest_llmbench.runs.discover.discovery import RunSearch
-    from pytest_llmbench.runs.discover.match import Matching
     from pytest_llmbench.runs.layouts.megatron_bridge import Tables
 
 
@@ -127,8 +127,8 @@ def ingest(
     from pytest_llmbench.logs.reading.cache import LogCache
     from pytest_llmbench.logs.reading.run_reader import Reading
     from pytest_llmbench.logs.sources.stores import Stores
+    from pytest_llmbench.runs.discover.baseline_matches import cache_matches
     from pytest_llmbench.runs.discover.discovery import RunSearch
-    from pytest_llmbench.runs.discover.match import cache_matches
     from pytest_llmbench.runs.discover.run_facts import lies_at_own_place
 
     stores = Stores()
@@ -633,8 +633,8 @@ def ingest_job(
     """
     from pytest_llmbench.logs.reading.run_reader import Reading
     from pytest_llmbench.logs.sources.stores import Stores
+    from pytest_llmbench.runs.discover.baseline_matches import match_baselines
     from pytest_llmbench.runs.discover.discovery import find_runs
-    from pytest_llmbench.runs.discover.match import match_baselines
 
     stores = Stores()
     reading, tables = (

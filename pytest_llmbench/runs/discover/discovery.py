@@ -40,7 +40,8 @@ from pytest_llmbench.runs.discover.folder_times import (
     read_stamp,
     read_start,
 )
-from pytest_llmbench.runs.discover.group import (
+from pytest_llmbench.runs.discover.folder_walk import RENAMED, Folder, Walk, WalkedFile
+from pytest_llmbench.runs.discover.job_folders import (
     ERROR_ALONE,
     NOT_READ,
     Assignment,
@@ -55,14 +56,13 @@ from pytest_llmbench.runs.discover.group import (
     list_nameless,
 )
 from pytest_llmbench.runs.discover.path_patterns import find_job_number
-from pytest_llmbench.runs.discover.walk import RENAMED, Folder, Walk, WalkedFile
 from pytest_llmbench.runs.layouts.folder_layouts import (
     Layout,
     find_launcher,
     find_layout,
     find_surroundings,
 )
-from pytest_llmbench.runs.layouts.metadata import Metadata, read_metadata
+from pytest_llmbench.runs.layouts.metadata import NO_METADATA, Metadata, read_metadata
 
 _UNPRINTABLE = re.compile(r"[^\w./+~=,@-]+")
 _NUMBER = re.compile(r"\d+")
@@ -411,7 +411,8 @@ def _make_run(
         draft.launched or _is_run_folder(folder.name, where)
     )
     inside = where.inside if spoken_for else ()
-    job = draft.job or (record.job if record else "")
+    stated = record or NO_METADATA
+    job = draft.job or stated.job
     logs = [names.strip_compression(files.log.name) for files in attempts]
     own_names = (*map(names.strip_suffix, logs), *reversed(inside))
     excluded, because = find_exclusion(record, own_names)
@@ -451,11 +452,9 @@ def _make_run(
         if mark and mark.pending_since
         else None,
         build=_describe_build(record, hints),
-        launcher=find_launcher(
-            record.launcher if record else "", logs, folder.name, where
-        ),
-        saves=record.saves if record else "",
-        environment=record.environment if record else (),
+        launcher=find_launcher(stated.launcher, logs, folder.name, where),
+        saves=stated.saves,
+        environment=stated.environment,
         given_path=folder.given_path,
     )
 

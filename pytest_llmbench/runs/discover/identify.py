@@ -18,7 +18,7 @@ from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.log_records import ParsedLog, Segment
 from pytest_llmbench.core.metric_definitions import compute_tflops_per_gpu
 from pytest_llmbench.core.run_records import Identity, RunFiles
-from pytest_llmbench.runs.discover.match import (
+from pytest_llmbench.runs.discover.baseline_matches import (
     Claim,
     Claims,
     Match,

@@ -88,6 +88,9 @@ class Metadata:
     environment: Pairs = ()
 
 
+NO_METADATA = Metadata("", ())
+
+
 def read_metadata(
     path: Path, read: Callable[[Path, int], bytes] | None = None
 ) -> Metadata:

@@ -329,18 +329,21 @@ def _compute_work(timed: Timing) -> float:
     The rate is the median: some logs print that of one step only, which may be the
     stalled one.
     """
-    window = timed.window
-    rate = (
-        window.throughput
-        if np.isfinite(window.throughput).any()
-        else window.tokens_per_second_per_gpu
-    )
+    window, rate = timed.window, _get_rates(timed)
     rated = np.isfinite(rate) & (rate > 0)
     if not rated.any():
         return float("nan")
     return compute_median(rate[rated]) * float(
         np.average(window.seconds[rated], weights=window.mean_of[rated])
     )
+
+
+def _get_rates(timed: Timing) -> Floats:
+    """Return the printed rate of each step of the window."""
+    rates = timed.window.throughput
+    if np.isfinite(rates).any():
+        return rates
+    return timed.window.tokens_per_second_per_gpu
 
 
 # --- what a recording keeps, and what is said of a run beside it ----------------------
@@ -493,16 +496,23 @@ def _describe_pauses(
     """Return what is said of pauses that are longer than others, and the line behind
     the longest."""
     longest = int(np.argmax(np.nan_to_num(excess)))
-    row, kind = (
-        int(check.pauses.row[longest]),
-        PauseKind(int(check.pauses.kind[longest])),
-    )
+    name, line = _name_pause_before_step(check, timed, longest)
     text = (
-        f"the {name_pause(kind)} before step {timed.steps.index[row]} takes "
+        f"the {name} takes "
         f"{format_seconds(float(check.pauses.seconds[longest]))}, longer than others of this run or recorded ones "
         f"allow: {format_seconds(float(np.nansum(excess)))} in all, which no step time contains"
     )
-    return text, int(timed.steps.line[row])
+    return text, line
+
+
+def _name_pause_before_step(
+    check: ClockCheck, timed: Timing, pause: int
+) -> tuple[str, int]:
+    """Return `save before step 30` for a pause by its index, and the line of that
+    step."""
+    row = int(check.pauses.row[pause])
+    name = name_pause(PauseKind(int(check.pauses.kind[pause])))
+    return f"{name} before step {timed.steps.index[row]}", int(timed.steps.line[row])
 
 
 def name_pause(kind: PauseKind) -> str:
@@ -544,27 +554,18 @@ def _find_hidden(
 def _get_rate_unit(timed: Timing) -> float:
     """Return how much of a printed rate one unit in its last place is, as far as whole
     numbers show it."""
-    window = timed.window
-    rate = (
-        window.throughput
-        if np.isfinite(window.throughput).any()
-        else window.tokens_per_second_per_gpu
-    )
-    rate = rate[np.isfinite(rate) & (rate > 0)]
-    return (
-        1 / compute_median(rate)
-        if len(rate) and (rate == np.floor(rate)).all()
-        else 0.0
-    )
+    rates = _get_rates(timed)
+    rates = rates[np.isfinite(rates) & (rates > 0)]
+    whole = len(rates) and (rates == np.floor(rates)).all()
+    return 1 / compute_median(rates) if whole else 0.0
 
 
 def has_risen(ratio: ClockRatio, usual: float) -> bool:
     """Tell whether the clock advances more than usual: by long gaps, or by less that is
     spread over many steps."""
-    excess = ratio.passed - usual * ratio.took
-    if excess >= RISE_SECONDS and excess >= RISE * usual * ratio.took:
-        return True
-    return has_spread(ratio, usual, SPREAD_SECONDS)
+    return _exceeds(ratio.passed, usual * ratio.took, RISE_SECONDS) or has_spread(
+        ratio, usual, SPREAD_SECONDS
+    )
 
 
 def is_notable(ratio: ClockRatio, usual: float | None) -> bool:
@@ -572,16 +573,22 @@ def is_notable(ratio: ClockRatio, usual: float | None) -> bool:
     caution, and is not red."""
     if usual is None:
         return has_risen(ratio, 1.0)
-    excess = ratio.passed - usual * ratio.took
-    notable = excess >= RISE_SECONDS and excess >= NOTABLE * usual * ratio.took
+    notable = _exceeds(ratio.passed, usual * ratio.took, RISE_SECONDS, NOTABLE)
     return notable and not has_risen(ratio, usual)
 
 
 def has_spread(ratio: ClockRatio, usual: float, seconds: float) -> bool:
     """Tell whether it advances more than usual, by these seconds, without the longest
     gaps."""
-    excess = ratio.spread_passed - usual * ratio.spread_took
-    return excess >= seconds and excess >= RISE * usual * ratio.spread_took
+    return _exceeds(ratio.spread_passed, usual * ratio.spread_took, seconds)
+
+
+def _exceeds(
+    passed: float, expected: float, seconds: float, share: float = RISE
+) -> bool:
+    """True if more time passed than expected: by these seconds and this share of it."""
+    excess = passed - expected
+    return excess >= seconds and excess >= share * expected
 
 
 def _describe(ratio: ClockRatio) -> str:
@@ -689,13 +696,9 @@ def _note_new_pauses(
     seconds = np.where(new, check.pauses.seconds, 0.0)
     if not is_long(check, float(seconds.sum()), tolerance):
         return
-    longest = int(np.argmax(seconds))
-    row, kind = (
-        int(check.pauses.row[longest]),
-        PauseKind(int(check.pauses.kind[longest])),
-    )
+    name, line = _name_pause_before_step(check, timed, int(np.argmax(seconds)))
     text = (
         f"{count_noun(int(new.sum()), 'gap')} of {format_seconds(float(seconds.sum()))} in all that recorded runs did "
-        f"not have; the longest is the {name_pause(kind)} before step {timed.steps.index[row]}"
+        f"not have; the longest is the {name}"
     )
-    yield Note(NoteCode.WALL_CLOCK, text, int(timed.steps.line[row]))
+    yield Note(NoteCode.WALL_CLOCK, text, line)

@@ -16,7 +16,7 @@ from support.written_trees import Tree
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.run_records import Discovery, Remains, RunFiles
 from pytest_llmbench.logs.sources.stores import Stores
-from pytest_llmbench.runs.discover import walk
+from pytest_llmbench.runs.discover import folder_walk as walk
 from pytest_llmbench.runs.discover.discovery import find_runs
 
 NAME = "pretrain_grok1_314b_bf16_256"

@@ -18,8 +18,8 @@ from pytest_llmbench.core.baseline_records import Baseline, BaselineKind, Key, R
 from pytest_llmbench.core.log_records import ParsedLog
 from pytest_llmbench.core.metric_definitions import compute_tflops_per_gpu
 from pytest_llmbench.core.run_records import Hint, Identity, RunFiles
+from pytest_llmbench.runs.discover.baseline_matches import cache_matches
 from pytest_llmbench.runs.discover.identify import identify
-from pytest_llmbench.runs.discover.match import cache_matches
 from pytest_llmbench.runs.layouts.folder_layouts import read_path_hints
 
 GROK_OLD = Key("grok1", "314b", "24.11", "h100", "bf16", 512)

@@ -17,8 +17,7 @@ from pytest_llmbench.core.run_records import AttemptFiles, Remains
 from pytest_llmbench.logs.sources.stores import is_called_archive
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.folder_times import read_stamp
-from pytest_llmbench.runs.discover.metrics_files import choose_metrics, is_metrics
-from pytest_llmbench.runs.discover.walk import (
+from pytest_llmbench.runs.discover.folder_walk import (
     RENAMED,
     REPORT,
     Folder,
@@ -26,6 +25,7 @@ from pytest_llmbench.runs.discover.walk import (
     Walk,
     WalkedFile,
 )
+from pytest_llmbench.runs.discover.metrics_files import choose_metrics, is_metrics
 from pytest_llmbench.runs.layouts.folder_layouts import Layout, find_layout
 from pytest_llmbench.runs.layouts.metadata import FILE_NAME
 

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_llmbench.runs.discover.discovery import find_runs
-from pytest_llmbench.runs.discover.unfinished import find_final_name, find_unfinished
+from pytest_llmbench.runs.discover.unfinished_files import (
+    find_final_name,
+    find_unfinished,
+)
 
 
 @pytest.mark.parametrize(

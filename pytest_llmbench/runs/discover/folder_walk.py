@@ -19,7 +19,7 @@ from pytest_llmbench.logs.sources.listing import FolderEntry, describe_limit
 from pytest_llmbench.logs.sources.stores import Stores, is_called_archive
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.metrics_files import is_metrics
-from pytest_llmbench.runs.discover.unfinished import find_unfinished
+from pytest_llmbench.runs.discover.unfinished_files import find_unfinished
 from pytest_llmbench.runs.layouts.trial_markers import TrialMarks, is_mark
 
 # Folders of a run whose files are no logs, whatever their names; the profiler's reports
