@@ -43,9 +43,6 @@ FILE_TIME = "the time of the file"
 # newest for ever.
 CLOCK_SKEW = timedelta(days=1)
 
-# What says when a run started.
-STARTED = ("started", "started_from", "datings", "order_source")
-
 # Times that lie no further apart do not tell which of two files was there first.
 WRITTEN_TOGETHER = timedelta(seconds=2)
 
@@ -338,7 +335,11 @@ def _merge_dates(copies: Sequence[Run]) -> Run:
     if sure:
         first = min(sure, key=lambda run: (run.started, run.started_from))
         return dataclasses.replace(
-            last, **{name: getattr(first, name) for name in STARTED}
+            last,
+            started=first.started,
+            started_from=first.started_from,
+            datings=first.datings,
+            order_source=first.order_source,
         )
     # A copy is never written before its original, so the earliest file time is right;
     # but a folder above may be dated for another reason. Where it contradicts the file
@@ -476,14 +477,14 @@ def mark_copies(runs: Sequence[Run]) -> Kept:
                 and other.id not in left_out
             ):
                 _compare(run, other, of_key[run.identity.key], copies, left_out)
+    kept, dropped = _leave_out(runs, left_out)
     marked = [
-        _mark_copy(run, copies.get(run.id)) for run in runs if run.id not in left_out
+        run
+        if run.copy_of == copies.get(run.id)
+        else dataclasses.replace(run, copy_of=copies.get(run.id))
+        for run in kept
     ]
-    return marked, list(left_out.values())
-
-
-def _mark_copy(run: Run, copy_of: CopyOf | None) -> Run:
-    return run if run.copy_of == copy_of else dataclasses.replace(run, copy_of=copy_of)
+    return marked, dropped
 
 
 class _EarlierRuns:

@@ -60,7 +60,11 @@ class ReadRun:
 
 def count_times(logs: Iterable[ParsedLog]) -> int:
     """Count the times of steps in logs: of single steps, or means over several."""
-    return sum(len(_list_seconds(log)) for log in logs)
+    return sum(
+        len(_read_seconds(segment.steps.seconds))
+        for log in logs
+        for segment in log.segments
+    )
 
 
 def count_trained_steps(logs: Iterable[ParsedLog]) -> int:
@@ -68,13 +72,6 @@ def count_trained_steps(logs: Iterable[ParsedLog]) -> int:
     return sum(
         int(segment.steps.mean_of.sum()) for log in logs for segment in log.segments
     )
-
-
-def _list_seconds(log: ParsedLog) -> Floats:
-    import numpy as np
-
-    times = [_read_seconds(segment.steps.seconds) for segment in log.segments]
-    return np.concatenate(times) if times else np.empty(0)
 
 
 def _read_seconds(seconds: Floats) -> Floats:

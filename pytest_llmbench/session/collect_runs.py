@@ -801,7 +801,7 @@ def _identify(
     find: Matching,
     tables: Tables,
 ) -> Run:
-    from pytest_llmbench.runs.discover.evidence import count_shards
+    from pytest_llmbench.runs.discover.checkpoint_shards import count_shards
     from pytest_llmbench.runs.discover.identify import identify
 
     logs = [attempt.log for attempt in attempts]

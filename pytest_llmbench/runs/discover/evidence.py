@@ -3,7 +3,6 @@ checkpoint."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -12,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pytest_llmbench.core.codes import Reason
-from pytest_llmbench.core.run_records import RunFiles, Shards
-from pytest_llmbench.core.userfile import walk_folders
+from pytest_llmbench.core.run_records import RunFiles
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.folder_times import read_stamp
 from pytest_llmbench.runs.layouts.metadata import Metadata
@@ -178,35 +176,3 @@ def _mark_profiled(run: RunFiles, report: Path) -> RunFiles:
         excluded=Reason.PROFILED,
         excluded_because=f"the profiler's report {where} {beside}",
     )
-
-
-# Where the documented runs save, below the folder of their log.
-FOLDERS = ("checkpoints", "code/nemo_experiments/default/checkpoints")
-
-SHARD = ".distcp"
-# How many entries of folders are looked at.
-ENTRIES = 50_000
-
-
-def count_shards(folder: Path) -> Shards | None:
-    """Return how many files of checkpoints a run left below the folder of its log; None
-    where it has no such folder.
-
-    The first folder that holds any is told, else the first one that is there. What
-    cannot be read counts as empty.
-    """
-    counts = [_count(folder, name) for name in FOLDERS if os.path.isdir(folder / name)]
-    return next(
-        (shards for shards in counts if shards.count), counts[0] if counts else None
-    )
-
-
-def _count(folder: Path, name: str) -> Shards:
-    count = entries = 0
-    for _, folders, files in walk_folders(folder / name):
-        folders.sort()
-        count += sum(file.endswith(SHARD) for file in files)
-        entries += len(folders) + len(files)
-        if entries > ENTRIES:
-            return Shards(name, count, partial=True)
-    return Shards(name, count)

@@ -9,8 +9,8 @@ from support.bad_files import nest, remove
 from support.written_trees import Tree
 
 from pytest_llmbench.core.run_records import Shards
-from pytest_llmbench.runs.discover import evidence
-from pytest_llmbench.runs.discover.evidence import count_shards
+from pytest_llmbench.runs.discover import checkpoint_shards
+from pytest_llmbench.runs.discover.checkpoint_shards import count_shards
 
 NEMO = "code/nemo_experiments/default/checkpoints"
 
@@ -42,7 +42,7 @@ def test_shards_are_counted_where_runs_save(
 
 
 def test_a_search_ends(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evidence, "ENTRIES", 10)
+    monkeypatch.setattr(checkpoint_shards, "ENTRIES", 10)
     root = tree(
         [
             f"checkpoints/{folder}/__{number}_0.distcp"
