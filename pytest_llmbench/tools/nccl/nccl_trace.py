@@ -80,10 +80,8 @@ def sum_counts(counts: Counts) -> Trace:
     """Return what was counted."""
     from_calls = not counts.whole.records and not counts.damaged
     counted = counts.calls if from_calls else counts.whole
-    ranks, communicators = (
-        _drop_unnamed(counts.ranks),
-        _drop_unnamed(counts.communicators),
-    )
+    ranks = _drop_unnamed(counts.ranks)
+    communicators = _drop_unnamed(counts.communicators)
     return Trace(
         rows=tuple(
             TraceRow(kind, counted.records[kind], counted.volume[kind])
@@ -94,13 +92,7 @@ def sum_counts(counts: Counts) -> Trace:
             sorted(Counter(counts.communicators[key] for key in communicators).items())
         ),
         ranks=len(ranks),
-        hosts=len(
-            {
-                host
-                for host, colon, _ in (rank.partition(b":") for rank in ranks)
-                if colon
-            }
-        ),
+        hosts=len({rank.partition(b":")[0] for rank in ranks if b":" in rank}),
         limited=max(len(counts.ranks), len(counts.communicators)) > MEMBERS,
         unnamed=counts.unnamed,
         calls=counts.calls.records.total(),
@@ -249,11 +241,8 @@ def _walk_folder(stores: Stores, folder: Path) -> Iterator[Path]:
         seen.add((status.st_dev, status.st_ino))
         for entry in stores.scan(place):
             if entry.is_dir():
-                below += (
-                    []
-                    if entry.is_symlink() and leads_up(entry.path)
-                    else [Path(entry.path)]
-                )
+                if not (entry.is_symlink() and leads_up(entry.path)):
+                    below.append(Path(entry.path))
             elif not entry.name.startswith((".", "sbatch_")) and S_ISREG(
                 entry.stat().st_mode
             ):
@@ -273,11 +262,8 @@ def _explain_nothing(counts: Counts) -> str:
     if not counts.files:
         return f"no file below it; {wanted}"
     files = "the file is" if counts.files == 1 else f"all {counts.files} files are"
-    return (
-        f"{files} empty; {wanted}"
-        if not counts.size
-        else f"no NCCL trace in it; {wanted}"
-    )
+    found = "no NCCL trace in it" if counts.size else f"{files} empty"
+    return f"{found}; {wanted}"
 
 
 SCHEMA = 1
@@ -296,8 +282,11 @@ _SCALARS = {
     "unnamed": int,
     "calls": int,
     "from_calls": bool,
+    "files": int,
+    "traced": int,
+    "bytes": int,
+    "cut": int,
 }
-_SCALARS |= {"files": int, "traced": int, "bytes": int, "cut": int}
 
 
 def read_saved(paths: Sequence[Path]) -> Trace:
