@@ -100,7 +100,9 @@ def test_what_a_run_ran_on_is_one_line_of_its_message() -> None:
         "nccl": "2.26.6+cuda12.8",
     }
     message = explain(described, short=False)
-    assert message.splitlines()[20:24] == [
+    lines = message.splitlines()
+    begin = next(place for place, line in enumerate(lines) if line[:5] == "  run")
+    assert lines[begin : begin + 4] == [
         "  run       job 1, started 2025-11-20 03:00 (folder name), 3h old",
         "  software  commit 1a2b3c4d5e6f, container nvcr.io#nvidia/nemo:25.04.01,",
         "            framework nemo2 25.04.01, NCCL 2.26.6+cuda12.8",
