@@ -22,6 +22,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.clusters import Cluster
 from support.fake_recipe import write_recipe
@@ -121,14 +122,16 @@ def prepare_nodes(folder: Path) -> list[str]:
 
 def make_nights() -> Iterator[tuple[datetime, list[dict[str, Any]]]]:
     """Yield nights of jobs on two of four nodes, every sixth with the slow one."""
-    draw = random.Random(1)  # noqa: S311 (no secret)
+    draw = np.random.default_rng(1)
     key = Key("fake", "8b", "24.11", "h100", "bf16", 16)
     now = datetime.now(UTC).replace(microsecond=0)
     for night in range(NIGHTS):
-        others = draw.sample(["n1", "n3", "n4"], 3)
-        nodes = {SLOW, others[night // 6 % 3]} if night % 6 == 1 else set(others[:2])
+        others = draw.permutation(["n1", "n3", "n4"])[:2].tolist()
+        nodes = {SLOW, others[0]} if night % 6 == 1 else set(others)
         began = now - timedelta(days=NIGHTS - night)
-        seconds = (1.1 if SLOW in nodes else 1.0) * math.exp(0.004 * draw.gauss(0, 1))
+        seconds = (1.1 if SLOW in nodes else 1.0) * math.exp(
+            0.004 * draw.standard_normal()
+        )
         described = outcome(
             seconds,
             night,
