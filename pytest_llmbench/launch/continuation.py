@@ -141,7 +141,7 @@ def _list_secrets(spec: JobSpec) -> tuple[str, ...]:
     return tuple(name for name in spec.secrets if environment.get(name))
 
 
-# --- interruption --------------------------------------------------------------------
+# --- the jobs of a stopped session ----------------------------------------------------
 
 
 class Interrupted(Exception):  # noqa: N818 (no error: somebody stopped the session)

@@ -39,7 +39,7 @@ from pytest_llmbench.judge.estimate import bound_run_rounding
 from pytest_llmbench.judge.node_findings import judge_nodes
 from pytest_llmbench.judge.run_selection import find_unusable
 from pytest_llmbench.launch.job_secrets import has_unknown_secrets, hide_in_quote
-from pytest_llmbench.launch.plan.job_spec import OUTPUT, find_named_image
+from pytest_llmbench.launch.plan.job_spec import CHECK_OUTPUT, find_named_image
 from pytest_llmbench.launch.plan.purpose import find_outputs
 from pytest_llmbench.launch.policies.run_history import (
     Confirmation,
@@ -471,7 +471,7 @@ class LaunchedRuns:
     def read_check(self, job: Job) -> str:
         """Return the last lines that a check of nodes printed."""
         lines = read_last_lines(
-            job.spec.directory / OUTPUT.format(job=job.job_id), QUOTED
+            job.spec.directory / CHECK_OUTPUT.format(job=job.job_id), QUOTED
         )
         return " | ".join(hide_in_quote(line, job.spec) for line in lines)
 

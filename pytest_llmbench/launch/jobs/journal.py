@@ -406,7 +406,7 @@ def _write_value(value: object) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-# --- session index -------------------------------------------------------------------
+# --- the index of sessions ------------------------------------------------------------
 
 
 MOST = 50  # the newest sessions that are looked at for one that is unfinished
@@ -499,7 +499,7 @@ def _is_unfinished(folder: Path, session: str) -> bool:
     return False
 
 
-# --- journal -------------------------------------------------------------------------
+# --- the journal ----------------------------------------------------------------------
 
 
 # bytes of a case id: most file systems allow 255 for a name, and a job's number stands

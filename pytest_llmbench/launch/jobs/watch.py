@@ -288,7 +288,7 @@ def limit_running(spec: JobSpec, status: JobStatus) -> float:
     )
 
 
-# --- watch ---------------------------------------------------------------------------
+# --- all that is decided from poll to poll --------------------------------------------
 
 
 BLOCKED_SECONDS = (

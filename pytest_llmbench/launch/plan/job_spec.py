@@ -28,38 +28,6 @@ from pytest_llmbench.launch.plan.purpose import list_switches
 from pytest_llmbench.launch.schedulers import list_schedulers, load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 
-# a check that takes longer is ended; it is also what its GPU-hours are counted by
-MINUTES = 15
-
-OUTPUT = (
-    "llmbench-node-check-{job}.out"  # in the folder of the recipe, which its nodes see
-)
-
-
-def build_node_check(
-    command: str, spec: JobSpec, cluster: Cluster, nodes: Sequence[str]
-) -> JobSpec:
-    """Return the job that runs a command once on exactly these nodes, with the account
-    and GPUs of a configuration."""
-    own = replace(
-        spec,
-        purpose=Purpose.CHECK_NODES,
-        nodes=len(nodes),
-        gpus=spec.gpus // spec.nodes * len(nodes),
-        log_folders=(),
-        exclude=(),
-        job_id="",
-    )
-    scheduler, output = load_scheduler(spec.via), spec.directory / OUTPUT
-    check = scheduler.build_node_check(
-        command, own, cluster, nodes, minutes=MINUTES, output=output
-    )
-    return replace(check, gpu_hours=check.occupied_gpus * MINUTES / 60)
-
-
-# --- job spec ------------------------------------------------------------------------
-
-
 # what a command needs of the machine that it runs on; nothing else of the caller's but
 # what the document names
 _OF_MACHINE = (
@@ -579,3 +547,34 @@ def _find_known_part(job: JobParts, values: Mapping[str, str]) -> Path:
 def name_source(job: JobParts) -> str:
     """Return the cluster file for a message."""
     return str(job.cluster.source or "cluster")
+
+
+# --- the site's own check of nodes -----------------------------------------------------
+
+# a check that takes longer is ended; it is also what its GPU-hours are counted by
+CHECK_MINUTES = 15
+
+CHECK_OUTPUT = (
+    "llmbench-node-check-{job}.out"  # in the folder of the recipe, which its nodes see
+)
+
+
+def build_node_check(
+    command: str, spec: JobSpec, cluster: Cluster, nodes: Sequence[str]
+) -> JobSpec:
+    """Return the job that runs a command once on exactly these nodes, with the account
+    and GPUs of a configuration."""
+    own = replace(
+        spec,
+        purpose=Purpose.CHECK_NODES,
+        nodes=len(nodes),
+        gpus=spec.gpus // spec.nodes * len(nodes),
+        log_folders=(),
+        exclude=(),
+        job_id="",
+    )
+    scheduler, output = load_scheduler(spec.via), spec.directory / CHECK_OUTPUT
+    check = scheduler.build_node_check(
+        command, own, cluster, nodes, minutes=CHECK_MINUTES, output=output
+    )
+    return replace(check, gpu_hours=check.occupied_gpus * CHECK_MINUTES / 60)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.job_records import Blame, JobSpec, Purpose
 from pytest_llmbench.launch.jobs.job_engine import NextJob
-from pytest_llmbench.launch.plan.job_spec import MINUTES
+from pytest_llmbench.launch.plan.job_spec import CHECK_MINUTES
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
     EndedJob,
@@ -91,7 +91,7 @@ def describe_check(ended: EndedJob, printed: str) -> str:
     where = f" on {formatting.fold_nodes(nodes)}" if nodes else ""
     how = end.text if end.blame is not Blame.NONE else "exit code 0"
     if job.status is not None and job.status.state == "TIMEOUT":
-        how = f"it did not end within {MINUTES} minutes"
+        how = f"it did not end within {CHECK_MINUTES} minutes"
     if job.refused and ended.problem:
         how = f"not submitted: {ended.problem.text}"
     head = f"node check{where}{name}: {how}"

@@ -162,7 +162,7 @@ def get_level(pairs: int, earlier: Noise | None, arms: int = 1) -> float:
     return (LEVELS_WITH_NOISE if earlier else LEVELS)[pairs - FIRST_LOOK] / arms
 
 
-# --- trial ledger --------------------------------------------------------------------
+# --- the trials of a history ----------------------------------------------------------
 
 
 MOST_ALLOCATIONS = 3

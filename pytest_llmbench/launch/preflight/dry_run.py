@@ -13,7 +13,7 @@ from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.core.redaction import mask_environment
 from pytest_llmbench.launch.job_secrets import redact
 from pytest_llmbench.launch.plan.fit import advise_hours
-from pytest_llmbench.launch.plan.job_spec import MINUTES
+from pytest_llmbench.launch.plan.job_spec import CHECK_MINUTES
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.problems import (
     WIDTH,
@@ -155,7 +155,9 @@ def _estimate_most_of(spec: JobSpec, reruns: Reruns) -> float:
     starts = runs * (1 + reruns.retries) + standstill + confirmation
     # of the nodes of all its runs, but for those of a fast one
     checked = (
-        spec.occupied_gpus * (runs - 1) * MINUTES / 60 if reruns.node_checks else 0.0
+        spec.occupied_gpus * (runs - 1) * CHECK_MINUTES / 60
+        if reruns.node_checks
+        else 0.0
     )
     return spec.gpu_hours * starts + checked
 

@@ -186,7 +186,7 @@ def _explain_limit(job: PlannedJob, seconds: float, slurm: Slurm) -> str:
     return f"{asked} for all of them are more than the {allowed} of partition {chosen[0].name}"
 
 
-# --- allocation ----------------------------------------------------------------------
+# --- the runs in it -------------------------------------------------------------------
 
 
 HOLDER, HELD = "allocation.sh", "allocation.out"  # the batch script, and what it prints

@@ -416,7 +416,7 @@ def is_refused(status: JobStatus) -> bool:
     return status.phase is Phase.ENDED and status.state == "FAILED" and no_node
 
 
-# --- client --------------------------------------------------------------------------
+# --- the commands ---------------------------------------------------------------------
 
 
 COMMENT = "llmb:"  # what stands before the token in the comment of a job
@@ -763,7 +763,7 @@ def _require_single(by_token: Mapping[str, set[str]]) -> dict[str, str]:
     return {token: min(job_ids) for token, job_ids in by_token.items()}
 
 
-# --- learned cluster -----------------------------------------------------------------
+# --- the cluster that they describe ---------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

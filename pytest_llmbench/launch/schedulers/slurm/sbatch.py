@@ -178,7 +178,7 @@ def build_node_check(
     )
 
 
-# --- sbatch wrapper ------------------------------------------------------------------
+# --- our own sbatch -------------------------------------------------------------------
 
 
 FOLDER = "bin"
@@ -299,7 +299,7 @@ def is_wrapped(job: Job) -> bool:
     return is_there(job.folder / FOLDER / "sbatch")
 
 
-# --- launcher output -----------------------------------------------------------------
+# --- what a submission printed --------------------------------------------------------
 
 
 # a line of this length (columns) may have been wrapped: NeMo-Run's block is, at 80
