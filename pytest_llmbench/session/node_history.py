@@ -57,7 +57,10 @@ def compare_with_history(
     configuration is, a fraction, and whether they are named with it, too, and were slow
     in it; None where no nights compare. HistoryError as above."""
     search = search_history(place, since, [run])
-    difference = (search.evidence.differences or {}).get(run.id)
+    # a session that is judged once more is in the history already, under another id
+    same = (name for name, other in search.runs.items() if other.key == run.key)
+    own = next(same, run.id)
+    difference = (search.evidence.differences or {}).get(own)
     if difference is None:
         return None
     named = [
@@ -65,7 +68,7 @@ def compare_with_history(
         for suspect in search.evidence.named
         if not set(nodes).isdisjoint(suspect.nodes)
     ]
-    return difference, any(run.id in suspect.slow_runs for suspect in named)
+    return difference, any(own in suspect.slow_runs for suspect in named)
 
 
 def search_runs(

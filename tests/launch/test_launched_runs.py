@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from support.builders import log, run, segment, steps
 from support.job_specs import KEY, START, job, job_spec, running
-from support.node_nights import KEYS
+from support.node_nights import KEYS, launch, make_nights, store
 from support.planned import FACTS
 from support.remembered import START as NIGHTS_START
+from support.remembered import outcome
 from support.written_logs import parse
 
 from pytest_llmbench.core.baseline_records import Key
@@ -328,6 +329,27 @@ def test_launched_run_is_no_earlier_run_of_itself(tmp_path: Path) -> None:
         "9999",
     ]
     assert evidence.measurements[0].run is found
+
+
+@pytest.mark.slow
+def test_stored_run_on_a_named_node_is_judged_the_same(tmp_path: Path) -> None:
+    """A session that is resumed after its end is in the history already."""
+    key, nodes = KEYS[0], [f"n{number:02}" for number in range(7, 15)]
+    began, seconds = NIGHTS_START + timedelta(days=30), 7.4 * 1.1
+    spec = job_spec(tmp_path, case_id=key.id, key=key, nodes=8)
+    one = job(tmp_path, spec=spec, status=running(*nodes, started=began))
+    found = run(log(segment(steps([seconds] * 50))), key=key)
+    described = outcome(
+        seconds, 30, key=key, job=one.job_id, logs="30-0aff", started=began
+    )
+    nights = list(make_nights({7: 0.1}))
+    stored = (began + timedelta(minutes=5), [launch(described, set(nodes), seconds)])
+    texts = []
+    for name, sessions in (("before.db", nights), ("after.db", [*nights, stored])):
+        location = StoreLocation(name, store(tmp_path / name, iter(sessions)))
+        said = make_runs(Settings(history=location)).judge_named(one, found, ["n07"])
+        texts.append((said.confirmed, said.text))
+    assert texts == [(True, "+10.0 % in job 4711 there")] * 2
 
 
 @pytest.mark.slow
