@@ -128,7 +128,7 @@ def add_resumptions(
         history = histories.get(case)
         never = result.judgement.reason is Reason.NOT_SUBMITTED and not result.jobs
         if never or history:
-            due = never or bool(history and history.left)
+            due = never or bool(history and history.due)
             secrets = _list_secrets(history.spec) if history else ()
             resumption = Resumption(command, due=due, secrets=secrets)
             added[case] = dataclasses.replace(result, resumption=resumption)

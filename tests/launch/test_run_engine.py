@@ -165,9 +165,9 @@ class Course(LaunchedRuns):
         return self.engine.list_results()[KEY]
 
     @property
-    def left(self) -> bool:
+    def is_due(self) -> bool:
         """True if a resumed session starts a run."""
-        return bool(self.engine.histories[KEY.id].left)
+        return bool(self.engine.histories[KEY.id].due)
 
     @property
     def verdict(self) -> tuple[Verdict, Reason]:
@@ -567,7 +567,7 @@ def test_collecting_starts_nothing_and_remembers_what_is_due(
 ) -> None:
     course = Course(verdict, collect=True, **settings)
     assert course.end(end) == []
-    assert course.left is held_back
+    assert course.is_due is held_back
 
 
 @pytest.mark.parametrize(
@@ -584,9 +584,9 @@ def test_same_jobs_give_the_same_verdict_in_any_session(
         Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE, Verdict.REGRESSION, **settings
     )
     for repeat in (1, 2, 3):
-        assert course.left is ("collect" in settings and repeat > 1)
+        assert course.is_due is ("collect" in settings and repeat > 1)
         course.end_job(NextJob(SPEC, 1, repeat))
-    assert not course.left
+    assert not course.is_due
     assert course.looks == [1, 2, 3]
     assert (course.result.judgement.verdict, len(course.result.judgement.repeats)) == (
         Verdict.REGRESSION,
@@ -605,7 +605,7 @@ def test_retry_replaces_the_failure_in_any_session(
     course.end(BROKEN)
     course.end_job(NextJob(SPEC, 2), again)
     assert course.result.judgement.verdict is verdict
-    assert not course.left
+    assert not course.is_due
 
 
 def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
@@ -618,7 +618,7 @@ def test_collecting_leaves_a_repeat_without_other_nodes() -> None:
         == []
     )
     verdicts = [course.result.judgement.verdict]
-    assert course.left
+    assert course.is_due
     course.end_job(NextJob(SPEC, 2, 2))
     verdicts.append(course.result.judgement.verdict)
     assert verdicts == [Verdict.INVALID, Verdict.INCONCLUSIVE]

@@ -111,7 +111,7 @@ class RunHistory:
         return frozenset((each.job.repeat, each.job.attempt) for each in self.own)
 
     @property
-    def left(self) -> frozenset[tuple[int, int]]:
+    def due(self) -> frozenset[tuple[int, int]]:
         """The held back runs that have not ended: a resumed session starts them."""
         return self.held_back - self._ended_runs
 
