@@ -12,11 +12,9 @@ from typing import Any
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.core.node_records import NodeSearch, Suspect
-from pytest_llmbench.history.details import has_nodes
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.schedulers import load_scheduler
-from pytest_llmbench.report.node_text import describe, format_suspect
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.node_history import search_history
 from pytest_llmbench.session.settings import Settings
@@ -49,6 +47,10 @@ def find_named_nodes(
     judged."""
     if settings.history is None or launch.purpose is not Purpose.MEASURE:
         return ()
+    # A launch without a history opens no database.
+    from pytest_llmbench.history.details import has_nodes
+    from pytest_llmbench.report.node_text import describe, format_suspect
+
     try:
         if not has_nodes(settings.history):
             return ()
