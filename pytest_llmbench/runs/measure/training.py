@@ -127,6 +127,12 @@ def find_problems(
         Problem(Reason.DID_NOT_TRAIN, text, int(window.line[0])) for text in texts
     )
     yield from _find_divergence(run, choice, curve, baseline, recorded)
+    if _lacks_recorded_loss(run, choice, timed.steps, baseline):
+        yield Problem(
+            Reason.LOSS_MISSING,
+            "the log prints no loss on its way, the recorded runs printed theirs: it would not show that the run diverged",
+            int(window.line[0]),
+        )
 
 
 def list_notes(
@@ -384,6 +390,21 @@ def _find_lost_loss(choice: Choice, steps: Steps) -> Iterator[str]:
             f"the loss is printed up to step {steps.index[rows[-1]]}, and in none of the {silent} records after it: "
             "some programs leave it out once it is no number"
         )
+
+
+def _lacks_recorded_loss(
+    run: Run, choice: Choice, steps: Steps, baseline: Baseline
+) -> bool:
+    """Whether a run prints no loss on its way, though the recorded ones did: at most
+    that of all steps at its end, which is no course."""
+    if Observed.LAST_LOSS not in baseline.observed or is_rewarded(
+        run, choice, baseline
+    ):
+        return False
+    if choice.attempt.log.prints_loss and not steps.has_loss.all():
+        return False  # `_find_unprinted_losses` of `validity` names the steps
+    printed = len(choice.segment.progress) or np.count_nonzero(steps.has_loss)
+    return bool(printed <= 1)
 
 
 def _find_divergence(

@@ -307,6 +307,27 @@ def test_losses_are_compared_with_recorded_ones(
     assert reasons(measured) == ({reason} if reason else set())
 
 
+@pytest.mark.parametrize(
+    ("losses", "observed", "reason"),
+    [
+        (0, {"first_loss": 11.0, "last_loss": 4.0}, Reason.LOSS_MISSING),
+        (1, {"first_loss": 11.0, "last_loss": 4.0}, Reason.LOSS_MISSING),
+        (25, {"first_loss": 11.0, "last_loss": 9.0}, None),
+        (0, {"gradient_norm": 1.2}, None),
+    ],
+)
+def test_run_without_a_loss_is_invalid_if_recorded_runs_print_one(
+    losses: int, observed: dict[str, float], reason: Reason | None
+) -> None:
+    rows = np.linspace(0, 49, losses).astype(int)
+    printed = np.isin(np.arange(50), rows)
+    part = segment(steps(loss=np.where(printed, FALLING, np.nan), has_loss=printed))
+    measured = measure(
+        run(replace(log(part), prints_loss=False)), recorded(**observed), NOW
+    )
+    assert reasons(measured) == ({reason} if reason else set())
+
+
 def test_losses_of_some_steps_are_compared() -> None:
     printed = np.arange(50) % 5 == 0
     loss = np.where(printed, np.where(np.arange(50) < 25, FALLING, 60.0), np.nan)
