@@ -118,6 +118,11 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "logs", metavar="LOGS", nargs="+", help="Files or folders with runs."
     )
+    add_baselines(parser)
+
+
+def add_baselines(parser: argparse.ArgumentParser) -> None:
+    """Declare the options that decide of which configurations runs are."""
     for flag, metavar in (
         ("--baselines", "DIR"),
         ("--release", "RELEASE"),
@@ -144,8 +149,9 @@ def resolve_settings(arguments: argparse.Namespace, **others: object) -> Setting
         "llmb_release": arguments.release,
         "llmb_gpu": arguments.gpu,
     }
+    values |= others
     refuse_blank(values)
-    return resolve({**values, **others}, Path.cwd())
+    return resolve(values, Path.cwd())
 
 
 @contextmanager

@@ -14,7 +14,9 @@ from pytest_llmbench.core.options import get_option
 from pytest_llmbench.tools.command_line import (
     Output,
     Subparsers,
+    add_baselines,
     rename_flags,
+    resolve_settings,
     tell_aside,
 )
 
@@ -54,16 +56,7 @@ def add(commands: Subparsers) -> None:
         metavar=get_option("--llmb-history").metavar,
         help="Where days and sessions, the noise of nights and nodes are read from (default: as `llmbench history`).",
     )
-    for flag, metavar in (
-        ("--baselines", "DIR"),
-        ("--release", "RELEASE"),
-        ("--gpu", "TYPE"),
-    ):
-        parser.add_argument(
-            flag,
-            metavar=metavar,
-            help=f"As pytest's --llmb-{flag[2:]} (default: none).",
-        )
+    add_baselines(parser)
     for flag, what in (
         ("--json", "Write all of it as a JSON document."),
         ("--html", "Write it as a page."),
@@ -93,8 +86,8 @@ def _run(arguments: argparse.Namespace) -> Output:
         a = parse_side("A", arguments.a, history, Path.cwd())
         b = parse_side("B", arguments.b, history, Path.cwd())
         refuse_same(a, b)
-        places = [side.text for side in (a, b) if side.path is not None]
-        settings = _resolve(arguments, places, history)
+        arguments.logs = [side.text for side in (a, b) if side.path is not None]
+        settings = _resolve(arguments, history)
         compared = compare_places((a, b), settings, history, margin, now)
     document = describe(compared, now, strict=arguments.strict)
     problem = _write(document, settings, now)
@@ -131,24 +124,12 @@ def _locate_history(typed: str | None, now: datetime) -> StoreLocation | None:
     return history
 
 
-def _resolve(
-    arguments: argparse.Namespace, places: list[str], history: StoreLocation | None
-) -> Settings:
-    from pytest_llmbench.core.option import refuse_blank
-    from pytest_llmbench.session.settings import list_outputs, refuse_shared, resolve
+def _resolve(arguments: argparse.Namespace, history: StoreLocation | None) -> Settings:
+    from pytest_llmbench.session.settings import list_outputs, refuse_shared
 
-    values = {
-        "llmb_logs": places,
-        "llmb_baselines": [arguments.baselines]
-        if arguments.baselines is not None
-        else None,
-        "llmb_release": arguments.release,
-        "llmb_gpu": arguments.gpu,
-        "llmb_json": arguments.json,
-        "llmb_html": arguments.html,
-    }
-    refuse_blank(values)
-    settings = resolve(values, Path.cwd())
+    settings = resolve_settings(
+        arguments, llmb_json=arguments.json, llmb_html=arguments.html
+    )
     refuse_shared(
         {"--history": history.file if history else None}, list_outputs(settings)
     )

@@ -20,6 +20,7 @@ from pytest_llmbench.tools.command_line import (
     WIDTH,
     Output,
     Subparsers,
+    add_baselines,
     rename_flags,
     tell_aside,
 )
@@ -88,16 +89,7 @@ def add(commands: Subparsers) -> None:
         default="",
         help="Which one, where both ends have runs of several.",
     )
-    for flag, metavar in (
-        ("--baselines", "DIR"),
-        ("--release", "RELEASE"),
-        ("--gpu", "TYPE"),
-    ):
-        parser.add_argument(
-            flag,
-            metavar=metavar,
-            help=f"As pytest's --llmb-{flag[2:]} (default: none).",
-        )
+    add_baselines(parser)
     parser.add_argument(
         "words",
         metavar="RUNS | COMMAND",

@@ -6,10 +6,10 @@ from __future__ import annotations
 import argparse
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.formatting import count_noun, format_difference, join_first
@@ -123,6 +123,11 @@ class VerdictChange:
     before: Outcome | None
     after: Outcome | None
 
+    @property
+    def failed(self) -> tuple[bool, bool]:
+        """True if its item failed before, and if it fails after."""
+        return _is_failed(self.before), _is_failed(self.after)
+
 
 @dataclass(frozen=True, slots=True)
 class Replay:
@@ -167,35 +172,34 @@ def format_replay(replayed: Replay) -> str:
     if not replayed.judged:
         return "nothing was judged: there is no valid run of a known configuration under the given paths"
     lines, count = [], []
-    for label, colours in (
-        ("turn red", (False, True)),
-        ("turn from red", (True, False)),
-        ("change otherwise", None),
-    ):
-        chosen = [
-            change for change in replayed.changes if _matches_colours(change, colours)
+    for label, chosen in _group_by_colour(replayed.changes):
+        count.append(f"{len(chosen)} {label}")
+        remark = " (nothing turns red, or from red)" if label == OTHERWISE else ""
+        lines += [
+            f"{label}{remark}:",
+            *map(_format_change, filter(_has_run, chosen)),
+            *_list_without_run(chosen),
         ]
-        if chosen:
-            count.append(f"{len(chosen)} {label}")
-            heading = (
-                f"{label} (nothing turns red, or from red):"
-                if colours is None
-                else f"{label}:"
-            )
-            lines += [
-                heading,
-                *map(_format_change, filter(_has_run, chosen)),
-                *_list_without_run(chosen),
-            ]
     total = (
         f"{len(replayed.changes)} of {count_noun(replayed.items, 'item')} would change"
     )
     return "\n".join([*lines, ": ".join(filter(None, [total, ", ".join(count)]))])
 
 
-def _matches_colours(change: VerdictChange, colours: tuple[bool, bool] | None) -> bool:
-    before, after = _is_failed(change.before), _is_failed(change.after)
-    return before == after if colours is None else (before, after) == colours
+OTHERWISE = "change otherwise"
+
+Change = TypeVar("Change", "VerdictChange", "ReplayedNight")
+
+
+def _group_by_colour(changes: Sequence[Change]) -> Iterator[tuple[str, list[Change]]]:
+    """Yield changes with what they do: those that turn red, those that turn from red,
+    and the others."""
+    groups: dict[str, list[Change]] = {"turn red": [], "turn from red": []}
+    labels = {(False, True): "turn red", (True, False): "turn from red"}
+    for change in changes:
+        label = labels.get(change.failed, OTHERWISE)
+        groups.setdefault(label, []).append(change)
+    return ((label, chosen) for label, chosen in groups.items() if chosen)
 
 
 def _has_run(change: VerdictChange) -> bool:
@@ -343,21 +347,8 @@ def format_nights(nights: Sequence[ReplayedNight]) -> str:
         return "nothing to compare: the history has no verdict on a run under the given paths"
     changed = [night for night in nights if night.has_changed]
     lines = []
-    for label, colours in (
-        ("turn red", (False, True)),
-        ("turn from red", (True, False)),
-        ("change otherwise", None),
-    ):
-        chosen = [
-            night
-            for night in changed
-            if (
-                night.failed == colours
-                if colours
-                else night.failed[0] == night.failed[1]
-            )
-        ]
-        lines += [f"{label}:"] if chosen else []
+    for label, chosen in _group_by_colour(changed):
+        lines.append(f"{label}:")
         for night in chosen:
             job = f"  job {night.job_id}" if night.job_id else ""
             lines.append(

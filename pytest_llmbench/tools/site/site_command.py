@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pytest_llmbench.tools.site.fleet_records import FleetNights
 
 DAYS = 365
-MARGIN = 0.01
-"""Nights that differ by less are alike, as `llmbench compare` has it."""
 
 
 def add(commands: Subparsers) -> None:
@@ -64,6 +62,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
+    from pytest_llmbench.comparison.unpaired import MARGIN
     from pytest_llmbench.session.settings import Settings
     from pytest_llmbench.tools.site.fleet_nights import (
         collect_nights,
