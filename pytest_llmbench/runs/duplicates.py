@@ -2,9 +2,9 @@
 launcher wrote along.
 
 Two logs are records of one run if no step that both print differs in time or loss, and
-their equal steps print `DIFFERENT_TIMES` times or more. Constant times, few steps and
-logs without times prove nothing then, and losses never do: runs with one seed print
-the same.
+their equal steps print `DIFFERENT_TIMES` times or more (or `MANY_STEPS` steps few
+different ones, in turn). Constant times, few steps and logs without times prove nothing
+then, and losses never do: runs with one seed print the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain, islice
@@ -199,7 +199,7 @@ def _is_console(other: Run, run: Run) -> bool:
         equal = all(
             any(_begins_alike(part, whole) for whole in wholes) for part in parts
         )
-        return equal and _is_equal_enough(find_equal_steps(run, other))
+        return equal and is_equal_enough(find_equal_steps(run, other))
     return all(
         any(
             _begins_alike(part, whole) or _takes_as_long(part, whole)
@@ -512,7 +512,7 @@ class _EarlierRuns:
         }
         # A part of a log is looked for only if its times could make it a copy: coarse
         # logs agree with each other in many places.
-        if not shared or _is_equal_enough(find_equal_steps(run, run)):
+        if not shared or is_equal_enough(find_equal_steps(run, run)):
             near |= shared
             for mark in marks:
                 if len(self._marks[mark]) < MOST_ALIKE:
@@ -548,13 +548,15 @@ def _mark_past_copy(run: Run, original: StoredRun, key: Key | None) -> Run:
     if run.started is not None and original.started > run.started:
         # what the history knows is the copy, and was judged before it was known as one
         return run
-    times = count_different_times(find_equal_steps(run, run))
+    equal = find_equal_steps(run, run)
     stamped = all(attempt.log.started is not None for attempt in run.attempts)
-    certain = times >= DIFFERENT_TIMES or stamped
+    certain = stamped or is_equal_enough(equal)
     if not certain and key != run.identity.key:
         return run
     name = f"of {original.started:%Y-%m-%d} in the history"
-    copy_of = CopyOf(original.job_id, name, count_steps(run), times, certain)
+    copy_of = CopyOf(
+        original.job_id, name, count_steps(run), len(count_times(equal)), certain
+    )
     return dataclasses.replace(run, copy_of=copy_of)
 
 
@@ -582,7 +584,7 @@ def _compare(
     if not equal:
         return
     alike = run.identity.key == other.identity.key
-    certain = _is_equal_enough(equal)
+    certain = is_equal_enough(equal)
     if alike and certain:
         witnesses = (
             candidate
@@ -600,7 +602,7 @@ def _compare(
         if certain and run.found.folder != other.found.folder:
             left_out[run.id] = (run, other)
     else:
-        times = count_different_times(equal)
+        times = len(count_times(equal))
         for copy, original in _order_copies(run, other):
             name = original.found.job_id, original.id
             copies.setdefault(copy.id, CopyOf(*name, _count(equal), times, certain))
@@ -647,6 +649,10 @@ def _order_copies(run: Run, other: Run) -> list[tuple[Run, Run]]:
 # whose warm-up is alike to the last digit. 8 equal steps that are not constant would
 # make 6 % of the pairs copies; 6 different times are four times as many as 8.
 DIFFERENT_TIMES = 8
+
+# So do so many equal steps if each time is printed by at most this part of them: two
+# such runs agree in a step with a probability of 1/3 or less.
+MANY_STEPS, MOST_COMMON = 20, 3
 
 # The warm-up does not count, at most this part of the steps: it may be alike in all
 # runs.
@@ -732,21 +738,28 @@ def _find_equal_rows(steps: Steps, counterparts: Sequence[Steps]) -> Integers:
     return best
 
 
-def count_different_times(equal: Sequence[EqualSteps]) -> int:
-    """Count the different times of equal steps, the first ones left out.
+def count_times(equal: Sequence[EqualSteps]) -> Counter[float]:
+    """Count how many equal steps print each time, those of the warm-up left out.
 
     Of means that share steps every n-th counts.
     """
-    times: set[float] = set()
+    times: Counter[float] = Counter()
     for part in equal:
         later = part.times[min(WARM_UP_STEPS, len(part.times) // FIRST_PART) :]
         independent = later[part.averaged - 1 :: part.averaged]
-        times |= {abs(time) for time in independent.tolist()}
-    return sum(0 < time < math.inf for time in times)
+        times.update(abs(time) for time in independent.tolist())
+    return Counter(
+        {time: count for time, count in times.items() if 0 < time < math.inf}
+    )
 
 
-def _is_equal_enough(equal: Sequence[EqualSteps]) -> bool:
-    return count_different_times(equal) >= DIFFERENT_TIMES
+def is_equal_enough(equal: Sequence[EqualSteps]) -> bool:
+    """True if no two honest runs are that equal, but by the numbers of their steps."""
+    times = count_times(equal)
+    if len(times) >= DIFFERENT_TIMES:
+        return True
+    steps = times.total()
+    return steps >= MANY_STEPS and MOST_COMMON * max(times.values()) <= steps
 
 
 def _follow_from_numbers(equal: Sequence[EqualSteps], witnesses: Iterable[Run]) -> bool:
