@@ -489,6 +489,11 @@ class StoredRun(NamedTuple):
     log_difference: float | None = None
     status: str = ""  # what became of its item
 
+    @property
+    def same_run_keys(self) -> RunKeys:
+        """What tells it from other runs, as of a `Run`."""
+        return make_run_keys(self.job_id, self.logs, self.started)
+
 
 class StoredDetails(NamedTuple):
     """What else the history knows of a run: it is read for few of them."""
@@ -507,6 +512,5 @@ def exclude_same_runs(past: Iterable[StoredRun], marks: RunKeys) -> list[StoredR
     return [
         stored
         for stored in past
-        if stored.job_id not in jobs
-        or marks.isdisjoint(make_run_keys(stored.job_id, stored.logs, stored.started))
+        if stored.job_id not in jobs or marks.isdisjoint(stored.same_run_keys)
     ]

@@ -12,7 +12,7 @@ from pytest_llmbench.core.baseline_records import AcceptedValue, Budget, Recordi
 from pytest_llmbench.core.codes import MAY_PASS, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Estimate, Evidence, Judgement
 from pytest_llmbench.core.log_records import CheckpointAction, CheckpointRecord
-from pytest_llmbench.core.run_records import Measurement, Note
+from pytest_llmbench.core.run_records import Measurement, Note, Problem
 from pytest_llmbench.core.statements import (
     CodedStatement,
     DriftLimits,
@@ -245,29 +245,29 @@ def select_budgeted_runs(
 
 def _is_only_loading(run: Measurement, evidence: Evidence) -> bool:
     """Whether a run, recent enough to count, only loads a checkpoint."""
-    return (
-        not evidence.is_too_old(run.run.started)
-        and run.excluded is not None
-        and run.excluded.reason is Reason.CHECKPOINT_LOAD
-    )
+    recent = not evidence.is_too_old(run.run.started)
+    return recent and _find_load(run) is not None
+
+
+def _find_load(run: Measurement) -> Problem | None:
+    """Return what excludes a run because it only loads a checkpoint."""
+    problem = run.excluded
+    is_load = problem is not None and problem.reason is Reason.CHECKPOINT_LOAD
+    return problem if is_load else None
 
 
 def _check_budget(run: Measurement, budget: Budget, *, newest: bool) -> Note | None:
     """Return what a run says of a budget: it is over it, does not say, or saved or
     loaded nothing; None where it keeps it."""
-    action, records = ACTIONS[budget.metric], [*run.checkpoints.records]
-    records = [record for record in records if record.action == action]
+    action = ACTIONS[budget.metric]
+    records = [record for record in run.checkpoints.records if record.action == action]
     timed = [
         record
         for record in records
         if record.seconds is not None and _is_timed(record, budget)
     ]
     slowest = max(timed, key=lambda record: record.seconds or 0.0, default=None)
-    if (
-        slowest is not None
-        and slowest.seconds is not None
-        and slowest.seconds > budget.largest
-    ):
+    if slowest is not None and (slowest.seconds or 0.0) > budget.largest:
         place = _find_place(run, slowest.line, newest)
         over = CodedStatement(
             StatementCode.OVER_BUDGET,
@@ -306,12 +306,9 @@ def _note_unstated(run: Measurement, action: CheckpointAction, budget: Budget) -
     """Return the note on a log without the checkpoint: most runs have none, but some
     are made to."""
     meant = run.run.found.saves if action == CheckpointAction.SAVE else ""
-    if (
-        action == CheckpointAction.LOAD
-        and run.excluded is not None
-        and run.excluded.reason is Reason.CHECKPOINT_LOAD
-    ):
-        meant = run.excluded.text
+    load = _find_load(run) if action == CheckpointAction.LOAD else None
+    if load is not None:
+        meant = load.text
     code = NoteCode.BUDGET_UNKNOWN if meant else NoteCode.BUDGET_UNUSED
     unstated = CodedStatement(
         StatementCode.UNSTATED_CHECKPOINT, action=action, budget=budget, meant=meant

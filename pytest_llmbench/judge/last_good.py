@@ -98,19 +98,13 @@ def _find_green(run: PreviousRun, evidence: Evidence, past: Sequence[StoredRun])
     same = [
         stored
         for stored in past
-        if stored.window == run.baseline.window and _is_same(stored, marks)
+        if stored.window == run.baseline.window and marks & stored.same_run_keys
     ]
     if not all(map(_was_green, same)):
         return ""
     judgement = judge_evidence(_take_back(evidence, run), alone=True)
     status = decide_status(judgement, evidence.rules, required=True)
     return str(judgement.verdict) if status is Status.PASSED else ""
-
-
-def _is_same(stored: StoredRun, marks: frozenset[tuple[str, str | datetime]]) -> bool:
-    return not marks.isdisjoint(
-        ((stored.job_id, stored.logs), (stored.job_id, stored.started))
-    )
 
 
 def _was_green(stored: StoredRun) -> bool:
@@ -120,12 +114,12 @@ def _was_green(stored: StoredRun) -> bool:
 
 def _take_back(evidence: Evidence, run: Measurement) -> Evidence:
     """Return what was known when a run was the newest one."""
-    before = [
+    started = run.started or evidence.now
+    earlier = [
         other
         for other in list_valid_runs(evidence)
-        if other.started and run.started and other is not run
+        if other is not run and (other.started or started) <= started
     ]
-    earlier = [other for other in before if other.started <= run.started]  # type: ignore[operator]
     measured = tuple(
         other for other in reversed(earlier) if isinstance(other, Measurement)
     )

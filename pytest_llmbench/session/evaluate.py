@@ -414,13 +414,11 @@ def _with_past(
         for mark in measurement.run.same_run_keys
     )
     jobs = {job_id for job_id, _ in marks}
-    commits: dict[tuple[str, str | datetime], str] = {
-        mark: stored.environment["commit"]
-        for stored in past
-        if stored.job_id in jobs and "commit" in stored.environment
-        for mark in ((stored.job_id, stored.logs), (stored.job_id, stored.started))
-        if mark in marks
-    }
+    commits: dict[tuple[str, str | datetime], str] = {}
+    for stored in past:
+        if stored.job_id in jobs and "commit" in stored.environment:
+            commit = stored.environment["commit"]
+            commits.update(dict.fromkeys(stored.same_run_keys & marks, commit))
     if commits:
         per_baseline = tuple(
             tuple(_with_commit(run, commits) for run in runs) for runs in per_baseline
