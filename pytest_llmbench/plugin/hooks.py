@@ -227,12 +227,14 @@ def pytest_runtest_makereport(
         from pytest_llmbench.report.outcome_documents import make_plain
 
         described = item.stash[DESCRIBED]
-        redactor = get_session(item.config).redactor
+        session = get_session(item.config)
+        redactor = session.redactor
         shown = (
             described
             if report.outcome == described.status
             else _overrule(described, report, redactor)
         )
+        session.reported[item.nodeid] = shown
         report.llmb = make_plain(shown)  # type: ignore[attr-defined]
         _redact_report(report, redactor)
         if shown is described and _begins_with(report, item.stash[MESSAGE]):
@@ -344,8 +346,6 @@ class Collector:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep the outcome of a report; an item that crashed its worker has none of its
         own."""
-        from pytest_llmbench.report.outcome_documents import restore_outcome
-
         if hasattr(report, "llmb_selection"):
             self.session.selection = restore_selection(report.llmb_selection)
         if report.when == "call" or not report.passed:
@@ -356,7 +356,7 @@ class Collector:
                 "failed",
                 "skipped",
             ):  # a plugin's own outcome is tried again
-                self.session.described.append(restore_outcome(report.llmb))
+                self.session.add_reported(report.nodeid, report.llmb)
         elif hasattr(report, "llmb_unjudged"):
             self.session.used = True
             self.session.unjudged += [report.nodeid] if report.skipped else []

@@ -114,6 +114,8 @@ class Session:
         self._handed_over = False
 
         # What reports are made from.
+        self.reported: dict[str, OutcomeDocument] = {}
+        """The outcomes on reports that this process made, by node id."""
         self.described: list[OutcomeDocument] = []
         """The outcomes of the items that ended."""
         self.context: tuple[str, ...] = ()
@@ -376,6 +378,15 @@ class Session:
     def get_outcome(self, case: Case) -> tuple[Outcome, ConfigurationOutcome]:
         """Return the outcome of a selected item, and its document."""
         return self._outcomes[case.id]
+
+    def add_reported(self, node: str, plain: dict[str, Any]) -> None:
+        """Add the outcome of a report that arrived."""
+        outcome = self.reported.pop(node, None)
+        if outcome is None:  # another process made the report
+            from pytest_llmbench.report.outcome_documents import restore_outcome
+
+            outcome = restore_outcome(plain)
+        self.described.append(outcome)
 
     def describe_unmatched(
         self, run: UnmatchedRun
