@@ -1,7 +1,8 @@
 """From each job that ended to the runs that follow, or the result of its configuration.
 
 The policy of a configuration decides, over the history of its runs. The engine reads
-what a job left, reserves GPU-hours, and makes the result."""
+what a job left, reserves GPU-hours, and makes the result.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@ another can go on with it.
 
 A session is open until it is finished, and locked by the process that has it. Values of
 secrets are not in its rows. An index in the caches of the user says in which folders
-sessions lie: without it only a hint is missing."""
+sessions lie: without it only a hint is missing.
+"""
 
 from __future__ import annotations
 

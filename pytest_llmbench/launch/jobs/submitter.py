@@ -4,7 +4,8 @@ variant's run.
 The marks lie where a log will lie before its job is submitted, so nobody takes such a
 run for a night of its recipe, whatever becomes of the session. On this machine the log
 is known, and has its mark next to it. In a cluster only its folder is: a file there
-records of each job that it is about to be submitted, and then which one it became."""
+records of each job that it is about to be submitted, and then which one it became.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@ stalls, and how long nobody may answer.
 
 A sign of life is a line of a step, of a checkpoint, of an evaluation, or of a process
 that starts. Nothing counts in which nobody looked: a scheduler that was away, a
-suspended job, a session that was stopped, a clock that was set."""
+suspended job, a session that was stopped, a clock that was set.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 A run is a trial by the number that its job has as a repeat. All functions are pure: a
 session that resumes gets the same jobs, leaves out what the infrastructure lost in
 earlier sessions, and takes the same next step. No run of a variant is judged against a
-baseline, or stored as a sample of its recipe."""
+baseline, or stored as a sample of its recipe.
+"""
 
 from __future__ import annotations
 

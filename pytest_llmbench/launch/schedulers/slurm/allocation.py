@@ -4,7 +4,8 @@ that holds the nodes and runs on them what it is left.
 The runs of an A/B or a search start in the environment of that script, which is the one
 that sbatch would give each of them, so that a recipe's script notices no difference.
 Whoever follows them reads files in the folders of their jobs: when each began, and with
-which exit code it ended."""
+which exit code it ended.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ A launcher that submits by itself hands neither our mark nor excluded nodes on t
 Our sbatch, first on its PATH, gives them to the real one, in front, where they win over
 what the script of the job says and over none of the launcher's own options; and it keeps
 what sbatch answered, so that a launcher that is killed before it prints the job id
-leaves no job behind."""
+leaves no job behind.
+"""
 
 from __future__ import annotations
 
