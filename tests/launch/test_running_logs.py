@@ -14,6 +14,7 @@ from support.job_specs import Clock, job, running
 
 from pytest_llmbench.core.run_records import Discovery
 from pytest_llmbench.core.stall_limits import LogProgress
+from pytest_llmbench.launch import running_logs
 from pytest_llmbench.launch.running_logs import RunningLogs
 from pytest_llmbench.logs.sources.files import File
 from pytest_llmbench.runs.discover import discovery as discover
@@ -52,7 +53,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Path]]:
         searched.append(paths)
         return original(paths)
 
-    monkeypatch.setattr(discover, "find_runs", find_runs)
+    monkeypatch.setattr(running_logs, "find_runs", find_runs)
     return searched
 
 
