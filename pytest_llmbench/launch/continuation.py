@@ -22,7 +22,7 @@ from pytest_llmbench.launch.jobs.journal import Journal, require_journal
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.planner import Host
 from pytest_llmbench.launch.run_engine import RunEngine
-from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.registry import load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 from pytest_llmbench.session.outcomes import ConfigurationResult
 

@@ -20,7 +20,7 @@ from pytest_llmbench.core.job_records import (
 )
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.jobs.journal import Journal
-from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.registry import load_scheduler
 from pytest_llmbench.launch.schedulers.shared_allocation import list_allocations
 
 SECONDS = 3600.0

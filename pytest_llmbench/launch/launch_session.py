@@ -73,7 +73,7 @@ from pytest_llmbench.launch.preflight.dry_run import (
 from pytest_llmbench.launch.preflight.problems import describe_problems
 from pytest_llmbench.launch.run_engine import Policy, RunEngine
 from pytest_llmbench.launch.running_logs import RunningLogs
-from pytest_llmbench.launch.schedulers import Schedulers, name_jobs_inquiries
+from pytest_llmbench.launch.schedulers.registry import Schedulers, name_jobs_inquiries
 from pytest_llmbench.launch.schedulers.shared_allocation import release
 from pytest_llmbench.launch.schedulers.submission import Tools
 from pytest_llmbench.session.catalog import Catalog

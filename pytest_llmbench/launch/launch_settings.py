@@ -100,7 +100,7 @@ class LaunchSettings(LaunchOptions):
 
     def describe(self, directory: Path) -> Iterator[str]:
         """Yield what a session says of its launch before it starts."""
-        from pytest_llmbench.launch.schedulers import name_clusters
+        from pytest_llmbench.launch.schedulers.registry import name_clusters
 
         here = (
             "the cluster of the session"

@@ -49,8 +49,8 @@ from pytest_llmbench.launch.policies.run_history import (
     get_nodes,
     join_texts,
 )
-from pytest_llmbench.launch.schedulers import load_scheduler
 from pytest_llmbench.launch.schedulers.job_states import find_blame
+from pytest_llmbench.launch.schedulers.registry import load_scheduler
 from pytest_llmbench.launch.schedulers.shared_allocation import is_kept, keep_logs
 from pytest_llmbench.launch.schedulers.submission import estimate_submission
 from pytest_llmbench.logs.quoted_lines import DRIVER_ERROR, find_lines, read_last_lines

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from pytest_llmbench.core.commands import run
 from pytest_llmbench.core.job_records import SCHEDULERS, JobSpec
-from pytest_llmbench.launch.schedulers import Schedulers, load_scheduler
+from pytest_llmbench.launch.schedulers.registry import Schedulers, load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 from pytest_llmbench.launch.schedulers.slurm.client import Slurm
 from pytest_llmbench.launch.schedulers.slurm.slurm_scheduler import SlurmScheduler

@@ -36,9 +36,13 @@ from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.launch.file_lock import is_locked, take_lock
 from pytest_llmbench.launch.job_secrets import find_secret_values, make_digest, redact
-from pytest_llmbench.launch.schedulers import HERE, load_scheduler, name_jobs_inquiries
 from pytest_llmbench.launch.schedulers.job_states import OWN, drop_passing
 from pytest_llmbench.launch.schedulers.process import Process
+from pytest_llmbench.launch.schedulers.registry import (
+    HERE,
+    load_scheduler,
+    name_jobs_inquiries,
+)
 from pytest_llmbench.launch.schedulers.submission import find_state
 
 FOLDER = ".llmbench"  # where nobody names another

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from pytest_llmbench.core.formatting import escape, join_first
 from pytest_llmbench.core.job_records import STEPLESS, Job, JobEnd, JobStatus, Phase
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
-from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.registry import load_scheduler
 
 # how far the log of a job is: steps done, of how many (None: unknown), seconds that one
 # takes

@@ -63,7 +63,8 @@ from pytest_llmbench.launch.preflight.problems import (
     describe_problems,
     group_problems,
 )
-from pytest_llmbench.launch.schedulers import HERE, find_via, load_scheduler, process
+from pytest_llmbench.launch.schedulers import process
+from pytest_llmbench.launch.schedulers.registry import HERE, find_via, load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 
 LAST_LINES = 8

@@ -18,7 +18,7 @@ from pathlib import Path
 from pytest_llmbench.core.job_records import TRIALS, Job
 from pytest_llmbench.core.log_records import NO_JOB, TRIALS_FILE, VARIANT_MARK
 from pytest_llmbench.launch.jobs.builds import Builder
-from pytest_llmbench.launch.schedulers import Schedulers, load_scheduler
+from pytest_llmbench.launch.schedulers.registry import Schedulers, load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 from pytest_llmbench.launch.schedulers.submission import (
     SUBMIT_SECONDS,

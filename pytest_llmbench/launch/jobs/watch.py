@@ -41,8 +41,8 @@ from pytest_llmbench.launch.jobs.progress import (
     find_no_step,
     format_duration,
 )
-from pytest_llmbench.launch.schedulers import load_scheduler
 from pytest_llmbench.launch.schedulers.job_states import OWN, drop_passing
+from pytest_llmbench.launch.schedulers.registry import load_scheduler
 
 # A job is told that stands still for so many of its own slowest gaps between steps, but
 # not sooner than this.

@@ -25,7 +25,7 @@ from pytest_llmbench.core.redaction import find_secret_names
 from pytest_llmbench.launch.plan import fit
 from pytest_llmbench.launch.plan.cluster_file import fill_references
 from pytest_llmbench.launch.plan.purpose import list_switches
-from pytest_llmbench.launch.schedulers import list_schedulers, load_scheduler
+from pytest_llmbench.launch.schedulers.registry import list_schedulers, load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 
 # what a command needs of the machine that it runs on; nothing else of the caller's but

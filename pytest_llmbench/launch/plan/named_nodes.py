@@ -14,7 +14,7 @@ from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.core.node_records import NodeSearch, Suspect
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
-from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.registry import load_scheduler
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.node_history import search_history
 from pytest_llmbench.session.settings import Settings

@@ -64,7 +64,7 @@ from pytest_llmbench.launch.plan.variants import (
 from pytest_llmbench.launch.preflight.dry_run import Reruns
 from pytest_llmbench.launch.preflight.launch_checks import check_launch
 from pytest_llmbench.launch.preflight.problems import LaunchProblem, describe_overruled
-from pytest_llmbench.launch.schedulers import Schedulers
+from pytest_llmbench.launch.schedulers.registry import Schedulers
 from pytest_llmbench.launch.schedulers.shared_allocation import (
     AllocationPlan,
     place_run,

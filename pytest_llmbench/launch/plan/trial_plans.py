@@ -21,7 +21,7 @@ from pytest_llmbench.launch.plan.planned_job import (
 )
 from pytest_llmbench.launch.plan.variants import Builds
 from pytest_llmbench.launch.policies import ab_policy, search_policy
-from pytest_llmbench.launch.schedulers import Schedulers
+from pytest_llmbench.launch.schedulers.registry import Schedulers
 from pytest_llmbench.launch.schedulers.shared_allocation import AllocationPlan
 
 Variants = Mapping[str, "Sequence[PlannedJob]"]

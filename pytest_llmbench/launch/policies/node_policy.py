@@ -17,7 +17,7 @@ from pytest_llmbench.launch.policies.run_history import (
     RunHistory,
     get_nodes,
 )
-from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.registry import load_scheduler
 
 
 @dataclass(frozen=True, slots=True)

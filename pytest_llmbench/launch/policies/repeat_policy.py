@@ -35,7 +35,7 @@ from pytest_llmbench.launch.policies.run_history import (
     avoid_nodes,
     get_nodes,
 )
-from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.registry import load_scheduler
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.outcomes import ConfigurationResult
 

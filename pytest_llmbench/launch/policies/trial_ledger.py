@@ -35,7 +35,7 @@ from pytest_llmbench.launch.policies.run_history import (
     get_nodes,
     join_texts,
 )
-from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.registry import load_scheduler
 from pytest_llmbench.launch.schedulers.shared_allocation import place_run
 
 if TYPE_CHECKING:

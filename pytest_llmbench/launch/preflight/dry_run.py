@@ -20,7 +20,7 @@ from pytest_llmbench.launch.preflight.problems import (
     LaunchProblem,
     describe_problems,
 )
-from pytest_llmbench.launch.schedulers import load_scheduler
+from pytest_llmbench.launch.schedulers.registry import load_scheduler
 
 
 @dataclass(frozen=True, slots=True)

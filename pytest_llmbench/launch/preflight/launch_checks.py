@@ -28,7 +28,7 @@ from pytest_llmbench.launch.preflight.problems import (
     LocalMachine,
     group_problems,
 )
-from pytest_llmbench.launch.schedulers import (
+from pytest_llmbench.launch.schedulers.registry import (
     Schedulers,
     list_schedulers,
     load_scheduler,

@@ -137,7 +137,7 @@ def _run(
         is_cluster_job,
         run_setup,
     )
-    from pytest_llmbench.launch.schedulers import Schedulers
+    from pytest_llmbench.launch.schedulers.registry import Schedulers
     from pytest_llmbench.launch.schedulers.submission import Tools
 
     def read_clock() -> datetime:
@@ -258,7 +258,7 @@ def add_cluster(commands: Subparsers) -> None:
 def _run_cluster(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.core.commands import run
     from pytest_llmbench.launch.plan.cluster_file import format_cluster_file
-    from pytest_llmbench.launch.schedulers import Schedulers
+    from pytest_llmbench.launch.schedulers.registry import Schedulers
     from pytest_llmbench.launch.schedulers.submission import Tools
 
     schedulers = Schedulers(Tools(run, os.environ))

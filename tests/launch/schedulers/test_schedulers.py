@@ -13,7 +13,7 @@ from support.job_specs import job, job_spec
 from pytest_llmbench.core.commands import CommandOutput
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import LAUNCHERS, SCHEDULERS
-from pytest_llmbench.launch.schedulers import (
+from pytest_llmbench.launch.schedulers.registry import (
     HERE,
     Schedulers,
     find_via,

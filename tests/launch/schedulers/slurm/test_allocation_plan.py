@@ -14,7 +14,7 @@ from support.planned import FACTS
 
 from pytest_llmbench.core.job_records import Purpose
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
-from pytest_llmbench.launch.schedulers import Schedulers
+from pytest_llmbench.launch.schedulers.registry import Schedulers
 from pytest_llmbench.launch.schedulers.shared_allocation import (
     AllocationPlan,
     place_run,
