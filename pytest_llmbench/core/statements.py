@@ -129,6 +129,9 @@ class CodedStatement(Record):
     def __init__(self, code: StatementCode, **values: Any) -> None:
         super().__init__(code, values)
 
+    def __hash__(self) -> int:
+        return hash(self.code)  # not all values have one
+
 
 # --- values of several numbers --------------------------------------------------------
 

@@ -39,7 +39,7 @@ def test_record_is_equal_by_class_and_values() -> None:
 def test_coded_statement_is_equal_by_code_and_values() -> None:
     spike = CodedStatement(StatementCode.OLDER_RUNS, runs=2)
     same = pickle.loads(pickle.dumps(spike))  # noqa: S301 -- of this test
-    assert same == spike
+    assert (same, hash(same)) == (spike, hash(spike))
     assert CodedStatement(StatementCode.OLDER_RUNS, runs=3) != spike
     assert CodedStatement(StatementCode.FEW_TIMES, times=2) != spike
 
