@@ -109,12 +109,33 @@ def hide_values(text: str, values: Iterable[str]) -> str:
     where a shell, a URL or JSON quoted them. A value of less than four characters is
     replaced only where it stands alone."""
     forms = {form for value in values if value for form in list_forms(value)}
-    for form in sorted(forms, key=len, reverse=True):
-        if len(form) >= SHORTEST:
-            text = text.replace(form, MASK)
-        else:
-            text = re.sub(rf"(?<!\w){re.escape(form)}(?!\w)", MASK, text)
-    return hide_tokens(text)
+    return hide_tokens(_mask_all(text, forms))
+
+
+def _mask_all(text: str, forms: Iterable[str]) -> str:
+    """Return a text with `***` for each form of a secret in it. Where two overlap, both
+    are hidden by one: behind the first, the rest of the second would stay."""
+    spans = sorted(span for form in forms for span in _find_form(text, form))
+    parts: list[str] = []
+    done = 0  # the text is shown or hidden up to here
+    for begin, end in spans:
+        if begin >= done:
+            parts += [text[done:begin], MASK]
+        done = max(done, end)
+    return "".join([*parts, text[done:]])
+
+
+def _find_form(text: str, form: str) -> Iterator[tuple[int, int]]:
+    """Yield where a form of a secret begins and ends in a text, overlapping ones too;
+    a short one only where it stands alone."""
+    if len(form) < SHORTEST:
+        for match in re.finditer(rf"(?<!\w){re.escape(form)}(?!\w)", text):
+            yield match.span()
+        return
+    begin = text.find(form)
+    while begin >= 0:
+        yield begin, begin + len(form)
+        begin = text.find(form, begin + 1)
 
 
 def mask_environment(
@@ -168,7 +189,8 @@ class Redactor:
     def redact(self, text: str) -> str:
         """Return a text without secrets, nor the beginning of one where it was cut."""
         if self._forms:
-            text = self._pattern.sub(MASK, text)
+            if self._pattern.search(text):
+                text = _mask_all(text, self._forms)
             if "…" in text or "..." in text:
                 parts = re.split(r"(…|\.\.\.)", text)
                 text = "".join([*map(self._hide_beginning, parts[:-1]), parts[-1]])

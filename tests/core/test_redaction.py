@@ -14,6 +14,7 @@ from pytest_llmbench.core.redaction import (
     find_secret_names,
     hide_password_of,
     hide_tokens,
+    hide_values,
     is_secret,
     list_secret_values,
 )
@@ -163,6 +164,20 @@ def test_what_was_cut_within_a_secret_does_not_begin_it() -> None:
     assert redactor.redact("key s3cr3t...") == "key ***..."
     assert redactor.redact("and so on…") == "and so on…"
     assert redactor.redact(f"token {HF[:20]}… (log:3)") == "token ***… (log:3)"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("see k9Xq7Lm2Zr4Tb8Wd!", "see ***!"),  # the end of one begins the other
+        ("k9Xq7Lm2Zr4T, Zr4Tb8Wd", "***, ***"),
+        ("k9Xq7Lm2Zr4TZr4Tb8Wd", "******"),
+    ],
+)
+def test_secrets_that_overlap_are_hidden_whole(text: str, shown: str) -> None:
+    values = ("k9Xq7Lm2Zr4T", "Zr4Tb8Wd")
+    assert Redactor(values).redact(text) == shown
+    assert hide_values(text, values) == shown
 
 
 def test_keys_numbers_and_identifiers_stay() -> None:
