@@ -233,7 +233,7 @@ RUNS = {
         "plugin/configure.py",
         "plugin/collection.py",
         "logs/dialect_reader.py",
-        "launch/schedulers/__init__.py",
+        "launch/schedulers/registry.py",
     ),
 }
 """What starts programs, or makes code of bytes or names, and the modules that use it:
