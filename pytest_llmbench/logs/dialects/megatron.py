@@ -298,8 +298,10 @@ def _get_first(values: dict[bytes, bytes], names: Sequence[bytes]) -> float | No
 
 
 def _parse_number(values: dict[bytes, bytes], *names: bytes) -> float:
-    number = _get_first(values, names)
-    return NAN if number is None else number
+    for name in names:
+        if name in values:
+            return float(values[name])
+    return NAN
 
 
 def _read_consumed_tokens(values: dict[bytes, bytes]) -> tuple[float, int] | None:
