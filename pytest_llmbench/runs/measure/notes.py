@@ -65,7 +65,7 @@ def list_notes(
     speeds = timed.steps.tokens_per_second_per_gpu[timed.usable & ~timed.filled]
     if (
         not np.isfinite(timed.steps.global_batch_size).any()
-        and not np.isfinite(speeds).any()
+        and not np.isfinite(speeds[speeds > 0]).any()
     ):
         yield Note(
             NoteCode.UNVERIFIED_BATCH,

@@ -532,13 +532,23 @@ def _find_hidden(
     recorded: Mapping[str, float],
     tolerance: float,
 ) -> Iterator[Problem]:
-    """Yield a step time by the clock that is shorter than the printed rate allows: the
-    clock was set back."""
+    """Yield a step time by the clock that is shorter than the printed rate allows (the
+    clock was set back), and rates of 0, which allow any."""
     work = recorded.get(Observed.WORK_PER_STEP)
-    if work is None or not check.work_per_step > 0 or not len(timed.window):
+    if work is None or not check.from_stamps or not len(timed.window):
+        return
+    line = int(timed.window.line[0])
+    seconds = float(np.average(timed.window.seconds, weights=timed.window.mean_of))
+    # A rate below 1 may be printed as 0.
+    if work >= seconds and _prints_zero_rates(timed):
+        text = (
+            f"each step of the window prints a rate of 0, the recorded runs did {work:.6g} samples or tokens a step by "
+            "theirs: nothing but the stamps of the lines shows how long a step takes"
+        )
+        yield Problem(Reason.TIMES_DISAGREE, text, line)
+    if not check.work_per_step > 0:
         return
     hidden = work / check.work_per_step
-    seconds = float(np.average(timed.window.seconds, weights=timed.window.mean_of))
     by_rate = seconds * hidden
     if hidden - 1 > tolerance + _get_rate_unit(
         timed
@@ -548,7 +558,15 @@ def _find_hidden(
             f"rate that they print, with {work:.6g} samples or tokens a step as recorded: the clock was set back, or "
             "a step does less"
         )
-        yield Problem(Reason.TIMES_DISAGREE, text, int(timed.window.line[0]))
+        yield Problem(Reason.TIMES_DISAGREE, text, line)
+
+
+def _prints_zero_rates(timed: Timing) -> bool:
+    """True if a rate of each step of the window is printed, and all are 0."""
+    window = timed.window
+    printed = (window.throughput, window.tokens_per_second_per_gpu)
+    known = [rates for rates in printed if np.isfinite(rates).any()]
+    return bool(known) and all((rates == 0).all() for rates in known)
 
 
 def _get_rate_unit(timed: Timing) -> float:

@@ -347,6 +347,32 @@ def test_rate_may_rise_when_steps_load_data_faster() -> None:
     assert judge(by_stamps(1.8, 1.8), baseline).problems == ()
 
 
+def test_rates_of_zero_are_red_if_recorded_runs_printed_theirs() -> None:
+    zero = by_stamps(2.0, 2.0, batch=0.0)
+    baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0})
+    (problem,) = judge(zero, baseline).problems
+    assert problem.reason is Reason.TIMES_DISAGREE
+    assert problem.text.startswith("each step of the window prints a rate of 0, ")
+    partly = np.where(np.arange(50) % 2 == 0, 32.0, 0.0)
+    assert judge(replace(zero, throughput=partly), baseline).problems == ()
+    tokens = np.full(50, 8192.0)
+    other = replace(zero, tokens_per_second_per_gpu=tokens)
+    assert judge(other, baseline).problems == ()
+
+
+def test_rates_of_zero_are_accepted_if_nothing_contradicts_them() -> None:
+    zero = by_stamps(2.0, 2.0, batch=0.0)
+    assert judge(zero, recorded()).problems == ()  # the recorded runs printed none
+    coarse = recorded({**QUIET, Observed.WORK_PER_STEP: 1.5})
+    assert judge(zero, coarse).problems == ()  # 0.75 a second may be printed as 0
+    own_times = clocked()  # they are not those of the stamps
+    printed = replace(
+        own_times, seconds=own_times.seconds * 0.9, throughput=np.zeros(50)
+    )
+    baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0})
+    assert Reason.TIMES_DISAGREE not in reasons(judge(printed, baseline))
+
+
 @pytest.mark.parametrize("factor", [1000.0, 0.01])
 def test_times_in_another_unit_are_red(factor: float) -> None:
     columns = clocked()

@@ -435,6 +435,17 @@ def test_times_that_follow_from_tokens_do_not_vouch_for_the_batch() -> None:
     ]
 
 
+def test_speed_of_zero_does_not_verify_the_batch() -> None:
+    unknown = np.full(50, np.nan)
+    speeds = (np.zeros(50), np.full(50, TOKENS / 7.325))
+    zero, printed = (
+        measured(tokens_per_second_per_gpu=speed, global_batch_size=unknown)
+        for speed in speeds
+    )
+    assert "unverified-batch" in codes(zero)
+    assert "unverified-batch" not in codes(printed)
+
+
 def test_a_digit_of_tokens_is_one_of_the_time() -> None:
     speed = np.full(50, 100.0)
     baseline = replace(BASELINE, peak_tflops=float("nan"))
