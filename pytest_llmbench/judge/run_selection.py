@@ -433,8 +433,8 @@ def list_valid_runs(evidence: Evidence) -> list[PreviousRun]:
 
 
 def list_starts(evidence: Evidence) -> list[datetime]:
-    """Return when the known comparable runs of a configuration started, valid or
-    not."""
+    """Return when the known comparable runs of a configuration started: measured ones,
+    valid or not, and the valid ones of the history."""
     measured = (*evidence.measurements, *evidence.excluded_by_since)
     starts = [
         run.started
