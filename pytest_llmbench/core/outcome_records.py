@@ -206,8 +206,8 @@ class CautionCode(StrEnum):
     NOT_RUN = "not-run"  # selected items that did not run
     # items that a mark or a conftest skipped before there was a verdict
     SKIPPED_ITEMS = "skipped-items"
-    # runs without a configuration, or in files that are not read, which may be newer
-    # ones of what was judged
+    # runs without a configuration, in files that are not read, or in the history alone,
+    # which are or may be newer ones of what was judged
     NEWER_RUN = "newer-run-not-judged"
     # configurations that run regularly and missed their turn, though others had theirs
     SILENT = "silent"

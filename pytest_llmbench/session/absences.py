@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason, Verdict
-from pytest_llmbench.core.outcome_records import Caution, CautionCode
-from pytest_llmbench.core.run_records import Measurement
+from pytest_llmbench.core.outcome_records import Caution, CautionCode, Status
+from pytest_llmbench.core.run_records import Measurement, StoredRun
 from pytest_llmbench.session.outcomes import ConfigurationResult, SessionResults
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def list_absence_cautions(
     made again until one was good."""
     yield from _list_silences(results, selected)
     yield from _list_hidden(results, selected)
+    yield from _list_newer_stored(results, selected)
     yield from _list_retried(results, selected)
 
 
@@ -105,6 +106,30 @@ def _list_newer(
         if judged is not None and run.run is judged.run and judged.excluded is None:
             return
         yield run
+
+
+def _list_newer_stored(
+    results: SessionResults, selected: Sequence[ConfigurationResult]
+) -> Iterator[Caution]:
+    """Yield the newer runs that only the history knows, failed ones first."""
+    keys = {result.case.key for result in selected}
+    newer = [
+        (key, stored) for key, stored in results.newer_stored.items() if key in keys
+    ]
+    newer.sort(key=lambda pair: pair[1].status == Status.PASSED)
+    if newer:
+        named = formatting.join_first(
+            [f"{key.id} ({_describe_stored(stored)})" for key, stored in newer], NAMED
+        )
+        yield Caution(
+            CautionCode.NEWER_RUN,
+            formatting.escape(f"not judged, and newer in the history: {named}"),
+        )
+
+
+def _describe_stored(stored: StoredRun) -> str:
+    job = f"job {stored.job_id}" if stored.job_id else "run"
+    return f"{job} of {stored.started:%Y-%m-%d %H:%M}, {stored.verdict}"
 
 
 def _list_retried(

@@ -5,17 +5,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core.baseline_records import Baseline, Key
+from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.judgement_records import Evidence
 from pytest_llmbench.core.outcome_records import Case, Check, Silence
 from pytest_llmbench.core.run_records import (
     Measurement,
     Run,
+    RunKeys,
     StoredRun,
     exclude_same_runs,
 )
@@ -72,6 +75,9 @@ Past = Mapping[Key, Sequence[StoredRun]]
 """For each key the runs that the history knows, oldest first."""
 
 NO_PAST: Past = {}
+
+OF_TRIALS = (Reason.VARIANT, Reason.PURPOSE_MISSED)
+"""Reasons of stored verdicts on runs of an A/B, or without an answer of one."""
 
 
 def gather(
@@ -167,6 +173,7 @@ def evaluate_runs(
         on_demand=catalog.on_demand,
         own=catalog.own,
         silences=_find_silences(judged, now),
+        newer_stored=_find_newer_stored(judged, measured, ingested.copies, past),
         hidden=ingested.hidden,
     )
 
@@ -176,6 +183,44 @@ def _find_silences(judged: JudgedConfigurations, now: datetime) -> tuple[Silence
         {key: list_starts(evidence) for key, (_, evidence) in judged.newest.items()},
         now,
     )
+
+
+def _find_newer_stored(
+    judged: JudgedConfigurations,
+    measured: Measured,
+    copies: Sequence[tuple[Run, Run]],
+    past: Past,
+) -> dict[Key, StoredRun]:
+    """Find for each configuration the newest run of the history that started after the
+    judged one and is not among the logs, nor among the copies that were left out."""
+    newer = {}
+    for key, (result, _) in judged.newest.items():
+        run = result.judgement.measurement
+        later = [] if run is None else _list_later(run.run, past.get(key, ()))
+        if later:
+            left_out = [copy for copy, _ in copies if copy.identity.key == key]
+            runs = [*left_out, *(other.run for other in measured[key][0])]
+            unread = exclude_same_runs(later, _list_run_keys(runs))
+            if unread:
+                newer[key] = unread[0]
+    return newer
+
+
+def _list_later(run: Run, past: Sequence[StoredRun]) -> list[StoredRun]:
+    """List the stored runs, newest first and valid or not, that started after a run.
+
+    Runs of an A/B are none, nor is another log of its job, which may state a later
+    start.
+    """
+    started, job_id = run.started, run.found.job_id
+    if started is None:
+        return []
+    later = takewhile(lambda stored: stored.started > started, reversed(past))
+    return [
+        stored
+        for stored in later
+        if stored.reason not in OF_TRIALS and (not job_id or stored.job_id != job_id)
+    ]
 
 
 def _list_remarks(
@@ -408,11 +453,7 @@ def _with_past(
 ) -> tuple[tuple[tuple[Measurement, ...], ...], list[StoredRun]]:
     """Return the runs with the commit of the first session that judged each, which no
     log has and the history knows; and the valid runs that only the history knows."""
-    marks = frozenset(
-        mark
-        for measurement in per_baseline[0]
-        for mark in measurement.run.same_run_keys
-    )
+    marks = _list_run_keys(measurement.run for measurement in per_baseline[0])
     jobs = {job_id for job_id, _ in marks}
     commits: dict[tuple[str, str | datetime], str] = {}
     for stored in past:
@@ -426,6 +467,11 @@ def _with_past(
     return per_baseline, exclude_same_runs(
         [stored for stored in past if stored.valid], marks
     )
+
+
+def _list_run_keys(runs: Iterable[Run]) -> RunKeys:
+    """List the keys of several runs."""
+    return frozenset(key for run in runs for key in run.same_run_keys)
 
 
 def _with_commit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
@@ -21,7 +21,7 @@ from pytest_llmbench.core.outcome_records import (
     Status,
     UnmatchedRun,
 )
-from pytest_llmbench.core.run_records import IgnoredFile, Measurement, Note
+from pytest_llmbench.core.run_records import IgnoredFile, Measurement, Note, StoredRun
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.item_status import decide_status, pick_worst
 from pytest_llmbench.session.catalog import is_required
@@ -163,6 +163,9 @@ class SessionResults:
     shipped."""
     silences: tuple[Silence, ...] = ()
     """The configurations that missed their turn."""
+    newer_stored: Mapping[Key, StoredRun] = field(default_factory=dict)
+    """For each configuration whose judged run is older the newest run that only the
+    history knows."""
     hidden: tuple[IgnoredFile, ...] = ()
     """Files that are not read, and newer than the runs around them."""
     planned_hours: PlannedHours | None = None

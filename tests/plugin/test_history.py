@@ -146,6 +146,32 @@ def test_the_history_is_never_judged(
 
 
 @pytest.mark.slow
+def test_older_run_passes_with_a_caution_that_names_the_stored_one(
+    night: Night, judged: Judge, tmp_path: Path, pytester: pytest.Pytester
+) -> None:
+    """The transfer of the newest run failed: only an older folder was judged."""
+
+    def list_cautions(*folders: str) -> list[str]:
+        logs = [f"--llmb-logs={tmp_path / folder}" for folder in folders]
+        judged(*logs, "-k", GROK, HISTORY, "--llmb-json=out.json")
+        return [
+            caution.text
+            for caution in read(pytester.path / "out.json").cautions
+            if caution.code == "newer-run-not-judged"
+        ]
+
+    night(0)
+    assert night(3, factor=1.2).verdicts == {GROK: "REGRESSION"}
+    named = (
+        f"{GROK} (job 5003 of {FIRST + timedelta(days=3):%Y-%m-%d %H:%M}, REGRESSION)"
+    )
+    assert list_cautions("night-0") == [
+        f"not judged, and newer in the history: {named}"
+    ]
+    assert list_cautions("night-0", "night-3") == list_cautions("night-3") == []
+
+
+@pytest.mark.slow
 def test_undated_run_counts_as_the_newest(
     night: Night, before: Callable[[range], None]
 ) -> None:

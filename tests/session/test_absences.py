@@ -8,14 +8,23 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.builders import KEY, NOW, evidence, measurement, run
+from support.builders import BASELINE, KEY, NOW, evidence, log, measurement, run
 from support.outcomes import told
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.outcome_records import Case, CautionCode, Silence
-from pytest_llmbench.core.run_records import IgnoredFile, Measurement, Problem
+from pytest_llmbench.core.run_records import (
+    IgnoredFile,
+    Measurement,
+    Problem,
+    StoredRun,
+)
 from pytest_llmbench.session.absences import list_absence_cautions, name_without_verdict
+from pytest_llmbench.session.catalog import Catalog
+from pytest_llmbench.session.collect_runs import IngestedRuns
+from pytest_llmbench.session.evaluate import evaluate_runs
 from pytest_llmbench.session.outcomes import SessionResults, judge_case
+from pytest_llmbench.session.settings import Settings
 
 CASE = Case(KEY.id, KEY)
 HOUR = timedelta(hours=1)
@@ -108,6 +117,82 @@ def test_unread_file_is_named() -> None:
     assert list_texts(at(1), hidden=hidden) == [
         "unread, perhaps newer: .slurm-7.out.X1y2Z3 (a log by its name, but for its end)"
     ]
+
+
+def stored(hours_ago: float, job_id: str = "7", **fields: Any) -> StoredRun:
+    made = {"verdict": "REGRESSION", "valid": True, "status": "failed", **fields}
+    return StoredRun(
+        NOW - hours_ago * HOUR,
+        job_id,
+        f"{hours_ago:g}-ff",
+        environment={},
+        statistic_seconds=7.4,
+        **{"window": BASELINE.window, **made},
+    )
+
+
+def find_newer(*past: StoredRun, copies: Any = (), **judged: Any) -> StoredRun | None:
+    """Return the newer run of a history beside a run that began 30 hours ago."""
+    found = run(**{"started": NOW - 30 * HOUR, **judged})
+    ingested = IngestedRuns((found,), (), (), copies=copies)
+    catalog = Catalog(baselines={KEY: (BASELINE,)}, recipes=())
+    results = evaluate_runs(ingested, Settings(), catalog, NOW, {KEY: past})
+    return results.newer_stored.get(KEY)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"valid": False, "verdict": "INVALID"},
+        {"window": BASELINE.window._replace(first=12)},
+        {"job_id": ""},
+    ],
+)
+def test_newest_stored_run_after_the_judged_is_found(fields: dict[str, Any]) -> None:
+    newest = stored(2, **fields)
+    assert find_newer(stored(40, "5"), stored(6, "6"), newest) == newest
+
+
+@pytest.mark.parametrize(
+    "past",
+    [
+        stored(31),
+        stored(30),
+        stored(2, job_id="1"),  # another log of the judged job
+        stored(2, reason=Reason.VARIANT),
+        stored(2, reason=Reason.PURPOSE_MISSED, valid=False, verdict="INVALID"),
+    ],
+)
+def test_stored_run_that_is_no_newer_one_is_passed_over(past: StoredRun) -> None:
+    assert find_newer(past) is None
+
+
+def test_stored_run_among_the_logs_is_passed_over() -> None:
+    """As itself, or as a copy that was left out; a run without a start is the
+    newest."""
+    nameless = run(replace(log(), fingerprint="2-ff"), job_id="", started=NOW)
+    past = stored(2, job_id="")
+    assert find_newer(past, copies=((nameless, run()),)) is None
+    other = replace(nameless, identity=replace(nameless.identity, key=None))
+    assert find_newer(past, copies=((other, run()),)) == past
+    assert find_newer(past, started=None) is None
+    assert find_newer() is None
+
+
+def test_newer_stored_runs_are_named_failed_ones_first() -> None:
+    other = replace(KEY, recipe="other")
+    good = stored(2, "", verdict="PASS", status="passed")
+    named = f"{KEY.id} (run of {good.started:%Y-%m-%d %H:%M}, PASS)"
+    text = "not judged, and newer in the history"
+    newer = {KEY: good, other: stored(3)}
+    assert list_texts(at(30), newer_stored=newer) == [f"{text}: {named}"]
+    results = [judge_case(Case(key.id, key), [evidence(at(30))]) for key in newer]
+    both = SessionResults({}, (), 2, 0, (), {}, newer_stored=newer)
+    (caution,) = list_absence_cautions(both, results)
+    red = f"{other.id} (job 7 of {NOW - 3 * HOUR:%Y-%m-%d %H:%M}, REGRESSION)"
+    assert caution.code is CautionCode.NEWER_RUN
+    assert caution.text == f"{text}: {red}, {named}"
 
 
 def test_silent_configuration_is_named_if_it_is_judged() -> None:
