@@ -10,13 +10,14 @@ from pytest_llmbench.core.baseline_records import TimedBy
 from pytest_llmbench.core.codes import JUDGED
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
     from pathlib import Path
 
     from pytest_llmbench.core.baseline_records import BaselineKind, Key
     from pytest_llmbench.core.codes import Reason, Verdict
     from pytest_llmbench.core.job_records import LaunchedJob, Resumption
-    from pytest_llmbench.core.judgement_records import Judgement
+    from pytest_llmbench.core.judgement_records import Evidence, Judgement
     from pytest_llmbench.core.trial_records import TrialReport
 
 
@@ -150,31 +151,61 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A verdict and what follows from it in this session."""
+class ConfigurationResult:
+    """The verdict that decides an item, those against further baselines, and the jobs
+    that it was launched as."""
 
     case: Case
-    status: Status
     judgement: Judgement
-    others: tuple[Judgement, ...] = ()  # the verdicts against further baselines
-    context: tuple[
-        str, ...
-    ] = ()  # the sentences that the whole session adds: first that nothing was judged, then why
-    recorded: str = ""  # what was written instead of judging
+    others: tuple[Judgement, ...] = ()
+    jobs: tuple[LaunchedJob, ...] = ()
+    nodes: str = ""
+    """What is said of the nodes on which the jobs ran."""
+    slow_nodes: tuple[str, ...] = ()
+    """Those that were slow each time, and no other node was."""
+    done: str = ""
+    """What a job did that was not to be judged, such as a profile; empty for all
+    others."""
+    trials: TrialReport | None = None
+    resumption: Resumption | None = None
+    """How to go on with its session, where that only collected."""
+
+    def pick_deciding(self, evidence: Sequence[Evidence]) -> Evidence:
+        """Return which evidence, of that against each baseline, the verdict that
+        decides was reached from."""
+        return next(
+            of_baseline
+            for of_baseline in evidence
+            if of_baseline.baseline is self.judgement.baseline
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A result and what follows from it in this session."""
+
+    result: ConfigurationResult
+    status: Status
+    context: tuple[str, ...] = ()
+    """The sentences that the whole session adds: first that nothing was judged, then
+    why."""
+    recorded: str = ""
+    """What was written instead of judging."""
     recorded_seconds: float | None = None
-    message: str = ""  # the text of the item
-    jobs: tuple[LaunchedJob, ...] = ()  # those that were launched for it, in order
-    nodes: str = ""  # what the jobs tell of the nodes
-    slow_nodes: tuple[
-        str, ...
-    ] = ()  # those that were slow each time, while others were not
-    resumption: Resumption | None = (
-        None  # how to go on with its session, where that only collected
-    )
-    trials: TrialReport | None = None  # what an A/B or a search over builds says
-    baselines: tuple[
-        Path, ...
-    ] = ()  # the folders with which later sessions judge against what was recorded
+    message: str = ""
+    """The text of the item."""
+    baselines: tuple[Path, ...] = ()
+    """The folders with which later sessions judge against what was recorded."""
+
+    @property
+    def case(self) -> Case:
+        """The case that was judged."""
+        return self.result.case
+
+    @property
+    def judgement(self) -> Judgement:
+        """The verdict that decides."""
+        return self.result.judgement
 
     @property
     def judged(self) -> bool:

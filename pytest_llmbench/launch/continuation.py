@@ -15,6 +15,7 @@ from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import TRIALS, JobSpec, Resumption
 from pytest_llmbench.core.options import JUDGING_OPTIONS, LAUNCHING
+from pytest_llmbench.core.outcome_records import ConfigurationResult
 from pytest_llmbench.core.redaction import hide_password_of
 from pytest_llmbench.launch.hours_budget import describe_used
 from pytest_llmbench.launch.jobs.job_engine import Engine
@@ -24,7 +25,6 @@ from pytest_llmbench.launch.plan.planner import Host
 from pytest_llmbench.launch.run_engine import RunEngine
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
-from pytest_llmbench.session.outcomes import ConfigurationResult
 
 SESSION = "--llmb-session"
 ACKNOWLEDGED = "--llmb-acknowledged"

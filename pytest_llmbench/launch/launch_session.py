@@ -24,7 +24,12 @@ from pytest_llmbench.core.job_records import (
 )
 from pytest_llmbench.core.judgement_records import Noise
 from pytest_llmbench.core.option import LARGEST_SEQUENCE
-from pytest_llmbench.core.outcome_records import Case, Caution, CautionCode
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    Caution,
+    CautionCode,
+    ConfigurationResult,
+)
 from pytest_llmbench.core.redaction import MASK
 from pytest_llmbench.core.run_records import StoredRun
 from pytest_llmbench.launch.continuation import (
@@ -79,11 +84,7 @@ from pytest_llmbench.launch.schedulers.submission import Tools
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.evaluate import add_fleet_findings
 from pytest_llmbench.session.fleet import with_efficiencies
-from pytest_llmbench.session.outcomes import (
-    ConfigurationResult,
-    SessionResults,
-    apply_requirements,
-)
+from pytest_llmbench.session.outcomes import SessionResults, apply_requirements
 from pytest_llmbench.session.settings import Settings
 
 PLAN = "plan"  # the note of the journal with what a session set out to do

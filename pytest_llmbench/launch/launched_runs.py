@@ -28,7 +28,7 @@ from pytest_llmbench.core.job_records import (
 from pytest_llmbench.core.judgement_records import Evidence, Judgement, Look
 from pytest_llmbench.core.log_records import VARIANT_MARK, Quote
 from pytest_llmbench.core.node_records import MeasuredRun
-from pytest_llmbench.core.outcome_records import Case
+from pytest_llmbench.core.outcome_records import Case, ConfigurationResult
 from pytest_llmbench.core.run_records import Measurement, Run, RunKeys, StoredRun
 from pytest_llmbench.core.stall_limits import StallPlace
 from pytest_llmbench.core.statements import NodeFinding
@@ -65,11 +65,7 @@ from pytest_llmbench.session.evaluate import (
     measure_runs,
 )
 from pytest_llmbench.session.node_history import compare_with_history
-from pytest_llmbench.session.outcomes import (
-    ConfigurationResult,
-    JudgedConfigurations,
-    judge_case,
-)
+from pytest_llmbench.session.outcomes import JudgedConfigurations, judge_case
 from pytest_llmbench.session.settings import Settings
 
 # why a run is invalid by the state in which its job ended; job-failed for every other

@@ -27,7 +27,7 @@ from pytest_llmbench.core.job_records import (
     Purpose,
     SubmissionState,
 )
-from pytest_llmbench.core.outcome_records import Case
+from pytest_llmbench.core.outcome_records import Case, ConfigurationResult
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.launch.hours_budget import HoursBudget, measure_cost
 from pytest_llmbench.launch.jobs.job_engine import NextJob
@@ -48,7 +48,6 @@ from pytest_llmbench.launch.policies.run_history import (
 )
 from pytest_llmbench.launch.policies.trial_ledger import NAMES
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.session.outcomes import ConfigurationResult
 
 Policy = Callable[[RunHistory], NextRuns | NeedsVerdict | Conclusion]
 """A policy with its settings: `next_runs` of a module of `policies`."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Case,
         Caution,
         Check,
+        ConfigurationResult,
         Outcome,
         UnmatchedRun,
     )
@@ -568,7 +569,7 @@ class Session:
         if result is None:
             return []
         described = self._describe(
-            Outcome(result.case, Status.FAILED, result.judgement)
+            Outcome(ConfigurationResult(result.case, result.judgement), Status.FAILED)
         )
         text = f"the item did not end: {formatting.escape(error.strip().partition(chr(10))[0])}"
         change = {

@@ -78,7 +78,7 @@ def describe(
     judgement = outcome.judgement
     key = judgement.baseline.key
     judged = of_judgement.describe(judgement, now, directory)
-    launched = tuple(jobs.describe(job, now, directory) for job in outcome.jobs)
+    launched = tuple(jobs.describe(job, now, directory) for job in outcome.result.jobs)
     return ConfigurationOutcome(
         **{**asdict(judged), **_describe_recorded(outcome, directory)},
         **asdict(of_judgement.describe_daily_runs(judgement)),
@@ -91,13 +91,14 @@ def describe(
         remainder=phrase_all(judgement.statements[1:]),
         environment=_describe_environment(judgement.measurement, commit),
         others=tuple(
-            of_judgement.describe(other, now, directory) for other in outcome.others
+            of_judgement.describe(other, now, directory)
+            for other in outcome.result.others
         ),
         jobs=launched,
         gpu_hours=sum_configuration(launched),
-        nodes=outcome.nodes,
-        slow_nodes=tuple(outcome.slow_nodes),
-        resume=jobs.describe_resumption(outcome.resumption),
+        nodes=outcome.result.nodes,
+        slow_nodes=tuple(outcome.result.slow_nodes),
+        resume=jobs.describe_resumption(outcome.result.resumption),
         trials=_describe_trials(outcome),
         steps=_describe_steps(judgement.measurement),
         excerpt=_locate_excerpt(outcome, directory),
@@ -118,11 +119,11 @@ def _describe_key(key: Key) -> ReportedKey:
 
 
 def _describe_trials(outcome: Outcome) -> ReportedTrials | None:
-    if outcome.trials is None:
+    if outcome.result.trials is None:
         return None
     from pytest_llmbench.report import describe_trials as trials
 
-    return trials.describe(outcome.trials)
+    return trials.describe(outcome.result.trials)
 
 
 def _locate_excerpt(outcome: Outcome, directory: Path) -> ReportedExcerpt | None:

@@ -32,6 +32,7 @@ from pytest_llmbench.core.outcome_records import (
     Caution,
     CautionCode,
     Check,
+    ConfigurationResult,
     UnmatchedRun,
 )
 from pytest_llmbench.core.run_records import Acknowledgement
@@ -45,7 +46,6 @@ from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.session.absences import list_absence_cautions, name_without_verdict
 from pytest_llmbench.session.catalog import Catalog, select_drift_budget
 from pytest_llmbench.session.outcomes import (
-    ConfigurationResult,
     SessionResults,
     find_red_results,
     may_be_newer,

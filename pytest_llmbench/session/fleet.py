@@ -19,6 +19,7 @@ from pytest_llmbench.core.judgement_records import (
     Judgement,
     LevelChange,
 )
+from pytest_llmbench.core.outcome_records import ConfigurationResult
 from pytest_llmbench.core.run_records import Acknowledgement, Measurement, Metric, Note
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.acknowledged import select_covering
@@ -43,7 +44,7 @@ from pytest_llmbench.runs.measure.run_metrics import (
     group_families,
     make_metric,
 )
-from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.session.outcomes import JudgedConfigurations
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.judgement_records import PreviousRun

@@ -9,14 +9,11 @@ from datetime import datetime
 from pytest_llmbench.core.baseline_records import Key, Window
 from pytest_llmbench.core.codes import ABSENT
 from pytest_llmbench.core.judgement_records import Evidence
+from pytest_llmbench.core.outcome_records import ConfigurationResult
 from pytest_llmbench.core.run_records import StoredDetails, StoredRun
 from pytest_llmbench.judge.item_status import is_red
 from pytest_llmbench.judge.last_good import add_stored, find_last_good
-from pytest_llmbench.session.outcomes import (
-    ConfigurationResult,
-    JudgedConfigurations,
-    SessionResults,
-)
+from pytest_llmbench.session.outcomes import JudgedConfigurations, SessionResults
 from pytest_llmbench.session.settings import Settings
 
 

@@ -13,8 +13,8 @@ from pytest_llmbench.core.baseline_records import Window
 from pytest_llmbench.core.node_records import MeasuredRun, NodeSearch
 
 if TYPE_CHECKING:
+    from pytest_llmbench.core.outcome_records import ConfigurationResult
     from pytest_llmbench.history.store import StoreLocation
-    from pytest_llmbench.session.outcomes import ConfigurationResult
 
 
 def search_history(

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Key, Recipe
 from pytest_llmbench.core.codes import JUDGED, MAY_PASS, NoteCode, Reason, Verdict
-from pytest_llmbench.core.job_records import LaunchedJob, PlannedHours, Resumption
+from pytest_llmbench.core.job_records import PlannedHours
 from pytest_llmbench.core.judgement_records import Evidence, Judgement, RequiredRuns
 from pytest_llmbench.core.outcome_records import (
     Case,
     Check,
     CheckKind,
+    ConfigurationResult,
     Finding,
     Outcome,
     Silence,
@@ -29,37 +30,6 @@ from pytest_llmbench.session.settings import Settings
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.statements import SharedShift
-    from pytest_llmbench.core.trial_records import TrialReport
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigurationResult:
-    """The verdict that decides an item, those against further baselines, and the jobs
-    that it was launched as."""
-
-    case: Case
-    judgement: Judgement
-    others: tuple[Judgement, ...] = ()
-    jobs: tuple[LaunchedJob, ...] = ()
-    nodes: str = ""
-    """What is said of the nodes on which the jobs ran."""
-    slow_nodes: tuple[str, ...] = ()
-    """Those that were slow each time, and no other node was."""
-    done: str = ""
-    """What a job did that was not to be judged, such as a profile; empty for all
-    others."""
-    trials: TrialReport | None = None
-    resumption: Resumption | None = None
-    """How to go on with its session, where that only collected."""
-
-    def pick_deciding(self, evidence: Sequence[Evidence]) -> Evidence:
-        """Return which evidence, of that against each baseline, the verdict that
-        decides was reached from."""
-        return next(
-            of_baseline
-            for of_baseline in evidence
-            if of_baseline.baseline is self.judgement.baseline
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,19 +172,7 @@ def decide_outcomes(
         status = _decide_status(result, judged, results, settings)
         if nothing and not (guarded and status is Status.SKIPPED):
             status = Status.FAILED
-        outcome = Outcome(
-            result.case,
-            status,
-            result.judgement,
-            result.others,
-            nothing,
-            jobs=result.jobs,
-            nodes=result.nodes,
-            slow_nodes=result.slow_nodes,
-            resumption=result.resumption,
-            trials=result.trials,
-        )
-        outcomes.append(outcome)
+        outcomes.append(Outcome(result, status, nothing))
     return tuple(outcomes)
 
 

@@ -26,6 +26,7 @@ from pytest_llmbench.core.judgement_records import ChangeKind, Judgement, LevelC
 from pytest_llmbench.core.outcome_records import (
     Caution,
     CautionCode,
+    ConfigurationResult,
     Outcome,
     Status,
 )
@@ -51,7 +52,6 @@ from pytest_llmbench.report.wording import phrase, phrase_all
 from pytest_llmbench.runs.measure.run_metrics import with_logged_work
 from pytest_llmbench.session.catalog import select_drift_budget, select_tolerance
 from pytest_llmbench.session.outcomes import (
-    ConfigurationResult,
     SessionResults,
     invalidate_if_newer_unmatched,
 )
@@ -215,12 +215,11 @@ def _make_outcome(
     guarded: bool,
 ) -> Outcome:
     failed = refusal or (nothing and not guarded) or _is_invalid(result)
+    judgement = _explain_not_recorded(result.judgement, refusal)
     return Outcome(
-        result.case,
+        ConfigurationResult(result.case, judgement, jobs=result.jobs),
         Status.FAILED if failed else Status.SKIPPED,
-        _explain_not_recorded(result.judgement, refusal),
         context=() if refusal else nothing,
-        jobs=result.jobs,
     )
 
 
@@ -237,9 +236,10 @@ def _record(
     remarks = (*_list_remarks(baseline, recording, replaced), *shapes)
     folders = (*settings.baselines, settings.record)
     notes = tuple(dict.fromkeys((*outcome.judgement.notes, *remarks)))
+    judgement = replace(outcome.judgement, notes=notes)
     return replace(
         outcome,
-        judgement=replace(outcome.judgement, notes=notes),
+        result=replace(outcome.result, judgement=judgement),
         recorded=_describe(recording, remarks),
         recorded_seconds=recording.trimmed_mean_seconds,
         baselines=tuple(dict.fromkeys(filter(None, folders))),

@@ -34,11 +34,9 @@ if TYPE_CHECKING:
         ComparisonRow,
         ConfigurationComparison,
     )
+    from pytest_llmbench.core.outcome_records import ConfigurationResult
     from pytest_llmbench.session.catalog import Catalog
-    from pytest_llmbench.session.outcomes import (
-        ConfigurationResult,
-        JudgedConfigurations,
-    )
+    from pytest_llmbench.session.outcomes import JudgedConfigurations
     from pytest_llmbench.session.settings import Settings
 
 FAILS = 0.01

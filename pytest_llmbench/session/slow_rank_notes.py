@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from pytest_llmbench.core.codes import NoteCode, Verdict
 from pytest_llmbench.core.errors import LogError
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
+from pytest_llmbench.core.outcome_records import ConfigurationResult
 from pytest_llmbench.core.redaction import make_redactor
 from pytest_llmbench.core.run_records import Measurement, Note
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge.item_status import is_red
-from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.session.outcomes import JudgedConfigurations
 from pytest_llmbench.session.settings import Settings
 
 if TYPE_CHECKING:

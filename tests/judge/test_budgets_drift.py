@@ -35,7 +35,12 @@ from pytest_llmbench.core.judgement_records import (
     Look,
     SessionRules,
 )
-from pytest_llmbench.core.outcome_records import Case, Outcome, Status
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    ConfigurationResult,
+    Outcome,
+    Status,
+)
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.core.tolerance import FASTER
 from pytest_llmbench.judge.acknowledged import apply_acknowledgements as acknowledged
@@ -300,7 +305,9 @@ def test_message_names_recorder_and_first_value() -> None:
     )
     judgement = judged(7.325 * 1.04 * 1.04, replace(crept, recording=recording))
     outcome = describe(
-        Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path("/runs")
+        Outcome(ConfigurationResult(Case(KEY.id, KEY), judgement), Status.FAILED),
+        NOW,
+        Path("/runs"),
     )
     assert outcome.baseline.recorded is not None
     assert outcome.baseline.recorded.first.seconds == 7.325

@@ -29,7 +29,7 @@ from pytest_llmbench.core.job_records import (
     SubmissionState,
 )
 from pytest_llmbench.core.judgement_records import Judgement
-from pytest_llmbench.core.outcome_records import Case
+from pytest_llmbench.core.outcome_records import Case, ConfigurationResult
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.stall_limits import Stall, StallPlace
 from pytest_llmbench.core.statements import NodeCause, NodeFinding
@@ -43,7 +43,6 @@ from pytest_llmbench.launch.policies import repeat_policy
 from pytest_llmbench.launch.policies.run_history import Confirmation
 from pytest_llmbench.launch.run_engine import RunEngine
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.session.outcomes import ConfigurationResult
 
 SPEC = job_spec(
     Path("/recipe"),

@@ -28,6 +28,7 @@ from pytest_llmbench.core.job_records import (
     Purpose,
 )
 from pytest_llmbench.core.judgement_records import Judgement
+from pytest_llmbench.core.outcome_records import ConfigurationResult
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.launch.hours_budget import HoursBudget
@@ -42,7 +43,6 @@ from pytest_llmbench.launch.schedulers.shared_allocation import (
     place_run,
 )
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.session.outcomes import ConfigurationResult
 
 SPEC = job_spec(
     Path("/recipe"),

@@ -24,7 +24,12 @@ from pytest_llmbench.core.job_records import (
     PlannedHours,
     Purpose,
 )
-from pytest_llmbench.core.outcome_records import Case, Outcome, Status
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    ConfigurationResult,
+    Outcome,
+    Status,
+)
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.describe_outcome import (
     describe,
@@ -76,7 +81,10 @@ def launched(
     measured = measure(
         run(log(segment(steps(7.33))), job_id="14"), evidence().baseline, NOW
     )
-    outcome = Outcome(Case(KEY.id, KEY), status, judge(evidence(measured)), jobs=jobs)
+    outcome = Outcome(
+        ConfigurationResult(Case(KEY.id, KEY), judge(evidence(measured)), jobs=jobs),
+        status,
+    )
     return describe(outcome, NOW, Path("/runs"))
 
 
@@ -189,7 +197,9 @@ def without_a_run(*jobs: LaunchedJob) -> ConfigurationOutcome:
         judge(evidence()), reason=Reason.LOG_MISSING, statements=("no log",)
     )
     return describe(
-        Outcome(Case(KEY.id, KEY), Status.FAILED, judgement, jobs=jobs),
+        Outcome(
+            ConfigurationResult(Case(KEY.id, KEY), judgement, jobs=jobs), Status.FAILED
+        ),
         NOW,
         Path("/runs"),
     )

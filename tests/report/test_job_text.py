@@ -27,7 +27,13 @@ from pytest_llmbench.core.baseline_records import Baseline, BaselineKind
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.job_records import LaunchedJob, Purpose
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
-from pytest_llmbench.core.outcome_records import Case, CheckKind, Outcome, Status
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    CheckKind,
+    ConfigurationResult,
+    Outcome,
+    Status,
+)
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.judge.configuration_pairs import compare
 from pytest_llmbench.judge.decide import judge
@@ -47,7 +53,7 @@ from pytest_llmbench.session.fleet import (
     with_shift,
     with_warnings,
 )
-from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.session.outcomes import JudgedConfigurations
 from pytest_llmbench.session.selftest import run_selftest
 
 FOLDER = Path("/runs")
@@ -98,7 +104,10 @@ def told(
     measured = measure(content, baseline, NOW)
     judgement = judge(evidence(measured, *HISTORY, baseline=baseline))
     return describe(
-        Outcome(Case(KEY.id, KEY), status, judgement, jobs=jobs, nodes=nodes),
+        Outcome(
+            ConfigurationResult(Case(KEY.id, KEY), judgement, jobs=jobs, nodes=nodes),
+            status,
+        ),
         NOW,
         FOLDER,
     )
@@ -205,7 +214,11 @@ def absent(
 ) -> Any:
     judgement = replace(judge(evidence()), reason=reason, statements=(text,))
     return describe(
-        Outcome(Case(identifier, KEY), status, judgement, jobs=jobs), NOW, FOLDER
+        Outcome(
+            ConfigurationResult(Case(identifier, KEY), judgement, jobs=jobs), status
+        ),
+        NOW,
+        FOLDER,
     )
 
 

@@ -19,7 +19,12 @@ from support.outcomes import check, missing, stray, told, with_fields
 
 from pytest_llmbench.core.codes import NoteCode, Reason
 from pytest_llmbench.core.job_records import LaunchedJob, Purpose
-from pytest_llmbench.core.outcome_records import Case, Outcome, Status
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    ConfigurationResult,
+    Outcome,
+    Status,
+)
 from pytest_llmbench.core.run_records import Note, Problem
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.describe_outcome import describe
@@ -127,7 +132,11 @@ def test_every_note_and_problem_is_told_with_its_line() -> None:
     )
     judgement = judge(evidence(measurement(problems=problems, notes=notes)))
     lines = output(
-        describe(Outcome(Case("a", KEY), Status.FAILED, judgement), NOW, DIRECTORY)
+        describe(
+            Outcome(ConfigurationResult(Case("a", KEY), judgement), Status.FAILED),
+            NOW,
+            DIRECTORY,
+        )
     )
     assert [line for line in lines if line.startswith("note: ")] == [
         "note: torn: torn line 0",
@@ -143,7 +152,11 @@ def test_a_step_time_that_means_nothing_has_no_difference() -> None:
         evidence(measurement(problems=(Problem(Reason.DIVERGED, "loss is nan", 12),)))
     )
     lines = output(
-        describe(Outcome(Case("a", KEY), Status.FAILED, judgement), NOW, DIRECTORY)
+        describe(
+            Outcome(ConfigurationResult(Case("a", KEY), judgement), Status.FAILED),
+            NOW,
+            DIRECTORY,
+        )
     )
     assert "verdict: INVALID" in lines
     assert not [line for line in lines if line.startswith("difference")]
@@ -231,13 +244,11 @@ def rich() -> ConfigurationOutcome:
         LaunchedJob("14", Purpose.MEASURE, 2, 1, "", ("n2",)),
     )
     outcome = Outcome(
-        Case("a", KEY),
+        ConfigurationResult(
+            Case("a", KEY), judgement, others=(other,), jobs=jobs, nodes="slow nodes"
+        ),
         Status.FAILED,
-        judgement,
-        (other,),
-        ("context",),
-        jobs=jobs,
-        nodes="slow nodes",
+        context=("context",),
     )
     metrics, expected = told().metrics, told().expected_metrics
     return structs.replace(

@@ -20,7 +20,12 @@ from pytest_llmbench.core.judgement_records import (
     LastGoodRun,
     RunSource,
 )
-from pytest_llmbench.core.outcome_records import Case, Outcome, Status
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    ConfigurationResult,
+    Outcome,
+    Status,
+)
 from pytest_llmbench.core.text import WIDTH
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.advice import advise
@@ -55,7 +60,10 @@ RICH = replace(
 def outcome(last: LastGoodRun | None) -> ConfigurationOutcome:
     judgement = judge(evidence(measure(run(log(segment(steps(8.79)))), BASELINE, NOW)))
     return describe(
-        Outcome(Case(KEY.id, KEY), Status.FAILED, replace(judgement, last_good=last)),
+        Outcome(
+            ConfigurationResult(Case(KEY.id, KEY), replace(judgement, last_good=last)),
+            Status.FAILED,
+        ),
         NOW,
         FOLDER,
     )

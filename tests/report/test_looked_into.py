@@ -13,7 +13,12 @@ from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, st
 from support.written_archives import archive
 
 from pytest_llmbench.core.log_records import ParsedLog
-from pytest_llmbench.core.outcome_records import Case, Outcome, Status
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    ConfigurationResult,
+    Outcome,
+    Status,
+)
 from pytest_llmbench.core.run_records import Attempt, AttemptFiles, Run
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.logs import quoted_lines as quoting
@@ -33,7 +38,9 @@ def told(
     content: Run, status: Status = Status.FAILED, folder: Path = Path("/runs")
 ) -> ConfigurationOutcome:
     judgement = judge(evidence(measure(content, BASELINE, NOW)))
-    return describe(Outcome(Case(KEY.id, KEY), status, judgement), NOW, folder)
+    return describe(
+        Outcome(ConfigurationResult(Case(KEY.id, KEY), judgement), status), NOW, folder
+    )
 
 
 def in_file(path: Path, *logs: ParsedLog) -> Run:

@@ -10,7 +10,12 @@ from support.builders import BASELINE, NOW, evidence, log, run, segment, steps
 from support.growth import LINEAR, measure_growth
 from support.outcomes import FOLDER, stray
 
-from pytest_llmbench.core.outcome_records import Case, Outcome, Status
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    ConfigurationResult,
+    Outcome,
+    Status,
+)
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report import html, terminal
 from pytest_llmbench.report import job_text as jobs
@@ -40,7 +45,8 @@ def resumed(count: int) -> ConfigurationOutcome:
         run(log(*[died] * (count - 1), segment(steps(7.3)))), BASELINE, NOW
     )
     outcome = Outcome(
-        Case("resumed", BASELINE.key), Status.PASSED, judge(evidence(measured))
+        ConfigurationResult(Case("resumed", BASELINE.key), judge(evidence(measured))),
+        Status.PASSED,
     )
     return describe(outcome, NOW, FOLDER)
 

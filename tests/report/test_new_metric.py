@@ -10,7 +10,12 @@ import pytest
 from support.builders import BASELINE, KEY, NOW, evidence, log, run, segment, steps
 
 from pytest_llmbench.core.metric_definitions import METRICS, Definition
-from pytest_llmbench.core.outcome_records import Case, Outcome, Status
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    ConfigurationResult,
+    Outcome,
+    Status,
+)
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report import junit
 from pytest_llmbench.report.describe_outcome import describe, list_properties
@@ -36,7 +41,9 @@ def test_a_metric_that_is_declared_is_in_every_report(
     monkeypatch.setitem(METRICS, "samples_per_second", declared)
     judgement = judge(evidence(measure(run(log(segment(steps(8.0)))), BASELINE, NOW)))
     described = describe(
-        Outcome(Case(KEY.id, KEY), Status.FAILED, judgement), NOW, Path("/runs")
+        Outcome(ConfigurationResult(Case(KEY.id, KEY), judgement), Status.FAILED),
+        NOW,
+        Path("/runs"),
     )
     batch = BASELINE.configuration.global_batch_size
     value, wanted = batch / 8.0, batch / BASELINE.step_seconds

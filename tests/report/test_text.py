@@ -15,7 +15,13 @@ from support.outcomes import make_job, with_fields
 
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import Ending, EndingCode, Quote
-from pytest_llmbench.core.outcome_records import Case, Outcome, Status, UnmatchedRun
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    ConfigurationResult,
+    Outcome,
+    Status,
+    UnmatchedRun,
+)
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.advice import ADVICE, advise
@@ -44,7 +50,9 @@ def outcome(
     measurements = () if content is None else (measure(content, BASELINE, NOW),)
     return describe(
         Outcome(
-            Case(KEY.id, KEY), status, judge(evidence(*measurements)), context=context
+            ConfigurationResult(Case(KEY.id, KEY), judge(evidence(*measurements))),
+            status,
+            context=context,
         ),
         NOW,
         FOLDER,
@@ -91,7 +99,7 @@ def test_what_a_run_ran_on_is_one_line_of_its_message() -> None:
     judgement = judge(
         evidence(measure(run(content, environment=recorded), BASELINE, NOW))
     )
-    one = Outcome(Case(KEY.id, KEY), Status.FAILED, judgement)
+    one = Outcome(ConfigurationResult(Case(KEY.id, KEY), judgement), Status.FAILED)
     described = describe(one, NOW, FOLDER, "1a2b3c4d5e6f70819")
     assert described.environment == {
         "commit": "1a2b3c4d5e6f70819",

@@ -21,13 +21,12 @@ from pytest_llmbench.core.judgement_records import (
     LastGoodRun,
     RunSource,
 )
-from pytest_llmbench.core.outcome_records import Case
+from pytest_llmbench.core.outcome_records import Case, ConfigurationResult
 from pytest_llmbench.core.run_records import Measurement, StoredRun
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.session.last_good_runs import with_last_good
 from pytest_llmbench.session.outcomes import (
-    ConfigurationResult,
     JudgedConfigurations,
     SessionResults,
     judge_case,

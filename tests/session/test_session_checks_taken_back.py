@@ -23,7 +23,7 @@ from pytest_llmbench.core.judgement_records import (
     LevelChange,
     Noise,
 )
-from pytest_llmbench.core.outcome_records import Case, Check
+from pytest_llmbench.core.outcome_records import Case, Check, ConfigurationResult
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.judge.acknowledged import apply_acknowledgements, select_covering
 from pytest_llmbench.judge.decide import judge
@@ -31,7 +31,7 @@ from pytest_llmbench.judge.level_changes import find_changes
 from pytest_llmbench.session.acknowledgements import read_acknowledged
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.fleet import find_unneeded
-from pytest_llmbench.session.outcomes import ConfigurationResult, JudgedConfigurations
+from pytest_llmbench.session.outcomes import JudgedConfigurations
 from pytest_llmbench.session.session_checks import check_trends
 from pytest_llmbench.session.settings import Settings
 

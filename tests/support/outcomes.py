@@ -18,6 +18,7 @@ from pytest_llmbench.core.outcome_records import (
     Caution,
     Check,
     CheckKind,
+    ConfigurationResult,
     Outcome,
     Status,
     UnmatchedRun,
@@ -74,7 +75,10 @@ def told(
 ) -> ConfigurationOutcome:
     """Make the outcome of a complete run at this step time."""
     measured = measure(run(log(segment(steps(seconds)))), BASELINE, NOW)
-    outcome = Outcome(Case(identifier, KEY), Status(status), judge(evidence(measured)))
+    outcome = Outcome(
+        ConfigurationResult(Case(identifier, KEY), judge(evidence(measured))),
+        Status(status),
+    )
     return with_fields(describe(outcome, NOW, FOLDER), **fields)
 
 
@@ -156,7 +160,10 @@ def killed(identifier: str = "killed") -> ConfigurationOutcome:
         run(log(segment(steps([7.3] * 28), finished=False))), BASELINE, NOW
     )
     return describe(
-        Outcome(Case(identifier, KEY), Status.FAILED, judge(evidence(measured))),
+        Outcome(
+            ConfigurationResult(Case(identifier, KEY), judge(evidence(measured))),
+            Status.FAILED,
+        ),
         NOW,
         FOLDER,
     )
@@ -167,7 +174,9 @@ def missing(
 ) -> ConfigurationOutcome:
     """Make the outcome of a configuration without a run."""
     outcome = Outcome(
-        Case(identifier, KEY), Status(status), judge(evidence()), context=context
+        ConfigurationResult(Case(identifier, KEY), judge(evidence())),
+        Status(status),
+        context=context,
     )
     return describe(outcome, NOW, FOLDER)
 

@@ -15,7 +15,12 @@ import msgspec
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.codes import Verdict
-from pytest_llmbench.core.outcome_records import Case, Outcome, Status
+from pytest_llmbench.core.outcome_records import (
+    Case,
+    ConfigurationResult,
+    Outcome,
+    Status,
+)
 from pytest_llmbench.history.session_record import SessionRecord
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.describe_outcome import describe
@@ -80,7 +85,7 @@ def outcome(
     evidence = builders.evidence(*runs, baseline=baseline)
     judgement = judge(evidence)
     status = Status.SKIPPED if judgement.verdict is Verdict.MISSING else Status.PASSED
-    told = Outcome(Case(key.id, key), status, judgement)
+    told = Outcome(ConfigurationResult(Case(key.id, key), judgement), status)
     plain: dict[str, Any] = json.loads(
         json.dumps(make_plain(describe(told, builders.NOW, Path("/runs"))))
     )

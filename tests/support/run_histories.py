@@ -20,7 +20,7 @@ from pytest_llmbench.core.job_records import (
     SubmissionState,
 )
 from pytest_llmbench.core.judgement_records import Judgement
-from pytest_llmbench.core.outcome_records import Case
+from pytest_llmbench.core.outcome_records import Case, ConfigurationResult
 from pytest_llmbench.core.trial_records import Trial, TrialOutcome, TrialTime
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.policies.run_history import (
@@ -32,7 +32,6 @@ from pytest_llmbench.launch.policies.run_history import (
     RunProblem,
 )
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.session.outcomes import ConfigurationResult
 from support.builders import BASELINE, KEY, NOW, run
 from support.job_specs import job_spec
 

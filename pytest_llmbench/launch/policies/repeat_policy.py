@@ -22,6 +22,7 @@ from pytest_llmbench.core.job_records import (
     SubmissionState,
 )
 from pytest_llmbench.core.judgement_records import Judgement, Look
+from pytest_llmbench.core.outcome_records import ConfigurationResult
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.launch_settings import LaunchSettings
@@ -37,7 +38,6 @@ from pytest_llmbench.launch.policies.run_history import (
 )
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.session.outcomes import ConfigurationResult
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
 

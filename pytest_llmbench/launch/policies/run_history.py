@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.job_records import Blame, Job, JobEnd, JobSpec, Purpose
+from pytest_llmbench.core.outcome_records import ConfigurationResult
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.launch.jobs.job_engine import NextJob
-from pytest_llmbench.session.outcomes import ConfigurationResult
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.statements import NodeFinding
