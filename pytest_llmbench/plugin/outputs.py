@@ -279,16 +279,16 @@ def announce_reports(
     from pytest_llmbench.report import html, junit
     from pytest_llmbench.report.document import (
         SessionEnding,
-        SessionHead,
         make_document,
         render_session,
     )
     from pytest_llmbench.report.output_files import JUNIT, REPORTS, write_whole
 
     ending, now = SessionEnding(int(exit_code), [problem]), datetime.now(UTC)
-    head = SessionHead(__version__)
     contents: dict[str, Callable[[], bytes]] = {
-        "--llmb-json": lambda: render_session(make_document([], head, ending, now)),
+        "--llmb-json": lambda: render_session(
+            make_document([], __version__, ending, now)
+        ),
         "--llmb-html": lambda: html.render([], now, ending=ending).encode(),
         "--llmb-junit": lambda: junit.render([], now, ending.problems),
         "--junitxml": lambda: junit.render([], now, ending.problems),
@@ -467,17 +467,17 @@ def _render_document(
 def _make_document(
     session: Session, outcomes: Sequence[OutcomeDocument], ending: SessionEnding
 ) -> SessionDocument:
-    from pytest_llmbench.report.document import SessionHead, make_document
+    from msgspec.structs import replace
 
-    head = SessionHead(
-        __version__,
-        session.catalog.describe(),
-        list(describe_tolerances(session.settings)),
-        list(list_header(session)),
-        session.settings.timed,
-    )
-    return make_document(
-        outcomes, head, ending, session.now, session.results.planned_hours
+    from pytest_llmbench.report.document import make_document
+
+    hours = session.results.planned_hours
+    return replace(
+        make_document(outcomes, __version__, ending, session.now, hours),
+        baselines=session.catalog.describe(),
+        tolerances=tuple(describe_tolerances(session.settings)),
+        header=tuple(list_header(session)),
+        timed=str(session.settings.timed),
     )
 
 

@@ -19,7 +19,6 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from pytest_llmbench.core.baseline_records import TimedBy
 from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.job_records import PlannedHours
 from pytest_llmbench.core.outcome_records import Caution
@@ -94,34 +93,23 @@ class SessionEnding:
         return state, f"{code}{format_findings(state, outcomes)}"
 
 
-@dataclass(frozen=True, slots=True)
-class SessionHead:
-    """What a session was asked, as its document states it."""
-
-    version: str
-    baselines: str = ""
-    tolerances: Sequence[str] = ()
-    header: Sequence[str] = ()
-    timed: str = TimedBy.WINDOW
-
-
 def make_document(
     outcomes: Sequence[OutcomeDocument],
-    head: SessionHead,
+    version: str,
     ending: SessionEnding,
     started: datetime,
     planned: PlannedHours | None = None,
 ) -> SessionDocument:
-    """Make the document of a session: each id once, its worst outcome, sorted."""
+    """Make the document of a session: each id once, its worst outcome, sorted.
+
+    The caller adds what the session was asked: `baselines`, `tolerances`, `header` and
+    `timed`.
+    """
     worst = sorted(select_worst(outcomes), key=attrgetter("kind", "suite", "id"))
     red = ending.failures or any(outcome.status == "failed" for outcome in worst)
     return SessionDocument(
         schema=SCHEMA,
-        version=head.version,
-        baselines=head.baselines,
-        tolerances=tuple(head.tolerances),
-        header=tuple(head.header),
-        timed=str(head.timed),
+        version=version,
         started=started.isoformat(),
         exit_code=ending.exit_code,
         green=ending.exit_code == 0 and not red,

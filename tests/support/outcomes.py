@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from jsonschema import Draft202012Validator
+from msgspec import structs
 
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.job_records import PlannedHours
@@ -29,7 +30,7 @@ from pytest_llmbench.report.describe_outcome import (
     describe_check,
     describe_stray,
 )
-from pytest_llmbench.report.document import SessionEnding, SessionHead, make_document
+from pytest_llmbench.report.document import SessionEnding, make_document
 from pytest_llmbench.report.outcome_documents import (
     CheckOutcome,
     ConfigurationOutcome,
@@ -139,11 +140,12 @@ def make_session(
     planned: PlannedHours | None = None,
 ) -> SessionDocument:
     """Make the document of a session with these outcomes."""
-    head = SessionHead(
-        "0.1.0", "82 configurations in 5 files", ["5 %"], ["tolerance: 5 %"]
-    )
-    return make_document(
-        outcomes, head, SessionEnding(exit_code, failures, cautions), NOW, planned
+    ending = SessionEnding(exit_code, failures, cautions)
+    return structs.replace(
+        make_document(outcomes, "0.1.0", ending, NOW, planned),
+        baselines="82 configurations in 5 files",
+        tolerances=("5 %",),
+        header=("tolerance: 5 %",),
     )
 
 

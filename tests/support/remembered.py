@@ -26,7 +26,6 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.describe_outcome import describe
 from pytest_llmbench.report.document import (
     SessionEnding,
-    SessionHead,
     make_document,
     shorten,
 )
@@ -113,7 +112,7 @@ def session(
     origin = msgspec.structs.replace(
         origin, id=identifier or uuid.uuid4().hex, host=host
     )
-    made = make_document([], SessionHead(program), SessionEnding(0), began)
+    made = make_document([], program, SessionEnding(0), began)
     return msgspec.structs.replace(
         made,
         outcomes=tuple(shorten(restore(outcome)) for outcome in outcomes),
