@@ -47,7 +47,7 @@ from pytest_llmbench.plugin.stash import (
     uses_runs,
     will_run,
 )
-from pytest_llmbench.session.cautions import restore_selection
+from pytest_llmbench.session.cautions import Selection
 
 if TYPE_CHECKING:
     from pytest_llmbench.plugin.session_state import Session
@@ -347,7 +347,7 @@ class Collector:
         """Keep the outcome of a report; an item that crashed its worker has none of its
         own."""
         if hasattr(report, "llmb_selection"):
-            self.session.selection = restore_selection(report.llmb_selection)
+            self.session.selection = Selection(**report.llmb_selection)
         if report.when == "call" or not report.passed:
             self.session.ran.add(report.nodeid)
         if hasattr(report, "llmb"):

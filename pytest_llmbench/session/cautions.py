@@ -16,7 +16,7 @@ from datetime import date
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import (
@@ -527,12 +527,7 @@ def _describe_absence(outcome: ConfigurationOutcome) -> str:
     return outcome.overruled or outcome.verdict if unknown or skipped else ""
 
 
-# --- what was not looked at: left out by the selection, deselected by somebody's word,
-
-
-def restore_selection(plain: Mapping[str, Any]) -> Selection:
-    """Return the selection of a worker, which crossed as plain values."""
-    return Selection(**plain)
+# --- what the selection left out, and what somebody deselected ------------------------
 
 
 def list_subjects(
