@@ -123,43 +123,9 @@ class JudgedSession:
     unjudged: Sequence[str] = ()
     """Node ids of items that were skipped before there was a verdict."""
 
-
-@dataclass(frozen=True, slots=True)
-class JudgedVerdicts:
-    """The judgements that decided, and their settings."""
-
-    settings: Settings
-    catalog: Catalog
-    judgements: Sequence[Judgement]
-    unmatched: int
-
     def get_origin(self, flag: str) -> Origin:
         """Return where the value of an option was written."""
         return find_origin(self.settings.origins, flag) or Origin(Written.TYPED, flag)
-
-    @property
-    def recorded(self) -> list[Baseline]:
-        """The recorded baselines that decided, as they stand in their files."""
-        deciding = (
-            judgement.baseline
-            for judgement in self.judgements
-            if judgement.baseline.kind is BaselineKind.RECORDED
-        )
-        of_key = [
-            (self.catalog.baselines.get(baseline.key, ()), baseline)
-            for baseline in deciding
-        ]
-        return [
-            next(
-                (
-                    baseline
-                    for baseline in there
-                    if baseline.kind is BaselineKind.RECORDED
-                ),
-                moved,
-            )
-            for there, moved in of_key
-        ]
 
 
 def find_cautions(session: JudgedSession) -> Iterator[Caution]:
@@ -178,19 +144,14 @@ def find_cautions(session: JudgedSession) -> Iterator[Caution]:
     selected = [
         results[outcome.id] for outcome in configurations if outcome.id in results
     ]
-    judged = JudgedVerdicts(
-        session.settings,
-        session.catalog,
-        list(_list_judgements(selected)),
-        len(session.results.unmatched),
-    )
-    if judged.judgements:
-        yield from _list_tolerance_cautions(judged)
-        yield from _list_acknowledgement_cautions(judged, session)
-        yield from _list_baseline_cautions(judged)
-        yield from _list_settings_cautions(judged)
-        yield from _list_changed_settings(judged)
-        yield from _list_lost_time(judged)
+    judgements = list(_list_judgements(selected))
+    if judgements:
+        yield from _list_tolerance_cautions(judgements, session.settings)
+        yield from _list_acknowledgement_cautions(judgements, session)
+        yield from _list_baseline_cautions(judgements, session)
+        yield from _list_settings_cautions(session)
+        yield from _list_changed_settings(judgements)
+        yield from _list_lost_time(judgements)
     yield from list_absence_cautions(session.results, selected)
     yield from _list_outcome_cautions(configurations, session)
 
@@ -208,25 +169,27 @@ def _list_judgements(results: Sequence[ConfigurationResult]) -> Iterator[Judgeme
 # --- how it was judged ----------------------------------------------------------------
 
 
-def _list_tolerance_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
+def _list_tolerance_cautions(
+    judgements: Sequence[Judgement], settings: Settings
+) -> Iterator[Caution]:
     """Yield the tolerances that are not the default, but for a stricter one that was
     typed."""
-    expected = CERTIFIED if judged.settings.certify else DEFAULT_TOLERANCE
+    expected = CERTIFIED if settings.certify else DEFAULT_TOLERANCE
     of_tolerance: dict[tuple[Tolerance, str], int] = {}
-    for judgement in judged.judgements:
+    for judgement in judgements:
         tolerance = judgement.tolerance
         if math.isclose(tolerance.factor, expected.factor) or _is_typed_and_stricter(
-            tolerance, expected, judged
+            tolerance, expected, settings
         ):
             continue
         file = Path(judgement.baseline.source.file).name
-        named = tolerance, str(_find_tolerance_origin(tolerance, judged) or file)
+        named = tolerance, str(_find_tolerance_origin(tolerance, settings) or file)
         of_tolerance[named] = of_tolerance.get(named, 0) + 1
     for (tolerance, origin), number in of_tolerance.items():
         of_some = (
             ""
-            if number == len(judged.judgements)
-            else f", of {number} of {len(judged.judgements)} verdicts"
+            if number == len(judgements)
+            else f", of {number} of {len(judgements)} verdicts"
         )
         yield Caution(
             CautionCode.TOLERANCE,
@@ -235,17 +198,15 @@ def _list_tolerance_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
 
 
 def _is_typed_and_stricter(
-    tolerance: Tolerance, expected: Tolerance, judged: JudgedVerdicts
+    tolerance: Tolerance, expected: Tolerance, settings: Settings
 ) -> bool:
-    origin = _find_tolerance_origin(tolerance, judged)
+    origin = _find_tolerance_origin(tolerance, settings)
     return origin is not None and origin.typed and tolerance.factor < expected.factor
 
 
-def _find_tolerance_origin(
-    tolerance: Tolerance, judged: JudgedVerdicts
-) -> Origin | None:
+def _find_tolerance_origin(tolerance: Tolerance, settings: Settings) -> Origin | None:
     """Return where a tolerance was written; None for one of a baseline file."""
-    return judged.settings.origins.get(
+    return settings.origins.get(
         "llmb_tolerance"
         if tolerance.source == ToleranceSource.INI
         else tolerance.source
@@ -253,17 +214,17 @@ def _find_tolerance_origin(
 
 
 def _list_acknowledgement_cautions(
-    judged: JudgedVerdicts, session: JudgedSession
+    judgements: Sequence[Judgement], session: JudgedSession
 ) -> Iterator[Caution]:
     """Yield how many accepted changes moved the level of a run, and the largest
     level."""
     from pytest_llmbench.judge.acknowledged import LARGEST
 
     levels = {
-        judgement.baseline.key: _select_in_force(judgement, judged.catalog, session)
-        for judgement in judged.judgements
+        judgement.baseline.key: _select_in_force(judgement, session)
+        for judgement in judgements
     }
-    yield from _list_accepted_reasons(judged)
+    yield from _list_accepted_reasons(judgements)
     entries = {entry.place for entries in levels.values() for entry in entries}
     if not entries:
         return
@@ -277,10 +238,10 @@ def _list_acknowledgement_cautions(
     yield Caution(CautionCode.ACKNOWLEDGED, text)
 
 
-def _list_accepted_reasons(judged: JudgedVerdicts) -> Iterator[Caution]:
+def _list_accepted_reasons(judgements: Sequence[Judgement]) -> Iterator[Caution]:
     """Yield which configurations would be red for a reason that somebody accepted."""
     accepted: dict[str, list[str]] = {}
-    for judgement in judged.judgements:
+    for judgement in judgements:
         for note in judgement.notes:
             if (
                 note.code is NoteCode.ACKNOWLEDGED
@@ -295,11 +256,11 @@ def _list_accepted_reasons(judged: JudgedVerdicts) -> Iterator[Caution]:
         yield Caution(CautionCode.ACKNOWLEDGED, text)
 
 
-def _list_changed_settings(judged: JudgedVerdicts) -> Iterator[Caution]:
+def _list_changed_settings(judgements: Sequence[Judgement]) -> Iterator[Caution]:
     """Yield what runs state otherwise than the recorded ones without being of another
     configuration."""
     changed: dict[str, list[str]] = {}
-    for judgement in judged.judgements:
+    for judgement in judgements:
         for note in judgement.notes:
             if note.code is NoteCode.SETTING_CHANGED:
                 changed.setdefault(phrase(note), []).append(judgement.baseline.key.id)
@@ -310,12 +271,12 @@ def _list_changed_settings(judged: JudgedVerdicts) -> Iterator[Caution]:
         )
 
 
-def _list_lost_time(judged: JudgedVerdicts) -> Iterator[Caution]:
+def _list_lost_time(judgements: Sequence[Judgement]) -> Iterator[Caution]:
     """Yield the runs that lost time outside their step time without being red for
     it."""
     texts = dict.fromkeys(
         f"{judgement.baseline.key.id}: {phrase(note)}"
-        for judgement in judged.judgements
+        for judgement in judgements
         if judgement.verdict is not Verdict.INVALID
         for note in judgement.notes
         if note.code in LOST_TIME
@@ -328,22 +289,25 @@ def _list_lost_time(judged: JudgedVerdicts) -> Iterator[Caution]:
 
 
 def _select_in_force(
-    judgement: Judgement, catalog: Catalog, session: JudgedSession
+    judgement: Judgement, session: JudgedSession
 ) -> list[Acknowledgement]:
     from pytest_llmbench.judge.acknowledged import select_covering
 
     if not any(note.code is NoteCode.ACKNOWLEDGED for note in judgement.notes):
         return []
-    of_key = select_covering(judgement.baseline.key.id, catalog.acknowledged)
+    of_key = select_covering(judgement.baseline.key.id, session.catalog.acknowledged)
     return [entry for entry in of_key if entry.since <= session.today <= entry.expires]
 
 
-def _list_baseline_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
+def _list_baseline_cautions(
+    judgements: Sequence[Judgement], session: JudgedSession
+) -> Iterator[Caution]:
     """Yield how far recorded baselines are above the published ones, and how far they
     may drift."""
+    recorded = _find_recorded(judgements, session.catalog)
     ratios = {
         baseline.key.id: baseline.step_seconds / baseline.published_seconds
-        for baseline in judged.recorded
+        for baseline in recorded
         if baseline.published_seconds
     }
     far = {name: ratio for name, ratio in ratios.items() if ratio > 1 + FAR}
@@ -353,14 +317,12 @@ def _list_baseline_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
         several = "baselines are up to " if len(far) > 1 else ""
         text = f"recorded {several}{slower}: {slowest}"
         yield Caution(CautionCode.RECORDED_SLOWER, text)
-    yield from _list_moved_baselines(judged)
-    budgets = {
-        select_drift_budget(judged.settings, baseline) for baseline in judged.recorded
-    }
+    yield from _list_moved_baselines(recorded, session.settings)
+    budgets = {select_drift_budget(session.settings, baseline) for baseline in recorded}
     if budgets and max(budgets) > DRIFT_BUDGET:
-        has_option = judged.settings.drift_budget is not None
+        has_option = session.settings.drift_budget is not None
         origin = (
-            judged.get_origin("--llmb-drift-budget") if has_option else "baseline file"
+            session.get_origin("--llmb-drift-budget") if has_option else "baseline file"
         )
         usual = f"not {_format_percent(DRIFT_BUDGET)}"
         yield Caution(
@@ -369,18 +331,36 @@ def _list_baseline_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
         )
 
 
-def _list_moved_baselines(judged: JudgedVerdicts) -> Iterator[Caution]:
+def _find_recorded(judgements: Sequence[Judgement], catalog: Catalog) -> list[Baseline]:
+    """Find the recorded baselines that decided, with the values of their files."""
+    recorded = []
+    for judgement in judgements:
+        decided = judgement.baseline
+        if decided.kind is BaselineKind.RECORDED:
+            of_key = catalog.baselines.get(decided.key, ())
+            in_files = (
+                baseline
+                for baseline in of_key
+                if baseline.kind is BaselineKind.RECORDED
+            )
+            recorded.append(next(in_files, decided))
+    return recorded
+
+
+def _list_moved_baselines(
+    recorded: Sequence[Baseline], settings: Settings
+) -> Iterator[Caution]:
     """Yield how far accepted values of recorded baselines lie above the first ones, if
     by more than the budget."""
     moved = {
         baseline.key.id: recording.trimmed_mean_seconds / origin.seconds
-        for baseline in judged.recorded
+        for baseline in recorded
         if (recording := baseline.recording) is not None
         and (origin := find_starting_value(recording)) != find_reference(recording)
         and is_beyond(
             recording.trimmed_mean_seconds,
             origin,
-            select_drift_budget(judged.settings, baseline),
+            select_drift_budget(settings, baseline),
         )
     }
     if moved:
@@ -395,28 +375,29 @@ def _join_largest(ratios: Mapping[str, float]) -> str:
     return formatting.join_first(names, 1)
 
 
-def _list_settings_cautions(judged: JudgedVerdicts) -> Iterator[Caution]:
+def _list_settings_cautions(session: JudgedSession) -> Iterator[Caution]:
     """Yield the options that let pass what the defaults would not, and those that
     nobody typed for this session."""
-    for code, text in _describe_options(judged):
-        yield Caution(code, f"{text} ({judged.get_origin(f'--llmb-{code}')})")
-    for code, text in _describe_selection(judged):
-        origin = judged.get_origin(f"--llmb-{code}")
+    for code, text in _describe_options(session):
+        yield Caution(code, f"{text} ({session.get_origin(f'--llmb-{code}')})")
+    for code, text in _describe_selection(session):
+        origin = session.get_origin(f"--llmb-{code}")
         if not origin.typed:
             yield Caution(code, f"{text} ({origin})")
-    origins = judged.settings.origins
-    for flag in judged.settings.overridden:
+    origins = session.settings.origins
+    for flag in session.settings.overridden:
         name = name_destination(flag)
-        text = f"{origins.get(name, name)} is replaced by {judged.get_origin(flag)}"
+        text = f"{origins.get(name, name)} is replaced by {session.get_origin(flag)}"
         yield Caution(CautionCode.OVERRIDDEN, text)
 
 
-def _describe_options(judged: JudgedVerdicts) -> Iterator[tuple[CautionCode, str]]:
+def _describe_options(session: JudgedSession) -> Iterator[tuple[CautionCode, str]]:
     """Yield the options that let pass what the defaults would not; an option has the
     name of its code."""
-    settings = judged.settings
+    settings = session.settings
     if settings.unmatched == "list":
-        of_them = f", {judged.unmatched} of them" if judged.unmatched else ""
+        unmatched = len(session.results.unmatched)
+        of_them = f", {unmatched} of them" if unmatched else ""
         yield CautionCode.UNMATCHED, f"unmatched runs fail nothing{of_them}"
     if settings.inconclusive == "skip":
         yield CautionCode.INCONCLUSIVE, "INCONCLUSIVE is skipped"
@@ -432,10 +413,10 @@ def _describe_options(judged: JudgedVerdicts) -> Iterator[tuple[CautionCode, str
         yield CautionCode.ASSUMED_CV, f"assumed variation {assumed}, not 1 %"
 
 
-def _describe_selection(judged: JudgedVerdicts) -> Iterator[tuple[CautionCode, str]]:
+def _describe_selection(session: JudgedSession) -> Iterator[tuple[CautionCode, str]]:
     """Yield the options that leave runs or baselines out."""
-    settings = judged.settings
-    if _ignores_recorded(judged):
+    settings = session.settings
+    if _ignores_recorded(session):
         yield CautionCode.AGAINST, "recorded baselines are not looked at"
     if settings.since:
         yield CautionCode.SINCE, f"runs before {settings.since:%Y-%m-%d} left out"
@@ -444,12 +425,14 @@ def _describe_selection(judged: JudgedVerdicts) -> Iterator[tuple[CautionCode, s
         yield CautionCode.REPEAT_WINDOW, f"runs within {window} are averaged"
 
 
-def _ignores_recorded(judged: JudgedVerdicts) -> bool:
+def _ignores_recorded(session: JudgedSession) -> bool:
     there = any(
-        recipe.kind is BaselineKind.RECORDED for recipe in judged.catalog.recipes
+        recipe.kind is BaselineKind.RECORDED for recipe in session.catalog.recipes
     )
     return (
-        there and not judged.settings.certify and judged.settings.against == "published"
+        there
+        and not session.settings.certify
+        and session.settings.against == "published"
     )
 
 
