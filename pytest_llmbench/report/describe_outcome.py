@@ -149,18 +149,10 @@ def _find_telling_line(measurement: Measurement, outcome: Outcome) -> tuple[int,
     problem, the last one of a log that ended too early, or a step of a run that is only
     slow; 0 where there is none."""
     if measurement.problems:
-        attempts = measurement.run.attempts
-        last = max(
-            (
-                attempt.log.lines
-                for attempt in attempts
-                if attempt.files.log == measurement.log
-            ),
-            default=0,
-        )
-        return next(
-            (problem.line for problem in measurement.problems if problem.line), last
-        ), ""
+        log = measurement.measured_log
+        last = 0 if log is None else log.lines
+        lines = (problem.line for problem in measurement.problems if problem.line)
+        return next(lines, last), ""
     judgement = outcome.judgement
     # Over budget is a checkpoint, and none of its steps.
     slow = judgement.verdict in SLOW and judgement.reason is not Reason.OVER_BUDGET
@@ -364,17 +356,9 @@ def _describe_steps(measurement: Measurement | None) -> ReportedSteps | None:
     `slow` are the positions of the stragglers of the window. A time that no step can
     have is None. None if the attempt has no step, or is not there any more.
     """
-    if measurement is None:
+    segment = None if measurement is None else measurement.measured_segment
+    if measurement is None or segment is None:
         return None
-    of_log = [
-        attempt.log.segments
-        for attempt in measurement.run.attempts
-        if attempt.files.log == measurement.log
-    ]
-    parts = of_log[-1] if of_log else ()
-    if not 0 < measurement.segment <= len(parts):
-        return None
-    segment = parts[measurement.segment - 1]
     # A hiccup that was forgiven is drawn as it was counted.
     counted = dict(
         zip(measurement.window_steps, measurement.window_seconds, strict=False)
