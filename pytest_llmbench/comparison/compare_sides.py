@@ -10,6 +10,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING
 
 from pytest_llmbench.comparison.comparison_records import (
+    ON_BOTH_SIDES,
     ComparedSide,
     NoData,
     NotCompared,
@@ -62,7 +63,7 @@ def compare_sides(
 ) -> SidesCompared:
     """Return what a comparison of two sides that were read says; `margin` is a
     fraction."""
-    a, b = _drop_shared(a, b)
+    a, b = _drop_shared_runs(a, b)
     windows = choose_windows(a, b)
     a, b = _list_other_windows(a, windows), _list_other_windows(b, windows)
     pairs = {
@@ -108,14 +109,17 @@ def _read_sides(
     return [by_label[label] for label in LABELS]
 
 
-def _drop_shared(a: ComparedSide, b: ComparedSide) -> tuple[ComparedSide, ComparedSide]:
-    """Return sides without the runs that both hold, as one of a history may."""
+def _drop_shared_runs(
+    a: ComparedSide, b: ComparedSide
+) -> tuple[ComparedSide, ComparedSide]:
+    """Drop the measured runs of a configuration that both sides contain, as one of a
+    history may."""
     marks = [
         {
-            (name, mark)
+            mark
             for (name, _), runs in side.runs.items()
             for run in runs
-            for mark in _list_marks(run)
+            for mark in _list_marks(name, run)
         }
         for side in (a, b)
     ]
@@ -123,27 +127,24 @@ def _drop_shared(a: ComparedSide, b: ComparedSide) -> tuple[ComparedSide, Compar
     return _drop(a, shared), _drop(b, shared)
 
 
-def _list_marks(run: SideRun) -> Iterator[object]:
+def _list_marks(name: str, run: SideRun) -> set[tuple[str, str, object]]:
     # A start alone is no mark of a run without a job: two may start together.
-    yield from (
-        (job, mark) for job, mark in run.same_run_keys if job or isinstance(mark, str)
-    )
+    return {
+        (name, job, mark)
+        for job, mark in run.same_run_keys
+        if job or isinstance(mark, str)
+    }
 
 
-def _drop(side: ComparedSide, shared: set[tuple[str, object]]) -> ComparedSide:
+def _drop(side: ComparedSide, shared: set[tuple[str, str, object]]) -> ComparedSide:
     kept, dropped = {}, {}
     for (name, window), runs in side.runs.items():
-        own = tuple(
-            run
-            for run in runs
-            if not any((name, mark) in shared for mark in _list_marks(run))
-        )
+        own = tuple(run for run in runs if shared.isdisjoint(_list_marks(name, run)))
         dropped.update({run.id: (name, run) for run in runs if run not in own})
         if own:
             kept[name, window] = own
-    text = "it lies on both sides, and says nothing of a difference"
     no_data = (
-        NoData(side.label, run.id, name, Reason.COPIED, text, run.log)
+        NoData(side.label, run.id, name, Reason.COPIED, ON_BOTH_SIDES, run.log)
         for name, run in dropped.values()
     )
     return dataclasses.replace(side, runs=kept, no_data=(*side.no_data, *no_data))

@@ -24,6 +24,9 @@ STARTED = "started"
 NODES = "nodes"
 """The name of the fact on which nodes it ran."""
 
+ON_BOTH_SIDES = "it lies on both sides, and says nothing of a difference"
+"""The text of a run that is not compared, since both sides contain it."""
+
 
 class SideAnswer(StrEnum):
     """What is said of B beside A: a stable code."""

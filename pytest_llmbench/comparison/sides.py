@@ -14,7 +14,12 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_llmbench.comparison.comparison_records import ComparedSide, NoData, SideRun
+from pytest_llmbench.comparison.comparison_records import (
+    ON_BOTH_SIDES,
+    ComparedSide,
+    NoData,
+    SideRun,
+)
 from pytest_llmbench.core.baseline_records import Window
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.errors import SettingsError
@@ -155,7 +160,7 @@ def read_paths(
         )
         catalog = add_tables(catalog, ingested.tables, settings)
         located.append(_LocatedRuns(request, *_label_runs(request.label, ingested)))
-    located = _mark_copies(_drop_shared(located), now)
+    located = _mark_copies(_drop_shared_logs(located), now)
     drafts = draft_baselines(
         [run for side in located for run in side.runs], settings, catalog
     )
@@ -198,8 +203,9 @@ def _label_runs(
     return runs, (*unreadable, *copies, *steps)
 
 
-def _drop_shared(located: Sequence[_LocatedRuns]) -> list[_LocatedRuns]:
-    """Return sides without the runs that lie on both of them."""
+def _drop_shared_logs(located: Sequence[_LocatedRuns]) -> list[_LocatedRuns]:
+    """Drop the runs that lie under both paths, before drafts and copies are made of
+    them."""
     marks = [
         {mark for run in side.runs for mark in _list_marks(run)} for side in located
     ]
@@ -207,9 +213,8 @@ def _drop_shared(located: Sequence[_LocatedRuns]) -> list[_LocatedRuns]:
     kept = []
     for side in located:
         own = [run for run in side.runs if shared.isdisjoint(_list_marks(run))]
-        text = "it lies on both sides, and says nothing of a difference"
         both = [
-            _make_no_data(side.request.label, run, Reason.COPIED, text)
+            _make_no_data(side.request.label, run, Reason.COPIED, ON_BOTH_SIDES)
             for run in side.runs
             if run not in own
         ]
