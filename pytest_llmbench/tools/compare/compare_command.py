@@ -17,7 +17,6 @@ from pytest_llmbench.tools.command_line import (
     add_baselines,
     rename_flags,
     resolve_settings,
-    tell_aside,
 )
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         raise SettingsError(f"--margin={arguments.margin}: {error}") from None
     now = datetime.now(UTC)
     with rename_flags():
-        history = _locate_history(arguments.history, now)
+        history = _open_history(arguments.history)
         a = parse_side("A", arguments.a, history, Path.cwd())
         b = parse_side("B", arguments.b, history, Path.cwd())
         refuse_same(a, b)
@@ -99,11 +98,10 @@ def _run(arguments: argparse.Namespace) -> Output:
     )
 
 
-def _locate_history(typed: str | None, now: datetime) -> StoreLocation | None:
-    """Return the history that was typed, or that the environment or pytest's
+def _open_history(typed: str | None) -> StoreLocation | None:
+    """Open the history that was typed, or that the environment or pytest's
     configuration names; None without any."""
-    from pytest_llmbench.history.store import locate_store, refuse_damaged
-    from pytest_llmbench.tools.history_options import find_stated, tell_future
+    from pytest_llmbench.tools.history_options import find_stated, open_history
 
     if typed is not None and not typed.strip():
         raise SettingsError(
@@ -112,16 +110,10 @@ def _locate_history(typed: str | None, now: datetime) -> StoreLocation | None:
     stated = find_stated(typed, Path.cwd())
     if stated is None:
         return None
-    text, source = stated
     try:
-        history = locate_store(text, Path.cwd(), writes=False).until(now)
-        refuse_damaged(history)
-        tell_future(history)
+        return open_history(typed)
     except HistoryError as error:
-        raise HistoryError(f"{source or '--history'}: {error}") from None
-    if source:  # nobody typed it
-        tell_aside(f"history: {escape(history.shown)} ({source})")
-    return history
+        raise HistoryError(f"{stated[1] or '--history'}: {error}") from None
 
 
 def _resolve(arguments: argparse.Namespace, history: StoreLocation | None) -> Settings:
