@@ -19,6 +19,7 @@ from pytest_llmbench.core.option import (
     OptionValues,
     Origins,
     find_existing,
+    list_rows,
     name_destination,
     resolve_fields,
 )
@@ -55,6 +56,9 @@ UNUSED = {
 """What it has no use for: refused where it was typed, left out where it stands in the
 ini file."""
 
+
+ALWAYS_CAUTIONED = ("--llmb-improvement", "--llmb-unmatched")
+"""Options whose lenient value is reported wherever it was written."""
 
 ENDINGS = {"--llmb-json": "json", "--llmb-html": "html", "--llmb-history": "db"}
 """How files that are no logs may be called; JUnit reports are XML."""
@@ -348,7 +352,12 @@ def _limit_tolerances(
 
 def _list_overridden(values: OptionValues, ini: OptionValues) -> Iterator[str]:
     """Yield the options that make less fail than their ini key would."""
-    for flag in ("--llmb-trend", "--llmb-scaling", "--llmb-inconclusive"):
+    modes = [
+        option.flag
+        for option in list_rows(Settings).values()
+        if "fail" in option.choices and option.flag not in ALWAYS_CAUTIONED
+    ]
+    for flag in modes:
         if ini.get_text(flag) == "fail" and values.get_text(flag) not in (None, "fail"):
             yield flag
     required = values.get("llmb_require")

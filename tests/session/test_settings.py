@@ -114,6 +114,26 @@ def both(typed: dict[str, Any], ini: dict[str, Any]) -> ChainMap[str, Any]:
     )
 
 
+def test_lenient_option_over_strict_ini_key_is_overridden(folder: Path) -> None:
+    """Each option with the mode `fail`, but for those whose caution has its own text
+    anyway."""
+    modes = {
+        row.dest.removeprefix("llmb_"): row.choices
+        for row in list_rows(Settings).values()
+        if "fail" in row.choices
+    }
+    lenient = {
+        name: next(choice for choice in choices if choice != "fail")
+        for name, choices in modes.items()
+    }
+    resolved = resolve(both(lenient, dict.fromkeys(modes, "fail")), folder)
+    assert modes.keys() >= {"improvement", "unmatched"}
+    assert set(resolved.overridden) == {
+        f"--llmb-{name}" for name in modes.keys() - {"improvement", "unmatched"}
+    }
+    assert "--llmb-trend" in resolved.overridden
+
+
 @pytest.mark.parametrize(
     ("typed", "ini", "expected"),
     [
