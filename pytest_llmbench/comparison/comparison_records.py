@@ -83,7 +83,7 @@ class SideEstimate:
         bool | None
     )  # whether all runs were on one set of nodes, None where that is not known
     # how far the printed digits may move the difference, however many runs there are
-    rounding: float = 0.0
+    rounding: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ class SideDifferences:
     """What is known to differ between two sides, and what is not known."""
 
     between: tuple[FactDifference, ...]
-    varying: tuple[VaryingFact, ...] = ()
+    varying: tuple[VaryingFact, ...]
     # neither the same nor different
-    unknown: tuple[UnknownFact, ...] = ()
+    unknown: tuple[UnknownFact, ...]
 
     @property
     def candidate(self) -> str:
@@ -197,10 +197,8 @@ class SidesCompared:
     b: ComparedSide
     margin: float  # a fraction
     comparisons: tuple[SideComparison, ...]
-    not_compared: tuple[NotCompared, ...] = ()
-    history: str = (
-        ""  # where nights were read from, without a password; empty where none were
-    )
+    not_compared: tuple[NotCompared, ...]
+    history: str  # the store of earlier runs, without a password; "" without one
 
     @property
     def no_data(self) -> tuple[NoData, ...]:

@@ -88,7 +88,7 @@ def _list_rules(session: Session) -> Iterator[str]:
         yield f"recording to {formatting.format_place(settings.record, session.directory)}; nothing is judged"
 
 
-def render_terminal(session: Session, verbosity: int = 0) -> list[TerminalLine]:
+def render_terminal(session: Session, verbosity: int) -> list[TerminalLine]:
     """Return the lines of the summary, more of them for a higher verbosity (pytest's -q
     is -1, -v is 1)."""
     from pytest_llmbench.report.explain import wrap

@@ -111,7 +111,7 @@ def write_whole(
 
 @contextmanager
 def open_whole(
-    path: Path, kind: FileKind, *, make_folders: bool = True
+    path: Path, kind: FileKind, *, make_folders: bool
 ) -> Iterator[IO[bytes]]:
     """Like `write_whole`, for content in parts: open a file beside its place, and move
     it there at the end."""

@@ -73,7 +73,7 @@ def describe_answer(answer: PairedAnswer, names: Sequence[str]) -> str:
 
 
 def describe_search(
-    answer: BisectAnswer, names: Sequence[str], earlier: Noise | None = None
+    answer: BisectAnswer, names: Sequence[str], earlier: Noise | None
 ) -> str:
     """Describe the end of a search: `first slow: c7 (+2.1 %, ...), 99 % sure; 13
     runs`."""

@@ -119,8 +119,8 @@ class JudgedSession:
     settings: Settings
     catalog: Catalog
     today: date
-    noticed: Sequence[Caution] = ()
-    unjudged: Sequence[str] = ()
+    noticed: Sequence[Caution]
+    unjudged: Sequence[str]
     """Node ids of items that were skipped before there was a verdict."""
 
     def get_origin(self, flag: str) -> Origin:

@@ -622,7 +622,7 @@ def ingest_job(
     catalog: Catalog,
     now: datetime,
     *,
-    since: datetime | None = None,
+    since: datetime | None,
 ) -> Run | None:
     """Return the run that one job left under these files and folders, None where there
     is no log of that job id.

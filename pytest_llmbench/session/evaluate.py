@@ -84,8 +84,8 @@ def gather(
     settings: Settings,
     catalog: Catalog,
     now: datetime,
-    tell: Callable[[ReadCounts], None] | None = None,
-    history: SessionHistory | None = None,
+    tell: Callable[[ReadCounts], None] | None,
+    history: SessionHistory | None,
 ) -> SessionResults:
     """Discover, read and judge everything under the given paths; `tell` is called with
     how far reading is.
@@ -236,7 +236,7 @@ def add_fleet_findings(
     settings: Settings,
     catalog: Catalog,
     now: datetime,
-    past: Past = NO_PAST,
+    past: Past,
 ) -> tuple[JudgedConfigurations, tuple[Check, ...]]:
     """Return the results with what only all of them, and their daily runs, show; and
     the items that are about that."""
@@ -365,7 +365,7 @@ def collect_evidence(
     settings: Settings,
     catalog: Catalog,
     now: datetime,
-    past: Past = NO_PAST,
+    past: Past,
 ) -> dict[Key, tuple[Evidence, ...]]:
     """Return for each key the evidence against each of its baselines; what is known of
     the noise uses all of them."""

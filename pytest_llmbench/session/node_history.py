@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def search_history(
-    place: StoreLocation, since: date | None = None, current: Iterable[MeasuredRun] = ()
+    place: StoreLocation, since: date | None, current: Iterable[MeasuredRun] = ()
 ) -> NodeSearch:
     """Return what the runs of a history from `since` on say of their nodes, with
     `current` ones, which it may not hold yet. HistoryError where it cannot be read."""
@@ -72,7 +72,7 @@ def compare_with_history(
 
 
 def search_runs(
-    runs: Iterable[MeasuredRun], history: str, since: date | None = None
+    runs: Iterable[MeasuredRun], history: str, since: date | None
 ) -> NodeSearch:
     """Return what runs say of their nodes; those before `since` tell only how fast
     their configurations are.

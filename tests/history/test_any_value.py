@@ -140,7 +140,7 @@ def open_as_session(folder: Path) -> None:
         history = SessionHistory(place, [builders.KEY])
         history.with_nights(restore(tonight))
         history.read_noise("eos", [ID])
-        search_history(place)
+        search_history(place, None)
         history.store(session(tonight, began=NOW), [folder])
 
 

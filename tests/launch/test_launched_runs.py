@@ -288,7 +288,7 @@ def test_log_is_read_in_the_dialect_of_its_baseline(tmp_path: Path) -> None:
     one = launched(folder, key=key)
     write_own_log(folder, one.job_id, 7)
     assert RunningLogs(runs.catalog, lambda: START).read_last_step(one) == (7, 50, 2.5)
-    run = ingest_job([folder], one.job_id, key, runs.catalog, START)
+    run = ingest_job([folder], one.job_id, key, runs.catalog, START, since=None)
     assert run is not None
     assert run.identity.key == key
     assert [attempt.log.dialect for attempt in run.attempts] == ["regex:fake-1"]

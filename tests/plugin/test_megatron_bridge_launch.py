@@ -404,7 +404,12 @@ def ingest_launched(folder: Path, base: Baseline, run: BridgeRun) -> Key | None:
     log = write_bridge_run(folder, run)
     job = re.findall(r"_(\d+)_0\.out$", log.name)[0]
     found = ingest_job(
-        [folder / "experiments"], job, base.key, find_catalog(), datetime.now(UTC)
+        [folder / "experiments"],
+        job,
+        base.key,
+        find_catalog(),
+        datetime.now(UTC),
+        since=None,
     )
     assert found is not None
     return found.identity.key

@@ -244,7 +244,7 @@ def test_a_first_recording_says_how_far_it_is_from_the_document_and_how_many_run
         f"; {notes['recorded-against-published']}; {notes['recorded-few-groups']}"
     )
     session.described.append(told)
-    summary = " ".join(" ".join(render_terminal(session)).split())
+    summary = " ".join(" ".join(render_terminal(session, 0)).split())
     assert notes["recorded-against-published"] in summary
     assert notes["recorded-few-groups"] in summary
 
@@ -399,7 +399,7 @@ def test_runs_that_are_the_baseline_of_nothing_are_refused(
     assert (told.verdict, told.reason, told.context) == ("INVALID", reason, "")
     assert told.text.startswith(f"not recorded: {why}")
     session.described.append(told)
-    summary = " ".join(" ".join(render_terminal(session)).split())
+    summary = " ".join(" ".join(render_terminal(session, 0)).split())
     assert f"not recorded: {why}" in summary
     assert "1 red: 1 INVALID" in summary
     assert (

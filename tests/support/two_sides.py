@@ -67,4 +67,5 @@ def result(*factors: float, container: str = "nemo:2") -> SidesCompared:
             SideComparison(name, WINDOW, *sides[name], *answers[name]) for name in sides
         ),
         (NotCompared("y", "A", "only in A: B has no run of it"),),
+        history="",
     )
