@@ -225,12 +225,9 @@ def write_reports(session: Session, exit_code: int) -> bool:
 
     `exit_code` is that of the session as far as it is known.
     """
-    from pytest_llmbench.report.document import SessionEnding
 
     def describe_ending() -> SessionEnding:
-        return SessionEnding(
-            exit_code or int(not well), _list_failures(session), session.cautions
-        )
+        return _describe_ending(session, exit_code or int(not well))
 
     def render_junit() -> bytes:
         from pytest_llmbench.report.junit import render
@@ -259,6 +256,12 @@ def write_reports(session: Session, exit_code: int) -> bool:
         lambda: _render_document(session, complete, describe_ending()),
     )
     return well
+
+
+def _describe_ending(session: Session, exit_code: int) -> SessionEnding:
+    from pytest_llmbench.report.document import SessionEnding
+
+    return SessionEnding(exit_code, _list_failures(session), session.cautions)
 
 
 def announce_reports(
@@ -426,7 +429,6 @@ def _render_page(
     page = render(
         [*outcomes, *listed],
         session.now,
-        session.cautions,
         session.results.planned_hours,
         ending,
         foot=foot,
@@ -486,14 +488,11 @@ def tell_github(session: Session, exit_code: int) -> None:
     path = session.settings.step_summary
     if path is None:
         return
-    from pytest_llmbench.report.document import SessionEnding
     from pytest_llmbench.report.notifications import append_job_summary
 
     try:
         append_job_summary(
-            path,
-            session.described,
-            SessionEnding(exit_code, _list_failures(session), session.cautions),
+            path, session.described, _describe_ending(session, exit_code)
         )
     except OSError as error:
         session.failures.append(
@@ -520,7 +519,7 @@ def store_outcomes(session: Session, exit_code: int) -> None:
         return
     from msgspec.structs import replace
 
-    from pytest_llmbench.report.document import SessionEnding, shorten
+    from pytest_llmbench.report.document import shorten
     from pytest_llmbench.report.verdicts import select_worst
     from pytest_llmbench.session.session_history import describe_origin, with_hashes
 
@@ -532,7 +531,7 @@ def store_outcomes(session: Session, exit_code: int) -> None:
         session.failures.append(
             "history: interrupted, so it holds no sha256 of the logs of this session"
         )
-    ending = SessionEnding(exit_code, _list_failures(session), session.cautions)
+    ending = _describe_ending(session, exit_code)
     command = list(map(session.redactor.redact, session.command))
     document = replace(
         _make_document(session, outcomes, ending),

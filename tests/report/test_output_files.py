@@ -110,7 +110,7 @@ OWN: list[tuple[FileKind, bytes]] = [
     (JUNIT, junit.render([], NOW)),
     (JSON, render_session(make_session(told()))),
     (JSON, json.dumps(json.loads(render_session(make_session()))).encode()),
-    (HTML, html.render([told()], NOW, ()).encode()),
+    (HTML, html.render([told()], NOW).encode()),
     (TRACE, b'{\n "llmbench_nccl": 1,\n "rows": []\n}\n'),
     (EXPORT, b"number,started,job_id\n1,2025\n"),
     (EXPORT, b'[\n {\n  "number": 1\n }\n]\n'),

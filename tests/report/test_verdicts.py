@@ -84,7 +84,11 @@ def in_title(
     described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()
 ) -> str:
     (title,) = map(
-        str, re.findall("<title>(.*)</title>", page(described, NOW, cautions))
+        str,
+        re.findall(
+            "<title>(.*)</title>",
+            page(described, NOW, ending=SessionEnding(0, cautions=cautions)),
+        ),
     )
     return title
 
@@ -92,7 +96,9 @@ def in_title(
 def in_page(
     described: list[OutcomeDocument], cautions: tuple[Caution, ...] = ()
 ) -> str:
-    body = page(described, NOW, cautions).partition("<header>")[2]
+    body = page(described, NOW, ending=SessionEnding(0, cautions=cautions)).partition(
+        "<header>"
+    )[2]
     return html.unescape(re.sub("<[^>]*>", "", body))
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_llmbench.core import formatting
-from pytest_llmbench.core.outcome_records import Caution
 from pytest_llmbench.report import explain
 from pytest_llmbench.report import job_text as jobs
 from pytest_llmbench.report.advice import advise, list_advice
@@ -131,7 +130,6 @@ TABLES = ("attempt", "job", "file", "software")
 def render(
     described: Sequence[OutcomeDocument],
     now: datetime,
-    cautions: Sequence[Caution] = (),
     planned: PlannedHours | None = None,
     ending: SessionEnding = WELL,
     *,
@@ -158,7 +156,7 @@ def render(
             state=_name_state(ending),
             mfu=explain_mfu(outcomes),
             problems=ending.problems,
-            cautions=list_all_texts(outcomes, cautions),
+            cautions=list_all_texts(outcomes, ending.cautions),
             foot=foot,
             cost=format_cost(cost) if cost else "",
             now=f"{now:%Y-%m-%d %H:%M} UTC",
