@@ -292,10 +292,9 @@ class Session:
                 self.results,
                 selected,
                 self.settings,
+                self.catalog,
                 self.now,
-                author,
-                recipes=(*self.catalog.recipes, *self.results.drafted),
-                accepted=self.catalog.accepted_recordings,
+                author=author,
                 guarded=guarded,
             )
             outcomes, self._recorded = recorded.outcomes, recorded.files

@@ -50,7 +50,11 @@ from pytest_llmbench.judge.recorded_runs import (
 from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.report.wording import phrase, phrase_all
 from pytest_llmbench.runs.measure.run_metrics import with_logged_work
-from pytest_llmbench.session.catalog import select_drift_budget, select_tolerance
+from pytest_llmbench.session.catalog import (
+    Catalog,
+    select_drift_budget,
+    select_tolerance,
+)
 from pytest_llmbench.session.outcomes import (
     SessionResults,
     invalidate_if_newer_unmatched,
@@ -115,12 +119,11 @@ def record(
     results: SessionResults,
     selected: Collection[str],
     settings: Settings,
+    catalog: Catalog,
     now: datetime,
-    author: str = "",
     *,
-    recipes: Collection[Recipe] = (),
-    accepted: Sequence[AcceptedRecording] = (),
-    guarded: bool = False,
+    author: str,
+    guarded: bool,
 ) -> RecordedBaselines:
     """Write a recorded baseline for each selected item with valid runs to
     `settings.record`; judge nothing.
@@ -128,10 +131,10 @@ def record(
     Items with a valid run are skipped. An item fails if its newest run is invalid, or
     if its value would move beyond the drift budget without a reason; without any valid
     run all fail, unless an item of its own reports it (`guarded`). Raises RecordError
-    if the files cannot be written. `author` is who records, `accepted` are the rules
-    that the user waived, `recipes` the baseline files that the session read: drift is
-    counted from values that were recorded elsewhere, too, and a file keeps the name of
-    its recipe.
+    if the files cannot be written. `author` is who records. The catalog contains the
+    rules that the user waived and the files that the session read: drift is counted
+    from values that were recorded elsewhere, too, and a file keeps the name of its
+    recipe.
     """
     if settings.record is None:
         raise ValueError("settings.record is not set")
@@ -148,7 +151,11 @@ def record(
         for result in chosen
         if not _is_invalid(result)
     }
-    waived = [entry for entry in accepted if _is_in_force(entry, now.date())]
+    waived = [
+        entry
+        for entry in catalog.accepted_recordings
+        if _is_in_force(entry, now.date())
+    ]
     changes = _collect_changes(chosen)
     nodes = _collect_nodes(chosen)
     measured: dict[Key, tuple[Baseline, Recording]] = {}
@@ -165,6 +172,7 @@ def record(
         reason = waiver.reason if waiver and levels else ""
         recording = make_recording(runs, now, author, nodes, reason)
         measured[key] = (with_logged_work(runs[0]), recording)
+    recipes = (*catalog.recipes, *results.drafted)
     written = _write_recorded(measured, settings.record, settings, recipes, waived)
     refused |= written.refused
     nothing = (

@@ -195,7 +195,15 @@ def test_what_a_file_tolerates_may_lie_between_the_runs_that_it_records(
         for run in session.results.measurements[KEY]
     )
     results = replace(session.results, measurements={KEY: runs})
-    found = record(results, [KEY.id], session.settings, NOW)
+    found = record(
+        results,
+        [KEY.id],
+        session.settings,
+        session.catalog,
+        NOW,
+        author="",
+        guarded=False,
+    )
     (outcome,) = found.outcomes
     assert len(found.files) == recorded_files
     assert ("differ by more than 20 %" in phrase(outcome.judgement)) == (
