@@ -4,10 +4,11 @@ is."""
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,9 +79,6 @@ NO_STEP = "no training step in it that docs/parsing.md knows, and not the name o
 if TYPE_CHECKING:
     from pytest_llmbench.logs.reading.run_reader import ReadCounts, Reading
     from pytest_llmbench.logs.sources.stores import Stores
-    from pytest_llmbench.runs.discover.baseline_matches import Matching
-    from pytest_llmbench.runs.discover.discovery import RunSearch
-    from pytest_llmbench.runs.layouts.megatron_bridge import Tables
 
 
 LONGEST_WAIT = timedelta(days=1)
@@ -113,6 +111,10 @@ class IngestedRuns:
     """Files that are not read, and were written after the runs around them began."""
 
 
+HiddenFile = tuple[Path, datetime, str]
+"""A file that is not read, when it was written, and what it is."""
+
+
 def ingest(
     settings: Settings,
     catalog: Catalog,
@@ -124,99 +126,421 @@ def ingest(
 
     `tell` is called with how far reading is, whenever something was read.
     """
-    from pytest_llmbench.logs.reading.cache import LogCache
-    from pytest_llmbench.logs.reading.run_reader import Reading
-    from pytest_llmbench.logs.sources.stores import Stores
-    from pytest_llmbench.runs.discover.baseline_matches import cache_matches
-    from pytest_llmbench.runs.discover.discovery import RunSearch
-    from pytest_llmbench.runs.discover.run_facts import lies_at_own_place
+    collection = _Collection(_RunReader(settings, catalog, now))
+    collection.add_logs(tell)
+    collection.add_metrics()
+    collection.add_unnamed()
+    return collection.finish()
 
-    stores = Stores()
-    search = RunSearch(settings.logs, stores)
-    discovery = search.discovery
-    cache = (
-        LogCache(settings.cache, settings.logs, catalog.definitions)
-        if settings.cache
-        else None
-    )
-    find = cache_matches()
-    ignored = [
-        IgnoredFile(path.name, why)
-        for path, why in discovery.ignored
-        if path.name != "nsys_profile"
-    ]
-    tables = _open_tables(catalog, stores)
 
-    def read_all(
-        found: Sequence[RunFiles], tell: Callable[[ReadCounts], None] | None = None
+def ingest_job(
+    places: Sequence[Path],
+    job_id: str,
+    key: Key,
+    catalog: Catalog,
+    now: datetime,
+    *,
+    since: datetime | None,
+) -> Run | None:
+    """Return the run that one job left under these files and folders, None where there
+    is no log of that job id.
+
+    A later place is looked at only while no earlier one holds a step of that job. What
+    its log does not tell, its launch does: it is a run of `key` unless something in it
+    says otherwise.
+    """
+    from pytest_llmbench.runs.discover.discovery import find_runs
+
+    reader = _RunReader(Settings(release=key.release, gpu=key.gpu), catalog, now)
+    best: Run | None = None
+    for place in filter(is_there, places):
+        for files in find_runs([place]).runs:
+            if files.job_id != job_id or not files.attempts:
+                continue
+            # A Slurm that was set up anew begins with job id 1 again: what is older is
+            # of another job.
+            if since and files.modified and files.modified < since:
+                continue
+            (read,) = reader.read_streams([files])
+            run = reader.identify(read)
+            if best is None or count_steps(run) > count_steps(best):
+                best = run
+        if best is not None and count_steps(best):
+            break
+    if best is None:
+        return None
+    # its id is known, so it is not the job of unknown id
+    return reader.read_as_known(_drop_pending_mark(_identify_as(best, key)))
+
+
+class _RunReader:
+    """Reads the logs of found runs and finds their configurations."""
+
+    def __init__(self, settings: Settings, catalog: Catalog, now: datetime) -> None:
+        from pytest_llmbench.logs.reading.cache import LogCache
+        from pytest_llmbench.logs.sources.stores import Stores
+        from pytest_llmbench.runs.discover.baseline_matches import cache_matches
+        from pytest_llmbench.runs.layouts.megatron_bridge import Tables
+
+        self.settings = settings
+        self.catalog = catalog
+        self.now = now
+        self.stores = Stores()
+        self.tables = Tables(
+            lambda: catalog.tables or read_tables(),
+            self.stores.read_small,
+            self.stores.scan,
+        )
+        self._find = cache_matches()
+        self._cache = (
+            LogCache(settings.cache, settings.logs, catalog.definitions)
+            if settings.cache
+            else None
+        )
+
+    def read(
+        self,
+        found: Sequence[RunFiles],
+        tell: Callable[[ReadCounts], None] | None = None,
     ) -> list[ReadRun]:
-        reading = Reading(stores, found, catalog.definitions, cache=cache, tell=tell)
-        return [_read_run(files, reading) for files in found]
+        """Read the logs of runs."""
+        from pytest_llmbench.logs.reading.run_reader import Reading
 
-    def identify_run(run: ReadRun) -> Run:
-        identified = _identify(
-            run.files, run.attempts, settings, catalog, now, find=find, tables=tables
+        reading = Reading(
+            self.stores, found, self.catalog.definitions, cache=self._cache, tell=tell
         )
-        shown = (
-            identified if _may_be_trial(identified) else _drop_pending_mark(identified)
-        )
-        return _read_as_known(shown, catalog, tables)
+        return [
+            ReadRun(
+                files,
+                tuple(
+                    Attempt(attempt, _parse(attempt, reading))
+                    for attempt in files.attempts
+                ),
+            )
+            for files in found
+        ]
 
-    runs: list[Run] = []
-    lone: list[ReadRun] = []
-    for run in _choose_streams(read_all(discovery.runs, tell), read_all):
-        if (
-            _is_run(run.files, run.attempts)
-            or _is_unread(run.files, run.attempts, catalog)
-            or lies_at_own_place(run.files, catalog.recipes)
-        ):
-            runs.append(identify_run(run))
-        else:
-            lone.append(run)
-    filled = {run.found.folder for run in runs}
-    for run in lone:
-        if run.files.folder not in filled and _has_died(
-            run.files
-        ):  # the only log of a launch, whatever it is called
-            runs.append(identify_run(run))
-        else:
-            why = _describe_unread(run.attempts, catalog)
-            ignored.append(IgnoredFile(run.files.id, NO_STEP + why))
-    records = settings.record is not None
-    choice = _choose_metrics(
-        discovery.metrics, runs, lone, catalog, read_all, records=records
-    )
-    later = list(choice.later)
-    runs = [run for run in runs if run.id not in choice.displaced] + [
-        identify_run(run) for run in choice.runs
-    ]
-    ignored += choice.ignored
-    runs += _identify_died(choice.died, runs, identify_run)
-    choice = _choose_unnamed(search, runs, catalog, read_all, stores)
-    later += choice.later
-    unnamed = {run.files.id for run in choice.runs}
-    runs += [identify_run(run) for run in choice.runs]
-    ignored = [file for file in ignored if file.name not in choice.displaced] + list(
-        choice.ignored
-    )
-    kept, copies, left_out = _keep_once(runs, unnamed, now)
-    ignored += left_out
-    unreadable = [
-        _make_unreadable(path, why, settings, catalog)
-        for path, why in discovery.unreadable
-    ]
-    unreadable += [
-        _make_unreadable_mark(path, why, settings, catalog)
-        for path, why in discovery.unreadable_marks
-    ]
-    return IngestedRuns(
-        tuple(kept),
-        tuple(_make_ids_unique(unreadable)),
-        tuple(ignored),
-        tables.recipes,
-        copies,
-        tuple(_find_hidden([*discovery.hidden, *later], kept)),
-    )
+    def read_streams(
+        self,
+        found: Sequence[RunFiles],
+        tell: Callable[[ReadCounts], None] | None = None,
+    ) -> list[ReadRun]:
+        """Read the logs of runs: standard error if it holds steps and standard output
+        does not."""
+        runs = self.read(found, tell)
+        swapped = [files for run in runs if (files := swap_silent_streams(run))]
+        if not swapped:
+            return runs
+        others = {run.files.id: run for run in self.read(swapped)}
+        return [
+            choose_streams(run, others[run.files.id]) if run.files.id in others else run
+            for run in runs
+        ]
+
+    def identify(self, read: ReadRun) -> Run:
+        """Find the configuration of a run, and when it started."""
+        from pytest_llmbench.runs.discover.checkpoint_shards import count_shards
+        from pytest_llmbench.runs.discover.identify import identify
+
+        files, logs = read.files, read.logs
+        saves = any(log.checkpoints.save_line for log in logs)
+        if saves and files.layout != "results":  # one folder for many jobs
+            files = dataclasses.replace(files, shards=count_shards(files.folder))
+        identity = identify(
+            files,
+            logs,
+            self.catalog.recipes,
+            release=self.settings.release,
+            gpu=self.settings.gpu,
+            baseline_release=self.settings.baseline_release,
+            find=self._find,
+            tables=self.tables,
+        )
+        datings = tuple(_list_datings(files, logs))
+        start = next(iter(drop_future_datings(datings, self.now)), None)
+        if start is None:
+            why = "every time that it states lies in the future"
+            return Run(files, read.attempts, identity, None, why, datings=datings)
+        return Run(
+            files,
+            read.attempts,
+            identity,
+            start.moment,
+            start.source,
+            datings=datings,
+            order_source=start.clock,
+        )
+
+    def read_as_known(self, run: Run) -> Run:
+        """Return a run with its logs as the dialect of its configuration reads them."""
+        key = run.identity.key
+        if key is None or not any(attempt.log.readings for attempt in run.attempts):
+            return run
+        dialects = [
+            baseline.dialect for baseline in self.catalog.baselines.get(key, ())
+        ] or [recipe.dialect for recipe in self.tables.recipes]
+        attempts = (
+            dataclasses.replace(attempt, log=attempt.log.read_as(*dialects))
+            for attempt in run.attempts
+        )
+        return dataclasses.replace(run, attempts=tuple(attempts))
+
+    def make_unreadable(self, path: Path, why: str) -> UnmatchedRun:
+        """Return an unreadable file with the configurations that its names leave open:
+        all if they state nothing."""
+        from pytest_llmbench.runs.discover.identify import identify
+        from pytest_llmbench.runs.layouts.folder_layouts import read_path_hints
+
+        identity = identify(
+            RunFiles(path.name, path.parent, (), read_path_hints(path.parts)),
+            (),
+            self.catalog.recipes,
+            release=self.settings.release,
+            gpu=self.settings.gpu,
+        )
+        return UnmatchedRun(
+            f"unreadable-{path.name}",
+            Reason.UNREADABLE,
+            why,
+            path,
+            about=(identity.key,) if identity.key else identity.may_be,
+            summary=why.partition("; ")[0],  # without what follows from it
+        )
+
+    def make_unreadable_mark(self, path: Path, why: str) -> UnmatchedRun:
+        """Return an unreadable mark: which runs of its folder are of an A/B is
+        unknown."""
+        text = f"{formatting.escape(str(path))} should name the runs of an A/B, and cannot be read: {why}"
+        name = f"{path.parent.name}/{path.name}"  # all such files have the same name
+        return dataclasses.replace(
+            self.make_unreadable(path, why),
+            id=f"unreadable-{name}",
+            reason=Reason.MARK_UNREADABLE,
+            text=text,
+            summary=text,
+        )
+
+
+class _Collection:
+    """The runs under the searched paths, from logs first, then from metrics and from
+    files that are not called logs."""
+
+    def __init__(self, reader: _RunReader) -> None:
+        from pytest_llmbench.runs.discover.discovery import RunSearch
+
+        self._reader = reader
+        self._recipes = reader.catalog.recipes
+        self._search = RunSearch(reader.settings.logs, reader.stores)
+        self._found = self._search.discovery
+        self._runs: list[Run] = []
+        self._silent: list[ReadRun] = []  # logs without a step
+        self._unnamed: set[str] = set()  # the ids of runs whose logs are not called so
+        # files that are not read, and may be of a newer run than the logs beside them
+        self._hidden: list[HiddenFile] = list(self._found.hidden)
+        self._ignored = [
+            IgnoredFile(path.name, why)
+            for path, why in self._found.ignored
+            if path.name != "nsys_profile"
+        ]
+
+    def add_logs(self, tell: Callable[[ReadCounts], None] | None) -> None:
+        """Add the logs that are runs, and those that launches left that died."""
+        from pytest_llmbench.runs.discover.run_facts import lies_at_own_place
+
+        for run in self._reader.read_streams(self._found.runs, tell):
+            if (
+                _is_run(run)
+                or _is_unread(run, self._reader.catalog)
+                or lies_at_own_place(run.files, self._recipes)
+            ):
+                self._runs.append(self._identify(run))
+            else:
+                self._silent.append(run)
+        filled = {run.found.folder for run in self._runs}
+        for run in self._silent:
+            # the only log of a launch, whatever it is called
+            if run.files.folder not in filled and _has_died(run.files):
+                self._runs.append(self._identify(run))
+            else:
+                why = _describe_unread(run, self._reader.catalog)
+                self._ignore(run.files.id, NO_STEP + why)
+
+    def add_metrics(self) -> None:
+        """Add the metrics that are runs although logs were found under the same path;
+        drop the logs that they displace."""
+        metrics = self._found.metrics
+        if not metrics:
+            return
+        logged = {run.id: ReadRun(run.found, run.attempts) for run in self._runs}
+        surroundings = Surroundings(
+            Neighbours(run.found for run in self._runs),
+            Neighbours(run.files for run in self._silent),
+            frozenset(run.id for run in self._runs if _can_be_displaced(run)),
+        )
+        chosen, displaced = self._choose_metrics(logged, surroundings)
+        with_steps: list[ReadRun] = []
+        for run in chosen:
+            if _is_run(run):
+                with_steps.append(run)
+            else:
+                self._ignore(run.files.id, NO_STEP)
+        names = {run.files.id for run in chosen}
+        left_out = [files for files in metrics if files.id not in names]
+        for attempt in chain.from_iterable(files.attempts for files in left_out):
+            self._ignore(attempt.log.name, LEFT_OUT)
+        for name, winner in displaced.items():
+            self._ignore(name, _describe_displaced(logged[name], winner))
+        self._hide_later(left_out, surroundings)
+        self._runs = [run for run in self._runs if run.id not in displaced]
+        self._runs += map(self._identify, with_steps)
+        self._add_died(with_steps)
+
+    def _choose_metrics(
+        self, logged: Mapping[str, ReadRun], surroundings: Surroundings
+    ) -> tuple[list[ReadRun], dict[str, ReadRun]]:
+        """Return the metrics whose steps no log has, and by the id of each displaced
+        log the metrics that hold more of its steps."""
+        from pytest_llmbench.runs.discover.run_facts import lies_at_own_place
+
+        claims = {
+            files.id: surroundings.classify(
+                files,
+                is_own=lies_at_own_place(files, self._recipes),
+                is_recorded=self._reader.settings.record is not None,
+            )
+            for files in self._found.metrics
+        }
+        shown = [
+            files
+            for files in self._found.metrics
+            if claims[files.id] is not Claim.HIDDEN
+        ]
+        by_claim: dict[Claim, list[ReadRun]] = defaultdict(list)
+        for run in self._reader.read(shown):
+            by_claim[claims[run.files.id]].append(run)
+        winners: list[ReadRun] = []
+        displaced: dict[str, ReadRun] = {}
+        for run in by_claim[Claim.CONTESTED]:
+            rival = surroundings.find_rival(run.files).id
+            if outdoes(run, logged[rival]):
+                winners.append(run)
+                displaced[rival] = run
+        unlike = find_unlike(by_claim[Claim.DOUBTFUL], list(logged.values()))
+        return [*by_claim[Claim.RUN], *winners, *unlike], displaced
+
+    def _hide_later(
+        self, metrics: Sequence[RunFiles], surroundings: Surroundings
+    ) -> None:
+        """Remember the metrics with steps that may be of a later run than the logs
+        beside them."""
+        later = [files for files in metrics if surroundings.is_later(files)]
+        for run in self._reader.read(later) if later else ():
+            if _is_run(run):
+                modified = run.files.modified or datetime.min.replace(tzinfo=UTC)
+                what = "metrics, written after the logs beside them"
+                self._hidden.append((run.files.attempts[-1].log, modified, what))
+
+    def _add_died(self, metrics: Sequence[ReadRun]) -> None:
+        """Add launches that died as runs of the configuration of the metrics that the
+        launch before left."""
+        by_id = {run.id: run for run in self._runs}
+        for console, name in find_died(metrics, self._silent):
+            identity = by_id[name].identity
+            if identity.key is not None:
+                run = self._identify(console)
+                self._runs.append(dataclasses.replace(run, identity=identity))
+
+    def add_unnamed(self) -> None:
+        """Add the files that are runs although they are not called logs: they hold
+        steps that no other log of them does."""
+        from pytest_llmbench.runs.discover.run_facts import lies_at_own_place
+
+        if not self._found.unnamed:
+            return
+        accepted = self._look_into_unnamed()
+        if not accepted:
+            return
+        jobs = {
+            run.found.job_id
+            for run in self._runs
+            if run.found.job_id and count_steps(run)
+        }
+        for run in self._reader.read_streams(self._search.find_unnamed_runs(accepted)):
+            steps, job = count_trained_steps(run.logs), run.files.job_id
+            if job in jobs:
+                why = f"{steps} steps, and the log of job {job} has another name"
+                self._ignore(run.files.id, why)
+            elif steps < FEWEST_STEPS and not lies_at_own_place(
+                run.files, self._recipes
+            ):
+                why = f"not called as a log, and {steps} steps: expected {FEWEST_STEPS} or more"
+                self._ignore(run.files.id, why)
+            else:
+                self._unnamed.add(run.files.id)
+                self._runs.append(self._identify(run))
+
+    def _look_into_unnamed(self) -> list[Path]:
+        """Return the files that hold steps, of those that are not called logs, and list
+        the rest as ignored or hidden."""
+        from pytest_llmbench.runs.discover.path_patterns import matches
+        from pytest_llmbench.runs.discover.run_facts import list_own_places
+
+        own = list_own_places(self._recipes)
+        stores = self._reader.stores
+        look = Looker(self._reader.catalog.definitions, stores)
+        logged = Neighbours(
+            run.found
+            for run in self._runs
+            if count_times(attempt.log for attempt in run.attempts)
+        )
+        accepted: list[Path] = []
+        ignored: list[IgnoredFile] = []
+        for files in self._found.unnamed:
+            folder = files.folder
+            self._hidden += _list_later_outputs(
+                files, logged.list_in(folder), look, stores
+            )
+            choice = look.choose(
+                files,
+                own=[
+                    name
+                    for name in files.names
+                    if any(matches(place, (*folder.parts, name)) for place in own)
+                ],
+                has_log=logged.has_in(folder),
+                has_log_near=logged.is_near(folder, files.given_path),
+            )
+            accepted += [folder / name for name in choice.accepted]
+            ignored += [IgnoredFile(name, why) for name, why in choice.ignored]
+        names = {path.name for path in accepted}
+        self._ignored = [file for file in self._ignored if file.name not in names]
+        self._ignored += ignored
+        return accepted
+
+    def finish(self) -> IngestedRuns:
+        """Return each run once, and what is no run."""
+        kept, copies, left_out = _keep_once(self._runs, self._unnamed, self._reader.now)
+        unreadable = [
+            *starmap(self._reader.make_unreadable, self._found.unreadable),
+            *starmap(self._reader.make_unreadable_mark, self._found.unreadable_marks),
+        ]
+        return IngestedRuns(
+            tuple(kept),
+            tuple(_make_ids_unique(unreadable)),
+            (*self._ignored, *left_out),
+            self._reader.tables.recipes,
+            copies,
+            tuple(_find_hidden(self._hidden, kept)),
+        )
+
+    def _identify(self, read: ReadRun) -> Run:
+        run = self._reader.identify(read)
+        if not _may_be_trial(run):
+            run = _drop_pending_mark(run)
+        return self._reader.read_as_known(run)
+
+    def _ignore(self, name: str, why: str) -> None:
+        self._ignored.append(IgnoredFile(name, why))
 
 
 def _keep_once(
@@ -245,19 +569,6 @@ def _keep_once(
         ),
     ]
     return kept, (*copies, *repeated), notes
-
-
-HiddenFile = tuple[Path, datetime, str]
-"""A file that is not read, when it was written, and what it is."""
-
-
-def _hide(metrics: RunFiles) -> HiddenFile:
-    modified = metrics.modified or datetime.min.replace(tzinfo=UTC)
-    return (
-        metrics.attempts[-1].log,
-        modified,
-        "metrics, written after the logs beside them",
-    )
 
 
 def _find_hidden(
@@ -325,226 +636,6 @@ def _drop_pending_mark(run: Run) -> Run:
     return dataclasses.replace(run, found=found)
 
 
-def _make_unreadable_mark(
-    path: Path, why: str, settings: Settings, catalog: Catalog
-) -> UnmatchedRun:
-    """Return a mark that cannot be read: which runs of its folder are of an A/B is
-    unknown."""
-    entry = _make_unreadable(path, why, settings, catalog)
-    text = f"{formatting.escape(str(path))} should name the runs of an A/B, and cannot be read: {why}"
-    name = f"{path.parent.name}/{path.name}"  # all such files have the same name
-    return dataclasses.replace(
-        entry,
-        id=f"unreadable-{name}",
-        reason=Reason.MARK_UNREADABLE,
-        text=text,
-        summary=text,
-    )
-
-
-def _read_run(files: RunFiles, reading: Reading) -> ReadRun:
-    return ReadRun(
-        files,
-        tuple(Attempt(attempt, _parse(attempt, reading)) for attempt in files.attempts),
-    )
-
-
-ReadAll = Callable[[Sequence[RunFiles]], list[ReadRun]]
-"""Reads the logs of runs."""
-
-
-def _choose_streams(runs: Sequence[ReadRun], read_all: ReadAll) -> list[ReadRun]:
-    """Return runs with standard error as the log if it holds steps and standard output
-    does not."""
-    swapped = {
-        run.files.id: files for run in runs if (files := swap_silent_streams(run))
-    }
-    by_id = (
-        {run.files.id: run for run in read_all(list(swapped.values()))}
-        if swapped
-        else {}
-    )
-    return [
-        choose_streams(run, by_id[run.files.id]) if run.files.id in by_id else run
-        for run in runs
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """Further files that are runs, the runs or ignored files whose place they take, and
-    what was left out."""
-
-    runs: tuple[ReadRun, ...] = ()
-    displaced: frozenset[str] = frozenset()
-    ignored: tuple[IgnoredFile, ...] = ()
-    died: tuple[
-        tuple[ReadRun, str], ...
-    ] = ()  # later launches without a step, each with the run of the one before
-    later: tuple[
-        HiddenFile, ...
-    ] = ()  # what was left out, and may be of a later run than the logs beside it
-
-
-def _choose_metrics(
-    metrics: Sequence[RunFiles],
-    runs: Sequence[Run],
-    lone: Sequence[ReadRun],
-    catalog: Catalog,
-    read_all: ReadAll,
-    *,
-    records: bool,
-) -> _Choice:
-    """Return which files of metrics are runs although logs were found under the same
-    path."""
-    from pytest_llmbench.runs.discover.run_facts import lies_at_own_place
-
-    if not metrics:
-        return _Choice()
-    logged = {run.id: ReadRun(run.found, run.attempts) for run in runs}
-    outdone = (
-        run.id
-        for run in runs
-        # a run of a known configuration stays at the log that its baseline was recorded
-        # from
-        if run.identity.key is None
-        and not run.identity.candidates
-        and can_be_outdone(logged[run.id].logs)
-    )
-    surroundings = Surroundings(
-        Neighbours(run.found for run in runs),
-        Neighbours(run.files for run in lone),
-        frozenset(outdone),
-    )
-    claims = {
-        files.id: surroundings.classify(
-            files, is_own=lies_at_own_place(files, catalog.recipes), is_recorded=records
-        )
-        for files in metrics
-    }
-    read = {
-        run.files.id: run
-        for run in read_all(
-            [files for files in metrics if claims[files.id] is not Claim.HIDDEN]
-        )
-    }
-    by_claim = {
-        claim: [read[name] for name in read if claims[name] is claim] for claim in Claim
-    }
-    rivals = {
-        run.files.id: surroundings.find_rival(run.files).id
-        for run in by_claim[Claim.CONTESTED]
-    }
-    winners = [
-        run
-        for run in by_claim[Claim.CONTESTED]
-        if outdoes(run, logged[rivals[run.files.id]])
-    ]
-    displaced = {rivals[run.files.id]: run for run in winners}
-    unlike = find_unlike(by_claim[Claim.DOUBTFUL], list(logged.values()))
-    chosen = [*by_claim[Claim.RUN], *winners, *unlike]
-    with_steps = [run for run in chosen if _is_run(run.files, run.attempts)]
-    kept = {run.files.id for run in with_steps}
-    ignored = [
-        IgnoredFile(run.files.id, NO_STEP) for run in chosen if run.files.id not in kept
-    ]
-    names = {run.files.id for run in chosen}
-    left_out = (
-        attempt.log
-        for files in metrics
-        if files.id not in names
-        for attempt in files.attempts
-    )
-    later = [
-        files
-        for files in metrics
-        if files.id not in names and surroundings.is_later(files)
-    ]
-    ignored += [IgnoredFile(log.name, LEFT_OUT) for log in left_out]
-    ignored += [
-        IgnoredFile(name, _describe_displaced(logged[name], winner))
-        for name, winner in displaced.items()
-    ]
-    return _Choice(
-        tuple(with_steps),
-        frozenset(displaced),
-        tuple(ignored),
-        tuple(find_died(with_steps, lone)),
-        tuple(
-            _hide(run.files)
-            for run in read_all(later)
-            if _is_run(run.files, run.attempts)
-        )
-        if later
-        else (),
-    )
-
-
-def _choose_unnamed(
-    search: RunSearch,
-    runs: Sequence[Run],
-    catalog: Catalog,
-    read_all: ReadAll,
-    stores: Stores,
-) -> _Choice:
-    """Return which files are runs although they are not called logs: they hold steps
-    that no other log of them does."""
-    from pytest_llmbench.runs.discover.path_patterns import matches
-    from pytest_llmbench.runs.discover.run_facts import list_own_places
-
-    if not search.discovery.unnamed:
-        return _Choice()
-    own = list_own_places(catalog.recipes)
-    look = Looker(catalog.definitions, stores)
-    logged = Neighbours(
-        run.found for run in runs if count_times(ReadRun(run.found, run.attempts).logs)
-    )
-    accepted: list[Path] = []
-    ignored: list[IgnoredFile] = []
-    later: list[HiddenFile] = []
-    for files in search.discovery.unnamed:
-        later += _list_later_outputs(files, logged.list_in(files.folder), look, stores)
-        choice = look.choose(
-            files,
-            own=[
-                name
-                for name in files.names
-                if any(matches(place, (*files.folder.parts, name)) for place in own)
-            ],
-            has_log=logged.has_in(files.folder),
-            has_log_near=logged.is_near(files.folder, files.given_path),
-        )
-        accepted += [files.folder / name for name in choice.accepted]
-        ignored += [IgnoredFile(name, why) for name, why in choice.ignored]
-    read = (
-        _choose_streams(read_all(search.find_unnamed_runs(accepted)), read_all)
-        if accepted
-        else []
-    )
-    jobs = {run.found.job_id for run in runs if run.found.job_id and count_steps(run)}
-    kept: list[ReadRun] = []
-    for run in read:
-        steps = count_trained_steps(run.logs)
-        if run.files.job_id in jobs:
-            why = (
-                f"{steps} steps, and the log of job {run.files.job_id} has another name"
-            )
-        elif steps < FEWEST_STEPS and not any(
-            matches(place, run.files.attempts[0].log.parts) for place in own
-        ):
-            why = f"not called as a log, and {steps} steps: expected {FEWEST_STEPS} or more"
-        else:
-            kept.append(run)
-            continue
-        ignored.append(IgnoredFile(run.files.id, why))
-    return _Choice(
-        tuple(kept),
-        frozenset(path.name for path in accepted),
-        tuple(ignored),
-        later=tuple(later),
-    )
-
-
 def _list_later_outputs(
     files: UnnamedFiles, logs: Sequence[RunFiles], look: Looker, stores: Stores
 ) -> Iterator[HiddenFile]:
@@ -571,109 +662,17 @@ def _list_later_outputs(
             )
 
 
-def _identify_died(
-    died: Sequence[tuple[ReadRun, str]],
-    runs: Sequence[Run],
-    identify_run: Callable[[ReadRun], Run],
-) -> list[Run]:
-    """Return launches that died as runs of the configuration of the metrics that the
-    launch before left."""
-    by_id = {run.id: run for run in runs}
-    return [
-        dataclasses.replace(identify_run(console), identity=by_id[name].identity)
-        for console, name in died
-        if by_id[name].identity.key is not None
-    ]
+def _can_be_displaced(run: Run) -> bool:
+    """True if metrics that hold more times than the log of a run are to count."""
+    # A run of a known configuration stays at the log that its baseline was recorded
+    # from.
+    unknown = run.identity.key is None and not run.identity.candidates
+    return unknown and can_be_outdone([attempt.log for attempt in run.attempts])
 
 
 def _describe_displaced(run: ReadRun, metrics: ReadRun) -> str:
     fewer = formatting.count_noun(count_times(run.logs), "time")
     return f"{fewer} of steps, of which {metrics.files.id} of the same launch holds {count_times(metrics.logs)}"
-
-
-def _make_unreadable(
-    path: Path, why: str, settings: Settings, catalog: Catalog
-) -> UnmatchedRun:
-    """Return what could not be read, with the configurations that its names leave open:
-    all where they say nothing."""
-    from pytest_llmbench.runs.discover.identify import identify
-    from pytest_llmbench.runs.layouts.folder_layouts import read_path_hints
-
-    files = RunFiles(path.name, path.parent, (), read_path_hints(path.parts))
-    identity = identify(
-        files, (), catalog.recipes, release=settings.release, gpu=settings.gpu
-    )
-    about = (identity.key,) if identity.key else identity.may_be
-    summary = why.partition("; ")[0]  # without what follows from it
-    return UnmatchedRun(
-        f"unreadable-{path.name}",
-        Reason.UNREADABLE,
-        why,
-        path,
-        about=about,
-        summary=summary,
-    )
-
-
-def ingest_job(
-    places: Sequence[Path],
-    job_id: str,
-    key: Key,
-    catalog: Catalog,
-    now: datetime,
-    *,
-    since: datetime | None,
-) -> Run | None:
-    """Return the run that one job left under these files and folders, None where there
-    is no log of that job id.
-
-    A later place is looked at only while no earlier one holds a step of that job. What
-    its log does not tell, its launch does: it is a run of `key` unless something in it
-    says otherwise.
-    """
-    from pytest_llmbench.logs.reading.run_reader import Reading
-    from pytest_llmbench.logs.sources.stores import Stores
-    from pytest_llmbench.runs.discover.baseline_matches import match_baselines
-    from pytest_llmbench.runs.discover.discovery import find_runs
-
-    stores = Stores()
-    reading, tables = (
-        Reading(stores, (), catalog.definitions),
-        _open_tables(catalog, stores),
-    )
-    settings = Settings(release=key.release, gpu=key.gpu)
-
-    def read_all(found: Sequence[RunFiles]) -> list[ReadRun]:
-        return [_read_run(files, reading) for files in found]
-
-    best: Run | None = None
-    for place in (place for place in places if is_there(place)):
-        for run_files in find_runs([place]).runs:
-            # A Slurm that was set up anew begins with job id 1 again: what is older is
-            # of another job.
-            earlier = (
-                since is not None
-                and run_files.modified is not None
-                and run_files.modified < since
-            )
-            if run_files.job_id != job_id or not run_files.attempts or earlier:
-                continue
-            (read,) = _choose_streams([_read_run(run_files, reading)], read_all)
-            run = _identify(
-                read.files,
-                read.attempts,
-                settings,
-                catalog,
-                now,
-                find=match_baselines,
-                tables=tables,
-            )
-            best = run if best is None or count_steps(run) > count_steps(best) else best
-        if best is not None and count_steps(best):
-            break
-    # its id is known, so it is not the job of unknown id
-    known = _drop_pending_mark(_identify_as(best, key)) if best is not None else None
-    return _read_as_known(known, catalog, tables) if known is not None else None
 
 
 def _identify_as(run: Run, key: Key) -> Run:
@@ -694,32 +693,6 @@ def _identify_as(run: Run, key: Key) -> Run:
     )
 
 
-def _open_tables(catalog: Catalog, stores: Stores) -> Tables:
-    """Return the tables of a catalog, or those that were not read yet."""
-    from pytest_llmbench.runs.layouts.megatron_bridge import Tables
-
-    return Tables(
-        lambda: catalog.tables or read_tables(), stores.read_small, stores.scan
-    )
-
-
-def _read_as_known(run: Run, catalog: Catalog, tables: Tables) -> Run:
-    """Return a run with its logs as the dialect of its configuration reads them."""
-    if run.identity.key is None or not any(
-        attempt.log.readings for attempt in run.attempts
-    ):
-        return run
-    dialects = [
-        baseline.dialect for baseline in catalog.baselines.get(run.identity.key, ())
-    ]
-    dialects = dialects or [recipe.dialect for recipe in tables.recipes]
-    attempts = (
-        dataclasses.replace(attempt, log=attempt.log.read_as(*dialects))
-        for attempt in run.attempts
-    )
-    return dataclasses.replace(run, attempts=tuple(attempts))
-
-
 def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
     from pytest_llmbench.logs.endings import add_error_ending
 
@@ -735,37 +708,40 @@ def _parse(files: AttemptFiles, reading: Reading) -> ParsedLog:
     return add_error_ending(log, error_ending)
 
 
-def _is_run(run_files: RunFiles, attempts: Sequence[Attempt]) -> bool:
+def _is_run(run: ReadRun) -> bool:
     """Whether files are a training run: they hold steps, could not be read, or are what
     a launched job leaves."""
-    logs = [attempt.log for attempt in attempts]
     if any(
         log.segments or (log.ending and log.ending.code is EndingCode.UNREADABLE)
-        for log in logs
+        for log in run.logs
     ):
         return True
-    named = {"recipe", "size"} <= {hint.field for hint in run_files.hints}
+    files = run.files
     launched = (
-        run_files.job_id
-        or run_files.metadata
-        or run_files.remains
-        or any(LAUNCHED.match(files.log.name) for files in run_files.attempts)
+        files.job_id
+        or files.metadata
+        or files.remains
+        or any(LAUNCHED.match(attempt.log.name) for attempt in files.attempts)
     )
-    return named and bool(launched)
+    return bool(launched) and _names_workload(files)
 
 
 def _has_died(files: RunFiles) -> bool:
     """Whether a log without a step stands where a launch writes its own."""
     # Its folders name a workload and a time.
-    return files.started is not None and {"recipe", "size"} <= {
-        hint.field for hint in files.hints
-    }
+    return files.started is not None and _names_workload(files)
 
 
-def _is_unread(files: RunFiles, attempts: Sequence[Attempt], catalog: Catalog) -> bool:
+def _names_workload(files: RunFiles) -> bool:
+    return {"recipe", "size"} <= {hint.field for hint in files.hints}
+
+
+def _is_unread(run: ReadRun, catalog: Catalog) -> bool:
     """Whether files are called as a workload whose baseline file says how to read them,
     and hold lines to be read."""
-    named = {hint.value.casefold() for hint in files.hints if hint.field == "recipe"}
+    named = {
+        hint.value.casefold() for hint in run.files.hints if hint.field == "recipe"
+    }
     called = [
         recipe
         for recipe in catalog.recipes
@@ -774,71 +750,21 @@ def _is_unread(files: RunFiles, attempts: Sequence[Attempt], catalog: Catalog) -
     dialects = {recipe.dialect for recipe in called}
     return any(
         reading.count and reading.dialect in dialects
-        for attempt in attempts
-        for reading in attempt.log.unread
+        for log in run.logs
+        for reading in log.unread
     )
 
 
-def _describe_unread(attempts: Sequence[Attempt], catalog: Catalog) -> str:
+def _describe_unread(run: ReadRun, catalog: Catalog) -> str:
     """Return why the only dialect that files define, or those whose text stands in a
     log, find no step in it."""
     unread = [
         dialect
-        for attempt in attempts
-        for dialect in attempt.log.unread
+        for log in run.logs
+        for dialect in log.unread
         if dialect.count or sum(not each.shipped for each in catalog.definitions) == 1
     ]
     return "".join(f"; {formatting.describe_unread(dialect)}" for dialect in unread[:1])
-
-
-def _identify(
-    files: RunFiles,
-    attempts: tuple[Attempt, ...],
-    settings: Settings,
-    catalog: Catalog,
-    now: datetime,
-    *,
-    find: Matching,
-    tables: Tables,
-) -> Run:
-    from pytest_llmbench.runs.discover.checkpoint_shards import count_shards
-    from pytest_llmbench.runs.discover.identify import identify
-
-    logs = [attempt.log for attempt in attempts]
-    if (
-        any(log.checkpoints.save_line for log in logs) and files.layout != "results"
-    ):  # one folder for many jobs
-        files = dataclasses.replace(files, shards=count_shards(files.folder))
-    identity = identify(
-        files,
-        logs,
-        catalog.recipes,
-        release=settings.release,
-        gpu=settings.gpu,
-        baseline_release=settings.baseline_release,
-        find=find,
-        tables=tables,
-    )
-    datings = tuple(_list_datings(files, logs))
-    start = next(iter(drop_future_datings(datings, now)), None)
-    if start is None:
-        return Run(
-            files,
-            attempts,
-            identity,
-            None,
-            "every time that it states lies in the future",
-            datings=datings,
-        )
-    return Run(
-        files,
-        attempts,
-        identity,
-        start.moment,
-        start.source,
-        datings=datings,
-        order_source=start.clock,
-    )
 
 
 def _list_datings(files: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
