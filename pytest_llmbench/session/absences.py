@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.codes import Reason, Verdict
-from pytest_llmbench.core.outcome_records import Caution
-from pytest_llmbench.core.outcome_records import CautionCode
-from pytest_llmbench.core.outcome_records import ConfigurationResult
-from pytest_llmbench.core.outcome_records import Status
-from pytest_llmbench.core.run_records import Measurement
-from pytest_llmbench.core.run_records import StoredRun
+from pytest_llmbench.core.outcome_records import (
+    Caution,
+    CautionCode,
+    ConfigurationResult,
+    Status,
+)
+from pytest_llmbench.core.run_records import Measurement, StoredRun
 from pytest_llmbench.session.outcomes import SessionResults
 
 if TYPE_CHECKING:

@@ -144,104 +144,101 @@ def record(
         )
         for identifier in selected
     ]
+    sound = [result for result in chosen if not _is_invalid(result)]
     valid = {
-        result.case.key: _select_recordable(
-            results, chosen, result.case.key, settings, now
-        )
-        for result in chosen
-        if not _is_invalid(result)
+        key: runs
+        for key in dict.fromkeys(result.case.key for result in sound)
+        if (runs := _select_recordable(results, chosen, key, settings, now))
     }
+    changes = {
+        result.case.key: result.judgement.changes
+        for result in sound
+        if result.judgement.changes
+    }
+    nodes = _collect_nodes(sound)
     waived = [
         entry
         for entry in catalog.accepted_recordings
         if _is_in_force(entry, now.date())
     ]
-    changes = _collect_changes(chosen)
-    nodes = _collect_nodes(chosen)
     measured: dict[Key, tuple[Baseline, Recording]] = {}
     refused: dict[Key, Refusal] = {}
     for key, runs in valid.items():
-        if not runs:
-            continue
         levels = _describe_levels(runs, changes.get(key, ()), settings)
-        waiver = _find_waiver(key, RecordingRule.LEVELS, waived)
+        waiver = _find_waiver(key, RecordingRule.LEVELS, waived) if levels else None
         refusal = _refuse(runs, "" if waiver else levels, settings)
         if refusal:
             refused[key] = refusal
             continue
-        reason = waiver.reason if waiver and levels else ""
+        reason = waiver.reason if waiver else ""
         recording = make_recording(runs, now, author, nodes, reason)
         measured[key] = (with_logged_work(runs[0]), recording)
     recipes = (*catalog.recipes, *results.drafted)
     written = _write_recorded(measured, settings.record, settings, recipes, waived)
-    refused |= written.refused
-    nothing = (
-        ()
-        if written.recorded or refused
-        else ("nothing was recorded: no valid run was found",)
+    written = replace(written, refused={**refused, **written.refused})
+    outcomes = tuple(
+        _record(outcome, written, valid, settings)
+        for outcome in _list_outcomes(chosen, written, guarded=guarded)
     )
-    outcomes = []
-    for result in chosen:
-        key = result.case.key
-        refusal = refused.get(key)
-        outcome = _make_outcome(result, refusal, nothing, guarded=guarded)
-        if key in written.recorded and not outcome.failed:
-            shapes = _note_shapes(valid.get(key, ()))
-            outcome = _record(outcome, written, shapes, settings)
-        outcomes.append(outcome)
-    return RecordedBaselines(tuple(outcomes), written.files, written.cautions)
-
-
-def _collect_changes(
-    chosen: Sequence[ConfigurationResult],
-) -> dict[Key, tuple[LevelChange, ...]]:
-    return {
-        result.case.key: result.judgement.changes
-        for result in chosen
-        if result.judgement.changes and not _is_invalid(result)
-    }
+    return RecordedBaselines(outcomes, written.files, written.cautions)
 
 
 def _collect_nodes(
-    chosen: Sequence[ConfigurationResult],
+    results: Sequence[ConfigurationResult],
 ) -> dict[str, frozenset[str]]:
-    """Return the nodes of each job of a valid run, by its id."""
+    """Return the nodes of each job, by its id."""
     return {
         job.job_id: frozenset(job.nodes)
-        for result in chosen
-        if not _is_invalid(result)
+        for result in results
         for job in result.jobs
         if job.job_id
     }
 
 
-def _make_outcome(
-    result: ConfigurationResult,
-    refusal: Refusal | None,
-    nothing: tuple[str, ...],
+def _list_outcomes(
+    chosen: Sequence[ConfigurationResult],
+    written: _WrittenBaselines,
     *,
     guarded: bool,
-) -> Outcome:
-    failed = refusal or (nothing and not guarded) or _is_invalid(result)
-    judgement = _explain_not_recorded(result.judgement, refusal)
-    return Outcome(
-        ConfigurationResult(result.case, judgement, jobs=result.jobs),
-        Status.FAILED if failed else Status.SKIPPED,
-        context=() if refusal else nothing,
+) -> list[Outcome]:
+    """Return each item's outcome: failed if its newest run is invalid, if its value is
+    refused, or (unless `guarded`) if nothing was recorded."""
+    nothing = (
+        ()
+        if written.recorded or written.refused
+        else ("nothing was recorded: no valid run was found",)
     )
+    outcomes = []
+    for result in chosen:
+        refusal = written.refused.get(result.case.key)
+        failed = refusal or (nothing and not guarded) or _is_invalid(result)
+        judgement = _explain_not_recorded(result.judgement, refusal)
+        outcomes.append(
+            Outcome(
+                ConfigurationResult(result.case, judgement, jobs=result.jobs),
+                Status.FAILED if failed else Status.SKIPPED,
+                context=() if refusal else nothing,
+            )
+        )
+    return outcomes
 
 
 def _record(
     outcome: Outcome,
     written: _WrittenBaselines,
-    shapes: Sequence[Note],
+    valid: Mapping[Key, Sequence[Measurement]],
     settings: Settings,
 ) -> Outcome:
-    """Return the outcome of a configuration that was recorded, with the folders that
+    """Return an outcome; if it was recorded, with what was, and with the folders that
     contain its baseline from now on."""
-    baseline, recording = written.recorded[outcome.case.key]
-    replaced = written.replaced.get(outcome.case.key, "")
-    remarks = (*_list_remarks(baseline, recording, replaced), *shapes)
+    key = outcome.case.key
+    if outcome.failed or key not in written.recorded:
+        return outcome
+    baseline, recording = written.recorded[key]
+    remarks = (
+        *_list_remarks(baseline, recording, written.replaced.get(key, "")),
+        *_note_shapes(valid[key]),
+    )
     folders = (*settings.baselines, settings.record)
     notes = tuple(dict.fromkeys((*outcome.judgement.notes, *remarks)))
     judgement = replace(outcome.judgement, notes=notes)
