@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from pytest_llmbench.core.baseline_records import Baseline, Window
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import Checkpoints
 from pytest_llmbench.core.robust import compute_median
-from pytest_llmbench.core.run_records import Measurement, Metric, Note, Problem, Run
+from pytest_llmbench.core.run_records import Measurement, Metric, Problem, Run
 from pytest_llmbench.core.tolerance import DEFAULT_FRACTION
 from pytest_llmbench.logs.dialect_table import get_dialect
 from pytest_llmbench.runs.measure import (
@@ -70,28 +70,10 @@ def measure(
         return _make_unmeasured(
             run, baseline, (problem,) if excluded is None else (), excluded
         )
-    timed = compute_timing(choice.segment.steps, required)
-    problems = (
-        ()
-        if excluded
-        else (
-            *_find_copied(run),
-            *validity.find_problems(run, choice, timed, required, now),
-        )
-    )
-    if (
-        required is not baseline
-    ):  # by the documents' own rule: which runs count stays what the usual window says
-        timed = compute_timing(choice.segment.steps, baseline)
-        problems = (
-            problems if problems or excluded else tuple(find_gaps(timed, baseline))
-        )
+    timed, problems = _time_window(run, choice, baseline, now, excluded)
     steps, counted = timed.steps, timed.counted
     seconds, mean_of = _compute_statistic(timed, baseline.window)
     sound = steps.seconds[timed.usable]
-    width = detect_moving_mean(choice.segment.steps)
-    checkpoints = _select_part(choice.attempt.log.checkpoints, choice.number)
-    all_attempts = attempts.list_attempts(run, choice, baseline.steps)
     measurement = Measurement(
         run=run,
         baseline=baseline,
@@ -104,86 +86,91 @@ def measure(
         window_steps=_share(steps.index[counted].tobytes()),
         window_lines=_share(steps.line[counted].tobytes()),
         mean_of=mean_of,
-        moving_mean=width,
+        moving_mean=detect_moving_mean(choice.segment.steps),
         resolution_seconds=_take_median(steps.resolution_seconds[counted]),
         problems=problems,
         excluded=excluded,
-        attempts=all_attempts,
-        checkpoints=checkpoints,
+        attempts=attempts.list_attempts(run, choice, baseline.steps),
+        checkpoints=_select_part(choice.attempt.log.checkpoints, choice.number),
         timed_seconds=_compute_timed(timed, baseline),
         step_time_only=step_time_only,
     )
     if step_time_only:
         return measurement
+    return _add_details(measurement, choice, rivals, timed, tolerance)
+
+
+def _time_window(
+    run: Run,
+    choice: Choice,
+    baseline: Baseline,
+    now: datetime,
+    excluded: Problem | None,
+) -> tuple[Timing, tuple[Problem, ...]]:
+    """Return the times of the steps, and why an unexcluded run cannot be judged by
+    them."""
+    required = baseline.required
+    timed = compute_timing(choice.segment.steps, required)
+    problems: tuple[Problem, ...] = ()
+    if not excluded:
+        problems = (
+            *_find_copied(run),
+            *validity.find_problems(run, choice, timed, required, now),
+        )
+    if required is baseline:
+        return timed, problems
+    # By the documents' own rule: which runs count is still decided by the usual window.
+    timed = compute_timing(choice.segment.steps, baseline)
+    if not problems and not excluded:
+        problems = tuple(find_gaps(timed, baseline))
+    return timed, problems
+
+
+def _add_details(
+    measurement: Measurement,
+    choice: Choice,
+    rivals: tuple[float, ...],
+    timed: Timing,
+    tolerance: float,
+) -> Measurement:
+    """Return a measurement with its metrics and notes, and with all that the log shows
+    besides the step times of the window."""
+    run, baseline = measurement.run, measurement.baseline
+    window, recorded = baseline.window, baseline.observed
+    checkpoints, width = measurement.checkpoints, measurement.moving_mean
     announced = get_dialect(choice.attempt.log.dialect).announces_pauses
-    beside = check_besides(
-        timed, baseline, width, tolerance, checkpoints, announced=announced
+    clocks = wall_clock.compare_clocks(timed, window, checkpoints, announced=announced)
+    slow = outside_steps.check_outside(timed, window, width)
+    problems: tuple[Problem, ...] = ()
+    if not measurement.excluded:
+        problems = (
+            *wall_clock.find_problems(clocks, timed, baseline, recorded, tolerance),
+            *outside_steps.find_problems(slow, baseline, recorded, tolerance),
+        )
+    work = dict(configuration.observe(timed))
+    observed = (
+        *wall_clock.observe(clocks),
+        *outside_steps.observe(slow),
+        *training.observe(run, choice, timed, baseline),
+        *work.items(),
     )
-    observed_work = dict(configuration.observe(timed))
-    observed = (*training.observe(run, choice, timed, baseline), *observed_work.items())
     return dataclasses.replace(
         measurement,
-        problems=(*problems, *(() if excluded else beside.problems)),
-        observed=(*beside.observed, *((name.value, value) for name, value in observed)),
+        problems=(*measurement.problems, *problems),
+        observed=tuple((name.value, value) for name, value in observed),
         metrics=(
-            *_list_metrics(baseline, timed, seconds),
+            *_list_metrics(baseline, timed, measurement.statistic_seconds),
             *metrics.compute_checkpoint_metrics(checkpoints),
         ),
         expected=metrics.expect_metrics(baseline),
         notes=(
-            *attempts.note_attempts(all_attempts),
-            *attempts.note_slowest(rivals, baseline.window.statistic),
-            *notes.list_notes(run, choice, timed, baseline, observed_work),
-            *notes.find_leaks(choice.segment.steps, baseline.window, width),
-            *beside.notes,
-            *notes.note_run(run, checkpoints),
-        ),
-    )
-
-
-class Beside(NamedTuple):
-    """What a run shows besides the step times of its window."""
-
-    problems: tuple[Problem, ...]
-    notes: tuple[Note, ...]
-    observed: tuple[tuple[str, float], ...]
-
-
-def check_besides(
-    timed: Timing,
-    baseline: Baseline,
-    width: int,
-    tolerance: float,
-    checkpoints: Checkpoints,
-    *,
-    announced: bool,
-) -> Beside:
-    """Compare the steps with their stamps, and those outside the window with those in
-    it.
-
-    `width` is of how many steps each time is a moving mean; `announced` as in
-    `compare_clocks`.
-    """
-    recorded = baseline.observed
-    clocks = wall_clock.compare_clocks(
-        timed, baseline.window, checkpoints, announced=announced
-    )
-    slow = outside_steps.check_outside(timed, baseline.window, width)
-    return Beside(
-        (
-            *wall_clock.find_problems(clocks, timed, baseline, recorded, tolerance),
-            *outside_steps.find_problems(slow, baseline, recorded, tolerance),
-        ),
-        (
-            *wall_clock.list_notes(clocks, timed, baseline.window, recorded, tolerance),
+            *attempts.note_attempts(measurement.attempts),
+            *attempts.note_slowest(rivals, window.statistic),
+            *notes.list_notes(run, choice, timed, baseline, work),
+            *notes.find_leaks(choice.segment.steps, window, width),
+            *wall_clock.list_notes(clocks, timed, window, recorded, tolerance),
             *outside_steps.list_notes(slow, baseline, recorded, tolerance),
-        ),
-        tuple(
-            (name.value, value)
-            for name, value in (
-                *wall_clock.observe(clocks),
-                *outside_steps.observe(slow),
-            )
+            *notes.note_run(run, checkpoints),
         ),
     )
 
