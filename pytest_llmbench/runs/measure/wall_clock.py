@@ -21,7 +21,7 @@ from pytest_llmbench.runs.measure.pauses import Pauses
 from pytest_llmbench.runs.measure.window import Timing
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.log_records import Flags, Floats, Integers
+    from pytest_llmbench.core.log_records import Flags, Floats, Integers, Steps
 
 FEWEST_LINES = 3  # fewer stamps show no course of time
 
@@ -191,55 +191,57 @@ def find_intervals(timed: Timing) -> Intervals | None:
     if len(stamped) < FEWEST_LINES:
         return None
     seconds = np.where(timed.usable, steps.seconds, np.nan)
+    intervals, own = _measure_intervals(steps, stamped, seconds)
+    valid = np.isfinite(intervals.took) & (intervals.took > 0)
+    if pauses.is_usual_work(intervals.first, intervals.pause):
+        intervals = replace(intervals, pause=np.zeros_like(intervals.pause))
+    back = ~own & (intervals.passed < -SLACK)
+    if back.any():
+        # the clock of another process, which began with its steps
+        anew = back & np.isfinite(steps.since[intervals.row])
+        back &= ~anew
+        untimed = back & ~valid  # steps that are timed by their stamps
+        usual = (intervals.last - intervals.first + 1) * float(np.nanmedian(seconds))
+        intervals = replace(intervals, took=np.where(untimed, usual, intervals.took))
+        valid = (valid & ~anew) | untimed
+    if not valid.any():
+        return None
+    intervals = _take_hour_out(
+        Intervals(
+            intervals.row[valid],
+            intervals.first[valid],
+            intervals.last[valid],
+            intervals.passed[valid],
+            intervals.took[valid],
+            intervals.pause[valid],
+        )
+    )
+    return _mirror_jumps_back(intervals, back[valid]) if back.any() else intervals
+
+
+def _measure_intervals(
+    steps: Steps, stamped: Integers, seconds: Floats
+) -> tuple[Intervals, Flags]:
+    """Return the intervals between stamped lines, and which are timed by their own
+    line; one with an untimed step took NaN."""
     took = np.append(0.0, np.diff(steps.index) * seconds[1:])
     known = np.cumsum(np.nan_to_num(took))
     unknown = np.cumsum(np.isnan(took))
     row = _keep_last_of_bursts(stamped, steps.stamp, known)
-    first, passed, expected = (
-        steps.index[row[:-1]] + 1,
-        np.diff(steps.stamp[row]),
-        np.diff(known[row]),
-    )
+    start, end = row[:-1], row[1:]
+    passed = np.diff(steps.stamp[row])
+    expected = np.where(np.diff(unknown[row]) > 0, np.nan, np.diff(known[row]))
     pause = _merge_pauses(steps.paused, row)
-    since = steps.since[row[1:]]
+    since = steps.since[end]
     own = (
-        np.isfinite(since)
-        & (steps.stamp[row[:-1]] <= since)
-        & (since <= steps.stamp[row[1:]])
+        np.isfinite(since) & (steps.stamp[start] <= since) & (since <= steps.stamp[end])
     )
     if own.any():  # the line itself says from when on its steps are timed
-        passed = np.where(own, steps.stamp[row[1:]] - since, passed)
-        expected = np.where(own, seconds[row[1:]] * steps.mean_of[row[1:]], expected)
+        passed = np.where(own, steps.stamp[end] - since, passed)
+        expected = np.where(own, seconds[end] * steps.mean_of[end], expected)
         pause = np.where(own, 0, pause)
-    valid = (
-        np.isfinite(expected) & (expected > 0) & ((np.diff(unknown[row]) == 0) | own)
-    )
-    if pauses.is_usual_work(first, pause):
-        pause = np.zeros_like(pause)
-    back = ~own & (passed < -SLACK)
-    if back.any():
-        anew = back & np.isfinite(
-            since
-        )  # the clock of another process, which began with its steps
-        valid &= ~anew
-        back &= ~anew
-        untimed = back & ~valid  # steps that are timed by their stamps
-        expected = np.where(
-            untimed, np.diff(steps.index[row]) * float(np.nanmedian(seconds)), expected
-        )
-        valid |= untimed
-    intervals = Intervals(
-        row[1:][valid],
-        first[valid],
-        steps.index[row[1:]][valid],
-        passed[valid],
-        expected[valid],
-        pause[valid],
-    )
-    if not valid.any():
-        return None
-    intervals = _take_hour_out(intervals)
-    return _mirror_jumps_back(intervals, back[valid]) if back.any() else intervals
+    first, last = steps.index[start] + 1, steps.index[end]
+    return Intervals(end, first, last, passed, expected, pause), own
 
 
 def _keep_last_of_bursts(rows: Integers, stamp: Floats, known: Floats) -> Integers:
