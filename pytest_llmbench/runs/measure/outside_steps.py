@@ -19,10 +19,15 @@ from pytest_llmbench.core.robust import (
     compute_trimmed_mean,
 )
 from pytest_llmbench.core.run_records import Note, Problem
-from pytest_llmbench.runs.measure.window import Timing, begins, count_warm_up
+from pytest_llmbench.runs.measure.window import (
+    Timing,
+    begins,
+    count_warm_up,
+    select_rows,
+)
 
 if TYPE_CHECKING:
-    from pytest_llmbench.core.log_records import Floats
+    from pytest_llmbench.core.log_records import Floats, Steps
 
 LONG_SHARE = 1 / 3  # of a run's steps: so many that are slow are a level, and no stall
 STALL_SECONDS = 10.0  # a shorter stall is none
@@ -155,33 +160,39 @@ def check_outside(timed: Timing, window: Window, width: int = 1) -> OutsideCheck
     steps = timed.steps
     first = begins(steps)
     beside = (steps.index < window.first) | (first > window.last)
-    rows = np.flatnonzero(timed.usable & beside & (first >= share.first))
-    if not len(rows):
+    outside = timed.usable & beside & (first >= share.first)
+    if not outside.any():
         return None
-    several = steps.mean_of[rows]
-    lost = (steps.seconds[rows] - share.step_seconds) * several
     warm_up = timed.usable & (first < share.first) & (first > int(first[0]))
     in_warm_up = (steps.seconds[warm_up] - share.step_seconds) * steps.mean_of[warm_up]
-    warm_up_seconds = float(np.maximum(in_warm_up, 0.0).sum())
-    level = compute_median(steps.seconds[rows]) / share.step_seconds - 1
+    return OutsideCheck(
+        share,
+        level=compute_median(steps.seconds[outside]) / share.step_seconds - 1,
+        warm_up_seconds=float(np.maximum(in_warm_up, 0.0).sum()),
+        part=_find_slow_part(select_rows(steps, outside), share.step_seconds),
+    )
+
+
+def _find_slow_part(steps: Steps, usual_seconds: float) -> SlowPart | None:
+    """Return the steps in a row that cost most; None if no step is slower than usual."""
+    lost = (steps.seconds - usual_seconds) * steps.mean_of
     begin, end = find_largest_sum(lost)
     longest = int(np.argmax(lost))
     if lost[longest] > ONE_STEP * lost[begin:end].sum() > 0:
         begin, end = longest, longest + 1
     if end <= begin:
-        return OutsideCheck(share, level, warm_up_seconds, None)
-    count = int(several[begin:end].sum())
+        return None
+    count = int(steps.mean_of[begin:end].sum())
     seconds = float(lost[begin:end].sum())
-    part = SlowPart(
-        int(first[rows[begin]]),
-        int(steps.index[rows[end - 1]]),
-        int(steps.line[rows[begin]]),
+    return SlowPart(
+        int(begins(steps)[begin]),
+        int(steps.index[end - 1]),
+        int(steps.line[begin]),
         count,
-        share.step_seconds + seconds / count,
-        _compute_usual(steps.seconds[rows[begin:end]]),
+        usual_seconds + seconds / count,
+        _compute_usual(steps.seconds[begin:end]),
         seconds,
     )
-    return OutsideCheck(share, level, warm_up_seconds, part)
 
 
 def _compute_usual(seconds: Floats) -> float:
