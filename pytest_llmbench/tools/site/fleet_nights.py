@@ -71,55 +71,69 @@ def collect_nights(
     from pytest_llmbench.history.prune import describe_future
 
     place = place.until(now)
-    future, damaged_by_session = describe_future(place), dict[str, str]()
-    verdicts = _redact(read_verdicts(place, since, damaged_by_session))
+    future = describe_future(place)
+    problems: dict[str, str] = {}  # by session
+    verdicts = _redact(read_verdicts(place, since, problems))
     if not verdicts:
         first = f" from {since:%Y-%m-%d} on; --days takes more" if since else " in it"
-        problems = (
-            [future] if future else [*_describe_damaged(place, damaged_by_session)][:1]
-        )
-        raise HistoryError("; ".join([f"{place.shown}: no verdict{first}", *problems]))
+        why = [future] if future else [*_describe_damaged(place, problems)][:1]
+        raise HistoryError("; ".join([f"{place.shown}: no verdict{first}", *why]))
     newest = max(verdicts, key=lambda verdict: verdict.judged)
-    session = read_session(place, newest.session, damaged_by_session)
+    session = read_session(place, newest.session, problems)
     by_name: dict[str, list[StoredVerdict]] = defaultdict(list)
     for verdict in verdicts:
         by_name[verdict.configuration].append(verdict)
-    nights = {
-        name: _select_nights(of_name) for name, of_name in sorted(by_name.items())
-    }
     series = {name: _select_series(of_name) for name, of_name in by_name.items()}
-    entries = (
-        read_acknowledged(acknowledged, list(series), now.date(), others=True).changes
-        if acknowledged
-        else ()
-    )
+    entries: Sequence[Acknowledgement] = ()
+    if acknowledged:
+        names = list(series)
+        entries = read_acknowledged(
+            acknowledged, names, now.date(), others=True
+        ).changes
     changes = _find_all_changes(series, entries, now)
     rows = tuple(
-        FleetRow(
-            name,
-            of_name,
-            tuple(
-                series[name][night.day].run_seconds
-                if night.day in series[name]
-                else None
-                for night in of_name
-            ),
-            changes[name],
-            add_changes(change.difference for change in changes[name])
-            if len(series[name]) >= FEWEST
-            else None,
-            _is_current(of_name[-1], by_name[name], session.started),
-            _find_last_good(of_name),
-        )
-        for name, of_name in nights.items()
+        _make_row(name, by_name[name], series[name], changes[name], session.started)
+        for name in sorted(by_name)
     )
-    days = sorted({night.day for row in rows for night in row.nights})
+    days = {night.day for row in rows for night in row.nights}
     redact = cache(make_redactor().redact)
-    session = replace(
-        session, host=redact(session.host), options=tuple(map(redact, session.options))
+    return FleetNights(
+        tuple(sorted(days)),
+        rows,
+        replace(
+            session,
+            host=redact(session.host),
+            options=tuple(map(redact, session.options)),
+        ),
+        place.shown,
+        redact(future),
+        tuple(map(redact, _describe_damaged(place, problems))),
     )
-    damaged = tuple(map(redact, _describe_damaged(place, damaged_by_session)))
-    return FleetNights(tuple(days), rows, session, place.shown, redact(future), damaged)
+
+
+def _make_row(
+    name: str,
+    verdicts: Sequence[StoredVerdict],
+    series: Mapping[date, StoredVerdict],
+    changes: tuple[LevelChange, ...],
+    newest: datetime,
+) -> FleetRow:
+    """Return the row of a configuration; `newest` is the start of the newest
+    session."""
+    nights = _select_nights(verdicts)
+    total = add_changes(change.difference for change in changes)
+    return FleetRow(
+        name,
+        nights,
+        tuple(
+            series[night.day].run_seconds if night.day in series else None
+            for night in nights
+        ),
+        changes,
+        total if len(series) >= FEWEST else None,
+        _is_current(nights[-1], verdicts, newest),
+        _find_last_passed(nights),
+    )
 
 
 def _describe_damaged(
@@ -236,7 +250,12 @@ def _is_current(
     )
 
 
-def _find_last_good(nights: Sequence[StoredVerdict]) -> StoredVerdict | None:
+def _find_last_passed(nights: Sequence[StoredVerdict]) -> StoredVerdict | None:
+    """Return the last night that passed before a red last one, None if that is not red.
+
+    An inconclusive night does not count, even if its session let it pass: the last good
+    run of a verdict may be inconclusive.
+    """
     if nights[-1].status != "failed":
         return None
     good = (
