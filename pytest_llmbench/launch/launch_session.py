@@ -18,6 +18,7 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import (
     BESIDE,
     TRIALS,
+    JobSpec,
     PlannedHours,
     Purpose,
     SubmissionState,
@@ -56,6 +57,7 @@ from pytest_llmbench.launch.plan.named_nodes import (
     restore_named,
     select_named,
 )
+from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.plan.planner import Host, Plan, Planner
 from pytest_llmbench.launch.plan.trial_plans import (
     count_trials,
@@ -211,33 +213,9 @@ class LaunchSession:
         needs no more than its journal: no token, no recipe. Another selection, or a
         forgotten option, never adds a job to a session."""
         noted = self._restore_noted(journal)
-        if self.launch.collect and self.launch.purpose in TRIALS:
-            raise LaunchError(
-                f"session {self.session}: --llmb-resume goes on with it; each of its runs decides which one follows"
-            )
-        cases = self._cases
-        unknown = cases - {key.id for key in self.catalog.baselines}
-        if unknown:  # left out, a job that somebody submitted would be judged by nobody
-            names = formatting.join_first(sorted(unknown))
-            raise LaunchError(
-                f"session {self.session}: no baseline file has (any more) {names}: give --llmb-baselines=DIR"
-            )
+        self._refuse_unjudgeable()
         made = [job.spec for job in reversed(journal.list_jobs())]
-        before = {spec.case_id: spec for spec in made if spec.purpose not in BESIDE}
-        jobs, skipped = [], {}
-        for key in selected:
-            if key.id not in (before if self.launch.collect else cases):
-                skipped[key] = "not part of the session that goes on"
-            elif self.launch.collect:
-                jobs.append(self.planner.restore_job(before[key.id]))
-            else:
-                jobs.append(self.planner.plan_job(key, self.launch.purpose))
-        if not jobs:
-            raise LaunchError(
-                f"session {self.session} has none of the selected configurations: it has {_list_cases(cases)}"
-            )
-        hours = sum(job.spec.gpu_hours for job in jobs)
-        limit = 0.0 if self.launch.collect else self.planner.limit
+        jobs, skipped = self._restore_jobs(made, selected)
         variants = self.planner.plan_variants(jobs)
         refuse_changed(variants, noted, self.launch, self.session)
         named = select_named(
@@ -254,14 +232,49 @@ class LaunchSession:
         return Plan(
             tuple(jobs),
             skipped,
-            hours,
-            limit,
+            sum(job.spec.gpu_hours for job in jobs),
+            0.0 if self.launch.collect else self.planner.limit,
             runs,
             variants,
             named,
             self._noise,
             allocations,
         )
+
+    def _refuse_unjudgeable(self) -> None:
+        """Raise LaunchError for a session whose jobs cannot be collected alone, or
+        whose configurations have lost their baselines."""
+        if self.launch.collect and self.launch.purpose in TRIALS:
+            raise LaunchError(
+                f"session {self.session}: --llmb-resume goes on with it; each of its runs decides which one follows"
+            )
+        unknown = self._cases - {key.id for key in self.catalog.baselines}
+        if unknown:  # left out, a job that somebody submitted would be judged by nobody
+            names = formatting.join_first(sorted(unknown))
+            raise LaunchError(
+                f"session {self.session}: no baseline file has (any more) {names}: give --llmb-baselines=DIR"
+            )
+
+    def _restore_jobs(
+        self, made: Sequence[JobSpec], selected: Sequence[Key]
+    ) -> tuple[list[PlannedJob], dict[Key, str]]:
+        """Return the jobs of the selected configurations that are part of the session,
+        and the reasons for skipping the others; LaunchError without a job."""
+        cases = self._cases
+        before = {spec.case_id: spec for spec in made if spec.purpose not in BESIDE}
+        jobs, skipped = [], {}
+        for key in selected:
+            if key.id not in (before if self.launch.collect else cases):
+                skipped[key] = "not part of the session that goes on"
+            elif self.launch.collect:
+                jobs.append(self.planner.restore_job(before[key.id]))
+            else:
+                jobs.append(self.planner.plan_job(key, self.launch.purpose))
+        if not jobs:
+            raise LaunchError(
+                f"session {self.session} has none of the selected configurations: it has {_list_cases(cases)}"
+            )
+        return jobs, skipped
 
     def _restore_noted(self, journal: Journal) -> dict[str, Any]:
         """Take over what an earlier session noted, and return it; LaunchError for what
