@@ -88,7 +88,7 @@ def test_every_page_that_is_linked_is_there(page: Path) -> None:
     assert len(links) >= HUBS.get(page.name, 0)
 
 
-USERS_FILES = {"NAME.py", "test_KIND.py", "test_mine.py"}
+USERS_FILES = {"NAME.py", "NAME_command.py", "test_KIND.py", "test_mine.py"}
 """Files that a page tells the reader to make."""
 
 

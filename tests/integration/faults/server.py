@@ -23,8 +23,6 @@ from faults.injector import ALLOCATIONS, COUNT, ONCE, Call, Fault, Injector
 from faults.judging import Ended, Reference
 from faults.nights import SESSIONS, Night, run_command, use_environment
 
-from pytest_llmbench.report.outcome_documents import OutcomeDocument
-
 ROOT = Path(__file__).resolve().parents[3]
 LONGEST_SECONDS = 60
 LEFT_OUT = ("pytest_llmbench.suite", "conftest", "__main__", "server", "run")
@@ -45,17 +43,13 @@ class Outcomes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note verdict, status and run of what has an outcome."""
-        outcome: OutcomeDocument | None = getattr(report, "llmb", None)
+        outcome: dict[str, Any] | None = getattr(report, "llmb", None)
         if outcome is not None:
-            run = (
-                outcome.run.id
-                if outcome.kind == "configuration" and outcome.run
-                else ""
-            )
-            self.items[outcome.id] = (
-                outcome.verdict or outcome.reason,
+            run = outcome.get("run") if outcome["kind"] == "configuration" else None
+            self.items[outcome["id"]] = (
+                outcome.get("verdict") or outcome["reason"],
                 report.outcome,
-                run,
+                run["id"] if run else "",
             )
         elif report.failed or report.when == "call":
             self.items[report.nodeid] = (report.outcome, report.outcome, "")

@@ -184,7 +184,7 @@ def test_large_files_are_left_to_this_process(
 PROGRAM = """
 import os, sys, threading, warnings
 from pathlib import Path
-from pytest_llmbench.logs.reading import reader as reading
+from pytest_llmbench.logs.reading import run_reader as reading
 from pytest_llmbench.runs.discover.discovery import find_runs
 from pytest_llmbench.logs.sources.stores import Stores
 
