@@ -218,10 +218,10 @@ class RegexDialect:
     """How a baseline file says that its framework writes a step; a text is empty where
     it says none."""
 
-    name: str  # as of `dialects.name_regex_dialect`
+    name: str  # made by `dialect_table.name_regex_dialect`
     find: str  # stands in the line of every step
-    pattern: str  # its groups are those of `dialects.GROUPS`
-    unit: str = "s"  # of the group `seconds`, see `dialects.UNITS`
+    pattern: str  # its groups are those of `dialect_table.GROUPS`
+    unit: str = "s"  # of the group `seconds`, see `dialect_table.UNITS`
     first_step: int = 0
     averages: TimesOf = TimesOf.SINGLE
     start: str = ""  # lines that hold it begin a process

@@ -78,8 +78,8 @@ class Reason(StrEnum):
     OVER_BUDGET = "over-budget"
     BUDGET_UNKNOWN = "budget-unknown"
     DRIFTED = "drifted"
-    PURPOSE_DONE = "not-judged"
-    PURPOSE_MISSED = "nothing-left"
+    PURPOSE_DONE = "not-judged"  # a job that was not to be judged, such as a profile
+    PURPOSE_MISSED = "nothing-left"  # it left none of what it was launched for
     VARIANT = "variant"
     VARIANT_SLOWER = "slower-variant"
     NO_CHANGE_BETWEEN_ENDS = "no-change-between-ends"

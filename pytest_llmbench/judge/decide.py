@@ -313,8 +313,8 @@ def _apply_literal_rule(
 def _decide_apart(finding: _Decision) -> _Decision:
     """Return what launched runs say that differ too much: a REGRESSION, or nothing.
 
-    "The newest decides" would be launching until it is green, and a mean of two states
-    is that of none.
+    Letting the newest decide would reward launching until it is green; a mean of two
+    states describes neither.
     """
     if finding.verdict is Verdict.REGRESSION:
         return finding

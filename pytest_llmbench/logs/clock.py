@@ -343,7 +343,7 @@ def _cut_prefix(chunk: ByteChunk, offset: int) -> bytes:
     ]
 
 
-# --- the times of steps that print a clock: a time stamp, or the time since training began
+# --- times of steps that print a stamp, or the time since the start -------------------
 
 # How much faster than others the steps behind a restart of the clock may be.
 FASTER = 0.9

@@ -211,7 +211,7 @@ def name_regex_dialect(recipe: str, release: str) -> str:
     return f"{REGEX}:{recipe}-{release}"
 
 
-# --- regular expressions of baseline files: in time linear in the text, whatever somebo
+# --- regular expressions of baseline files, in linear time ----------------------------
 
 TIMED = (("seconds",), ("elapsed",), ("rate", "amount"), ("stamp",))
 """The groups of which a pattern needs one row, beside `step`: what says how long a step

@@ -225,8 +225,8 @@ def _rank_outcome(outcome: OutcomeDocument) -> tuple[int, int, bool, str]:
 
 
 def choose_colour(status: str, verdict: str) -> str:
-    """Choose red for what failed, unclear for what passed in doubt, or unasked, else
-    green or skipped."""
+    """Choose the colour of an outcome: red if it failed, skipped if it was skipped,
+    unclear if it passed with a verdict of `UNSURE`, else green."""
     if status == "failed":
         return "red"
     if status == "skipped":

@@ -460,7 +460,7 @@ def _check(settings: Settings, catalog: Catalog) -> None:
             )
 
 
-# --- suite files of llmb-run: which configurations are required, each with how many val
+# --- suite files: the required configurations and their runs --------------------------
 
 #     config: {scale: 512, repeats: 3, profile: true}
 #     workloads:

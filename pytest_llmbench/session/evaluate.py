@@ -90,8 +90,8 @@ def gather(
     """Discover, read and judge everything under the given paths; `tell` is called with
     how far reading is.
 
-    The past of a `history` only tells the noise; that of tables is read where they
-    were.
+    The history tells only the noise. Where runs matched shipped tables, it is read
+    again for their configurations.
     """
     # What is made of thousands of runs is kept, and has no cycles: the collector would
     # look at all of it in vain.

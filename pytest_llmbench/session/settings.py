@@ -41,15 +41,15 @@ CERTIFIED = Tolerance(
 
 # By the documents: one step is no verdict on a run, so nothing rests on it later: no
 # baseline, no certificate, no night of a history.
-OPTION = "--llmb-timed=document"
+BY_DOCUMENT = "--llmb-timed=document"
 
-NEVER = {
+REFUSED_BY_DOCUMENT = {
     "--llmb-record": "a baseline is a mean of many steps, and never the last one",
     "--llmb-certify": "a certificate does not rest on one step",
 }
 """What a session by the documents cannot do, wherever it was asked for."""
 
-UNUSED = {
+UNUSED_BY_DOCUMENT = {
     "--llmb-history": "one step is no night of a history",
     "--llmb-acknowledged": "the tables know of no acknowledged change",
 }
@@ -301,16 +301,18 @@ def _time_by_document(settings: Settings, typed: OptionValues) -> Settings:
         "--llmb-record": settings.record is not None,
         "--llmb-certify": settings.certify,
     }
-    asked |= {flag: bool(typed.get(name_destination(flag))) for flag in UNUSED}
-    for flag, why in {**NEVER, **UNUSED}.items():
+    asked |= {
+        flag: bool(typed.get(name_destination(flag))) for flag in UNUSED_BY_DOCUMENT
+    }
+    for flag, why in {**REFUSED_BY_DOCUMENT, **UNUSED_BY_DOCUMENT}.items():
         if asked[flag]:
             raise SettingsError(
-                f"{OPTION} with {flag}: {why}; give --llmb-timed=window, or leave {flag} out"
+                f"{BY_DOCUMENT} with {flag}: {why}; give --llmb-timed=window, or leave {flag} out"
             )
     against = str(typed.get("llmb_against") or "published")
     if against != "published":
         raise SettingsError(
-            f"{OPTION} with --llmb-against={against}: only published baselines have a document"
+            f"{BY_DOCUMENT} with --llmb-against={against}: only published baselines have a document"
         )
     return settings.replace(against="published", history=None, acknowledged=None)
 

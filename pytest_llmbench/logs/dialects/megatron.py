@@ -323,7 +323,7 @@ def _read_stamp(text: bytes, start: int) -> float:
     return read_timestamp(match[1]) if match else NAN
 
 
-# --- what only the neighbours of a record tell: its step, and how many steps its time i
+# --- what only the neighbours of a record tell: its step, its steps -------------------
 
 # How many records apart the two lines of a step may stand: ranks print at the same
 # time, in any order.

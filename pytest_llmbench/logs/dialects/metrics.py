@@ -154,7 +154,7 @@ def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:
     return [first, *rest]
 
 
-# --- step times checked against the other numbers of the file: tokens, validations, wall times
+# --- step times checked against the other numbers of the file -------------------------
 
 
 # How far a count of steps that follows from tokens may be from a whole number: at

@@ -194,7 +194,7 @@ def _name_file(path: Path, *, is_log: bool) -> FileToRead:
     return FileToRead(os.fspath(path), is_log)
 
 
-# --- how far a long reading is: one line that is rewritten on a terminal, and a line no
+# --- how far a long reading is --------------------------------------------------------
 
 # A shorter reading tells nothing.
 FIRST_SECONDS = 2.0

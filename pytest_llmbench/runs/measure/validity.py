@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,9 +27,6 @@ from pytest_llmbench.runs.measure import configuration, dropped_records, trainin
 from pytest_llmbench.runs.measure.attempts import Choice, is_finished, is_traced
 from pytest_llmbench.runs.measure.wall_clock import find_other_unit
 from pytest_llmbench.runs.measure.window import Timing, count_steps, find_gaps
-
-if TYPE_CHECKING:
-    pass
 
 # An unfinished log that was written this recently probably belongs to a job that still
 # runs

@@ -246,7 +246,7 @@ def _join_budgets(baseline: Baseline) -> str:
     )
 
 
-# --- what changed between two sets, and what of it moved MFU: the step time, or how FLO
+# --- what changed between two sets, and what moved MFU --------------------------------
 
 PARTS = ("step time", "FLOPs formula", "batch", "peak", "the documents' own sums")
 """What MFU = GBS x model FLOPs / step time / GPUs / peak can move by; the last is what

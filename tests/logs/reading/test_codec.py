@@ -230,7 +230,7 @@ def test_what_many_logs_share_is_kept_once() -> None:
     assert len(pack([reading] * 999)) < len(pack([reading])) + 100
 
 
-# --- the columns of steps: every bit comes out, and a column is only made when somebody looks at it
+# --- columns of steps: made only when looked at ---------------------------------------
 
 
 FLOATS = [0.0, -0.0, 1.5, float("nan"), -float("nan"), float("inf"), 5e-324]
