@@ -102,6 +102,7 @@ ACCEPTABLE = frozenset(
         Reason.FEW_STEPS_DECIDE,
         Reason.INTERVAL_TOO_WIDE,
         Reason.LESS_WORK,
+        Reason.LOSS_MISSING,
         Reason.ORDER_AMBIGUOUS,
         Reason.SLOW_OUTSIDE_WINDOW,
         Reason.TIMES_DISAGREE,
