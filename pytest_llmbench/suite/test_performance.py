@@ -4,8 +4,7 @@ import pytest
 
 
 def test_performance(llmb_verdict):
-    """The newest run of a configuration is valid, and not slower than its baseline x (1
-    + tolerance)."""
+    """The newest run is valid, and not slower than its baseline x (1 + tolerance)."""
     if llmb_verdict.skipped:
         pytest.skip(llmb_verdict.message)
     if llmb_verdict.failed:
