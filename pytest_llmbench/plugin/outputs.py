@@ -22,8 +22,6 @@ from pytest_llmbench.core.errors import ReportError
 from pytest_llmbench.core.runtime import discard_output
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pytest_llmbench.logs.quoted_lines import Excerpt
     from pytest_llmbench.plugin.session_state import Session
     from pytest_llmbench.report.document import SessionEnding

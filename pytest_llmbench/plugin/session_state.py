@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         Case,
         Caution,
         Check,
-        ConfigurationResult,
         Outcome,
         UnmatchedRun,
     )
@@ -562,7 +561,11 @@ class Session:
         """Return the outcome of an item that ended without one: its worker crashed."""
         from msgspec import structs
 
-        from pytest_llmbench.core.outcome_records import Outcome, Status
+        from pytest_llmbench.core.outcome_records import (
+            ConfigurationResult,
+            Outcome,
+            Status,
+        )
 
         result = self.results.configurations.get(formatting.get_item_id(nodeid))
         if result is None:
