@@ -57,7 +57,7 @@ def read_unsaved(path: Path) -> SessionRecord:
         record = msgspec.convert(plain, SessionRecord)
         if not record.verdicts:
             raise ValueError("no verdict in it")
-    except ValueError as error:  # a ValidationError too
+    except (ValueError, msgspec.ValidationError) as error:
         raise ReportError(
             f"{path}: {formatting.escape(str(error))}: nothing of it was stored; "
             f"give a {EXPECTED}, as it was left"
