@@ -513,7 +513,9 @@ def list_workflow_commands(session: Session) -> list[str]:
 def store_outcomes(session: Session, exit_code: int) -> None:
     """Store the outcomes in the history, if there is one; what cannot be stored is
     told, and changes nothing."""
-    if session.history is None:
+    # Without outcomes nothing is stored, and asking a session that was cut off for
+    # more would read its logs once more.
+    if session.history is None or not session.described:
         return
     from msgspec.structs import replace
 

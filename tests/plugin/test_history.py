@@ -29,6 +29,7 @@ from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.report import junit
 from pytest_llmbench.report.document import read
 from pytest_llmbench.report.outcome_documents import select_configurations
+from pytest_llmbench.session import evaluate
 from pytest_llmbench.session import session_history as remembering
 
 pytestmark = pytest.mark.wheel
@@ -251,6 +252,25 @@ def files_of(folder: Path) -> list[str]:
         hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("log-*.out"))
     ]
+
+
+@pytest.mark.slow
+def test_session_that_could_not_judge_reads_runs_once(
+    written: Callable[..., Path],
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = []
+
+    def fail(*arguments: Any) -> None:
+        calls.append(arguments)
+        raise HistoryError("h.db: locked")
+
+    monkeypatch.setattr(evaluate, "gather", fail)
+    ended = pytester.runpytest_inprocess(f"--llmb-logs={written(0)}", HISTORY)
+    assert ended.ret == pytest.ExitCode.USAGE_ERROR
+    assert len(calls) == 1
+    ended.stderr.fnmatch_lines(["*h.db: locked*"])
 
 
 @pytest.mark.slow
