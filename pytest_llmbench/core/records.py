@@ -18,12 +18,21 @@ class Record:
         names = type(self).__annotations__
         self.__dict__.update(zip(names, values, strict=False), **named)
         given = len(values) + len(named)
-        if given != len(names):  # a field with a default may be left out
-            missing = [name for name in names if not hasattr(self, name)]
-            if missing or given > len(names):
-                lacks = f", without {', '.join(missing)}" if missing else ""
-                found = f"found {given} values{lacks}, expected {len(names)}"
-                raise TypeError(f"{type(self).__name__}: {found}")
+        if given != len(names) or named:
+            self._check_fields(tuple(names), len(values), named)
+
+    def _check_fields(
+        self, names: tuple[str, ...], positional: int, named: dict[str, Any]
+    ) -> None:
+        """Raise TypeError for a missing field, an unknown one, or one given twice. A
+        field with a default may be left out."""
+        missing = [name for name in names if not hasattr(self, name)]
+        wrong = [name for name in named if name not in names[positional:]]
+        if missing or wrong or positional > len(names):
+            lacks = f", without {', '.join(missing)}" if missing else ""
+            wrongly = f", wrongly {', '.join(wrong)}" if wrong else ""
+            found = f"found {positional + len(named)} values{lacks}{wrongly}"
+            raise TypeError(f"{type(self).__name__}: {found}, expected {len(names)}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} is frozen")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -66,3 +67,17 @@ def test_record_refuses_too_few_or_many_values(
 def test_record_refuses_a_missing_named_value() -> None:
     with pytest.raises(TypeError, match="StepList: found 2 values, without count"):
         StepList((), more=0)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({"more": 0, "cuont": 3}, "without count, wrongly cuont"),
+        ({"more": 0, "count": 3, "spans": ()}, "found 4 values, wrongly spans"),
+    ],
+)
+def test_record_refuses_a_field_it_lacks_or_has(
+    named: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        StepList((), **named)
