@@ -512,7 +512,7 @@ class _EarlierRuns:
         }
         # A part of a log is looked for only if its times could make it a copy: coarse
         # logs agree with each other in many places.
-        if not shared or is_equal_enough(find_equal_steps(run, run)):
+        if not shared or is_equal_enough(list_own_steps(run)):
             near |= shared
             for mark in marks:
                 if len(self._marks[mark]) < MOST_ALIKE:
@@ -548,7 +548,7 @@ def _mark_past_copy(run: Run, original: StoredRun, key: Key | None) -> Run:
     if run.started is not None and original.started > run.started:
         # what the history knows is the copy, and was judged before it was known as one
         return run
-    equal = find_equal_steps(run, run)
+    equal = list_own_steps(run)
     stamped = all(attempt.log.started is not None for attempt in run.attempts)
     certain = stamped or is_equal_enough(equal)
     if not certain and key != run.identity.key:
@@ -643,11 +643,12 @@ def _order_copies(run: Run, other: Run) -> list[tuple[Run, Run]]:
 
 # --- equal steps ----------------------------------------------------------------------
 
-# Equal steps with so many different times make a copy. Measured with 6.5 billion
-# simulated pairs of runs (1.2 to 24 s, noise of 0.005 to 1 %, 1 to 3 decimals, 10 to
-# 200 steps, checkpoints, drifts): honest runs are none, but for runs of up to 20 steps
-# whose warm-up is alike to the last digit. 8 equal steps that are not constant would
-# make 6 % of the pairs copies; 6 different times are four times as many as 8.
+# Equal steps with at least so many different times make a copy. Measured with 6.5
+# billion simulated pairs of different runs (1.2 to 24 s, noise of 0.005 to 1 %, 1 to 3
+# decimals, 10 to 200 steps, checkpoints, drifts): none was called a copy, except runs
+# of up to 20 steps whose warm-up is alike to the last digit. 8 equal steps that are not
+# constant would call 6 % of the pairs copies; 6 different times would call four times
+# as many pairs copies as 8.
 DIFFERENT_TIMES = 8
 
 # So do so many equal steps if each time is printed by at most this part of them: two
@@ -658,8 +659,8 @@ MANY_STEPS, MOST_COMMON = 20, 3
 # runs.
 FIRST_PART = 5
 
-# Other runs of the configuration, at most: if one prints half of the equal times, too,
-# the times follow from the numbers of the steps, as with batches of different lengths.
+# Other runs of the configuration, at most: if one prints more than half of the equal
+# times, the times follow from the numbers of the steps, as with batches of different lengths.
 WITNESSES = 5
 
 # Steps in a row that two runs share before they are compared at all.
@@ -681,12 +682,25 @@ class EqualSteps(NamedTuple):
 
 def list_steps(run: Run) -> list[Steps]:
     """Return the parts of a run's logs that hold steps, in their order."""
+    return [steps for steps, _ in _list_parts(run)]
+
+
+def list_own_steps(run: Run) -> list[EqualSteps]:
+    """Return all steps of each part of a run: what a whole copy of it shares."""
     return [
-        segment.steps
-        for attempt in run.attempts
-        for segment in attempt.log.segments
-        if len(segment.steps)
+        EqualSteps(steps.index, read_times(steps), averaged)
+        for steps, averaged in _list_parts(run)
     ]
+
+
+def _list_parts(run: Run) -> Iterator[tuple[Steps, int]]:
+    """Yield the steps of each part of a run that has some, and how many steps each
+    printed time is the mean of."""
+    for attempt in run.attempts:
+        averaged = get_dialect(attempt.log.dialect).averages
+        for segment in attempt.log.segments:
+            if len(segment.steps):
+                yield segment.steps, averaged
 
 
 def read_times(steps: Steps) -> Floats:
@@ -709,16 +723,12 @@ def find_equal_steps(run: Run, other: Run) -> list[EqualSteps]:
     """
     counterparts = list_steps(other)
     equal = []
-    for attempt in run.attempts:
-        averaged = get_dialect(attempt.log.dialect).averages
-        for segment in attempt.log.segments:
-            if not len(segment.steps):
-                continue
-            rows = _find_equal_rows(segment.steps, counterparts)
-            if not len(rows):
-                return []
-            times = read_times(segment.steps)[rows]
-            equal.append(EqualSteps(segment.steps.index[rows], times, averaged))
+    for steps, averaged in _list_parts(run):
+        rows = _find_equal_rows(steps, counterparts)
+        if not len(rows):
+            return []
+        times = read_times(steps)[rows]
+        equal.append(EqualSteps(steps.index[rows], times, averaged))
     return equal
 
 
@@ -754,7 +764,8 @@ def count_times(equal: Sequence[EqualSteps]) -> Counter[float]:
 
 
 def is_equal_enough(equal: Sequence[EqualSteps]) -> bool:
-    """True if no two honest runs are that equal, but by the numbers of their steps."""
+    """True if two different runs print that many equal times only where the times follow
+    from the step numbers."""
     times = count_times(equal)
     if len(times) >= DIFFERENT_TIMES:
         return True
@@ -763,7 +774,7 @@ def is_equal_enough(equal: Sequence[EqualSteps]) -> bool:
 
 
 def _follow_from_numbers(equal: Sequence[EqualSteps], witnesses: Iterable[Run]) -> bool:
-    """True if another run prints half of these times at the same steps."""
+    """True if another run prints more than half of these times at the same steps."""
     return any(2 * _count_agreeing(equal, run) > _count(equal) for run in witnesses)
 
 

@@ -93,7 +93,10 @@ BESIDE = (
 """The same of what the recorded step time does not contain: later runs may lose as
 much."""
 
-USED = "; the entry {!r} accepted an earlier value: add one for this value, with its `since`"
+USED = (
+    "; the entry {!r} accepted an earlier value, or is older than the one that drift is "
+    "counted from: add one for this value, with its `since`"
+)
 
 GIT_SECONDS = 5  # git answers at once, or its folder hangs
 
