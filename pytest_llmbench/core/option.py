@@ -298,10 +298,7 @@ class OptionValues(dict[str, Any]):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> OptionValues:
         """Return values that may have no layers and no origins."""
-        if isinstance(values, cls):
-            return values
-        layers = getattr(values, "maps", [values])
-        return cls(*(*layers, {})[:2])
+        return values if isinstance(values, cls) else cls(values, {})
 
     def split_layers(self) -> tuple[OptionValues, OptionValues]:
         """Return the options alone and the ini keys alone."""

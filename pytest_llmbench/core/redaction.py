@@ -157,12 +157,10 @@ class Redactor:
     def __init__(self, values: Iterable[str] = ()) -> None:
         """Take the values that are secret; of those that cannot be, none is hidden."""
         self._values = frozenset(filter(is_secret, values))
-        self._forms = sorted(
-            {form for value in self._values for form in list_forms(value)},
-            key=len,
-            reverse=True,
+        self._forms = frozenset(
+            form for value in self._values for form in list_forms(value)
         )
-        self._pattern = re.compile("|".join(map(re.escape, self._forms)) or r"(?!)")
+        self._pattern = re.compile("|".join(map(re.escape, self._forms)))
         # Nights and outcomes repeat themselves: a year of all configurations has
         # 400,000 texts.
         self._redact_cached = cache(self.redact)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -85,8 +86,11 @@ def render_job_summary(
     # GitHub refuses the whole summary of a step that is too large, not only its end.
     if len(text.encode()) > room:
         return ""
+    sections: dict[str, list[OutcomeDocument]] = defaultdict(list)
+    for outcome in shown:
+        sections[_choose_section(outcome)].append(outcome)
     for title in SECTIONS:
-        outcomes = [outcome for outcome in shown if _choose_section(outcome) == title]
+        outcomes = sections[title]
         if outcomes:
             text += _render_section(title, outcomes, room - len(text.encode()))
     legend = _escape(explain_mfu(shown))

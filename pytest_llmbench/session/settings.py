@@ -125,8 +125,7 @@ def resolve(
 ) -> Settings:
     """Build Settings from option values by `dest` (None or empty: not given).
 
-    Paths are relative to `directory`. A ChainMap has options in its first layer and ini
-    keys in its second. Raises SettingsError for the first invalid value.
+    Paths are relative to `directory`. Raises SettingsError for the first invalid value.
     """
     values = OptionValues.of(given)
     typed, ini = values.split_layers()

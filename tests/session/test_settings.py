@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections import ChainMap
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from pytest_llmbench.core.baseline_records import Tolerance
 from pytest_llmbench.core.errors import SettingsError
 from pytest_llmbench.core.option import (
+    OptionValues,
     find_output,
     find_page,
     list_rows,
@@ -106,9 +106,9 @@ def test_the_commit_that_a_ci_names(
     assert resolve({}, folder).commit == expected
 
 
-def both(typed: dict[str, Any], ini: dict[str, Any]) -> ChainMap[str, Any]:
+def both(typed: dict[str, Any], ini: dict[str, Any]) -> OptionValues:
     """Return options as the plugin hands them over."""
-    return ChainMap(
+    return OptionValues(
         {f"llmb_{name}": value for name, value in typed.items()},
         {f"llmb_{name}": value for name, value in ini.items()},
     )

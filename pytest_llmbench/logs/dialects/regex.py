@@ -381,7 +381,7 @@ class RegexReader(DialectReader):
             whole = self._is_whole(line, name, begin, value)
             if name in BESIDE and not (whole and NUMBER.fullmatch(number)):
                 continue
-            scale = self._get_scale(line, name, begin, value)
+            scale = self._get_scale(line, name, begin, value, number)
             pattern = COUNT if name in COUNTS else NUMBER
             if scale is None or not whole or not pattern.fullmatch(number):
                 read.wrong.append(name)
@@ -402,11 +402,10 @@ class RegexReader(DialectReader):
             self._apart[offset] = sum(printed) * UNITS[self._unit]
 
     def _get_scale(
-        self, line: RecordLine, name: str, begin: int, value: bytes
+        self, line: RecordLine, name: str, begin: int, value: bytes, number: bytes
     ) -> float | None:
         """Return what the letters behind a number multiply it with; None where they
         leave it uncertain."""
-        number = _strip_letters(value)
         if name in ("seconds", "elapsed") and "unit" in self._groups:
             return 1.0  # the unit is read by itself
         letters = value[len(number) :] or printed_times.read_letters(
