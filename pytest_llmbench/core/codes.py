@@ -79,7 +79,7 @@ class Reason(StrEnum):
     BUDGET_UNKNOWN = "budget-unknown"
     DRIFTED = "drifted"
     PURPOSE_DONE = "not-judged"  # a job that was not to be judged, such as a profile
-    PURPOSE_MISSED = "nothing-left"  # it left none of what it was launched for
+    PURPOSE_MISSED = "nothing-left"  # it produced nothing of what it was launched for
     VARIANT = "variant"
     VARIANT_SLOWER = "slower-variant"
     NO_CHANGE_BETWEEN_ENDS = "no-change-between-ends"

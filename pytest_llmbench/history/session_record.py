@@ -1,4 +1,4 @@
-"""What a session leaves in the history: itself and its verdicts, each with its run.
+"""The record of a session in the history: its verdicts, each with its run.
 
 The file of an unsaved session of an earlier version is such a record in JSON.
 """

@@ -384,8 +384,8 @@ def _decide(
 def _find_undecided(
     estimate: Estimate, current: Sequence[Measurement], evidence: Evidence, shape: Shape
 ) -> _Decision | None:
-    """Return why runs decide nothing by their interval, or by too few values; None if
-    few values are enough."""
+    """Decide runs whose interval, or whose few values, cannot tell: INCONCLUSIVE, or
+    too fast to be true. None if few values are enough."""
     because = agreement.find_coarse_time(current, evidence)
     within = _answer(estimate) is Answer.WITHIN
     if because is None and within and current[0].mean_of:

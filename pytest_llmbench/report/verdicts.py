@@ -235,8 +235,8 @@ def choose_colour(status: str, verdict: str) -> str:
 
 
 def choose_common_colour(described: Sequence[OutcomeDocument]) -> str:
-    """Choose the colour of outcomes together on a terminal: red if one is, green if all
-    that are not skipped are, else yellow."""
+    """Choose the terminal's colour of several outcomes: red if any is red; green if
+    some are not skipped and all of these are green; else yellow."""
     colours = {choose_colour(outcome.status, outcome.verdict) for outcome in described}
     if "red" in colours:
         return "red"

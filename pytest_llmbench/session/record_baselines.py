@@ -232,8 +232,8 @@ def _record(
     valid: Mapping[Key, Sequence[Measurement]],
     settings: Settings,
 ) -> Outcome:
-    """Return an outcome; if it was recorded, with what was, and with the folders that
-    contain its baseline from now on."""
+    """Add to the outcome of a recorded configuration the recorded value and the folders
+    that contain its baseline from now on."""
     key = outcome.case.key
     if outcome.failed or key not in written.recorded:
         return outcome

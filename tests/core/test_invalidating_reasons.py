@@ -28,11 +28,11 @@ def test_reasons_of_invalid_results_are_listed() -> None:
 
 
 @pytest.mark.parametrize("reason", sorted(set(Reason) - INVALIDATING - EXCLUDING))
-def test_problem_refuses_a_reason_that_invalidates_nothing(reason: Reason) -> None:
+def test_problem_refuses_other_reasons(reason: Reason) -> None:
     with pytest.raises(ValueError, match=f"{reason} invalidates no run"):
         Problem(reason, "")
 
 
-def test_acceptable_reasons_invalidate_or_doubt() -> None:
+def test_only_wide_interval_is_accepted_without_invalidating() -> None:
     assert {Reason.INTERVAL_TOO_WIDE} == ACCEPTABLE - INVALIDATING
     assert not EXCLUDING & INVALIDATING

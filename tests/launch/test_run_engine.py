@@ -745,7 +745,7 @@ def test_node_check_without_hours_is_reported() -> None:
     )
 
 
-def test_remarks_quote_scheduler_and_drivers_on_named_nodes() -> None:
+def test_remarks_quote_scheduler_and_drivers_on_suspect_nodes() -> None:
     asked: list[list[str]] = []
 
     def list_remarks(nodes: Collection[str]) -> dict[str, str]:

@@ -168,7 +168,7 @@ def test_means_that_share_steps_count_once() -> None:
     assert not is_telling(make_run(list(means)), averaged=5)
 
 
-def test_part_without_a_counterpart_makes_another_run() -> None:
+def test_run_with_unmatched_segment_is_no_copy() -> None:
     first, second, third = (print_steps(7.3, 0.003, 3, 1, seed) for seed in range(3))
     both, swapped = make_run(first, second), make_run(second, first)
     assert len(find_equal_steps(both, swapped)) == 2

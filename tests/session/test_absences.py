@@ -168,7 +168,7 @@ def test_stored_run_that_is_no_newer_one_is_passed_over(past: StoredRun) -> None
     assert find_newer(past) is None
 
 
-def test_stored_run_among_the_logs_is_passed_over() -> None:
+def test_stored_run_among_the_logs_is_not_newer() -> None:
     """As itself, or as a copy that was left out; a run without a start is the
     newest."""
     nameless = run(replace(log(), fingerprint="2-ff"), job_id="", started=NOW)

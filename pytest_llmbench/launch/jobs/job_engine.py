@@ -231,10 +231,10 @@ class Engine:
         return (*doubtful, *left)
 
     def _cancel_jobs(self, jobs: Iterable[Job]) -> tuple[str, ...]:
-        """Cancel submitted jobs, all at once, and wait until they have ended, at most
-        30 s; return the ids of the rest.
+        """Cancel submitted jobs, all at once, and wait at most 30 s until they have
+        ended; return the ids of those that have not.
 
-        It is tried again if cancelling reported a problem.
+        If the scheduler reports a problem, cancelling is tried again.
         """
         going = {job.number: job for job in jobs}
         problem = self._ask_to_cancel(going.values())

@@ -1,9 +1,9 @@
-"""What is done about jobs from poll to poll: go on, end one, cancel some; when a job
-stalls, and how long nobody may answer.
+"""Decide after each poll which jobs go on, have ended or are cancelled; detect stalls
+and schedulers that do not answer.
 
-A sign of life is a line of a step, of a checkpoint, of an evaluation, or of a process
-that starts. Nothing counts in which nobody looked: a scheduler that was away, a
-suspended job, a session that was stopped, a clock that was set.
+Signs of life are lines of the log: a step, a checkpoint, an evaluation, the start of a
+process. Time in which nobody looked does not count: the scheduler did not answer, the
+job was suspended, the session was stopped, the clock was set.
 """
 
 from __future__ import annotations

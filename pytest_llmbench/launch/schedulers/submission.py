@@ -199,8 +199,8 @@ KILLED = 128
 
 
 class JobRecords(Protocol):
-    """The journal, as a scheduler needs it: jobs, and by number which process submits
-    one, or is it."""
+    """The part of the journal that schedulers use: the live jobs, and for the number of
+    a job the process that submits or runs it."""
 
     def list_live(self) -> tuple[Job, ...]: ...
     def record_process(self, number: int, process: process.Process) -> None: ...

@@ -229,8 +229,8 @@ def _divide_runs(records: Sequence[StepRecord]) -> list[list[StepRecord]]:
 def _find_size(
     run: Sequence[StepRecord], kind: int, before: float
 ) -> tuple[float, float]:
-    """Return the size that a run states of its samples, NaN for several, and the size
-    that the next run begins with; `before` is the size that this run begins with."""
+    """Return the batch size of a run, NaN if it changes, and the one with which the next
+    run begins; `before` is the one with which this run begins."""
     timed = [place for place, record in enumerate(run) if record.step in TIMED]
     until_last_time = run[: timed[-1] + 1] if timed else ()
     sizes = {record.batch for record in until_last_time if record.step == kind} or {

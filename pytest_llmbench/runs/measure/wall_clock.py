@@ -222,8 +222,8 @@ def find_intervals(timed: Timing) -> Intervals | None:
 def _measure_intervals(
     steps: Steps, stamped: Integers, seconds: Floats
 ) -> tuple[Intervals, Flags]:
-    """Return the intervals between stamped lines, and which are timed by their own
-    line; one with an untimed step took NaN."""
+    """Return the intervals between stamped lines, and a mask of those that their own
+    line times. `took` is NaN if a step of the interval is untimed."""
     took = np.append(0.0, np.diff(steps.index) * seconds[1:])
     known = np.cumsum(np.nan_to_num(took))
     unknown = np.cumsum(np.isnan(took))

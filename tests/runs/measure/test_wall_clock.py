@@ -347,7 +347,7 @@ def test_rate_may_rise_when_steps_load_data_faster() -> None:
     assert judge(by_stamps(1.8, 1.8), baseline).problems == ()
 
 
-def test_rates_of_zero_are_red_if_recorded_runs_printed_theirs() -> None:
+def test_zero_rates_are_invalid_if_recorded_runs_print_rates() -> None:
     zero = by_stamps(2.0, 2.0, batch=0.0)
     baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0})
     (problem,) = judge(zero, baseline).problems

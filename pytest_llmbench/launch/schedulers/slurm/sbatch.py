@@ -286,8 +286,8 @@ def install_wrapper(job: Job) -> Mapping[str, str]:
 
 
 def read_answers(job: Job) -> list[Submission]:
-    """Return what the real sbatch answered through our own; nothing if it was not
-    called."""
+    """Read what the real sbatch answered, as our wrapper recorded it; nothing if it was
+    not called."""
     try:
         text = (job.folder / ANSWERS).read_text(encoding="utf-8", errors="replace")
     except OSError:
