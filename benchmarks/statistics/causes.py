@@ -132,7 +132,7 @@ def estimate(cell: Cell, random: np.random.Generator) -> SideEstimate:
     sides = Sides(
         _make_side(cell, "a", random),
         _make_side(cell, "b", random),
-        _make_nights(cell, random),
+        _make_days(cell, random),
     )
     return compare_all({"simulated": sides}, MARGIN, ASSUMED_CV)["simulated"][0]
 
@@ -154,7 +154,7 @@ def _make_side(
     )
 
 
-def _make_nights(cell: Cell, random: np.random.Generator) -> Noise | None:
+def _make_days(cell: Cell, random: np.random.Generator) -> Noise | None:
     """Return what earlier nights say, each of which got nodes of its own."""
     return noise.estimate_from_daily_runs(
         math.hypot(cell.cv, cell.nodes) * random.standard_normal(cell.nights)
@@ -164,7 +164,7 @@ def _make_nights(cell: Cell, random: np.random.Generator) -> Noise | None:
 # --- words ----------------------------------------------------------------------------
 
 
-def is_kept(promise: Promise, count: Count) -> bool:
+def has_logs_in_folder(promise: Promise, count: Count) -> bool:
     """Whether a rate of false differences is what is promised: within what chance and
     the printed digits allow."""
     if promise.value is None:
@@ -196,7 +196,9 @@ def _describe_cell(cell: Cell) -> str:
 
 
 def _make_row(promise: Promise, count: Count, *, power: bool) -> str:
-    answer = "yes" if (is_shown if power else is_kept)(promise, count) else "NO"
+    answer = (
+        "yes" if (is_shown if power else has_logs_in_folder)(promise, count) else "NO"
+    )
     promised = "-" if promise.value is None else f"{promise.value:g}"
     if power:
         return f"| {_describe_cell(count.cell)} | {100 * count.smallest:.3g} | {promised} | {answer} |"
@@ -256,7 +258,8 @@ def main() -> int:
         )
     )
     kept = all(
-        is_kept(promise, counts[promise.cell]) for promise in (*FALSE, *TOGETHER)
+        has_logs_in_folder(promise, counts[promise.cell])
+        for promise in (*FALSE, *TOGETHER)
     )
     return int(
         not (kept and all(is_shown(promise, counts[promise.cell]) for promise in SHOWN))

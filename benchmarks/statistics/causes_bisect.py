@@ -202,7 +202,7 @@ def _make_drift(
     return values
 
 
-def is_kept(cell: Cell, count: Count) -> bool:
+def has_logs_in_folder(cell: Cell, count: Count) -> bool:
     """Whether a cell is as promised: within what chance and the printed digits
     allow."""
     if 100 * count.wrong / count.total > MOST_WRONG:
@@ -241,7 +241,7 @@ def _make_row(cell: Cell, count: Count) -> str:
     )
     rest = f"{100 * count.largest / count.total:.3g} / {100 * count.rest / count.total:.3g}"
     runs = f"{count.runs:.1f} ({count.most_runs:.0f})"
-    kept = "yes" if is_kept(cell, count) else "NO"
+    kept = "yes" if has_logs_in_folder(cell, count) else "NO"
     return f"| {kind} | {right} ({bounds}) | {wrong} | {ranges} / {no_change} | {runs} | {rest} | {promised} | {kept} |"
 
 
@@ -281,7 +281,7 @@ def main() -> int:
     print("|---|---|---|---|---|---|---|---|")
     rows = list(zip(CELLS, counts, strict=True))
     print("\n".join(_make_row(cell, count) for cell, count in rows))
-    return int(not all(is_kept(cell, count) for cell, count in rows))
+    return int(not all(has_logs_in_folder(cell, count) for cell, count in rows))
 
 
 if __name__ == "__main__":

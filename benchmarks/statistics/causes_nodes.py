@@ -187,7 +187,7 @@ def _make_runs(
 # --- words ----------------------------------------------------------------------------
 
 
-def is_kept(promise: NodePromise, count: NodeCount) -> bool:
+def has_logs_in_folder(promise: NodePromise, count: NodeCount) -> bool:
     """Whether a rate or a median is what is promised, within what chance allows; nights
     also one night of 15 %."""
     if promise.cell.slowness:
@@ -221,7 +221,7 @@ def _describe_cell(cell: NodeCell) -> str:
 
 
 def _make_row(promise: NodePromise, count: NodeCount) -> str:
-    kept = "yes" if is_kept(promise, count) else "NO"
+    kept = "yes" if has_logs_in_folder(promise, count) else "NO"
     promised = "-" if promise.value is None else f"{promise.value:g}"
     interval = binomtest(count.wrong, count.total).proportion_ci(0.95, "exact")
     wrong = f"{100 * count.wrong / count.total:.2g} ({100 * interval.low:.2g} to {100 * interval.high:.2g})"
@@ -287,7 +287,7 @@ def main() -> int:
         "| 64 nodes, jobs of 16 | median | 90 % | promised | another named, % | kept |\n|---|---|---|---|---|---|"
     )
     print("\n".join(map(_make_row, FOUND, slow)))
-    return int(not all(map(is_kept, (*FALSE, *FOUND), (*false, *slow))))
+    return int(not all(map(has_logs_in_folder, (*FALSE, *FOUND), (*false, *slow))))
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def run(cell: Cell, random: np.random.Generator) -> tuple[PairedAnswer, ...]:
     return step
 
 
-def is_kept(cell: Cell, count: Count, total: int) -> bool:
+def has_logs_in_folder(cell: Cell, count: Count, total: int) -> bool:
     """Whether a rate is what is promised: within what chance and the printed digits
     allow."""
     if cell.pairs is not None and abs(count.pairs / total - cell.pairs) > 0.1:
@@ -184,7 +184,7 @@ def _make_row(cell: Cell, count: Count, total: int) -> str:
     promised = "-" if cell.promised is None else f"{cell.promised:g}"
     values = f"{100 * count.outcomes / total:.3g} | {bounds} | {promised} | {count.pairs / total:.2f}"
     missed = f"{100 * count.below / total:.2g}, {100 * count.above / total:.2g}"
-    return f"| {kind} | {cell.outcome} | {values} | {missed} | {'yes' if is_kept(cell, count, total) else 'NO'} |"
+    return f"| {kind} | {cell.outcome} | {values} | {missed} | {'yes' if has_logs_in_folder(cell, count, total) else 'NO'} |"
 
 
 def main() -> int:
@@ -226,7 +226,7 @@ def main() -> int:
     print("\n".join(_make_row(cell, count, options.cases) for cell, count in rows))
     return int(
         not all(
-            is_kept(cell, count, options.cases)
+            has_logs_in_folder(cell, count, options.cases)
             for cell, count in zip(cells, counts, strict=True)
         )
     )

@@ -96,7 +96,7 @@ def probe(
             return outcome, len(new)
 
 
-def is_kept(count: Count, total: int) -> bool:
+def has_logs_in_folder(count: Count, total: int) -> bool:
     """Whether no more are wrong than is promised, within what chance allows."""
     return max(count.wrong) <= PROMISED * total + 3 * math.sqrt(
         PROMISED * (1 - PROMISED) * total
@@ -117,7 +117,7 @@ def _make_row(cell: Cell, count: Count, total: int) -> str:
     right = 100 * sum(count.right) / (2 * total)
     taken = f"{count.runs / told:.2f}" if told else "-"
     alike = 100 - 100 * told / (2 * total)
-    kept = "yes" if is_kept(count, total) else "NO"
+    kept = "yes" if has_logs_in_folder(count, total) else "NO"
     return f"| {kind} | {wrong} | {of_told} | {right:.3g} | {alike:.3g} | {taken} | {kept} |"
 
 
@@ -161,7 +161,7 @@ def main() -> int:
             for cell, count in zip(CELLS, counts, strict=True)
         )
     )
-    return int(not all(is_kept(count, options.cases) for count in counts))
+    return int(not all(has_logs_in_folder(count, options.cases) for count in counts))
 
 
 if __name__ == "__main__":

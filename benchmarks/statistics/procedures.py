@@ -14,14 +14,19 @@ from fleet import WINDOW
 from scenarios import ASSUMED_CV, ATTEMPTS, TOLERANCE, Case
 
 from pytest_llmbench.core.codes import Verdict
-from pytest_llmbench.core.judgement_records import Evidence, Judgement, Look, Noise
+from pytest_llmbench.core.judgement_records import (
+    DecisionRule,
+    Evidence,
+    Judgement,
+    Noise,
+)
 from pytest_llmbench.judge import noise
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.distributions import compute_probability
 from pytest_llmbench.launch.policies.repeat_policy import (
     ONE_LOOK,
     RepeatPolicy,
-    choose_look,
+    choose_decision_rule,
     count_next_runs,
 )
 
@@ -43,7 +48,7 @@ class Result(NamedTuple):
 # --- the engine -----------------------------------------------------------------------
 
 
-def judged(case: Case, attempts: int = 1, look: Look = ONE_LOOK) -> Judgement:
+def judged(case: Case, attempts: int = 1, look: DecisionRule = ONE_LOOK) -> Judgement:
     """Return the engine's verdict on the first attempts of tonight, which were found on
     disk."""
     tonight = case.attempts[attempts - 1 :: -1]
@@ -87,7 +92,11 @@ def launched(case: Case, plan: RepeatPolicy) -> Result:
         done += more
         measurements = (*runs[done - 1 :: -1], *case.evidence.measurements)
         judgement = judge(
-            replace(case.evidence, measurements=measurements, look=choose_look(plan))
+            replace(
+                case.evidence,
+                measurements=measurements,
+                look=choose_decision_rule(plan),
+            )
         )
         more = count_next_runs(plan, judgement, done)
     return _result(judgement)._replace(runs=done)

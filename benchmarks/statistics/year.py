@@ -178,7 +178,7 @@ def _noises(series: Sequence[Floats]) -> Iterator[Noise]:
     """Yield what is known of the noise of each configuration, as the gate knows it: its
     own, and that of the others."""
     own = [noise.estimate_from_daily_runs(values.tolist()) for values in series]
-    prior = noise.estimate_from_others([one for one in own if one is not None])
+    prior = noise.estimate_from_fleet([one for one in own if one is not None])
     for one in own:
         yield noise.with_prior(one, prior or noise.assume_noise(CV[0]), CV[0])
 

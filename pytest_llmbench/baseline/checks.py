@@ -19,7 +19,7 @@ from pytest_llmbench.logs.dialect_table import (
     GROUPS,
     REGEX,
     compile_pattern,
-    find_named_groups,
+    find_groups,
     find_timed,
 )
 
@@ -92,7 +92,7 @@ def _find_pattern_problems(pattern: str) -> Iterator[str]:
     except ValueError as error:
         yield str(error)
         return
-    names = [group.name for group in find_named_groups(pattern)]
+    names = [group.name for group in find_groups(pattern)]
     if matches_nothing:
         yield "found a pattern that matches the empty text, expected one that matches the line of a step only"
     for name in ("step", *(() if find_timed(names) else ("seconds",))):

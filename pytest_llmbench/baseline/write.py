@@ -323,13 +323,13 @@ def lock_folder(directory: Path) -> Iterator[None]:
             f"{directory}: {error.strerror}, expected a place that can be written"
         ) from error
     try:
-        _take_lock(handle, directory)
+        _acquire_lock(handle, directory)
         yield
     finally:
         os.close(handle)
 
 
-def _take_lock(handle: int, directory: Path) -> None:
+def _acquire_lock(handle: int, directory: Path) -> None:
     end = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:

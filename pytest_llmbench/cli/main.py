@@ -15,7 +15,7 @@ from pytest_llmbench.core.errors import LlmbenchError, describe_os_error
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.runtime import describe_unfit_system, discard_output
 from pytest_llmbench.core.stop_signals import StopSignals
-from pytest_llmbench.tools.command_line import Output, Parser, tell, tell_aside
+from pytest_llmbench.tools.command_line import Output, Parser, print_to_stderr, tell
 
 CommandFunction = Callable[[argparse.Namespace], Output]
 
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         import traceback
 
         what = "llmbench: a fault of llmbench itself, which says nothing of any run"
-        tell_aside(f"{redact_text(traceback.format_exc())}{what}")
+        print_to_stderr(f"{redact_text(traceback.format_exc())}{what}")
         return 2
 
 
@@ -43,7 +43,7 @@ def _run_stoppable(argv: Sequence[str] | None) -> int:
         if getattr(sys, name) is None:  # it was closed: `>&-`
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (until the process ends)
     if unfit := describe_unfit_system():
-        tell_aside(f"llmbench: {unfit}")
+        print_to_stderr(f"llmbench: {unfit}")
         return 2
     stop = StopSignals()
     stop.install()
@@ -52,7 +52,7 @@ def _run_stoppable(argv: Sequence[str] | None) -> int:
             return _run(argv)
     except KeyboardInterrupt:
         stop.hold()
-        tell_aside("llmbench: interrupted")
+        print_to_stderr("llmbench: interrupted")
         return 128 + (stop.number or signal.SIGINT)
     finally:
         _flush()
@@ -82,21 +82,21 @@ def _run(argv: Sequence[str] | None) -> int:
         if output.text:
             tell(output.text, redacted=output.redacted)
         if output.aside:
-            tell_aside(redact_text(output.aside))
+            print_to_stderr(redact_text(output.aside))
     except LlmbenchError as error:
         from pytest_llmbench.core.formatting import escape_lines
 
-        tell_aside(f"llmbench: {escape_lines(redact_text(str(error)))}")
+        print_to_stderr(f"llmbench: {escape_lines(redact_text(str(error)))}")
         return 2
     except OSError as error:
         discard_output()
         what = (
             "the output cannot be written" if error.filename is None else "it ends here"
         )
-        tell_aside(f"llmbench: {what}: {redact_text(describe_os_error(error))}")
+        print_to_stderr(f"llmbench: {what}: {redact_text(describe_os_error(error))}")
         return 2
     except MemoryError:
-        tell_aside(
+        print_to_stderr(
             "llmbench: it takes more memory than there is: give fewer or smaller files"
         )
         return 2

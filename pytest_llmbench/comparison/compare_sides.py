@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
 
 
-def compare_places(
+def compare_paths(
     requests: tuple[SideRequest, SideRequest],
     settings: Settings,
     history: StoreLocation | None,
@@ -74,7 +74,7 @@ def compare_sides(
     if history:
         pairs = _add_nodes(pairs, history)
     sides = {
-        name: Sides(*runs, _estimate_nights(past.get(name, ()), windows[name], runs))
+        name: Sides(*runs, _estimate_days(past.get(name, ()), windows[name], runs))
         for name, runs in pairs.items()
     }
     answers = compare_all(sides, margin, settings.assumed_cv)
@@ -227,7 +227,7 @@ def _read_past(
     return read_stored_runs(history, windows.keys())
 
 
-def _estimate_nights(
+def _estimate_days(
     past: Sequence[StoredRun],
     window: Window,
     sides: tuple[Sequence[SideRun], Sequence[SideRun]],

@@ -53,7 +53,7 @@ ORDER = (
 """Answers, what needs a reader first."""
 
 
-class ReportedPlace(Document, frozen=True, kw_only=True):
+class ReportedInput(Document, frozen=True, kw_only=True):
     """What was given for a side, and how much of it counts."""
 
     label: str
@@ -124,8 +124,8 @@ class ComparisonDocument(Document, frozen=True, kw_only=True):
     exit_code: int
     margin: float
     history: str
-    a: ReportedPlace
-    b: ReportedPlace
+    a: ReportedInput
+    b: ReportedInput
     comparisons: tuple[ReportedConfiguration, ...]
     not_compared: tuple[NotCompared, ...]
     no_data: tuple[NoData, ...]
@@ -166,8 +166,8 @@ def choose_exit_code(result: SidesCompared, *, strict: bool) -> int:
     return INCOMPLETE if strict and not result.complete else 0
 
 
-def _describe_place(side: ComparedSide) -> ReportedPlace:
-    return ReportedPlace(
+def _describe_place(side: ComparedSide) -> ReportedInput:
+    return ReportedInput(
         label=side.label,
         place=side.place,
         runs=side.counted,

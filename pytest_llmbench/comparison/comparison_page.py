@@ -24,7 +24,7 @@ from pytest_llmbench.comparison.comparison_text import (
 )
 from pytest_llmbench.core import formatting
 from pytest_llmbench.report.explain import name_label
-from pytest_llmbench.report.html import Badge, make_environment, make_policy, read_part
+from pytest_llmbench.report.html import Badge, make_environment, make_policy, read_asset
 from pytest_llmbench.report.html.charts import Chart
 from pytest_llmbench.report.html.drawing import Picture, Scale, make_number_scale, pad
 from pytest_llmbench.report.html.page_tables import ShownTable
@@ -69,7 +69,7 @@ def render_sides(
 ) -> str:
     """Return the page of a comparison, which holds all it shows and loads nothing; one
     of a site links to its first."""
-    style, script = read_part("style.css"), read_part("script.js")
+    style, script = read_asset("style.css"), read_asset("script.js")
     entries = [
         _make_entry(comparison, document.margin) for comparison in document.comparisons
     ]

@@ -9,7 +9,7 @@ from pytest_llmbench.comparison.comparison_document import (
     ORDER,
     ComparisonDocument,
     ReportedConfiguration,
-    ReportedPlace,
+    ReportedInput,
     ReportedSide,
 )
 from pytest_llmbench.comparison.comparison_records import STARTED, NoData, SideAnswer
@@ -58,7 +58,7 @@ def _format_list(title: str, texts: Sequence[str]) -> list[str]:
     return lines
 
 
-def _format_side(side: ReportedPlace) -> list[str]:
+def _format_side(side: ReportedInput) -> list[str]:
     counted = formatting.count_noun(side.runs, "run")
     of = formatting.count_noun(side.configurations, "configuration")
     without = f", {side.no_data} without data" if side.no_data else ""

@@ -38,9 +38,9 @@ from pytest_llmbench.runs.discover.run_facts import (
     BATCH_OF_STEPS,
     STEPS,
     collect_facts,
-    says_enough,
+    is_identifiable,
 )
-from pytest_llmbench.runs.duplicates import count_steps, mark_copies
+from pytest_llmbench.runs.duplicates import count_steps, mark_duplicates
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.runs.ordering import order_runs
 from pytest_llmbench.session.catalog import Catalog, add_tables
@@ -160,7 +160,7 @@ def read_paths(
         )
         catalog = add_tables(catalog, ingested.tables, settings)
         located.append(_LocatedRuns(request, *_label_runs(request.label, ingested)))
-    located = _mark_copies(_drop_shared_logs(located), now)
+    located = _mark_duplicates(_drop_shared_logs(located), now)
     drafts = draft_baselines(
         [run for side in located for run in side.runs], settings, catalog
     )
@@ -234,9 +234,11 @@ def _list_marks(run: Run) -> set[object]:
     return {mark for mark in (logs, job) if mark}
 
 
-def _mark_copies(located: Sequence[_LocatedRuns], now: datetime) -> list[_LocatedRuns]:
+def _mark_duplicates(
+    located: Sequence[_LocatedRuns], now: datetime
+) -> list[_LocatedRuns]:
     """Return sides whose runs know of which run of either side they are a copy."""
-    marked, left_out = mark_copies(
+    marked, left_out = mark_duplicates(
         order_runs([run for side in located for run in side.runs], now)
     )
     # Ordered together runs are dated by one clock, which may be a worse one than that
@@ -285,7 +287,7 @@ def _unify_single_logs(
         first.baseline.match.says == second.baseline.match.says
         and first.baseline.dialect == second.baseline.dialect
     )
-    if not alike or not says_enough(
+    if not alike or not is_identifiable(
         collect_facts(run.found, [attempt.log for attempt in run.attempts])
     ):
         return {}

@@ -60,10 +60,10 @@ def compare_all(
         for name, sides in configurations.items()
     }
     own = {
-        name: estimate_own_noise(*grouped[name], sides.nights)
+        name: estimate_pair_noise(*grouped[name], sides.nights)
         for name, sides in configurations.items()
     }
-    prior = noise.estimate_from_others(
+    prior = noise.estimate_from_fleet(
         [each for each in own.values() if each]
     ) or noise.assume_noise(assumed_cv)
     return {
@@ -87,7 +87,7 @@ def _group(runs: Sequence[SideRun]) -> Groups:
     return [[runs[place] for place in group] for group in places]
 
 
-def estimate_own_noise(a: Groups, b: Groups, nights: Noise | None) -> Noise | None:
+def estimate_pair_noise(a: Groups, b: Groups, nights: Noise | None) -> Noise | None:
     """Return what the groups of both sides, each about the mean of its side, and the
     nights of the history say of the noise of a configuration; None where they are too
     few. How far the sides differ says nothing here."""

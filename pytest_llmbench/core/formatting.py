@@ -316,7 +316,7 @@ def to_url(path: Path) -> str:
     return f"{protocol}://{rooted}{'/'.join(path.parts[1:])}"
 
 
-def format_place(path: Path, directory: Path) -> str:
+def format_path(path: Path, directory: Path) -> str:
     """Return a path as a reader would type it from `directory`; bytes that are no text
     are escaped."""
     if is_remote(path):

@@ -162,7 +162,7 @@ class OnBound(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class DecisionRule:
     """How runs are looked at: how probable a wrong answer may be at the bound, and what
     a REGRESSION takes."""
 
@@ -213,7 +213,7 @@ class Evidence:
         Measurement, ...
     ] = ()  # further, older ones that only tell the noise
     repeat_window: timedelta | None = None
-    look: Look = Look()
+    look: DecisionRule = DecisionRule()
     # the run-to-run variation that a configuration without a history of its own has at
     # least
     assumed_cv: float = 0.01

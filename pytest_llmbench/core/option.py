@@ -394,7 +394,7 @@ def parse_window(text: str) -> timedelta | None:
     return None if re.fullmatch(r"0+\s*[mhdw]?", text, re.ASCII) else parse_age(text)
 
 
-def parse_moment(text: str) -> datetime:
+def parse_timestamp(text: str) -> datetime:
     """Read an ISO date or time; without a zone it is local time."""
     try:
         return datetime.fromisoformat(text).astimezone(UTC)

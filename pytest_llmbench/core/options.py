@@ -29,12 +29,12 @@ from pytest_llmbench.core.option import (
     parse_checks,
     parse_count,
     parse_hours,
-    parse_moment,
     parse_nodes,
     parse_percentage,
     parse_repeats,
     parse_retries,
     parse_stall_limit,
+    parse_timestamp,
     parse_window,
 )
 
@@ -181,7 +181,7 @@ class SessionOptions(OptionRecord):
     since: datetime | None = declare(
         "--llmb-since=DATE",
         "Leave out runs that started before this date: 2025-11-20 or 2025-11-20T06:00",
-        parse=parse_moment,
+        parse=parse_timestamp,
     )
     max_age: timedelta | None = declare(
         "--llmb-max-age=AGE",

@@ -194,7 +194,7 @@ class Redactor:
                 text = "".join([*map(self._hide_beginning, parts[:-1]), parts[-1]])
         return hide_tokens(text)
 
-    def redact_named(self, name: str, text: str) -> str:
+    def redact_variable(self, name: str, text: str) -> str:
         """Redact the value of a variable: all of it if the variable has a secret
         name."""
         if is_assigned_secret(name, text, loose=False):
@@ -229,7 +229,7 @@ class Redactor:
                 if name in kept:
                     changed[name] = escape_values(inner) if printable else inner
                 elif isinstance(inner, str) and find_kind(name) is not None:
-                    changed[name] = self.redact_named(name, prepare(inner))
+                    changed[name] = self.redact_variable(name, prepare(inner))
                 else:
                     changed[name] = change(inner)
             return changed

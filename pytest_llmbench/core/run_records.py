@@ -65,7 +65,7 @@ class Clock(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Dating:
+class StartCandidate:
     """One time at which a run may have started, in UTC, and what says so."""
 
     clock: Clock
@@ -81,7 +81,7 @@ class Dating:
 LONGEST_QUEUE = timedelta(days=7)
 
 
-class Remains(StrEnum):
+class LoglessJob(StrEnum):
     """What a job left that left no log."""
 
     METADATA = "metadata"
@@ -105,8 +105,8 @@ class RunFiles:
     started_from: str = ""
     dated: datetime | None = None  # what only a folder above or a bare day says
     dated_from: str = ""
-    datings: tuple[Dating, ...] = ()  # all such times
-    remains: Remains | None = None  # what is left of a job without a log
+    datings: tuple[StartCandidate, ...] = ()  # all such times
+    remains: LoglessJob | None = None  # what is left of a job without a log
     remains_at: Path | None = None  # where
     modified: datetime | None = None
     excluded: Reason | None = None  # positive evidence that the run is not comparable
@@ -236,7 +236,7 @@ def make_run_keys(job_id: str, logs: str, started: datetime | None) -> RunKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class CopyOf:
+class DuplicateOf:
     """Another run whose steps and losses a run has, too."""
 
     job_id: str
@@ -256,9 +256,9 @@ class Run:
     identity: Identity
     started: datetime | None = None
     started_from: str = ""
-    copy_of: CopyOf | None = None  # the run that has the same steps
+    copy_of: DuplicateOf | None = None  # the run that has the same steps
     datings: tuple[
-        Dating, ...
+        StartCandidate, ...
     ] = ()  # all times at which it may have started, the most certain first
     order_source: Clock = (
         Clock.UNKNOWN

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class StallPlace(StrEnum):
+class StallPosition(StrEnum):
     """Where in its run a job stands still."""
 
     START = "start"  # before the first step of a process: image, NCCL, compilation
@@ -43,7 +43,7 @@ class LogProgress:
 class Stall:
     """That a job stands still, or stood still when it ended."""
 
-    place: StallPlace
+    place: StallPosition
     seconds: float  # since there was a sign of life
     done: int = 0  # the last step, and of how many (None: unknown)
     total: int | None = None

@@ -177,7 +177,7 @@ class DriftLimits(Record):
     tolerance: Tolerance
 
 
-class LogPlace(Record):
+class LogLine(Record):
     """A line of a log; `log` is empty for the log of the judged run."""
 
     log: str

@@ -18,7 +18,7 @@ __all__ = [
     "BisectAnswer",
     "BisectOutcome",
     "BuildRange",
-    "FoundChange",
+    "LocatedChange",
     "NextTrial",
     "PairedAnswer",
     "PairedEstimate",
@@ -163,7 +163,7 @@ class BisectOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FoundChange:
+class LocatedChange:
     """A change that was found: the first slow build is one of `first` to `last`, all
     but the last of which do not run.
 
@@ -201,7 +201,7 @@ class BisectAnswer:
     )  # how far the last build is from the first one; None before the first look
     runs: int  # so many were measured
     skipped: tuple[int, ...] = ()  # builds that do not run
-    changes: tuple[FoundChange, ...] = ()
+    changes: tuple[LocatedChange, ...] = ()
     ranges: tuple[BuildRange, ...] = ()
 
 

@@ -107,7 +107,7 @@ def find_accepted(
     )
 
 
-def note_accepted(
+def make_accepted_note(
     entry: Acknowledgement, statement: VerdictStatement, line: int = 0
 ) -> Note:
     """Return the note of a run whose reason to fail, a `statement`, was accepted."""
@@ -125,7 +125,7 @@ def _accept_problems(
         for problem in run.problems
     ]
     notes = [
-        note_accepted(entry, problem, problem.line)
+        make_accepted_note(entry, problem, problem.line)
         for problem, entry in found
         if entry is not None
     ]
@@ -179,7 +179,7 @@ def apply_acknowledgements(
     )
 
 
-def takes_no_improvement(evidence: Evidence) -> bool:
+def rejects_improvement(evidence: Evidence) -> bool:
     """Whether a run that is faster than the level by more than the tolerance is at best
     a PASS: the level was accepted, and is no baseline to be refreshed."""
     return any(note.code is NoteCode.ACKNOWLEDGED for note in evidence.remarks)

@@ -90,7 +90,7 @@ def apply_literal_rule(
     its interval by them alone is at most four tolerances wide. Assumed noise is no part
     of that interval.
     """
-    if estimate.difference > estimate.margin + EQUAL or find_coarse_time(
+    if estimate.difference > estimate.margin + EQUAL or find_quantised_time(
         current, evidence
     ):
         return LiteralRule(meets=False)
@@ -114,7 +114,7 @@ def _find_slow_mean(
     averaged = max(run.moving_mean for run in current)
     usual = _average_difference(
         current,
-        lambda window, steps: _average_without_hiccup(window, steps, averaged),
+        lambda window, steps: _average_without_stall(window, steps, averaged),
         expected,
     )
     with_hiccups = _average_difference(current, compute_mean, expected)
@@ -156,7 +156,7 @@ def _find_wide_interval(
     )
 
 
-def find_coarse_time(
+def find_quantised_time(
     current: Sequence[Measurement], evidence: Evidence
 ) -> CodedStatement | None:
     """Return the time of a run that may be beyond the bound and print the same, as a
@@ -240,7 +240,7 @@ def _expect_seconds(baseline: Baseline, *, trimmed: bool) -> float:
     )
 
 
-def _average_without_hiccup(
+def _average_without_stall(
     window: Floats, mean_of: Sequence[int], averaged: int
 ) -> float:
     """Return the mean with the few slowest records set to the next slowest.

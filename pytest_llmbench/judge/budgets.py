@@ -16,7 +16,7 @@ from pytest_llmbench.core.run_records import Measurement, Note, Problem
 from pytest_llmbench.core.statements import (
     CodedStatement,
     DriftLimits,
-    LogPlace,
+    LogLine,
     StatementCode,
 )
 from pytest_llmbench.core.tolerance import (
@@ -298,8 +298,8 @@ def _is_timed(record: CheckpointRecord, budget: Budget) -> bool:
     return record.dispatched or budget.metric != DISPATCH
 
 
-def _find_place(run: Measurement, line: int, newest: bool) -> LogPlace:
-    return LogPlace("" if newest or run.log is None else run.log.name, line)
+def _find_place(run: Measurement, line: int, newest: bool) -> LogLine:
+    return LogLine("" if newest or run.log is None else run.log.name, line)
 
 
 def _note_unstated(run: Measurement, action: CheckpointAction, budget: Budget) -> Note:

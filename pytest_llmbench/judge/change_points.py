@@ -91,7 +91,7 @@ def find_level_shifts(
     if len(series) < FEWEST or not noise.measured or not np.isfinite(series).all():
         return ()
     sigma = noise.sigma * compute_hidden_spread(correlation)
-    drawn = draw_in(series, sigma)
+    drawn = winsorise_series(series, sigma)
     threshold = compute_quantile(
         1 - choose_level(len(series)), noise.degrees_of_freedom
     )
@@ -131,7 +131,7 @@ def choose_level(days: int) -> float:
     return LEVEL * min(1.0, (MANY / days) ** 3)
 
 
-def draw_in(series: Floats, sigma: float) -> Floats:
+def winsorise_series(series: Floats, sigma: float) -> Floats:
     """Return a series, shape (n,), with what lies further than 3 sigma from the median
     of the 7 days around it set there. At the ends it is the median of the outer 7, so
     that the last two days alone never look like a level."""
@@ -321,7 +321,7 @@ def find_slow_change(
     ):
         return None
     sigma = noise.sigma * compute_hidden_spread(correlation)
-    drawn = draw_in(series, sigma)
+    drawn = winsorise_series(series, sigma)
     anchor = float(np.mean(drawn[:ANCHOR]))
     difference = compute_median(series[-RUNNING:]) - anchor
     if abs(difference) < max(SMALLEST_DRIFT, smallest):

@@ -224,12 +224,12 @@ def _make_family_ids(smallest: Sequence[Configuration]) -> list[str]:
     for stem, configuration in zip(stems, smallest, strict=True):
         alike[stem].append(configuration)
     return [
-        "-".join([stem, *_tell_apart(configuration, alike[stem])])
+        "-".join([stem, *_distinguish(configuration, alike[stem])])
         for stem, configuration in zip(stems, smallest, strict=True)
     ]
 
 
-def _tell_apart(
+def _distinguish(
     configuration: Configuration, alike: Sequence[Configuration]
 ) -> list[str]:
     """Return the facts that tell a family from those alike; where they do not, its

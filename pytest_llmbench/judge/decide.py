@@ -21,8 +21,8 @@ from pytest_llmbench.core.statements import CodedStatement, StatementCode
 from pytest_llmbench.judge import agreement, explanation
 from pytest_llmbench.judge.acknowledged import (
     find_accepted,
-    note_accepted,
-    takes_no_improvement,
+    make_accepted_note,
+    rejects_improvement,
 )
 from pytest_llmbench.judge.budgets import (
     apply_drift_budget,
@@ -71,7 +71,7 @@ def judge(evidence: Evidence) -> Judgement:
     MISSING. Last the drift of its recorded baseline and its budgets are held against
     it.
     """
-    judgement = explanation.with_order_note(_judge_newest(evidence), evidence)
+    judgement = explanation.add_order_note(_judge_newest(evidence), evidence)
     return _finish(judgement, evidence)
 
 
@@ -303,7 +303,7 @@ def _apply_literal_rule(
         return finding, literal.meets, ()
     entry = find_accepted(literal.reason, newest, evidence.accepted)
     if entry is not None:
-        return finding, True, (note_accepted(entry, literal.because),)
+        return finding, True, (make_accepted_note(entry, literal.because),)
     if literal.reason is not finding.reason:
         because = (literal.because, *finding.because)
         finding = replace(finding, reason=literal.reason, because=because)
@@ -386,7 +386,7 @@ def _find_undecided(
 ) -> _Decision | None:
     """Decide runs whose interval, or whose few values, cannot tell: INCONCLUSIVE, or
     too fast to be true. None if few values are enough."""
-    because = agreement.find_coarse_time(current, evidence)
+    because = agreement.find_quantised_time(current, evidence)
     within = _answer(estimate) is Answer.WITHIN
     if because is None and within and current[0].mean_of:
         # Of a run that was resumed one mean may be over all steps, and its time that
@@ -413,7 +413,7 @@ def _find_implausible(
 
 
 def _decide_faster(evidence: Evidence) -> _Decision:
-    if takes_no_improvement(evidence):
+    if rejects_improvement(evidence):
         beyond = CodedStatement(StatementCode.BEYOND_ACCEPTED_LEVEL)
         return _Decision(Verdict.PASS, Reason.WITHIN_TOLERANCE, (beyond,))
     advice = explanation.advise_refresh(evidence.baseline)

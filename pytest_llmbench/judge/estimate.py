@@ -14,7 +14,12 @@ import numpy as np
 
 from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline
-from pytest_llmbench.core.judgement_records import Estimate, Evidence, Look, Noise
+from pytest_llmbench.core.judgement_records import (
+    DecisionRule,
+    Estimate,
+    Evidence,
+    Noise,
+)
 from pytest_llmbench.core.robust import winsorise
 from pytest_llmbench.core.run_records import Measurement, StoredRun
 from pytest_llmbench.judge import noise
@@ -103,7 +108,7 @@ def estimate_noise(
     """Return the run-to-run noise of a configuration, pooled from all that was
     measured; else what is assumed."""
     own = [
-        *list_own_noise(evidence.baseline, older),
+        *list_noise_sources(evidence.baseline, older),
         noise.estimate_from_repeats([_get_seconds(run) for run in current], "repeats"),
     ]
     together = noise.with_prior(noise.pool(own), evidence.prior, evidence.assumed_cv)
@@ -119,7 +124,7 @@ def estimate_noise(
     return noise.pool([alike, together]) or together
 
 
-def list_own_noise(baseline: Baseline, older: PreviousRuns) -> list[Noise | None]:
+def list_noise_sources(baseline: Baseline, older: PreviousRuns) -> list[Noise | None]:
     """Return what a configuration's own daily runs and its recorded runs say of its
     noise; None where they are too few.
 
@@ -288,7 +293,10 @@ class DifferenceError:
 
 
 def compute_error(
-    noise: Noise, runs: Sequence[WithinRun], baseline_variance: float, look: Look
+    noise: Noise,
+    runs: Sequence[WithinRun],
+    baseline_variance: float,
+    look: DecisionRule,
 ) -> DifferenceError:
     """Return the error of the mean log difference of k runs against a baseline with its
     own variance.
@@ -381,6 +389,6 @@ def estimate_prior(
     measured = [
         own
         for baseline, previous in configurations
-        if (own := noise.pool(list_own_noise(baseline, previous)))
+        if (own := noise.pool(list_noise_sources(baseline, previous)))
     ]
-    return noise.estimate_from_others(measured) or noise.assume_noise(assumed_cv)
+    return noise.estimate_from_fleet(measured) or noise.assume_noise(assumed_cv)

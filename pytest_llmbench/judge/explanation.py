@@ -177,7 +177,7 @@ def list_baseline_doubts(baseline: Baseline) -> Iterator[Note]:
 # --- what is added to a verdict -------------------------------------------------------
 
 
-def with_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
+def add_order_note(judgement: Judgement, evidence: Evidence) -> Judgement:
     """Return a judgement with a note if the order of the runs rests on no time which
     they state themselves."""
     measurement = judgement.measurement

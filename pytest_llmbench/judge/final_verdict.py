@@ -8,7 +8,7 @@ from pytest_llmbench.core.codes import JUDGED, NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.run_records import Note
 from pytest_llmbench.core.statements import CodedStatement, StatementCode
-from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
+from pytest_llmbench.judge.acknowledged import find_accepted, make_accepted_note
 from pytest_llmbench.judge.decide import judge, judge_alone
 from pytest_llmbench.judge.item_status import is_red
 from pytest_llmbench.judge.order import with_order_doubt
@@ -52,7 +52,7 @@ def _with_contradiction(judgement: Judgement, evidence: Evidence) -> Judgement:
         return judgement.add_notes(Note(NoteCode.BASELINE_CONTRADICTS, contradicted))
     entry = find_accepted(Reason.BASELINE_CONTRADICTS, run, evidence.accepted)
     if entry is not None:
-        return judgement.add_notes(note_accepted(entry, contradicted))
+        return judgement.add_notes(make_accepted_note(entry, contradicted))
     statements = (contradicted, *judgement.statements)
     reason = Reason.BASELINE_CONTRADICTS
     return judgement.overrule(Verdict.INVALID, reason, *statements)

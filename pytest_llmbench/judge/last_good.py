@@ -15,10 +15,10 @@ from pytest_llmbench.core.formatting import unify_fact
 from pytest_llmbench.core.judgement_records import (
     ComparedFacts,
     ComparedNodes,
+    DecisionRule,
     Evidence,
     Judgement,
     LastGoodRun,
-    Look,
     PreviousRun,
     RunSource,
 )
@@ -129,7 +129,7 @@ def _take_back(evidence: Evidence, run: Measurement) -> Evidence:
         stored_runs=tuple(other for other in earlier if isinstance(other, StoredRun)),
         excluded_by_since=(),
         max_age=None,
-        look=Look(),
+        look=DecisionRule(),
     )
 
 

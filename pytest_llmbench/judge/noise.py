@@ -151,7 +151,7 @@ def with_prior(own: Noise | None, prior: Noise, assumed_cv: float) -> Noise:
     return own if differs else pool([own, prior]) or prior
 
 
-def estimate_from_others(estimates: Sequence[Noise]) -> Noise | None:
+def estimate_from_fleet(estimates: Sequence[Noise]) -> Noise | None:
     """Return what many configurations say of the noise of any one; None for less than
     5.
 

@@ -22,13 +22,13 @@ from pytest_llmbench.core.judgement_records import Evidence, Judgement
 from pytest_llmbench.core.run_records import (
     LONGEST_QUEUE,
     Clock,
-    Dating,
     Measurement,
     Note,
     Run,
+    StartCandidate,
 )
 from pytest_llmbench.core.statements import CodedStatement, OrderedRun, StatementCode
-from pytest_llmbench.judge.acknowledged import find_accepted, note_accepted
+from pytest_llmbench.judge.acknowledged import find_accepted, make_accepted_note
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.item_status import is_red
 
@@ -109,7 +109,7 @@ def with_order_doubt(judgement: Judgement, evidence: Evidence) -> Judgement:
         statements = (order, *judgement.statements)
         return judgement.overrule(Verdict.INVALID, Reason.ORDER_AMBIGUOUS, *statements)
     if not red and entry is not None:
-        note = note_accepted(entry, order)
+        note = make_accepted_note(entry, order)
     return judgement.add_statements(note).add_notes(note)
 
 
@@ -287,7 +287,11 @@ def _find_by_file(
     later: list[tuple[datetime, Measurement]] = []
     for other in others:
         started = _date_by_file(other.run)
-        if started is None or started <= began or _are_copied(newest.run, other.run):
+        if (
+            started is None
+            or started <= began
+            or _are_duplicates(newest.run, other.run)
+        ):
             continue
         other_lag = _measure_lag(other.run)
         if (
@@ -331,11 +335,11 @@ def _is_confirmed(newest: Run, rival: Run) -> bool:
     return (
         None not in lags
         and _is_same_clock(newest, rival)
-        and not _are_copied(newest, rival)
+        and not _are_duplicates(newest, rival)
     )
 
 
-def _are_copied(newest: Run, rival: Run) -> bool:
+def _are_duplicates(newest: Run, rival: Run) -> bool:
     """Whether the times of two files may be those of one copy: near to each other,
     unlike the runs."""
     written, before = newest.found.modified, rival.found.modified
@@ -359,9 +363,9 @@ def _measure_lag(run: Run) -> timedelta | None:
     may have waited.
     """
     begun = (
-        _find_dating(run, Clock.LOG)
-        or _find_dating(run, Clock.METADATA)
-        or _find_dating(run, Clock.FOLDER_NAME)
+        _find_start_candidate(run, Clock.LOG)
+        or _find_start_candidate(run, Clock.METADATA)
+        or _find_start_candidate(run, Clock.FOLDER_NAME)
     )
     if begun is None or run.found.modified is None:
         return None
@@ -374,12 +378,12 @@ def _measure_lag(run: Run) -> timedelta | None:
 
 
 def _is_same_clock(newest: Run, rival: Run) -> bool:
-    return (_find_dating(newest, Clock.LOG) is None) == (
-        _find_dating(rival, Clock.LOG) is None
+    return (_find_start_candidate(newest, Clock.LOG) is None) == (
+        _find_start_candidate(rival, Clock.LOG) is None
     )
 
 
-def _find_dating(run: Run, clock: Clock) -> Dating | None:
+def _find_start_candidate(run: Run, clock: Clock) -> StartCandidate | None:
     return next((dating for dating in run.datings if dating.clock is clock), None)
 
 
@@ -409,11 +413,17 @@ def _find_by_launch(
     own log is stamped before that."""
     # No log begins before its launch: its clock shows the time of another zone, or a
     # wrong one.
-    logged, launched = _find_dating(newest.run, Clock.LOG), _find_launch(newest.run)
+    logged, launched = (
+        _find_start_candidate(newest.run, Clock.LOG),
+        _find_launch(newest.run),
+    )
     if logged is None or launched is None or launched.moment - logged.moment > TOGETHER:
         return None
     for other in others:
-        stamped, submitted = _find_dating(other.run, Clock.LOG), _find_launch(other.run)
+        stamped, submitted = (
+            _find_start_candidate(other.run, Clock.LOG),
+            _find_launch(other.run),
+        )
         if stamped is None or submitted is None or submitted.zoned != launched.zoned:
             continue
         if (
@@ -430,5 +440,7 @@ def _find_by_launch(
     return None
 
 
-def _find_launch(run: Run) -> Dating | None:
-    return _find_dating(run, Clock.METADATA) or _find_dating(run, Clock.FOLDER_NAME)
+def _find_launch(run: Run) -> StartCandidate | None:
+    return _find_start_candidate(run, Clock.METADATA) or _find_start_candidate(
+        run, Clock.FOLDER_NAME
+    )

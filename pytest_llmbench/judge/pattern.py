@@ -298,7 +298,7 @@ SHARE = 0.5
 ROUNDING = 1.02
 
 
-class HeldSave(NamedTuple):
+class ReportedSave(NamedTuple):
     """A slow step, and the save whose line was printed since the step before."""
 
     step: int
@@ -333,7 +333,7 @@ def find_save(measurement: Measurement, slow: Flags) -> CodedStatement | None:
 
 def _find_held(
     measurement: Measurement, slow: Flags, saves: Sequence[CheckpointRecord]
-) -> Iterator[HeldSave]:
+) -> Iterator[ReportedSave]:
     lines = (_find_line_before(measurement), *measurement.window_lines)
     means = measurement.mean_of or (1,) * len(measurement.window_seconds)
     median = compute_median(np.array(measurement.window_seconds))
@@ -351,7 +351,7 @@ def _find_held(
         ]
         if held:
             longest = max(held, key=lambda save: save.seconds or 0.0)
-            yield HeldSave(measurement.window_steps[row], seconds, longest)
+            yield ReportedSave(measurement.window_steps[row], seconds, longest)
 
 
 def _find_line_before(measurement: Measurement) -> int:

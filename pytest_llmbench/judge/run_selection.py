@@ -73,7 +73,7 @@ def select_current_runs(newest: Measurement, evidence: Evidence) -> CurrentRuns:
     """
     runs, lost = find_repeats(newest, evidence)
     older = list_previous_daily_runs(runs, evidence)
-    counted, notes = _forgive_hiccups(runs, older, evidence)
+    counted, notes = _ignore_stalls(runs, older, evidence)
     notes = (*notes, *_note_lost_repeats(lost))
     if len(runs) == 1:
         return CurrentRuns(
@@ -199,23 +199,23 @@ def identify_build(measurement: Measurement) -> tuple[str, ...]:
 # --- hiccups --------------------------------------------------------------------------
 
 
-def _forgive_hiccups(
+def _ignore_stalls(
     runs: tuple[Measurement, ...], older: PreviousRuns, evidence: Evidence
 ) -> tuple[tuple[Measurement, ...], tuple[Note, ...]]:
     """Return runs with their hiccups forgiven, and what is to be said of them; the runs
     as they are where too many days of the last week had some."""
-    slow = [_find_hiccup(run, evidence) for run in runs]
+    slow = [_find_stall(run, evidence) for run in runs]
     if not any(slow):
         return runs, ()
     hiccups = [(run, steps) for run, steps in zip(runs, slow, strict=True) if steps]
     number = _count_recent(older, runs[0], evidence) + len(hiccups)
     if number >= OFTEN:
-        return runs, (_note_hiccup(*hiccups[0], often=number),)
-    forgiven = tuple(_note_hiccup(run, steps) for run, steps in hiccups)
+        return runs, (_make_stall_note(*hiccups[0], often=number),)
+    forgiven = tuple(_make_stall_note(run, steps) for run, steps in hiccups)
     return tuple(map(_replace_steps, runs, slow)), forgiven
 
 
-def _find_hiccup(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
+def _find_stall(run: Measurement, evidence: Evidence) -> tuple[int, ...]:
     """Return the places of the steps of a run that are a hiccup, the slowest first.
     More of them than that are none; of a mean of several steps all count."""
     window, baseline = np.array(run.window_seconds), evidence.baseline
@@ -271,17 +271,17 @@ def _count_recent(older: PreviousRuns, current: Measurement, evidence: Evidence)
         return 0
     first = started.date() - WEEK
     return sum(
-        _had_hiccup(run, evidence)
+        _had_stall(run, evidence)
         for run in older
         if run.started is not None and run.started.date() >= first
     )
 
 
-def _had_hiccup(run: PreviousRun, evidence: Evidence) -> bool:
+def _had_stall(run: PreviousRun, evidence: Evidence) -> bool:
     """Whether a daily run had a hiccup. Of one that only the history knows: its step
     time is more than what it was judged by, or a few steps decided."""
     if not isinstance(run, StoredRun):
-        return bool(_find_hiccup(run, evidence))
+        return bool(_find_stall(run, evidence))
     if run.reason == Reason.FEW_STEPS_DECIDE:
         return True
     if (
@@ -296,7 +296,7 @@ def _had_hiccup(run: PreviousRun, evidence: Evidence) -> bool:
     )
 
 
-def _note_hiccup(run: Measurement, slow: Sequence[int], often: int = 0) -> Note:
+def _make_stall_note(run: Measurement, slow: Sequence[int], often: int = 0) -> Note:
     """Return the note on the slow steps of a run, at the line of the slowest; `often`:
     one of so many runs."""
     middle = compute_median(np.array(run.window_seconds))
@@ -465,7 +465,7 @@ def average_current_runs(current: Sequence[Measurement]) -> list[DailyRun]:
     return [_make_daily_run(current[0], mean)] if math.isfinite(mean) else []
 
 
-def find_coarse_unit(runs: Sequence[PreviousRun]) -> float:
+def find_quantisation_unit(runs: Sequence[PreviousRun]) -> float:
     """Return one printed unit of the step times of runs, as a fraction, where their
     steps do not differ by as much: a level that crosses a rounding bound then moves by
     a unit, however small the change was. Else 0."""

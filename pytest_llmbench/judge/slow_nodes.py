@@ -28,7 +28,7 @@ from pytest_llmbench.judge.noise import (
     compute_running_median,
     estimate_fleet_correlation,
     estimate_from_daily_runs,
-    estimate_from_others,
+    estimate_from_fleet,
     with_prior,
 )
 
@@ -126,7 +126,7 @@ def find_slow_node(runs: Sequence[NodeRun]) -> NodeEvidence:
         return evidence
     model = _make_model(ordered, groups)
     shares = np.array([len(group) for group in groups]) / len(names)
-    single = _average(_add_up(model)) + np.log(shares) + _compare_untold(model)
+    single = _average(_add_up(model)) + np.log(shares) + _compare_unstated(model)
     log_ratio = float(np.logaddexp.reduce(single))
     differences = dict(
         zip((run.id for run in ordered), np.expm1(model.rest).tolist(), strict=True)
@@ -286,7 +286,7 @@ def _average(states: Floats) -> Floats:
     return np.asarray(np.logaddexp.reduce(states, axis=-1) - math.log(states.shape[-1]))
 
 
-def _compare_untold(model: NodeModel) -> Floats:
+def _compare_unstated(model: NodeModel) -> Floats:
     """Return for each group how much likelier the runs without it are than all runs are
     where no node is slow, shape (groups,): each configuration may have changed from one
     of its nights on; logarithms.
@@ -363,7 +363,7 @@ def _compute_posterior(
 ) -> tuple[Floats, Floats]:
     """Return the probabilities of each chosen group alone, and of each pair of them,
     above the diagonal."""
-    untold = _compare_untold(model)[chosen]
+    untold = _compare_unstated(model)[chosen]
     pairs = _compare_pairs(model, chosen) + untold[:, None] + untold + math.log(PAIRS)
     # All pairs of groups share the prior of a pair by the number of their nodes.
     pairs += np.log(np.outer(shares[chosen], shares[chosen])) - math.log(
@@ -571,15 +571,15 @@ def compare_with_levels(
     series = {
         name: nights
         for name, runs in configurations.items()
-        if (nights := _average_nights(runs))
+        if (nights := _average_days(runs))
     }
     long = {
         name: made
         for name, nights in series.items()
-        if (made := _make_nights(nights)) is not None
+        if (made := _make_days(nights)) is not None
     }
     correlation = estimate_fleet_correlation(nights.values for nights in long.values())
-    prior = estimate_from_others([nights.noise for nights in long.values()])
+    prior = estimate_from_fleet([nights.noise for nights in long.values()])
     last = sorted({night for nights in series.values() for night in nights})[-WINDOW:]
     first = max(last[0], since or last[0]) if last else date.max
     placed = [
@@ -596,7 +596,7 @@ def compare_with_levels(
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigurationNights:
+class ConfigurationDays:
     """The nights of a configuration, oldest first."""
 
     nights: tuple[date, ...]
@@ -605,7 +605,7 @@ class ConfigurationNights:
 
 
 @dataclass(frozen=True, slots=True)
-class NightLevel:
+class DayLevel:
     """What a run of one night is compared with."""
 
     level: float
@@ -614,14 +614,14 @@ class NightLevel:
     noise: Noise
 
 
-def _make_nights(nights: Mapping[date, float]) -> ConfigurationNights | None:
+def _make_days(nights: Mapping[date, float]) -> ConfigurationDays | None:
     """Return nights as columns; None for too few of them."""
     values = np.array(list(nights.values()))
     noise = estimate_from_daily_runs(values)
-    return None if noise is None else ConfigurationNights(tuple(nights), values, noise)
+    return None if noise is None else ConfigurationDays(tuple(nights), values, noise)
 
 
-def _average_nights(runs: Sequence[PlacedRun]) -> dict[date, float]:
+def _average_days(runs: Sequence[PlacedRun]) -> dict[date, float]:
     """Return the mean of each night, oldest first."""
     by_night: dict[date, list[float]] = defaultdict(list)
     for run in _merge_same(runs):
@@ -643,7 +643,7 @@ def _merge_same(runs: Sequence[PlacedRun]) -> Iterator[PlacedRun]:
 
 
 def _place(
-    name: str, runs: Iterable[PlacedRun], levels: Mapping[date, NightLevel]
+    name: str, runs: Iterable[PlacedRun], levels: Mapping[date, DayLevel]
 ) -> Iterator[NodeRun]:
     for run in runs:
         of_night = levels[run.night]
@@ -663,8 +663,8 @@ def _place(
 
 
 def _find_levels(
-    series: ConfigurationNights, prior: Noise | None, correlation: float
-) -> dict[date, NightLevel]:
+    series: ConfigurationDays, prior: Noise | None, correlation: float
+) -> dict[date, DayLevel]:
     levels, counts, segments = _compute_levels(series.values, series.noise, correlation)
     of_nights = {}
     for place, night in enumerate(series.nights):
@@ -673,7 +673,7 @@ def _find_levels(
             or series.noise
         )
         noise = own if prior is None else with_prior(own, prior, prior.sigma)
-        of_nights[night] = NightLevel(
+        of_nights[night] = DayLevel(
             float(levels[place]), int(counts[place]), int(segments[place]), noise
         )
     return of_nights

@@ -181,7 +181,7 @@ def stop_jobs(
     return f"{formatting.count_noun(before, 'job')} cancelled, {describe_used(journal.list_jobs())}"
 
 
-def tell_left(journal: Journal, launch: LaunchSettings, host: Host) -> None:
+def report_running_jobs(journal: Journal, launch: LaunchSettings, host: Host) -> None:
     """Say which jobs go on where a session ends in an error; without a terminal there
     is nobody to tell."""
     with suppress(OSError):

@@ -11,7 +11,7 @@ from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.userfile import is_there
 
 
-def take_lock(path: Path) -> int | None:
+def acquire_lock(path: Path) -> int | None:
     """Return an open file that holds the lock until it is closed, None where another
     has it; LaunchError."""
     try:

@@ -69,7 +69,7 @@ def describe_used(jobs: Iterable[Job]) -> str:
     return f"{at_least}{formatting.format_hours(sum(cost.used for cost in costs))} GPU-hours used"
 
 
-def measure_held(journal: Journal, now: datetime) -> dict[JobIdentity, float]:
+def measure_running(journal: Journal, now: datetime) -> dict[JobIdentity, float]:
     """Return the GPU-hours that each allocation of a session has used so far, of those
     that have not ended."""
     return {

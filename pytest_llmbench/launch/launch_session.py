@@ -39,10 +39,10 @@ from pytest_llmbench.launch.continuation import (
     describe_untouched,
     format_collect,
     format_resume,
+    report_running_jobs,
     stop_jobs,
-    tell_left,
 )
-from pytest_llmbench.launch.hours_budget import HoursBudget, measure_held
+from pytest_llmbench.launch.hours_budget import HoursBudget, measure_running
 from pytest_llmbench.launch.job_secrets import find_secret_values
 from pytest_llmbench.launch.jobs import watch
 from pytest_llmbench.launch.jobs.builds import Builder
@@ -52,25 +52,28 @@ from pytest_llmbench.launch.jobs.progress import Progress
 from pytest_llmbench.launch.jobs.submitter import Submitter
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.launched_runs import LaunchedRuns, skip_judgement
-from pytest_llmbench.launch.plan.named_nodes import (
-    find_named_nodes,
-    restore_named,
-    select_named,
-)
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.plan.planner import Host, Plan, Planner
+from pytest_llmbench.launch.plan.suspect_nodes import (
+    find_suspect_nodes,
+    restore_suspects,
+    select_suspects,
+)
 from pytest_llmbench.launch.plan.trial_plans import (
     count_trials,
     digest_scripts,
     digest_variants,
-    note_noise,
     plan_allocations,
+    record_noise,
     refuse_changed,
     refuse_more_trials,
     restore_noise,
 )
 from pytest_llmbench.launch.policies import ab_policy, repeat_policy, search_policy
-from pytest_llmbench.launch.policies.repeat_policy import choose_look, plan_repeats
+from pytest_llmbench.launch.policies.repeat_policy import (
+    choose_decision_rule,
+    plan_repeats,
+)
 from pytest_llmbench.launch.policies.trial_ledger import TrialPlan
 from pytest_llmbench.launch.preflight import dry_run as text
 from pytest_llmbench.launch.preflight.dry_run import (
@@ -195,7 +198,7 @@ class LaunchSession:
 
     def _plan(self, selected: Sequence[Key]) -> Plan:
         plan = self.planner.plan(selected)
-        named = find_named_nodes(
+        named = find_suspect_nodes(
             plan.jobs, self.launch, self.settings, self.catalog, self.host.tell
         )
         return dataclasses.replace(plan, named=named)
@@ -218,7 +221,7 @@ class LaunchSession:
         jobs, skipped = self._restore_jobs(made, selected)
         variants = self.planner.plan_variants(jobs)
         refuse_changed(variants, noted, self.launch, self.session)
-        named = select_named(
+        named = select_suspects(
             noted["named"], jobs, made if self.launch.collect else None
         )
         allocations = plan_allocations(
@@ -280,11 +283,11 @@ class LaunchSession:
         """Take over what an earlier session noted, and return it; LaunchError for what
         none did."""
         try:
-            noted = dict(json.loads(journal.read_note(PLAN) or "{}"))
+            noted = dict(json.loads(journal.read_journal_value(PLAN) or "{}"))
             self.launch = self.planner.launch = self.launch.restore_begun(noted)
             self.planner.gpu = self.planner.gpu or str(noted.get("gpu", ""))
             self._cases = set(map(str, noted.get("cases", ())))
-            noted["named"] = restore_named(noted.get("named", ()))
+            noted["named"] = restore_suspects(noted.get("named", ()))
             self._noise = restore_noise(noted.get("noise", {}))
             self.overruled = tuple(map(str, noted.get("overruled", ())))
         except (
@@ -355,7 +358,7 @@ class LaunchSession:
                     f"llmbench: session {past.session} left {jobs}: --llmb-resume goes on with it"
                 )
         self._cases = {job.spec.case_id for job in plan.jobs}
-        asked = {"gpu": self.settings.gpu, **self.launch.to_note()}
+        asked = {"gpu": self.settings.gpu, **self.launch.to_journal()}
         noted = {
             "cases": sorted(self._cases),
             "variants": digest_variants(plan.variants),
@@ -363,7 +366,7 @@ class LaunchSession:
             **asked,
         }
         noted["scripts"] = digest_scripts(plan.variants)
-        noted["noise"] = note_noise(plan.noise)
+        noted["noise"] = record_noise(plan.noise)
         noted["named"] = list(map(dataclasses.asdict, plan.named))
         self.overruled = noted["overruled"] = self.planner.overruled
         self.session = journal.begin(
@@ -387,7 +390,7 @@ class LaunchSession:
             self.settings,
             self.catalog,
             self.session,
-            lambda key: choose_look(
+            lambda key: choose_decision_rule(
                 plan_repeats(self.launch, plan.runs.get(key.id, 1))
             ),
             self.host.now,
@@ -414,7 +417,7 @@ class LaunchSession:
         try:
             self._drive(engine, plan, journal, run_engine)
         except Exception:
-            tell_left(journal, self.launch, self.host)
+            report_running_jobs(journal, self.launch, self.host)
             raise
         run_engine.add_node_remarks(self.planner.list_node_remarks)
         self.secrets |= {MASK} if runs.withheld else set()
@@ -509,7 +512,9 @@ class LaunchSession:
     def _count_budget(self, plan: Plan, journal: Journal) -> HoursBudget:
         """Return the GPU-hours that may be used, with what this session used before it
         was interrupted."""
-        budget = HoursBudget(plan.limit, lambda: measure_held(journal, self.host.now()))
+        budget = HoursBudget(
+            plan.limit, lambda: measure_running(journal, self.host.now())
+        )
         budget.take_up(journal.list_jobs(), {job.number for job in journal.list_live()})
         budget.plan(plan.first_specs)
         if budget.used and not self.launch.collect:

@@ -37,7 +37,7 @@ class LaunchSettings(LaunchOptions):
         """Whether it goes on with an earlier session."""
         return self.collect or self.resume
 
-    def to_note(self) -> dict[str, Any]:
+    def to_journal(self) -> dict[str, Any]:
         """Return what a session that goes on with this one has to know of it."""
         places = {
             "cluster": str(self.cluster.absolute()) if self.cluster else None,
@@ -108,7 +108,7 @@ class LaunchSettings(LaunchOptions):
             else f"this machine, or what its {name_clusters()} has"
         )
         cluster = (
-            formatting.format_place(self.cluster, directory) if self.cluster else here
+            formatting.format_path(self.cluster, directory) if self.cluster else here
         )
         limits = f"up to {formatting.count_noun(self.repeats, 'run')} of each"
         if self.repeats > 2:
@@ -123,7 +123,7 @@ class LaunchSettings(LaunchOptions):
             else f"launch on: {cluster}"
         )
         if self.journal:
-            yield f"journal: {formatting.format_place(self.journal, directory)}"
+            yield f"journal: {formatting.format_path(self.journal, directory)}"
         kept = self.goes_on and self.stall_limit == LaunchSettings().stall_limit
         yield f"stalls: {'as the session began' if kept else _describe_stall_limit(self.stall_limit)}"
         if self.purpose is not Purpose.MEASURE:

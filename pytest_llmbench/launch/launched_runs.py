@@ -25,12 +25,12 @@ from pytest_llmbench.core.job_records import (
     Phase,
     Purpose,
 )
-from pytest_llmbench.core.judgement_records import Evidence, Judgement, Look
+from pytest_llmbench.core.judgement_records import DecisionRule, Evidence, Judgement
 from pytest_llmbench.core.log_records import VARIANT_MARK, Quote
 from pytest_llmbench.core.node_records import MeasuredRun
 from pytest_llmbench.core.outcome_records import Case, ConfigurationResult
 from pytest_llmbench.core.run_records import Measurement, Run, RunKeys, StoredRun
-from pytest_llmbench.core.stall_limits import StallPlace
+from pytest_llmbench.core.stall_limits import StallPosition
 from pytest_llmbench.core.statements import NodeFinding
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.core.userfile import is_there
@@ -39,7 +39,7 @@ from pytest_llmbench.judge.estimate import bound_run_rounding
 from pytest_llmbench.judge.node_findings import judge_nodes
 from pytest_llmbench.judge.run_selection import find_unusable
 from pytest_llmbench.launch.job_secrets import has_unknown_secrets, hide_in_quote
-from pytest_llmbench.launch.plan.job_spec import CHECK_OUTPUT, find_named_image
+from pytest_llmbench.launch.plan.job_spec import CHECK_OUTPUT, find_container_image
 from pytest_llmbench.launch.plan.purpose import find_outputs
 from pytest_llmbench.launch.policies.run_history import (
     Confirmation,
@@ -51,7 +51,10 @@ from pytest_llmbench.launch.policies.run_history import (
 )
 from pytest_llmbench.launch.schedulers.job_states import find_blame
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
-from pytest_llmbench.launch.schedulers.shared_allocation import is_kept, keep_logs
+from pytest_llmbench.launch.schedulers.shared_allocation import (
+    has_logs_in_folder,
+    keep_logs,
+)
 from pytest_llmbench.launch.schedulers.submission import estimate_submission
 from pytest_llmbench.logs.quoted_lines import DRIVER_ERROR, find_lines, read_last_lines
 from pytest_llmbench.runs.discover.discovery import find_runs
@@ -110,7 +113,7 @@ class LaunchedRuns:
         settings: Settings,
         catalog: Catalog,
         session: str,
-        choose_look: Callable[[Key], Look],
+        choose_decision_rule: Callable[[Key], DecisionRule],
         now: Callable[[], datetime],
         *,
         facts: Mapping[str, LaunchFacts] = MappingProxyType({}),
@@ -121,7 +124,7 @@ class LaunchedRuns:
         self.settings = settings
         self.catalog = catalog
         self.session = session
-        self.choose_look = choose_look
+        self.choose_decision_rule = choose_decision_rule
         self.now = now
         self.facts = facts
         self.past = past or {}
@@ -157,7 +160,7 @@ class LaunchedRuns:
             time = self.measure_trial(job.spec.key, run)
             return dataclasses.replace(ended, time=time)
         if named:
-            confirmation = self.judge_named(job, run, named)
+            confirmation = self.judge_suspect(job, run, named)
             return dataclasses.replace(ended, confirmation=confirmation)
         return ended
 
@@ -178,7 +181,7 @@ class LaunchedRuns:
         since = estimate_submission(job)
         if job.spec.allocation:
             _keep_logs(job, self.facts[job.spec.case_id].log, since)
-        places = [job.folder] if job.spec.allocation else list_places(job)
+        places = [job.folder] if job.spec.allocation else list_log_paths(job)
         run = ingest_job(
             places,
             job.scheduler_id,
@@ -193,7 +196,7 @@ class LaunchedRuns:
         run = _hide_quotes(run, job.spec)
         self.withheld |= has_unknown_secrets(job.spec)
         launch = f"{self.session} {job.spec.case_id}"
-        ran_on = {**find_named_image(job.spec), **dict(run.found.environment)}
+        ran_on = {**find_container_image(job.spec), **dict(run.found.environment)}
         files = dataclasses.replace(
             run.found,
             launch=launch,
@@ -218,7 +221,8 @@ class LaunchedRuns:
             self._gather_evidence({key: runs})[key], self.settings, self.catalog
         )
         self._evidence[key] = tuple(
-            dataclasses.replace(item, look=self.choose_look(key)) for item in evidence
+            dataclasses.replace(item, look=self.choose_decision_rule(key))
+            for item in evidence
         )
         return judge_case(Case(key.id, key), self._evidence[key])
 
@@ -352,7 +356,7 @@ class LaunchedRuns:
             result.judgement, evidence, nodes, measured, frozenset(named)
         )
 
-    def judge_named(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
+    def judge_suspect(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
         """Return what the history says with a run on these nodes, which it names."""
         where = f"job {job.job_id} there"
         started = job.status.started if job.status else None
@@ -475,7 +479,7 @@ class LaunchedRuns:
 def _keep_logs(job: Job, template: str, since: datetime) -> None:
     """Put the logs of a run in an allocation where no later run of it writes;
     `template` says how their paths end."""
-    if is_kept(job):
+    if has_logs_in_folder(job):
         return
     runs = find_runs([place for place in job.spec.log_folders if is_there(place)]).runs
     own = [
@@ -519,7 +523,7 @@ def _list_own_folders(job: Job) -> tuple[Path, ...]:
     return (*stages, job.spec.directory)
 
 
-def list_places(job: Job) -> list[Path]:
+def list_log_paths(job: Job) -> list[Path]:
     """Return where the log of a job can lie; the file that its scheduler itself writes
     comes last."""
     own = load_scheduler(job.spec.via).find_output(job)
@@ -533,7 +537,7 @@ def list_places(job: Job) -> list[Path]:
 def _is_known_end(job: Job, blame: Blame) -> bool:
     """True if the log of a hung job ends with our cancelling, or its last step."""
     stall = job.status.stall if job.status else None
-    has_stepped = stall is not None and stall.place is not StallPlace.START
+    has_stepped = stall is not None and stall.place is not StallPosition.START
     return blame is Blame.CANCELLED or (blame is Blame.NONE and has_stepped)
 
 

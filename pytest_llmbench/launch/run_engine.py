@@ -33,7 +33,7 @@ from pytest_llmbench.launch.hours_budget import HoursBudget, measure_cost
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.launched_runs import LaunchedRuns
-from pytest_llmbench.launch.plan.named_nodes import NamedNodes
+from pytest_llmbench.launch.plan.suspect_nodes import SuspectNodes
 from pytest_llmbench.launch.policies import node_policy
 from pytest_llmbench.launch.policies.run_history import (
     Conclusion,
@@ -85,7 +85,7 @@ class RunEngine:
         budget: HoursBudget,
         build_profile: Callable[[JobSpec], JobSpec],
         build_check: Callable[[JobSpec, Sequence[str]], JobSpec] | None = None,
-        named: Sequence[NamedNodes] = (),
+        named: Sequence[SuspectNodes] = (),
         release: Callable[[str], None] = lambda _case: None,
     ) -> None:
         """Create histories without an ended job.
@@ -105,7 +105,7 @@ class RunEngine:
         self._build_profile = build_profile
         self._build_check = build_check
         self._release = release
-        self._awaited: dict[JobIdentity, tuple[NextJob, NamedNodes]] = {}
+        self._awaited: dict[JobIdentity, tuple[NextJob, SuspectNodes]] = {}
         for number, nodes in enumerate(named, 1):
             spec = self._configurations[nodes.case].history.spec
             every = (*nodes.nodes, *nodes.others)
@@ -158,7 +158,7 @@ class RunEngine:
         configuration.history = history.with_ended(ended)
         if job.spec.purpose in BESIDE:
             return self._add_beside(configuration, ended)
-        if not history.is_own(job.spec):  # an allocation, or a profile
+        if not history.is_policy_job(job.spec):  # an allocation, or a profile
             return []
         return self._advance(configuration)
 
@@ -238,7 +238,7 @@ class RunEngine:
                 return False
         if step.releases:
             self._release(configuration.history.spec.case_id)
-        history = configuration.history.with_asked(step.runs)
+        history = configuration.history.with_planned(step.runs)
         anywhere = history.anywhere or step.elsewhere
         configuration.history = dataclasses.replace(history, anywhere=anywhere)
         return True
@@ -477,11 +477,13 @@ def _find_loss(
     history: RunHistory, ended: EndedJob, conclusion: Conclusion
 ) -> Loss | None:
     """Find the reason a job brought nothing: replaced by another one, or not judged."""
-    job, is_own = ended.job, history.is_own(ended.job.spec)
+    job, is_policy_job = ended.job, history.is_policy_job(ended.job.spec)
     failed = (
-        job.repeat in conclusion.lost if is_own else ended.end.blame is not Blame.NONE
+        job.repeat in conclusion.lost
+        if is_policy_job
+        else ended.end.blame is not Blame.NONE
     )
-    later = is_own and any(
+    later = is_policy_job and any(
         each.job.repeat == job.repeat and each.job.attempt > job.attempt
         for each in history.ended
     )

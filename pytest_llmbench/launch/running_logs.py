@@ -13,7 +13,7 @@ from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.job_records import Job
 from pytest_llmbench.core.stall_limits import LogProgress
 from pytest_llmbench.core.userfile import is_there
-from pytest_llmbench.launch.launched_runs import list_places
+from pytest_llmbench.launch.launched_runs import list_log_paths
 from pytest_llmbench.launch.schedulers.submission import estimate_submission
 from pytest_llmbench.logs.definitions import load_definitions
 from pytest_llmbench.logs.dialect_table import get_dialect
@@ -48,7 +48,7 @@ class RunningLogs:
     def read_progress(self, job: Job) -> LogProgress:
         """Return what the log of a job shows now; never raises for one that is absent
         or cannot be read."""
-        place = join_first([str(place) for place in list_places(job)], 2)
+        place = join_first([str(place) for place in list_log_paths(job)], 2)
         late = all(
             get_dialect(baseline.dialect).prints_late
             for baseline in self._catalog.baselines[job.spec.key]
@@ -62,7 +62,7 @@ class RunningLogs:
                 return replace(
                     nothing, problem=f"{log.path} is compressed while it grows"
                 )
-            progress = log.find_signs()
+            progress = log.find_life_signs()
         except (LogError, OSError) as error:
             return replace(nothing, problem=str(error))
         self._get_followed(job).has_steps |= progress.steps > 0
@@ -115,7 +115,7 @@ class RunningLogs:
 def _search_log(job: Job) -> Path | None:
     """Return the log of a job's latest attempt, None while there is none."""
     since = estimate_submission(job)
-    runs = find_runs([place for place in list_places(job) if is_there(place)]).runs
+    runs = find_runs([place for place in list_log_paths(job) if is_there(place)]).runs
     logs = [
         run.attempts[-1].log
         for run in runs

@@ -349,7 +349,7 @@ def _cut_prefix(chunk: ByteChunk, offset: int) -> bytes:
 FASTER = 0.9
 
 
-def mark_evaluations(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
+def drop_evaluations(records: Sequence[StepRecord]) -> Iterator[StepRecord]:
     """Yield the training steps of one rank, without evaluations (mean_of 0).
 
     The time of the step after an evaluation counts from the end of the evaluation.

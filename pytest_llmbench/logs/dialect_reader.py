@@ -27,7 +27,7 @@ from pytest_llmbench.logs.step_records import (
     StepParser,
     StepRecord,
     Tally,
-    Torn,
+    TruncatedRecord,
     Unmatched,
     count_digits,
     read_labels,
@@ -57,7 +57,7 @@ class DialectReader(ABC):
     @abstractmethod
     def read_records(
         self, hit: Hit, rank: str
-    ) -> Sequence[StepRecord | Torn | Unmatched]:
+    ) -> Sequence[StepRecord | TruncatedRecord | Unmatched]:
         """Return what belongs to a marker, with the rank of its line; several records
         where they were glued."""
 
@@ -95,7 +95,9 @@ class ModuleReader(DialectReader):
         """Return itself: it never changes."""
         return self
 
-    def read_records(self, hit: Hit, rank: str) -> Sequence[StepRecord | Torn]:
+    def read_records(
+        self, hit: Hit, rank: str
+    ) -> Sequence[StepRecord | TruncatedRecord]:
         """Return the record that begins at a marker, if one does."""
         record = self._read_step(
             hit.text, hit.start, hit.end, RecordOrigin(hit.offset, hit.line, rank)
@@ -150,7 +152,7 @@ class StepColumns(NamedTuple):
     repeated: Repeated | None = None  # the others, which repeat a step
 
 
-class UniformPart(NamedTuple):
+class UniformSegment(NamedTuple):
     """One attempt."""
 
     steps: Steps
@@ -162,14 +164,14 @@ class UniformPart(NamedTuple):
     loss_digits: int = 0
 
 
-UniformParts = tuple[UniformPart, ...]
+UniformParts = tuple[UniformSegment, ...]
 
 # Reads the records at these places of a text, each on a line of its own that ends
 # there; None where one is not as the others.
 ColumnReader = Callable[[bytes, Sequence[int], Sequence[int]], StepColumns | None]
 
 
-def read_parts(
+def read_segments(
     reader: ColumnReader,
     text: bytes,
     places: Sequence[int],
@@ -199,7 +201,7 @@ def read_parts(
 
 def _read_part(
     reader: ColumnReader, text: bytes, places: Sequence[int], ends: Sequence[int]
-) -> UniformPart | None:
+) -> UniformSegment | None:
     stops = [text.find(b"\n", place) for place in places]
     if stops[-1] < 0 or any(map(gt, stops, places[1:])):
         return None  # the last line has no end, or two records share one
@@ -224,7 +226,7 @@ def _read_part(
         columns, lines if columns.kept is None else [lines[row] for row in kept], paused
     )
     begin, end = ((places[row], lines[row]) for row in (first, last))
-    return UniformPart(
+    return UniformSegment(
         steps, rank, columns.total, begin, end, again, columns.loss_digits
     )
 
@@ -290,10 +292,10 @@ class FieldTable:
         Others are NaN then.
         """
         numbers: dict[str, Any] = {}
-        for (name, column, _, convert, required), is_whole in self._checked:
+        for (name, column, _, convert, required), is_complete in self._checked:
             if name in values:
                 printed = values[name]
-                if is_whole(printed):
+                if is_complete(printed):
                     numbers.setdefault(column, convert(printed))
                 elif required:
                     return None

@@ -249,7 +249,7 @@ _TOKEN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class NamedGroup:
+class PatternGroup:
     """A named group of a pattern, with the characters of the pattern that stand
     directly before and after it."""
 
@@ -294,7 +294,7 @@ def compile_pattern(pattern: str, *, shipped: bool = False) -> Any:
         ) from None
 
 
-def find_named_groups(pattern: str) -> Iterator[NamedGroup]:
+def find_groups(pattern: str) -> Iterator[PatternGroup]:
     """Yield the named groups of a pattern that compiles, in the order in which they
     end."""
     begun: list[tuple[str | None, int]] = []
@@ -304,7 +304,7 @@ def find_named_groups(pattern: str) -> Iterator[NamedGroup]:
             if name is not None:
                 after = pattern[token.end() :].removeprefix("\\")
                 up_to = pattern[: token.end()] + ")" * len(begun)
-                yield NamedGroup(
+                yield PatternGroup(
                     name, pattern[place - 1 : place] if place else "", after[:1], up_to
                 )
         elif token[0].startswith("("):

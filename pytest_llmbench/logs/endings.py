@@ -295,7 +295,7 @@ CRASHES = (EndingCode.SEGFAULT, EndingCode.TRACEBACK, EndingCode.NCCL_TIMEOUT)
 PLACES: dict[EndingCode, int] = {code: place for place, code in enumerate(CODES)}
 
 
-class Sign(NamedTuple):
+class EndingLine(NamedTuple):
     """A line or a traceback that says how a log ended."""
 
     ending: Ending
@@ -306,7 +306,7 @@ class Sign(NamedTuple):
     unread: bool = False  # whether it is no more than the head of a traceback
 
 
-def choose_cause(signs: Sequence[Sign]) -> Ending | None:
+def choose_cause(signs: Sequence[EndingLine]) -> Ending | None:
     """Return the cause among what a log says, with the most telling one of the others
     beside it."""
     if not signs:
@@ -418,7 +418,7 @@ def _find_earliest(
     return min(endings, key=lambda ending: ending.line, default=None)
 
 
-def _find_last_raised(main: Ending, signs: Sequence[Sign]) -> Ending | None:
+def _find_last_raised(main: Ending, signs: Sequence[EndingLine]) -> Ending | None:
     """Return the last exception of another kind than that of the cause: the run may
     have survived the first."""
     if main.code != EndingCode.TRACEBACK:
@@ -535,7 +535,7 @@ class Endings:
         then.
         """
         signs = [
-            Sign(ending, ending.line)
+            EndingLine(ending, ending.line)
             for endings in self._by_code.values()
             for ending in endings
         ]
@@ -621,7 +621,7 @@ def find_decisive_lines(
     )
 
 
-def _describe_traceback(traceback: Traceback) -> Sign:
+def _describe_traceback(traceback: Traceback) -> EndingLine:
     """Return what a traceback says of the end."""
     text: str = make_printable(traceback.first or HEAD, EXCEPTION_LENGTH)
     if traceback.code and b" " not in traceback.first:  # it says no more than its name
@@ -635,7 +635,7 @@ def _describe_traceback(traceback: Traceback) -> Sign:
         rank=_format_rank(traceback.rank),
     )
     kind = re.split(r": | in `", text, maxsplit=1)[0] if traceback.first else ""
-    return Sign(
+    return EndingLine(
         ending, traceback.head, kind, unread=not (traceback.first or traceback.code)
     )
 

@@ -544,7 +544,7 @@ class TrainingLines:
         if any(BAD_VALIDATIONS.read(hit)):
             self._bad_validations.append(hit.line)
 
-    def add_beside_step(self, hit: Hit) -> None:
+    def add_near_step(self, hit: Hit) -> None:
         """Add the facts in the line of a step, or shortly before it."""
         begin = max(0, hit.start - REACH_BACK)
         end = find_line_stop(hit.text, hit.start, hit.end)

@@ -110,7 +110,7 @@ class Growing:
             float(np.median(possible)),
         )
 
-    def find_signs(self) -> LogProgress:
+    def find_life_signs(self) -> LogProgress:
         """Return what shows that its run lives; LogError if the log cannot be read. A
         log that has not grown since is not looked into."""
         with files.File(self.path) as file:

@@ -23,7 +23,11 @@ from pytest_llmbench.logs.scan import (
     build_search,
     locate_hits,
 )
-from pytest_llmbench.logs.segments import MarkPlaces, divide_segments, divide_uniform
+from pytest_llmbench.logs.segments import (
+    BoundaryOffsets,
+    divide_segments,
+    divide_uniform,
+)
 from pytest_llmbench.logs.step_records import (
     StepRecord,
     Tally,
@@ -78,7 +82,7 @@ PREAMBLES = frozenset(
 NO_DIALECT = Dialect(first_step=0, markers=())
 
 
-class ProcessMark(NamedTuple):
+class ProcessBoundary(NamedTuple):
     """A place where a process starts or training ends."""
 
     marker: bytes
@@ -137,7 +141,9 @@ class DialectRecords:
             group=first.group,
         )
 
-    def divide(self, marks: Sequence[ProcessMark], begun: Sequence[StepRecord]) -> int:
+    def divide(
+        self, marks: Sequence[ProcessBoundary], begun: Sequence[StepRecord]
+    ) -> int:
         """Divide the records into segments; return how many steps they hold.
 
         `begun` are the beginnings of bars, which only a dialect that prints late has to
@@ -145,7 +151,7 @@ class DialectRecords:
         """
         dialect = self.reader.dialect
         starts = [mark for mark in marks if mark.marker in dialect.starts]
-        places = MarkPlaces(
+        places = BoundaryOffsets(
             starts=[mark.offset for mark in starts],
             ends=[mark.offset for mark in marks if mark.marker in dialect.ends],
             totals=[
@@ -185,7 +191,7 @@ class LogCollector:
         )
         self._markers = dict.fromkeys(filter(None, texts))
         self._late = (*ALL_MARKERS, *self._markers)
-        self._marks: list[ProcessMark] = []
+        self._marks: list[ProcessBoundary] = []
         self._bars: list[StepRecord] = []
         self._endings = Endings()
         self._facts = facts.Facts()
@@ -289,7 +295,7 @@ class LogCollector:
         """Keep the marks of processes that can count."""
         counting = self._list_counting_markers()
         self._marks += (
-            ProcessMark(hit.marker, hit.offset, hit.line, read_total(hit))
+            ProcessBoundary(hit.marker, hit.offset, hit.line, read_total(hit))
             for hit in marks
             if hit.marker in counting
         )
@@ -317,7 +323,7 @@ class LogCollector:
             for of in (reader.dialect.starts, reader.dialect.ends)
         )
         steps = [place for place, marker in places if marker in STEP_MARKERS]
-        parts = dialect_reader.read_parts(
+        parts = dialect_reader.read_segments(
             reader.read_columns, chunk.text, steps, starts, ends
         )
         if parts is None:
@@ -486,7 +492,7 @@ class LogCollector:
                         RegexReader(definition)
                     )
                 is_record = self._by_dialect[definition.name].add(hit, "")
-                self._facts.training.add_beside_step(hit)
+                self._facts.training.add_near_step(hit)
                 if is_record:
                     self._preamble.close(hit.start)
                 self._steps_since_trace |= is_record and bool(self._trace_line)
@@ -494,7 +500,7 @@ class LogCollector:
             hit.marker in (dialect.start.encode(), dialect.end.encode())
             for dialect in self._defined
         ):
-            self._marks.append(ProcessMark(hit.marker, hit.offset, hit.line, None))
+            self._marks.append(ProcessBoundary(hit.marker, hit.offset, hit.line, None))
 
     def _take_step(self, hit: Hit) -> None:
         """Read a step; where a long line of bars hides its beginning, the rank is that

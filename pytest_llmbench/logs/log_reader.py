@@ -180,7 +180,7 @@ def _read_stream(
     def take_blocks() -> Iterator[bytes]:
         nonlocal size
         for block in stream:
-            fingerprint.take(take_sample(size, block))
+            fingerprint.take(hash_sample(size, block))
             size += len(block)
             if others and size <= LARGE:
                 kept.append(bytes(block))
@@ -258,7 +258,7 @@ class Fingerprint:
         return f"{size:x}-{self._checksum:08x}"
 
 
-def take_sample(offset: int, data: bytes | memoryview) -> bytes:
+def hash_sample(offset: int, data: bytes | memoryview) -> bytes:
     """Return what counts of the bytes at a place of a text."""
     begins = (offset, *range(offset - offset % SPAN + SPAN, offset + len(data), SPAN))
     return b"".join(
@@ -294,7 +294,7 @@ def _take_file(file: files.File, collector: LogCollector, threads: int) -> Finge
     head = file.read(0, min(file.size, BLOCK))
     fingerprint = Fingerprint()
     line = 1
-    for look in _iterate_looks(file, collector, threads):
+    for look in _iterate_analyses(file, collector, threads):
         fingerprint.take(look.sample)
         next_line = line + look.line_feeds
         markers = collector.choose_markers(look.begin)
@@ -317,7 +317,7 @@ def _take_file(file: files.File, collector: LogCollector, threads: int) -> Finge
     return fingerprint
 
 
-def _iterate_looks(
+def _iterate_analyses(
     file: files.File, collector: LogCollector, threads: int
 ) -> Iterator[ScannedPiece]:
     """Yield what threads saw of each block, in the order of the file."""
@@ -368,7 +368,7 @@ def _look_at(file: files.File, begin: int, markers: MarkerSearch) -> ScannedPiec
         markers.find_places(text, 0, stop - begin),
         int(np.count_nonzero(new == ord("\n"))),
         text[stop - begin - 1] == ord("\n"),
-        take_sample(begin, memoryview(text)[: stop - begin]),
+        hash_sample(begin, memoryview(text)[: stop - begin]),
     )
 
 

@@ -51,7 +51,7 @@ WORD = re.compile(rb"(?:[A-Za-z]|\xc2\xb5|\xce\xbc)+(?:/[A-Za-z]+)?")
 SPACED_WORD = re.compile(rb" ?(%b)" % WORD.pattern)
 
 
-def read_letters(text: bytes) -> bytes:
+def read_unit_characters(text: bytes) -> bytes:
     """Return the letters that a text begins with, with those behind a slash."""
     word = WORD.match(text)
     return word[0] if word else b""

@@ -87,7 +87,7 @@ class MarkerSearch:
         """Take texts of at least one byte, each once."""
         self.longest = max(map(len, markers), default=1)
         self._markers = markers
-        groups = share_parts(markers)
+        groups = share_substrings(markers)
         parts = list(groups)
         self._automata = [
             _Automaton(parts[begin : begin + AT_ONCE])
@@ -158,7 +158,7 @@ class MarkerSearch:
         return [place for place in places if place[1] not in sharing] + around
 
 
-def share_parts(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
+def share_substrings(markers: Sequence[bytes]) -> dict[bytes, tuple[bytes, ...]]:
     """Return the texts to search for, each with its markers: the markers themselves, or
     parts that several of them share.
 

@@ -53,7 +53,7 @@ LONGEST_RUN = 1e8
 MAY_LACK = ("loss", "grad_norm")
 
 
-class MarkPlaces(NamedTuple):
+class BoundaryOffsets(NamedTuple):
     """Places in a log (bytes, ascending) where a process starts or training ends."""
 
     starts: Sequence[int] = ()
@@ -93,7 +93,7 @@ class SegmentDraft:
 
 def divide_segments(
     records: Sequence[StepRecord],
-    marks: MarkPlaces,
+    marks: BoundaryOffsets,
     reader: DialectReader,
     tally: Tally,
     clocks: LineClocks | None = None,
@@ -112,14 +112,14 @@ def divide_segments(
     parts = (
         attempt for rank in ranks for attempt in split_attempts(rank, marks, tally)
     )
-    attempts = keep_one_rank((_add_times(attempt, reader) for attempt in parts), tally)
+    attempts = select_rank((_add_times(attempt, reader) for attempt in parts), tally)
     clocks = clocks or LineClocks()
     steps = (build_steps(attempt.kept.values(), clocks) for attempt in attempts)
     return _build_segments(attempts, steps, marks, reader.dialect.first_step)
 
 
 def divide_uniform(
-    parts: UniformParts, marks: MarkPlaces, first_step: int
+    parts: UniformParts, marks: BoundaryOffsets, first_step: int
 ) -> tuple[Segment, ...]:
     """Return the attempts in a log of one rank, which were read by columns; LogError
     for more than MOST_ATTEMPTS."""
@@ -142,7 +142,7 @@ def divide_uniform(
 def _build_segments(
     attempts: Sequence[SegmentDraft],
     steps: Iterable[Steps],
-    marks: MarkPlaces,
+    marks: BoundaryOffsets,
     first_step: int,
 ) -> tuple[Segment, ...]:
     """Build a segment of each attempt and its steps; LogError for too many."""
@@ -170,7 +170,7 @@ def group_by_rank(records: Iterable[StepRecord]) -> list[list[StepRecord]]:
 
 
 def split_attempts(
-    records: Sequence[StepRecord], marks: MarkPlaces, tally: Tally
+    records: Sequence[StepRecord], marks: BoundaryOffsets, tally: Tally
 ) -> list[SegmentDraft]:
     """Return the attempts of one rank."""
     rank = max((record.origin.rank for record in records), key=len, default="")
@@ -185,7 +185,7 @@ def split_attempts(
     return attempts
 
 
-def keep_one_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentDraft]:
+def select_rank(attempts: Iterable[SegmentDraft], tally: Tally) -> list[SegmentDraft]:
     """Keep one rank of the attempts that overlap in the log, in its order.
 
     A divergence of another rank is added to the rank that is kept.
@@ -290,7 +290,7 @@ def _is_of_another(
     attempt: SegmentDraft,
     record: StepRecord,
     following: Sequence[StepRecord],
-    marks: MarkPlaces,
+    marks: BoundaryOffsets,
 ) -> bool:
     """True if a record belongs to another attempt than the record before it.
 
@@ -382,7 +382,7 @@ def _admit(attempt: SegmentDraft, record: StepRecord, tally: Tally) -> None:
 def _build_segment(
     attempt: SegmentDraft,
     steps: Steps,
-    marks: MarkPlaces,
+    marks: BoundaryOffsets,
     limit: int | None,
     first_step: int,
 ) -> Segment:
@@ -410,7 +410,7 @@ def _build_segment(
     )
 
 
-def _has_end(attempt: SegmentDraft, marks: MarkPlaces, limit: int | None) -> bool:
+def _has_end(attempt: SegmentDraft, marks: BoundaryOffsets, limit: int | None) -> bool:
     """Tell whether an end mark is this attempt's: before the next one, and before
     another process starts."""
     first = bisect_right(marks.ends, attempt.begin)

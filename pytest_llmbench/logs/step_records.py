@@ -142,7 +142,7 @@ COLUMNS = {
 }
 
 
-class Torn(NamedTuple):
+class TruncatedRecord(NamedTuple):
     """A record that began and did not end as it should."""
 
     origin: RecordOrigin
@@ -158,7 +158,9 @@ class Unmatched(NamedTuple):
     group: str = ""
 
 
-StepParser = Callable[[bytes, int, int, RecordOrigin], StepRecord | Torn | None]
+StepParser = Callable[
+    [bytes, int, int, RecordOrigin], StepRecord | TruncatedRecord | None
+]
 """Reads what stands at a place of a text, of which it may look at what is before
 another one."""
 
@@ -178,7 +180,7 @@ def strip_codes(text: bytes, start: int, stop: int, end: int) -> bytes | None:
 
 def read_without_codes(
     read: StepParser, text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     """Read a record as if its line had no colour codes; torn if a code is inside a
     number."""
     stop = find_line_stop(text, start, end)
@@ -186,7 +188,7 @@ def read_without_codes(
         return read(text, start, end, origin)
     plain = strip_codes(text, start, stop, end)
     return (
-        Torn(origin, text[start:stop])
+        TruncatedRecord(origin, text[start:stop])
         if plain is None
         else read(plain, 0, len(plain), origin)
     )

@@ -118,11 +118,11 @@ def _start(config: pytest.Config) -> None:
         from contextlib import suppress
 
         from pytest_llmbench.core.errors import ReportError
-        from pytest_llmbench.plugin.configure import announce, tell_unlaunched
+        from pytest_llmbench.plugin.configure import announce, report_unlaunched
 
         with suppress(ReportError):  # the session ends with 2 in any case
             announce(config)
-        tell_unlaunched(config)
+        report_unlaunched(config)
         raise
 
 

@@ -37,10 +37,10 @@ from pytest_llmbench.plugin.stash import (
     find_judging_option,
     get_session,
     is_deselected,
-    is_suite_wanted,
+    is_suite_requested,
     is_worker,
+    list_requested_ids,
     list_selecting_options,
-    list_wanted_ids,
     raise_usage_errors,
     uses_runs,
 )
@@ -102,7 +102,7 @@ def pytest_collect_directory(
 ) -> pytest.Directory | None:
     """Collect the built-in suite instead of the project where no path was given."""
     config = parent.config
-    if path != config.rootpath or not is_suite_wanted(config):
+    if path != config.rootpath or not is_suite_requested(config):
         return None
     suite: Suite = Suite.from_parent(parent, path=path)
     return suite
@@ -121,7 +121,7 @@ def pytest_collection(session: pytest.Session) -> None:
     ]
     unknown = [
         node
-        for node in list_wanted_ids(config)
+        for node in list_requested_ids(config)
         if not any(_is_under(item, node) for item in items)
     ]
     if unknown and not is_worker(config):
@@ -139,18 +139,18 @@ def add_checks(session: pytest.Session) -> None:
     unless one of them fails: the session must not be green then.
     """
     config, state = session.config, get_session(session.config)
-    if not is_suite_wanted(config) and not any(
+    if not is_suite_requested(config) and not any(
         check.failed for check in state.results.checks
     ):
         return
-    added = collect_besides(session)
+    added = collect_checks(session)
     config.stash[COLLECTED] += added
     deselected = session.config.getoption("deselect") or ()
     session.items += [item for item in added if item.nodeid not in deselected]
     session.testscollected = len(session.items)
 
 
-def collect_besides(session: pytest.Session) -> list[pytest.Item]:
+def collect_checks(session: pytest.Session) -> list[pytest.Item]:
     """Return the items of the built-in suite that are about no single run of a
     configuration."""
     suite: Suite = Suite.from_parent(session, path=session.config.rootpath)
@@ -217,10 +217,10 @@ def _make_check_fixture(name: str, meaning: str) -> object:
     return pytest.fixture(name=name)(describe_check)
 
 
-def keep_wanted(config: pytest.Config, items: list[pytest.Item]) -> None:
+def select_by_id(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the items whose node ids were given, as a failed one is copied from the
     output to run it again."""
-    wanted = list_wanted_ids(config)
+    wanted = list_requested_ids(config)
     if not wanted:
         return
     wanted_items = [
@@ -290,9 +290,9 @@ def pytest_collection_modifyitems(
     if config.getoption(
         "stepwise", False
     ):  # it looks for the item that failed last among those that are there
-        keep_wanted(config, items)
+        select_by_id(config, items)
     result = yield
-    if not is_suite_wanted(config):
+    if not is_suite_requested(config):
         added = _select_failing_checks(session, collected)
         collected += added
         by_name.update(added)
@@ -430,7 +430,7 @@ def _select_failing_checks(
     if not failed or not any(name == PERFORMANCE for name, _ in there):
         return []
     pairs = (
-        (item, *pair) for item in collect_besides(session) for pair in _list_cases(item)
+        (item, *pair) for item in collect_checks(session) for pair in _list_cases(item)
     )
     return [
         item for item, subject, case in pairs if case in failed and subject not in there
@@ -456,7 +456,7 @@ def _list_never_collected(
 ) -> Iterator[Subject]:
     """Yield what has no item although the built-in suite makes one of each case, and node ids of a user's own tests, or
     --lf, leave items out before there are any."""
-    whole = is_suite_wanted(config)
+    whole = is_suite_requested(config)
     if whole or (
         list_selecting_options(config)
         and any(name == PERFORMANCE for name, _ in collected)
@@ -484,7 +484,7 @@ def make_selection(session: pytest.Session) -> Selection:
         for subject, _ in _list_cases(item):
             by_name[subject] = by_name.get(subject, True) and unnamed
     for subject in list(_list_never_collected(session.config, by_name)):
-        by_name[subject] = not is_suite_wanted(session.config)
+        by_name[subject] = not is_suite_requested(session.config)
     gone = [subject for subject in by_name if subject not in there]
     left_out, deselected = (
         [left for left in gone if by_name[left] is unnamed] for unnamed in (True, False)

@@ -51,10 +51,10 @@ from pytest_llmbench.plugin.stash import (
     WRITTEN_BY_PYTEST,
     is_judging,
     is_launching,
-    is_suite_wanted,
+    is_suite_requested,
     is_worker,
-    list_asked,
-    list_wanted_ids,
+    list_requested,
+    list_requested_ids,
     raise_usage_errors,
 )
 from pytest_llmbench.report.output_files import REPORTS
@@ -83,7 +83,7 @@ def _start(config: pytest.Config, stop: StopSignals) -> None:
     if not is_worker(config):
         _refuse_misuse(config)
         _refuse_strange_keys(config)
-    if is_suite_wanted(config):
+    if is_suite_requested(config):
         config.args = [
             str(config.rootpath)
         ]  # a new list: the old one may be the option itself
@@ -148,7 +148,7 @@ def _find_reports(config: pytest.Config) -> dict[str, Path]:
     return paths
 
 
-def tell_unlaunched(config: pytest.Config) -> None:
+def report_unlaunched(config: pytest.Config) -> None:
     """Say which jobs go on that a session, which was interrupted as it started, was to
     go on with."""
     session = config.stash.get(SESSION, None)
@@ -194,7 +194,7 @@ def _make_session(config: pytest.Config) -> Session:
         _read_values(config), config.invocation_params.dir
     )
     history = made.settings.history and made.settings.history.until(made.now)
-    made.settings = made.settings.replace(asked=list_asked(config), history=history)
+    made.settings = made.settings.replace(asked=list_requested(config), history=history)
     others = _find_written(config)
     refuse_shared(others, list_outputs(made.settings))
     refuse_logs(made.settings.logs, others)
@@ -260,11 +260,11 @@ def _refuse_misuse(config: pytest.Config) -> None:
         )
     if (
         0
-        < len(list_wanted_ids(config))
+        < len(list_requested_ids(config))
         < len(config.getoption("file_or_dir", None) or [])
     ):
         raise pytest.UsageError(
-            f"{list_wanted_ids(config)[0]}: ids of built-in tests and paths cannot run in one session"
+            f"{list_requested_ids(config)[0]}: ids of built-in tests and paths cannot run in one session"
         )
     if config.getoption("llmb_record") and config.getoption("numprocesses", None):
         raise pytest.UsageError(
@@ -373,5 +373,5 @@ def _file(config: pytest.Config) -> str:
     return (
         ""
         if path is None
-        else formatting.format_place(path, config.invocation_params.dir)
+        else formatting.format_path(path, config.invocation_params.dir)
     )

@@ -18,8 +18,8 @@ from pytest_llmbench.plugin.collection import (
     PERFORMANCE,
     add_checks,
     is_guard,
-    keep_wanted,
     make_selection,
+    select_by_id,
 )
 from pytest_llmbench.plugin.outputs import (
     flush_terminal,
@@ -28,7 +28,7 @@ from pytest_llmbench.plugin.outputs import (
     outlive_reader,
     render_terminal,
     store_outcomes,
-    tell_github,
+    write_github_summary,
     write_reports,
 )
 from pytest_llmbench.plugin.stash import (
@@ -39,7 +39,7 @@ from pytest_llmbench.plugin.stash import (
     WRITTEN_BY_PYTEST,
     find_judging_option,
     get_session,
-    is_suite_wanted,
+    is_suite_requested,
     is_worker,
     list_selected_ids,
     list_selecting_options,
@@ -108,7 +108,7 @@ def pytest_collection_modifyitems(
 ) -> None:
     """Keep the items whose node ids were given, once every conftest has seen all of
     them."""
-    keep_wanted(config, items)
+    select_by_id(config, items)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -246,7 +246,7 @@ def pytest_runtest_makereport(
     elif uses_runs(item):
         report.llmb_unjudged = True  # type: ignore[attr-defined]
     if is_worker(item.config) and (
-        selection := get_session(item.config).hand_over_selection()
+        selection := get_session(item.config).pop_selection()
     ):
         report.llmb_selection = selection  # type: ignore[attr-defined]
     return report
@@ -411,7 +411,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def _finish(session: pytest.Session, state: Session) -> None:
     config = session.config
     expected = (
-        state.used or bool(find_judging_option(config)) or is_suite_wanted(config)
+        state.used or bool(find_judging_option(config)) or is_suite_requested(config)
     )
     if state.ended_early:
         session.exitstatus = session.exitstatus or int(state.problems)
@@ -439,7 +439,7 @@ def _finish(session: pytest.Session, state: Session) -> None:
         store_outcomes(state, int(session.exitstatus))
         if _note_interruption(session, state):
             write_reports(state, int(session.exitstatus))
-        tell_github(state, int(session.exitstatus))
+        write_github_summary(state, int(session.exitstatus))
 
 
 def _note_interruption(session: pytest.Session, state: Session) -> bool:

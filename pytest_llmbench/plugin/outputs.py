@@ -50,13 +50,13 @@ def _list_settings(session: Session) -> Iterator[str]:
     settings = session.settings
     yield f"baselines: {session.catalog.describe()}"
     for path in settings.baselines:
-        yield f"baselines: {formatting.format_place(path, session.directory)}"
+        yield f"baselines: {formatting.format_path(path, session.directory)}"
     if settings.baselines:
         yield f"judged against: {settings.against or 'recorded where there are any'}"
     for tolerance in describe_tolerances(settings):
         yield f"tolerance: {tolerance}"
     for path in settings.logs:
-        yield f"{'history' if settings.launch else 'logs'}: {formatting.format_place(path, session.directory)}"
+        yield f"{'history' if settings.launch else 'logs'}: {formatting.format_path(path, session.directory)}"
     if session.history:
         yield f"history in {session.history.describe()}"
     yield from _list_rules(session)
@@ -77,13 +77,13 @@ def _list_rules(session: Session) -> Iterator[str]:
         count = formatting.count_noun(
             len(session.catalog.acknowledged), "acknowledged change"
         )
-        yield f"{count}: {formatting.format_place(settings.acknowledged, session.directory)}"
+        yield f"{count}: {formatting.format_path(settings.acknowledged, session.directory)}"
     if settings.timed == TimedBy.DOCUMENT:
         yield "timed as the documents do, to compare with their tables: nothing is recorded, kept or certified"
     if settings.baseline_release:
         yield f"every run is judged against release {settings.baseline_release}"
     if settings.record:
-        yield f"recording to {formatting.format_place(settings.record, session.directory)}; nothing is judged"
+        yield f"recording to {formatting.format_path(settings.record, session.directory)}; nothing is judged"
 
 
 def render_terminal(session: Session, verbosity: int) -> list[TerminalLine]:
@@ -104,7 +104,7 @@ def render_terminal(session: Session, verbosity: int) -> list[TerminalLine]:
         *session.written,
     ]
     lines = [
-        *(remarks if verbosity >= 0 else _explain_nothing_judged(session)),
+        *(remarks if verbosity >= 0 else _explain_no_judged_run(session)),
         *session.failures,
     ]
     shown = [session.redactor.redact(formatting.escape(line)) for line in lines]
@@ -130,7 +130,7 @@ def _list_remarks(session: Session) -> list[str]:
         remarks.append(
             f"{left_out} left out: started before {since:%Y-%m-%d %H:%M} UTC (--llmb-since)"
         )
-    remarks += [*_explain_nothing_judged(session), *results.remarks]
+    remarks += [*_explain_no_judged_run(session), *results.remarks]
     reported = {outcome.id for outcome in session.described if outcome.kind == "stray"}
     untold = [stray for stray in results.unmatched if stray.id not in reported]
     remarks += [
@@ -150,13 +150,13 @@ def _list_remarks(session: Session) -> list[str]:
     return remarks
 
 
-def _explain_nothing_judged(session: Session) -> Iterator[str]:
+def _explain_no_judged_run(session: Session) -> Iterator[str]:
     """Yield why nothing was judged, where nothing was, and what to do about it."""
     if session.context:
         why = formatting.join_sentences(session.context).removesuffix(".")
-        from pytest_llmbench.session.absences import advise_nothing_judged
+        from pytest_llmbench.session.absences import advise_no_judged_run
 
-        advice = advise_nothing_judged(
+        advice = advise_no_judged_run(
             session.results, session.settings, session.directory
         )
         yield why if session.settings.launch else f"{why}. Next: {advice}"
@@ -283,7 +283,7 @@ def announce_reports(
         make_document,
         render_session,
     )
-    from pytest_llmbench.report.output_files import JUNIT, REPORTS, write_whole
+    from pytest_llmbench.report.output_files import JUNIT, REPORTS, write_atomically
 
     ending, now = SessionEnding(int(exit_code), [problem]), datetime.now(UTC)
     contents: dict[str, Callable[[], bytes]] = {
@@ -305,7 +305,7 @@ def announce_reports(
             else (path, REPORTS[flag])
         )
         try:
-            write_whole(place, contents[flag](), kind)
+            write_atomically(place, contents[flag](), kind)
         except (OSError, ImportError):  # at its end the session says why
             problems.append(_void_report(f"{flag}={path}", place, kind))
     if first := next(filter(None, problems), ""):
@@ -341,7 +341,7 @@ def _complete_outcomes(session: Session) -> list[OutcomeDocument]:
     outcomes = session.described
     if history is not None:
         outcomes = [
-            redact_texts(history.with_nights(outcome), session.redactor)
+            redact_texts(history.add_daily_runs(outcome), session.redactor)
             if outcome.kind == "configuration"
             else outcome
             for outcome in outcomes
@@ -385,19 +385,19 @@ def _write(
     session: Session, name: str, label: str, content: Callable[[], bytes]
 ) -> bool:
     """Write one report, if it was asked for; False where that failed."""
-    from pytest_llmbench.report.output_files import REPORTS, write_whole
+    from pytest_llmbench.report.output_files import REPORTS, write_atomically
 
     path = getattr(session.settings, name)
     if path is None:
         return True
     try:
-        write_whole(path, content(), REPORTS[f"--llmb-{name}"])
+        write_atomically(path, content(), REPORTS[f"--llmb-{name}"])
     except OSError as error:
         session.failures.append(
             f"--llmb-{name}={path}: the report was not written: {error.strerror}"
         )
         return False
-    line = f"{label}: {formatting.format_place(path, session.directory)}"
+    line = f"{label}: {formatting.format_path(path, session.directory)}"
     session.written += [line] if line not in session.written else []
     return True
 
@@ -407,14 +407,17 @@ def _render_page(
 ) -> bytes:
     from msgspec.structs import replace
 
-    from pytest_llmbench.report.describe_outcome import describe_stray, redact_texts
+    from pytest_llmbench.report.describe_outcome import (
+        describe_unmatched_run,
+        redact_texts,
+    )
     from pytest_llmbench.report.html import render
 
     # Those that are only listed are no items, and stand in the table all the same.
     reported = {outcome.id for outcome in outcomes if outcome.kind == "stray"}
     listed = [
         redact_texts(
-            replace(describe_stray(stray, session.directory), status="skipped"),
+            replace(describe_unmatched_run(stray, session.directory), status="skipped"),
             session.redactor,
         )
         for stray in session.results.unmatched
@@ -481,7 +484,7 @@ def _make_document(
     )
 
 
-def tell_github(session: Session, exit_code: int) -> None:
+def write_github_summary(session: Session, exit_code: int) -> None:
     """Add to the job summary; what is wrong with that is told, and changes nothing."""
     path = session.settings.step_summary
     if path is None:

@@ -299,7 +299,7 @@ class Session:
             outcomes, self._recorded = recorded.outcomes, recorded.files
             self.noticed += recorded.cautions
             self.written += [
-                f"wrote {formatting.format_place(path, self.directory)}"
+                f"wrote {formatting.format_path(path, self.directory)}"
                 for path in self._recorded
             ]
         if guarded:
@@ -333,13 +333,13 @@ class Session:
         if self._recorded:
             files = formatting.join_first(
                 [
-                    formatting.format_place(path, self.directory)
+                    formatting.format_path(path, self.directory)
                     for path in self._recorded
                 ]
             )
             return f"recorded before it was interrupted: {files}"
         if self._recording:
-            place = formatting.format_place(self.settings.record, self.directory)
+            place = formatting.format_path(self.settings.record, self.directory)
             return (
                 f"each file in {place} is whole, as it was or as recorded: record again"
             )
@@ -392,11 +392,15 @@ class Session:
     ) -> tuple[UnmatchedRun, UnmatchedOutcome]:
         """Return a run of no known configuration with the message of its item, and its
         document."""
-        from pytest_llmbench.report.describe_outcome import describe_stray, redact
+        from pytest_llmbench.report.describe_outcome import (
+            describe_unmatched_run,
+            redact,
+        )
         from pytest_llmbench.report.explain import explain
 
         described = redact(
-            describe_stray(run, self.directory, self.settings.logs), self.redactor
+            describe_unmatched_run(run, self.directory, self.settings.logs),
+            self.redactor,
         )
         return replace(run, message=explain(described, short=self._short)), described
 
@@ -404,7 +408,7 @@ class Session:
         """Return a check with the message of its item, and its document."""
         from pytest_llmbench.report.describe_outcome import describe_check, redact
         from pytest_llmbench.report.explain import explain
-        from pytest_llmbench.session.absences import advise_nothing_judged
+        from pytest_llmbench.session.absences import advise_no_judged_run
 
         # What the selection has decided since its item was collected counts.
         check = next(
@@ -417,7 +421,7 @@ class Session:
         )
         guards = check.verdict == Finding.NOTHING_JUDGED
         advice = (
-            advise_nothing_judged(self.results, self.settings, self.directory)
+            advise_no_judged_run(self.results, self.settings, self.directory)
             if guards
             else ""
         )
@@ -488,7 +492,7 @@ class Session:
         settings, directory, now, results = pickle.loads(pickled)  # noqa: S301 (comes from our own controller)
         return cls(settings, lambda: now, directory, results=results)
 
-    def hand_over_selection(self) -> dict[str, Any] | None:
+    def pop_selection(self) -> dict[str, Any] | None:
         """Return what a worker selected as plain values, once."""
         from dataclasses import asdict
 
@@ -501,9 +505,9 @@ class Session:
         """Keep as cautions what the selection (`options`) left out, what did not run,
         newer runs without an item."""
         from pytest_llmbench.session.cautions import (
+            caution_newer,
+            caution_skipped,
             list_subjects,
-            tell_left_out,
-            tell_newer,
         )
 
         if self.selection is None:
@@ -513,7 +517,7 @@ class Session:
             self.settings.launch or self.settings.record
         )  # what to launch or to record is chosen by selecting it
         by = "" if chosen else options or "the selection"
-        self.noticed += tell_left_out(
+        self.noticed += caution_skipped(
             self.selection, self.ran, self.unjudged, labels, by
         )
         if self.settings.record is None:
@@ -527,7 +531,7 @@ class Session:
                 for run in self.results.unmatched
                 if run.id not in reported | left_out
             )
-            self.noticed += tell_newer(self.results, self.selection, untold)
+            self.noticed += caution_newer(self.results, self.selection, untold)
 
     @property
     def judged(self) -> bool:

@@ -72,10 +72,10 @@ def is_judging(config: pytest.Config) -> bool:
     return bool(config.getoption("llmb_logs")) or is_launching(config)
 
 
-def is_suite_wanted(config: pytest.Config) -> bool:
+def is_suite_requested(config: pytest.Config) -> bool:
     """Whether the built-in tests run: without a path on the command line, or with their
     own node ids."""
-    return is_judging(config) and len(list_wanted_ids(config)) == len(
+    return is_judging(config) and len(list_requested_ids(config)) == len(
         _list_paths(config)
     )
 
@@ -84,7 +84,7 @@ def _list_paths(config: pytest.Config) -> list[str]:
     return list(config.getoption("file_or_dir", None) or [])
 
 
-def list_wanted_ids(config: pytest.Config) -> list[str]:
+def list_requested_ids(config: pytest.Config) -> list[str]:
     """Return the node ids of built-in tests that were given."""
     # From a sub-folder pytest prints them with `../`, and people copy them from its
     # output.
@@ -111,7 +111,7 @@ def list_selecting_options(config: pytest.Config) -> str:
     return " and ".join(name for name, value in options.items() if value)
 
 
-def list_asked(config: pytest.Config) -> tuple[str, ...]:
+def list_requested(config: pytest.Config) -> tuple[str, ...]:
     """Return what a session asks for by name: ids of items, and patterns of ids for the words of -k; `*` for -m and
     --collect-only, which may mean any."""
     if any(

@@ -290,7 +290,7 @@ def _advise_on_baseline(kind: str) -> str:
     return KNOWN_CHANGE if kind == "recorded" else OTHER_CLUSTER
 
 
-def advise_on_night(
+def advise_on_stored(
     configuration: str, reason: str, verdict: str, baseline: str
 ) -> str:
     """Advise what to do about a stored verdict, by the kind of its baseline; its nights

@@ -45,11 +45,11 @@ from pytest_llmbench.report.outcome_documents import (
     ReportedAcknowledgement,
     ReportedBaseline,
     ReportedChange,
+    ReportedDay,
     ReportedEstimate,
     ReportedJudgement,
     ReportedLastGood,
     ReportedMetric,
-    ReportedNight,
     ReportedNoise,
     ReportedNote,
     ReportedRecording,
@@ -238,7 +238,7 @@ def _describe_measurement(
         ),
         "window_mean_of": tuple(measurement.mean_of),
         "problems": tuple(map(_describe_note, problems)),
-        "log": formatting.format_place(log, directory) if log else None,
+        "log": formatting.format_path(log, directory) if log else None,
         "line": next((problem.line for problem in problems if problem.line), 0),
         "run": _describe_run(measurement, now),
         "tries": tuple(
@@ -310,7 +310,7 @@ def describe_daily_runs(judgement: Judgement) -> DailyRuns:
 
 
 def join_daily_runs(
-    history: Iterable[ReportedNight], changes: Iterable[ReportedChange]
+    history: Iterable[ReportedDay], changes: Iterable[ReportedChange]
 ) -> DailyRuns:
     """Join the last MOST_DAILY_RUNS of a history, oldest first, with its changes and
     their positions in it."""
@@ -323,7 +323,7 @@ def join_daily_runs(
     return DailyRuns(history=tuple(nights), changes=tuple(placed))
 
 
-def describe_stored_run(past: StoredRun) -> ReportedNight:
+def describe_stored_run(past: StoredRun) -> ReportedDay:
     """Make the record of a daily run that the history knows, with its verdict."""
     names = (
         "verdict",
@@ -334,11 +334,11 @@ def describe_stored_run(past: StoredRun) -> ReportedNight:
         "job_id",
         "environment",
     )
-    return ReportedNight(started=past.started.isoformat(), **pick(past, *names))
+    return ReportedDay(started=past.started.isoformat(), **pick(past, *names))
 
 
-def _describe_daily_run(night: DailyRun) -> ReportedNight:
-    return ReportedNight(
+def _describe_daily_run(night: DailyRun) -> ReportedDay:
+    return ReportedDay(
         started=night.started.isoformat(),
         verdict=NOT_JUDGED,
         step_time_seconds=formatting.make_finite(night.statistic_seconds),

@@ -140,7 +140,7 @@ def _locate_excerpt(outcome: Outcome, directory: Path) -> ReportedExcerpt | None
     if not line:
         return None
     return ReportedExcerpt(
-        log=formatting.format_place(measurement.log, directory), line=line, what=what
+        log=formatting.format_path(measurement.log, directory), line=line, what=what
     )
 
 
@@ -181,12 +181,12 @@ def _describe_recorded(outcome: Outcome, directory: Path) -> dict[str, Any]:
         "estimate": None,
         "problems": (),
         "baselines": tuple(
-            formatting.format_place(path, directory) for path in outcome.baselines
+            formatting.format_path(path, directory) for path in outcome.baselines
         ),
     }
 
 
-def describe_stray(
+def describe_unmatched_run(
     stray: UnmatchedRun, directory: Path, logs: Sequence[Path] = ()
 ) -> UnmatchedOutcome:
     """Make the document of a run that matches no baseline, or of an entry that could
@@ -200,8 +200,8 @@ def describe_stray(
         status="failed",
         reason=str(stray.reason),
         text=stray.text,
-        log=formatting.format_place(stray.path, directory),
-        logs=tuple(formatting.format_place(path, directory) for path in logs),
+        log=formatting.format_path(stray.path, directory),
+        logs=tuple(formatting.format_path(path, directory) for path in logs),
     )
 
 

@@ -30,7 +30,7 @@ from pytest_llmbench.report.outcome_documents import (
     ConfigurationOutcome,
     OutcomeDocument,
     ReportedCaution,
-    ReportedNight,
+    ReportedDay,
     SessionDocument,
     make_plain,
 )
@@ -130,7 +130,7 @@ def shorten(outcome: OutcomeDocument) -> OutcomeDocument:
     that of the night before."""
     if not isinstance(outcome, ConfigurationOutcome):
         return outcome
-    nights: list[ReportedNight] = []
+    nights: list[ReportedDay] = []
     last: object = UNSET
     for night in outcome.history:
         # A year of nights of one container repeats the same environment 365 times.

@@ -153,7 +153,7 @@ def list_facts(outcome: ConfigurationOutcome) -> Iterator[tuple[str, str]]:
         yield "attempt", line
     for problem in outcome.problems[1:]:
         yield "also", format_note(problem)
-    for text in list_others(outcome):
+    for text in list_other_baselines(outcome):
         yield "also", text
 
 
@@ -215,7 +215,7 @@ def format_note(note: ReportedNote) -> str:
     return note.text + (f" (line {note.line})" if note.line else "")
 
 
-def list_others(described: ConfigurationOutcome) -> list[str]:
+def list_other_baselines(described: ConfigurationOutcome) -> list[str]:
     """Return the verdicts against the other baselines of the configuration."""
     return [
         f"{other.verdict} against the {other.baseline.kind} baseline: {other.text}"

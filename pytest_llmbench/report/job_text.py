@@ -53,7 +53,7 @@ def describe(job: LaunchedJob, now: datetime, directory: Path) -> ReportedJob:
         nodes=tuple(job.nodes),
         step_seconds=formatting.make_finite(job.step_seconds),
         text=job.text,
-        files=tuple(formatting.format_place(path, directory) for path in job.files),
+        files=tuple(formatting.format_path(path, directory) for path in job.files),
         submission=str(job.submission),
         ended_by=str(job.ended_by),
         started=job.started.isoformat() if job.started else None,
@@ -195,7 +195,7 @@ def describe_log_attempt(attempt: AttemptSummary, directory: Path) -> LogAttempt
     """Make the record of an attempt; a log in `directory` becomes relative to it."""
     return LogAttempt(
         number=attempt.number,
-        log=formatting.format_place(attempt.log, directory),
+        log=formatting.format_path(attempt.log, directory),
         line=attempt.line,
         first_step=attempt.first_step,
         last_step=attempt.last_step,

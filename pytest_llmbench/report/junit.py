@@ -25,7 +25,7 @@ from pytest_llmbench.report.explain import (
     format_environment,
     format_note,
     list_last_good,
-    list_others,
+    list_other_baselines,
 )
 from pytest_llmbench.report.outcome_documents import (
     CheckOutcome,
@@ -193,7 +193,7 @@ def _list_configuration_values(
     yield from (("file", file) for file in jobs.list_files(outcome))
     for label, notes in (("problem", outcome.problems), ("note", outcome.notes)):
         yield from ((label, f"{note.code}: {format_note(note)}") for note in notes)
-    yield from (("also", text) for text in list_others(outcome))
+    yield from (("also", text) for text in list_other_baselines(outcome))
     yield from _list_metrics(outcome)
     yield "baseline", format_baseline(outcome.baseline)
 

@@ -27,7 +27,7 @@ from pytest_llmbench.report.verdicts import (
     JUDGED,
     SLOWER,
     explain_mfu,
-    explain_nothing_judged,
+    explain_no_judged_run,
     format_counts,
     format_mfu,
     format_step_time,
@@ -107,7 +107,7 @@ def _render_head(
     cautions = "".join(
         f"- caution: {_escape(text)}\n" for text in list_caution_texts(ending.cautions)
     )
-    nothing, count = explain_nothing_judged(described), format_counts(described)
+    nothing, count = explain_no_judged_run(described), format_counts(described)
     texts = map(_escape, (*ending.failures, nothing, count))
     paragraphs = [f"### llmbench: {state}{details}", cautions, *texts]
     return "".join(f"{paragraph}\n\n" for paragraph in paragraphs if paragraph)
@@ -149,7 +149,7 @@ def list_workflow_commands(
     shown = sort_outcomes(select_worst(described))
     red = [
         ("llmbench", text)
-        for text in filter(None, (*failures, explain_nothing_judged(described)))
+        for text in filter(None, (*failures, explain_no_judged_run(described)))
     ]
     red += [_annotate(outcome) for outcome in shown if outcome.status == "failed"]
     doubtful = [
@@ -288,7 +288,7 @@ def make_message(session: SessionDocument, link: str = "") -> str:
         f"llmbench {state.upper()}{details}, {started} UTC: {session.count}",
         *map(_shorten, cautions),
         f"{_shorten(failures[0])}{more}" if failures else "",
-        _shorten(explain_nothing_judged(session.outcomes)),
+        _shorten(explain_no_judged_run(session.outcomes)),
         *_limit(red, ROOM - len(cautions)),
         link,
     ]

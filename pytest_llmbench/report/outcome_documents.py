@@ -500,7 +500,7 @@ class ReportedTrials(Document, frozen=True, kw_only=True):
 # --- daily runs, steps and lines of a log ---------------------------------------------
 
 
-class ReportedNight(Document, frozen=True, kw_only=True):
+class ReportedDay(Document, frozen=True, kw_only=True):
     """An earlier run of the configuration, one for each day."""
 
     started: str
@@ -572,7 +572,7 @@ class DailyRuns(Document, frozen=True, kw_only=True):
     """The daily runs before the judged one, oldest first, and the changes of their step
     time."""
 
-    history: tuple[ReportedNight, ...]
+    history: tuple[ReportedDay, ...]
     changes: tuple[ReportedChange, ...]
 
 
@@ -644,7 +644,7 @@ class ConfigurationOutcome(
     steps: ReportedSteps | None = None
     excerpt: ReportedExcerpt | None = None
     history: Annotated[
-        tuple[ReportedNight, ...], Meta(extra_json_schema={"maxItems": MOST_DAILY_RUNS})
+        tuple[ReportedDay, ...], Meta(extra_json_schema={"maxItems": MOST_DAILY_RUNS})
     ]
     """Earlier nights, oldest first."""
     changes: tuple[ReportedChange, ...]

@@ -97,7 +97,7 @@ def make_void(path: Path, kind: FileKind) -> None:
         path.unlink()
 
 
-def write_whole(
+def write_atomically(
     path: Path, content: bytes, kind: FileKind, *, make_folders: bool = True
 ) -> None:
     """Write a file beside its place and move it there.
@@ -105,15 +105,15 @@ def write_whole(
     Raises OSError where that is impossible, or where something of the user's would be
     replaced; what stood at `path` is then still there.
     """
-    with open_whole(path, kind, make_folders=make_folders) as file:
+    with open_atomically(path, kind, make_folders=make_folders) as file:
         file.write(content)
 
 
 @contextmanager
-def open_whole(
+def open_atomically(
     path: Path, kind: FileKind, *, make_folders: bool
 ) -> Iterator[IO[bytes]]:
-    """Like `write_whole`, for content in parts: open a file beside its place, and move
+    """Like `write_atomically`, for content in parts: open a file beside its place, and move
     it there at the end."""
     if obstacle := find_obstacle(path, kind):
         raise FileExistsError(errno.EEXIST, obstacle, str(path))

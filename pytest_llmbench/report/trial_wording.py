@@ -14,7 +14,7 @@ from pytest_llmbench.core.trial_records import (
     BisectAnswer,
     BisectOutcome,
     BuildRange,
-    FoundChange,
+    LocatedChange,
     PairedAnswer,
     PairedEstimate,
     PairedOutcome,
@@ -96,13 +96,13 @@ def _describe_ends(answer: BisectAnswer, names: Sequence[str]) -> str:
 
 
 def _describe_changes(answer: BisectAnswer, names: Sequence[str]) -> Iterator[str]:
-    results: list[FoundChange | BuildRange] = [*answer.changes, *answer.ranges]
+    results: list[LocatedChange | BuildRange] = [*answer.changes, *answer.ranges]
     for result in sorted(results, key=lambda result: result.first):
         which = names[result.last]
         if result.first < result.last:
             which = f"one of {names[result.first]} to {names[result.last]}"
         sure = min(math.floor(1000 * result.probability) / 10, MOST_SURE)
-        if isinstance(result, FoundChange):
+        if isinstance(result, LocatedChange):
             yield from _describe_change(result, which, f"{sure:g} % sure")
         else:
             yield (
@@ -110,7 +110,7 @@ def _describe_changes(answer: BisectAnswer, names: Sequence[str]) -> Iterator[st
             )
 
 
-def _describe_change(change: FoundChange, which: str, sure: str) -> Iterator[str]:
+def _describe_change(change: LocatedChange, which: str, sure: str) -> Iterator[str]:
     limits = f"{_format_change(change.low)} to {_format_change(change.high)}"
     share = f"{100 * change.share:.0f} % of the ends' difference"
     size = _format_change(change.size)

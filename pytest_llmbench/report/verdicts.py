@@ -243,7 +243,7 @@ def choose_common_colour(described: Sequence[OutcomeDocument]) -> str:
     return "green" if colours - {"skipped"} == {"green"} else "yellow"
 
 
-def explain_nothing_judged(described: Sequence[OutcomeDocument]) -> str:
+def explain_no_judged_run(described: Sequence[OutcomeDocument]) -> str:
     """Return why nothing was judged; empty where something was."""
     return next((outcome.context for outcome in described if outcome.context), "")
 

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.run_records import VerdictStatement
     from pytest_llmbench.core.statements import (
         DriftLimits,
-        LogPlace,
+        LogLine,
         OrderedRun,
         RunOnNodes,
         SlowestSteps,
@@ -260,7 +260,7 @@ def _format_budget(budget: Budget) -> str:
     return f"the budget is {budget.largest:g} s{place}"
 
 
-def _format_place(place: LogPlace) -> str:
+def _format_place(place: LogLine) -> str:
     return f"{place.log}:{place.line}" if place.log else f"line {place.line}"
 
 

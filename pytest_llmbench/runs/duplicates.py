@@ -24,9 +24,9 @@ from pytest_llmbench.core.log_records import Steps
 from pytest_llmbench.core.run_records import (
     LONGEST_QUEUE,
     Clock,
-    CopyOf,
-    Dating,
+    DuplicateOf,
     Run,
+    StartCandidate,
     StoredRun,
     join_fingerprints,
 )
@@ -274,7 +274,7 @@ def _sum_times(steps: Steps) -> float:
     return float(finite.sum()) if len(finite) else math.nan
 
 
-def drop_copies(runs: Sequence[Run]) -> Kept:
+def drop_duplicates(runs: Sequence[Run]) -> Kept:
     """Leave out all but one of each group of copies.
 
     Copies are runs of one configuration and job with equal logs, compressed or not; and
@@ -283,7 +283,7 @@ def drop_copies(runs: Sequence[Run]) -> Kept:
     """
     groups: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
-        groups[_make_copy_key(run)].append(run)
+        groups[_make_duplicate_key(run)].append(run)
     originals = [_merge_dates(group) for group in groups.values()]
     copies = [(copy, group[-1]) for group in groups.values() for copy in group[:-1]]
     of_job: dict[object, list[Run]] = defaultdict(list)
@@ -309,7 +309,7 @@ def drop_copies(runs: Sequence[Run]) -> Kept:
     return kept, copies
 
 
-def _make_copy_key(run: Run) -> object:
+def _make_duplicate_key(run: Run) -> object:
     if not count_steps(run):
         return run.id
     logs = [attempt.log for attempt in run.attempts]
@@ -357,7 +357,7 @@ def _merge_dates(copies: Sequence[Run]) -> Run:
             started_from="its copies contradict each other",
             datings=(),
         )
-    first_written = Dating(Clock.FILE_TIME, min(written), FILE_TIME, zoned=True)
+    first_written = StartCandidate(Clock.FILE_TIME, min(written), FILE_TIME, zoned=True)
     return dataclasses.replace(
         last, started=min(written), started_from=FILE_TIME, datings=(first_written,)
     )
@@ -452,7 +452,7 @@ def count_steps(run: Run) -> int:
     return sum(map(len, list_steps(run)))
 
 
-def mark_copies(runs: Sequence[Run]) -> Kept:
+def mark_duplicates(runs: Sequence[Run]) -> Kept:
     """Return runs, newest first, with those marked that have the steps of another job;
     and copies that are none.
 
@@ -465,7 +465,7 @@ def mark_copies(runs: Sequence[Run]) -> Kept:
     of_key: dict[Key | None, list[Run]] = defaultdict(list)
     for run in runs:
         of_key[run.identity.key].append(run)
-    copies: dict[str, CopyOf] = {}
+    copies: dict[str, DuplicateOf] = {}
     left_out: dict[str, tuple[Run, Run]] = {}
     for run in reversed(runs):
         if run.identity.key is None or not count_steps(run):
@@ -512,7 +512,7 @@ class _EarlierRuns:
         }
         # A part of a log is looked for only if its times could make it a copy: coarse
         # logs agree with each other in many places.
-        if not shared or is_equal_enough(list_own_steps(run)):
+        if not shared or is_equal_enough(list_all_steps(run)):
             near |= shared
             for mark in marks:
                 if len(self._marks[mark]) < MOST_ALIKE:
@@ -520,7 +520,7 @@ class _EarlierRuns:
         return list(near.values())
 
 
-def mark_past_copies(
+def mark_past_duplicates(
     runs: Sequence[Run], past: Mapping[Key, Sequence[StoredRun]]
 ) -> Sequence[Run]:
     """Return runs with those marked whose logs were, to the letter, those of another
@@ -536,11 +536,11 @@ def mark_past_copies(
     marked = []
     for run in runs:
         original, key = originals.get(_hash_logs(run), (None, None))
-        marked.append(_mark_past_copy(run, original, key) if original else run)
+        marked.append(_mark_past_duplicate(run, original, key) if original else run)
     return marked
 
 
-def _mark_past_copy(run: Run, original: StoredRun, key: Key | None) -> Run:
+def _mark_past_duplicate(run: Run, original: StoredRun, key: Key | None) -> Run:
     job = run.found.job_id
     same_job = not job or original.job_id in ("", job)
     if run.copy_of or run.identity.key is None or same_job:
@@ -548,13 +548,13 @@ def _mark_past_copy(run: Run, original: StoredRun, key: Key | None) -> Run:
     if run.started is not None and original.started > run.started:
         # what the history knows is the copy, and was judged before it was known as one
         return run
-    equal = list_own_steps(run)
+    equal = list_all_steps(run)
     stamped = all(attempt.log.started is not None for attempt in run.attempts)
     certain = stamped or is_equal_enough(equal)
     if not certain and key != run.identity.key:
         return run
     name = f"of {original.started:%Y-%m-%d} in the history"
-    copy_of = CopyOf(
+    copy_of = DuplicateOf(
         original.job_id, name, count_steps(run), len(count_times(equal)), certain
     )
     return dataclasses.replace(run, copy_of=copy_of)
@@ -572,7 +572,7 @@ def _compare(
     run: Run,
     other: Run,
     of_key: Sequence[Run],
-    copies: dict[str, CopyOf],
+    copies: dict[str, DuplicateOf],
     left_out: dict[str, tuple[Run, Run]],
 ) -> None:
     """Add what a run is in the light of an older one to the copies, or to what is left
@@ -603,9 +603,11 @@ def _compare(
             left_out[run.id] = (run, other)
     else:
         times = len(count_times(equal))
-        for copy, original in _order_copies(run, other):
+        for copy, original in _order_duplicates(run, other):
             name = original.found.job_id, original.id
-            copies.setdefault(copy.id, CopyOf(*name, _count(equal), times, certain))
+            copies.setdefault(
+                copy.id, DuplicateOf(*name, _count(equal), times, certain)
+            )
 
 
 def _is_nameless(run: Run, *pair: Run) -> bool:
@@ -625,7 +627,7 @@ def _is_same_text(run: Run, other: Run) -> bool:
     ]
 
 
-def _order_copies(run: Run, other: Run) -> list[tuple[Run, Run]]:
+def _order_duplicates(run: Run, other: Run) -> list[tuple[Run, Run]]:
     """Return which of two runs is the copy of which, the newer one first."""
     if run.identity.key == other.identity.key:
         return [(run, other)]
@@ -685,7 +687,7 @@ def list_steps(run: Run) -> list[Steps]:
     return [steps for steps, _ in _list_parts(run)]
 
 
-def list_own_steps(run: Run) -> list[EqualSteps]:
+def list_all_steps(run: Run) -> list[EqualSteps]:
     """Return all steps of each part of a run: what a whole copy of it shares."""
     return [
         EqualSteps(steps.index, read_times(steps), averaged)

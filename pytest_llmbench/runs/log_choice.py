@@ -173,7 +173,7 @@ class Neighbours:
         above = (self._at.get(place, {}) for place in (folder, *folder.parents))
         return folder in self._under or any(given_path in runs for runs in above)
 
-    def has_below(self, folder: Path) -> bool:
+    def has_inside(self, folder: Path) -> bool:
         """True if a run is in a folder or below it."""
         return folder in self._at or folder in self._under
 
@@ -215,20 +215,20 @@ class Surroundings:
     )  # the ids of the runs that metrics may displace
 
     def classify(
-        self, metrics: RunFiles, *, is_own: bool, is_recorded: bool = False
+        self, metrics: RunFiles, *, is_policy_job: bool, is_recorded: bool = False
     ) -> Claim:
-        """Return what metrics may be. `is_own`: at the place of a baseline;
+        """Return what metrics may be. `is_policy_job`: at the place of a baseline;
         `is_recorded`: no baseline is there yet."""
         near = self.runs.find(metrics)
         if near:
             contested = len(near) == 1 and near[0].id in self.outdone
             return Claim.CONTESTED if contested else Claim.HIDDEN
-        if is_own or not self.runs.find_newest_searched(metrics):
+        if is_policy_job or not self.runs.find_newest_searched(metrics):
             return Claim.RUN
         if is_recorded:
             return Claim.DOUBTFUL
         consoles = (log.folder for log in self.silent.find_above(metrics))
-        has_console = any(not self.runs.has_below(folder) for folder in consoles)
+        has_console = any(not self.runs.has_inside(folder) for folder in consoles)
         return Claim.DOUBTFUL if has_console else Claim.HIDDEN
 
     def is_later(self, metrics: RunFiles) -> bool:

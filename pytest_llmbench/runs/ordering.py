@@ -20,10 +20,10 @@ from pytest_llmbench.core.robust import compute_median
 from pytest_llmbench.core.run_records import (
     LONGEST_QUEUE,
     Clock,
-    Dating,
     IgnoredFile,
-    Remains,
+    LoglessJob,
     Run,
+    StartCandidate,
 )
 from pytest_llmbench.runs.duplicates import CLOCK_SKEW, WRITTEN_TOGETHER, count_steps
 
@@ -39,9 +39,9 @@ LONGEST_JOB_NUMBER = 18
 
 LEFT = {
     None: "no log is left of this job",
-    Remains.METADATA: "only the metadata is left of this job",
-    Remains.STANDARD_ERROR: "only standard error is left of this job",
-    Remains.FOLDER: "a launch without a log",
+    LoglessJob.METADATA: "only the metadata is left of this job",
+    LoglessJob.STANDARD_ERROR: "only standard error is left of this job",
+    LoglessJob.FOLDER: "a launch without a log",
 }
 
 # From the most certain to the least: metadata and names of folders are of the
@@ -55,7 +55,9 @@ CLOCKS = (
 )
 
 
-def drop_future_datings(datings: Iterable[Dating], now: datetime) -> list[Dating]:
+def drop_future_starts(
+    datings: Iterable[StartCandidate], now: datetime
+) -> list[StartCandidate]:
     """Return the times that do not lie in the future; local time of another zone may,
     by hours."""
     return [
@@ -130,7 +132,7 @@ def _date_by_one_clock(runs: Sequence[Run], now: datetime) -> list[Run]:
     datings = {
         run.id: {
             dating.clock: dating
-            for dating in reversed(drop_future_datings(run.datings, now))
+            for dating in reversed(drop_future_starts(run.datings, now))
         }
         for run in runs
     }
@@ -151,7 +153,9 @@ def _date_by_one_clock(runs: Sequence[Run], now: datetime) -> list[Run]:
 
 
 def _move_newest(
-    dated: Sequence[Run], datings: Mapping[str, Mapping[Clock, Dating]], clock: Clock
+    dated: Sequence[Run],
+    datings: Mapping[str, Mapping[Clock, StartCandidate]],
+    clock: Clock,
 ) -> list[Run]:
     """Return runs, with the newest put behind the others where a better clock, which
     not all have, says so."""
@@ -179,7 +183,9 @@ def _move_newest(
 
 
 def _order_started_together(
-    dated: Sequence[Run], datings: Mapping[str, Mapping[Clock, Dating]], clock: Clock
+    dated: Sequence[Run],
+    datings: Mapping[str, Mapping[Clock, StartCandidate]],
+    clock: Clock,
 ) -> list[Run]:
     """Return runs, those of one start with the later ones put behind by the next clock
     that all of these have."""
@@ -206,7 +212,7 @@ def _order_started_together(
 
 
 def find_common_clock(
-    datings: Sequence[Mapping[Clock, Dating]], clocks: Sequence[Clock] = CLOCKS
+    datings: Sequence[Mapping[Clock, StartCandidate]], clocks: Sequence[Clock] = CLOCKS
 ) -> Clock | None:
     """Return the first clock by which all of these are dated, all in a stated zone or
     all without one; else None."""
@@ -217,7 +223,7 @@ def find_common_clock(
     return None
 
 
-def _date_run(run: Run, dating: Dating) -> Run:
+def _date_run(run: Run, dating: StartCandidate) -> Run:
     if (run.started, run.started_from, run.order_source) == (
         dating.moment,
         dating.source,
@@ -235,7 +241,7 @@ def _date_run(run: Run, dating: Dating) -> Run:
 def _place_run(
     run: Run,
     dated: Sequence[Run],
-    datings: Mapping[str, Mapping[Clock, Dating]],
+    datings: Mapping[str, Mapping[Clock, StartCandidate]],
     clock: Clock,
 ) -> Run:
     """Return a run without steps with its start, or one behind the last run that it is
@@ -264,7 +270,7 @@ def _place_run(
 
 
 def _is_later(
-    run: Run, other: Run, datings: Mapping[str, Mapping[Clock, Dating]]
+    run: Run, other: Run, datings: Mapping[str, Mapping[Clock, StartCandidate]]
 ) -> bool:
     """Whether a run is later than another one by the first clock that both have, or
     else by file time or job id."""
@@ -317,11 +323,11 @@ def drop_superseded(
             for key in keys
             if key in newest and places[newest[key].id] > place
         ]
-        nobodys = run.found.remains is Remains.FOLDER and not keys
+        nobodys = run.found.remains is LoglessJob.FOLDER and not keys
         if (
             begun is not None
             and now - begun < FRESH
-            and run.found.remains is not Remains.METADATA
+            and run.found.remains is not LoglessJob.METADATA
         ):
             starting |= {
                 rival.id: (*starting.get(rival.id, ()), run.id) for rival in hidden

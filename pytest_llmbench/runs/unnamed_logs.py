@@ -109,7 +109,7 @@ class Looker:
                 break
             found += _search_kind(kind, holds_steps)
         logs, ranks = _leave_out_ranks(_choose_outputs(found, files.names))
-        streams = {names.name_other_stream(name, "stderr") for name in logs}
+        streams = {names.name_paired_stream(name, "stderr") for name in logs}
         taken = {*logs, *streams}
         left = {
             name: NO_STEP if name in looked else NOT_READ
@@ -157,7 +157,7 @@ def _choose_outputs(found: Sequence[str], there: Sequence[str]) -> list[str]:
     """Return standard output in the place of the standard error of its job: reading
     both shows which is the log."""
     files = set(there)
-    outputs = {name: names.name_other_stream(name, "stdout") for name in found}
+    outputs = {name: names.name_paired_stream(name, "stdout") for name in found}
     return list(
         dict.fromkeys(
             output if output in files else name for name, output in outputs.items()

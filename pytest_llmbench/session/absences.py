@@ -151,7 +151,7 @@ def _list_retried(
         ):
             night = [
                 judged,
-                *_list_night(
+                *_list_day(
                     judged,
                     judged.started,
                     results.measurements.get(result.case.key, ()),
@@ -170,7 +170,7 @@ def _list_retried(
                 )
 
 
-def _list_night(
+def _list_day(
     judged: Measurement, started: datetime, runs: Collection[Measurement]
 ) -> Iterator[Measurement]:
     for run in runs:
@@ -190,7 +190,7 @@ def _is_bad(run: Measurement, bound: float) -> bool:
     return find_unusable(run) is not None or (run.statistic_seconds or 0.0) > bound
 
 
-def advise_nothing_judged(
+def advise_no_judged_run(
     results: SessionResults, settings: Settings, directory: Path
 ) -> str:
     """Return the next step for a session without any judged run."""
@@ -202,7 +202,7 @@ def advise_nothing_judged(
     )
 
     logs, own = (
-        [formatting.format_place(path, directory) for path in paths]
+        [formatting.format_path(path, directory) for path in paths]
         for paths in (settings.logs, settings.baselines)
     )
     if not results.runs_found:

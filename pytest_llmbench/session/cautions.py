@@ -549,7 +549,7 @@ def _make_subject(check: Check) -> Subject:
     return check.kind.test_name, check.id
 
 
-def tell_left_out(
+def caution_skipped(
     selection: Selection,
     ran: Collection[str],
     skipped: Collection[str],
@@ -599,7 +599,7 @@ def tell_left_out(
             )
 
 
-def tell_newer(
+def caution_newer(
     results: SessionResults, selection: Selection, untold: Iterable[UnmatchedRun]
 ) -> Iterator[Caution]:
     """Yield the runs that have no item, and that may be newer runs of what is

@@ -29,11 +29,11 @@ from pytest_llmbench.core.run_records import (
     Attempt,
     AttemptFiles,
     Clock,
-    Dating,
     Identity,
     IgnoredFile,
     Run,
     RunFiles,
+    StartCandidate,
     UnnamedFiles,
 )
 from pytest_llmbench.core.userfile import is_there
@@ -44,10 +44,10 @@ from pytest_llmbench.runs.duplicates import (
     LAUNCHED,
     count_steps,
     drop_attached,
-    drop_copies,
+    drop_duplicates,
     drop_ranks,
     drop_tracked,
-    mark_copies,
+    mark_duplicates,
 )
 from pytest_llmbench.runs.log_choice import (
     LEFT_OUT,
@@ -66,7 +66,7 @@ from pytest_llmbench.runs.log_choice import (
     swap_silent_streams,
 )
 from pytest_llmbench.runs.ordering import (
-    drop_future_datings,
+    drop_future_starts,
     drop_superseded,
     order_runs,
 )
@@ -256,8 +256,8 @@ class _RunReader:
             find=self._find,
             tables=self.tables,
         )
-        datings = tuple(_list_datings(files, logs))
-        start = next(iter(drop_future_datings(datings, self.now)), None)
+        datings = tuple(_list_start_candidates(files, logs))
+        start = next(iter(drop_future_starts(datings, self.now)), None)
         if start is None:
             why = "every time that it states lies in the future"
             return Run(files, read.attempts, identity, None, why, datings=datings)
@@ -307,7 +307,7 @@ class _RunReader:
             summary=why.partition("; ")[0],  # without what follows from it
         )
 
-    def make_unreadable_mark(self, path: Path, why: str) -> UnmatchedRun:
+    def make_unreadable_marker(self, path: Path, why: str) -> UnmatchedRun:
         """Return an unreadable mark: which runs of its folder are of an A/B is
         unknown."""
         text = f"{formatting.escape(str(path))} should name the runs of an A/B, and cannot be read: {why}"
@@ -345,13 +345,13 @@ class _Collection:
 
     def add_logs(self, tell: Callable[[ReadCounts], None] | None) -> None:
         """Add the logs that are runs, and those that launches left that died."""
-        from pytest_llmbench.runs.discover.run_facts import lies_at_own_place
+        from pytest_llmbench.runs.discover.run_facts import is_at_baseline_path
 
         for run in self._reader.read_streams(self._found.runs, tell):
             if (
                 _is_run(run)
                 or _is_unread(run, self._reader.catalog)
-                or lies_at_own_place(run.files, self._recipes)
+                or is_at_baseline_path(run.files, self._recipes)
             ):
                 self._runs.append(self._identify(run))
             else:
@@ -400,12 +400,12 @@ class _Collection:
     ) -> tuple[list[ReadRun], dict[str, ReadRun]]:
         """Return the metrics whose steps no log has, and by the id of each displaced
         log the metrics that hold more of its steps."""
-        from pytest_llmbench.runs.discover.run_facts import lies_at_own_place
+        from pytest_llmbench.runs.discover.run_facts import is_at_baseline_path
 
         claims = {
             files.id: surroundings.classify(
                 files,
-                is_own=lies_at_own_place(files, self._recipes),
+                is_policy_job=is_at_baseline_path(files, self._recipes),
                 is_recorded=self._reader.settings.record is not None,
             )
             for files in self._found.metrics
@@ -453,7 +453,7 @@ class _Collection:
     def add_unnamed(self) -> None:
         """Add the files that are runs although they are not called logs: they hold
         steps that no other log of them does."""
-        from pytest_llmbench.runs.discover.run_facts import lies_at_own_place
+        from pytest_llmbench.runs.discover.run_facts import is_at_baseline_path
 
         if not self._found.unnamed:
             return
@@ -470,7 +470,7 @@ class _Collection:
             if job in jobs:
                 why = f"{steps} steps, and the log of job {job} has another name"
                 self._ignore(run.files.id, why)
-            elif steps < FEWEST_STEPS and not lies_at_own_place(
+            elif steps < FEWEST_STEPS and not is_at_baseline_path(
                 run.files, self._recipes
             ):
                 why = f"not called as a log, and {steps} steps: expected {FEWEST_STEPS} or more"
@@ -483,9 +483,9 @@ class _Collection:
         """Return the files that hold steps, of those that are not called logs, and list
         the rest as ignored or hidden."""
         from pytest_llmbench.runs.discover.path_patterns import matches
-        from pytest_llmbench.runs.discover.run_facts import list_own_places
+        from pytest_llmbench.runs.discover.run_facts import list_baseline_paths
 
-        own = list_own_places(self._recipes)
+        own = list_baseline_paths(self._recipes)
         stores = self._reader.stores
         look = Looker(self._reader.catalog.definitions, stores)
         logged = Neighbours(
@@ -522,7 +522,7 @@ class _Collection:
         kept, copies, left_out = _keep_once(self._runs, self._unnamed, self._reader.now)
         unreadable = [
             *starmap(self._reader.make_unreadable, self._found.unreadable),
-            *starmap(self._reader.make_unreadable_mark, self._found.unreadable_marks),
+            *starmap(self._reader.make_unreadable_marker, self._found.unreadable_marks),
         ]
         return IngestedRuns(
             tuple(kept),
@@ -554,9 +554,9 @@ def _keep_once(
     own, attached = drop_attached(runs)
     own, tracked = drop_tracked(own, unnamed)
     own, ranks = drop_ranks(own)
-    once, copies = drop_copies(order_runs(own, now))
+    once, copies = drop_duplicates(order_runs(own, now))
     kept, superseded = drop_superseded(order_runs(once, now), now)
-    kept, repeated = mark_copies(kept)
+    kept, repeated = mark_duplicates(kept)
     notes = [
         *superseded,
         *(
@@ -767,7 +767,9 @@ def _describe_unread(run: ReadRun, catalog: Catalog) -> str:
     return "".join(f"; {formatting.describe_unread(dialect)}" for dialect in unread[:1])
 
 
-def _list_datings(files: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Dating]:
+def _list_start_candidates(
+    files: RunFiles, logs: Sequence[ParsedLog]
+) -> Iterator[StartCandidate]:
     """Yield all times at which a run may have started: metadata or its own name, the
     log, a folder above, the file."""
     own = [
@@ -784,10 +786,10 @@ def _list_datings(files: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Dating
         yield logged
     yield from (dating for dating in files.datings if dating not in own)
     if files.modified is not None:
-        yield Dating(Clock.FILE_TIME, files.modified, FILE_TIME, zoned=True)
+        yield StartCandidate(Clock.FILE_TIME, files.modified, FILE_TIME, zoned=True)
 
 
-def _date_by_log(logs: Sequence[ParsedLog]) -> Dating | None:
+def _date_by_log(logs: Sequence[ParsedLog]) -> StartCandidate | None:
     """Return the first time stamp of the last attempt with steps, of any attempt if
     none has both."""
     # A job that was queued again days later ran when its last attempt did.
@@ -799,7 +801,7 @@ def _date_by_log(logs: Sequence[ParsedLog]) -> Dating | None:
         return None
     zoned = logged.started.tzinfo is not None
     began = logged.started.astimezone(UTC) + _measure_restart(logged.segments)
-    return Dating(Clock.LOG, began, "the log's first time stamp", zoned)
+    return StartCandidate(Clock.LOG, began, "the log's first time stamp", zoned)
 
 
 def _measure_restart(segments: Sequence[Segment]) -> timedelta:

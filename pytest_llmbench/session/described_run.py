@@ -85,7 +85,7 @@ NO_NAMES = StatedNames()
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedRun:
+class StatedRun:
     """The values of a run by field, where they were taken from, and what its sources
     contradict each other about."""
 
@@ -129,9 +129,7 @@ class DescribedRun:
         )
 
 
-def describe_run(
-    run: Run, gpu: str = "", stated: StatedNames = NO_NAMES
-) -> DescribedRun:
+def describe_run(run: Run, gpu: str = "", stated: StatedNames = NO_NAMES) -> StatedRun:
     """Describe a run by its log, metadata, names, and what the user states, in this
     order of trust.
 
@@ -162,7 +160,7 @@ def describe_run(
     models = [
         value for field in ("model", "recipe") for value, _ in said.get(field, ())
     ]
-    return DescribedRun(
+    return StatedRun(
         {field: value for field, value in values.items() if field != "model"},
         tuple(taken),
         tuple(conflicts),
@@ -240,7 +238,7 @@ def _read_layout(
     )
 
 
-def name_model(described: DescribedRun, path: str, dialect: str) -> tuple[str, str]:
+def name_model(described: StatedRun, path: str, dialect: str) -> tuple[str, str]:
     """Return a name for the model of a run and its size: from what is said of it, else
     from its folders or its log."""
     size = described.values.get("size", "")

@@ -38,14 +38,14 @@ from pytest_llmbench.logs.dialect_table import DIALECTS
 from pytest_llmbench.runs.discover.path_patterns import make_pattern
 from pytest_llmbench.runs.discover.run_facts import collect_facts, list_parts
 from pytest_llmbench.runs.measure.attempts import Choice, choose_segment
-from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, count_own_steps
+from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, count_expected_steps
 from pytest_llmbench.runs.measure.window import choose_window
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.described_run import (
     NO_NAMES,
     UNKNOWN,
-    DescribedRun,
     StatedNames,
+    StatedRun,
     describe_run,
     name_model,
 )
@@ -247,7 +247,7 @@ def _make_baseline(
     runs: Sequence[Run],
     dialect: str,
     match: RunMatch,
-    described: DescribedRun,
+    described: StatedRun,
     peaks: Mapping[tuple[str, str], float],
 ) -> Baseline:
     choice = _choose_segment(runs)
@@ -280,7 +280,7 @@ def _make_baseline(
         cells=(),
         window=choose_window(choice.segment)[0],
         timed="mean",
-        steps=count_own_steps(choice),
+        steps=count_expected_steps(choice),
         dialect=dialect,
         peak_tflops=float(find_peak(gpu, dtype) or peaks.get((gpu, dtype), math.nan)),
         source=Source(f"runs at {match.path}"),
@@ -296,13 +296,13 @@ def _choose_segment(runs: Sequence[Run]) -> Choice:
         choice for choice in chosen if choice is not None and len(choice.segment.steps)
     ]
     return next(
-        (choice for choice in choices if count_own_steps(choice) != UNKNOWN_STEPS),
+        (choice for choice in choices if count_expected_steps(choice) != UNKNOWN_STEPS),
         choices[0],
     )
 
 
 def _name_apart(
-    baseline: Baseline, described: DescribedRun, taken: Mapping[Key, Baseline]
+    baseline: Baseline, described: StatedRun, taken: Mapping[Key, Baseline]
 ) -> Baseline:
     """Return a baseline whose name no other one has, and whose file measures in one
     way."""
@@ -337,9 +337,7 @@ def _get_head(baseline: Baseline) -> tuple[object, ...]:
     return baseline.dialect, baseline.steps, baseline.window[:2]
 
 
-def _make_draft(
-    baseline: Baseline, runs: Sequence[Run], described: DescribedRun
-) -> Draft:
+def _make_draft(baseline: Baseline, runs: Sequence[Run], described: StatedRun) -> Draft:
     key = baseline.key
     recipe = Recipe(
         name=key.recipe,

@@ -28,7 +28,7 @@ from pytest_llmbench.judge.estimate import estimate_prior
 from pytest_llmbench.judge.noise import assume_noise
 from pytest_llmbench.judge.run_selection import list_before_newest, list_starts
 from pytest_llmbench.judge.silence import find_silences
-from pytest_llmbench.runs.duplicates import mark_past_copies
+from pytest_llmbench.runs.duplicates import mark_past_duplicates
 from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.session.catalog import (
     PLAUSIBLE,
@@ -146,7 +146,7 @@ def evaluate_runs(
     catalog = add_tables(catalog, ingested.tables, settings).select(keys, settings)
     # The history knows the original of a copy that lies alone in the folder of this
     # session.
-    runs = mark_past_copies(ingested.runs, past)
+    runs = mark_past_duplicates(ingested.runs, past)
     current = [run for run in runs if not _is_before(run, settings)]
     # A recording keeps what each of its runs shows besides its step time.
     judged_runs = settings.runs if settings.record is None else "each"

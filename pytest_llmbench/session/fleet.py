@@ -29,7 +29,7 @@ from pytest_llmbench.judge.level_changes import find_changes, find_flips
 from pytest_llmbench.judge.noise import estimate_fleet_correlation
 from pytest_llmbench.judge.run_selection import (
     average_current_runs,
-    find_coarse_unit,
+    find_quantisation_unit,
     list_daily_runs,
     list_previous_daily_runs,
 )
@@ -160,7 +160,9 @@ def with_changes(
                 estimate_noise(evidence, previous[key]),
                 select_covering(key.id, acknowledged),
                 now.date(),
-                coarse=find_coarse_unit((*previous[key], *list_judged_runs(judgement))),
+                coarse=find_quantisation_unit(
+                    (*previous[key], *list_judged_runs(judgement))
+                ),
                 correlation=correlation,
             )
         since = max((change.first_run for change in changes), default=0)

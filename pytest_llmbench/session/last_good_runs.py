@@ -41,7 +41,7 @@ def with_last_good(
 # --- what the store holds of it -------------------------------------------------------
 
 
-def list_places(
+def list_log_paths(
     results: SessionResults,
 ) -> dict[str, tuple[str, str, datetime, Window]]:
     """Return by item id what finds its last good run in the store."""

@@ -166,7 +166,7 @@ def decide_outcomes(
         for result in chosen_results
     ]
     done = judged or any(result.done for result in chosen_results)
-    nothing = () if done else _explain_nothing_judged(results, len(chosen), settings)
+    nothing = () if done else _explain_no_judged_run(results, len(chosen), settings)
     outcomes = []
     for result in chosen:
         status = _decide_status(result, judged, results, settings)
@@ -246,7 +246,7 @@ def judge_case(case: Case, evidence: Sequence[Evidence]) -> ConfigurationResult:
     return ConfigurationResult(case, *pick_worst(judgements, evidence[0].rules))
 
 
-def _explain_nothing_judged(
+def _explain_no_judged_run(
     results: SessionResults, selected: int, settings: Settings
 ) -> tuple[str, ...]:
     """Say that nothing is green, and why: which runs were found, and what would match

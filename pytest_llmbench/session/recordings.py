@@ -102,7 +102,7 @@ def _list_environment(runs: Sequence[Measurement]) -> tuple[tuple[str, str], ...
     redactor = make_redactor()
     first, *others = (
         {
-            name: redactor.redact_named(name, formatting.escape(text))
+            name: redactor.redact_variable(name, formatting.escape(text))
             for name, text in run.environment.items()
         }
         for run in runs

@@ -96,7 +96,7 @@ class SessionHistory:
             f"{formatting.escape(self.place.shown)}: {size if runs else 'nothing yet'}"
         )
 
-    def with_nights(self, outcome: ConfigurationOutcome) -> ConfigurationOutcome:
+    def add_daily_runs(self, outcome: ConfigurationOutcome) -> ConfigurationOutcome:
         """Add the daily runs before its run to an outcome, oldest first.
 
         Of a night that lies in the folder, too, the history knows the verdict.
@@ -111,13 +111,13 @@ class SessionHistory:
         from_outcome = {night.started[:10]: night for night in outcome.history}
         from_store = {
             day: describe_stored_run(stored)
-            for day, stored in self._list_nights(outcome).items()
+            for day, stored in self._list_days(outcome).items()
         }
         nights = (from_outcome | from_store).values()
         daily = join_daily_runs(nights, outcome.changes)
         return replace(outcome, history=daily.history, changes=daily.changes)
 
-    def _list_nights(self, outcome: ConfigurationOutcome) -> dict[str, StoredRun]:
+    def _list_days(self, outcome: ConfigurationOutcome) -> dict[str, StoredRun]:
         """List the stored runs before the run of an outcome by their day: of each day a
         valid one, if there is."""
         past = self._by_id.get(outcome.configuration.id, ())
@@ -160,9 +160,9 @@ class SessionHistory:
         """Return results, those with a last good run with what the store holds of it:
         nodes, launcher, step times."""
         from pytest_llmbench.history.details import read_details
-        from pytest_llmbench.session.last_good_runs import add_details, list_places
+        from pytest_llmbench.session.last_good_runs import add_details, list_log_paths
 
-        places = list_places(results)
+        places = list_log_paths(results)
         try:
             details = read_details(self.place, set(places.values())) if places else {}
         except HistoryError:  # all is judged by now, perhaps after hours of jobs: what is not known is said so
@@ -246,7 +246,7 @@ def _keep(session: SessionDocument, folders: Sequence[Path], shown: str) -> str:
         path = write_unsaved(session, folders)
     except OSError as error:
         return f"they could not be kept in a file either ({error.strerror}), and are lost to it"
-    place = formatting.format_place(path, folders[0])
+    place = formatting.format_path(path, folders[0])
     return f"they are kept: llmbench history add {place} --history {shown}"
 
 
@@ -350,7 +350,7 @@ def _hash_members(archive: Path, wanted: Collection[JudgedLog]) -> dict[JudgedLo
 def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
     """Return the hash of the bytes of a file; empty where they cannot be read, or their
     text is another one now."""
-    from pytest_llmbench.logs.log_reader import Fingerprint, take_sample
+    from pytest_llmbench.logs.log_reader import Fingerprint, hash_sample
 
     digest, found, size = hashlib.sha256(), Fingerprint(), 0
 
@@ -361,7 +361,7 @@ def _hash(blocks: Iterable[bytes], path: Path, fingerprint: str) -> str:
 
     try:
         for text in Stream(update_hash(), path):
-            found.take(take_sample(size, text))
+            found.take(hash_sample(size, text))
             size += len(text)
     except LogError:
         return ""

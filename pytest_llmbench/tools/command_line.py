@@ -71,7 +71,7 @@ def tell(text: str, *, redacted: bool = False) -> None:
         discard_output()
 
 
-def tell_aside(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Print a text to standard error, or nothing where nobody reads it."""
     try:
         print(text, file=sys.stderr, flush=True)

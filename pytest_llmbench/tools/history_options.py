@@ -13,7 +13,7 @@ from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.option import name_destination
 from pytest_llmbench.core.options import get_option
 from pytest_llmbench.core.redaction import redact_text
-from pytest_llmbench.tools.command_line import tell_aside
+from pytest_llmbench.tools.command_line import print_to_stderr
 
 if TYPE_CHECKING:
     from pytest_llmbench.history.store import StoreLocation
@@ -55,7 +55,7 @@ def open_history(
     text, source = stated
     place = locate_store(text, Path.cwd(), writes=writes)
     if source:  # nobody typed it: what is read, or removed, is said
-        tell_aside(f"history: {formatting.escape(place.shown)} ({source})")
+        print_to_stderr(f"history: {formatting.escape(place.shown)} ({source})")
     if writes and not creates:
         locate_store(
             text, Path.cwd(), writes=False
@@ -63,16 +63,18 @@ def open_history(
     refuse_damaged(place)
     place = place.until(datetime.now(UTC))
     if reports_future:
-        tell_future(place)
+        print_future_sessions(place)
     return place
 
 
-def tell_future(place: StoreLocation) -> None:
+def print_future_sessions(place: StoreLocation) -> None:
     """Print the sessions that a wrong clock dates later than now, to standard error."""
     from pytest_llmbench.history.prune import describe_future
 
     if future := describe_future(place):
-        tell_aside(f"llmbench: {formatting.escape(place.shown)}: {redact_text(future)}")
+        print_to_stderr(
+            f"llmbench: {formatting.escape(place.shown)}: {redact_text(future)}"
+        )
 
 
 def find_stated(typed: str | None, directory: Path) -> tuple[str, str] | None:

@@ -13,7 +13,7 @@ from generator import write_run
 from generator.__main__ import shipped
 from support.remembered import document, nights, outcome
 
-from pytest_llmbench.comparison.compare_sides import choose_windows, compare_places
+from pytest_llmbench.comparison.compare_sides import choose_windows, compare_paths
 from pytest_llmbench.comparison.comparison_records import ComparedSide, SidesCompared
 from pytest_llmbench.comparison.sides import SideRequest, parse_side, refuse_same
 from pytest_llmbench.core.baseline_records import Window
@@ -45,7 +45,7 @@ def compared(
         for label, text in (("A", a), ("B", b))
     )
     paths = tuple(request.path for request in requests if request.path)
-    return compare_places(
+    return compare_paths(
         (requests[0], requests[1]), Settings(logs=paths), history, 0.01, NOW
     )
 

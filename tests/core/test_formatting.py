@@ -59,8 +59,8 @@ def test_lists_show_five_and_a_count() -> None:
 
 
 def test_paths_read_as_typed() -> None:
-    assert formatting.format_place(Path("/a/b/c.out"), Path("/a")) == "b/c.out"
-    assert formatting.format_place(Path("/x/c.out"), Path("/a")) == "/x/c.out"
+    assert formatting.format_path(Path("/a/b/c.out"), Path("/a")) == "b/c.out"
+    assert formatting.format_path(Path("/x/c.out"), Path("/a")) == "/x/c.out"
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def check_growing(data: bytes) -> None:
         growing = Growing(path)
         for end in (len(data) // 3, len(data) // 2, len(data)):
             path.write_bytes(data[:end])
-            signs, step = growing.find_signs(), growing.find_last_step()
+            signs, step = growing.find_life_signs(), growing.find_last_step()
             require_types(signs, type(signs))
             require(
                 step is None or (step.done > 0 and step.seconds >= 0),

@@ -38,7 +38,7 @@ from pytest_llmbench.history.store import StoreLocation, locate_store, refuse_da
 from pytest_llmbench.launch.jobs import journal as database
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.plan.named_nodes import NamedNodes, restore_named
+from pytest_llmbench.launch.plan.suspect_nodes import SuspectNodes, restore_suspects
 from pytest_llmbench.launch.schedulers.process import Process
 from pytest_llmbench.logs.log_reader import parse_blocks, read_ending
 from pytest_llmbench.logs.reading.codec import (
@@ -125,7 +125,7 @@ def check_store(data: bytes) -> None:
             for runs in history.past.values():
                 for run in runs:
                     _check_run(run)
-            told = make_plain(history.with_nights(restore(outcome(7.4, NIGHTS))))
+            told = make_plain(history.add_daily_runs(restore(outcome(7.4, NIGHTS))))
             json.dumps(told, allow_nan=False)
             require(
                 record.write(place, document(told)) == 1,
@@ -270,7 +270,9 @@ def make_journal() -> bytes:
     """Return a journal with a job in every state."""
     with empty_folder() as folder:
         journal = Journal(folder / ".llmbench")
-        journal.begin("nightly", NOW, {"plan": json.dumps(LaunchSettings().to_note())})
+        journal.begin(
+            "nightly", NOW, {"plan": json.dumps(LaunchSettings().to_journal())}
+        )
         for number in range(1, 5):
             journal.intend(
                 job_specs.job_spec(Path("/recipes"), via="sbatch"), NOW, attempt=number
@@ -393,7 +395,7 @@ def plan_seeds() -> list[bytes]:
         }
     ]
     notes = [
-        {**settings.to_note(), "named": named[:number]}
+        {**settings.to_journal(), "named": named[:number]}
         for number, settings in enumerate((LaunchSettings(), changed))
     ]
     return [json.dumps(note).encode() for note in notes]
@@ -405,7 +407,7 @@ def check_plan(data: bytes) -> None:
     try:
         noted = json.loads(data)
         settings = LaunchSettings(collect=True).restore_begun(noted)
-        named = restore_named(noted.get("named", ()))
+        named = restore_suspects(noted.get("named", ()))
     except (
         ValueError,
         TypeError,
@@ -416,11 +418,11 @@ def check_plan(data: bytes) -> None:
     ):
         return
     require_types(settings, LaunchSettings)
-    require_types(named, tuple[NamedNodes, ...])
+    require_types(named, tuple[SuspectNodes, ...])
     again = LaunchSettings(collect=True).restore_begun(
-        json.loads(json.dumps(settings.to_note()))
+        json.loads(json.dumps(settings.to_journal()))
     )
-    require(again.to_note() == settings.to_note(), "a plan that is not kept")
+    require(again.to_journal() == settings.to_journal(), "a plan that is not kept")
 
 
 # --- the cache ------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def open_as_session(folder: Path) -> None:
     tonight = _date(outcome(7.4, 12), NOW)
     with suppress(HistoryError):
         history = SessionHistory(place, [builders.KEY])
-        history.with_nights(restore(tonight))
+        history.add_daily_runs(restore(tonight))
         history.read_noise("eos", [ID])
         search_history(place, None)
         history.store(session(tonight, began=NOW), [folder])

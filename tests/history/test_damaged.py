@@ -46,7 +46,7 @@ def open_as_session(folder: Path) -> None:
     as it does at its end."""
     place = locate_store("h.db", folder)
     history = SessionHistory(place, [builders.KEY])
-    history.with_nights(restore(outcome(7.4, NIGHTS)))
+    history.add_daily_runs(restore(outcome(7.4, NIGHTS)))
 
 
 def tell(folder: Path) -> str:

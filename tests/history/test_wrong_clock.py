@@ -20,7 +20,7 @@ from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import AHEAD, StoreLocation, connect
 from pytest_llmbench.session.session_history import SessionHistory
 from pytest_llmbench.session.unsaved import write_unsaved
-from pytest_llmbench.tools.site.fleet_nights import collect_nights
+from pytest_llmbench.tools.site.fleet_nights import collect_days
 
 NOW = START + timedelta(days=5)
 LATER = datetime(2099, 12, 31, 23, tzinfo=UTC)
@@ -53,7 +53,7 @@ def test_future_session_is_not_the_newest_of_a_site(
 ) -> None:
     judge(store, later, outcome(7.4, 3), outcome(None))
     judge(store, NOW, red(4))
-    fleet = collect_nights(store, None, NOW)
+    fleet = collect_days(store, None, NOW)
     assert fleet.session.started == NOW
     (row,) = fleet.rows
     assert [night.verdict for night in row.nights] == ["REGRESSION"]
@@ -65,7 +65,7 @@ def test_future_session_is_not_the_newest_of_a_site(
 def test_session_of_the_next_hours_counts(store: StoreLocation) -> None:
     """Clocks of a cluster differ, and one in another zone may have no zone."""
     judge(store, NOW + AHEAD, red(4))
-    fleet = collect_nights(store, None, NOW)
+    fleet = collect_days(store, None, NOW)
     assert (fleet.future, fleet.session.started) == ("", NOW + AHEAD)
 
 
@@ -74,7 +74,7 @@ def test_site_of_future_sessions_alone_names_them(store: StoreLocation) -> None:
     with pytest.raises(
         HistoryError, match=r"no verdict in it; 1 session begins later than now"
     ):
-        collect_nights(store, None, NOW)
+        collect_days(store, None, NOW)
 
 
 def test_verdict_on_a_future_run_stays_on_the_day_of_its_session(
@@ -82,7 +82,7 @@ def test_verdict_on_a_future_run_stays_on_the_day_of_its_session(
 ) -> None:
     judge(store, NOW - timedelta(days=1), outcome(7.4, 3))
     judge(store, NOW, dated(red(4), LATER))
-    fleet = collect_nights(store, None, NOW)
+    fleet = collect_days(store, None, NOW)
     (row,) = fleet.rows
     assert [(night.day, night.verdict) for night in row.nights][-1] == (
         NOW.date(),
@@ -95,7 +95,7 @@ def test_verdict_on_a_future_run_stays_on_the_day_of_its_session(
 def test_session_of_1970_is_an_old_one(store: StoreLocation) -> None:
     judge(store, datetime(1970, 1, 1, tzinfo=UTC), outcome(7.4, 3))
     judge(store, NOW, red(4))
-    assert collect_nights(store, None, NOW).session.started == NOW
+    assert collect_days(store, None, NOW).session.started == NOW
     assert prune.prune(store, NOW - timedelta(days=400), dry_run=False)["sessions"] == 1
 
 
@@ -282,7 +282,7 @@ def test_damaged_options_cost_the_options(store: StoreLocation) -> None:
     assert problems == {}
     assert nights.read_session(store, night.session, problems).options == ()
     assert list(problems) == [night.session]
-    fleet = collect_nights(store, None, NOW)
+    fleet = collect_days(store, None, NOW)
     assert [line for line in fleet.damaged if "JSONDecodeError" in line] == list(
         fleet.damaged
     )

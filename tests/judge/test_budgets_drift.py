@@ -31,8 +31,8 @@ from pytest_llmbench.core.baseline_records import (
 from pytest_llmbench.core.codes import NoteCode, Reason, Verdict
 from pytest_llmbench.core.judgement_records import (
     DEFAULT_RULES,
+    DecisionRule,
     Judgement,
-    Look,
     SessionRules,
 )
 from pytest_llmbench.core.outcome_records import (
@@ -89,7 +89,7 @@ def test_one_launched_run_never_proves_drift() -> None:
     """Its nodes may be slow."""
     crept = recorded(7.325 * 1.03, FIRST)
     for fewest, verdict in ((1, Verdict.REGRESSION), (2, Verdict.INCONCLUSIVE)):
-        judgement = judged(7.325 * 1.075, crept, look=Look(fewest=fewest))
+        judgement = judged(7.325 * 1.075, crept, look=DecisionRule(fewest=fewest))
         assert judgement.verdict is verdict
         assert judgement.meets_point is False
         assert judgement.reason is (

@@ -16,8 +16,8 @@ from pytest_llmbench.judge.change_points import (
     SMALLEST,
     LevelShift,
     choose_level,
-    draw_in,
     find_level_shifts,
+    winsorise_series,
 )
 from pytest_llmbench.judge.noise import compute_inflation, estimate_fleet_correlation
 
@@ -171,7 +171,7 @@ def test_correlated_days_are_no_changes() -> None:
 def test_winsorised_day_stays_within_three_sigma() -> None:
     values = np.array(series((0.0, 30)))
     values[10] = 5.0
-    drawn = draw_in(values, 0.01)
+    drawn = winsorise_series(values, 0.01)
     assert drawn[10] < 0.06
     assert np.all(np.delete(drawn, 10) == np.delete(values, 10))
 

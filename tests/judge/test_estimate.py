@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pytest_llmbench.core.judgement_records import Look, Noise
+from pytest_llmbench.core.judgement_records import DecisionRule, Noise
 from pytest_llmbench.judge.estimate import (
     Answer,
     answer,
@@ -49,8 +49,8 @@ def test_infinite_interval_is_inconclusive() -> None:
 @pytest.mark.parametrize("runs", [2, 9])
 def test_error_falls_with_the_root_of_the_runs(runs: int) -> None:
     one, several = (
-        compute_error(HISTORY, [QUIET], 0.0, Look()),
-        compute_error(HISTORY, [QUIET] * runs, 0.0, Look()),
+        compute_error(HISTORY, [QUIET], 0.0, DecisionRule()),
+        compute_error(HISTORY, [QUIET] * runs, 0.0, DecisionRule()),
     )
     assert several.standard_error == pytest.approx(one.standard_error / math.sqrt(runs))
     assert several.half_width == pytest.approx(one.half_width / math.sqrt(runs))
@@ -58,17 +58,17 @@ def test_error_falls_with_the_root_of_the_runs(runs: int) -> None:
 
 def test_error_within_the_run_is_a_floor() -> None:
     loud = WithinRun(0.05, 30.0)
-    told = compute_error(HISTORY, [loud], 0.0, Look())
+    told = compute_error(HISTORY, [loud], 0.0, DecisionRule())
     assert told.standard_error == pytest.approx(0.05)
     assert told.half_width == pytest.approx(stats.t.ppf(0.95, 29) * 0.05)
 
 
 def test_assumed_noise_excludes_the_error_within_the_run() -> None:
     assert compute_error(
-        ASSUMED, [WithinRun(0.01, 30.0)], 0.0, Look()
+        ASSUMED, [WithinRun(0.01, 30.0)], 0.0, DecisionRule()
     ).standard_error == pytest.approx(0.01 * math.sqrt(2))
     assert compute_error(
-        HISTORY, [WithinRun(0.01, 300.0)], 0.0, Look()
+        HISTORY, [WithinRun(0.01, 300.0)], 0.0, DecisionRule()
     ).standard_error == pytest.approx(0.01)
 
 
@@ -76,8 +76,8 @@ def test_assumed_noise_excludes_the_error_within_the_run() -> None:
 @given(st.floats(0, 0.05), st.floats(0, 0.05))
 def test_rounding_of_the_baseline_widens_the_interval(less: float, more: float) -> None:
     narrow, wide = (
-        compute_error(HISTORY, [QUIET], less**2, Look()),
-        compute_error(HISTORY, [QUIET], (less + more) ** 2, Look()),
+        compute_error(HISTORY, [QUIET], less**2, DecisionRule()),
+        compute_error(HISTORY, [QUIET], (less + more) ** 2, DecisionRule()),
     )
     assert narrow.half_width <= wide.half_width
 
@@ -97,7 +97,7 @@ def test_more_slowdown_and_wider_tolerances_are_monotonic(
 
 
 def test_detectable_slowdown_is_shown_with_80_percent() -> None:
-    one = compute_error(HISTORY, [QUIET], 0.0, Look())
+    one = compute_error(HISTORY, [QUIET], 0.0, DecisionRule())
     slowdown = compute_detectable(one, 0.05)
     shown = stats.t.cdf(
         (slowdown - 0.05 - one.half_width) / one.standard_error, one.degrees_of_freedom

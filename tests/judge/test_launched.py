@@ -18,8 +18,8 @@ from pytest_llmbench.core.baseline_records import BaselineKind
 from pytest_llmbench.core.codes import Reason, Verdict
 from pytest_llmbench.core.judgement_records import (
     DEFAULT_RULES,
+    DecisionRule,
     Judgement,
-    Look,
     SessionRules,
 )
 from pytest_llmbench.core.outcome_records import Status
@@ -140,7 +140,9 @@ def test_launched_runs_that_disagree_do_not_pass(
 ) -> None:
     """The mean of all is compared, and by the literal rule every one of them has to
     meet the bound."""
-    judgement = judge(evidence(*launched(*factors), *HISTORY, look=Look(0.025, 0.025)))
+    judgement = judge(
+        evidence(*launched(*factors), *HISTORY, look=DecisionRule(0.025, 0.025))
+    )
     assert (judgement.verdict, judgement.meets_point) == (verdict, meets)
     assert judgement.log_difference == pytest.approx(
         sum(map(math.log, factors)) / len(factors)

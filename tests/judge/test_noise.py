@@ -87,7 +87,7 @@ def test_other_configurations_estimate_the_noise(freedom: float, sigma: float) -
         )
         for variance in variances
     ]
-    told = noise.estimate_from_others(found)
+    told = noise.estimate_from_fleet(found)
     assert told is not None
     assert told.sigma == pytest.approx(sigma, rel=0.05)
     assert told.degrees_of_freedom == pytest.approx(freedom, rel=0.3)
@@ -95,8 +95,8 @@ def test_other_configurations_estimate_the_noise(freedom: float, sigma: float) -
 
 def test_few_or_equal_configurations_add_no_knowledge() -> None:
     one = Noise(0.01, 7.6, "20 nights", measured=True)
-    assert noise.estimate_from_others([one] * 4) is None
-    told = noise.estimate_from_others([one] * 5)
+    assert noise.estimate_from_fleet([one] * 4) is None
+    told = noise.estimate_from_fleet([one] * 5)
     assert told is not None
     assert told.degrees_of_freedom == pytest.approx(5 * 7.6)
     assert told.sigma == pytest.approx(0.01, rel=0.1)

@@ -17,8 +17,8 @@ from pytest_llmbench.core.run_records import (
     Acknowledgement,
     AttemptFiles,
     Clock,
-    Dating,
     Measurement,
+    StartCandidate,
 )
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.order import find_order_doubts, with_order_doubt
@@ -44,11 +44,13 @@ def night(
     """Return a run that began so long before NOW by its log, with the time of its file
     and of its launch."""
     datings = (
-        [Dating(Clock.METADATA, NOW - launched, "", zoned=True)]
+        [StartCandidate(Clock.METADATA, NOW - launched, "", zoned=True)]
         if launched is not None
         else []
     )
-    datings += [Dating(Clock.LOG, NOW - ago, "", zoned=False)] if stamped else []
+    datings += (
+        [StartCandidate(Clock.LOG, NOW - ago, "", zoned=False)] if stamped else []
+    )
     fields: dict[str, Any] = {"id": f"run-{job}", "job_id": str(job)}
     fields["modified"] = None if written is None else NOW - written
     one = run(started=NOW - ago, **fields)

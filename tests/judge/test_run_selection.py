@@ -21,8 +21,8 @@ from pytest_llmbench.core.run_records import Measurement, Problem, StoredRun
 from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.judge.run_selection import (
     average_current_runs,
-    find_coarse_unit,
     find_last_valid,
+    find_quantisation_unit,
     list_daily_runs,
     list_previous_daily_runs,
 )
@@ -245,8 +245,10 @@ def test_printed_unit_matters_only_for_equal_steps() -> None:
     differing = measurement(
         24.0, resolution_seconds=0.1, window_seconds=(23.9, 24.1) * 17
     )
-    assert find_coarse_unit([same, differing]) == pytest.approx(0.1 / 24, rel=0.02)
-    assert find_coarse_unit([differing]) == find_coarse_unit([]) == 0
+    assert find_quantisation_unit([same, differing]) == pytest.approx(
+        0.1 / 24, rel=0.02
+    )
+    assert find_quantisation_unit([differing]) == find_quantisation_unit([]) == 0
 
 
 def test_last_valid_run_is_named_with_day_and_job() -> None:

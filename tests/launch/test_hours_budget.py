@@ -25,7 +25,7 @@ from pytest_llmbench.launch.hours_budget import (
     HoursBudget,
     describe_used,
     measure_cost,
-    measure_held,
+    measure_running,
 )
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.jobs.journal import Journal
@@ -256,13 +256,13 @@ def test_allocation_uses_the_time_since_its_start(tmp_path: Path) -> None:
         held.number,
         JobStatus(Phase.WAITING, "PENDING", started=NOW - timedelta(hours=9)),
     )
-    assert measure_held(journal, NOW) == {}
+    assert measure_running(journal, NOW) == {}
     journal.record_status(held.number, JobStatus(Phase.RUNNING, "RUNNING", started=NOW))
-    assert measure_held(journal, NOW + timedelta(minutes=30)) == {held.identity: 8.0}
+    assert measure_running(journal, NOW + timedelta(minutes=30)) == {held.identity: 8.0}
     clock_of_another_machine = NOW - timedelta(minutes=1)
-    assert measure_held(journal, clock_of_another_machine) == {held.identity: 0.0}
+    assert measure_running(journal, clock_of_another_machine) == {held.identity: 0.0}
     journal.record_end(held.number, JobStatus(Phase.ENDED, "COMPLETED"), "", NOW)
-    assert measure_held(journal, NOW) == {}
+    assert measure_running(journal, NOW) == {}
     journal.close()
 
 

@@ -73,7 +73,7 @@ def test_a_session_that_goes_on_elsewhere_takes_what_describes_the_cluster_from_
     )
     assert begun is not None
     assert there is not None
-    noted = json.loads(json.dumps(begun.to_note()))
+    noted = json.loads(json.dumps(begun.to_journal()))
     going_on = there.restore_begun(noted)
     assert going_on.cluster == folder / "cluster.yaml"
     assert (going_on.nodelist, going_on.exclude, going_on.gpu_hours) == (
@@ -111,7 +111,7 @@ def test_a_session_that_goes_on_cancels_nothing_that_the_one_before_let_live(
     assert begun
     assert silent
     assert own
-    noted = json.loads(json.dumps(begun.to_note()))
+    noted = json.loads(json.dumps(begun.to_journal()))
     assert silent.restore_begun(noted).stall_limit == StallLimits(cancels=False)
     assert silent.restore_begun(noted).pending_limit == timedelta(hours=72)
     assert own.restore_begun(noted).stall_limit == StallLimits(2700.0)

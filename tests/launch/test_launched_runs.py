@@ -18,7 +18,7 @@ from support.written_logs import parse
 
 from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.job_records import Blame, Job
-from pytest_llmbench.core.judgement_records import Look
+from pytest_llmbench.core.judgement_records import DecisionRule
 from pytest_llmbench.core.log_records import NO_QUOTE, Ending, EndingCode
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.history.store import StoreLocation
@@ -37,7 +37,7 @@ def make_runs(settings: Settings | None = None, **fields: Any) -> LaunchedRuns:
         settings,
         load(settings),
         "session",
-        lambda _key: Look(),
+        lambda _key: DecisionRule(),
         lambda: START,
         **fields,
     )
@@ -347,7 +347,7 @@ def test_stored_run_on_a_named_node_is_judged_the_same(tmp_path: Path) -> None:
     texts = []
     for name, sessions in (("before.db", nights), ("after.db", [*nights, stored])):
         location = StoreLocation(name, store(tmp_path / name, iter(sessions)))
-        said = make_runs(Settings(history=location)).judge_named(one, found, ["n07"])
+        said = make_runs(Settings(history=location)).judge_suspect(one, found, ["n07"])
         texts.append((said.confirmed, said.text))
     assert texts == [(True, "+10.0 % in job 4711 there")] * 2
 
@@ -381,6 +381,6 @@ def test_run_on_a_named_node_is_compared_with_its_history(
         status=status,
     )
     found = run(log(segment(steps(times))), key=key)
-    said = make_runs(Settings(history=history)).judge_named(one, found, ["n07"])
+    said = make_runs(Settings(history=history)).judge_suspect(one, found, ["n07"])
     assert (said.confirmed, said.text) == (confirmed, text)
     assert said.step_seconds == (pytest.approx(times[0]) if len(times) == 50 else None)

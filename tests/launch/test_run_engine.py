@@ -31,14 +31,14 @@ from pytest_llmbench.core.job_records import (
 from pytest_llmbench.core.judgement_records import Judgement
 from pytest_llmbench.core.outcome_records import Case, ConfigurationResult
 from pytest_llmbench.core.run_records import Run
-from pytest_llmbench.core.stall_limits import Stall, StallPlace
+from pytest_llmbench.core.stall_limits import Stall, StallPosition
 from pytest_llmbench.core.statements import NodeCause, NodeFinding
 from pytest_llmbench.core.trial_records import TrialTime
 from pytest_llmbench.launch.hours_budget import HoursBudget
 from pytest_llmbench.launch.jobs.job_engine import NextJob
 from pytest_llmbench.launch.launch_settings import LaunchSettings
 from pytest_llmbench.launch.launched_runs import LaunchedRuns
-from pytest_llmbench.launch.plan.named_nodes import NamedNodes
+from pytest_llmbench.launch.plan.suspect_nodes import SuspectNodes
 from pytest_llmbench.launch.policies import repeat_policy
 from pytest_llmbench.launch.policies.run_history import Confirmation
 from pytest_llmbench.launch.run_engine import RunEngine
@@ -107,7 +107,7 @@ class Course(LaunchedRuns):
         always: bool = False,
         asked: int = 1,
         checks: bool = False,
-        named: Sequence[NamedNodes] = (),
+        named: Sequence[SuspectNodes] = (),
         **settings: Any,
     ) -> None:
         self.verdicts = list(verdicts)
@@ -203,7 +203,7 @@ class Course(LaunchedRuns):
         self.asked_named = tuple(named)
         return SLOW_TWICE if confirmations else self.finding
 
-    def judge_named(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
+    def judge_suspect(self, job: Job, run: Run, nodes: Sequence[str]) -> Confirmation:
         return Confirmation(self.slow_again, f"+9.0 % in job {job.job_id} there", 1.09)
 
     def measure_trial(self, _key: Key, _run: Run) -> TrialTime:
@@ -443,10 +443,10 @@ def test_second_hung_job_of_any_repeat_is_invalid(verdict: Verdict) -> None:
 @pytest.mark.parametrize(
     ("ending", "place", "shown"),
     [
-        ((Blame.CANCELLED, "slurmstepd: error"), StallPlace.STEPS, False),
-        ((Blame.RUN, "ValueError: x (x.out:3)"), StallPlace.STEPS, True),
-        ((Blame.NONE, "the last line: waiting for rank 3"), StallPlace.STEPS, False),
-        ((Blame.NONE, "the last line: waiting for rank 3"), StallPlace.START, True),
+        ((Blame.CANCELLED, "slurmstepd: error"), StallPosition.STEPS, False),
+        ((Blame.RUN, "ValueError: x (x.out:3)"), StallPosition.STEPS, True),
+        ((Blame.NONE, "the last line: waiting for rank 3"), StallPosition.STEPS, False),
+        ((Blame.NONE, "the last line: waiting for rank 3"), StallPosition.START, True),
     ],
     ids=[
         "our own scancel",
@@ -456,7 +456,7 @@ def test_second_hung_job_of_any_repeat_is_invalid(verdict: Verdict) -> None:
     ],
 )
 def test_hung_job_quotes_its_log_if_that_adds_something(
-    ending: tuple[Blame, str], place: StallPlace, shown: bool
+    ending: tuple[Blame, str], place: StallPosition, shown: bool
 ) -> None:
     course = Course(Verdict.PASS, retries=0)
     course.ending = ending
@@ -767,7 +767,7 @@ def test_remarks_quote_scheduler_and_drivers_on_suspect_nodes() -> None:
 
 # --- nodes that the history names -----------------------------------------------------
 
-NAMED = NamedNodes(KEY.id, ("n7",), ("n8",), "by the history n7 is slow")
+NAMED = SuspectNodes(KEY.id, ("n7",), ("n8",), "by the history n7 is slow")
 
 
 def test_named_node_is_confirmed_first_then_excluded() -> None:

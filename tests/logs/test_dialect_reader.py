@@ -69,14 +69,14 @@ OTHERWISE = {
 
 def one_by_one(data: bytes) -> object:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(dialect_reader, "read_parts", lambda *_: None)
+        patched.setattr(dialect_reader, "read_segments", lambda *_: None)
         return described(parse_blocks([data]))
 
 
 def by_columns(data: bytes) -> tuple[object, bool]:
     """What a log says, and whether it was read by columns."""
     taken = []
-    read = dialect_reader.read_parts
+    read = dialect_reader.read_segments
 
     def watched(*given: object) -> dialect_reader.UniformParts | None:
         parts = read(*given)  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def by_columns(data: bytes) -> tuple[object, bool]:
         return parts
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(dialect_reader, "read_parts", watched)
+        patched.setattr(dialect_reader, "read_segments", watched)
         return described(parse_blocks([data])), taken == [True]
 
 

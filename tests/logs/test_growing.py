@@ -160,7 +160,7 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
 
 
 def signs(path: Path) -> LogProgress:
-    return Growing(path).find_signs()
+    return Growing(path).find_life_signs()
 
 
 def megatron(minute: int, step: int) -> str:
@@ -223,12 +223,12 @@ def test_line_of_work_shows_that_a_run_lives(
 ) -> None:
     path = written(tmp_path, nemo2_run(0, 2) + "." * far + "\n")
     growing = Growing(path)
-    before = growing.find_signs()
+    before = growing.find_life_signs()
     for more in (line, "something else\n" * 2000):
         with path.open("a") as log:
             log.write(more)
-        assert (growing.find_signs().marks != before.marks) is lives
-    assert growing.find_signs() == Growing(path).find_signs()
+        assert (growing.find_life_signs().marks != before.marks) is lives
+    assert growing.find_life_signs() == Growing(path).find_life_signs()
 
 
 @pytest.mark.parametrize(
@@ -253,11 +253,11 @@ def test_a_look_costs_what_is_new(
 ) -> None:
     path = written(tmp_path, nemo2_run(0, 40) * 50)
     growing = Growing(path)
-    growing.find_signs()
+    growing.find_life_signs()
     reads = count_reads(monkeypatch)
-    growing.find_signs()
+    growing.find_life_signs()
     assert not sum(reads)
     with path.open("a") as log:
         log.write(nemo2(41))
-    growing.find_signs()
+    growing.find_life_signs()
     assert sum(reads) <= len(nemo2(41)) + REACH + REACH_BACK

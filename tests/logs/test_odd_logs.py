@@ -53,7 +53,7 @@ def find_line(log: Written, step: int) -> int:
     return next(number for number, line in enumerate(log.lines) if printed in line)
 
 
-def list_places(line: bytes) -> list[int]:
+def list_log_paths(line: bytes) -> list[int]:
     """List offsets all over a line, in its numbers and in its last characters."""
     spread = range(1, len(line), max(1, len(line) // SPREAD))
     numbers = re.finditer(rb"\d+\.\d+", line)
@@ -75,7 +75,7 @@ def at_places(change: Callable[[bytes, int], bytes], *, last: bool = False) -> D
             b"".join(log.lines[:number]),
             b"" if last else b"".join(log.lines[number + 1 :]),
         )
-        for place in list_places(line):
+        for place in list_log_paths(line):
             yield before + change(line, place) + after
 
     return damage

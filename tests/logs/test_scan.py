@@ -30,9 +30,9 @@ from pytest_llmbench.logs.log_collector import LogCollector
 from pytest_llmbench.logs.log_reader import (
     LARGE,
     Fingerprint,
+    hash_sample,
     parse_blocks,
     read_log,
-    take_sample,
 )
 from pytest_llmbench.logs.scan import (
     AT_ONCE,
@@ -336,7 +336,7 @@ def test_a_copy_has_the_fingerprint_of_the_text_however_it_is_read(
     assert fingerprint == read_log(packed).fingerprint
     pieces = Fingerprint()
     for begin in range(0, len(data), 70_001):
-        pieces.take(take_sample(begin, data[begin : begin + 70_001]))
+        pieces.take(hash_sample(begin, data[begin : begin + 70_001]))
     assert pieces.digest(len(data)) == fingerprint
 
 

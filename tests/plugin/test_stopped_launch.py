@@ -27,11 +27,11 @@ Patch = pytest.MonkeyPatch
 
 BEFORE_IT_IS_TAKEN_UP: dict[str, Moment] = {
     "the baselines are read": (catalog, "load"),
-    "items are selected": (hooks, "keep_wanted"),
+    "items are selected": (hooks, "select_by_id"),
     "the journal is opened": (Journal, "resume"),
 }
 BEFORE_IT_IS_FOLLOWED: dict[str, Moment] = {
-    "its plan is restored": (Journal, "read_note"),
+    "its plan is restored": (Journal, "read_journal_value"),
     "a job is planned": (Planner, "plan_job"),
     "following begins": (Engine, "resume"),
 }
@@ -42,7 +42,7 @@ def left(pytester: pytest.Pytester, capfd: Capture) -> Iterator[str]:
     """Leave a job running, and return its session; afterwards it is let go."""
     write_recipe(pytester.path, {"one": WAIT}, kind="local")
     with Patch.context() as patch:
-        signal_at(patch, (Progress, "tell_submitted"), signal.SIGINT)
+        signal_at(patch, (Progress, "report_submitted"), signal.SIGINT)
         assert stop(pytester, "--llmb-launch", "--llmb-keep-jobs") == 2
     printed = capfd.readouterr().out
     assert "1 job left running" in printed

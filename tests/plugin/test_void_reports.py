@@ -43,7 +43,7 @@ def test_full_disk_empties_each_old_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = write_old_reports(tmp_path)
-    monkeypatch.setattr(files, "write_whole", fail)
+    monkeypatch.setattr(files, "write_atomically", fail)
     announce_reports(paths)
     assert read_contents(paths) == dict.fromkeys(OLD, "")
     with pytest.raises(
@@ -56,7 +56,7 @@ def test_report_that_cannot_be_emptied_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = write_old_reports(tmp_path)
-    for name, owner in (("write_whole", files), ("truncate", os)):
+    for name, owner in (("write_atomically", files), ("truncate", os)):
         monkeypatch.setattr(owner, name, fail)
     announce_reports(paths)
     assert not list(tmp_path.iterdir())
@@ -69,7 +69,7 @@ def test_session_is_refused_when_old_report_stays(
     paths = write_old_reports(tmp_path)
     stays = paths["--llmb-json"]
     truncate, unlink = os.truncate, Path.unlink
-    monkeypatch.setattr(files, "write_whole", fail)
+    monkeypatch.setattr(files, "write_atomically", fail)
     monkeypatch.setattr(
         os,
         "truncate",
@@ -94,7 +94,7 @@ def test_file_that_is_no_report_stays(
     notes = tmp_path / "notes"
     notes.write_text("my notes")
     announce_reports(dict.fromkeys(OLD, notes))
-    monkeypatch.setattr(files, "write_whole", fail)
+    monkeypatch.setattr(files, "write_atomically", fail)
     announce_reports(dict.fromkeys(OLD, notes))
     assert notes.read_text() == "my notes"
 

@@ -29,7 +29,7 @@ from pytest_llmbench.report.output_files import (
     TRACE,
     FileKind,
     find_obstacle,
-    write_whole,
+    write_atomically,
 )
 
 CONTENT = b"<testsuites/>" * 20
@@ -49,7 +49,7 @@ def files_of_at_most(size: int) -> Iterator[None]:
 
 def test_the_folders_of_the_report_are_made(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "llmb.xml"
-    write_whole(path, CONTENT, JUNIT)
+    write_atomically(path, CONTENT, JUNIT)
     assert path.read_bytes() == CONTENT
     assert [entry.name for entry in path.parent.iterdir()] == ["llmb.xml"]
 
@@ -58,7 +58,7 @@ def test_the_report_can_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None
     """The CI server often collects it as another user."""
     before = os.umask(0o022)
     try:
-        write_whole(tmp_path / "llmb.xml", CONTENT, JUNIT)
+        write_atomically(tmp_path / "llmb.xml", CONTENT, JUNIT)
     finally:
         os.umask(before)
     assert (tmp_path / "llmb.xml").stat().st_mode & 0o777 == 0o644
@@ -68,7 +68,7 @@ def test_a_report_that_does_not_fit_leaves_the_old_one_whole(tmp_path: Path) -> 
     path = tmp_path / "llmb.xml"
     path.write_text("<testsuites>old")
     with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
-        write_whole(path, CONTENT, JUNIT)
+        write_atomically(path, CONTENT, JUNIT)
     assert path.read_text() == "<testsuites>old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -80,13 +80,13 @@ def test_a_path_that_cannot_be_a_report_is_an_os_error_and_leaves_nothing(
     (tmp_path / "file").write_text("")
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match=name.partition("/")[0]):
-        write_whole(tmp_path / name, CONTENT, JUNIT)
+        write_atomically(tmp_path / name, CONTENT, JUNIT)
     assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["file", "folder"]
 
 
 def test_a_link_keeps_pointing_at_the_report(tmp_path: Path) -> None:
     (tmp_path / "latest.xml").symlink_to(tmp_path / "monday.xml")
-    write_whole(tmp_path / "latest.xml", CONTENT, JUNIT)
+    write_atomically(tmp_path / "latest.xml", CONTENT, JUNIT)
     assert (tmp_path / "latest.xml").is_symlink()
     assert (tmp_path / "monday.xml").read_bytes() == CONTENT
 
@@ -97,7 +97,7 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
     reader.start()
-    write_whole(pipe, CONTENT, JUNIT)
+    write_atomically(pipe, CONTENT, JUNIT)
     reader.join(10)
     assert received == [CONTENT]
     assert pipe.is_fifo()
@@ -133,7 +133,7 @@ def test_what_was_written_before_is_replaced_and_only_by_its_kind(
     path = tmp_path / "report"
     path.write_bytes(content)
     assert find_obstacle(path, kind) == ""
-    write_whole(path, b"new", kind)
+    write_atomically(path, b"new", kind)
     assert path.read_bytes() == b"new"
     path.write_bytes(content)
     for other in {JUNIT, JSON, HTML, TRACE, EXPORT, NEW} - {kind}:
@@ -154,7 +154,7 @@ def test_what_is_no_report_stays_as_it_is(
     with pytest.raises(
         FileExistsError, match="is not replaced: give another name, or remove it"
     ):
-        write_whole(path, CONTENT, kind)
+        write_atomically(path, CONTENT, kind)
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
 
@@ -170,7 +170,7 @@ def test_a_link_to_a_file_is_no_report_whatever_it_leads_to(
         FileExistsError,
         match=r"a link to the file .*real\.xml: give the name of the file itself",
     ):
-        write_whole(tmp_path / "link.xml", CONTENT, JUNIT)
+        write_atomically(tmp_path / "link.xml", CONTENT, JUNIT)
     assert (tmp_path / "real.xml").read_bytes() == content
     assert (tmp_path / "link.xml").is_symlink()
 
@@ -180,9 +180,9 @@ def test_links_among_the_folders_and_empty_files_are_written_to(tmp_path: Path) 
     (tmp_path / "nightly").symlink_to("disk")
     (tmp_path / "disk" / "mktemp.xml").touch()
     for name in ("mktemp.xml", "new.xml"):
-        write_whole(tmp_path / "nightly" / name, CONTENT, JUNIT)
+        write_atomically(tmp_path / "nightly" / name, CONTENT, JUNIT)
         assert (tmp_path / "disk" / name).read_bytes() == CONTENT
-    write_whole(tmp_path / "nightly" / "new.xml", CONTENT * 2, JUNIT)
+    write_atomically(tmp_path / "nightly" / "new.xml", CONTENT * 2, JUNIT)
     assert (tmp_path / "disk" / "new.xml").read_bytes() == CONTENT * 2
 
 
@@ -191,9 +191,9 @@ def test_links_among_the_folders_and_empty_files_are_written_to(tmp_path: Path) 
 PROGRAM = """
 import sys
 from pathlib import Path
-from pytest_llmbench.report.output_files import JUNIT, write_whole
+from pytest_llmbench.report.output_files import JUNIT, write_atomically
 print("before")
-write_whole(Path(sys.argv[1]), b"<testsuites/>", JUNIT)
+write_atomically(Path(sys.argv[1]), b"<testsuites/>", JUNIT)
 print("after")
 """
 

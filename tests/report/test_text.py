@@ -27,7 +27,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.advice import ADVICE, advise
 from pytest_llmbench.report.describe_outcome import (
     describe,
-    describe_stray,
+    describe_unmatched_run,
     list_properties,
     list_property_names,
 )
@@ -202,7 +202,7 @@ def test_the_summary() -> None:
     killed = with_fields(
         outcome(run(log(segment(steps([7.3] * 47), finished=False)))), id="killed"
     )
-    stray = describe_stray(
+    stray = describe_unmatched_run(
         UnmatchedRun(
             "pretrain_x/9", Reason.UNMATCHED, "no baseline", FOLDER / "log.out"
         ),

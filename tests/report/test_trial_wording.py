@@ -9,7 +9,7 @@ from pytest_llmbench.core.trial_records import (
     BisectAnswer,
     BisectOutcome,
     BuildRange,
-    FoundChange,
+    LocatedChange,
     PairedEstimate,
 )
 from pytest_llmbench.report.trial_wording import describe_search
@@ -26,7 +26,7 @@ ENDS = PairedEstimate(
     Noise(0.002, 6.0, "", measured=True),
     (4, 4),
 )
-CHANGE = FoundChange(5, 5, 0.9987, 0.0208, 0.016, 0.0257, 0.98)
+CHANGE = LocatedChange(5, 5, 0.9987, 0.0208, 0.016, 0.0257, 0.98)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,9 @@ CHANGE = FoundChange(5, 5, 0.9987, 0.0208, 0.016, 0.0257, 0.98)
                 13,
                 skipped=(4,),
                 changes=(
-                    FoundChange(4, 5, 0.96, 0.01, 0.008, 0.012, 0.5, rest_before=0.01),
+                    LocatedChange(
+                        4, 5, 0.96, 0.01, 0.008, 0.012, 0.5, rest_before=0.01
+                    ),
                 ),
             ),
             "first slow: one of c4 to c5: +1.01 % (95 %: +0.80 % to +1.21 %), 96 % sure, 50 % of the ends' difference; "

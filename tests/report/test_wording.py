@@ -27,7 +27,7 @@ from pytest_llmbench.core.run_records import Acknowledgement, Clock, Problem
 from pytest_llmbench.core.statements import (
     CodedStatement,
     DriftLimits,
-    LogPlace,
+    LogLine,
     OrderedRun,
     ShiftReference,
     SlowestSteps,
@@ -546,7 +546,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
             "budget": BUDGET,
             "seconds": 31.5,
             "dispatched": True,
-            "place": LogPlace("x.out", 7),
+            "place": LogLine("x.out", 7),
         },
         f"checkpoint save took 31.5 s until it was handed over (x.out:7), "
         f"{BUDGET_TEXT}",
@@ -558,7 +558,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
             "budget": BUDGET,
             "seconds": 31.5,
             "dispatched": False,
-            "place": LogPlace("", 7),
+            "place": LogLine("", 7),
         },
         f"checkpoint load took 31.5 s (line 7), {BUDGET_TEXT}",
     ),
@@ -568,7 +568,7 @@ EXAMPLES: list[tuple[StatementCode, dict[str, Any], str]] = [
             "action": CheckpointAction.SAVE,
             "budget": BUDGET,
             "doubt": CodedStatement(C.SYNCHRONOUS),
-            "place": LogPlace("", 7),
+            "place": LogLine("", 7),
         },
         "checkpoint save cannot be judged: it is synchronous, so its time is no "
         f"dispatch (line 7); {BUDGET_TEXT}",

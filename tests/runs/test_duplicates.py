@@ -18,7 +18,7 @@ from pytest_llmbench.runs.duplicates import (
     find_equal_steps,
     hash_steps,
     is_equal_enough,
-    mark_copies,
+    mark_duplicates,
 )
 
 
@@ -51,7 +51,7 @@ def make_run(*parts: Steps | list[float], job: str = "1", **fields: Any) -> Run:
 
 def is_copy(old: Run, new: Run, *others: Run) -> bool | None:
     """Return True for a copy, False for a run that may be one, None for another run."""
-    marked, left_out = mark_copies([new, old, *others])
+    marked, left_out = mark_duplicates([new, old, *others])
     assert not left_out
     copy_of = marked[0].copy_of
     return copy_of.certain if copy_of else None

@@ -11,9 +11,9 @@ import pytest
 from support.builders import KEY, NOW, log, run, segment
 
 from pytest_llmbench.core.log_records import ParsedLog
-from pytest_llmbench.core.run_records import Clock, Dating, Remains, Run
+from pytest_llmbench.core.run_records import Clock, LoglessJob, Run, StartCandidate
 from pytest_llmbench.runs.ordering import (
-    drop_future_datings,
+    drop_future_starts,
     drop_superseded,
     order_runs,
 )
@@ -27,12 +27,12 @@ def made(job: str, content: ParsedLog = WHOLE, /, **clocks: timedelta) -> Run:
     """Return a run that started so long before NOW by each clock (`metadata`,
     `folder_name`, `log`, `file_time`)."""
     datings = tuple(
-        Dating(clock, NOW - ago, clock, zoned=clock in ZONED)
+        StartCandidate(clock, NOW - ago, clock, zoned=clock in ZONED)
         for clock, ago in (
             (Clock(name.replace("_", "-")), ago) for name, ago in clocks.items()
         )
     )
-    first = next(iter(drop_future_datings(datings, NOW)), None)
+    first = next(iter(drop_future_starts(datings, NOW)), None)
     clock = first.clock if first else Clock.UNKNOWN
     found = run(
         content, key=KEY, id=job, job_id=job, started=first.moment if first else None
@@ -127,7 +127,7 @@ def test_times_with_and_without_a_zone_are_two_clocks() -> None:
     them."""
     naive = made("1", metadata=2 * HOUR, log=3 * DAY)
     zoned = made("2", log=DAY)
-    aware = Dating(Clock.METADATA, NOW - 3 * HOUR, "metadata", zoned=True)
+    aware = StartCandidate(Clock.METADATA, NOW - 3 * HOUR, "metadata", zoned=True)
     zoned = replace(zoned, datings=(aware, *zoned.datings))
     assert (jobs(naive, zoned), source(naive, zoned)) == (["2", "1"], Clock.LOG)
 
@@ -144,11 +144,13 @@ def test_a_third_run_without_a_clock_takes_it_from_the_others() -> None:
 def test_a_time_ahead_by_minutes_is_believed_and_one_by_hours_only_without_a_zone() -> (
     None
 ):
-    soon = Dating(Clock.FOLDER_NAME, NOW + timedelta(minutes=5), "x", zoned=True)
+    soon = StartCandidate(
+        Clock.FOLDER_NAME, NOW + timedelta(minutes=5), "x", zoned=True
+    )
     later = replace(soon, moment=NOW + HOUR)
     elsewhere = replace(later, zoned=False)
     wrong = replace(elsewhere, moment=NOW + 2 * DAY)
-    assert drop_future_datings((wrong, later, elsewhere, soon), NOW) == [
+    assert drop_future_starts((wrong, later, elsewhere, soon), NOW) == [
         elsewhere,
         soon,
     ]
@@ -185,13 +187,13 @@ def test_a_dead_job_of_a_lower_id_and_an_older_file_is_older() -> None:
     assert jobs(*runs, made("10", DEAD, file_time=2 * HOUR)) == ["12", "10", "11"]
 
 
-def left(job: str, remains: Remains, ago: timedelta) -> Run:
+def left(job: str, remains: LoglessJob, ago: timedelta) -> Run:
     one = made(job, DEAD, folder_name=ago)
     found = replace(one.found, attempts=(), remains=remains, remains_at=Path("/runs/x"))
     return replace(one, found=found, attempts=())
 
 
-@pytest.mark.parametrize("remains", list(Remains))
+@pytest.mark.parametrize("remains", list(LoglessJob))
 @pytest.mark.parametrize(
     ("ago", "logged", "kept"),
     [
@@ -204,7 +206,7 @@ def left(job: str, remains: Remains, ago: timedelta) -> Run:
     ],
 )
 def test_a_job_without_a_log_counts_in_the_queue_and_where_an_older_run_would_stand_for_it(
-    remains: Remains, ago: timedelta, logged: timedelta | None, kept: list[str]
+    remains: LoglessJob, ago: timedelta, logged: timedelta | None, kept: list[str]
 ) -> None:
     runs = [left("9", remains, ago)]
     if logged is not None:
@@ -216,7 +218,10 @@ def test_a_job_without_a_log_counts_in_the_queue_and_where_an_older_run_would_st
 
 def test_a_launch_of_the_last_minutes_is_told_with_the_run_that_is_judged() -> None:
     runs = order_runs(
-        [left("9", Remains.FOLDER, timedelta(minutes=3)), made("1", folder_name=DAY)],
+        [
+            left("9", LoglessJob.FOLDER, timedelta(minutes=3)),
+            made("1", folder_name=DAY),
+        ],
         NOW,
     )
     (judged,), notes = drop_superseded(runs, NOW)

@@ -15,7 +15,7 @@ from support import builders
 from support.remembered import ID, START, document, nights, outcome, restore
 
 from pytest_llmbench.core.baseline_records import Window
-from pytest_llmbench.core.judgement_records import Look
+from pytest_llmbench.core.judgement_records import DecisionRule
 from pytest_llmbench.core.run_records import Measurement, StoredRun
 from pytest_llmbench.history.queries import read_stored_runs
 from pytest_llmbench.history.record import write
@@ -40,7 +40,7 @@ def place(tmp_path: Path) -> StoreLocation:
 def shown(place: StoreLocation, told: dict[str, Any]) -> list[dict[str, Any]]:
     remembered = SessionHistory(place, [builders.KEY])
     found: list[dict[str, Any]] = json.loads(
-        json.dumps(to_builtins(remembered.with_nights(restore(told)).history))
+        json.dumps(to_builtins(remembered.add_daily_runs(restore(told)).history))
     )
     return found
 
@@ -176,13 +176,13 @@ def test_nights_of_both_kinds_are_one_series() -> None:
     assert [one.statistic_seconds for one in older] == [
         7.3 + 0.01 * number for number in range(9, 0, -1)
     ]
-    (noise, _) = estimate.list_own_noise(known.baseline, older)
+    (noise, _) = estimate.list_noise_sources(known.baseline, older)
     assert noise is not None
     assert noise.source == "9 nights, 4 of them of the history"
     alone = builders.evidence(
         tonight, *builders.nights(*(7.3 + 0.01 * number for number in range(1, 10)))
     )
-    (same, _) = estimate.list_own_noise(
+    (same, _) = estimate.list_noise_sources(
         alone.baseline, list_previous_daily_runs([tonight], alone)
     )
     assert same == replace(noise, source="9 nights")
@@ -210,7 +210,7 @@ def test_launched_runs_are_judged_with_the_noise_of_the_history() -> None:
         settings,
         load(settings),
         "session",
-        lambda _key: Look(0.025, 0.025),
+        lambda _key: DecisionRule(0.025, 0.025),
         lambda: builders.NOW,
         past=known,
     )

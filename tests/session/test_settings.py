@@ -18,7 +18,7 @@ from pytest_llmbench.core.option import (
     find_page,
     list_rows,
     name_destination,
-    parse_moment,
+    parse_timestamp,
 )
 from pytest_llmbench.core.options import OPTIONS
 from pytest_llmbench.launch.launch_settings import LaunchSettings
@@ -480,7 +480,7 @@ def test_a_file_of_requirements_that_names_nothing_is_refused(folder: Path) -> N
 
 
 def test_a_moment_without_a_zone_is_local_time() -> None:
-    assert parse_moment("2025-11-20") == datetime(2025, 11, 20).astimezone()
+    assert parse_timestamp("2025-11-20") == datetime(2025, 11, 20).astimezone()
 
 
 def test_every_help_text_begins_with_a_capital_and_shows_the_default() -> None:

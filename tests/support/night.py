@@ -27,7 +27,7 @@ from pytest_llmbench.logs.quoted_lines import read_excerpts
 from pytest_llmbench.report.describe_outcome import (
     describe,
     describe_check,
-    describe_stray,
+    describe_unmatched_run,
 )
 from pytest_llmbench.report.outcome_documents import (
     ConfigurationOutcome,
@@ -103,7 +103,7 @@ def night(folder: Path, nights: int = NIGHTS) -> list[OutcomeDocument]:
     )
     everything: list[OutcomeDocument] = [
         *told,
-        describe_stray(stray, folder),
+        describe_unmatched_run(stray, folder),
         *map(describe_check, results.checks),
     ]
     return [restore_outcome(escape_values(make_plain(one))) for one in everything]

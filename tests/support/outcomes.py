@@ -28,7 +28,7 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.report.describe_outcome import (
     describe,
     describe_check,
-    describe_stray,
+    describe_unmatched_run,
 )
 from pytest_llmbench.report.document import SessionEnding, make_document
 from pytest_llmbench.report.outcome_documents import (
@@ -187,7 +187,7 @@ def stray(
     identifier: str = "run_7", text: str = "no baseline of release 26.01"
 ) -> UnmatchedOutcome:
     """Make the outcome of a run that matches nothing."""
-    return describe_stray(
+    return describe_unmatched_run(
         UnmatchedRun(identifier, Reason.UNMATCHED, text, Path("/runs/log_7.out")),
         FOLDER,
     )

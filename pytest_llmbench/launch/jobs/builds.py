@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pytest_llmbench.core.errors import LaunchError
 from pytest_llmbench.core.job_records import Job, SubmissionState
-from pytest_llmbench.launch.file_lock import take_lock
+from pytest_llmbench.launch.file_lock import acquire_lock
 from pytest_llmbench.launch.job_secrets import redact
 from pytest_llmbench.launch.schedulers import process
 from pytest_llmbench.launch.schedulers.submission import (
@@ -68,7 +68,7 @@ class Builder:
     def _hold(self, checkout: Path) -> Iterator[None]:
         """Keep other sessions out of a checkout, and wait for one that is in it."""
         while (
-            lock := take_lock(checkout.with_name(f"{checkout.name}.build.lock"))
+            lock := acquire_lock(checkout.with_name(f"{checkout.name}.build.lock"))
         ) is None:
             self._sleep(1.0)
         try:

@@ -37,7 +37,7 @@ from pytest_llmbench.launch.jobs.watch import (
 )
 from pytest_llmbench.launch.schedulers.scheduler import Scheduler
 from pytest_llmbench.launch.schedulers.shared_allocation import (
-    holds_nodes,
+    is_allocation,
     waits_for_nodes,
 )
 from pytest_llmbench.launch.schedulers.submission import (
@@ -197,7 +197,7 @@ class Engine:
                 self._intended.append(job)
         self._say(f"resumed: {summarize(jobs)}")
         return sorted(
-            (job for job in jobs if job.number not in live), key=holds_nodes
+            (job for job in jobs if job.number not in live), key=is_allocation
         )  # behind the runs in them
 
     def cancel(self) -> tuple[str, ...]:
@@ -330,7 +330,7 @@ class Engine:
         self._jobs[job.number] = job
         if why := self._admit(job):
             self._identities.discard(job.identity)  # it may be planned once more
-            self._hand_on(
+            self._dispatch(
                 self._record_failure(
                     job, SubmissionState.UNAFFORDABLE, f"not submitted: {why}"
                 )
@@ -383,7 +383,7 @@ class Engine:
             spec=job.spec,
         )
         self._jobs[job.number] = self._live[job.number] = done
-        self._progress.tell_submitted(done, self._now())
+        self._progress.report_submitted(done, self._now())
         # where many are submitted one after another, each of them is no reason to ask
         # for all
         if not self._queue:
@@ -391,7 +391,7 @@ class Engine:
         return done
 
     def _note_refusal(self, job: Job, error: SubmitError) -> None:
-        self._hand_on(
+        self._dispatch(
             replace(self._record_failure(job, error.state, str(error)), spec=job.spec)
         )
 
@@ -471,12 +471,12 @@ class Engine:
         for answer in (
             answers
         ):  # only what is written: a session that is killed goes on with what it said
-            self._progress.tell_change(
+            self._progress.report_change(
                 answer.job, answer.before, self._now(), cancels=cancels
             )
         for job in jobs:
             if job.number not in self._live:
-                self._hand_on(self._jobs[job.number])
+                self._dispatch(self._jobs[job.number])
         doomed = [answer.job for answer in answers if answer.cancel]
         problem = scheduler.cancel(doomed) if doomed else ""
         if problem:
@@ -520,11 +520,11 @@ class Engine:
             self._jobs[job.number] = self._live[job.number] = job
         return _TakenJob(job, before, moved=moved, cancel=step.cancel)
 
-    def _hand_on(self, job: Job) -> None:
+    def _dispatch(self, job: Job) -> None:
         """Tell of a job that ended or was refused, and queue what follows from it."""
         end = explain_job_end(job)
         self._jobs[job.number] = job
-        self._progress.tell_ended(job, end, self._now())
+        self._progress.report_ended(job, end, self._now())
         self._enqueue(self._finished(job, end))
 
     def _catch_submission(self, job: Job) -> Job | None:
@@ -564,11 +564,13 @@ class Engine:
     def _note_silence(self, job: Job, error: SchedulerAway) -> None:
         self._polled = self._now()  # the next try has to wait
         self._pause = min(self._pause * 1.5, self._limits.longest_poll)
-        if text := self._find_absence(job.spec).note_silence(str(error), self._polled):
+        if text := self._find_absence(job.spec).record_silence(
+            str(error), self._polled
+        ):
             self._say(text)
 
     def _note_answer(self, job: Job) -> None:
-        if away := self._find_absence(job.spec).note_answer(self._now()):
+        if away := self._find_absence(job.spec).record_answer(self._now()):
             scheduler = self._schedulers.find(job.spec)
             alike = [
                 other

@@ -33,8 +33,8 @@ from pytest_llmbench.core.job_records import (
     SubmissionState,
 )
 from pytest_llmbench.core.redaction import MASK
-from pytest_llmbench.core.stall_limits import Stall, StallPlace
-from pytest_llmbench.launch.file_lock import is_locked, take_lock
+from pytest_llmbench.core.stall_limits import Stall, StallPosition
+from pytest_llmbench.launch.file_lock import acquire_lock, is_locked
 from pytest_llmbench.launch.job_secrets import find_secret_values, make_digest, redact
 from pytest_llmbench.launch.schedulers.job_states import OWN, drop_passing
 from pytest_llmbench.launch.schedulers.process import Process
@@ -400,7 +400,7 @@ def decode_status(text: str) -> JobStatus:
         "ended_by": EndedBy(fields.get("ended_by", by_words)),
     }
     stall = fields.get("stall")  # a journal of an earlier version says nothing of it
-    stall = stall and Stall(**{**stall, "place": StallPlace(stall["place"])})
+    stall = stall and Stall(**{**stall, "place": StallPosition(stall["place"])})
     earlier = tuple(fields.get("earlier_seconds", ()))
     tuples = {"nodes": tuple(fields["nodes"]), "earlier_seconds": earlier}
     return JobStatus(**{**fields, **times, **codes, **tuples, "stall": stall})
@@ -418,7 +418,7 @@ MOST = 50  # the newest sessions that are looked at for one that is unfinished
 READ_BYTES = 1 << 16  # of the file, from its end: hundreds of sessions
 
 
-def note_session(index: Path | None, session: str, folder: Path) -> None:
+def record_session(index: Path | None, session: str, folder: Path) -> None:
     """Add a session to the file, if it can be written."""
     if index is None:
         return
@@ -567,7 +567,7 @@ class Journal:
                 )
             self._lock = self._lock_session(session)
             self.session = session  # not later: whoever is interrupted has to know it
-        note_session(self._index, session, self.folder)
+        record_session(self._index, session, self.folder)
         return session
 
     def resume(self, session: str = "") -> str:
@@ -773,7 +773,7 @@ class Journal:
 
     # --- notes ------------------------------------------------------------------------
 
-    def read_note(self, name: str) -> str:
+    def read_journal_value(self, name: str) -> str:
         """Return the value of a note, empty for none."""
         with explain_errors(self.folder / NAME):
             query = "SELECT value FROM note WHERE session = ? AND name = ?"
@@ -837,7 +837,7 @@ class Journal:
 
     def _lock_session(self, session: str) -> int:
         file = self._find_lock_file(session)
-        handle = take_lock(file)
+        handle = acquire_lock(file)
         if handle is None:
             holder = (
                 file.read_text(encoding="utf-8", errors="replace").strip() or "unknown"

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from pytest_llmbench.core.formatting import escape, join_first
 from pytest_llmbench.core.job_records import STEPLESS, Job, JobEnd, JobStatus, Phase
-from pytest_llmbench.core.stall_limits import Stall, StallPlace
+from pytest_llmbench.core.stall_limits import Stall, StallPosition
 from pytest_llmbench.launch.schedulers.registry import load_scheduler
 
 # how far the log of a job is: steps done, of how many (None: unknown), seconds that one
@@ -45,11 +45,11 @@ class Progress:
         self._counts = ""
         self._heartbeat = FIRST_HEARTBEAT_SECONDS
 
-    def tell_submitted(self, job: Job, now: datetime) -> None:
+    def report_submitted(self, job: Job, now: datetime) -> None:
         """Tell that a job was submitted."""
         self.say(f"job {job.job_id} submitted: {_name_job(job)}", now)
 
-    def tell_change(
+    def report_change(
         self,
         job: Job,
         before: JobStatus | None,
@@ -90,7 +90,7 @@ class Progress:
             return f"job {job.job_id} goes on: {_name_job(job)}"
         since = format_duration(stall.seconds)
         text = f"job {job.job_id} stands still{_name_nodes(status)}: {_name_job(job)}: no sign of life for {since}"
-        text += f", {describe_place(stall)}" if stall.found else ""
+        text += f", {describe_position(stall)}" if stall.found else ""
         place = (
             f"log: {stall.log}"
             if stall.found
@@ -100,7 +100,7 @@ class Progress:
             "; it is cancelled if that goes on" if cancels else ""
         )
 
-    def tell_ended(self, job: Job, end: JobEnd, now: datetime) -> None:
+    def report_ended(self, job: Job, end: JobEnd, now: datetime) -> None:
         """Tell that a job ended, and what is wrong with it; or that it was not
         submitted."""
         if not job.status:
@@ -200,13 +200,13 @@ def _count_phases(jobs: Sequence[Job], waiting: int) -> Iterator[str]:
         yield f"{waiting} not submitted yet"
 
 
-def describe_place(stall: Stall) -> str:
+def describe_position(stall: Stall) -> str:
     """Return where in its run a job stands still: `after step 5/50`."""
     step = format_step(stall.done, stall.total)
     return {
-        StallPlace.START: "before its first step",
-        StallPlace.STEPS: f"after step {step}",
-        StallPlace.END: f"after its last step, {step}, in its final save or teardown",
+        StallPosition.START: "before its first step",
+        StallPosition.STEPS: f"after step {step}",
+        StallPosition.END: f"after its last step, {step}, in its final save or teardown",
     }[stall.place]
 
 

@@ -43,7 +43,7 @@ from pytest_llmbench.launch.plan.cluster_file import fill_references
 from pytest_llmbench.launch.plan.fit import find_images, find_installed
 from pytest_llmbench.launch.plan.job_spec import (
     STAGES,
-    JobParts,
+    JobInputs,
     activate,
     build_arguments,
     fill,
@@ -112,7 +112,7 @@ def build_setup_step(
         cluster, time_limit=""
     )  # that of the benchmarks: to import an image may take longer
     via = find_via(words[0]) if words else HERE
-    parts = JobParts(
+    parts = JobInputs(
         key, facts, untimed, Command("setup", via, shlex.join(words)), installed, caller
     )
     environment = _build_environment(parts)
@@ -190,7 +190,7 @@ def check_setup(step: PlannedJob, machine: LocalMachine | None = None) -> str:
 # --- its environment and command ------------------------------------------------------
 
 
-def _build_environment(parts: JobParts) -> dict[str, str]:
+def _build_environment(parts: JobInputs) -> dict[str, str]:
     cluster, environment = parts.cluster, dict(parts.caller)
     environment |= name_settings(replace(cluster, gres="", time_limit=""))
     for name, value in (*cluster.environment, *parts.installed.environment):
@@ -246,7 +246,7 @@ class SetupOutput:
         self._tell(self.lines[-1])
         return self.lines[-1]
 
-    def take_new(self, file: Path, *, ended: bool) -> None:
+    def feed_new_lines(self, file: Path, *, ended: bool) -> None:
         """Take the lines of a file that came since the last time: whole ones, until
         nothing more is written."""
         try:
@@ -363,7 +363,7 @@ def _follow_job(step: PlannedJob, host: SetupHost, output: SetupOutput) -> str:
     host.tell(f"waiting for job {job.job_id}; its output: {file}")
     try:
         problem = _wait_for_job(
-            job, scheduler, host, lambda ended: output.take_new(file, ended=ended)
+            job, scheduler, host, lambda ended: output.feed_new_lines(file, ended=ended)
         )
     except BaseException:
         host.tell(f"cancelling job {job.job_id} {scheduler.cancel([job])}".rstrip())
@@ -444,7 +444,7 @@ def _explain_missing_image(step: PlannedJob, output: SetupOutput, file: Path) ->
     )
 
 
-def list_own_variables(
+def list_setup_variables(
     step: PlannedJob, caller: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Return the variables that a step gets and the caller's shell does not have so,

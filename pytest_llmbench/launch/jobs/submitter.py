@@ -27,7 +27,7 @@ from pytest_llmbench.launch.schedulers.submission import (
 )
 
 
-def submit_marked(job: Job, scheduler: Scheduler) -> Submission:
+def submit_with_marker(job: Job, scheduler: Scheduler) -> Submission:
     """Mark the run of a variant, and submit its job; SubmitError if the mark cannot be
     written, too."""
     if job.spec.purpose not in TRIALS:
@@ -46,7 +46,7 @@ def submit_marked(job: Job, scheduler: Scheduler) -> Submission:
     return _note_submission(job, submission)
 
 
-def recover_marked(
+def recover_from_marker(
     job: Job, scheduler: Scheduler, seconds: float = SUBMIT_SECONDS
 ) -> Submission | None:
     """Return what became of a submission, as the mark says from then on."""
@@ -118,9 +118,9 @@ class Submitter:
         """Build the checkout of a job if it has one, mark the run of a variant, and
         submit; raises as a scheduler."""
         self._builder.build(job)
-        return submit_marked(job, self.schedulers.find(job.spec))
+        return submit_with_marker(job, self.schedulers.find(job.spec))
 
     def recover(self, job: Job, seconds: float = SUBMIT_SECONDS) -> Submission | None:
         """Return what became of a submission; None if nothing was submitted, or its job
         was still being built."""
-        return recover_marked(job, self.schedulers.find(job.spec), seconds)
+        return recover_from_marker(job, self.schedulers.find(job.spec), seconds)

@@ -33,11 +33,11 @@ from pytest_llmbench.core.stall_limits import (
     LogProgress,
     Stall,
     StallLimits,
-    StallPlace,
+    StallPosition,
 )
 from pytest_llmbench.launch.jobs.progress import (
     LastStep,
-    describe_place,
+    describe_position,
     find_no_step,
     format_duration,
 )
@@ -239,9 +239,11 @@ class StallWatch:
     ) -> Stall:
         done, total = self._get_step(job, status) if stepped else (0, None)
         if not stepped or progress.starting:
-            place = StallPlace.START
+            place = StallPosition.START
         else:
-            place = StallPlace.END if total and done >= total else StallPlace.STEPS
+            place = (
+                StallPosition.END if total and done >= total else StallPosition.STEPS
+            )
         log = str(progress.path or progress.place)
         return Stall(place, seconds, done, total, log, found=progress.path is not None)
 
@@ -275,9 +277,7 @@ def describe_stall(stall: Stall) -> str:
     duration = format_duration(stall.seconds)
     if not stall.found:
         return f"stood still for {duration}: no log of its own was found in {stall.log}"
-    return (
-        f"stood still for {duration} {describe_place(stall)} ({Path(stall.log).name})"
-    )
+    return f"stood still for {duration} {describe_position(stall)} ({Path(stall.log).name})"
 
 
 def limit_running(spec: JobSpec, status: JobStatus) -> float:
@@ -547,7 +547,7 @@ class Absence:
         """Whether there was no answer the last time."""
         return self._since is not None
 
-    def note_silence(self, error: str, now: datetime) -> str:
+    def record_silence(self, error: str, now: datetime) -> str:
         """Note that there was no answer; return what to tell. LaunchError when it lasts
         too long."""
         self._since = self._since or now
@@ -564,7 +564,7 @@ class Absence:
         rest = format_duration(self._allowed - away)
         return f"{self._name} does not answer, waiting up to {rest}: {error.splitlines()[0]}"
 
-    def note_answer(self, now: datetime) -> float:
+    def record_answer(self, now: datetime) -> float:
         """Note an answer; return for how many seconds there was none."""
         away = (now - self._since).total_seconds() if self._since else 0.0
         self._since = self._told = None

@@ -73,7 +73,7 @@ _UNKNOWN = re.compile(r"\{(?:experiment|timestamp|job|restart|checkpoint)\}")
 
 
 @dataclass(frozen=True, slots=True)
-class JobParts:
+class JobInputs:
     """What the parts of a job are made from."""
 
     key: Key
@@ -123,7 +123,7 @@ def build_job(
     installed = fit.find_installed(key, cluster) or InstalledRecipe(
         key.recipe, key.release
     )
-    job = JobParts(key, facts, cluster, command, installed, caller)
+    job = JobInputs(key, facts, cluster, command, installed, caller)
     nodes = fit.count_nodes(key, facts, cluster)
     environment = _build_environment(job, nodes, variables)
     values = find_placeholders(job, nodes, environment)
@@ -158,7 +158,7 @@ def build_job(
     return replace(spec, gpu_hours=spec.gpu_hours * spec.occupied_gpus / spec.gpus)
 
 
-def find_named_image(spec: JobSpec) -> dict[str, str]:
+def find_container_image(spec: JobSpec) -> dict[str, str]:
     """Return the container image that a job was told to use, as `container`; nothing
     where none was named."""
     image = dict(spec.environment).get(IMAGE, "").strip()
@@ -194,7 +194,7 @@ def list_missing(spec: JobSpec, facts: LaunchFacts) -> list[str]:
 # --- environment ----------------------------------------------------------------------
 
 
-def _build_environment(job: JobParts, nodes: int, variables: Pairs) -> dict[str, str]:
+def _build_environment(job: JobInputs, nodes: int, variables: Pairs) -> dict[str, str]:
     environment = {
         **_take_from_caller(job),
         **_take_from_cluster(job),
@@ -234,7 +234,7 @@ def list_passed(via: str) -> tuple[str, ...]:
     return (*_OF_MACHINE, *names)
 
 
-def _take_from_caller(job: JobParts) -> dict[str, str]:
+def _take_from_caller(job: JobInputs) -> dict[str, str]:
     active = ACTIVE if job.facts.virtual_environment else ()
     names = (
         *list_passed(job.command.via),
@@ -248,7 +248,7 @@ def _take_from_caller(job: JobParts) -> dict[str, str]:
     return variables
 
 
-def _take_from_cluster(job: JobParts) -> dict[str, str]:
+def _take_from_cluster(job: JobInputs) -> dict[str, str]:
     """Return account, partition, GPUs and time limit under the names that the document
     has for them."""
     return {
@@ -276,7 +276,7 @@ def name_settings(cluster: Cluster) -> dict[str, str]:
     }
 
 
-def _fill_own(pairs: Pairs, job: JobParts, where: str) -> dict[str, str]:
+def _fill_own(pairs: Pairs, job: JobInputs, where: str) -> dict[str, str]:
     """Return variables of the cluster file, with `${NAME}` taken from the caller."""
     return {
         name: fill_references(value, job.caller, f"{name_source(job)}: {where}: {name}")
@@ -284,7 +284,7 @@ def _fill_own(pairs: Pairs, job: JobParts, where: str) -> dict[str, str]:
     }
 
 
-def _list_carriers(job: JobParts) -> tuple[str, ...]:
+def _list_carriers(job: JobInputs) -> tuple[str, ...]:
     """Return the variables of the cluster file that take their value from a secret of
     the caller."""
     pairs = (*job.cluster.environment, *job.installed.environment)
@@ -296,7 +296,7 @@ def _list_carriers(job: JobParts) -> tuple[str, ...]:
     )
 
 
-def _take_from_configuration(job: JobParts, nodes: int) -> dict[str, str]:
+def _take_from_configuration(job: JobInputs, nodes: int) -> dict[str, str]:
     key = job.key
     return {
         "DTYPE": key.dtype,
@@ -308,7 +308,7 @@ def _take_from_configuration(job: JobParts, nodes: int) -> dict[str, str]:
     }
 
 
-def _name_workload(job: JobParts, environment: Mapping[str, str]) -> dict[str, str]:
+def _name_workload(job: JobInputs, environment: Mapping[str, str]) -> dict[str, str]:
     """Return LLMB_WORKLOAD, where the document has it: what the caller has may be
     another recipe's."""
     own = dict((*job.cluster.environment, *job.installed.environment))
@@ -318,7 +318,7 @@ def _name_workload(job: JobParts, environment: Mapping[str, str]) -> dict[str, s
     return {"LLMB_WORKLOAD": f"{install}/workloads/pretrain_{job.key.recipe}"}
 
 
-def activate(job: JobParts, environment: Mapping[str, str]) -> dict[str, str]:
+def activate(job: JobInputs, environment: Mapping[str, str]) -> dict[str, str]:
     """Return what activating the recipe's virtual environment would set."""
     if job.installed.virtual_environment is None:
         return {}
@@ -345,7 +345,7 @@ def _list_unwanted(facts: LaunchFacts) -> frozenset[str]:
     return frozenset((*(name for name, _ in facts.forbidden), *list_switches(facts)))
 
 
-def _check(job: JobParts, environment: Mapping[str, str]) -> None:
+def _check(job: JobInputs, environment: Mapping[str, str]) -> None:
     """Refuse what no process can be given; the value may be a secret, and is not
     shown."""
     for name, value in environment.items():
@@ -367,7 +367,7 @@ def _check(job: JobParts, environment: Mapping[str, str]) -> None:
 
 
 def find_placeholders(
-    job: JobParts, nodes: int, environment: Mapping[str, str]
+    job: JobInputs, nodes: int, environment: Mapping[str, str]
 ) -> dict[str, str]:
     """Return what the placeholders of a command stand for."""
     key, cluster = job.key, job.cluster
@@ -410,7 +410,7 @@ def _find_setting(environment: Mapping[str, str], key: str) -> str:
     return find_first(environment, *names)
 
 
-def count_gpus_on_node(job: JobParts) -> int:
+def count_gpus_on_node(job: JobInputs) -> int:
     """Return how many GPUs of a node a job uses: all, or as many as it has."""
     return min(job.key.gpus, fit.count_gpus_per_node(job.key, job.facts, job.cluster))
 
@@ -421,7 +421,7 @@ def name_experiment(key: Key) -> str:
 
 
 def fill(
-    job: JobParts,
+    job: JobInputs,
     template: str,
     values: Mapping[str, str],
     environment: Mapping[str, str],
@@ -447,7 +447,7 @@ def fill(
 
 
 def build_arguments(
-    job: JobParts, values: Mapping[str, str], environment: Mapping[str, str]
+    job: JobInputs, values: Mapping[str, str], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the command as an argument list: the template is split first, so that a
     value stays one argument."""
@@ -467,7 +467,7 @@ def build_arguments(
     return job.scheduler.complete_command(job.command.via, words, job.cluster)
 
 
-def _split(job: JobParts) -> list[str]:
+def _split(job: JobInputs) -> list[str]:
     try:
         own = fit.find_arguments(job.key, job.facts, job.command.name) or ""
         words = shlex.split(job.command.command.replace(fit.ARGUMENTS, own))
@@ -482,7 +482,7 @@ def _split(job: JobParts) -> list[str]:
     return words
 
 
-def _list_options(job: JobParts) -> tuple[str, ...]:
+def _list_options(job: JobInputs) -> tuple[str, ...]:
     """Return the options of a job besides its command, whatever submits it. Raises
     LaunchError."""
     try:
@@ -492,7 +492,7 @@ def _list_options(job: JobParts) -> tuple[str, ...]:
 
 
 def find_directory(
-    job: JobParts, values: Mapping[str, str], environment: Mapping[str, str]
+    job: JobInputs, values: Mapping[str, str], environment: Mapping[str, str]
 ) -> Path:
     """Return where a command runs: in the installed recipe's folder, if it runs in one;
     else where its document says; else beside the baseline file."""
@@ -510,7 +510,7 @@ def find_directory(
 
 
 def find_log_folders(
-    job: JobParts,
+    job: JobInputs,
     purpose: Purpose,
     values: Mapping[str, str],
     environment: Mapping[str, str],
@@ -536,7 +536,7 @@ def find_log_folders(
     )
 
 
-def _find_known_part(job: JobParts, values: Mapping[str, str]) -> Path:
+def _find_known_part(job: JobInputs, values: Mapping[str, str]) -> Path:
     parts = job.facts.log.split("/")[:-1]
     unknown = (number for number, part in enumerate(parts) if _UNKNOWN.search(part))
     return Path(
@@ -544,7 +544,7 @@ def _find_known_part(job: JobParts, values: Mapping[str, str]) -> Path:
     )
 
 
-def name_source(job: JobParts) -> str:
+def name_source(job: JobInputs) -> str:
     """Return the cluster file for a message."""
     return str(job.cluster.source or "cluster")
 

@@ -37,13 +37,13 @@ from pytest_llmbench.launch.plan.fit import (
     refuse_hours,
 )
 from pytest_llmbench.launch.plan.job_spec import build_job, build_node_check
-from pytest_llmbench.launch.plan.named_nodes import NamedNodes
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.plan.purpose import (
     build_variables,
     explain_ineffective,
     parse_profile,
 )
+from pytest_llmbench.launch.plan.suspect_nodes import SuspectNodes
 from pytest_llmbench.launch.plan.trial_plans import (
     WARMED,
     count_trials,
@@ -110,7 +110,7 @@ class Plan:
         default_factory=dict
     )  # by id, those of an A/B or a search
     named: tuple[
-        NamedNodes, ...
+        SuspectNodes, ...
     ] = ()  # nodes that the history names, on which a run comes first
     noise: Mapping[str, Noise] = field(
         default_factory=dict

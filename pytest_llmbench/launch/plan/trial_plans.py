@@ -165,7 +165,7 @@ def refuse_changed(
             )
 
 
-def note_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:
+def record_noise(noise: Mapping[str, Noise]) -> dict[str, list[float | str]]:
     """Return the noise that a session uses, for its note.
 
     A resumed session uses the same, or its next run would be another one if an A/B has

@@ -34,7 +34,7 @@ from pytest_llmbench.core.yamlfile import (
     read_document,
     read_entry,
 )
-from pytest_llmbench.launch.file_lock import take_lock
+from pytest_llmbench.launch.file_lock import acquire_lock
 from pytest_llmbench.launch.plan.cluster_file import fill_references
 from pytest_llmbench.launch.plan.fit import find_installed
 from pytest_llmbench.launch.plan.job_spec import IMAGE
@@ -386,7 +386,7 @@ def _make_checkout(checkout: Path, call: Callable[..., str]) -> None:
         return
     try:
         checkout.parent.mkdir(parents=True, exist_ok=True)
-        lock = take_lock(checkout.with_name(f"{checkout.name}.lock"))
+        lock = acquire_lock(checkout.with_name(f"{checkout.name}.lock"))
         if lock is None:
             raise LaunchError(
                 f"{checkout}: another session checks it out: start again when that is done"

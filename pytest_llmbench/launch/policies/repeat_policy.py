@@ -21,7 +21,7 @@ from pytest_llmbench.core.job_records import (
     Purpose,
     SubmissionState,
 )
-from pytest_llmbench.core.judgement_records import Judgement, Look
+from pytest_llmbench.core.judgement_records import DecisionRule, Judgement
 from pytest_llmbench.core.outcome_records import ConfigurationResult
 from pytest_llmbench.core.run_records import Run
 from pytest_llmbench.launch.jobs.job_engine import NextJob
@@ -41,16 +41,16 @@ from pytest_llmbench.report.wording import phrase
 
 GREEN = (Verdict.PASS, Verdict.IMPROVEMENT)
 
-ONE_LOOK = Look()  # both answers at 5 %
-ONE_LOOK_AT_SEVERAL = Look(fewest=2)
+ONE_LOOK = DecisionRule()  # both answers at 5 %
+ONE_LOOK_AT_SEVERAL = DecisionRule(fewest=2)
 
 # Looks after one, two and three runs. A PASS may come at each of them, a REGRESSION
 # at the second and third: together they are wrong at the bound in 4 % of cases
 # (docs/statistics.md). One run never says REGRESSION, as its nodes may be slow.
-IN_TURN = Look(0.0222, 0.03, fewest=2)
+IN_TURN = DecisionRule(0.0222, 0.03, fewest=2)
 
 # Looks after one and three runs; a REGRESSION may come at the last one alone.
-AT_ONCE = Look(0.0295, 0.05, fewest=2)
+AT_ONCE = DecisionRule(0.0295, 0.05, fewest=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def plan_repeats(
     )
 
 
-def choose_look(policy: RepeatPolicy) -> Look:
+def choose_decision_rule(policy: RepeatPolicy) -> DecisionRule:
     """Choose the levels at which the runs of a launch are judged each time."""
     if policy.most == 1:
         return ONE_LOOK

@@ -94,7 +94,7 @@ class RunHistory:
     @property
     def own(self) -> tuple[EndedJob, ...]:
         """The ended jobs that are its runs."""
-        return tuple(each for each in self.ended if self.is_own(each.job.spec))
+        return tuple(each for each in self.ended if self.is_policy_job(each.job.spec))
 
     @property
     def pending(self) -> frozenset[tuple[int, int]]:
@@ -103,7 +103,7 @@ class RunHistory:
 
     @property
     def _asked_runs(self) -> frozenset[tuple[int, int]]:
-        own = (job for job in self.asked if self.is_own(job.spec))
+        own = (job for job in self.asked if self.is_policy_job(job.spec))
         return frozenset((job.repeat, job.attempt) for job in own)
 
     @property
@@ -163,7 +163,7 @@ class RunHistory:
         again = (job.repeat, job.attempt + 1)
         return again in self._asked_runs | self._ended_runs
 
-    def is_own(self, spec: JobSpec) -> bool:
+    def is_policy_job(self, spec: JobSpec) -> bool:
         """True for a job that is one of its runs."""
         return spec.purpose is self.spec.purpose
 
@@ -172,12 +172,12 @@ class RunHistory:
         return dataclasses.replace(
             self,
             ended=(*self.ended, ended),
-            verdict=None if self.is_own(ended.job.spec) else self.verdict,
+            verdict=None if self.is_policy_job(ended.job.spec) else self.verdict,
             may_retry=True,
             may_start=True,
         )
 
-    def with_asked(self, jobs: Sequence[NextJob]) -> RunHistory:
+    def with_planned(self, jobs: Sequence[NextJob]) -> RunHistory:
         """Add jobs that will be submitted."""
         return dataclasses.replace(self, asked=(*self.asked, *jobs))
 

@@ -21,7 +21,7 @@ from pytest_llmbench.core.trial_records import (
     BisectAnswer,
     BisectOutcome,
     BuildRange,
-    FoundChange,
+    LocatedChange,
     NextTrial,
     PairedEstimate,
     Trial,
@@ -147,9 +147,9 @@ def _end(
     trials: Sequence[Trial],
     builds: int,
     ends: PairedEstimate | None,
-    results: Sequence[FoundChange | BuildRange] = (),
+    results: Sequence[LocatedChange | BuildRange] = (),
 ) -> BisectAnswer:
-    changes = tuple(result for result in results if isinstance(result, FoundChange))
+    changes = tuple(result for result in results if isinstance(result, LocatedChange))
     ranges = tuple(result for result in results if isinstance(result, BuildRange))
     skipped = {
         trial.variant for trial in trials if trial.outcome is TrialOutcome.DOES_NOT_RUN
@@ -266,7 +266,7 @@ def _tabulate(trials: Sequence[Trial], builds: int, noise: Noise | None) -> RunT
 
 def _search(
     table: RunTable, first: int, stop: int, *, may_run: bool
-) -> Iterator[NextTrial | FoundChange | BuildRange]:
+) -> Iterator[NextTrial | LocatedChange | BuildRange]:
     """Yield what is known of the changes among the builds from `first` to before
     `stop`, whose ends are apart; or what is to be run to know more."""
     middle = _find_middle(table, first, stop)
@@ -309,7 +309,7 @@ def _search(
 
 def _search_both(
     table: RunTable, first: int, middle: int, stop: int, *, may_run: bool
-) -> Iterator[NextTrial | FoundChange | BuildRange]:
+) -> Iterator[NextTrial | LocatedChange | BuildRange]:
     """Yield the same of both parts of a list: the build between them is the last of
     one, and the first of the other."""
     yield from _search(table, first, middle + 1, may_run=may_run)
@@ -489,7 +489,7 @@ def _show_rise(table: RunTable, before: Flags, after: Flags, level: float) -> fl
 
 def _describe_change(
     table: RunTable, places: tuple[int, int, int, int], probability: float
-) -> FoundChange:
+) -> LocatedChange:
     """Return a change between the second and the third of the builds (the first and the
     last bound the part)."""
     first, before, after, stop = places
@@ -513,7 +513,7 @@ def _describe_change(
     )
     size = means[1] - means[0]
     builds = np.arange(len(table.counts))
-    return FoundChange(
+    return LocatedChange(
         first=before + 1,
         last=after,
         probability=min(probability, 1.0),

@@ -87,7 +87,7 @@ def check_python_version(
         yield JobProblem(what, _advise_environment(planned, machine))
         return
     version = _ask_version(python, planned, machine)
-    if not is_wanted_version(version, facts.python):
+    if not is_required_version(version, facts.python):
         shown = (
             f"Python {version}"
             if version
@@ -149,7 +149,7 @@ def _ask_version(python: str, planned: PlannedJob, machine: LocalMachine) -> str
 # --- which version, and where there is one --------------------------------------------
 
 
-def is_wanted_version(version: str, wanted: str) -> bool:
+def is_required_version(version: str, wanted: str) -> bool:
     """Return whether a version is the wanted one: `3.12` is any 3.12.x, `3.10.12 or
     newer` what it says."""
     have, want = _split_version(version), _split_version(_read_version(wanted))
@@ -185,7 +185,7 @@ def _advise_environment(planned: PlannedJob, machine: LocalMachine) -> str:
     fitting = (
         each
         for each in there
-        if is_wanted_version(_ask_version(each, planned, machine), wanted)
+        if is_required_version(_ask_version(each, planned, machine), wanted)
     )
     if python := next(fitting, None):
         return f"{python} -m venv DIR, {last}"
@@ -254,7 +254,7 @@ def _run_checks(
             for problem in _report_denied(check(job, machine))
         )
         yield from ((job, replace(problem, check=name)) for job, problem in problems)
-    yield from check_room(planned, machine)
+    yield from check_disk_space(planned, machine)
     for scheduler, jobs in schedulers.group(planned).items():
         yield from scheduler.check_jobs(jobs, cluster)
 
@@ -273,7 +273,7 @@ def _run_once(machine: LocalMachine) -> LocalMachine:
     """Return a machine that runs equal commands once."""
     outputs: dict[tuple[str, ...], CommandOutput] = {}
 
-    def run_once(
+    def run_cached(
         arguments: Sequence[str],
         *,
         timeout: float,
@@ -286,7 +286,7 @@ def _run_once(machine: LocalMachine) -> LocalMachine:
             )
         return outputs[words]
 
-    return replace(machine, run=run_once)
+    return replace(machine, run=run_cached)
 
 
 # --- script, folders, image -----------------------------------------------------------
@@ -499,7 +499,7 @@ def check_checkpoint(
             )
 
 
-def check_room(
+def check_disk_space(
     jobs: Sequence[PlannedJob], machine: LocalMachine
 ) -> Iterator[tuple[PlannedJob, JobProblem]]:
     """Yield the jobs whose checkpoints do not fit together on the disk of their stage

@@ -101,19 +101,19 @@ def place_run(spec: JobSpec, allocation: int, *, warm_up: bool = False) -> JobSp
     )
 
 
-def holds_nodes(job: SpecOwner) -> bool:
+def is_allocation(job: SpecOwner) -> bool:
     """Return True if a job is an allocation for runs."""
     return job.spec.purpose is Purpose.ALLOCATION
 
 
 def waits_for_nodes(spec: JobSpec, before: Iterable[SpecOwner]) -> bool:
     """Return True if the allocation of a run is among what is submitted before it."""
-    return any(job.spec.case_id == spec.case_id for job in before if holds_nodes(job))
+    return any(job.spec.case_id == spec.case_id for job in before if is_allocation(job))
 
 
 def list_allocations(journal: LiveJobs) -> Iterator[Job]:
     """Yield the allocations of a session that have not ended."""
-    return (job for job in journal.list_live() if holds_nodes(job) and job.job_id)
+    return (job for job in journal.list_live() if is_allocation(job) and job.job_id)
 
 
 def find_allocation(journal: LiveJobs, spec: JobSpec) -> Job | None:
@@ -137,7 +137,7 @@ def release(journal: LiveJobs, case_id: str) -> None:
                 (allocation.folder / RELEASE).touch()
 
 
-def is_kept(job: Job) -> bool:
+def has_logs_in_folder(job: Job) -> bool:
     """Return True if the logs of a run were put into its own folder."""
     return is_there(job.folder / KEPT)
 

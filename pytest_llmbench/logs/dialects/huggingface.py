@@ -24,7 +24,7 @@ from pytest_llmbench.logs.step_records import (
     RecordOrigin,
     StepRecord,
     Tally,
-    Torn,
+    TruncatedRecord,
     find_line_stop,
     find_median,
     get_printed_unit,
@@ -122,7 +122,7 @@ class Span(NamedTuple):
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     """Return what a record says, with mean_of 0 where it is of no whole run; see
     `_read_run`."""
     if text.startswith(LEARNING_RATE_OF_STATE, start):
@@ -419,7 +419,7 @@ def _ends_badly(values: Sequence[float | None]) -> bool:
 
 def _read_run(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     """Return the mean of a whole run as one record: its last step, the mean of all its
     steps.
 
@@ -432,7 +432,7 @@ def _read_run(
         return _read_resumed(text, start, end, origin)
     values = _read_values(text, start, end)
     if values is None:
-        return Torn(origin, text[start : find_line_stop(text, start, end)])
+        return TruncatedRecord(origin, text[start : find_line_stop(text, start, end)])
     (runtime, unit), (rate, rate_unit) = (
         _parse_printed(values[name], UNITS[name]) for name in (RUNTIME, RATE)
     )
@@ -450,12 +450,12 @@ def _read_run(
         before, runtime, planned, int(step[1]) if step else 0
     )
     if runtime <= 0 or done <= 0:
-        return Torn(origin, text[start : find_line_stop(text, start, end)])
+        return TruncatedRecord(origin, text[start : find_line_stop(text, start, end)])
     seconds = runtime / done
     resolution = (
         unit / done if is_certain else seconds * (planned.most - planned.least) / total
     )
-    own = _find_own_bar(before, runtime)
+    own = _find_bar(before, runtime)
     samples, tokens = (_read_rate(values, name) for name in (SAMPLES, TOKENS))
     return StepRecord(
         origin,
@@ -509,7 +509,7 @@ def _read_epoch(values: dict[bytes, bytes], before: bytes) -> float:
     return float(in_state[1]) if in_state else 0.0
 
 
-def _find_own_bar(before: bytes, runtime: float) -> Bar | None:
+def _find_bar(before: bytes, runtime: float) -> Bar | None:
     """Return the last bar before a record that shows its runtime, or more than that."""
     shown = (bar for bar in reversed(list_bars(before)) if bar.done > 0)
     return next(

@@ -27,7 +27,7 @@ from pytest_llmbench.logs.step_records import (
     RecordOrigin,
     StepRecord,
     Tally,
-    Torn,
+    TruncatedRecord,
     count_digits,
     find_line_stop,
     get_printed_unit,
@@ -78,7 +78,7 @@ NUMBERS = {
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     """Return the step at `text[start]`, what is left of it, or None where a sentence
     only begins the same way.
 
@@ -89,7 +89,7 @@ def read_step(
 
 def _read_plain(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     stop = find_line_stop(text, start, end)
     whole = stop < end
     glued = text.find(MARKER, start + len(MARKER), stop)
@@ -97,13 +97,13 @@ def _read_plain(
     head = HEAD.match(text, start, stop)
     if head is None:
         return (
-            Torn(origin, text[start:stop])
+            TruncatedRecord(origin, text[start:stop])
             if CUT_HEAD.match(text, start, stop)
             else None
         )
     number = _read_numbers(text[head.end() : stop])
     if number is None or not (whole or FIELDS.by_name[LOSS].column in number):
-        return Torn(origin, text[start:stop])
+        return TruncatedRecord(origin, text[start:stop])
     return StepRecord(
         origin,
         int(head[1]),

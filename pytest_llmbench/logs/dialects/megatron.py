@@ -26,7 +26,7 @@ from pytest_llmbench.logs.step_records import (
     RecordOrigin,
     StepRecord,
     Tally,
-    Torn,
+    TruncatedRecord,
     count_digits,
     count_step_tokens,
     find_line_stop,
@@ -103,8 +103,8 @@ CUT_STEP_TIME = re.compile(rb"Step Time : (?:-?\d|\Z)")
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
-    """Read the step at `text[start]`: a record, `Torn`, or None for a sentence that
+) -> StepRecord | TruncatedRecord | None:
+    """Read the step at `text[start]`: a record, `TruncatedRecord`, or None for a sentence that
     only begins like a record.
 
     A `Step Time` has no step number: its record has UNNUMBERED, and NaN seconds if it
@@ -119,7 +119,7 @@ def read_step(
         lost = CUT_HEAD.match(text[start:stop].rstrip()) or _is_headless(
             text, start, stop
         )
-        return Torn(origin, text[start:stop]) if lost else None
+        return TruncatedRecord(origin, text[start:stop]) if lost else None
     glued = HEAD.search(text, head.end(), stop)
     stop = glued.start() if glued else stop
     body = COLOUR.sub(b"", text[head.end() : stop])
@@ -127,7 +127,7 @@ def read_step(
         return None
     values = _read_values(body)
     if values is None or HOLE in body or int(head[1]) == UNNUMBERED:
-        return Torn(origin, text[start:stop])
+        return TruncatedRecord(origin, text[start:stop])
     if text.startswith(BAR, start - len(BAR)) and (
         match := RATE_BEFORE.search(text[max(0, start - RATE_REACH) : start])
     ):

@@ -27,7 +27,7 @@ from pytest_llmbench.logs.step_records import (
     RecordOrigin,
     StepRecord,
     Tally,
-    Torn,
+    TruncatedRecord,
     find_line_stop,
 )
 
@@ -53,16 +53,16 @@ TERA = 1e12
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     """Return one value of a step, for `join`; its name stands in `layout`."""
     stop = find_line_stop(text, start, end)
     match = LINE.fullmatch(text, start, stop)
     if match is None:
-        return Torn(origin, text[start:stop])
+        return TruncatedRecord(origin, text[start:stop])
     try:
         moment, value = float(match[3]), float(match[4])
     except ValueError:
-        return Torn(origin, text[start:stop])
+        return TruncatedRecord(origin, text[start:stop])
     total = int(match[2]) if match[2] else None
     # A clock makes it a sign of life, wherever its run is.
     bad = (

@@ -21,7 +21,7 @@ from pytest_llmbench.logs.step_records import (
     RecordOrigin,
     StepRecord,
     Tally,
-    Torn,
+    TruncatedRecord,
     find_line_stop,
 )
 
@@ -79,7 +79,7 @@ LOSSES = ("reduced_train_loss", "train_loss")
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     """Return what the record at `text[start]` says, for `settle` to number; None for
     one that says nothing of steps."""
     key = KEY.match(text, start, end)
@@ -91,11 +91,11 @@ def read_step(
             text[start + len(MARKER) : stop].decode("utf-8", "replace").lstrip()
         )
     except (ValueError, RecursionError):
-        return Torn(origin, text[start:stop])
+        return TruncatedRecord(origin, text[start:stop])
     if not isinstance(record, dict) or not isinstance(
         metadata := record.get("metadata", {}), dict
     ):
-        return Torn(origin, text[start:stop])
+        return TruncatedRecord(origin, text[start:stop])
     value, stamp = record.get("value"), _read_count(record, "time_ms") / 1000
     if key[1] == STATISTICS:
         statistics = (
@@ -104,10 +104,10 @@ def read_step(
             else None
         )
         return statistics and statistics._replace(stamp=stamp)
-    return _read_mark(origin, MARKS[key[1]], value, metadata, stamp)
+    return _read_marker(origin, MARKS[key[1]], value, metadata, stamp)
 
 
-def _read_mark(
+def _read_marker(
     origin: RecordOrigin,
     mark: int,
     value: object,

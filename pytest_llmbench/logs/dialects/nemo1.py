@@ -34,7 +34,7 @@ from pytest_llmbench.logs.step_records import (
     RecordOrigin,
     StepRecord,
     Tally,
-    Torn,
+    TruncatedRecord,
     count_digits,
     find_line_stop,
     get_significant_unit,
@@ -98,7 +98,7 @@ NOT_CUT = b""
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     """Return the step of the bar or DLLogger record at `text[start]`, what is left of
     it, or None where there is none.
 
@@ -109,7 +109,7 @@ def read_step(
     if text.find(b"\x1b", start, stop) >= 0:
         plain = strip_codes(text, start, stop, end)
         return (
-            _read_torn(text[start:stop], origin)
+            _read_truncated(text[start:stop], origin)
             if plain is None
             else _read_plain(plain, 0, len(plain), origin)
         )
@@ -251,26 +251,26 @@ def _count_step(offsets: dict[int, int], record: StepRecord) -> int | None:
 
 def _read_plain(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     read = _read_bar if text.startswith(b"Epoch ", start) else _read_dllogger
     return read(text, start, end, origin)
 
 
 def _read_bar(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     if not BAR_HEAD.match(text, start, end):
         return None
     bar = BAR.match(text, start, end)
     if bar is None:
-        return _read_torn(text[start : find_line_stop(text, start, end)], origin)
+        return _read_truncated(text[start : find_line_stop(text, start, end)], origin)
     parts = [part for part in bar[4].split(b", ") if b"=" in part]
     if not parts:
         return None
     values = _read_values(parts, b"=")
     number = FIELDS.parse_record(values) if values else None
     if values is None or number is None:
-        return Torn(origin, bar[0])
+        return TruncatedRecord(origin, bar[0])
     epoch, count, total = int(bar[1]), int(bar[2]), int(bar[3])
     rounded = b"e" in values[STEP]
     step = int(float(values[STEP]))
@@ -307,16 +307,18 @@ def _read_time_so_far(text: bytes, begin: int) -> float:
         return NAN
 
 
-def _read_torn(rest: bytes, origin: RecordOrigin) -> Torn | None:
+def _read_truncated(rest: bytes, origin: RecordOrigin) -> TruncatedRecord | None:
     """Return what is left of a record; None where it is a bar without values."""
     return (
-        Torn(origin, rest) if any(name in rest for name in (STEP, LOSS, TIME)) else None
+        TruncatedRecord(origin, rest)
+        if any(name in rest for name in (STEP, LOSS, TIME))
+        else None
     )
 
 
 def _read_dllogger(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     head = DLL.match(text, start, end)
     if head is None:
         return None
@@ -346,7 +348,7 @@ def _read_dllogger(
     values = _read_values(parts, b" : ")
     number = DLLOGGER_FIELDS.parse_record(values) if values else None
     if values is None or number is None or float(values[STEP]) != int(head[2]):
-        return Torn(origin, text[start:stop])
+        return TruncatedRecord(origin, text[start:stop])
     step = int(head[2])
     time = read_stamp(head[1])
     return StepRecord(

@@ -25,7 +25,7 @@ from pytest_llmbench.logs.step_records import (
     NOT_FINITE,
     RecordOrigin,
     StepRecord,
-    Torn,
+    TruncatedRecord,
     count_digits,
     find_line_stop,
     get_printed_unit,
@@ -99,7 +99,7 @@ WHOLE = b""
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     """Return the step at `text[start]`, what is left of it, or None where a sentence
     only begins the same way."""
     return read_without_codes(_read_plain, text, start, end, origin)
@@ -107,21 +107,21 @@ def read_step(
 
 def _read_plain(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     stop = find_line_stop(text, start, end)
     head = HEAD.match(text, start, stop)
     if head is None:
         return (
-            Torn(origin, text[start:stop])
+            TruncatedRecord(origin, text[start:stop])
             if CUT_HEAD.match(text, start, stop)
             else None
         )
     values = _read_values(text, head.end(), stop, end)
     if values is None:
-        return Torn(origin, text[start:stop])
+        return TruncatedRecord(origin, text[start:stop])
     number = FIELDS.parse_record(values)
     if number is None:
-        return Torn(origin, text[start:stop])
+        return TruncatedRecord(origin, text[start:stop])
     epoch, iteration, last = map(int, head.groups())
     # `iteration` restarts in each epoch: it tells the total only if it is the same as
     # `global_step`

@@ -11,7 +11,7 @@ from pytest_llmbench.logs.step_records import (
     RecordOrigin,
     StepRecord,
     Tally,
-    Torn,
+    TruncatedRecord,
     find_line_stop,
     get_printed_unit,
     strip_codes,
@@ -42,7 +42,7 @@ UNNUMBERED, CUT, LOOP_BEGINS, HAS_LOSS, ENDED = -1, -2, -3, -4, -5
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     """Return what the line at `text[start]` says, for `settle` to count; None for what
     only begins the same way."""
     if text.startswith(TOOK, start):

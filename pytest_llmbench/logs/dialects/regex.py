@@ -22,7 +22,7 @@ from pytest_llmbench.logs.dialect_table import (
     UNITS,
     Dialect,
     compile_pattern,
-    find_named_groups,
+    find_groups,
     find_timed,
 )
 from pytest_llmbench.logs.printed_times import (
@@ -40,7 +40,7 @@ from pytest_llmbench.logs.step_records import (
     RecordOrigin,
     StepRecord,
     Tally,
-    Torn,
+    TruncatedRecord,
     Unmatched,
     count_digits,
     count_step_tokens,
@@ -104,16 +104,14 @@ class RegexReader(DialectReader):
             starts=(definition.start.encode(),) if definition.start else (),
             ends=(definition.end.encode(),) if definition.end else (),
             prints_loss=any(
-                group.name == "loss" for group in find_named_groups(definition.pattern)
+                group.name == "loss" for group in find_groups(definition.pattern)
             ),
         )
         super().__init__(dialect)
         self._means_of_intervals = definition.averages == TimesOf.INTERVAL
         self._pattern = compile_pattern(definition.pattern, shipped=definition.shipped)
         self._shipped, self._rewards = definition.shipped, definition.rewards
-        self._groups = {
-            group.name: group for group in find_named_groups(definition.pattern)
-        }
+        self._groups = {group.name: group for group in find_groups(definition.pattern)}
         self._numbers: dict[str, int] = self._pattern.groupindex
         self._unit = definition.unit
         self._timed = find_timed(self._groups)
@@ -134,7 +132,7 @@ class RegexReader(DialectReader):
 
     def read_records(
         self, hit: Hit, _rank: str
-    ) -> Sequence[StepRecord | Torn | Unmatched]:
+    ) -> Sequence[StepRecord | TruncatedRecord | Unmatched]:
         """Return the steps of the line around a marker; nothing where it was read
         before."""
         if hit.offset < self._read_to:
@@ -147,14 +145,16 @@ class RegexReader(DialectReader):
         if (
             begin == earliest and hit.offset - hit.start + begin > 0
         ):  # it begins farther back than can be seen
-            return (Torn(origin, hit.text[hit.start : stop]),)
+            return (TruncatedRecord(origin, hit.text[hit.start : stop]),)
         raw = hit.text[begin:stop]
         if COLOURED_NUMBER.search(raw):
-            return (Torn(origin, raw),)
+            return (TruncatedRecord(origin, raw),)
         text = _make_readable(COLOUR.sub(b"", raw))
         matches = self._find_matches(text)
         if matches is None:
-            return (Torn(origin, _name_group(self._list_absent(text), {}, text)),)
+            return (
+                TruncatedRecord(origin, _name_group(self._list_absent(text), {}, text)),
+            )
         if not matches:
             if (
                 self._lacking is None
@@ -340,7 +340,7 @@ class RegexReader(DialectReader):
 
     def _build_record(
         self, hit: Hit, place: int, line: RecordLine, match: Any
-    ) -> StepRecord | Torn:
+    ) -> StepRecord | TruncatedRecord:
         """Return the step of one match; torn if a number is not whole, or is none."""
         begins = [match.start(number) for number in self._numbers.values()]
         prefix = line.text[: min(begin for begin in begins if begin >= 0)]
@@ -349,11 +349,11 @@ class RegexReader(DialectReader):
         values, numbers, factors, wrong = self._read_groups(line, match)
         wrong += [name for name in self._required if name not in values]
         if wrong or HOLE in match[0]:
-            return Torn(origin, _name_group(wrong, values, line.text))
+            return TruncatedRecord(origin, _name_group(wrong, values, line.text))
         texts = {name: values[name] for name in TEXTS if name in values}
         time = read_line_time(self._timed, numbers | texts, factors, self._unit)
         if time is None:
-            return Torn(origin, _name_group([*texts], texts, line.text))
+            return TruncatedRecord(origin, _name_group([*texts], texts, line.text))
         step = _build_step(origin, numbers, factors, time)
         if self._timed == SECONDS:
             if "unit" not in texts:
@@ -377,7 +377,7 @@ class RegexReader(DialectReader):
             if name in TEXTS:
                 read.values[name] = value
                 continue
-            number = _strip_letters(value)
+            number = _strip_characters(value)
             whole = self._is_whole(line, name, begin, value)
             if name in BESIDE and not (whole and NUMBER.fullmatch(number)):
                 continue
@@ -408,7 +408,7 @@ class RegexReader(DialectReader):
         leave it uncertain."""
         if name in ("seconds", "elapsed") and "unit" in self._groups:
             return 1.0  # the unit is read by itself
-        letters = value[len(number) :] or printed_times.read_letters(
+        letters = value[len(number) :] or printed_times.read_unit_characters(
             line.text[begin + len(value) :]
         )
         if not number[-1:].isdigit() and number[-1:] != b".":
@@ -471,7 +471,7 @@ def _make_readable(text: bytes) -> bytes:
     return text if text.isascii() else text.decode("utf-8", "replace").encode()
 
 
-def _strip_letters(value: bytes) -> bytes:
+def _strip_characters(value: bytes) -> bytes:
     """Return the number that a value begins with; a value that begins with none as it
     is."""
     number = BARE.match(value)

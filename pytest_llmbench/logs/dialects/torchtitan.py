@@ -20,7 +20,7 @@ from pytest_llmbench.logs.step_records import (
     RecordOrigin,
     StepRecord,
     Tally,
-    Torn,
+    TruncatedRecord,
     count_digits,
     find_line_stop,
 )
@@ -57,7 +57,7 @@ GIB = 2**30
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     """Return the training step whose `tps: ` stands at `text[start]`, what is left of
     it, or None for another line.
 
@@ -74,7 +74,7 @@ def read_step(
     if not (CUT_RATES.match(rates) or MEMORY.search(before)):
         return None
     if place < 0:
-        return Torn(origin, rates)
+        return TruncatedRecord(origin, rates)
     head, match = HEAD.match(before, place), RATES.match(rates)
     if LOOK_ALIKE.search(before, 0, place):
         validation = _read_validation(origin, head, before[:place])
@@ -82,7 +82,7 @@ def read_step(
         return validation and validation._replace(bad_validation=bad)
     values = _read_values(before, head.end()) if head else None
     if head is None or match is None or values is None or HOLE in before:
-        return Torn(origin, before[place:] + rates)
+        return TruncatedRecord(origin, before[place:] + rates)
     memory = MEMORY.fullmatch(values[b"memory"])
     return StepRecord(
         origin,
@@ -108,7 +108,7 @@ def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     torchtitan counts anew after a validation, so its rates leave it out: the time has
     to do so, too.
     """
-    marked = list(clock.mark_evaluations(records))
+    marked = list(clock.drop_evaluations(records))
     for place in _find_partly_timed(marked):
         record, before = marked[place], marked[place - 1]
         steps, timed = (

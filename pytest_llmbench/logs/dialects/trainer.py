@@ -26,7 +26,7 @@ from pytest_llmbench.logs.step_records import (
     RecordOrigin,
     StepRecord,
     Tally,
-    Torn,
+    TruncatedRecord,
     count_digits,
     find_line_stop,
     get_printed_unit,
@@ -48,7 +48,7 @@ WHOLE_SECOND = 1.01
 
 def read_step(
     text: bytes, start: int, end: int, origin: RecordOrigin
-) -> StepRecord | Torn | None:
+) -> StepRecord | TruncatedRecord | None:
     """Return the record around `text[start]`: `time_steps` finds its time. An
     evaluation has mean_of 0."""
     stop = find_line_stop(text, start, end)
@@ -59,7 +59,7 @@ def read_step(
         return None
     fields = read_fields(text, begin + 1, stop)
     if fields is None:
-        return Torn(origin, text[begin:stop])
+        return TruncatedRecord(origin, text[begin:stop])
     # LLaMA-Factory of early 2024 prints every name in every record, null for no value.
     values = {
         name: value.strip(QUOTES) for name, value in fields.items() if value != b"null"
@@ -68,7 +68,7 @@ def read_step(
         return None  # the record of the whole run
     record = _build_record(origin, values)
     if record is None:
-        return Torn(origin, text[begin:stop])
+        return TruncatedRecord(origin, text[begin:stop])
     return record if record.step else None
 
 
@@ -109,7 +109,7 @@ def _build_record(
 
 def settle(records: Sequence[StepRecord], tally: Tally) -> list[StepRecord]:
     """Return the training steps of one rank."""
-    return clock.mark_restarts(list(clock.mark_evaluations(records)), tally)
+    return clock.mark_restarts(list(clock.drop_evaluations(records)), tally)
 
 
 def time_steps(records: Sequence[StepRecord]) -> list[StepRecord]:

@@ -30,7 +30,7 @@ from pytest_llmbench.logs.reading.codec import (
 )
 from pytest_llmbench.logs.sources import files
 from pytest_llmbench.logs.sources.compressed import Stream
-from pytest_llmbench.logs.sources.files import WholeFile, read_state
+from pytest_llmbench.logs.sources.files import UnchangedFile, read_state
 
 LONGEST_MESSAGE = 200  # of what Python says of a file that no parser can read
 
@@ -63,7 +63,7 @@ def read_file(
             before if before == read_state(file.path, time.time_ns(), before) else None
         )
     else:  # hashed while it is read: what is kept is of these bytes, whoever writes others meanwhile
-        whole = WholeFile(path)
+        whole = UnchangedFile(path)
         result = parse(Stream(whole, path), definitions, is_log=file.is_log)
         state = whole.state
     return FileReading(file, result, None if isinstance(result, LogError) else state)
@@ -116,13 +116,13 @@ def read_batches(
         waiting.put(batch)
     with _start_workers(workers, pickle.dumps((definitions, keep)), waiting, answered):
         for _ in batches:
-            batch, data = take_next(waiting, answered)
+            batch, data = next_batch(waiting, answered)
             yield _unpack_answer(batch, data) or [
                 read_file(file, definitions, keep=keep) for file in batch
             ]
 
 
-def take_next(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:
+def next_batch(waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]) -> Answer:
     """Return a batch with its answer; else one that is to be read here; else wait for
     an answer."""
     with suppress(Empty):

@@ -245,7 +245,7 @@ def read_state(
                 )
             if now_ns - max(
                 status.st_mtime_ns, status.st_ctime_ns
-            ) < LATE_WRITES_NS or lies_in_memory(status):
+            ) < LATE_WRITES_NS or is_in_memory(status):
                 return None
             places = (0, size // 3, size * 2 // 3, size - SAMPLES)
             digest = hashlib.sha256(
@@ -259,7 +259,7 @@ def read_state(
     return FileState(size, digest.hexdigest(), numbers)
 
 
-def lies_in_memory(status: os.stat_result) -> bool:
+def is_in_memory(status: os.stat_result) -> bool:
     """True if the file system of a file writes nothing back, or is unknown."""
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
     with open(MOUNTS, encoding="utf-8", errors="replace") as mounts:
@@ -270,7 +270,7 @@ def lies_in_memory(status: os.stat_result) -> bool:
         )
 
 
-class WholeFile:
+class UnchangedFile:
     """The bytes of a file, to be read once as `read_blocks` yields them, and then the
     state that the file had."""
 

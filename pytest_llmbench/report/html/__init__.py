@@ -147,7 +147,7 @@ def render(
         key=lambda outcome: (outcome.kind, _rank_outcome(outcome)),
     )
     cost = sum_session(outcomes, planned)
-    style, script = (read_part(name) for name in ("style.css", "script.js"))
+    style, script = (read_asset(name) for name in ("style.css", "script.js"))
     return (
         make_environment()
         .get_template("page.html")
@@ -354,7 +354,7 @@ def make_environment() -> Environment:
     return environment
 
 
-def read_part(name: str) -> str:
+def read_asset(name: str) -> str:
     """Return the style sheet or the script of a page."""
     return (HERE / name).read_text(encoding="utf-8").strip()
 

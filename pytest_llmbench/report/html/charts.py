@@ -19,7 +19,7 @@ from pytest_llmbench.report.html.drawing import (
 )
 from pytest_llmbench.report.outcome_documents import (
     ConfigurationOutcome,
-    ReportedNight,
+    ReportedDay,
     get_set,
 )
 
@@ -111,7 +111,7 @@ MEANINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnNight:
+class DrawnDay:
     """A night of a history as it is drawn."""
 
     started: str
@@ -140,7 +140,7 @@ class DrawnChange:
 def draw_history(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     """Draw a symbol for each night by its verdict, tonight's in a ring, and where the
     level changed."""
-    earlier = list(map(_draw_night, outcome.history))
+    earlier = list(map(_draw_day, outcome.history))
     nights = [*earlier, _draw_current_run(outcome)]
     times = [night.seconds for night in nights]
     measured = [value for value in times if value is not None]
@@ -169,8 +169,8 @@ def draw_history(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     )
 
 
-def draw_nights(
-    nights: Sequence[DrawnNight], changes: Sequence[DrawnChange], name: str
+def draw_days(
+    nights: Sequence[DrawnDay], changes: Sequence[DrawnChange], name: str
 ) -> Chart | None:
     """Draw a symbol for each of some nights, none of which is tonight, and where the
     level changed."""
@@ -187,7 +187,7 @@ def draw_nights(
 
 
 def _draw_series(
-    nights: Sequence[DrawnNight],
+    nights: Sequence[DrawnDay],
     times: Sequence[float | None],
     changes: Sequence[DrawnChange],
     dates: Scale,
@@ -209,7 +209,7 @@ def _draw_series(
     for row, change in enumerate(changes):
         known_already = " known" if change.acknowledged else ""
         text = f"{format_change(change.difference)}{known_already}"
-        picture.draw_upright(change.night - 0.5, "change", text, row % 3)
+        picture.draw_vertical(change.night - 0.5, "change", text, row % 3)
     return picture, shown
 
 
@@ -222,8 +222,8 @@ def _list_corners(
             yield at, value
 
 
-def _draw_night(night: ReportedNight) -> DrawnNight:
-    return DrawnNight(
+def _draw_day(night: ReportedDay) -> DrawnDay:
+    return DrawnDay(
         night.started,
         night.verdict,
         get_set(night.step_time_seconds),
@@ -231,18 +231,18 @@ def _draw_night(night: ReportedNight) -> DrawnNight:
     )
 
 
-def _draw_current_run(outcome: ConfigurationOutcome) -> DrawnNight:
+def _draw_current_run(outcome: ConfigurationOutcome) -> DrawnDay:
     """Draw the current run as a night, without a step time if that means nothing."""
     counts = not outcome.problems and outcome.verdict not in (
         "MISSING",
         "NOT_COMPARABLE",
     )
     seconds = outcome.get_metric("step_time_seconds") if counts else None
-    return DrawnNight("", outcome.verdict, seconds, outcome.expected_seconds)
+    return DrawnDay("", outcome.verdict, seconds, outcome.expected_seconds)
 
 
 def _draw_daily_runs(
-    picture: Picture, nights: Sequence[DrawnNight], times: Sequence[float | None]
+    picture: Picture, nights: Sequence[DrawnDay], times: Sequence[float | None]
 ) -> list[str]:
     """Draw the nights that have a time; return what the symbols mean that were used."""
     points: dict[str, list[tuple[float, float]]] = {symbol: [] for symbol in MEANINGS}
@@ -254,7 +254,7 @@ def _draw_daily_runs(
     return [MEANINGS[symbol][1] for symbol, of_symbol in points.items() if of_symbol]
 
 
-def _make_date_scale(earlier: Sequence[DrawnNight]) -> Scale:
+def _make_date_scale(earlier: Sequence[DrawnDay]) -> Scale:
     """Return a scale of nights, with the dates of some; the last place is tonight's."""
     stride = math.ceil(len(earlier) / DATES)
     texts = [
@@ -264,12 +264,12 @@ def _make_date_scale(earlier: Sequence[DrawnNight]) -> Scale:
     return Scale(-1, len(earlier) + 1, texts)
 
 
-def _format_date(dated: DrawnNight | DrawnChange) -> str:
+def _format_date(dated: DrawnDay | DrawnChange) -> str:
     return dated.started[:10] or "unknown"
 
 
 def _describe_history(
-    earlier: Sequence[DrawnNight],
+    earlier: Sequence[DrawnDay],
     times: Sequence[float | None],
     changes: Sequence[DrawnChange],
 ) -> str:
@@ -341,7 +341,7 @@ def draw_steps(outcome: ConfigurationOutcome, name: str) -> Chart | None:
     picture.draw_points(slow, "triangle", "slow")
     picture.draw_points(above, "triangle", "hollow")
     for kind, text, value in _list_lines(outcome):
-        picture.draw_across(value, kind, text, below=kind == "expected")
+        picture.draw_horizontal(value, kind, text, below=kind == "expected")
     return Chart(
         name,
         "Step times",
@@ -419,7 +419,7 @@ def draw_distribution(outcome: ConfigurationOutcome, name: str) -> Chart | None:
             x.low + place * width, x.low + (place + 0.92) * width, 0, count
         )
     for row, (kind, text, value) in enumerate(_list_lines(outcome)):
-        picture.draw_upright(value, kind, text, row)
+        picture.draw_vertical(value, kind, text, row)
     return Chart(
         name,
         "Distribution in the window",

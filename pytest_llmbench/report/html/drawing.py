@@ -176,13 +176,13 @@ class Picture:
         )
         self._draw(kind, f"M{left} {low}H{right}V{high}H{left}z")
 
-    def draw_across(self, value: float, kind: str, text: str, below: bool) -> None:
+    def draw_horizontal(self, value: float, kind: str, text: str, below: bool) -> None:
         """Draw a horizontal line with a text at its end."""
         self.draw_line([(self._x.low, value), (self._x.high, value)], kind)
         right, top = self._locate(self._x.high, value)
         self._write(text, right, top + (13 if below else -4), "end")
 
-    def draw_upright(self, value: float, kind: str, text: str, row: int) -> None:
+    def draw_vertical(self, value: float, kind: str, text: str, row: int) -> None:
         """Draw a vertical line with a text beside its top."""
         self.draw_line([(value, self._y.low), (value, self._y.high)], kind)
         left, top = self._locate(value, self._y.high)

@@ -19,11 +19,11 @@ from pytest_llmbench.core.formatting import join_first
 from pytest_llmbench.core.run_records import (
     AttemptFiles,
     Clock,
-    Dating,
     Discovery,
     Hint,
-    Remains,
+    LoglessJob,
     RunFiles,
+    StartCandidate,
     UnnamedFiles,
 )
 from pytest_llmbench.logs.sources.stores import Stores
@@ -118,7 +118,7 @@ def _make_unnamed_folder(
 ) -> JobFolder:
     """Return a folder with the chosen files and the other streams of their jobs
     alone."""
-    streams = {names.name_other_stream(name, "stderr") for name in chosen}
+    streams = {names.name_paired_stream(name, "stderr") for name in chosen}
     wanted = chosen | (
         streams & {*folder.unnamed, *(file.name for file in folder.files)}
     )
@@ -295,7 +295,7 @@ def _make_runs(
             record = _read_record(path, walk)
             yield _make_run(draft, place, record, path if record else None, walk)
         elif draft.remains and not folder.only_chosen:
-            yield from _make_leftover(
+            yield from _make_logless_job(
                 draft, place, assigned.of_draft.get(position), logged, walk
             )
     if not folder.only_chosen:
@@ -303,7 +303,7 @@ def _make_runs(
             yield from _make_logless(job, path, place, logged, walk)
 
 
-def _make_leftover(
+def _make_logless_job(
     draft: JobDraft,
     place: JobFolder,
     metadata: Path | None,
@@ -325,7 +325,7 @@ def _make_leftover(
     run = _make_run(draft, place, record, metadata if record else None, walk)
     if {"recipe", "size"} <= {hint.field for hint in run.hints}:
         yield run
-    elif draft.remains is Remains.STANDARD_ERROR:
+    elif draft.remains is LoglessJob.STANDARD_ERROR:
         walk.ignored.append((draft.remains_at or place.folder.path, ERROR_ALONE))
 
 
@@ -351,7 +351,11 @@ def _make_logless(
         return
     modified = place.folder.get_file(path.name).modified
     draft = JobDraft(
-        job, "llmb-config", modified=modified, remains=Remains.METADATA, remains_at=path
+        job,
+        "llmb-config",
+        modified=modified,
+        remains=LoglessJob.METADATA,
+        remains_at=path,
     )
     yield _make_run(draft, place, _read_record(path, walk), path, walk)
 
@@ -425,7 +429,7 @@ def _make_run(
     if mark is not None:
         excluded, because = Reason.VARIANT, mark.because
     hints = _collect_hints(draft, folder, where if spoken_for else None, record)
-    datings = tuple(_list_datings(record, where, folder))
+    datings = tuple(_list_start_candidates(record, where, folder))
     by_clock = {dating.clock: dating for dating in datings}
     start = by_clock.get(Clock.METADATA) or by_clock.get(Clock.FOLDER_NAME)
     filed = None if start else by_clock.get(Clock.FOLDER_ABOVE)
@@ -459,20 +463,20 @@ def _make_run(
     )
 
 
-def _list_datings(
+def _list_start_candidates(
     record: Metadata | None, where: Layout, folder: Folder
-) -> Iterator[Dating]:
+) -> Iterator[StartCandidate]:
     """Yield all times that names and metadata give, each with what says it, the most
     certain first."""
     if record and record.started:
-        yield Dating(
+        yield StartCandidate(
             Clock.METADATA,
             record.started,
             "the launch time in the metadata",
             record.zoned,
         )
     yield from filter(
-        None, (read_start(where.experiment), read_filing_date(folder.below_given_path))
+        None, (read_start(where.experiment), read_filing_date(folder.relative_names))
     )
 
 
@@ -539,7 +543,7 @@ def _make_id(draft: JobDraft, folder: Folder, where: Layout, job: str) -> str:
     The given folder itself is named only where nothing stands below it: its name may
     change from day to day.
     """
-    below = folder.below_given_path
+    below = folder.relative_names
     parts = _drop_layout_words(below[1:]) or _drop_layout_words(below)
     stem = names.strip_suffix(draft.base).removeprefix("log-")
     tail = f"{stem}_{job}" if where.name == "results" and job else job or stem

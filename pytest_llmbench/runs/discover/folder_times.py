@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
-from pytest_llmbench.core.run_records import Clock, Dating
+from pytest_llmbench.core.run_records import Clock, StartCandidate
 
 # Seconds of the years 2014 to 2033, with milliseconds or nanoseconds.
 _EPOCH = re.compile(r"(?<!\d)(1[4-9]\d{8})(\d{9}|\d{3})?(?!\d)")
@@ -24,12 +24,12 @@ _WRITTEN = (
 _DAY = re.compile(r"(?<!\d)(20\d\d)([-_.]?)(\d\d)\2(\d\d)(?!\d)")
 
 
-def read_start(experiment: Sequence[str]) -> Dating | None:
+def read_start(experiment: Sequence[str]) -> StartCandidate | None:
     """Return the moment in the innermost name of a run's own folders that holds one."""
     return _read_innermost(Clock.FOLDER_NAME, experiment, read_stamp)
 
 
-def read_filing_date(folders: Sequence[str]) -> Dating | None:
+def read_filing_date(folders: Sequence[str]) -> StartCandidate | None:
     """Return the moment or day in the innermost folder name that holds one.
 
     That is weaker than a log's own time stamp: somebody may have filed the log there
@@ -40,11 +40,11 @@ def read_filing_date(folders: Sequence[str]) -> Dating | None:
 
 def _read_innermost(
     clock: Clock, folders: Sequence[str], read: Callable[[str], datetime | None]
-) -> Dating | None:
+) -> StartCandidate | None:
     dates = ((read(name), name) for name in reversed(folders))
     return next(
         (
-            Dating(clock, date, f"the name of folder {name}", _is_zoned(name))
+            StartCandidate(clock, date, f"the name of folder {name}", _is_zoned(name))
             for date, name in dates
             if date
         ),
@@ -59,7 +59,7 @@ def read_stamp(name: str) -> datetime | None:
     Digits without separators are a moment from `YYYYMMDDHH` on; `YYYYMMDD` is a day.
     """
     text = _read_text(name)
-    return _parse_moment(text) if isinstance(text, str) else text
+    return _parse_timestamp(text) if isinstance(text, str) else text
 
 
 def _is_zoned(name: str) -> bool:
@@ -86,7 +86,7 @@ def _read_text(name: str) -> datetime | str | None:
 
 
 def _read_date(name: str) -> datetime | None:
-    return read_stamp(name) or _parse_moment(_read_day(name))
+    return read_stamp(name) or _parse_timestamp(_read_day(name))
 
 
 @lru_cache(1024)
@@ -95,7 +95,7 @@ def _read_day(name: str) -> str:
     return f"{match[1]}-{match[3]}-{match[4]}" if match else ""
 
 
-def _parse_moment(text: str) -> datetime | None:
+def _parse_timestamp(text: str) -> datetime | None:
     if "T24" in text:  # the midnight after it, for Python 3.14; a stamp has none
         return None
     try:

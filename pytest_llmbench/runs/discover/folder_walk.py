@@ -20,7 +20,7 @@ from pytest_llmbench.logs.sources.stores import Stores, is_called_archive
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.metrics_files import is_metrics
 from pytest_llmbench.runs.discover.unfinished_files import find_unfinished
-from pytest_llmbench.runs.layouts.trial_markers import TrialMarks, is_mark
+from pytest_llmbench.runs.layouts.trial_markers import TrialMarkers, is_marker
 
 # Folders of a run whose files are no logs, whatever their names; the profiler's reports
 # in them are evidence all the same. Elsewhere (`code/experiments/...`) such a name says
@@ -102,7 +102,7 @@ class Folder:
         return self.parts[-1] if self.parts else ""
 
     @property
-    def below_given_path(self) -> tuple[str, ...]:
+    def relative_names(self) -> tuple[str, ...]:
         """The names from the given folder's on."""
         return (self.given_path.name, *self.parts[len(self.given_path.parts) :])
 
@@ -137,7 +137,7 @@ class Walk:
     # logs under names that are not read, and links that lead nowhere: when each was
     # written (epoch seconds), what it is
     hidden: list[tuple[Path, float, str]] = field(default_factory=list)
-    marks: TrialMarks = field(init=False)
+    marks: TrialMarkers = field(init=False)
     linked: set[Path] = field(
         default_factory=set
     )  # given paths, or the folders of given files, that lie behind a link
@@ -152,7 +152,7 @@ class Walk:
     _full: bool = False  # not all folders were read
 
     def __post_init__(self) -> None:
-        self.marks = TrialMarks(self.stores)
+        self.marks = TrialMarkers(self.stores)
 
     def run(self, paths: Sequence[Path]) -> Walk:
         """Read every folder under the paths once, and the folder of every given file;
@@ -271,7 +271,7 @@ class Walk:
             return [], []
         self.folders.append(folder)
         self.marks.note(
-            folder.text, (entry.path for entry in entries if is_mark(entry.name))
+            folder.text, (entry.path for entry in entries if is_marker(entry.name))
         )
         folder_names = [entry.name for entry in entries]
         if self._is_inside_run(folder, folder_names):
@@ -328,7 +328,9 @@ class Walk:
                 folder.text, "an empty folder in the place of a file"
             )  # as containers make one to mount it
         entries = {
-            entry.name: entry for entry in self._passed_over if not is_mark(entry.name)
+            entry.name: entry
+            for entry in self._passed_over
+            if not is_marker(entry.name)
         }
         self._passed_over.clear()
         if entries and not folder.only_chosen:
@@ -528,7 +530,7 @@ def _is_listed(name: str) -> bool:
         _is_mentioned(name)
         or _is_report(name)
         or name.endswith(SCRIPT)
-        or is_mark(name)
+        or is_marker(name)
     )
 
 

@@ -32,7 +32,7 @@ from pytest_llmbench.runs.discover.baseline_matches import (
 )
 from pytest_llmbench.runs.discover.run_facts import (
     Comparison,
-    compare_own_baselines,
+    compare_baselines_at_path,
     select_closest,
 )
 from pytest_llmbench.runs.layouts.megatron_bridge import (
@@ -77,7 +77,7 @@ def identify(
     what they say, comes before all names, and the `tables` of Megatron-Bridge come
     last: of their runs everything that tells rows apart has to be said.
     """
-    own = [] if baseline_release else compare_own_baselines(run, logs, recipes)
+    own = [] if baseline_release else compare_baselines_at_path(run, logs, recipes)
     closest = select_closest(own)
     keys = tuple(sorted({comparison.baseline.key for comparison in closest}))
     if len(keys) == 1:

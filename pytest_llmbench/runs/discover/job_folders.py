@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_llmbench.core.log_records import VARIANT_MARK
-from pytest_llmbench.core.run_records import AttemptFiles, Remains
+from pytest_llmbench.core.run_records import AttemptFiles, LoglessJob
 from pytest_llmbench.logs.sources.stores import is_called_archive
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.folder_times import read_stamp
@@ -64,7 +64,7 @@ class JobDraft:
     metrics: bool = (
         False  # its files are of metrics, which count if no log has their steps
     )
-    remains: Remains | None = None  # what is left of a job without attempts
+    remains: LoglessJob | None = None  # what is left of a job without attempts
     remains_at: Path | None = None
 
 
@@ -181,7 +181,7 @@ def _find_logless(
                 job,
                 log_name.base,
                 log_name.pairs,
-                remains=Remains.STANDARD_ERROR,
+                remains=LoglessJob.STANDARD_ERROR,
                 remains_at=at,
             )
             by_name[name] = by_job.setdefault(job, draft)
@@ -320,7 +320,7 @@ def _map_names(files: Iterable[str]) -> dict[str, str]:
 
 
 def _name_second_stream(file: str) -> str:
-    return names.name_other_stream(file, "stderr")
+    return names.name_paired_stream(file, "stderr")
 
 
 def _add_slurm(
@@ -534,7 +534,10 @@ def find_empty_launches(
         if folder.parts not in filled and not folder.only_chosen and _is_launch(folder):
             where = find_layout(folder.parts)
             left = JobDraft(
-                "", f"{folder.name}.out", remains=Remains.FOLDER, remains_at=folder.path
+                "",
+                f"{folder.name}.out",
+                remains=LoglessJob.FOLDER,
+                remains_at=folder.path,
             )
             if where.experiment and folder.name in where.experiment[:2]:
                 yield JobFolder(folder, FolderJobs((left,), {}, []), where)

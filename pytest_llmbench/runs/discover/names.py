@@ -314,7 +314,7 @@ def read_output_job(name: str) -> tuple[str, str]:
     return (name[: match.start("stream") - 1], match["job"]) if match else ("", "")
 
 
-def name_other_stream(name: str, stream: str) -> str:
+def name_paired_stream(name: str, stream: str) -> str:
     """Return the name of standard output or standard error (`stdout`, `stderr`) beside
     a file; empty if it has none."""
     other = "stderr" if stream == "stdout" else "stdout"

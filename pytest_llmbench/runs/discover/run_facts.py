@@ -118,7 +118,7 @@ def collect_facts(run: RunFiles, logs: Sequence[ParsedLog]) -> tuple[RunFact, ..
     return tuple(facts[name] for name in sorted(facts))
 
 
-def says_enough(facts: Iterable[RunFact]) -> bool:
+def is_identifiable(facts: Iterable[RunFact]) -> bool:
     """Whether a run prints its configuration: a number of GPUs and a batch. A log of
     bare steps may be of any."""
     names = {fact.name for fact in facts}
@@ -171,7 +171,7 @@ class Comparison:
         return self.agreed > other.agreed
 
 
-def compare_own_baselines(
+def compare_baselines_at_path(
     run: RunFiles, logs: Sequence[ParsedLog], recipes: Iterable[Recipe]
 ) -> list[Comparison]:
     """Return comparisons with the baselines at whose place a run lies, or at one of
@@ -228,16 +228,16 @@ def _compare_places(pattern: str, parts: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def lies_at_own_place(run: RunFiles, recipes: Iterable[Recipe]) -> bool:
+def is_at_baseline_path(run: RunFiles, recipes: Iterable[Recipe]) -> bool:
     """Whether a run lies where a baseline says that its runs do: one without a step
     died there."""
     parts = list_parts(run)
     return bool(parts) and any(
-        matches(path, parts) for path in list_own_places(recipes)
+        matches(path, parts) for path in list_baseline_paths(recipes)
     )
 
 
-def list_own_places(recipes: Iterable[Recipe]) -> list[str]:
+def list_baseline_paths(recipes: Iterable[Recipe]) -> list[str]:
     """Return the places at which baselines say that their runs lie."""
     return [
         each.match.path for recipe in recipes for each in recipe.baselines if each.match

@@ -146,7 +146,7 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
         for field, value in (*_read_fields(tree, odd), *_read_modes(tree, odd))
     )
     launched = _read_text(tree, "job_info", "launch_time", odd)
-    started = _read_moment(launched)
+    started = _read_timestamp(launched)
     if launched and started is None:
         odd.append(f"job_info.launch_time is {launched!r}, which is no date and time")
     excluded, because = next(iter([*_find_exclusions(tree, odd)]), (None, ""))
@@ -330,7 +330,7 @@ def _get_section(tree: Tree, key: str) -> Tree:
     return section if isinstance(section, dict) else {}
 
 
-def _read_moment(text: str) -> datetime | None:
+def _read_timestamp(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):

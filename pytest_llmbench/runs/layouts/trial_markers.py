@@ -49,7 +49,7 @@ class TrialsFile:
     problem: str = ""  # what of the file cannot be read; empty if all of it is
 
 
-class TrialMark(NamedTuple):
+class TrialMarker(NamedTuple):
     """Why logs are of an A/B, or may be."""
 
     because: str
@@ -59,13 +59,13 @@ class TrialMark(NamedTuple):
     )
 
 
-def is_mark(name: str) -> bool:
+def is_marker(name: str) -> bool:
     """Whether a file of this name says of logs that they are of an A/B."""
     return name == TRIALS_FILE or name.endswith(VARIANT_MARK)
 
 
 @dataclass(slots=True)
-class TrialMarks:
+class TrialMarkers:
     """The marks that one walk meets, on this machine, in archives and in remote places,
     and those above it."""
 
@@ -84,7 +84,9 @@ class TrialMarks:
         """Take what a folder holds that was read."""
         self._met[folder] = frozenset(marks)
 
-    def find(self, logs: Sequence[Path], job: str, modified: float) -> TrialMark | None:
+    def find(
+        self, logs: Sequence[Path], job: str, modified: float
+    ) -> TrialMarker | None:
         """Return the mark that says that logs are of an A/B, or may be; None without
         one.
 
@@ -97,7 +99,7 @@ class TrialMarks:
                 if self._is_there(str(log.parent), mark) and self._is_file(
                     log.with_name(mark)
                 ):
-                    return TrialMark(f"{mark} lies beside its log: a run of an A/B")
+                    return TrialMarker(f"{mark} lies beside its log: a run of an A/B")
         folders = dict.fromkeys(
             folder for log in logs for folder in _list_folders(str(log))
         )
@@ -109,7 +111,7 @@ class TrialMarks:
         for path, file in marks:
             # one of long before has the same number where Slurm was set up anew
             if modified > file.jobs.get(job, math.inf) - CLOCKS_DIFFER:
-                return TrialMark(f"{path} names its job: a run of an A/B")
+                return TrialMarker(f"{path} names its job: a run of an A/B")
         for path, file in marks:
             since = max(
                 (since for since in file.pending if modified > since - CLOCKS_DIFFER),
@@ -117,7 +119,7 @@ class TrialMarks:
             )
             if since is not None:
                 text = f"{path} has a run of an A/B without its job, which may be this: --llmb-resume finds it out"
-                return TrialMark(text, since)
+                return TrialMarker(text, since)
         return None
 
     def list_problems(self) -> Iterator[tuple[Path, str]]:

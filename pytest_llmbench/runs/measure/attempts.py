@@ -253,7 +253,7 @@ def list_attempts(
     return tuple(attempts)
 
 
-def note_attempts(attempts: Sequence[AttemptSummary]) -> Iterator[Note]:
+def make_attempt_notes(attempts: Sequence[AttemptSummary]) -> Iterator[Note]:
     """Yield which of several attempts is judged, and which did not finish."""
     judged = next((attempt for attempt in attempts if attempt.judged), None)
     if len(attempts) < 2 or judged is None:
@@ -289,7 +289,9 @@ def note_attempts(attempts: Sequence[AttemptSummary]) -> Iterator[Note]:
     )
 
 
-def note_slowest(seconds: Sequence[float], statistic: str) -> Iterator[Note]:
+def make_slowest_attempt_note(
+    seconds: Sequence[float], statistic: str
+) -> Iterator[Note]:
     """Yield that a slower attempt decides than the last one; nothing without the times
     of several."""
     if seconds:

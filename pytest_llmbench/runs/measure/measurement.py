@@ -114,7 +114,7 @@ def _time_window(
     problems: tuple[Problem, ...] = ()
     if not excluded:
         problems = (
-            *_find_copied(run),
+            *_find_duplicated(run),
             *validity.find_problems(run, choice, timed, required, now),
         )
     if required is baseline:
@@ -164,13 +164,13 @@ def _add_details(
         ),
         expected=metrics.expect_metrics(baseline),
         notes=(
-            *attempts.note_attempts(measurement.attempts),
-            *attempts.note_slowest(rivals, window.statistic),
+            *attempts.make_attempt_notes(measurement.attempts),
+            *attempts.make_slowest_attempt_note(rivals, window.statistic),
             *notes.list_notes(run, choice, timed, baseline, work),
             *notes.find_leaks(choice.segment.steps, window, width),
             *wall_clock.list_notes(clocks, timed, window, recorded, tolerance),
             *outside_steps.list_notes(slow, baseline, recorded, tolerance),
-            *notes.note_run(run, checkpoints),
+            *notes.make_run_notes(run, checkpoints),
         ),
     )
 
@@ -302,13 +302,13 @@ def _select_part(checkpoints: Checkpoints, number: int) -> Checkpoints:
     )
 
 
-def _find_copied(run: Run) -> Iterator[Problem]:
+def _find_duplicated(run: Run) -> Iterator[Problem]:
     """Yield that a run is a copy of another one."""
     # What its own job measured nobody knows.
     if run.copy_of is not None and run.copy_of.certain:
         yield Problem(
             Reason.COPIED,
-            f"{notes.name_job(run.found.job_id, run.id)} is a copy of {notes.describe_copy(run.copy_of)}",
+            f"{notes.name_job(run.found.job_id, run.id)} is a copy of {notes.describe_duplicate(run.copy_of)}",
         )
 
 

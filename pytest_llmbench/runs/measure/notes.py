@@ -11,7 +11,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.baseline_records import Baseline, Window
 from pytest_llmbench.core.codes import NoteCode, Observed
 from pytest_llmbench.core.log_records import Checkpoints, Steps
-from pytest_llmbench.core.run_records import CopyOf, Note, Run
+from pytest_llmbench.core.run_records import DuplicateOf, Note, Run
 from pytest_llmbench.runs.measure import configuration, dropped_records, training
 from pytest_llmbench.runs.measure.attempts import Choice
 from pytest_llmbench.runs.measure.validity import is_begun_again
@@ -181,7 +181,7 @@ def _note_first(steps: Steps, which: Flags, code: NoteCode, text: str) -> Note:
     return Note(code, f"{text} {steps.index[row]}", int(steps.line[row]))
 
 
-def note_run(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
+def make_run_notes(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
     """Yield what is worth a word of the run as a whole: its checkpoint, and other jobs
     and files it may be mixed up with."""
     yield from _note_checkpoint(run, checkpoints)
@@ -197,7 +197,7 @@ def _note_coincidence(run: Run) -> Iterator[Note]:
         times = formatting.count_noun(copy_of.different_times, "different time")
         yield Note(
             NoteCode.SAME_STEPS,
-            f"the same as {describe_copy(copy_of)}, but only {times}: two runs may "
+            f"the same as {describe_duplicate(copy_of)}, but only {times}: two runs may "
             "print that",
         )
 
@@ -245,7 +245,7 @@ def _note_checkpoint(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
         )
 
 
-def describe_copy(copy_of: CopyOf) -> str:
+def describe_duplicate(copy_of: DuplicateOf) -> str:
     steps = formatting.count_noun(copy_of.steps, "step")
     return (
         f"{name_job(copy_of.job_id, copy_of.name)}: {steps} with the same time and loss"

@@ -117,7 +117,7 @@ def _compute_level(timed: Timing) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowPart:
+class SlowRange:
     """The steps outside the window that cost most in a row, the window left out."""
 
     first: int
@@ -139,7 +139,7 @@ class OutsideCheck:
     # by how much the median step outside the window is slower than the window
     level: float
     warm_up_seconds: float  # lost in the warm-up behind its first step
-    part: SlowPart | None  # None if no step is slower than those of the window
+    part: SlowRange | None  # None if no step is slower than those of the window
 
     @property
     def lost_seconds(self) -> float:
@@ -173,7 +173,7 @@ def check_outside(timed: Timing, window: Window, width: int = 1) -> OutsideCheck
     )
 
 
-def _find_slow_part(steps: Steps, usual_seconds: float) -> SlowPart | None:
+def _find_slow_part(steps: Steps, usual_seconds: float) -> SlowRange | None:
     """Return the steps in a row that cost most; None if no step is slower than usual."""
     lost = (steps.seconds - usual_seconds) * steps.mean_of
     begin, end = find_largest_sum(lost)
@@ -184,7 +184,7 @@ def _find_slow_part(steps: Steps, usual_seconds: float) -> SlowPart | None:
         return None
     count = int(steps.mean_of[begin:end].sum())
     seconds = float(lost[begin:end].sum())
-    return SlowPart(
+    return SlowRange(
         int(begins(steps)[begin]),
         int(steps.index[end - 1]),
         int(steps.line[begin]),
@@ -251,7 +251,7 @@ def _allow_seconds(check: OutsideCheck, recorded: float, baseline: Baseline) -> 
 
 
 def is_slow(
-    check: OutsideCheck, part: SlowPart, beyond: float, tolerance: float
+    check: OutsideCheck, part: SlowRange, beyond: float, tolerance: float
 ) -> bool:
     """Tell whether a part is slower than the tolerance over a third of the run, or
     costs more than it of the run.
@@ -322,7 +322,7 @@ def _note_warm_up(
         yield Note(NoteCode.SLOW_WARM_UP, text)
 
 
-def _describe(check: OutsideCheck, part: SlowPart, window: Window) -> str:
+def _describe(check: OutsideCheck, part: SlowRange, window: Window) -> str:
     change = part.step_seconds / check.share.step_seconds - 1
     one = part.first == part.last
     steps = f"step {part.first}" if one else f"steps {part.first} to {part.last}"

@@ -75,7 +75,7 @@ class WindowValues(NamedTuple):
         return self.whole and bool((self.values == value).all())
 
     @property
-    def stand_still(self) -> bool:
+    def are_values_constant(self) -> bool:
         """Whether every step of the window prints the same, and there are enough to
         tell."""
         return len(self.values) >= FEWEST_EQUAL and self.are_all(float(self.values[0]))
@@ -154,7 +154,7 @@ def list_notes(
     if (
         loss.whole
         and not is_rewarded(run, choice, baseline)
-        and (loss.are_all(0.0) or loss.stand_still)
+        and (loss.are_all(0.0) or loss.are_values_constant)
     ):
         text = f"the loss is {loss.values[0]:g} in every step of the window, in few digits: it does not show training"
         yield Note(NoteCode.LOSS_STANDS_STILL, text, line)
@@ -325,7 +325,7 @@ def _describe_stuck_loss(loss: WindowValues, recorded: Mapping[str, float]) -> s
     """Return how a loss that stands still differs from that of the recorded runs, empty
     if it need not differ."""
     first, last = recorded.get(Observed.FIRST_LOSS), recorded.get(Observed.LAST_LOSS)
-    if first is None or last is None or not loss.stand_still:
+    if first is None or last is None or not loss.are_values_constant:
         return ""
     value = float(loss.values[0])
     fell = first - last
@@ -340,13 +340,13 @@ def _is_certain(loss: WindowValues, choice: Choice, window: Steps) -> bool:
     """Whether a loss of 0, or one that stands still, is one by its digits, or the
     gradient norm agrees."""
     # On synthetic data a loss of four digits stands still though it trains.
-    if not (loss.are_all(0.0) or loss.stand_still):
+    if not (loss.are_all(0.0) or loss.are_values_constant):
         return False
     exact = loss.are_all(0.0) and get_dialect(choice.attempt.log.dialect).exact_zero
     return (
         exact
         or choice.segment.loss_digits >= ENOUGH_DIGITS
-        or _select_norms(window).stand_still
+        or _select_norms(window).are_values_constant
     )
 
 

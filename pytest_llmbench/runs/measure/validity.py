@@ -22,10 +22,10 @@ from pytest_llmbench.core.baseline_records import (
 )
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.log_records import DropReason, Ending, EndingCode, Steps
-from pytest_llmbench.core.run_records import Problem, Remains, Run
+from pytest_llmbench.core.run_records import LoglessJob, Problem, Run
 from pytest_llmbench.runs.measure import configuration, dropped_records, training
 from pytest_llmbench.runs.measure.attempts import Choice, is_finished, is_traced
-from pytest_llmbench.runs.measure.wall_clock import find_other_unit
+from pytest_llmbench.runs.measure.wall_clock import find_unit_mismatch
 from pytest_llmbench.runs.measure.window import Timing, count_steps, find_gaps
 
 # An unfinished log that was written this recently probably belongs to a job that still
@@ -133,7 +133,7 @@ def _describe_missing_log(run: Run) -> str:
     """Return what is said of a job that left no log, and what it left."""
     left = run.found.remains_at
     at = ""
-    if left is not None and run.found.remains is Remains.FOLDER:
+    if left is not None and run.found.remains is LoglessJob.FOLDER:
         at = f" in {left.name}; where nothing was ever started, remove that folder"
     elif left is not None:
         at = f", only {left.name}"
@@ -160,7 +160,7 @@ def find_problems(
         *_find_unfinished(run, choice, baseline, now),
         *_find_newer_start(run, choice),
         *find_gaps(timed, baseline),
-        *find_other_unit(timed),
+        *find_unit_mismatch(timed),
         *(
             _find_unprinted_losses(choice.segment.steps, baseline.window)
             if choice.attempt.log.prints_loss
@@ -294,7 +294,7 @@ def find_not_finite(steps: Steps) -> Iterator[Problem]:
             yield Problem(Reason.DIVERGED, text, int(steps.line[rows[0]]))
 
 
-def count_own_steps(choice: Choice) -> int:
+def count_expected_steps(choice: Choice) -> int:
     """Return how many steps a run without a baseline has; UNKNOWN_STEPS if it died and
     its log prints no total."""
     segment, ending = choice.segment, choice.attempt.log.ending
@@ -305,7 +305,7 @@ def count_own_steps(choice: Choice) -> int:
     )
 
 
-def make_stand_in(run: Run, window: Window, steps: int) -> Baseline:
+def make_default_baseline(run: Run, window: Window, steps: int) -> Baseline:
     """Return a baseline that expects nothing of a run but its steps and its window;
     zeros are unknown numbers.
 

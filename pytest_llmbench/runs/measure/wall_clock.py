@@ -385,7 +385,7 @@ def find_problems(
     yield from _find_hidden(check, timed, baseline, recorded, tolerance)
 
 
-def find_other_unit(timed: Timing) -> Iterator[Problem]:
+def find_unit_mismatch(timed: Timing) -> Iterator[Problem]:
     """Yield step times of another order of magnitude than the time between the stamps
     of their lines."""
     steps = timed.steps

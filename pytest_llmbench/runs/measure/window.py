@@ -125,7 +125,7 @@ def fits(steps: Steps, window: Window) -> bool:
     )
 
 
-def choose_whole_means(steps: Steps, window: Window) -> Window:
+def choose_mean_steps(steps: Steps, window: Window) -> Window:
     """Return the part of a window that whole means cover, where a log prints the mean
     of every n steps."""
     inside = is_inside(steps, window)
@@ -179,7 +179,7 @@ def choose_window(
         return choose_last_half(steps), WindowFrom.LAST_HALF
     total = count_steps(segment)
     if total <= LONGEST_USUAL and fits(steps, USUAL_WINDOW):
-        return choose_whole_means(steps, USUAL_WINDOW), WindowFrom.DEFAULT
+        return choose_mean_steps(steps, USUAL_WINDOW), WindowFrom.DEFAULT
     return choose_last_half(steps, total - 1 + segment.first_step), WindowFrom.LAST_HALF
 
 

@@ -65,7 +65,7 @@ def add(commands: Subparsers) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> Output:
-    from pytest_llmbench.comparison.compare_sides import compare_places
+    from pytest_llmbench.comparison.compare_sides import compare_paths
     from pytest_llmbench.comparison.comparison_document import describe
     from pytest_llmbench.comparison.comparison_text import format_text
     from pytest_llmbench.comparison.sides import parse_side, refuse_same
@@ -87,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         refuse_same(a, b)
         arguments.logs = [side.text for side in (a, b) if side.path is not None]
         settings = _resolve(arguments, history)
-        compared = compare_places((a, b), settings, history, margin, now)
+        compared = compare_paths((a, b), settings, history, margin, now)
     document = describe(compared, now, strict=arguments.strict)
     problem = _write(document, settings, now)
     return Output(
@@ -134,17 +134,17 @@ def _write(compared: ComparisonDocument, settings: Settings, now: datetime) -> s
     import msgspec
 
     from pytest_llmbench.report import document
-    from pytest_llmbench.report.output_files import HTML, JSON, write_whole
+    from pytest_llmbench.report.output_files import HTML, JSON, write_atomically
 
     try:
         if settings.json is not None:
-            write_whole(
+            write_atomically(
                 settings.json, document.render(msgspec.to_builtins(compared)), JSON
             )
         if settings.html is not None:
             from pytest_llmbench.comparison.comparison_page import render_sides
 
-            write_whole(
+            write_atomically(
                 settings.html,
                 render_sides(compared, now).encode("utf-8", "backslashreplace"),
                 HTML,

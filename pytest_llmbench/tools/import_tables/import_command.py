@@ -104,10 +104,14 @@ def run_import(arguments: argparse.Namespace) -> Output:
     if arguments.output is None:
         text = "\n".join(draft.text for draft in imported.drafts).rstrip("\n")
         return Output(
-            text, 0 if imported.is_whole else 1, "\n".join(format_report(imported, ()))
+            text,
+            0 if imported.is_complete else 1,
+            "\n".join(format_report(imported, ())),
         )
     written = write_drafts(imported, arguments.output, force=arguments.force)
-    is_done = imported.is_whole and all(file.fate != DraftFate.KEPT for file in written)
+    is_done = imported.is_complete and all(
+        file.fate != DraftFate.KEPT for file in written
+    )
     return Output("\n".join(format_report(imported, written)), 0 if is_done else 1)
 
 

@@ -37,7 +37,7 @@ class ImportedDocument:
     unread: tuple[UnreadCell, ...]
 
     @property
-    def is_whole(self) -> bool:
+    def is_complete(self) -> bool:
         """True if every cell of performance and configuration was read."""
         return not any(cell.decisive for cell in self.unread)
 

@@ -246,7 +246,7 @@ def _read_column(mapping: DocumentMapping, field: str, labelled: LabelledCell) -
         return {field: _read_name(mapping, field, cell)}
     if field == "fsdp" and cell.text == "0":  # not sharded
         return {}
-    return {field: parse_whole_number(cell.text)}
+    return {field: parse_integer(cell.text)}
 
 
 def read_metric(metric: Metric, cell: Cell) -> str:
@@ -297,7 +297,7 @@ def _read_percentage(digits: str, in_cell: bool, in_label: bool) -> str:
     return f"{digits}%"
 
 
-def parse_whole_number(text: str) -> int:
+def parse_integer(text: str) -> int:
     """Return the whole number of a cell; ValueError for any other text."""
     digits = text.replace(",", "")
     is_number = _THOUSANDS.fullmatch(text) or _NUMBER.fullmatch(text)

@@ -165,7 +165,7 @@ def read_markdown(text: str, mapping: DocumentMapping) -> DocumentTables:
     stray: list[TableRow] = []
     for number, line in enumerate(text.split("\n")):
         if number not in covered:
-            texts = _split_stray(line, is_hidden=line != prose[number])
+            texts = _split_unmatched(line, is_hidden=line != prose[number])
             stray += [make_row(mapping, number + 1, texts)] if texts else []
     tables = tuple(_make_tables(mapping, lines, blocks))
     return DocumentTables(tables, tuple(stray), tuple(prose))
@@ -351,7 +351,7 @@ def _read_row(mapping: DocumentMapping, lines: Sequence[str], number: int) -> Ta
     return row._replace(closed=line.rstrip().endswith("|"))
 
 
-def _split_stray(line: str, *, is_hidden: bool) -> list[str]:
+def _split_unmatched(line: str, *, is_hidden: bool) -> list[str]:
     """Return the cells of a line with a number between pipes, tabs or tags of HTML, or
     alone if hidden; [] for other lines."""
     if len(line) > LONGEST_LINE:

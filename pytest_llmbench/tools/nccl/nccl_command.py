@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmbench.core.errors import RecordError
 from pytest_llmbench.core.formatting import clip, count_noun, escape
-from pytest_llmbench.report.output_files import TRACE, write_whole
+from pytest_llmbench.report.output_files import TRACE, write_atomically
 from pytest_llmbench.tools.command_line import (
     WIDTH,
     Output,
@@ -109,7 +109,7 @@ def _save(document: dict[str, Any], path: Path) -> None:
     import json
 
     try:
-        write_whole(
+        write_atomically(
             path,
             (json.dumps(document, indent=1) + "\n").encode("ascii"),
             TRACE,

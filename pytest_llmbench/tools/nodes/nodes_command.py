@@ -111,11 +111,11 @@ def _write(described: dict[str, Any], output: Path | None) -> str:
     """Write the document, and return what went wrong: the answer is printed all the
     same."""
     from pytest_llmbench.report import document
-    from pytest_llmbench.report.output_files import JSON, write_whole
+    from pytest_llmbench.report.output_files import JSON, write_atomically
 
     try:
         if output is not None:
-            write_whole(output, document.render(described), JSON)
+            write_atomically(output, document.render(described), JSON)
     except OSError as error:
         return f"llmbench: it cannot be written: {escape(describe_os_error(error))}"
     return ""

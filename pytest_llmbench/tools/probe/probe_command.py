@@ -21,8 +21,8 @@ from pytest_llmbench.tools.command_line import (
     Output,
     Subparsers,
     add_baselines,
+    print_to_stderr,
     rename_flags,
-    tell_aside,
 )
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def _run(arguments: argparse.Namespace) -> Output:
             _read_clock,
         )
     except LaunchError as error:
-        tell_aside(f"llmbench: {error}")
+        print_to_stderr(f"llmbench: {error}")
         return Output("probe: it cannot go on", STOP)
     return Output(_describe(answer), CODES[answer.outcome])
 

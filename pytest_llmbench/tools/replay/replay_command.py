@@ -108,7 +108,7 @@ def _run_against_history(
     with rename_flags():
         settings = resolve_settings(arguments, llmb_runs="each", **changed)
         nights = replay_history(settings, place, datetime.now(UTC))
-    return Output(format_nights(nights), code=0 if nights else 1)
+    return Output(format_replayed(nights), code=0 if nights else 1)
 
 
 # --- both verdicts --------------------------------------------------------------------
@@ -188,7 +188,7 @@ def format_replay(replayed: Replay) -> str:
 
 OTHERWISE = "change otherwise"
 
-Change = TypeVar("Change", "VerdictChange", "ReplayedNight")
+Change = TypeVar("Change", "VerdictChange", "ReplayedRun")
 
 
 def _group_by_colour(changes: Sequence[Change]) -> Iterator[tuple[str, list[Change]]]:
@@ -262,7 +262,7 @@ def _is_failed(outcome: Outcome | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayedNight:
+class ReplayedRun:
     """A run with the verdict that a history holds of it, and the one that it gets
     now."""
 
@@ -295,7 +295,7 @@ class ReplayedNight:
 
 def replay_history(
     settings: Settings, place: StoreLocation, now: datetime
-) -> list[ReplayedNight]:
+) -> list[ReplayedRun]:
     """Judge each run under `settings.logs` that a history has judged, oldest first;
     runs that it does not know are left out. HistoryError if the history cannot be
     read."""
@@ -331,14 +331,14 @@ def replay_history(
         if before is not None:
             job_id = measurement.run.found.job_id
             nights.append(
-                ReplayedNight(before.started, configuration, job_id, before, outcome)
+                ReplayedRun(before.started, configuration, job_id, before, outcome)
             )
     return sorted(
         nights, key=lambda night: (night.started, night.configuration, night.job_id)
     )
 
 
-def format_nights(nights: Sequence[ReplayedNight]) -> str:
+def format_replayed(nights: Sequence[ReplayedRun]) -> str:
     """Return the runs whose verdict changes, those that turn red first, and a count; 79
     columns wide."""
     from pytest_llmbench.report.wording import phrase

@@ -16,7 +16,7 @@ from pytest_llmbench.core.errors import LaunchError, did_you_mean
 from pytest_llmbench.core.job_records import Cluster, LaunchFacts
 from pytest_llmbench.core.redaction import redact_text
 from pytest_llmbench.core.runtime import describe_missing_proc
-from pytest_llmbench.report.output_files import NEW, write_whole
+from pytest_llmbench.report.output_files import NEW, write_atomically
 from pytest_llmbench.tools.command_line import Output, Subparsers, read_recipes_in, tell
 
 if TYPE_CHECKING:
@@ -164,12 +164,12 @@ def _run(
 
 def _format_step(step: PlannedJob, caller: Mapping[str, str]) -> str:
     """Return the variables, folder and command of a step as a shell takes them."""
-    from pytest_llmbench.launch.jobs.setup_step import list_own_variables
+    from pytest_llmbench.launch.jobs.setup_step import list_setup_variables
     from pytest_llmbench.launch.preflight.dry_run import format_command, quote_word
 
     variables = [
         f"{name}={quote_word(value)}"
-        for name, value in list_own_variables(step, caller)
+        for name, value in list_setup_variables(step, caller)
     ]
     return "\n".join(
         [
@@ -281,7 +281,7 @@ def _run_cluster(arguments: argparse.Namespace) -> Output:
     if path is None:
         return Output(text)
     try:
-        write_whole(path, redact_text(text).encode(), NEW, make_folders=False)
+        write_atomically(path, redact_text(text).encode(), NEW, make_folders=False)
     except FileExistsError as error:
         raise LaunchError(
             f"{path}: there is one already, and it is not replaced"

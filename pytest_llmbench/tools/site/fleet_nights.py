@@ -29,12 +29,12 @@ from pytest_llmbench.judge.noise import (
     assume_noise,
     estimate_fleet_correlation,
     estimate_from_daily_runs,
-    estimate_from_others,
+    estimate_from_fleet,
     with_prior,
 )
 from pytest_llmbench.session.acknowledgements import read_acknowledged
 from pytest_llmbench.session.settings import Settings
-from pytest_llmbench.tools.site.fleet_records import FleetNights, FleetRow
+from pytest_llmbench.tools.site.fleet_records import FleetDays, FleetRow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,12 +55,12 @@ SEVERITY = ("skipped", "passed", "failed")
 these is shown."""
 
 
-def collect_nights(
+def collect_days(
     place: StoreLocation,
     since: datetime | None,
     now: datetime,
     acknowledged: Path | None = None,
-) -> FleetNights:
+) -> FleetDays:
     """Return all configurations with a verdict on the nights from `since` on;
     HistoryError where there is none.
 
@@ -97,7 +97,7 @@ def collect_nights(
     )
     days = {night.day for row in rows for night in row.nights}
     redact = cache(make_redactor().redact)
-    return FleetNights(
+    return FleetDays(
         tuple(sorted(days)),
         rows,
         replace(
@@ -120,7 +120,7 @@ def _make_row(
 ) -> FleetRow:
     """Return the row of a configuration; `newest` is the start of the newest
     session."""
-    nights = _select_nights(verdicts)
+    nights = _select_days(verdicts)
     total = add_changes(change.difference for change in changes)
     return FleetRow(
         name,
@@ -159,7 +159,7 @@ def _redact(verdicts: Iterable[StoredVerdict]) -> list[StoredVerdict]:
         # once.
         if id(environment) not in environments:
             environments[id(environment)] = {
-                name: value and redactor.redact_named(name, value)
+                name: value and redactor.redact_variable(name, value)
                 for name, value in environment.items()
             }
         return environments[id(environment)]
@@ -178,7 +178,7 @@ def _redact(verdicts: Iterable[StoredVerdict]) -> list[StoredVerdict]:
 # --- which verdict stands for a night -------------------------------------------------
 
 
-def _select_nights(verdicts: Sequence[StoredVerdict]) -> tuple[StoredVerdict, ...]:
+def _select_days(verdicts: Sequence[StoredVerdict]) -> tuple[StoredVerdict, ...]:
     """Return the verdict of each day, oldest first: of its newest run what the last
     session said; that there was none only where there was none."""
     days: dict[date, StoredVerdict] = {}
@@ -285,7 +285,7 @@ def _find_all_changes(
         name: estimate_from_daily_runs(values) for name, values in logarithms.items()
     }
     cv = Settings().assumed_cv
-    prior = estimate_from_others(
+    prior = estimate_from_fleet(
         [noise for noise in own.values() if noise is not None]
     ) or assume_noise(cv)
     correlation = estimate_fleet_correlation(logarithms.values())
@@ -317,7 +317,7 @@ Days = tuple[date, date]
 
 
 def compare_with_last_good(
-    fleet: FleetNights, place: StoreLocation, settings: Settings, margin: float
+    fleet: FleetDays, place: StoreLocation, settings: Settings, margin: float
 ) -> dict[Days, SidesCompared]:
     """Return for the days of each last good and red night what differs between them, of
     the configurations concerned.

@@ -32,7 +32,7 @@ class FleetRow:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetNights:
+class FleetDays:
     """All configurations of a history over some nights."""
 
     days: tuple[date, ...]  # on which anything was judged, oldest first

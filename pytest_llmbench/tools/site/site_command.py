@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from pytest_llmbench.comparison.comparison_records import SidesCompared
     from pytest_llmbench.tools.site.fleet_nights import Days
-    from pytest_llmbench.tools.site.fleet_records import FleetNights
+    from pytest_llmbench.tools.site.fleet_records import FleetDays
 
 DAYS = 365
 
@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> Output:
     from pytest_llmbench.comparison.unpaired import MARGIN
     from pytest_llmbench.session.settings import Settings
     from pytest_llmbench.tools.site.fleet_nights import (
-        collect_nights,
+        collect_days,
         compare_with_last_good,
     )
 
@@ -80,7 +80,7 @@ def _run(arguments: argparse.Namespace) -> Output:
         datetime.now(UTC),
     )
     since = now - timedelta(days=arguments.days)
-    fleet = collect_nights(place, since, now, find_acknowledged(arguments.acknowledged))
+    fleet = collect_days(place, since, now, find_acknowledged(arguments.acknowledged))
     compared = compare_with_last_good(fleet, place, Settings(), MARGIN)
     try:
         pages = dict(_render(fleet, compared, now))
@@ -100,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> Output:
 
 
 def _render(
-    fleet: FleetNights, compared: dict[Days, SidesCompared], now: datetime
+    fleet: FleetDays, compared: dict[Days, SidesCompared], now: datetime
 ) -> Iterator[tuple[str, str]]:
     from pytest_llmbench.comparison.comparison_document import describe
     from pytest_llmbench.comparison.comparison_page import render_sides

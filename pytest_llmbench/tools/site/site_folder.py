@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_llmbench.report.html.site_names import INDEX
-from pytest_llmbench.report.output_files import FileKind, find_obstacle, write_whole
+from pytest_llmbench.report.output_files import (
+    FileKind,
+    find_obstacle,
+    write_atomically,
+)
 
 CONFIGURATIONS, COMPARISONS = "configurations", "compare"
 """The folders of the pages that the first one links to."""
@@ -59,6 +63,6 @@ def write_site(folder: Path, pages: Mapping[str, str]) -> None:
         if obstacle := find_obstacle(path, PAGE):
             raise FileExistsError(errno.EEXIST, obstacle, str(path))
     for name in sorted(pages, key=lambda name: name == INDEX):
-        write_whole(
+        write_atomically(
             folder / name, pages[name].encode("utf-8", "backslashreplace"), PAGE
         )

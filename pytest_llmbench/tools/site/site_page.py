@@ -15,7 +15,7 @@ from pytest_llmbench.core import formatting
 from pytest_llmbench.core.judgement_records import LevelChange
 from pytest_llmbench.core.run_records import Acknowledgement
 from pytest_llmbench.history.stored_verdicts import StoredVerdict
-from pytest_llmbench.report.advice import ADVICE, NOTHING_TO_DO, advise_on_night
+from pytest_llmbench.report.advice import ADVICE, NOTHING_TO_DO, advise_on_stored
 from pytest_llmbench.report.html import (
     COLOURS,
     MOST_ADVICE,
@@ -23,19 +23,19 @@ from pytest_llmbench.report.html import (
     Badge,
     make_environment,
     make_policy,
-    read_part,
+    read_asset,
 )
 from pytest_llmbench.report.html.charts import (
     Chart,
     DrawnChange,
-    DrawnNight,
-    draw_nights,
+    DrawnDay,
+    draw_days,
     format_change,
 )
 from pytest_llmbench.report.html.site_names import ENDING, INDEX
 from pytest_llmbench.report.verdicts import MFU_LOGGED, ORDER, choose_colour
 from pytest_llmbench.report.wording import phrase
-from pytest_llmbench.tools.site.fleet_records import FleetNights, FleetRow
+from pytest_llmbench.tools.site.fleet_records import FleetDays, FleetRow
 from pytest_llmbench.tools.site.site_folder import (
     COMPARISONS,
     CONFIGURATIONS,
@@ -97,7 +97,7 @@ class _Shown:
 
 
 def render_site(
-    fleet: FleetNights, compared: Mapping[str, str], facts: SiteFacts
+    fleet: FleetDays, compared: Mapping[str, str], facts: SiteFacts
 ) -> Iterator[tuple[str, str]]:
     """Yield the name of each page below the folder of the site, and its text.
 
@@ -110,8 +110,8 @@ def render_site(
     ]
     environment, style, script = (
         make_environment(),
-        read_part("style.css"),
-        read_part("script.js"),
+        read_asset("style.css"),
+        read_asset("script.js"),
     )
     common: dict[str, Any] = {
         "style": style,
@@ -121,7 +121,7 @@ def render_site(
         "facts": facts,
         "session": fleet.session,
         "place": fleet.place,
-        "now": _format_moment(facts.now),
+        "now": _format_timestamp(facts.now),
     }
     template = environment.get_template("nights.html")
     for entry in shown:
@@ -138,18 +138,18 @@ def render_site(
 
 
 def _choose_look(row: FleetRow) -> tuple[tuple[str, ...], Badge]:
-    colours = tuple(map(_choose_night_colour, row.nights))
+    colours = tuple(map(_choose_day_colour, row.nights))
     word = row.nights[-1].verdict
     return colours, Badge(
         colours[-1], SYMBOLS.get(word, "!"), word
     ) if row.current else NO_RUN
 
 
-def _choose_night_colour(night: StoredVerdict) -> str:
+def _choose_day_colour(night: StoredVerdict) -> str:
     return choose_colour(night.status, night.verdict)
 
 
-def _format_moment(moment: datetime) -> str:
+def _format_timestamp(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
@@ -157,7 +157,7 @@ def _format_moment(moment: datetime) -> str:
 
 
 def _describe_fleet(
-    fleet: FleetNights, shown: Sequence[_Shown], facts: SiteFacts
+    fleet: FleetDays, shown: Sequence[_Shown], facts: SiteFacts
 ) -> dict[str, Any]:
     ordered = sorted(shown, key=_rank)
     counts = Counter(entry.badge.colour for entry in shown)
@@ -187,7 +187,7 @@ def _describe_fleet(
                 **_describe_entry(entry),
                 "cells": _list_cells(entry),
                 "strip": draw_strip(entry.row, entry.colours, places),
-                "nights": list(_list_nights(entry, last_days)),
+                "nights": list(_list_days(entry, last_days)),
             }
             for entry in ordered
         ],
@@ -219,7 +219,7 @@ def _rank(entry: _Shown) -> tuple[int, int, float, str]:
     )
 
 
-def _list_cautions(fleet: FleetNights, now: datetime) -> Iterator[str]:
+def _list_cautions(fleet: FleetDays, now: datetime) -> Iterator[str]:
     yield from [fleet.future] if fleet.future else []
     yield from fleet.damaged
     age = now - fleet.session.started
@@ -270,9 +270,7 @@ def _find_last_change(row: FleetRow) -> LevelChange | None:
     return max(row.changes, key=lambda change: change.started, default=None)
 
 
-def _list_nights(
-    entry: _Shown, days: Sequence[date]
-) -> Iterator[dict[str, str] | None]:
+def _list_days(entry: _Shown, days: Sequence[date]) -> Iterator[dict[str, str] | None]:
     """Yield a cell for each of the last days; None for a day without a verdict."""
     by_day = {
         night.day: (night, colour)
@@ -287,13 +285,13 @@ def _list_nights(
             "day": f"{day}",
             "colour": colour,
             "sign": SYMBOLS.get(night.verdict, "!"),
-            "text": f"{day} {night.verdict} {_format_night_difference(night)}".removesuffix(
+            "text": f"{day} {night.verdict} {_format_day_difference(night)}".removesuffix(
                 " -"
             ),
         }
 
 
-def _format_night_difference(night: StoredVerdict) -> str:
+def _format_day_difference(night: StoredVerdict) -> str:
     difference = night.log_difference if night.counts else None
     return formatting.format_difference(
         None if difference is None else formatting.compute_bounded_exp(difference)
@@ -336,7 +334,7 @@ def _advise(row: FleetRow, slower: str) -> str:
         return slower
     if night.reason not in ADVICE or night.reason in NOTHING_TO_DO:
         return ""
-    return advise_on_night(
+    return advise_on_stored(
         row.configuration, night.reason, night.verdict, night.baseline
     )
 
@@ -394,7 +392,7 @@ def _describe_page(
         "anchor": name_anchor(row.configuration),
         "changes": [_list_change(change) for change in reversed(row.changes)],
         "nights": [
-            _describe_night(night, colour)
+            _describe_day(night, colour)
             for night, colour in zip(
                 reversed(row.nights), reversed(entry.colours), strict=True
             )
@@ -423,9 +421,7 @@ def _list_facts(row: FleetRow, night: StoredVerdict) -> Iterator[tuple[str, str]
 
 def _draw(row: FleetRow) -> Chart | None:
     nights = [
-        DrawnNight(
-            night.day.isoformat(), night.verdict, seconds, night.expected_seconds
-        )
+        DrawnDay(night.day.isoformat(), night.verdict, seconds, night.expected_seconds)
         for night, seconds in zip(row.nights, row.seconds, strict=True)
     ]
     counted = [at for at, seconds in enumerate(row.seconds) if seconds is not None]
@@ -439,7 +435,7 @@ def _draw(row: FleetRow) -> Chart | None:
         for change in row.changes
         if change.first_run < len(counted)
     ]
-    return draw_nights(nights, changes, "chart")
+    return draw_days(nights, changes, "chart")
 
 
 def _list_change(change: LevelChange) -> tuple[str, ...]:
@@ -472,13 +468,13 @@ def _describe_acknowledged(entry: Acknowledgement) -> str:
     return f"by {entry.by} until {entry.expires}: {entry.reason}"
 
 
-def _describe_night(night: StoredVerdict, colour: str) -> dict[str, Any]:
+def _describe_day(night: StoredVerdict, colour: str) -> dict[str, Any]:
     return {
         "day": f"{night.day}",
         "badge": Badge(colour, SYMBOLS.get(night.verdict, "!"), night.verdict),
         "cells": (
             formatting.format_seconds(night.step_seconds if night.counts else None),
-            _format_night_difference(night),
+            _format_day_difference(night),
             _format_mfu(night),
         ),
         "texts": (

@@ -19,7 +19,7 @@ from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.core.runtime import discard_output, pause_garbage_collection
 from pytest_llmbench.core.userfile import is_stream
 from pytest_llmbench.report.document import IDENTIFIERS
-from pytest_llmbench.report.output_files import EXPORT, open_whole
+from pytest_llmbench.report.output_files import EXPORT, open_atomically
 from pytest_llmbench.tools.command_line import Output, redact_values
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def export(place: StoreLocation, arguments: argparse.Namespace) -> Output:
         with (
             pause_garbage_collection(),
             explain_errors(place),
-            open_whole(output, EXPORT, make_folders=False) as file,
+            open_atomically(output, EXPORT, make_folders=False) as file,
         ):
             if kind != "parquet":
                 file.writelines(

@@ -21,7 +21,7 @@ from pytest_llmbench.tools.history_options import (
     add_history,
     open_history,
     parse_count,
-    tell_future,
+    print_future_sessions,
 )
 from pytest_llmbench.tools.stored_runs.export_command import (
     FORMATS,
@@ -95,7 +95,7 @@ def add(commands: Subparsers) -> None:
     listing.add_argument(
         "--since",
         metavar="DATE",
-        type=_parse_moment,
+        type=_parse_timestamp,
         help="Runs that started from then on (default: all).",
     )
     listing.add_argument(
@@ -165,10 +165,10 @@ def _run(arguments: argparse.Namespace) -> Output:
     return Output(actions[arguments.action](place, arguments))
 
 
-def _parse_moment(text: str) -> datetime:
-    from pytest_llmbench.core.option import parse_moment
+def _parse_timestamp(text: str) -> datetime:
+    from pytest_llmbench.core.option import parse_timestamp
 
-    return _convert(parse_moment, text)
+    return _convert(parse_timestamp, text)
 
 
 def _parse_age(text: str) -> timedelta:
@@ -369,5 +369,5 @@ def _add(place: StoreLocation, arguments: argparse.Namespace) -> str:
             if verdicts
             else f"{path}: stored before"
         )
-    tell_future(place)
+    print_future_sessions(place)
     return f"{formatting.count_noun(added, 'verdict')} added to {place.shown}; the files may go"

@@ -344,8 +344,8 @@ def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baselin
     from pytest_llmbench.runs.measure.attempts import choose_segment
     from pytest_llmbench.runs.measure.validity import (
         UNKNOWN_STEPS,
-        count_own_steps,
-        make_stand_in,
+        count_expected_steps,
+        make_default_baseline,
     )
     from pytest_llmbench.runs.measure.window import choose_window
 
@@ -354,9 +354,11 @@ def _find_baseline(run: Run, catalog: Catalog, window: Window | None) -> Baselin
     wanted = window or USUAL_WINDOW
     choice = choose_segment(run.attempts, wanted, UNKNOWN_STEPS)
     if choice is None:
-        return make_stand_in(run, wanted, UNKNOWN_STEPS)
-    return make_stand_in(
-        run, choose_window(choice.segment, None, window)[0], count_own_steps(choice)
+        return make_default_baseline(run, wanted, UNKNOWN_STEPS)
+    return make_default_baseline(
+        run,
+        choose_window(choice.segment, None, window)[0],
+        count_expected_steps(choice),
     )
 
 

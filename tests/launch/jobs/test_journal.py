@@ -34,7 +34,7 @@ from pytest_llmbench.core.job_records import (
     Purpose,
     SubmissionState,
 )
-from pytest_llmbench.core.stall_limits import Stall, StallPlace
+from pytest_llmbench.core.stall_limits import Stall, StallPosition
 from pytest_llmbench.launch.jobs import journal as database
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.schedulers.process import Process
@@ -365,7 +365,10 @@ def test_one_poll_is_written_together_or_not_at_all(journal: Journal) -> None:
 def test_sessions_see_only_their_own_jobs(journal: Journal, folder: Path) -> None:
     with closing(Journal(folder)) as other:
         other.begin("other", NOW, {"name": "theirs"})
-        assert (journal.read_note("name"), other.read_note("name")) == ("", "theirs")
+        assert (
+            journal.read_journal_value("name"),
+            other.read_journal_value("name"),
+        ) == ("", "theirs")
         first, second, third, fourth = (
             each.intend(SPEC, NOW).number for each in (journal, other, journal, other)
         )
@@ -626,7 +629,7 @@ def test_states_in_words_of_an_earlier_version_are_read(journal: Journal) -> Non
 
 def test_stall_is_kept_and_may_be_missing(journal: Journal) -> None:
     """An earlier version wrote none."""
-    stall = Stall(StallPlace.STEPS, 1200.0, 5, 50, "/logs/x.out", cancelled=True)
+    stall = Stall(StallPosition.STEPS, 1200.0, 5, 50, "/logs/x.out", cancelled=True)
     first, second = (journal.intend(SPEC, NOW).number for _ in range(2))
     for number in (first, second):
         journal.record_status(number, replace(RUNNING, limit_seconds=60.0, stall=stall))

@@ -40,14 +40,14 @@ def lines() -> list[str]:
 
 def test_each_change_of_a_job_has_a_line(lines: list[str]) -> None:
     progress, one = Progress(lines.append), job(HERE)
-    progress.tell_submitted(one, START)
-    progress.tell_change(
+    progress.report_submitted(one, START)
+    progress.report_change(
         replace(one, status=running("n1", "n2", "n3", "n4", "n5", "n6")), None, START
     )
-    progress.tell_ended(
+    progress.report_ended(
         replace(one, status=ended(elapsed_seconds=300.0)), JobEnd(Blame.NONE), START
     )
-    progress.tell_ended(
+    progress.report_ended(
         replace(one, status=ended("FAILED", "7:0")),
         JobEnd(Blame.RUN, "it exited with 7"),
         START,
@@ -63,7 +63,7 @@ def test_each_change_of_a_job_has_a_line(lines: list[str]) -> None:
 
 
 def test_refused_submission_is_reported_in_full(lines: list[str]) -> None:
-    Progress(lines.append).tell_ended(
+    Progress(lines.append).report_ended(
         job(HERE, job_id="", **REFUSED),
         JobEnd(Blame.RUN, "refused:\n    no account"),
         START,
@@ -73,7 +73,7 @@ def test_refused_submission_is_reported_in_full(lines: list[str]) -> None:
 
 def test_line_names_purpose_run_and_attempt(lines: list[str]) -> None:
     spec = replace(job(HERE).spec, purpose=Purpose.PROFILE)
-    Progress(lines.append).tell_submitted(
+    Progress(lines.append).report_submitted(
         job(HERE, spec=spec, attempt=2, repeat=3), START
     )
     assert "(profile, run 3, attempt 2)" in " ".join(lines[0].split())
@@ -214,7 +214,7 @@ def test_lines_fit_80_columns_and_hold_no_control_characters(lines: list[str]) -
         5,
         START + timedelta(seconds=10),
     )
-    progress.tell_ended(
+    progress.report_ended(
         replace(jobs[0], status=ended()),
         JobEnd(Blame.RUN, "x" * 300 + "\a\n\r\n" + "y" * 200),
         START,

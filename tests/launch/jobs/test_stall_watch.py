@@ -25,7 +25,7 @@ from pytest_llmbench.core.stall_limits import (
     LogProgress,
     Stall,
     StallLimits,
-    StallPlace,
+    StallPosition,
 )
 from pytest_llmbench.launch.jobs.watch import (
     Limits,
@@ -152,7 +152,7 @@ def test_hang_is_reported_after_10_minutes_cancelled_after_20() -> None:
     assert 20 * MINUTE <= hung.cancelled - FAST[-1] <= 21 * MINUTE
     stall = hung.stall
     assert (stall.place, stall.done, stall.total, stall.cancelled) == (
-        StallPlace.STEPS,
+        StallPosition.STEPS,
         11,
         50,
         True,
@@ -458,14 +458,14 @@ def test_time_limit_after_a_stall_is_a_hang(
 @pytest.mark.parametrize(
     ("steps", "elapsed", "place"),
     [
-        (FAST, 4 * 3600.0, StallPlace.STEPS),
-        ((), 4 * 3600.0, StallPlace.START),
+        (FAST, 4 * 3600.0, StallPosition.STEPS),
+        ((), 4 * 3600.0, StallPosition.START),
         (every(7.0, 1800.0, 4 * 3600), 4 * 3600.0, None),
         (FAST, 30 * MINUTE, None),
     ],
 )
 def test_unwatched_time_limit_is_judged_by_log(
-    steps: list[float], elapsed: float, place: StallPlace | None
+    steps: list[float], elapsed: float, place: StallPosition | None
 ) -> None:
     """Submitted in the evening, collected in the morning: most of its time is in none
     of its steps."""

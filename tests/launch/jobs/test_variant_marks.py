@@ -11,7 +11,10 @@ import pytest
 from support.job_specs import job, job_spec
 
 from pytest_llmbench.core.job_records import Job, Purpose
-from pytest_llmbench.launch.jobs.submitter import recover_marked, submit_marked
+from pytest_llmbench.launch.jobs.submitter import (
+    recover_from_marker,
+    submit_with_marker,
+)
 from pytest_llmbench.launch.schedulers.local import LocalScheduler
 from pytest_llmbench.launch.schedulers.submission import Submission, SubmitError
 
@@ -64,7 +67,7 @@ def test_mark_precedes_its_job_and_names_it_later(tmp_path: Path) -> None:
     """In the folder that its launcher printed, too."""
     results, printed = tmp_path / "stage" / "results", tmp_path / "elsewhere"
     inner = Inner(lambda: read(results), Submission("4711", printed))
-    assert submit_marked(make_job(tmp_path), inner).job_id == "4711"
+    assert submit_with_marker(make_job(tmp_path), inner).job_id == "4711"
     assert inner.seen == [[["token1"]]]
     assert read(results) == [["token1"], ["token1", "4711"]]
     assert read(printed) == [["token1", "4711"]]
@@ -74,14 +77,14 @@ def test_mark_names_the_allocation_of_its_run(tmp_path: Path) -> None:
     """Slurm, and so the name of the log, knows no other number."""
     results, shared = tmp_path / "stage" / "results", make_job(tmp_path, allocation=1)
     assert (
-        submit_marked(shared, Inner(lambda: None, Submission("4711-3"))).job_id
+        submit_with_marker(shared, Inner(lambda: None, Submission("4711-3"))).job_id
         == "4711-3"
     )
     assert read(results) == read(shared.folder) == [["token1"], ["token1", "4711"]]
 
 
 def test_mark_is_in_the_job_folder_without_logs(tmp_path: Path) -> None:
-    submit_marked(
+    submit_with_marker(
         make_job(tmp_path, log_folders=()), Inner(lambda: None, Submission("4711"))
     )
     assert read(tmp_path) == [["token1"], ["token1", "4711"]]
@@ -99,7 +102,7 @@ def test_mark_of_a_failed_submission_is_closed_if_refused(
     tmp_path: Path, error: SubmitError, marks: list[list[str]]
 ) -> None:
     with pytest.raises(SubmitError):
-        submit_marked(make_job(tmp_path), Inner(lambda: None, error))
+        submit_with_marker(make_job(tmp_path), Inner(lambda: None, error))
     assert read(tmp_path / "stage" / "results") == marks
 
 
@@ -109,7 +112,9 @@ def test_mark_of_a_failed_submission_is_closed_if_refused(
 def test_resumed_session_completes_the_mark(
     tmp_path: Path, becomes: Submission | None, last: str
 ) -> None:
-    assert recover_marked(make_job(tmp_path), Inner(lambda: None, becomes)) == becomes
+    assert (
+        recover_from_marker(make_job(tmp_path), Inner(lambda: None, becomes)) == becomes
+    )
     assert read(tmp_path / "stage" / "results") == [["token1", last]]
 
 
@@ -118,16 +123,16 @@ def test_local_log_is_marked_before_its_job_starts(tmp_path: Path) -> None:
         lambda: [path.name for path in tmp_path.glob("*.ab")], Submission("1")
     )
     local = make_job(tmp_path, via="local", experiment="exp", log_folders=())
-    submit_marked(local, inner)
-    recover_marked(local, inner)
+    submit_with_marker(local, inner)
+    recover_from_marker(local, inner)
     assert inner.seen[0] == ["log-exp_1_0.out.ab"]
     assert not (tmp_path / ".llmbench-ab").exists()
 
 
 def test_measured_job_has_no_mark(tmp_path: Path) -> None:
     inner = Inner(lambda: None, Submission("4711"))
-    submit_marked(make_job(tmp_path, purpose=Purpose.MEASURE), inner)
-    recover_marked(make_job(tmp_path, purpose=Purpose.MEASURE), inner)
+    submit_with_marker(make_job(tmp_path, purpose=Purpose.MEASURE), inner)
+    recover_from_marker(make_job(tmp_path, purpose=Purpose.MEASURE), inner)
     assert not list(tmp_path.rglob("*.ab")) + list(tmp_path.rglob(".llmbench-ab"))
 
 
@@ -135,12 +140,14 @@ def test_unwritable_mark_submits_nothing(tmp_path: Path) -> None:
     (tmp_path / "stage").touch()
     inner = Inner(lambda: None, Submission("4711"))
     with pytest.raises(SubmitError, match="which says that a log is none of a night"):
-        submit_marked(make_job(tmp_path), inner)
+        submit_with_marker(make_job(tmp_path), inner)
     assert inner.seen == []
 
 
 def test_submitted_job_is_followed_without_a_mark(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     printed = Submission("4711", tmp_path / "file" / "folder")
-    assert submit_marked(make_job(tmp_path), Inner(lambda: None, printed)) == printed
+    assert (
+        submit_with_marker(make_job(tmp_path), Inner(lambda: None, printed)) == printed
+    )
     assert read(tmp_path / "stage" / "results")[0] == ["token1"]

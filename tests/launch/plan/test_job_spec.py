@@ -27,7 +27,7 @@ from pytest_llmbench.core.job_records import (
 from pytest_llmbench.launch.plan.job_spec import (
     IMAGE,
     build_job,
-    find_named_image,
+    find_container_image,
     list_missing,
 )
 
@@ -617,5 +617,5 @@ def test_image_of_the_cluster_file_is_found(
     cluster = replace(
         CLUSTER, environment=((IMAGE, value),), secrets=(IMAGE,) if secret else ()
     )
-    assert find_named_image(spec("grok1/24.11", "fp8-256", cluster)) == expected
-    assert find_named_image(spec("grok1/24.11", "fp8-256")) == {}
+    assert find_container_image(spec("grok1/24.11", "fp8-256", cluster)) == expected
+    assert find_container_image(spec("grok1/24.11", "fp8-256")) == {}

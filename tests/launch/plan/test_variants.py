@@ -23,7 +23,7 @@ from pytest_llmbench.core.job_records import (
     LaunchFacts,
 )
 from pytest_llmbench.core.trial_records import Variant
-from pytest_llmbench.launch.file_lock import take_lock
+from pytest_llmbench.launch.file_lock import acquire_lock
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.plan.variants import (
     Builds,
@@ -466,7 +466,7 @@ def test_folder_in_place_of_a_checkout_is_kept(check_out: Callable[[], Path]) ->
 def test_checkout_by_another_session_is_refused(check_out: Callable[[], Path]) -> None:
     checkout = check_out()
     checkout.with_name(f"{checkout.name}.part").touch()
-    lock = take_lock(checkout.with_name(f"{checkout.name}.lock"))
+    lock = acquire_lock(checkout.with_name(f"{checkout.name}.lock"))
     assert lock
     with pytest.raises(LaunchError, match="another session checks it out"):
         check_out()

@@ -49,8 +49,8 @@ from pytest_llmbench.core.job_records import (
 )
 from pytest_llmbench.core.judgement_records import (
     DEFAULT_RULES,
+    DecisionRule,
     Judgement,
-    Look,
     SessionRules,
 )
 from pytest_llmbench.core.outcome_records import Status
@@ -61,7 +61,7 @@ from pytest_llmbench.launch.policies.repeat_policy import (
     IN_TURN,
     ONE_LOOK,
     RepeatPolicy,
-    choose_look,
+    choose_decision_rule,
     count_next_runs,
     next_runs,
 )
@@ -73,7 +73,7 @@ def judgement(verdict: Verdict, reason: Reason = Reason.CANNOT_TELL) -> Judgemen
     return Judgement(verdict, reason, ("as told",), BASELINE, 7.7, Tolerance(0.05))
 
 
-def look_at(*factors: float, look: Look = IN_TURN) -> Judgement:
+def look_at(*factors: float, look: DecisionRule = IN_TURN) -> Judgement:
     """Judge the runs of one launch at these multiples of the baseline, newest first."""
     runs = [
         measurement(
@@ -90,15 +90,15 @@ def look_at(*factors: float, look: Look = IN_TURN) -> Judgement:
 @pytest.mark.parametrize(
     ("plan", "look"),
     [
-        (RepeatPolicy(), Look(0.0222, 0.03, 2)),
-        (RepeatPolicy(at_once=True), Look(0.0295, 0.05, 2)),
-        (RepeatPolicy(asked=2), Look(0.05, 0.05, 2)),
-        (RepeatPolicy(1, at_once=True), Look(0.05, 0.05, 1)),
+        (RepeatPolicy(), DecisionRule(0.0222, 0.03, 2)),
+        (RepeatPolicy(at_once=True), DecisionRule(0.0295, 0.05, 2)),
+        (RepeatPolicy(asked=2), DecisionRule(0.05, 0.05, 2)),
+        (RepeatPolicy(1, at_once=True), DecisionRule(0.05, 0.05, 1)),
     ],
     ids=["in turn", "at once", "two requested", "one run"],
 )
-def test_launch_plan_decides_the_levels(plan: RepeatPolicy, look: Look) -> None:
-    assert choose_look(plan) == look
+def test_launch_plan_decides_the_levels(plan: RepeatPolicy, look: DecisionRule) -> None:
+    assert choose_decision_rule(plan) == look
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,9 @@ def test_two_slow_runs_that_agree_are_a_regression() -> None:
 
 def test_two_of_three_slow_runs_are_a_regression() -> None:
     assert look_at(1.2, 1.25, 1.3).verdict is Verdict.REGRESSION
-    one_slow = look_at(3.0, 1.0, 1.0, look=Look(0.05, 0.4, fewest=2))  # at any level
+    one_slow = look_at(
+        3.0, 1.0, 1.0, look=DecisionRule(0.05, 0.4, fewest=2)
+    )  # at any level
     assert (one_slow.verdict, one_slow.reason) == (
         Verdict.INCONCLUSIVE,
         Reason.UNCONFIRMED,

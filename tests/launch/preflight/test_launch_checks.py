@@ -21,7 +21,7 @@ from pytest_llmbench.core.job_records import Cluster, PreflightCheck, Purpose
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
 from pytest_llmbench.launch.preflight.launch_checks import (
     check_launch,
-    is_wanted_version,
+    is_required_version,
 )
 from pytest_llmbench.launch.preflight.problems import (
     LaunchProblem,
@@ -351,7 +351,7 @@ def test_only_the_workload_of_an_installation_is_written(tmp_path: Path) -> None
     ],
 )
 def test_python_version_suits(wanted: str, has: str, suited: bool) -> None:
-    assert is_wanted_version(has, wanted) is suited
+    assert is_required_version(has, wanted) is suited
 
 
 def test_wrong_python_is_named_with_its_path(tmp_path: Path) -> None:

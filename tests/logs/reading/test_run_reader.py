@@ -52,7 +52,7 @@ def by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait(waiting: object, answered: SimpleQueue[Answer]) -> object:
         return answered.get()
 
-    monkeypatch.setattr(file_reader, "take_next", wait)
+    monkeypatch.setattr(file_reader, "next_batch", wait)
 
 
 def said(logs: list[Path], found: reading.Reading) -> list[object]:
@@ -108,17 +108,17 @@ def test_batch_of_a_dead_worker_is_read_here(
     ]
     greeting = f"head -c 1 >/dev/null; printf '{file_reader.READY.decode()}'"
     replace_workers(monkeypatch, two_workers, "/bin/sh", "-c", greeting)
-    take_next = file_reader.take_next
+    next_batch = file_reader.next_batch
     answers: list[bytes] = []
 
     def wait_for_one(
         waiting: SimpleQueue[Batch], answered: SimpleQueue[Answer]
     ) -> Answer:
-        answer = take_next(waiting, answered) if answers else answered.get(timeout=180)
+        answer = next_batch(waiting, answered) if answers else answered.get(timeout=180)
         answers.append(answer[1])
         return answer
 
-    monkeypatch.setattr(file_reader, "take_next", wait_for_one)
+    monkeypatch.setattr(file_reader, "next_batch", wait_for_one)
     assert said(logs, reading_of(tmp_path)) == expected
     assert answers == [b""] * 6
 
@@ -234,7 +234,7 @@ def test_however_the_session_is_ended_no_worker_outlives_it(
         answered.get()
         print(*(child for child in open(f"/proc/self/task/{os.getpid()}/children").read().split()), flush=True)
         threading.Event().wait()
-    file_reader.take_next = wait
+    file_reader.next_batch = wait
     """
     script.write_text(PROGRAM.format(more=textwrap.dedent(waits)))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

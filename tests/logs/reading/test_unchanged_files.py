@@ -122,7 +122,7 @@ def write_late(memory: mmap.mmap, path: Path) -> bool:
 def anywhere(request: pytest.FixtureRequest, places: Places) -> Iterator[Places]:
     """The runs on a disk, and on a file system in memory where there is one."""
     if request.param == "memory":
-        if not os.access(MEMORY, os.W_OK) or not files.lies_in_memory(MEMORY.stat()):
+        if not os.access(MEMORY, os.W_OK) or not files.is_in_memory(MEMORY.stat()):
             pytest.skip(f"no file system in memory at {MEMORY}")
         places.runs = MEMORY / f"llmbench-test-{os.getpid()}"
         places.logs = write_runs(places.runs, 3)
@@ -164,7 +164,7 @@ def test_a_large_log_that_a_late_write_could_change_is_never_kept(
         monkeypatch.setattr(module, "time", later)
     anywhere.again()
     assert anywhere.again() == (
-        sorted(anywhere.logs) if files.lies_in_memory(anywhere.runs.stat()) else []
+        sorted(anywhere.logs) if files.is_in_memory(anywhere.runs.stat()) else []
     )
 
 

@@ -17,11 +17,11 @@ from support.outcomes import check, level_change, missing, told, with_fields
 
 from pytest_llmbench.report.html.charts import (
     DrawnChange,
-    DrawnNight,
+    DrawnDay,
+    draw_days,
     draw_distribution,
     draw_history,
     draw_loss,
-    draw_nights,
     draw_steps,
 )
 from pytest_llmbench.report.html.curves import draw_curve
@@ -291,15 +291,15 @@ def test_a_run_that_trained_has_no_chart_of_its_loss() -> None:
 
 def test_the_nights_of_a_site_have_no_tonight() -> None:
     nights = [
-        DrawnNight(f"2026-01-{day:02}", "PASS", value, 10.0)
+        DrawnDay(f"2026-01-{day:02}", "PASS", value, 10.0)
         for day, value in enumerate((10.0, 10.1, None, 10.8), 1)
     ]
     changes = [DrawnChange(3, "2026-01-04", 0.08, acknowledged=False)]
-    chart = draw_nights(nights, changes, "chart")
+    chart = draw_days(nights, changes, "chart")
     assert chart is not None
     assert chart.sentence == (
         "4 nights from 2026-01-01 to 2026-01-04, 10.00 s to 10.80 s; 1 without a step time; "
         "1 change of level: +8.0 % from 2026-01-04 on."
     )
     assert "tonight" not in chart.key
-    assert draw_nights(nights[2:], [], "chart") is None
+    assert draw_days(nights[2:], [], "chart") is None

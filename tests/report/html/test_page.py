@@ -20,7 +20,7 @@ from support.outcomes import missing, told, with_fields
 from pytest_llmbench.core.codes import Reason
 from pytest_llmbench.core.outcome_records import UnmatchedRun
 from pytest_llmbench.report.advice import count_repeats_needed
-from pytest_llmbench.report.describe_outcome import describe_stray
+from pytest_llmbench.report.describe_outcome import describe_unmatched_run
 from pytest_llmbench.report.html import render
 from pytest_llmbench.report.outcome_documents import (
     ConfigurationOutcome,
@@ -292,7 +292,9 @@ def test_attempts_jobs_changes_and_the_environment_have_tables() -> None:
 
 def test_ids_that_no_link_can_hold_get_names_of_their_own() -> None:
     strays = [
-        describe_stray(UnmatchedRun(name, Reason.UNMATCHED, "", Path("/x")), Path("/"))
+        describe_unmatched_run(
+            UnmatchedRun(name, Reason.UNMATCHED, "", Path("/x")), Path("/")
+        )
         for name in ("a b", "a/b", "é")
     ]
     parsed = Parsed(render(strays, NOW))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.written_trees import Tree
 
-from pytest_llmbench.core.run_records import Discovery, Remains
+from pytest_llmbench.core.run_records import Discovery, LoglessJob
 from pytest_llmbench.logs.sources.stores import Stores
 from pytest_llmbench.runs.discover.discovery import find_runs
 
@@ -88,7 +88,7 @@ def test_a_launch_without_a_log_is_found_in_an_archive_as_in_its_folder(
         if run.remains
     ]
     assert (found.remains, found.folder.name, found.attempts) == (
-        Remains.FOLDER,
+        LoglessJob.FOLDER,
         name,
         (),
     )

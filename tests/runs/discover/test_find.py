@@ -14,7 +14,7 @@ from support.bad_files import chain, nest, remove
 from support.written_trees import Tree
 
 from pytest_llmbench.core.codes import Reason
-from pytest_llmbench.core.run_records import Discovery, Remains, RunFiles
+from pytest_llmbench.core.run_records import Discovery, LoglessJob, RunFiles
 from pytest_llmbench.logs.sources.stores import Stores
 from pytest_llmbench.runs.discover import folder_walk as walk
 from pytest_llmbench.runs.discover.discovery import find_runs
@@ -822,7 +822,7 @@ def test_a_job_that_left_only_standard_error_is_a_run_without_attempts(
 ) -> None:
     runs = [run for run in find_runs([tree(files)]).runs if not run.attempts]
     assert [run.job_id for run in runs] == jobs
-    assert {run.remains for run in runs} <= {Remains.STANDARD_ERROR}
+    assert {run.remains for run in runs} <= {LoglessJob.STANDARD_ERROR}
 
 
 @pytest.mark.parametrize(
@@ -844,7 +844,7 @@ def test_the_folder_of_a_launch_without_a_log_is_a_run_without_attempts(
     tree: Tree, files: list[str], left: int
 ) -> None:
     root = tree([f"experiments/{file}" for file in files])
-    found = [run for run in find_runs([root]).runs if run.remains is Remains.FOLDER]
+    found = [run for run in find_runs([root]).runs if run.remains is LoglessJob.FOLDER]
     assert len(found) == left
     assert all(run.started == datetime.fromtimestamp(1744407969, UTC) for run in found)
 

@@ -29,7 +29,7 @@ from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.runs.measure import notes
 from pytest_llmbench.runs.measure import run_metrics as metrics
 from pytest_llmbench.runs.measure.measurement import measure
-from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, make_stand_in
+from pytest_llmbench.runs.measure.validity import UNKNOWN_STEPS, make_default_baseline
 
 KILLED = Ending(EndingCode.TIME_LIMIT, Quote("JOB 1 CANCELLED DUE TO TIME LIMIT"), 300)
 
@@ -639,7 +639,7 @@ def test_a_run_of_no_known_configuration_is_whole_by_what_its_own_log_says() -> 
         content = run(log(segment(columns, finished=finished, total=total)), key=None)
         found = measure(
             content,
-            make_stand_in(content, window, UNKNOWN_STEPS),
+            make_default_baseline(content, window, UNKNOWN_STEPS),
             NOW,
             step_time_only=True,
         )
@@ -653,7 +653,7 @@ def test_the_length_of_a_run_that_nobody_knows_is_not_told() -> None:
     content = run(log(segment(steps([7.0] * 20), finished=False, total=None)), key=None)
     (problem,) = measure(
         content,
-        make_stand_in(content, Window(10, 19), UNKNOWN_STEPS),
+        make_default_baseline(content, Window(10, 19), UNKNOWN_STEPS),
         NOW,
         step_time_only=True,
     ).problems

@@ -32,7 +32,7 @@ from pytest_llmbench.runs.measure.measurement import measure
 from pytest_llmbench.runs.measure.window import (
     WindowFrom,
     choose_last_half,
-    choose_whole_means,
+    choose_mean_steps,
     choose_window,
     compute_statistic,
     find_covered_steps,
@@ -304,7 +304,7 @@ def test_steps_beyond_those_that_were_planned_are_in_no_window() -> None:
     [(10, Window(11, 40)), (20, Window(21, 40)), (1, Window(11, 44))],
 )
 def test_of_means_a_window_is_what_whole_ones_cover(of: int, expected: Window) -> None:
-    assert choose_whole_means(means_of(of, [7.0] * 60), Window(11, 44)) == expected
+    assert choose_mean_steps(means_of(of, [7.0] * 60), Window(11, 44)) == expected
 
 
 @pytest.mark.parametrize(

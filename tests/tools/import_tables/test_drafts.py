@@ -175,7 +175,7 @@ def test_table_of_peaks_gives_peaks_and_no_configuration() -> None:
         '  gb200:\n    bf16: "2450"   # line 5\n  h100:\n    bf16: "989"   # line 5\n'
         in made.text
     )
-    assert (made.configurations, found.is_whole) == (2, True)
+    assert (made.configurations, found.is_complete) == (2, True)
     assert {cell.reason for cell in found.unread} == {
         "its table is about peaks of GPUs, which no run has reached"
     }
@@ -261,7 +261,7 @@ def test_report_lists_gaps_and_unread_cells() -> None:
     )
     assert "'41,07%': 'MFU': its comma may be a decimal one" in joined
     assert max(map(len, lines)) < 80
-    assert (found.is_whole, draft(DOCUMENT).is_whole) == (False, True)
+    assert (found.is_complete, draft(DOCUMENT).is_complete) == (False, True)
     bare = list(format_report(draft(TABLE), ()))
     assert (
         "not stated, oak: line 7 framework: unknown; line 12 timed: mean; line 13"

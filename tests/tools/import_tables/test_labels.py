@@ -119,4 +119,4 @@ def test_column_is_a_whole_number_or_absent(text: str, facts: labels.Facts) -> N
 @pytest.mark.parametrize("text", ["128 * 2", "8.0", "0", "\uff18"])
 def test_anything_else_is_no_whole_number(text: str) -> None:
     with pytest.raises(ValueError, match="no whole number above 0"):
-        labels.parse_whole_number(text)
+        labels.parse_integer(text)

@@ -352,7 +352,7 @@ def test_escaped_pipe_splits_no_cell() -> None:
 
 def test_release_of_a_heading_is_selected() -> None:
     text = f"## 25.04\n\n| Oak 8b FP8 | 8x H100 GPUs |\n{STEP_TIME}"
-    assert draft(text, release="25.04").is_whole
+    assert draft(text, release="25.04").is_complete
     with pytest.raises(
         BaselineError,
         match=r"found tables of 25\.04, expected 25\.05: give one of these as --release",

@@ -18,7 +18,7 @@ from pytest_llmbench.core.baseline_records import Key
 from pytest_llmbench.core.errors import HistoryError
 from pytest_llmbench.history.record import write
 from pytest_llmbench.history.store import StoreLocation
-from pytest_llmbench.tools.site.fleet_nights import collect_nights
+from pytest_llmbench.tools.site.fleet_nights import collect_days
 from pytest_llmbench.tools.site.fleet_records import FleetRow
 
 FP8 = replace(builders.KEY, dtype="fp8")
@@ -46,7 +46,7 @@ def judge(place: StoreLocation, at: datetime, *outcomes: dict[str, Any]) -> None
 def row(
     place: StoreLocation, name: str = ID, since: datetime | None = None
 ) -> FleetRow:
-    fleet = collect_nights(place, since, NOON)
+    fleet = collect_days(place, since, NOON)
     return next(each for each in fleet.rows if each.configuration == name)
 
 
@@ -191,4 +191,4 @@ def test_the_last_good_night_is_that_before_the_red_ones(place: StoreLocation) -
 def test_a_store_without_a_verdict_is_an_error(place: StoreLocation) -> None:
     judge(place, NOON - timedelta(days=9), ran(NOON - timedelta(days=9)))
     with pytest.raises(HistoryError, match=r"h\.db: no verdict from 2026-05-30 on"):
-        collect_nights(place, NOON - timedelta(days=2), NOON)
+        collect_days(place, NOON - timedelta(days=2), NOON)

@@ -62,7 +62,9 @@ def test_the_first_page_is_written_last(
     def write(path: Path, *_: object) -> None:
         written.append(path.name)
 
-    monkeypatch.setattr("pytest_llmbench.tools.site.site_folder.write_whole", write)
+    monkeypatch.setattr(
+        "pytest_llmbench.tools.site.site_folder.write_atomically", write
+    )
     write_site(
         tmp_path, {"index.html": OWN, "configurations/z.html": OWN, "a.html": OWN}
     )

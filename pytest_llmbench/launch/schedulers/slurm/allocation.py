@@ -242,7 +242,7 @@ echo "$code $(date +%s)" >{ended}.part && mv -f {ended}.part {ended}
 """
 
 
-class RunMarks(NamedTuple):
+class RunMarkers(NamedTuple):
     """What a run in an allocation has left of itself."""
 
     begun: datetime | None
@@ -358,11 +358,11 @@ def _list_changes(spec: JobSpec, held: JobSpec) -> Iterator[str]:
 # --- what is read ---------------------------------------------------------------------
 
 
-def read_marks(job: Job) -> RunMarks:
+def read_markers(job: Job) -> RunMarkers:
     """Return what a run has left of itself so far."""
     begun, ended = _read_numbers(job.folder / BEGUN), _read_numbers(job.folder / ENDED)
     code = ended[0] if len(ended) == 2 else None
-    return RunMarks(_read_time(begun[-1:]), _read_time(ended[1:]), code)
+    return RunMarkers(_read_time(begun[-1:]), _read_time(ended[1:]), code)
 
 
 def _read_numbers(path: Path) -> list[int]:
@@ -381,7 +381,7 @@ def _read_time(seconds: list[int]) -> datetime | None:
 
 def describe_run(
     job: Job,
-    marks: RunMarks,
+    marks: RunMarkers,
     allocation: JobStatus,
     slurm: Slurm,
     *,

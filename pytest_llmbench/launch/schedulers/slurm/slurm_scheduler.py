@@ -148,7 +148,7 @@ class SlurmScheduler(Scheduler):
         # before Slurm: what it says of an allocation is then not older than the end of
         # a run in it
         marks = {
-            job.number: allocation.read_marks(job)
+            job.number: allocation.read_markers(job)
             for job in jobs
             if job.spec.allocation
         }
@@ -167,13 +167,13 @@ class SlurmScheduler(Scheduler):
         }
 
     def _describe_held(
-        self, job: Job, marks: allocation.RunMarks, status: JobStatus
+        self, job: Job, marks: allocation.RunMarkers, status: JobStatus
     ) -> JobStatus:
         return allocation.describe_run(
             job, marks, status, self._slurm, settled=self._is_settled(job, marks)
         )
 
-    def _is_settled(self, job: Job, marks: allocation.RunMarks) -> bool:
+    def _is_settled(self, job: Job, marks: allocation.RunMarkers) -> bool:
         """Return True if a run in an allocation ended so long ago that accounting has
         all its steps."""
         if marks.ended is None:

@@ -21,7 +21,7 @@ from pytest_llmbench.core.job_records import Job, JobStatus, Phase, Purpose
 from pytest_llmbench.launch.jobs.journal import Journal
 from pytest_llmbench.launch.schedulers import shared_allocation
 from pytest_llmbench.launch.schedulers.slurm import allocation
-from pytest_llmbench.launch.schedulers.slurm.allocation import RunMarks, describe_run
+from pytest_llmbench.launch.schedulers.slurm.allocation import RunMarkers, describe_run
 from pytest_llmbench.launch.schedulers.slurm.client import StepStatus
 from pytest_llmbench.launch.schedulers.submission import OUTPUT, SubmitError
 
@@ -107,9 +107,9 @@ class Held:
             job.number, submission.job_id, submission.folder, START
         )
 
-    def wait_for_end(self, job: Job) -> RunMarks:
+    def wait_for_end(self, job: Job) -> RunMarkers:
         end = time.monotonic() + 180
-        while (marks := allocation.read_marks(job)).code is None:
+        while (marks := allocation.read_markers(job)).code is None:
             assert time.monotonic() < end, "the run does not end"
             time.sleep(0.05)
         return marks
@@ -220,7 +220,7 @@ def test_run_cut_off_leaves_no_exit_code(held: Held) -> None:
         with suppress(ProcessLookupError):  # the sleep of a moment
             os.kill(pid, signal.SIGTERM)
     assert process.wait(timeout=180) == 143
-    assert allocation.read_marks(job).code is None
+    assert allocation.read_markers(job).code is None
 
 
 def test_run_without_an_allocation_is_refused(held: Held) -> None:
@@ -263,7 +263,7 @@ def test_directives_precede_the_first_command() -> None:
 
 
 UNTIL = BEGUN + timedelta(seconds=90)
-NOT_YET, UNDER_WAY = RunMarks(None, None, None), RunMarks(BEGUN, None, None)
+NOT_YET, UNDER_WAY = RunMarkers(None, None, None), RunMarkers(BEGUN, None, None)
 
 
 @pytest.mark.parametrize(
@@ -272,17 +272,21 @@ NOT_YET, UNDER_WAY = RunMarks(None, None, None), RunMarks(BEGUN, None, None)
         (NOT_YET, waiting(), (Phase.WAITING, "PENDING", "")),
         (UNDER_WAY, running(), (Phase.RUNNING, "RUNNING", "")),
         (UNDER_WAY, JobStatus(Phase.UNKNOWN, ""), (Phase.UNKNOWN, "", "")),
-        (RunMarks(BEGUN, UNTIL, 0), running(), (Phase.ENDED, "COMPLETED", "0:0")),
+        (RunMarkers(BEGUN, UNTIL, 0), running(), (Phase.ENDED, "COMPLETED", "0:0")),
         (
-            RunMarks(BEGUN, UNTIL, 0),
+            RunMarkers(BEGUN, UNTIL, 0),
             ended("TIMEOUT"),
             (Phase.ENDED, "COMPLETED", "0:0"),
         ),
-        (RunMarks(BEGUN, UNTIL, 7), running(), (Phase.ENDED, "FAILED", "7:0")),
-        (RunMarks(BEGUN, UNTIL, 139), running(), (Phase.ENDED, "FAILED", "0:11")),
-        (RunMarks(BEGUN, UNTIL, 7), ended("CANCELLED"), (Phase.ENDED, "CANCELLED", "")),
+        (RunMarkers(BEGUN, UNTIL, 7), running(), (Phase.ENDED, "FAILED", "7:0")),
+        (RunMarkers(BEGUN, UNTIL, 139), running(), (Phase.ENDED, "FAILED", "0:11")),
         (
-            RunMarks(BEGUN, UNTIL, 7),
+            RunMarkers(BEGUN, UNTIL, 7),
+            ended("CANCELLED"),
+            (Phase.ENDED, "CANCELLED", ""),
+        ),
+        (
+            RunMarkers(BEGUN, UNTIL, 7),
             JobStatus(Phase.RUNNING, "COMPLETING"),
             (Phase.RUNNING, "COMPLETING", ""),
         ),
@@ -291,7 +295,7 @@ NOT_YET, UNDER_WAY = RunMarks(None, None, None), RunMarks(BEGUN, None, None)
     ],
 )
 def test_status_follows_from_run_and_allocation(
-    held: Held, marks: RunMarks, held_status: JobStatus, told: tuple[Phase, str, str]
+    held: Held, marks: RunMarkers, held_status: JobStatus, told: tuple[Phase, str, str]
 ) -> None:
     """A run that failed while its allocation was ending has no exit code of its own:
     that may be why."""
@@ -324,7 +328,7 @@ def test_failed_step_of_an_allocation_is_assigned(
     does not have is of this run."""
     status = describe_run(
         held.job,
-        RunMarks(BEGUN, UNTIL, 0),
+        RunMarkers(BEGUN, UNTIL, 0),
         running(derived_exit_code=worst),
         cast("Slurm", FakeSlurm(*steps)),
     )
@@ -345,7 +349,7 @@ def test_earlier_failure_hides_no_step_of_a_run(
 ) -> None:
     """Until accounting has all steps of a run, one with the exit code of an earlier
     step may be missing."""
-    slurm, marks = cast("Slurm", FakeSlurm(BEFORE, *later)), RunMarks(BEGUN, UNTIL, 0)
+    slurm, marks = cast("Slurm", FakeSlurm(BEFORE, *later)), RunMarkers(BEGUN, UNTIL, 0)
     at_once, settled = (
         describe_run(
             held.job, marks, running(derived_exit_code="9:0"), slurm, settled=settled
@@ -360,7 +364,7 @@ def test_run_ends_after_its_steps(held: Held) -> None:
     slurm = FakeSlurm(BEFORE, StepStatus("RUNNING", "0:0", BEGUN))
     status = describe_run(
         held.job,
-        RunMarks(BEGUN, UNTIL, 0),
+        RunMarkers(BEGUN, UNTIL, 0),
         running(derived_exit_code="9:0"),
         cast("Slurm", slurm),
     )
@@ -372,8 +376,8 @@ def test_logs_are_moved_away_from_later_runs(held: Held) -> None:
     log = held.folder / "results" / "bf16" / "8" / "log-x_4711.out"
     log.parent.mkdir(parents=True)
     log.write_text("a step")
-    assert not shared_allocation.is_kept(job)
+    assert not shared_allocation.has_logs_in_folder(job)
     shared_allocation.keep_logs(job, [log], 3)
-    assert shared_allocation.is_kept(job)
+    assert shared_allocation.has_logs_in_folder(job)
     assert not log.exists()
     assert (job.folder / "bf16" / "8" / log.name).read_text() == "a step"

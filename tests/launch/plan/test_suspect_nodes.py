@@ -16,13 +16,13 @@ from support.planned import FACTS
 from pytest_llmbench.core.job_records import JobSpec, Purpose
 from pytest_llmbench.history.store import StoreLocation
 from pytest_llmbench.launch.launch_settings import LaunchSettings
-from pytest_llmbench.launch.plan.named_nodes import (
-    NamedNodes,
-    find_named_nodes,
-    restore_named,
-    select_named,
-)
 from pytest_llmbench.launch.plan.planned_job import PlannedJob
+from pytest_llmbench.launch.plan.suspect_nodes import (
+    SuspectNodes,
+    find_suspect_nodes,
+    restore_suspects,
+    select_suspects,
+)
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.settings import Settings
 
@@ -46,12 +46,12 @@ def find(
     *,
     record: Path | None = None,
     **launch: Any,
-) -> tuple[tuple[NamedNodes, ...], str]:
+) -> tuple[tuple[SuspectNodes, ...], str]:
     """Return the nodes that are confirmed first, and what is said."""
     said: list[str] = []
     settings = Settings(history=history, record=record)
     jobs = [PlannedJob(spec, FACTS) for spec in specs]
-    named = find_named_nodes(
+    named = find_suspect_nodes(
         jobs, LaunchSettings(**launch), settings, Catalog((), {}), said.append
     )
     return named, " ".join(" ".join(said).split())
@@ -130,17 +130,17 @@ def test_unreadable_history_is_reported(tmp_path: Path) -> None:
 
 def test_noted_nodes_are_restored_for_begun_configurations() -> None:
     noted = [{"case": KEYS[0].id, "nodes": ["n7"], "others": ["n8"], "text": "slow"}]
-    named = restore_named(noted)
-    assert named == (NamedNodes(KEYS[0].id, ("n7",), ("n8",), "slow"),)
+    named = restore_suspects(noted)
+    assert named == (SuspectNodes(KEYS[0].id, ("n7",), ("n8",), "slow"),)
     jobs = [PlannedJob(spec, FACTS) for spec in SPECS]
-    assert select_named(named, jobs, None) == named
-    assert select_named(named, jobs[1:], None) == ()
-    assert select_named(named, jobs, [SPECS[0]]) == ()
+    assert select_suspects(named, jobs, None) == named
+    assert select_suspects(named, jobs[1:], None) == ()
+    assert select_suspects(named, jobs, [SPECS[0]]) == ()
     assert (
-        select_named(named, jobs, [replace(SPECS[0], purpose=Purpose.CONFIRM_NODES)])
+        select_suspects(named, jobs, [replace(SPECS[0], purpose=Purpose.CONFIRM_NODES)])
         == named
     )
     wrong: tuple[Any, ...] = ([{}], ["x"], [None])
     for each in wrong:
         with pytest.raises((LookupError, TypeError)):
-            restore_named(each)
+            restore_suspects(each)

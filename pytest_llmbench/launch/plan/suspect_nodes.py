@@ -25,7 +25,7 @@ the job on a suspect."""
 
 
 @dataclass(frozen=True, slots=True)
-class NamedNodes:
+class SuspectNodes:
     """A node that the history names slow, or several that nothing tells apart: suspect,
     and not left out for that."""
 
@@ -35,13 +35,13 @@ class NamedNodes:
     text: str  # what the history says
 
 
-def find_named_nodes(
+def find_suspect_nodes(
     jobs: Sequence[PlannedJob],
     launch: LaunchSettings,
     settings: Settings,
     catalog: Catalog,
     tell: Callable[[str], None],
-) -> tuple[NamedNodes, ...]:
+) -> tuple[SuspectNodes, ...]:
     """Return the nodes that the history names and these jobs may get, each with what
     confirms it; where a launch may not, that is only told. None for what is not
     judged."""
@@ -117,7 +117,7 @@ def _list_excluded(spec: JobSpec) -> set[str]:
 
 def _plan_named(
     specs: Sequence[JobSpec], suspect: Suspect, search: NodeSearch, text: str
-) -> NamedNodes | None:
+) -> SuspectNodes | None:
     """Return the cheapest of the jobs whose configuration was slow with a node and that
     sound nodes can fill up."""
     slow = {search.runs[name].configuration for name in suspect.slow_runs}
@@ -132,7 +132,7 @@ def _plan_named(
             if node not in excluded
         ]
         if 0 <= more <= len(sound):
-            return NamedNodes(
+            return SuspectNodes(
                 spec.case_id, suspect.nodes, tuple(sorted(sound[:more])), text
             )
     return None
@@ -158,23 +158,23 @@ def _list_sound(case: str, suspect: Suspect, search: NodeSearch) -> list[str]:
     )
 
 
-def restore_named(noted: Iterable[Mapping[str, Any]]) -> tuple[NamedNodes, ...]:
+def restore_suspects(noted: Iterable[Mapping[str, Any]]) -> tuple[SuspectNodes, ...]:
     """Return what a session noted; TypeError or LookupError for what none did."""
     lists = (
         (str(each["case"]), each["nodes"], each["others"], str(each["text"]))
         for each in noted
     )
     return tuple(
-        NamedNodes(case, tuple(map(str, nodes)), tuple(map(str, others)), text)
+        SuspectNodes(case, tuple(map(str, nodes)), tuple(map(str, others)), text)
         for case, nodes, others, text in lists
     )
 
 
-def select_named(
-    named: Iterable[NamedNodes],
+def select_suspects(
+    named: Iterable[SuspectNodes],
     jobs: Iterable[PlannedJob],
     made: Iterable[JobSpec] | None,
-) -> tuple[NamedNodes, ...]:
+) -> tuple[SuspectNodes, ...]:
     """Return those whose configuration is among these jobs; `made` are all jobs of a
     session that is only collected, which gets no run on named nodes that is not among
     them."""
