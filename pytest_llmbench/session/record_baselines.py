@@ -49,7 +49,7 @@ from pytest_llmbench.judge.recorded_runs import (
 )
 from pytest_llmbench.judge.shape import find_shape
 from pytest_llmbench.report.wording import phrase, phrase_all
-from pytest_llmbench.runs.measure.run_metrics import with_logged_work
+from pytest_llmbench.runs.measure.run_metrics import add_logged_work
 from pytest_llmbench.session.catalog import (
     Catalog,
     select_drift_budget,
@@ -175,7 +175,7 @@ def record(
             continue
         reason = waiver.reason if waiver else ""
         recording = make_recording(runs, now, author, nodes, reason)
-        measured[key] = (with_logged_work(runs[0]), recording)
+        measured[key] = (add_logged_work(runs[0]), recording)
     recipes = (*catalog.recipes, *results.drafted)
     written = _write_recorded(measured, settings.record, settings, recipes, waived)
     written = replace(written, refused={**refused, **written.refused})

@@ -27,7 +27,11 @@ from pytest_llmbench.judge.decide import judge
 from pytest_llmbench.logs.log_reader import read_log
 from pytest_llmbench.report.wording import phrase
 from pytest_llmbench.runs.measure.measurement import measure
-from pytest_llmbench.runs.measure.window import begins, find_missing_steps, mask_window
+from pytest_llmbench.runs.measure.window import (
+    find_missing_steps,
+    get_first_steps,
+    mask_window,
+)
 from pytest_llmbench.session.recordings import make_recording
 
 if TYPE_CHECKING:
@@ -113,7 +117,7 @@ def slowed(segment: Segment, factors: Floats | float) -> Segment:
 def list_windows(segment: Segment) -> list[Window]:
     """List the documented window, the last third, and the whole run, as far as all
     their steps were measured."""
-    begin, end = begins(segment.steps), segment.steps.index
+    begin, end = get_first_steps(segment.steps), segment.steps.index
     first, last = int(begin[0]), int(end[-1])
     windows = []
     for earliest, latest in (

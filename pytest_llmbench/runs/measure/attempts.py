@@ -1,5 +1,4 @@
-"""The attempts that the logs of a run tell of: which of them is judged, and what became
-of the others."""
+"""Choose the attempt of a run to judge, and summarise the others."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ from pytest_llmbench.core.log_records import Segment, StatedField, Steps
 from pytest_llmbench.core.run_records import Attempt, AttemptSummary, Note, Run
 from pytest_llmbench.runs.measure.window import (
     WARM_UP_STEPS,
-    begins,
     find_missing_steps,
+    get_first_steps,
     is_inside,
     mask_window,
 )
@@ -35,18 +34,17 @@ ORDINALS = (
     "tenth",
 )
 
-METRICS = "metrics"  # the dialect of files of which each process begins a new one
+METRICS = "metrics"  # a dialect in which each process writes a new file
 
-SHOWN = 3  # how many attempts that failed a note tells of; reports tell of all
+LISTED = 3  # how many failed attempts a note lists; reports list all
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The segment that is judged, where it stands, and how many other segments with
-    steps the run holds.
+    """The chosen segment with its attempt and 1-based number.
 
-    `rivals` are the other ones that finished, cover the window and may be judged in its
-    place, in their order.
+    `others` counts the other segments with steps. `rivals` are other segments, in
+    order, that finished, cover the window and may be judged instead.
     """
 
     attempt: Attempt
@@ -59,106 +57,137 @@ class Choice:
 def choose_segment(
     attempts: Sequence[Attempt], window: Window, steps: int
 ) -> Choice | None:
-    """Choose the last finished segment that covers the window, with its rivals; None
-    without steps.
+    """Choose the last finished segment that covers the window, with its rivals.
 
-    Where the last segment started over after a finished one, or none is finished, the
-    last one is judged: None where that one has no steps.
+    The last segment is chosen if none is finished, or if it started over after a
+    finished one. None if no segment has steps, or the finished run has a newer metrics
+    file without steps.
     """
     choices = [
-        Part(attempt, number, segment)
+        SegmentChoice(attempt, number, segment)
         for attempt in attempts
         for number, segment in enumerate(attempt.log.segments, start=1)
         if len(segment.steps)
     ]
-    if not choices or (
-        len(choices) == 1 and len(attempts) == 1
-    ):  # there is nothing to choose
+    if not choices or (len(choices) == 1 and len(attempts) == 1):
         return Choice(*choices[0], others=0) if choices else None
-    unprofiled = [part for part in choices if not is_profiled(part.segment)]
-    untraced = [part for part in unprofiled if not is_traced(part.attempt, part.number)]
-    whole = [
-        part
-        for part in untraced
-        if is_finished(part.segment, steps) and _covers(part.segment, window)
+    unprofiled = [
+        candidate for candidate in choices if not is_profiled(candidate.segment)
+    ]
+    untraced = [
+        candidate
+        for candidate in unprofiled
+        if not is_traced(candidate.attempt, candidate.number)
+    ]
+    complete = [
+        candidate
+        for candidate in untraced
+        if is_finished(candidate.segment, steps)
+        and _covers_window(candidate.segment, window)
     ]
     # A requeued job is judged on the attempt that finished.
-    chosen = whole[-1] if whole else (unprofiled or choices)[-1]
-    after = untraced[untraced.index(chosen) + 1 :] if whole else []
-    # What is newer must not be hidden by what went well before it.
-    if any(begins(part.segment.steps)[0] <= window.last for part in after):
-        chosen, whole = after[-1], []
+    chosen = complete[-1] if complete else (unprofiled or choices)[-1]
+    after = untraced[untraced.index(chosen) + 1 :] if complete else []
+    # An older success must not hide a newer segment that started over.
+    if any(
+        get_first_steps(candidate.segment.steps)[0] <= window.last
+        for candidate in after
+    ):
+        chosen, complete = after[-1], []
     is_last = bool(untraced) and untraced[-1] is chosen is choices[-1]
-    if not whole and is_last and is_finished(chosen.segment, steps):
+    if not complete and is_last and is_finished(chosen.segment, steps):
         chosen = join_resumed(untraced, window, steps) or chosen
-    if is_finished(chosen.segment, steps) and _has_died_since(attempts, chosen.attempt):
+    if is_finished(chosen.segment, steps) and _has_newer_failed_file(
+        attempts, chosen.attempt
+    ):
         return None
     others = len(choices) - 1
-    rivals = tuple(Choice(*part, others=others) for part in whole if part is not chosen)
+    rivals = tuple(
+        Choice(*candidate, others=others)
+        for candidate in complete
+        if candidate is not chosen
+    )
     return Choice(*chosen, others=others, rivals=rivals)
 
 
-class Part(NamedTuple):
-    """A segment with steps, and where it stands."""
+class SegmentChoice(NamedTuple):
+    """A segment with steps, its attempt, and its 1-based number in the log."""
 
     attempt: Attempt
     number: int
     segment: Segment
 
 
-def _covers(segment: Segment, window: Window) -> bool:
+def _covers_window(segment: Segment, window: Window) -> bool:
     return not find_missing_steps(segment.steps, window)
 
 
-def join_resumed(parts: Sequence[Part], window: Window, steps: int) -> Part | None:
-    """Join the last part with those of its log that it resumed, if only together they
-    cover the window.
+def join_resumed(
+    segment_choices: Sequence[SegmentChoice], window: Window, steps: int
+) -> SegmentChoice | None:
+    """Join the last segment with those it resumed, if only together they cover the
+    window.
 
-    The joined part has the number of the one that covers most of the window. A step
-    that was made twice counts as the first time; the first steps after a resume do not
-    count outside the window.
+    The result has the number of the segment that covers most of the window. A step that
+    was made twice counts the first time. The first steps after a resume count only
+    inside the window.
     """
-    chain = [parts[-1]]
-    for part in reversed(parts[:-1]):
-        is_resumed = part.attempt is chain[0].attempt and not is_finished(
-            part.segment, steps
+    chain = [segment_choices[-1]]
+    for candidate in reversed(segment_choices[:-1]):
+        is_resumed = candidate.attempt is chain[0].attempt and not is_finished(
+            candidate.segment, steps
         )
-        if not is_resumed or not _goes_on(part.segment.steps, chain[0].segment.steps):
+        if not is_resumed or not _resumes(
+            candidate.segment.steps, chain[0].segment.steps
+        ):
             break
-        chain.insert(0, part)
+        chain.insert(0, candidate)
     joined = chain[0].segment.steps
-    for part in chain[1:]:
-        joined = _append(joined, part.segment.steps, window)
-    segments = [part.segment for part in chain]
+    for candidate in chain[1:]:
+        joined = _append_resumed(joined, candidate.segment.steps, window)
+    segments = [candidate.segment for candidate in chain]
     segment = replace(
         segments[-1],
         steps=joined,
-        stated=tuple(statement for each in segments for statement in each.stated),
+        stated=tuple(statement for resumed in segments for statement in resumed.stated),
         first_line=segments[0].first_line,
-        doubt=next((each.doubt for each in segments if each.doubt), ""),
+        doubt=next((resumed.doubt for resumed in segments if resumed.doubt), ""),
         bad_validation_line=next(
-            (each.bad_validation_line for each in segments if each.bad_validation_line),
+            (
+                resumed.bad_validation_line
+                for resumed in segments
+                if resumed.bad_validation_line
+            ),
             0,
         ),
     )
-    if len(chain) == 1 or not _covers(segment, window):
+    if len(chain) == 1 or not _covers_window(segment, window):
         return None
     most = max(
         chain,
-        key=lambda part: np.count_nonzero(mask_window(part.segment.steps, window)),
+        key=lambda candidate: np.count_nonzero(
+            mask_window(candidate.segment.steps, window)
+        ),
     )
-    return Part(most.attempt, most.number, segment)
+    return SegmentChoice(most.attempt, most.number, segment)
 
 
-def _goes_on(before: Steps, after: Steps) -> bool:
-    """Whether steps begin at a checkpoint of those before them."""
-    return int(begins(before)[0]) < int(begins(after)[0]) <= int(before.index[-1]) + 1
+def _resumes(before: Steps, after: Steps) -> bool:
+    """True if `after` begins at a checkpoint of `before`."""
+    return (
+        int(get_first_steps(before)[0])
+        < int(get_first_steps(after)[0])
+        <= int(before.index[-1]) + 1
+    )
 
 
-def _append(before: Steps, after: Steps, window: Window) -> Steps:
-    """Append the steps behind those before, without the first ones after the resume
-    unless they are of the window."""
-    first = begins(after)
+def _append_resumed(before: Steps, after: Steps, window: Window) -> Steps:
+    """Append the steps after a resume.
+
+    Omits repeated steps, and the first steps after the resume unless they are in the
+    window.
+    """
+    first = get_first_steps(after)
     is_warm = (first >= first[0] + WARM_UP_STEPS) | is_inside(after, window)
     rows = np.flatnonzero((first > before.index[-1]) & is_warm)
     columns = {
@@ -167,50 +196,58 @@ def _append(before: Steps, after: Steps, window: Window) -> Steps:
         )
         for column in fields(Steps)
     }
-    if len(rows):  # the time until the resume is that of no step
+    if len(rows):  # the time before the resume belongs to no step
         row = rows[0]
-        begun = (
+        start = (
             after.stamp[row - 1]
             if row
             else after.stamp[0] - after.seconds[0] * after.mean_of[0]
         )
-        columns["since"][len(before)] = begun
+        columns["since"][len(before)] = start
     return Steps(**columns)
 
 
-def _has_died_since(attempts: Sequence[Attempt], finished: Attempt) -> bool:
-    """Whether a newer file of metrics in the folder of a finished run says what it is
-    of, and holds no step: nobody requeues a finished run, so that it is one of its
-    own."""
+def _has_newer_failed_file(
+    attempts: Sequence[Attempt], finished_attempt: Attempt
+) -> bool:
+    """True if a finished run has a newer metrics file without steps, but with a header.
+
+    Finished runs are not requeued, so the file is of another run in the same folder.
+    """
     newer = (
-        attempts[attempts.index(finished) + 1 :]
-        if finished.log.dialect == METRICS
+        attempts[attempts.index(finished_attempt) + 1 :]
+        if finished_attempt.log.dialect == METRICS
         else ()
     )
     return any(attempt.log.lines and not attempt.log.segments for attempt in newer)
 
 
 def is_traced(attempt: Attempt, number: int) -> bool:
-    """Whether NCCL trace records stand within a segment (1-based number), or between it
-    and the one before."""
-    parts, first = attempt.log.segments, attempt.log.nccl_line
+    """True if NCCL trace records lie within a segment, or between it and the previous
+    one.
+
+    `number` is the 1-based number of the segment.
+    """
+    segments, first = attempt.log.segments, attempt.log.nccl_line
     last = max(first, attempt.log.nccl_last_line)
-    before = parts[number - 2].last_line if number > 1 else 0
+    previous_end = segments[number - 2].last_line if number > 1 else 0
     return (
         bool(first)
-        and last > before
-        and (first <= parts[number - 1].last_line or number == len(parts))
+        and last > previous_end
+        and (first <= segments[number - 1].last_line or number == len(segments))
     )
 
 
 def is_profiled(segment: Segment) -> bool:
-    """Whether a profiler was switched on or off within a segment."""
+    """True if a profiler was switched on or off within a segment."""
     return any(statement.field == StatedField.PROFILER for statement in segment.stated)
 
 
 def is_finished(segment: Segment, steps: int) -> bool:
-    """Whether the segment reached its end: by the log's own total or end marker, else
-    by the baseline's `steps`."""
+    """True if a segment reached its end.
+
+    Decided by the total or end marker in the log, else by the baseline's `steps`.
+    """
     if segment.finished or not len(segment.steps):
         return segment.finished
     return (
@@ -222,14 +259,16 @@ def is_finished(segment: Segment, steps: int) -> bool:
 def list_attempts(
     run: Run, choice: Choice | None, steps: int
 ) -> tuple[AttemptSummary, ...]:
-    """Return the attempts in the order of the logs; `steps` are those of a complete run
-    where the log says no total."""
+    """Summarise the attempts in the order of the logs.
+
+    `steps` is the number of steps of a complete run, for logs that print no total.
+    """
     attempts: list[AttemptSummary] = []
-    before: Segment | None = None
+    previous: Segment | None = None
     for attempt in run.attempts:
         if not any(len(segment.steps) for segment in attempt.log.segments):
             attempts.append(_make_empty_summary(len(attempts) + 1, attempt))
-            before = None
+            previous = None
         for number, segment in enumerate(attempt.log.segments, start=1):
             if not len(segment.steps):
                 continue
@@ -238,23 +277,25 @@ def list_attempts(
                 and attempt is choice.attempt
                 and number == choice.number
             )
-            over = before is not None and _starts_over(before, segment, steps)
+            starts_over = previous is not None and _starts_over(
+                previous, segment, steps
+            )
             attempts.append(
                 _make_summary(
                     len(attempts) + 1,
                     attempt,
                     segment,
                     steps,
-                    starts_over=over,
+                    starts_over=starts_over,
                     judged=judged,
                 )
             )
-            before = segment
+            previous = segment
     return tuple(attempts)
 
 
 def make_attempt_notes(attempts: Sequence[AttemptSummary]) -> Iterator[Note]:
-    """Yield which of several attempts is judged, and which did not finish."""
+    """Yield a note on which of several attempts is judged, and which did not finish."""
     judged = next((attempt for attempt in attempts if attempt.judged), None)
     if len(attempts) < 2 or judged is None:
         return
@@ -264,41 +305,41 @@ def make_attempt_notes(attempts: Sequence[AttemptSummary]) -> Iterator[Note]:
         if not attempt.judged and not attempt.finished
     ]
     failures = "".join(
-        f"; {text}" for text in filter(None, [formatting.join_first(failed, SHOWN)])
+        f"; {text}" for text in filter(None, [formatting.join_first(failed, LISTED)])
     )
     files = list(dict.fromkeys(attempt.log for attempt in attempts))
-    where = f"line {judged.line}" + (
+    origin = f"line {judged.line}" + (
         f" of file {files.index(judged.log) + 1}" if len(files) > 1 else ""
     )
-    which = "last" if judged is attempts[-1] else name_ordinal(judged.number)
-    several = "the log" if len(files) == 1 else f"{len(files)} files"
-    runs = all(attempt.starts_over for attempt in attempts[1:])
+    judged_name = "last" if judged is attempts[-1] else name_ordinal(judged.number)
+    sources = "the log" if len(files) == 1 else f"{len(files)} files"
+    all_start_over = all(attempt.starts_over for attempt in attempts[1:])
     head = (
-        f"{len(attempts)} runs in {several}"
-        if runs
-        else f"restarted: {len(attempts)} attempts in {several}"
+        f"{len(attempts)} runs in {sources}"
+        if all_start_over
+        else f"restarted: {len(attempts)} attempts in {sources}"
     )
     if not judged.finished and attempts[-1].finished:
-        which, failures = (
-            f"{which} one",
+        judged_name, failures = (
+            f"{judged_name} one",
             f" with those that resumed it; it {judged.ended}{failures}",
         )
     yield Note(
-        NoteCode.SEGMENTS if runs else NoteCode.ATTEMPTS,
-        f"{head}; the {which}, from {where}, is judged{failures}",
+        NoteCode.SEGMENTS if all_start_over else NoteCode.ATTEMPTS,
+        f"{head}; the {judged_name}, from {origin}, is judged{failures}",
     )
 
 
 def make_slowest_attempt_note(
     seconds: Sequence[float], statistic: str
 ) -> Iterator[Note]:
-    """Yield that a slower attempt decides than the last one; nothing without the times
-    of several."""
+    """Yield a note if an attempt slower than the last decides (`seconds` of all
+    rivals)."""
     if seconds:
-        shown = formatting.join_first(
+        listed = formatting.join_first(
             [formatting.format_seconds(value) for value in seconds]
         )
-        text = f"{len(seconds)} finished attempts cover the window ({statistic.replace('_', ' ')} {shown}): the slowest"
+        text = f"{len(seconds)} finished attempts cover the window ({statistic.replace('_', ' ')} {listed}): the slowest"
         yield Note(
             NoteCode.SLOWEST_ATTEMPT,
             f"{text} is judged, for a fast one does not make good a slow one",
@@ -319,7 +360,7 @@ def _make_summary(
         number=number,
         log=attempt.files.log,
         line=segment.first_line,
-        first_step=int(begins(segment.steps)[0]),
+        first_step=int(get_first_steps(segment.steps)[0]),
         last_step=last,
         finished=finished,
         ended="finished"
@@ -348,25 +389,23 @@ def _make_empty_summary(number: int, attempt: Attempt) -> AttemptSummary:
 
 
 def _describe_cause(attempt: Attempt, segment: Segment | None) -> str:
-    """Return why an attempt ended, in brackets."""
-    ending, parts = attempt.log.ending, attempt.log.segments
-    if ending is None or (
-        segment is not None and segment is not parts[-1]
-    ):  # an ending is of the last part
+    """Return the cause of an attempt's end in brackets, or ""."""
+    ending, segments = attempt.log.ending, attempt.log.segments
+    # an ending belongs to the last segment
+    if ending is None or (segment is not None and segment is not segments[-1]):
         return ""
     return f" ({ending.code.replace('-', ' ')})"
 
 
-def _starts_over(before: Segment, segment: Segment, steps: int) -> bool:
-    """Whether a segment is another run: the one before it had finished, and it does not
-    go on after it."""
-    return is_finished(before, steps) and int(begins(segment.steps)[0]) <= int(
-        before.steps.index[-1]
-    )
+def _starts_over(previous: Segment, segment: Segment, steps: int) -> bool:
+    """True if a segment is a new run: the previous one finished and is not continued."""
+    return is_finished(previous, steps) and int(
+        get_first_steps(segment.steps)[0]
+    ) <= int(previous.steps.index[-1])
 
 
 def name_ordinal(number: int) -> str:
-    """Return `first` to `tenth`, then `11th`."""
+    """Return the ordinal number: `first` to `tenth`, then `11th`."""
     return (
         ORDINALS[number - 1]
         if number <= len(ORDINALS)

@@ -1,6 +1,8 @@
-"""Whether a run is of the configuration that it is measured against: by its names and
-metadata, by what its log states (GPUs, precision, model), and by its batches, samples,
-tokens and rates."""
+"""Check that a run has the configuration of its baseline.
+
+Compares the facts in names and metadata, the GPUs, precision and model that the log
+prints, and the run's batches, samples, tokens and rates.
+"""
 
 from __future__ import annotations
 
@@ -22,43 +24,40 @@ from pytest_llmbench.core.rounding import find_last_unit, refine_units
 from pytest_llmbench.core.run_records import Note, Problem, Run
 from pytest_llmbench.runs.measure.attempts import Choice
 from pytest_llmbench.runs.measure.training import is_rewarded
-from pytest_llmbench.runs.measure.window import Timing, begins
+from pytest_llmbench.runs.measure.window import Timing, get_first_steps
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Floats
 
 CLAIMED_FIELDS = ("tp", "pp", "cp", "ep", "etp", "vp")
 
-# How far logged TFLOP/s may lie from computed ones where the recipe's factor between
-# them is known
+# Largest relative difference of logged and computed TFLOP/s if the recipe's factor
+# between them is known
 KNOWN_FACTOR_BAND = 0.05
 
-# the same where it is not: frameworks count FLOPs up to some percent differently
+# the same if the factor is unknown: frameworks count FLOPs differently by some percent
 UNKNOWN_FACTOR_BAND = 0.2
 
-# How far logged tokens/s times step time may lie from sequence length times batch size:
-# rounding of both
+# Largest relative difference of logged tokens/s x step time and sequence length x
+# batch size (both are rounded)
 TOKENS_BAND = 0.02
 
-# Share of target tokens below which a step is not of the whole batch: padding takes
-# less, or its shapes say more
-FULL = 0.75
-MORE = 1.02  # share of target tokens above which it is of a larger batch
-SHAPES_AGREE = (
-    0.02  # how far the tokens that shapes hold may lie from those of the batch
-)
+# With a smaller share of target tokens a step does not contain the whole batch, unless
+# the rest is padding
+LEAST_TARGET_SHARE = 0.75
+MOST_TARGET_SHARE = 1.02  # with a larger share the batch is larger than the baseline's
+# Largest relative difference of the tokens by rate and the tokens of the batch
+SHAPES_BAND = 0.02
 
-# How much less work a step may hold than those of the recorded runs, and than those at
-# the beginning of its window
+# How much less work a step may contain than in the recorded runs, and than at the
+# beginning of the window
 LESS_THAN_RECORDED = 0.05
 LESS_THAN_BEFORE = 0.1
-# the first of them if a model learns from rewards: its answers have other lengths in
-# each run
+# LESS_THAN_RECORDED for training from rewards: the answers differ in length in each run
 LESS_ANSWERED = 0.3
-DEVIATIONS = (
-    4  # the same in deviations of a mean, where the work changes from step to step
-)
-FEWEST_STEPS = 9  # in a shorter window nothing shows that a level changed
+# how many standard errors less, if the work changes from step to step
+DEVIATIONS = 4
+FEWEST_STEPS = 9  # a shorter window cannot show a change of level
 
 WORK = {
     Observed.SAMPLES_PER_STEP: "samples",
@@ -67,12 +66,12 @@ WORK = {
     Observed.SAMPLES_BY_RATE: "samples (samples/s x step time)",
     Observed.TOKENS_BY_RATE: "tokens of a GPU (tokens/s x step time)",
 }
-"""What a recording keeps of the work of a step, in words."""
-POWER_LIMIT = "power_limit"  # its name in the environment of a run
-SAME_POWER = 0.01  # drivers round it
+"""The units of the observed work of a step, for messages."""
+POWER_LIMIT = "power_limit"  # key in the environment of a run
+SAME_POWER = 0.01  # relative tolerance: drivers round power limits
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
-NOT = "not "  # begins the name of a precision that a run does not have
+NEGATION = "not "  # prefix of a precision that the run does not have
 
 SIZE = re.compile(r"(?:^|[_-])(\d+(?:\.\d+)?[bmt])(?:$|[_-])", re.IGNORECASE)
 EXPERIMENT = re.compile(
@@ -84,46 +83,45 @@ FAMILY = re.compile(
     r"(llama|gemma|mistral|mixtral|gpt|qwen|deepseek|nemotron|grok|kimi)[-_]?v?(\d+(?:\.\d+)?)?(?![a-z0-9])",
     re.IGNORECASE,
 )
-"""Models that everybody calls by these names; a run of another name is of no known
-model."""
+"""Names of well-known model families; other names are not compared."""
 
 
 class ModelName(NamedTuple):
-    """A model by name: its families with their versions, and its size where one is in
-    the name."""
+    """A model name, parsed: its families with versions, and its size or ""."""
 
     families: frozenset[tuple[str, str]]
     size: str
 
 
 def find_problems(
-    run: Run, choice: Choice, timed: Timing, baseline: Baseline
+    run: Run, choice: Choice, timing: Timing, baseline: Baseline
 ) -> Iterator[Problem]:
-    """Yield what a run claims, what its log states and what its rates say that is not
-    so in the baseline."""
-    configuration, steps = baseline.configuration, timed.steps
+    """Yield the facts of a run that contradict the baseline's configuration.
+
+    Checks claims in names and metadata, statements in the log, and rates.
+    """
+    configuration, steps = baseline.configuration, timing.steps
     yield from _check_claims(run, baseline)
     batches = steps.global_batch_size
-    other = batches != configuration.global_batch_size
+    differs = batches != configuration.global_batch_size
     if (
         configuration.global_batch_size > 0
-        and other.any()
-        and (other := other & np.isfinite(batches)).any()
+        and differs.any()
+        and (differs := differs & np.isfinite(batches)).any()
     ):
-        wrong = batches[other].min()
-        row = int(np.argmax(batches == wrong))
-        text = f"global batch size {wrong:g} in the log, {configuration.global_batch_size} in the baseline"
+        smallest = batches[differs].min()
+        row = int(np.argmax(batches == smallest))
+        text = f"global batch size {smallest:g} in the log, {configuration.global_batch_size} in the baseline"
         yield Problem(Reason.WRONG_CONFIGURATION, text, int(steps.line[row]))
-    yield from _find_misstated(choice, timed, baseline)
-    yield from _check_rates(timed, baseline)
-    yield from _find_less_work(timed, baseline, is_rewarded(run, choice, baseline))
+    yield from _find_stated_problems(choice, timing, baseline)
+    yield from _check_rates(timing, baseline)
+    yield from _find_less_work(timing, baseline, is_rewarded(run, choice, baseline))
 
 
-def _find_misstated(
-    choice: Choice, timed: Timing, baseline: Baseline
+def _find_stated_problems(
+    choice: Choice, timing: Timing, baseline: Baseline
 ) -> Iterator[Problem]:
-    """Yield what the judged part of a log states that is not so in the baseline's
-    configuration."""
+    """Yield the statements of the judged segment that contradict the baseline."""
     for text, line in (
         *_check_gpus(choice.segment, baseline),
         *_check_gpu_type(choice.segment, baseline),
@@ -131,58 +129,57 @@ def _find_misstated(
         *_check_sizes(choice.segment, baseline),
         *_check_precision(choice.segment, baseline),
         *_check_model(choice.segment, baseline),
-        *_check_samples(choice.segment.steps, timed, baseline),
-        *_check_target_tokens(timed, baseline),
+        *_check_samples(choice.segment.steps, timing, baseline),
+        *_check_target_tokens(timing, baseline),
     ):
         yield Problem(Reason.WRONG_CONFIGURATION, text, line)
 
 
 def list_notes(
-    timed: Timing, baseline: Baseline, observed_work: Mapping[Observed, float]
+    timing: Timing, baseline: Baseline, observed_work: Mapping[Observed, float]
 ) -> Iterator[Note]:
-    """Yield that padding takes much of a batch, and that a step holds more work than
-    those of the recorded runs.
+    """Yield notes on much padding, and on more work in a step than was recorded.
 
-    `observed_work` is what `observe` yields.
+    `observed_work` contains the values that `observe` yields.
     """
-    share = _compute_target_share(timed.window, baseline)
-    if share < FULL and not any(_check_target_tokens(timed, baseline)):
+    share = _compute_target_share(timing.window, baseline)
+    if share < LEAST_TARGET_SHARE and not any(_check_target_tokens(timing, baseline)):
         text = f"{share * 100:.0f} % of the tokens of a step are targets: the rest is padding, and takes as long"
-        yield Note(NoteCode.PADDED, text, int(timed.window.line[0]))
+        yield Note(NoteCode.PADDED, text, int(timing.window.line[0]))
     for name, work in observed_work.items():
         recorded = baseline.observed.get(name, math.inf)
         if work > recorded * (1 + LESS_THAN_RECORDED):
             yield Note(
                 NoteCode.MORE_WORK,
                 _compare_work(name, work, recorded),
-                int(timed.window.line[0]),
+                int(timing.window.line[0]),
             )
 
 
-def observe(timed: Timing) -> Iterator[tuple[Observed, float]]:
-    """Yield what a recording keeps of the work of a step: samples and tokens."""
-    for name, work in _list_work(timed).items():
+def observe(timing: Timing) -> Iterator[tuple[Observed, float]]:
+    """Yield the samples and tokens of a step, to be recorded with a baseline."""
+    for name, work in _list_work(timing).items():
         yield name, compute_median(work)
 
 
 def compare_power(run: Run, choice: Choice, baseline: Baseline) -> Iterator[Note]:
-    """Yield a power limit of the GPUs that is another one than in the recorded runs."""
+    """Yield a note if the GPUs' power limit differs from the recorded runs'."""
     recorded = dict(baseline.recording.environment) if baseline.recording else {}
     environment = {
         **dict(choice.attempt.log.environment),
         **dict(run.found.environment),
     }
     before, now = recorded.get(POWER_LIMIT, ""), environment.get(POWER_LIMIT, "")
-    if before and now and not _are_alike(before, now):
+    if before and now and not _are_same_power(before, now):
         yield Note(
             NoteCode.SETTING_CHANGED,
             f"power limit {now}, in the recorded runs {before}",
         )
 
 
-def _are_alike(text: str, other: str) -> bool:
-    """Whether two texts state the same number: `700.00 W` and `700 W`."""
-    numbers = [NUMBER.search(each) for each in (text, other)]
+def _are_same_power(text: str, other: str) -> bool:
+    """True if both texts contain the same number: `700.00 W` and `700 W`."""
+    numbers = [NUMBER.search(value) for value in (text, other)]
     if not all(numbers):
         return text == other
     first, second = (float(match[0]) for match in numbers if match)
@@ -190,8 +187,10 @@ def _are_alike(text: str, other: str) -> bool:
 
 
 def find_profiler(choice: Choice) -> Statement | None:
-    """Return where a profiler was switched on or off in the judged part of a log, None
-    where it was not."""
+    """Return the statement that a profiler was switched on or off, or None.
+
+    Only statements of the judged segment count.
+    """
     return next(
         (
             statement
@@ -215,8 +214,11 @@ def _check_gpus(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int
 
 
 def _check_gpu_type(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    """Yield GPUs of another type, also where only their form differs: H100 PCIe and NVL
-    have peaks of their own. What a machine has says nothing of a run on its CPU."""
+    """Yield a problem if the log states another GPU type than the baseline's.
+
+    H100 PCIe and NVL count as other types: their peaks differ. A CPU baseline is not
+    checked, because the GPUs of the machine are not used.
+    """
     if baseline.key.gpu == "cpu":
         return
     stated = (
@@ -235,23 +237,24 @@ def _check_gpu_type(segment: Segment, baseline: Baseline) -> Iterator[tuple[str,
 def _check_gpu_memory(
     segment: Segment, baseline: Baseline
 ) -> Iterator[tuple[str, int]]:
-    """Yield a memory that is larger than any of the GPU's type; a part of a GPU has
-    less."""
-    most = LARGEST_MEMORY_GB.get(read_gpu_type(baseline.key.gpu))
+    """Yield a problem if the GPU memory is larger than any variant of the type has.
+
+    A partition of a GPU has less memory, which is allowed.
+    """
+    largest = LARGEST_MEMORY_GB.get(read_gpu_type(baseline.key.gpu))
     stated = (
         statement
         for statement in segment.stated
         if statement.field == StatedField.GPU_MEMORY
     )
     for statement in stated:
-        if most and int(statement.value.removesuffix(" GB")) > most:
-            text = f"the log states GPUs with {statement.value}, a {baseline.key.gpu} has at most {most} GB"
+        if largest and int(statement.value.removesuffix(" GB")) > largest:
+            text = f"the log states GPUs with {statement.value}, a {baseline.key.gpu} has at most {largest} GB"
             yield text, statement.line
 
 
 def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    """Yield each size of model and batch of which the log states none that is the
-    baseline's."""
+    """Yield model and batch sizes that the log states, if no statement matches."""
     configuration = baseline.configuration
     model = configuration.architecture
     sizes = (
@@ -261,7 +264,7 @@ def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
     )
     for field, size in sizes:
         stated = [statement for statement in segment.stated if statement.field == field]
-        # Any of them may be it: parts of a model may have layers of their own.
+        # One match is enough: components of a model may have their own layers.
         if (
             size
             and stated
@@ -274,41 +277,46 @@ def _check_sizes(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
 
 
 def _check_precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    """Yield another precision, where neither what is stated of the numbers nor a name
-    in the log is the baseline's."""
-    expected = _name_family(baseline.key.dtype)
+    """Yield a problem if the log's precision differs from the baseline's.
+
+    The number formats and the experiment names in the log are checked separately; one
+    match among each is enough.
+    """
+    expected = _get_precision_family(baseline.key.dtype)
     stated = [
         statement
         for statement in segment.stated
         if statement.field == StatedField.QUANTIZATION
     ]
-    if stated and not any(_fits(statement.value, expected) for statement in stated):
+    if stated and not any(
+        _matches_precision(statement.value, expected) for statement in stated
+    ):
         value = stated[-1].value
-        what = (
+        finding = (
             f"is {value}"
-            if value.startswith(NOT)
+            if value.startswith(NEGATION)
             else f"computes in {_name_precision(value)}"
         )
         yield (
-            f"the run {what} by its log, the baseline is of {baseline.key.dtype}",
+            f"the run {finding} by its log, the baseline is of {baseline.key.dtype}",
             stated[-1].line,
         )
-    named = [
-        (_name_family(match["dtype"]), statement)
+    experiments = [
+        (_get_precision_family(match["dtype"]), statement)
         for statement, match in _find_experiments(segment)
     ]
-    if named and expected not in {family for family, _ in named}:
-        statement = named[-1][1]
+    if experiments and expected not in {family for family, _ in experiments}:
+        statement = experiments[-1][1]
         yield (
             f"the log calls the run {statement.value}, the baseline is of {baseline.key.dtype}",
             statement.line,
         )
 
 
-def _fits(value: str, expected: str) -> bool:
+def _matches_precision(value: str, expected: str) -> bool:
     return (
-        value.removeprefix(NOT) != expected
-        if value.startswith(NOT)
+        value.removeprefix(NEGATION) != expected
+        if value.startswith(NEGATION)
         else value == expected
     )
 
@@ -317,9 +325,8 @@ def _name_precision(value: str) -> str:
     return "16 or 32 bits" if value == "none" else value
 
 
-def _name_family(dtype: str) -> str:
-    """Return what a precision is one of: fp8, fp4, int8, int4, or none for floats of 16
-    and 32 bits."""
+def _get_precision_family(dtype: str) -> str:
+    """Return the family of a dtype: fp8, fp4, int8, int4, or none for 16 and 32 bits."""
     return next(
         (
             family
@@ -331,12 +338,13 @@ def _name_family(dtype: str) -> str:
 
 
 def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, int]]:
-    """Yield another model, or another size of it: of what states it the last counts,
-    names must all say another one."""
-    own = _parse_name(f"{baseline.key.recipe}_{baseline.key.size}")
-    if (
-        not own.families or not own.size
-    ):  # the name of something else, as is one of no known family below
+    """Yield a problem if the log names another model, or another size of it.
+
+    Of model paths the last one decides; of experiment names one match is enough.
+    """
+    expected = _parse_name(f"{baseline.key.recipe}_{baseline.key.size}")
+    # names without a well-known family and a size are not compared
+    if not expected.families or not expected.size:
         return
     paths = [
         (_parse_name(statement.value.rstrip("/").rpartition("/")[2]), statement)
@@ -348,23 +356,23 @@ def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
         (_parse_name(match["model"]), statement)
         for statement, match in _find_experiments(segment)
     ]
-    called = [pair for pair in experiments if pair[0].families]
-    for pairs in (stated, called):
-        if pairs and not any(_is_same(named, own) for named, _ in pairs):
-            name, line = pairs[-1][1].value, pairs[-1][1].line
+    named_experiments = [pair for pair in experiments if pair[0].families]
+    for pairs in (stated, named_experiments):
+        if pairs and not any(_is_same_model(name, expected) for name, _ in pairs):
+            text, line = pairs[-1][1].value, pairs[-1][1].line
             yield (
-                f"the log names the model {name}, the baseline is of {baseline.key.recipe} {baseline.key.size}",
+                f"the log names the model {text}, the baseline is of {baseline.key.recipe} {baseline.key.size}",
                 line,
             )
 
 
 def _find_experiments(segment: Segment) -> Iterator[tuple[Statement, re.Match[str]]]:
-    named = (
+    matches = (
         (statement, _match_experiment(statement.value))
         for statement in segment.stated
         if statement.field == StatedField.NAMED
     )
-    return ((statement, match) for statement, match in named if match)
+    return ((statement, match) for statement, match in matches if match)
 
 
 @lru_cache(1024)
@@ -382,7 +390,7 @@ def _parse_name(text: str) -> ModelName:
     return ModelName(families, size[1].casefold() if size else "")
 
 
-def _is_same(name: ModelName, other: ModelName) -> bool:
+def _is_same_model(name: ModelName, other: ModelName) -> bool:
     return name.size == other.size and any(
         word == other_word
         and (version.startswith(other_version) or other_version.startswith(version))
@@ -392,63 +400,70 @@ def _is_same(name: ModelName, other: ModelName) -> bool:
 
 
 def _check_samples(
-    steps: Steps, timed: Timing, baseline: Baseline
+    steps: Steps, timing: Timing, baseline: Baseline
 ) -> Iterator[tuple[str, int]]:
-    """Yield another number of samples in a step than the batch size, by how the samples
-    of the run grow."""
-    wanted = baseline.configuration.global_batch_size
-    grown = _count_samples(steps, timed)
-    if wanted and len(grown) and compute_median(grown) != wanted:
-        line = int(timed.window.line[0])
+    """Yield a problem if the consumed samples per step differ from the batch size."""
+    batch_size = baseline.configuration.global_batch_size
+    samples = _count_samples(steps, timing)
+    if batch_size and len(samples) and compute_median(samples) != batch_size:
+        line = int(timing.window.line[0])
         yield (
-            f"consumed samples grow by {compute_median(grown):g} a step, the baseline's batch has {wanted}",
+            f"consumed samples grow by {compute_median(samples):g} a step, the baseline's batch has {batch_size}",
             line,
         )
 
 
-def _count_samples(steps: Steps, timed: Timing) -> Floats:
-    """Return by how many samples a step the count of the run grows in the window; empty
-    for fewer than two counts."""
+def _count_samples(steps: Steps, timing: Timing) -> Floats:
+    """Return the growth of the consumed samples per step in the window.
+
+    Empty if fewer than two counts are printed.
+    """
     finite = np.flatnonzero(np.isfinite(steps.consumed_samples))
-    if len(finite) < 2 or not len(timed.window):
+    if len(finite) < 2 or not len(timing.window):
         return steps.consumed_samples[:0]
     index, samples = steps.index[finite], steps.consumed_samples[finite]
-    inside = (index[1:] >= begins(timed.window)[0]) & (
-        index[1:] <= timed.window.index[-1]
+    inside = (index[1:] >= get_first_steps(timing.window)[0]) & (
+        index[1:] <= timing.window.index[-1]
     )
-    grown: Floats = (np.diff(samples) / np.diff(index))[inside]
-    return grown
+    growth: Floats = (np.diff(samples) / np.diff(index))[inside]
+    return growth
 
 
 def _check_target_tokens(
-    timed: Timing, baseline: Baseline
+    timing: Timing, baseline: Baseline
 ) -> Iterator[tuple[str, int]]:
-    """Yield another number of target tokens than a batch has."""
-    window, share = timed.window, _compute_target_share(timed.window, baseline)
-    if not (share > MORE or share < FULL):
+    """Yield a problem if the number of target tokens does not fit the batch."""
+    window, share = timing.window, _compute_target_share(timing.window, baseline)
+    if not (share > MOST_TARGET_SHARE or share < LEAST_TARGET_SHARE):
         return
     tokens = window.target_tokens[np.isfinite(window.target_tokens)]
-    # Fewer are padding where they change from step to step and the shapes, by tokens/s
-    # x step time, are the batch's.
+    # A smaller number is due to padding if it changes from step to step and
+    # tokens/s x step time matches the batch.
     if (
-        share < FULL
+        share < LEAST_TARGET_SHARE
         and len(set(tokens.tolist())) > 1
         and _has_same_shapes(window, baseline)
     ):
         return
-    wanted = _count_tokens(baseline)
-    text = f"total_weights is {tokens.max():g} tokens a step, the baseline has {wanted}: another batch or sequence length"
+    batch_tokens = _count_tokens(baseline)
+    text = f"total_weights is {tokens.max():g} tokens a step, the baseline has {batch_tokens}: another batch or sequence length"
     yield text, int(window.line[0])
 
 
 def _compute_target_share(window: Steps, baseline: Baseline) -> float:
-    """Return the largest number of target tokens as a share of a step's tokens, NaN
-    where the log has none."""
-    tokens, wanted = (
+    """Return the largest number of target tokens as a share of a step's tokens.
+
+    NaN if the log prints no target tokens.
+    """
+    tokens, batch_tokens = (
         window.target_tokens[np.isfinite(window.target_tokens)],
         _count_tokens(baseline),
     )
-    return float(tokens.max()) / wanted if len(tokens) and wanted else float("nan")
+    return (
+        float(tokens.max()) / batch_tokens
+        if len(tokens) and batch_tokens
+        else float("nan")
+    )
 
 
 def _has_same_shapes(window: Steps, baseline: Baseline) -> bool:
@@ -456,7 +471,7 @@ def _has_same_shapes(window: Steps, baseline: Baseline) -> bool:
     finite = tokens[np.isfinite(tokens)]
     return (
         len(finite) > 0
-        and abs(compute_median(finite) / _count_tokens(baseline) - 1) <= SHAPES_AGREE
+        and abs(compute_median(finite) / _count_tokens(baseline) - 1) <= SHAPES_BAND
     )
 
 
@@ -484,18 +499,17 @@ def _check_claims(run: Run, baseline: Baseline) -> Iterator[Problem]:
             yield Problem(Reason.WRONG_CONFIGURATION, text)
 
 
-def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
-    configuration, steps, counted = baseline.configuration, timed.steps, timed.counted
-    stated = (
-        counted & ~timed.filled
-    )  # a time that follows from tokens/s agrees with them whatever they are
+def _check_rates(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
+    configuration, steps, counted = baseline.configuration, timing.steps, timing.counted
+    # a time computed from tokens/s always agrees with them
+    printed = counted & ~timing.filled
     work = steps.tflops_per_gpu[counted] * steps.seconds[counted]
     expected = metric_definitions.compute_tflops_per_gpu(configuration, 1.0) * (
         baseline.logged_tflops_factor or 1.0
     )
-    known = baseline.logged_tflops_factor or configuration.logged_tflop
-    band = KNOWN_FACTOR_BAND if known else UNKNOWN_FACTOR_BAND
-    ratio = _take_median(work) / expected
+    has_known_factor = baseline.logged_tflops_factor or configuration.logged_tflop
+    band = KNOWN_FACTOR_BAND if has_known_factor else UNKNOWN_FACTOR_BAND
+    ratio = _compute_finite_median(work) / expected
     if abs(ratio - 1) > band and abs(ratio - 1) > band + _compute_rounding(
         steps, steps.tflops_per_gpu, counted
     ):
@@ -505,36 +519,41 @@ def _check_rates(timed: Timing, baseline: Baseline) -> Iterator[Problem]:
         )
         yield Problem(Reason.WRONG_CONFIGURATION, text)
     tokens = (
-        _take_median(steps.tokens_per_second_per_gpu[stated] * steps.seconds[stated])
+        _compute_finite_median(
+            steps.tokens_per_second_per_gpu[printed] * steps.seconds[printed]
+        )
         * configuration.key.gpus
     )
-    wanted = (
+    batch_tokens = (
         configuration.architecture.sequence_length * configuration.global_batch_size
     )
-    apart = abs(tokens / wanted - 1) if wanted and configuration.key.gpus else 0.0
-    if apart > TOKENS_BAND and apart > TOKENS_BAND + _compute_rounding(
-        steps, steps.tokens_per_second_per_gpu, stated
+    difference = (
+        abs(tokens / batch_tokens - 1)
+        if batch_tokens and configuration.key.gpus
+        else 0.0
+    )
+    if difference > TOKENS_BAND and difference > TOKENS_BAND + _compute_rounding(
+        steps, steps.tokens_per_second_per_gpu, printed
     ):
         text = (
             f"logged tokens/s x step time is {tokens:.6g} tokens a step on {configuration.key.gpus} GPUs, "
-            f"the baseline has {wanted}: another batch size, sequence length or number of GPUs"
+            f"the baseline has {batch_tokens}: another batch size, sequence length or number of GPUs"
         )
         yield Problem(Reason.WRONG_CONFIGURATION, text)
 
 
 def _find_less_work(
-    timed: Timing, baseline: Baseline, rewarded: bool
+    timing: Timing, baseline: Baseline, rewarded: bool
 ) -> Iterator[Problem]:
-    """Yield steps that hold less work than those of the recorded runs, or than the
-    first ones of the window."""
+    """Yield a problem if steps contain less work than recorded, or less than at first."""
     recorded = baseline.observed
-    least = LESS_ANSWERED if rewarded else LESS_THAN_RECORDED
-    for name, work in _list_work(timed).items():
+    allowed = LESS_ANSWERED if rewarded else LESS_THAN_RECORDED
+    for name, work in _list_work(timing).items():
         median = compute_median(work)
         share = median / recorded[name] if recorded.get(name) else 1.0
-        line = int(timed.window.line[0])
-        coarse = _compute_rounding_of(name, timed)
-        if share < 1 - max(least, DEVIATIONS * _estimate_error(work), 2 * coarse):
+        line = int(timing.window.line[0])
+        rounding = _compute_rounding_of(name, timing)
+        if share < 1 - max(allowed, DEVIATIONS * _estimate_error(work), 2 * rounding):
             yield Problem(
                 Reason.LESS_WORK, _compare_work(name, median, recorded[name]), line
             )
@@ -542,47 +561,50 @@ def _find_less_work(
             yield Problem(Reason.LESS_WORK, text, line)
 
 
-def _compute_rounding_of(name: Observed, timed: Timing) -> float:
-    """Return how far work that follows from a printed rate may be off, as a fraction; 0
-    for counted work."""
+def _compute_rounding_of(name: Observed, timing: Timing) -> float:
+    """Return the rounding error of work computed from a printed rate, as a fraction.
+
+    0 for counted work.
+    """
     if name is Observed.TOKENS_BY_RATE:
         return _compute_rounding(
-            timed.steps, timed.steps.tokens_per_second_per_gpu, timed.counted
+            timing.steps, timing.steps.tokens_per_second_per_gpu, timing.counted
         )
     if name is Observed.SAMPLES_BY_RATE:
         return _compute_rounding(
-            timed.steps, timed.steps.samples_per_second, timed.counted
+            timing.steps, timing.steps.samples_per_second, timing.counted
         )
     return 0.0
 
 
-def _list_work(timed: Timing) -> Mapping[Observed, Floats]:
-    """Return the work of the steps of the window, as far as the log counts it."""
-    window = timed.window
+def _list_work(timing: Timing) -> Mapping[Observed, Floats]:
+    """Return the work of each step of the window, for each quantity that the log
+    prints."""
+    window = timing.window
     if not len(window):
         return {}
     by_rate = (
-        timed.steps.tokens_per_second_per_gpu[timed.counted]
-        * timed.steps.seconds[timed.counted]
+        timing.steps.tokens_per_second_per_gpu[timing.counted]
+        * timing.steps.seconds[timing.counted]
     )
     columns = {
         Observed.SAMPLES_PER_STEP: [
-            _count_samples(timed.steps, timed),
+            _count_samples(timing.steps, timing),
             window.global_batch_size,
         ],
         Observed.TOKENS_PER_STEP: [window.step_tokens],
         Observed.TARGETS_PER_STEP: [window.target_tokens],
         Observed.SAMPLES_BY_RATE: [window.samples_per_second * window.seconds],
-        Observed.TOKENS_BY_RATE: [by_rate[~timed.filled[timed.counted]]],
+        Observed.TOKENS_BY_RATE: [by_rate[~timing.filled[timing.counted]]],
     }
     finite = {
-        name: [values[np.isfinite(values) & (values > 0)] for values in of]
-        for name, of in columns.items()
+        name: [values[np.isfinite(values) & (values > 0)] for values in candidates]
+        for name, candidates in columns.items()
     }
     return {
         name: present[0]
-        for name, of in finite.items()
-        if (present := [values for values in of if len(values)])
+        for name, candidates in finite.items()
+        if (present := [values for values in candidates if len(values)])
     }
 
 
@@ -593,8 +615,7 @@ def _compare_work(name: Observed, work: float, recorded: float) -> str:
 
 
 def _estimate_error(work: Floats) -> float:
-    """Return the error of a median of the work of steps, by its changes from step to
-    step, as a share of it."""
+    """Estimate the relative error of the median work from its changes between steps."""
     changes = np.diff(work)
     return (
         float(np.sqrt(np.mean(changes**2) / len(work)) / compute_median(work))
@@ -604,8 +625,7 @@ def _estimate_error(work: Floats) -> float:
 
 
 def _describe_drop(work: Floats, unit: str) -> str:
-    """Return that steps hold less work in the last third of the window than in its
-    first, empty if they do not."""
+    """Describe a drop of the work from the window's first third to its last, or ""."""
     third = len(work) // 3
     if len(work) < FEWEST_STEPS:
         return ""
@@ -615,21 +635,22 @@ def _describe_drop(work: Floats, unit: str) -> str:
     return f"a step holds {first:.6g} {unit} at the beginning of the window, {last:.6g} at its end"
 
 
-def _compute_rounding(steps: Steps, rates: Floats, which: Flags) -> float:
-    """Return how far rate x step time may be off by the digits that are printed of
-    both, as a fraction."""
+def _compute_rounding(steps: Steps, rates: Floats, mask: Flags) -> float:
+    """Return the rounding error of rate x step time, as a fraction.
+
+    It follows from the digits that the log prints of the rate and the time.
+    """
     present = np.isfinite(rates) & (rates > 0)
     printed = rates[present].tolist()
     units = np.array(refine_units(printed, [find_last_unit(rate) for rate in printed]))
-    rounding = (units / rates[present])[which[present]]
-    return _take_median(rounding) + _take_median(
-        steps.resolution_seconds[which] / steps.seconds[which]
+    rounding = (units / rates[present])[mask[present]]
+    return _compute_finite_median(rounding) + _compute_finite_median(
+        steps.resolution_seconds[mask] / steps.seconds[mask]
     )
 
 
-def _take_median(values: Floats) -> float:
-    """Return the median of the finite values, NaN without any."""
+def _compute_finite_median(values: Floats) -> float:
+    """Return the median of the finite values, NaN if there are none."""
     present = values[np.isfinite(values)]
-    return (
-        compute_median(present) if len(present) else math.nan
-    )  # a comparison with NaN raises no problem
+    # comparisons with NaN are False, so a missing value yields no problem
+    return compute_median(present) if len(present) else math.nan

@@ -1,4 +1,4 @@
-"""What becomes of a run some of whose records were dropped, or are doubtful."""
+"""Problems and notes for records that were dropped or are doubtful."""
 
 from __future__ import annotations
 
@@ -57,30 +57,28 @@ DROPPED = {
         "of the steps behind a validation alone; those before it are not timed",
     ),
 }
-"""What the reasons of the parse stage mean: of what there are so many, and what became
-of it."""
+"""For each reason to drop records: what is counted, and what happened to it."""
 
 
-def find_problems(choice: Choice, timed: Timing) -> Iterator[Problem]:
-    """Yield step times of the window that other numbers of the log contradict."""
+def find_problems(choice: Choice, timing: Timing) -> Iterator[Problem]:
+    """Yield step times of the window that other numbers in the log contradict."""
     for dropped in choice.attempt.log.dropped:
-        if _is_contradicted(dropped, timed):
+        if _contradicts_window(dropped, timing):
             yield Problem(Reason.TIMES_DISAGREE, _describe(dropped), dropped.first_line)
 
 
-def list_notes(choice: Choice, timed: Timing) -> Iterator[Note]:
-    """Yield which records were dropped or are doubtful, but for those that are a
-    problem."""
+def list_notes(choice: Choice, timing: Timing) -> Iterator[Note]:
+    """Yield notes on dropped and doubtful records that are not a problem."""
     for dropped in choice.attempt.log.dropped:
-        if not _is_contradicted(dropped, timed):
+        if not _contradicts_window(dropped, timing):
             yield Note(NoteCode(dropped.reason), _describe(dropped), dropped.first_line)
 
 
-def _is_contradicted(dropped: DroppedRecords, timed: Timing) -> bool:
-    """Tell whether records contradict others of the log and reach into the window."""
+def _contradicts_window(dropped: DroppedRecords, timing: Timing) -> bool:
+    """True if records contradict other numbers in the log and overlap the window."""
     if dropped.reason is not DropReason.TIMES_DISAGREE:
         return False
-    lines = timed.window.line
+    lines = timing.window.line
     last_line = max(dropped.first_line, dropped.last_line)
     return bool(((lines >= dropped.first_line) & (lines <= last_line)).any())
 

@@ -1,4 +1,4 @@
-"""From a run and a baseline to what the run measured."""
+"""Measure a run against a baseline."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ def measure(
     step_time_only: bool = False,
     tolerance: float = DEFAULT_FRACTION,
 ) -> Measurement:
-    """Return what `run` measured over the baseline's window, or why it cannot be
-    judged.
+    """Measure `run` over the baseline's window, with the problems that prevent judging
+    it.
 
-    Steps that are faster than 100 % MFU, or only dispatched when their time was taken,
-    are set aside and noted; in the window they make the run invalid. A time that the
-    log does not print follows from its tokens/s where it can.
+    Steps faster than 100 % MFU, and steps timed only until their dispatch, are set
+    aside and noted; inside the window they make the run invalid. A missing step time is
+    computed from tokens/s if possible.
 
-    With `step_time_only` metrics and notes, which take as long as all the rest, are
-    left out: older runs need none. So is what its log shows besides the step times of
-    the window: that clocks contradict each other, or steps outside the window are
-    slower by more than `tolerance`.
+    `step_time_only` skips the metrics and notes, which take half of the time and which
+    older runs do not need. It also skips the checks beyond the step times of the
+    window: contradicting clocks, and steps outside the window that are slower by more
+    than `tolerance`.
     """
     required = baseline.required
     choice, rivals = choose_judged(run, required, now, baseline)
@@ -70,10 +70,10 @@ def measure(
         return _make_unmeasured(
             run, baseline, (problem,) if excluded is None else (), excluded
         )
-    timed, problems = _time_window(run, choice, baseline, now, excluded)
-    steps, counted = timed.steps, timed.counted
-    seconds, mean_of = _compute_statistic(timed, baseline.window)
-    sound = steps.seconds[timed.usable]
+    timing, problems = _compute_window_timing(run, choice, baseline, now, excluded)
+    steps, counted = timing.steps, timing.counted
+    seconds, mean_of = _compute_statistic(timing, baseline.window)
+    usable_seconds = steps.seconds[timing.usable]
     measurement = Measurement(
         run=run,
         baseline=baseline,
@@ -81,77 +81,79 @@ def measure(
         attempt=choice.attempt.files.number,
         segment=choice.number,
         statistic_seconds=seconds,
-        last_step_seconds=float(sound[-1]) if len(sound) else None,
+        last_step_seconds=float(usable_seconds[-1]) if len(usable_seconds) else None,
         window_seconds=tuple(steps.seconds[counted].tolist()),
-        window_steps=_share(steps.index[counted].tobytes()),
-        window_lines=_share(steps.line[counted].tobytes()),
+        window_steps=_decode_shared(steps.index[counted].tobytes()),
+        window_lines=_decode_shared(steps.line[counted].tobytes()),
         mean_of=mean_of,
         moving_mean=detect_moving_mean(choice.segment.steps),
-        resolution_seconds=_take_median(steps.resolution_seconds[counted]),
+        resolution_seconds=_compute_median_or_zero(steps.resolution_seconds[counted]),
         problems=problems,
         excluded=excluded,
         attempts=attempts.list_attempts(run, choice, baseline.steps),
-        checkpoints=_select_part(choice.attempt.log.checkpoints, choice.number),
-        timed_seconds=_compute_timed(timed, baseline),
+        checkpoints=_select_segment_checkpoints(
+            choice.attempt.log.checkpoints, choice.number
+        ),
+        timed_seconds=_compute_documented_mean(timing, baseline),
         step_time_only=step_time_only,
     )
     if step_time_only:
         return measurement
-    return _add_details(measurement, choice, rivals, timed, tolerance)
+    return _add_details(measurement, choice, rivals, timing, tolerance)
 
 
-def _time_window(
+def _compute_window_timing(
     run: Run,
     choice: Choice,
     baseline: Baseline,
     now: datetime,
     excluded: Problem | None,
 ) -> tuple[Timing, tuple[Problem, ...]]:
-    """Return the times of the steps, and why an unexcluded run cannot be judged by
-    them."""
+    """Return the step timing, and the problems of a run that is not excluded."""
     required = baseline.required
-    timed = compute_timing(choice.segment.steps, required)
+    timing = compute_timing(choice.segment.steps, required)
     problems: tuple[Problem, ...] = ()
     if not excluded:
         problems = (
-            *_find_duplicated(run),
-            *validity.find_problems(run, choice, timed, required, now),
+            *_find_duplicate(run),
+            *validity.find_problems(run, choice, timing, required, now),
         )
     if required is baseline:
-        return timed, problems
-    # By the documents' own rule: which runs count is still decided by the usual window.
-    timed = compute_timing(choice.segment.steps, baseline)
+        return timing, problems
+    # The statistic uses the document's window, but validity uses the usual one.
+    timing = compute_timing(choice.segment.steps, baseline)
     if not problems and not excluded:
-        problems = tuple(find_gaps(timed, baseline))
-    return timed, problems
+        problems = tuple(find_gaps(timing, baseline))
+    return timing, problems
 
 
 def _add_details(
     measurement: Measurement,
     choice: Choice,
     rivals: tuple[float, ...],
-    timed: Timing,
+    timing: Timing,
     tolerance: float,
 ) -> Measurement:
-    """Return a measurement with its metrics and notes, and with all that the log shows
-    besides the step times of the window."""
+    """Add metrics, notes and the checks beyond the step times of the window."""
     run, baseline = measurement.run, measurement.baseline
     window, recorded = baseline.window, baseline.observed
     checkpoints, width = measurement.checkpoints, measurement.moving_mean
-    announced = get_dialect(choice.attempt.log.dialect).announces_pauses
-    clocks = wall_clock.compare_clocks(timed, window, checkpoints, announced=announced)
-    slow = outside_steps.check_outside(timed, window, width)
+    pauses_announced = get_dialect(choice.attempt.log.dialect).announces_pauses
+    clocks = wall_clock.compare_clocks(
+        timing, window, checkpoints, announced=pauses_announced
+    )
+    outside = outside_steps.check_outside(timing, window, width)
     problems: tuple[Problem, ...] = ()
     if not measurement.excluded:
         problems = (
-            *wall_clock.find_problems(clocks, timed, baseline, recorded, tolerance),
-            *outside_steps.find_problems(slow, baseline, recorded, tolerance),
+            *wall_clock.find_problems(clocks, timing, baseline, recorded, tolerance),
+            *outside_steps.find_problems(outside, baseline, recorded, tolerance),
         )
-    work = dict(configuration.observe(timed))
+    work = dict(configuration.observe(timing))
     observed = (
         *wall_clock.observe(clocks),
-        *outside_steps.observe(slow),
-        *training.observe(run, choice, timed, baseline),
+        *outside_steps.observe(outside),
+        *training.observe(run, choice, timing, baseline),
         *work.items(),
     )
     return dataclasses.replace(
@@ -159,57 +161,60 @@ def _add_details(
         problems=(*measurement.problems, *problems),
         observed=tuple((name.value, value) for name, value in observed),
         metrics=(
-            *_list_metrics(baseline, timed, measurement.statistic_seconds),
+            *_list_metrics(baseline, timing, measurement.statistic_seconds),
             *metrics.compute_checkpoint_metrics(checkpoints),
         ),
         expected=metrics.expect_metrics(baseline),
         notes=(
             *attempts.make_attempt_notes(measurement.attempts),
             *attempts.make_slowest_attempt_note(rivals, window.statistic),
-            *notes.list_notes(run, choice, timed, baseline, work),
+            *notes.list_notes(run, choice, timing, baseline, work),
             *notes.find_leaks(choice.segment.steps, window, width),
-            *wall_clock.list_notes(clocks, timed, window, recorded, tolerance),
-            *outside_steps.list_notes(slow, baseline, recorded, tolerance),
-            *notes.make_run_notes(run, checkpoints),
+            *wall_clock.list_notes(clocks, timing, window, recorded, tolerance),
+            *outside_steps.list_notes(outside, baseline, recorded, tolerance),
+            *notes.list_run_notes(run, checkpoints),
         ),
     )
 
 
 @lru_cache(1024)
-def _share(numbers: bytes) -> tuple[int, ...]:
-    """Return numbers of 64 bits as one object for all runs that have the same: most
-    have, and there may be 100,000."""
-    return tuple(np.frombuffer(numbers, np.int64).tolist())
+def _decode_shared(encoded: bytes) -> tuple[int, ...]:
+    """Decode 64-bit integers into a tuple that equal inputs share.
+
+    Most runs have the same step numbers, and there may be 100,000 runs.
+    """
+    return tuple(np.frombuffer(encoded, np.int64).tolist())
 
 
 def choose_judged(
     run: Run, baseline: Baseline, now: datetime, ranked: Baseline | None = None
 ) -> tuple[Choice | None, tuple[float, ...]]:
-    """Return the part of a run that is judged, None without any step, and the
-    statistics of all that might be where a slower one decides.
+    """Choose the segment of a run to judge, None if it has no steps.
 
-    Of several parts that finished, cover the window and have no problem of their own
-    the slowest counts, of equal ones the last; `ranked` is what the statistic follows,
-    where that is not what the parts have to hold.
+    Also returns the statistics of all candidates if a slower one than the last decides,
+    else ().
+
+    Candidates have finished, cover the window and have no problems. The slowest is
+    chosen; among equally slow ones, the last. `ranked` is the baseline for the
+    statistic if it differs from `baseline`, which determines the candidates.
     """
     last = choose_segment(run.attempts, baseline.window, baseline.steps)
     if last is None or not last.rivals:
         return last, ()
     measured, ranked = [], ranked or baseline
+    # a profiled segment is slower, so it is no rival
     comparable = (
         rival for rival in last.rivals if validity.find_exclusion(run, rival) is None
-    )  # a profiled part is slower
+    )
     for choice in (*comparable, last):
-        timed = compute_timing(choice.segment.steps, baseline)
+        timing = compute_timing(choice.segment.steps, baseline)
         if (
-            validity.find_problems(run, choice, timed, baseline, now)
-            or not timed.counted.any()
+            validity.find_problems(run, choice, timing, baseline, now)
+            or not timing.counted.any()
         ):
             if choice is last:
-                return (
-                    last,
-                    (),
-                )  # what is wrong with the newest part is not hidden by an older one
+                # an older segment must not hide the problems of the newest
+                return last, ()
             continue
         value, _ = _compute_statistic(
             compute_timing(choice.segment.steps, ranked), ranked.window
@@ -217,44 +222,44 @@ def choose_judged(
         if value is None:
             return choice, ()
         measured.append((value, choice))
-    # A job that was slow, and made its steps once more until they were fast, was slow.
+    # Repeating the steps until they are fast does not make a slow job fast.
     slowest = max(value for value, _ in measured)
     judged = next(choice for value, choice in reversed(measured) if value == slowest)
     return judged, () if judged is last else tuple(value for value, _ in measured)
 
 
 def _compute_statistic(
-    timed: Timing, window: Window
+    timing: Timing, window: Window
 ) -> tuple[float | None, tuple[int, ...]]:
-    """Return the statistic of the times that count, None without any, and the steps in
-    each, empty for single ones."""
-    seconds, several = (
-        timed.steps.seconds[timed.counted],
-        timed.steps.mean_of[timed.counted],
+    """Return the window's statistic, None without times, and the steps in each time.
+
+    The steps are () if each time is of a single step.
+    """
+    seconds, step_counts = (
+        timing.steps.seconds[timing.counted],
+        timing.steps.mean_of[timing.counted],
     )
-    mean_of = tuple(several.tolist()) if (several > 1).any() else ()
+    mean_of = tuple(step_counts.tolist()) if (step_counts > 1).any() else ()
     return (
         compute_statistic(seconds, window.statistic, mean_of) if len(seconds) else None
     ), mean_of
 
 
-def _compute_timed(timed: Timing, baseline: Baseline) -> float | None:
-    """Return the mean of the steps that the document is believed to have timed, None
-    where nothing says which."""
+def _compute_documented_mean(timing: Timing, baseline: Baseline) -> float | None:
+    """Return the mean of the steps that the document probably timed, None if unknown."""
     window = baseline.timed_window
     if window is None:
         return None
-    index = timed.steps.index
-    inside = timed.steps.seconds[
-        timed.usable & (index >= window.first) & (index <= window.last)
+    index = timing.steps.index
+    inside = timing.steps.seconds[
+        timing.usable & (index >= window.first) & (index <= window.last)
     ]
     return float(inside.mean()) if len(inside) else None
 
 
-def _take_median(values: Floats) -> float:
-    """Return the median, 0 without any value."""
-    # No maximum: one slow step prints fewer digits, and must not make the others
-    # coarse.
+def _compute_median_or_zero(values: Floats) -> float:
+    # Not the maximum: one slow step prints fewer digits, which must not reduce the
+    # resolution of the others.
     return compute_median(values) if len(values) else 0.0
 
 
@@ -281,17 +286,17 @@ def _make_unmeasured(
 
 
 def _list_metrics(
-    baseline: Baseline, timed: Timing, seconds: float | None
+    baseline: Baseline, timing: Timing, seconds: float | None
 ) -> tuple[Metric, ...]:
     return (
-        metrics.compute_window_metrics(baseline, timed, seconds)
+        metrics.compute_window_metrics(baseline, timing, seconds)
         if seconds is not None
         else ()
     )
 
 
-def _select_part(checkpoints: Checkpoints, number: int) -> Checkpoints:
-    """Return what a log says of checkpoints in one of its parts (1-based)."""
+def _select_segment_checkpoints(checkpoints: Checkpoints, number: int) -> Checkpoints:
+    """Select the checkpoint records of one segment (1-based `number`)."""
     if not checkpoints.records:
         return checkpoints
     return dataclasses.replace(
@@ -302,9 +307,9 @@ def _select_part(checkpoints: Checkpoints, number: int) -> Checkpoints:
     )
 
 
-def _find_duplicated(run: Run) -> Iterator[Problem]:
-    """Yield that a run is a copy of another one."""
-    # What its own job measured nobody knows.
+def _find_duplicate(run: Run) -> Iterator[Problem]:
+    """Yield a problem if a run is certainly a duplicate of another."""
+    # The measurements of the run's own job are unknown.
     if run.copy_of is not None and run.copy_of.certain:
         yield Problem(
             Reason.COPIED,
@@ -315,8 +320,7 @@ def _find_duplicated(run: Run) -> Iterator[Problem]:
 def _find_short_twin(
     run: Run, choice: Choice | None, baseline: Baseline
 ) -> Problem | None:
-    """Return why a run that was launched together with a profiled or traced one is no
-    measurement: it is as short."""
+    """Exclude a run launched together with a profiled or traced run, if it is as short."""
     reason = run.found.twin_of
     if reason is None:
         return None
@@ -325,8 +329,7 @@ def _find_short_twin(
         total = (
             segment.total_steps or int(segment.steps.index[-1]) + 1 - segment.first_step
         )
-        if (
-            total >= baseline.steps
-        ):  # it set out for all steps of the recipe: judged like any other
+        # planned for all steps of the recipe: judged like any other run
+        if total >= baseline.steps:
             return None
     return Problem(reason, run.found.twin_because)

@@ -1,5 +1,4 @@
-"""Whether the times that a log prints are those of single steps, or each the mean of
-the last few."""
+"""Detect whether printed step times are moving means of the last few steps."""
 
 from __future__ import annotations
 
@@ -14,47 +13,44 @@ from pytest_llmbench.runs.measure.window import LONGEST_SECONDS
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats
 
-KNOWN_WIDTH = 5  # the number of steps in a mean that has been seen (NeMo 1)
+KNOWN_WIDTH = 5  # the width of moving means in NeMo 1, in steps
 
-LARGEST_WIDTH = 20  # the largest number of steps in a mean that is looked for
+LARGEST_WIDTH = 20  # the largest width to search for, in steps
 
-# The log-likelihood ratio from which on values are moving means; what it gives is
-# simulated in the tests
+# Values are moving means above this log-likelihood ratio; the tests simulate its effect
 CONVINCING = 6.0
 
-# steps that are looked at: rounding adds up in what is reconstructed of later ones
-ENOUGH = 60
+# steps to examine: the reconstruction of later steps accumulates rounding errors
+EXAMINED_STEPS = 60
 
-# no distance from the steady level is expected to last longer than with this lag-1
-# correlation
+# the largest lag-1 correlation of distances from the steady level
 STEADIEST = 0.99
 
-# seconds squared: what computing leaves of a difference between equal numbers
+# seconds squared: floating-point error of a difference between equal numbers
 EXACT = 1e-24
 
 
 def detect_moving_mean(steps: Steps) -> int:
-    """Return how many steps each printed time is a moving mean of: 1 where it is the
-    time of that step alone.
+    """Return the width in steps of the moving mean that is printed, 1 for single times.
 
     A moving mean of w steps begins with the means of the first 1, 2, ..., w steps, so
-    that the single steps follow from the printed values: 23, 13, 9.7, 8, 7, 3 are one
-    step of 23 and five of 3. Of values that are no such means this makes steps that are
-    negative, or wrong again every w steps. Both readings predict each value from those
-    before it, and the better one counts. It looks for means of 5, and of as many steps
-    (2 to 20) as the largest drop suggests.
+    the single steps can be reconstructed: 23, 13, 9.7, 8, 7, 3 are one step of 23 and
+    five of 3. If the values are single times, this reconstruction yields negative
+    steps, or errors that recur every w steps. Each reading predicts every value from
+    those before it, and the better reading wins. The candidates are a width of 5, and
+    the width (2 to 20) that the largest drop suggests.
 
-    1 also means that nothing tells: without the first steps of the attempt (lost lines;
-    a resumed attempt starts anew), without a slow one among them in values rounded to
-    three digits, or before 2 w steps.
+    1 also means unknown: without the first steps of the attempt (lost lines; a resumed
+    attempt starts anew), without a slow step among them in values rounded to three
+    digits, or with fewer than 2 w steps.
     """
-    # What is left there is the correlation of neighbours, and in a few dozen steps that
-    # of a mean of 5 (0.8, 0.6, 0.4, 0.2, 0) cannot be told from noise; whoever corrects
-    # for the lag-1 correlation of 0.8 divides the number of independent steps by 9, not
-    # by 5.
-    if (steps.mean_of > 1).any():  # the log says itself what its times are means of
+    # In those cases only the correlation of neighbours is left. In a few dozen steps
+    # the correlation of a mean of 5 (0.8, 0.6, 0.4, 0.2, 0) looks like noise, and a
+    # correction for the lag-1 correlation of 0.8 would divide the number of independent
+    # steps by 9, not by 5.
+    if (steps.mean_of > 1).any():  # the log states the width of its means
         return 1
-    count = _count_unbroken(steps)
+    count = _count_leading_steps(steps)
     printed, unit = steps.seconds[:count], steps.resolution_seconds[:count]
     for width in dict.fromkeys((KNOWN_WIDTH, _suggest_width(printed))):
         if _weigh_evidence(printed, unit, width) > CONVINCING:
@@ -62,53 +58,52 @@ def detect_moving_mean(steps: Steps) -> int:
     return 1
 
 
-def _count_unbroken(steps: Steps) -> int:
-    """Return the number of first steps that follow each other and have a time."""
-    seconds, index = steps.seconds[:ENOUGH], steps.index[:ENOUGH]
-    whole = (seconds > 0) & (seconds < LONGEST_SECONDS)
-    whole[1:] &= index[1:] - index[:-1] == 1
-    return len(seconds) if whole.all() else int(np.argmin(whole))
+def _count_leading_steps(steps: Steps) -> int:
+    """Return the number of leading steps that are consecutive and have a time."""
+    seconds, index = steps.seconds[:EXAMINED_STEPS], steps.index[:EXAMINED_STEPS]
+    valid = (seconds > 0) & (seconds < LONGEST_SECONDS)
+    valid[1:] &= index[1:] - index[:-1] == 1
+    return len(seconds) if valid.all() else int(np.argmin(valid))
 
 
 def _suggest_width(printed: Floats) -> int:
-    """Return the number of steps after which a slow first one seems to leave the
-    mean."""
-    # Of its excess, the mean of the first k steps holds 1/k; when w steps have passed,
-    # the last 1/w is gone at once.
-    places = np.arange(2, min(LARGEST_WIDTH + 1, len(printed)))
-    if not len(places):
+    """Suggest the width after which a slow first step seems to leave the mean."""
+    # The mean of the first k steps contains 1/k of the first step's excess; after w
+    # steps the remaining 1/w disappears at once.
+    widths = np.arange(2, min(LARGEST_WIDTH + 1, len(printed)))
+    if not len(widths):
         return KNOWN_WIDTH
-    drops = (printed[places - 1] - printed[places]) * places
+    drops = (printed[widths - 1] - printed[widths]) * widths
     row = int(np.argmax(drops))
-    excess = printed[0] - printed[places[row]]
-    return int(places[row]) if excess / 2 < drops[row] < 2 * excess else KNOWN_WIDTH
+    excess = printed[0] - printed[widths[row]]
+    return int(widths[row]) if excess / 2 < drops[row] < 2 * excess else KNOWN_WIDTH
 
 
 def _weigh_evidence(printed: Floats, unit: Floats, width: int) -> float:
     """Return the log-likelihood ratio of means of `width` steps to single steps.
 
-    printed, unit: seconds of the first n steps and one unit in their last place.
+    printed, unit: seconds of the first n steps, and one unit in their last digit.
     """
     if len(printed) < 2 * width:
         return -math.inf
-    held = np.minimum(np.arange(1, len(printed) + 1), width)
-    totals = _sum_every(width, held * printed)
+    counts = np.minimum(np.arange(1, len(printed) + 1), width)
+    totals = _sum_strided(width, counts * printed)
     single = np.concatenate((totals[:1], totals[1:] - totals[:-1]))
-    if single.min() <= 0:  # no step takes less than no time, so these are no means
+    if single.min() <= 0:  # step times are positive, so the values are not means
         return -math.inf
-    # Errors are taken to be Cauchy, so that no single step decides; their scale is the
-    # typical error of the better reading, and what rounding can add to it.
-    as_single, as_mean = _predict_errors(printed), _predict_errors(single) / held[1:]
+    # Errors are assumed to be Cauchy distributed, so that no single step decides. Their
+    # scale is the typical error of the better reading plus the rounding error.
+    as_single, as_mean = _predict_errors(printed), _predict_errors(single) / counts[1:]
     scale = (
-        min(_take_median(as_single), _take_median(as_mean)) ** 2
-        + _sum_every(width, unit**2)[1:]
+        min(_compute_upper_median(as_single), _compute_upper_median(as_mean)) ** 2
+        + _sum_strided(width, unit**2)[1:]
         + EXACT
     )
     return float(np.log((as_single**2 + scale) / (as_mean**2 + scale)).sum())
 
 
-def _sum_every(width: int, values: Floats) -> Floats:
-    """Return the sum of each value and of every `width`-th before it, shape (n,)."""
+def _sum_strided(width: int, values: Floats) -> Floats:
+    """Return the sum of each value and every `width`-th value before it, shape (n,)."""
     rows = -(-len(values) // width)
     padded = np.zeros(rows * width)
     padded[: len(values)] = values
@@ -116,12 +111,14 @@ def _sum_every(width: int, values: Floats) -> Floats:
 
 
 def _predict_errors(values: Floats) -> Floats:
-    """Return by how much values of shape (n,) miss what the ones before them predict,
-    shape (n - 1,)."""
-    # The distance from the steady level is expected to shrink as in the warm-up, or as
-    # in the noise of the second half, whichever is nearer.
+    """Return the prediction errors of values of shape (n,), shape (n - 1,).
+
+    Each value is predicted from the previous one.
+    """
+    # The distance from the steady level shrinks as in the warm-up, or as in the noise
+    # of the second half; the better prediction counts.
     half = len(values) // 2
-    distance = values - _take_median(values[half:])
+    distance = values - _compute_upper_median(values[half:])
     before, after = distance[:-1], distance[1:]
     as_warm_up, as_noise = (
         _estimate_correlation(distance),
@@ -133,8 +130,7 @@ def _predict_errors(values: Floats) -> Floats:
 
 
 def _estimate_correlation(distance: Floats) -> float:
-    """Return the lag-1 correlation around zero, 0 to 0.99; 0 where there is no
-    distance."""
+    """Return the lag-1 correlation around zero, 0 to 0.99; 0 for constant values."""
     total = float(distance[:-1] @ distance[:-1])
     return (
         min(max(float(distance[1:] @ distance[:-1]) / total, 0.0), STEADIEST)
@@ -143,7 +139,7 @@ def _estimate_correlation(distance: Floats) -> float:
     )
 
 
-def _take_median(values: Floats) -> float:
+def _compute_upper_median(values: Floats) -> float:
     """Return the upper median."""
-    # numpy's own takes twenty times as long for a few dozen values
+    # numpy.median takes twenty times as long for a few dozen values
     return float(np.sort(values)[len(values) // 2])

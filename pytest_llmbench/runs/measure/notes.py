@@ -1,4 +1,4 @@
-"""What a reader should know of a measured run that makes it no worse."""
+"""Notes on a measured run: facts worth knowing that do not fail it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_llmbench.core.log_records import Checkpoints, Steps
 from pytest_llmbench.core.run_records import DuplicateOf, Note, Run
 from pytest_llmbench.runs.measure import configuration, dropped_records, training
 from pytest_llmbench.runs.measure.attempts import Choice
-from pytest_llmbench.runs.measure.validity import is_begun_again
+from pytest_llmbench.runs.measure.validity import is_restarted_without_steps
 from pytest_llmbench.runs.measure.window import Timing, is_inside, mask_window
 
 if TYPE_CHECKING:
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 def list_notes(
     run: Run,
     choice: Choice,
-    timed: Timing,
+    timing: Timing,
     baseline: Baseline,
     observed_work: Mapping[Observed, float],
 ) -> Iterator[Note]:
-    """Yield what the judged segment and the log around it are worth a word for.
+    """Yield the notes on the judged segment and its log.
 
-    `observed_work` is what `configuration.observe` yields.
+    `observed_work` contains the values that `configuration.observe` yields.
     """
-    yield from _note_times(timed, baseline.window)
-    if is_begun_again(run, choice):
+    yield from _list_timing_notes(timing, baseline.window)
+    if is_restarted_without_steps(run, choice):
         line = choice.attempt.log.begun_again_line
         yield Note(
             NoteCode.BEGUN_AGAIN,
@@ -41,19 +41,21 @@ def list_notes(
             line,
         )
     if choice.attempt.log.prints_loss:
-        silent = ~timed.steps.has_loss & (timed.steps.index < baseline.window.first)
+        silent = ~timing.steps.has_loss & (timing.steps.index < baseline.window.first)
         text = "before the window without a loss, first step"
-        yield from _note_steps(timed.steps, silent, NoteCode.LOSS_MISSING_BEFORE, text)
-    elif not timed.steps.has_loss.all():
+        yield from _list_step_notes(
+            timing.steps, silent, NoteCode.LOSS_MISSING_BEFORE, text
+        )
+    elif not timing.steps.has_loss.all():
         yield Note(
             NoteCode.UNVERIFIED_LOSS,
             "the log prints no loss: it would not show that the run diverged",
         )
-    yield from training.list_notes(run, choice, timed, baseline)
-    yield from configuration.list_notes(timed, baseline, observed_work)
+    yield from training.list_notes(run, choice, timing, baseline)
+    yield from configuration.list_notes(timing, baseline, observed_work)
     yield from configuration.compare_power(run, choice, baseline)
     total = choice.segment.total_steps
-    if int(timed.steps.index[-1]) != int(choice.segment.steps.index[-1]):
+    if int(timing.steps.index[-1]) != int(choice.segment.steps.index[-1]):
         yield Note(
             NoteCode.STEPS,
             f"by its few digits the log has about {total} steps; taken as the {baseline.steps} of the recipe",
@@ -62,22 +64,24 @@ def list_notes(
         yield Note(
             NoteCode.STEPS, f"the run has {total} steps, the recipe {baseline.steps}"
         )
-    speeds = timed.steps.tokens_per_second_per_gpu[timed.usable & ~timed.filled]
+    speeds = timing.steps.tokens_per_second_per_gpu[timing.usable & ~timing.filled]
     if (
-        not np.isfinite(timed.steps.global_batch_size).any()
+        not np.isfinite(timing.steps.global_batch_size).any()
         and not np.isfinite(speeds[speeds > 0]).any()
     ):
         yield Note(
             NoteCode.UNVERIFIED_BATCH,
             "the log tells no batch size; it is taken from the configuration",
         )
-    yield from _note_assumptions(run, baseline)
-    yield from dropped_records.list_notes(choice, timed)
+    yield from _list_assumption_notes(run, baseline)
+    yield from dropped_records.list_notes(choice, timing)
 
 
 def find_leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
-    """Yield a note where the window holds moving means over the first step of the
-    segment, which is always slow."""
+    """Yield a note if the window contains moving means over the segment's first step.
+
+    The first step of a segment is always slow.
+    """
     if width == 1:
         return
     first = int(steps.index[0])
@@ -87,69 +91,72 @@ def find_leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
         yield Note(NoteCode.MOVING_MEAN_WARM_UP, text, int(steps.line[rows[0]]))
 
 
-def _note_times(timed: Timing, window: Window) -> Iterator[Note]:
-    """Yield the steps whose time is none that was printed, or does not count."""
-    # What that means for the window is a problem of its own.
-    steps = timed.steps
+def _list_timing_notes(timing: Timing, window: Window) -> Iterator[Note]:
+    """Yield notes on steps whose time is not printed or does not count."""
+    # Such steps inside the window are also a problem (`window.find_gaps`).
+    steps = timing.steps
     untimed = np.isnan(steps.seconds) & ~steps.asynchronous
-    impossible = ~timed.usable & ~untimed & ~steps.asynchronous
+    impossible = ~timing.usable & ~untimed & ~steps.asynchronous
     if impossible.any():
         text = f"{int(impossible.sum())} impossible steps (above 100 % MFU) set aside, first step"
-        yield _note_first(steps, impossible, NoteCode.IMPOSSIBLE_STEPS, text)
+        yield _make_first_step_note(steps, impossible, NoteCode.IMPOSSIBLE_STEPS, text)
     dispatched = steps.asynchronous & ~is_inside(steps, window)
-    yield from _note_steps(
+    yield from _list_step_notes(
         steps,
         dispatched,
         NoteCode.ASYNCHRONOUS_DISPATCH,
         "only dispatched when timed, set aside; first step",
     )
-    yield from _note_steps(
+    yield from _list_step_notes(
         steps, untimed, NoteCode.UNTIMED_STEPS, "without a time, set aside; first step"
     )
-    yield from _note_averaged(timed.window)
+    yield from _list_averaging_notes(timing.window)
     from_tokens = "without a printed time: it follows from tokens/s, first step"
-    yield from _note_steps(
-        steps, timed.filled & timed.counted, NoteCode.TIME_FROM_TOKENS, from_tokens
+    yield from _list_step_notes(
+        steps, timing.filled & timing.counted, NoteCode.TIME_FROM_TOKENS, from_tokens
     )
 
 
-def _note_averaged(window: Steps) -> Iterator[Note]:
-    """Yield that the times in the window are not all those of single steps."""
-    several = window.mean_of > 1
-    if not several.any():
+def _list_averaging_notes(window: Steps) -> Iterator[Note]:
+    """Yield a note if times in the window are means of several steps."""
+    averaged = window.mean_of > 1
+    if not averaged.any():
         return
-    fewest, most = int(window.mean_of[several].min()), int(window.mean_of.max())
-    many = f"{most}" if fewest == most else f"{fewest} to {most}"
+    fewest, most = int(window.mean_of[averaged].min()), int(window.mean_of.max())
+    width = f"{most}" if fewest == most else f"{fewest} to {most}"
     values = formatting.count_noun(len(window), "time")
-    which = (
+    subject = (
         "each time is the mean"
-        if several.all()
-        else f"{int(several.sum())} of {values} are the means"
+        if averaged.all()
+        else f"{int(averaged.sum())} of {values} are the means"
     )
-    count = f": {values} for {int(window.mean_of.sum())} steps" if several.all() else ""
-    yield _note_first(
+    count = (
+        f": {values} for {int(window.mean_of.sum())} steps" if averaged.all() else ""
+    )
+    yield _make_first_step_note(
         window,
-        several,
+        averaged,
         NoteCode.INTERVAL_MEAN,
-        f"{which} of {many} steps{count}; the first is at step",
+        f"{subject} of {width} steps{count}; the first is at step",
     )
 
 
-def _note_assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
-    own = next((hint.value for hint in run.found.hints if hint.field == "release"), "")
+def _list_assumption_notes(run: Run, baseline: Baseline) -> Iterator[Note]:
+    stated_release = next(
+        (hint.value for hint in run.found.hints if hint.field == "release"), ""
+    )
     release = baseline.key.release
-    by_name = (
-        baseline.match is None
-    )  # what is told apart by place and content is asked for nothing
+    # runs matched by path and content are not required to name a release
+    matched_by_name = baseline.match is None
     if (
-        by_name
-        and own
-        and own.removeprefix("v") != release
-        and not own.removeprefix("v").startswith(f"{release}.")
+        matched_by_name
+        and stated_release
+        and stated_release.removeprefix("v") != release
+        and not stated_release.removeprefix("v").startswith(f"{release}.")
     ):
         yield Note(
             NoteCode.OTHER_RELEASE,
-            f"a run of release {own}, judged against {release} as asked",
+            f"a run of release {stated_release}, judged against {release} as asked",
         )
     if run.identity.assumed:
         assumed = " and ".join(
@@ -162,49 +169,50 @@ def _note_assumptions(run: Run, baseline: Baseline) -> Iterator[Note]:
         yield Note(NoteCode.SETTING_ONE_SIDED, text)
 
 
-def _note_steps(
-    steps: Steps, which: Flags, code: NoteCode, text: str
+def _list_step_notes(
+    steps: Steps, mask: Flags, code: NoteCode, text: str
 ) -> Iterator[Note]:
-    """Yield how many steps a mask of shape (n,) has, what is said of them, and which is
-    the first; nothing of none."""
-    if which.any():
-        yield _note_first(
+    """Yield a note that counts the steps of a mask and names the first, if there are
+    any.
+
+    `mask` has shape (n,).
+    """
+    if mask.any():
+        yield _make_first_step_note(
             steps,
-            which,
+            mask,
             code,
-            f"{formatting.count_noun(int(which.sum()), 'step')} {text}",
+            f"{formatting.count_noun(int(mask.sum()), 'step')} {text}",
         )
 
 
-def _note_first(steps: Steps, which: Flags, code: NoteCode, text: str) -> Note:
-    row = int(np.argmax(which))
+def _make_first_step_note(steps: Steps, mask: Flags, code: NoteCode, text: str) -> Note:
+    row = int(np.argmax(mask))
     return Note(code, f"{text} {steps.index[row]}", int(steps.line[row]))
 
 
-def make_run_notes(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
-    """Yield what is worth a word of the run as a whole: its checkpoint, and other jobs
-    and files it may be mixed up with."""
-    yield from _note_checkpoint(run, checkpoints)
-    yield from _note_reports(run)
-    yield from _note_coincidence(run)
-    yield from _note_newer_jobs(run)
+def list_run_notes(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
+    """Yield notes on the whole run: its checkpoint, and related jobs and files."""
+    yield from _list_checkpoint_notes(run, checkpoints)
+    yield from _list_report_notes(run)
+    yield from _list_duplicate_notes(run)
+    yield from _list_newer_job_notes(run)
 
 
-def _note_coincidence(run: Run) -> Iterator[Note]:
-    """Yield that a run prints the same as another one, which honest runs may do."""
-    copy_of = run.copy_of
-    if copy_of is not None and not copy_of.certain:
-        times = formatting.count_noun(copy_of.different_times, "different time")
+def _list_duplicate_notes(run: Run) -> Iterator[Note]:
+    """Yield a note if the steps match another run's, which may be a coincidence."""
+    duplicate = run.copy_of
+    if duplicate is not None and not duplicate.certain:
+        times = formatting.count_noun(duplicate.different_times, "different time")
         yield Note(
             NoteCode.SAME_STEPS,
-            f"the same as {describe_duplicate(copy_of)}, but only {times}: two runs may "
+            f"the same as {describe_duplicate(duplicate)}, but only {times}: two runs may "
             "print that",
         )
 
 
-def _note_newer_jobs(run: Run) -> Iterator[Note]:
-    """Yield the newer jobs that had no time to write a log: tonight's run may be one of
-    them."""
+def _list_newer_job_notes(run: Run) -> Iterator[Note]:
+    """Yield a note on newer jobs without a log yet: the latest run may be one of them."""
     if run.starting:
         yield Note(
             NoteCode.NEWER_JOB,
@@ -212,21 +220,22 @@ def _note_newer_jobs(run: Run) -> Iterator[Note]:
         )
 
 
-def _note_reports(run: Run) -> Iterator[Note]:
-    """Yield the profiler's reports that no job id ties to a run: this one may have been
-    profiled."""
+def _list_report_notes(run: Run) -> Iterator[Note]:
+    """Yield a note on profiler reports without a job id: they may belong to this run."""
     reports = run.found.loose_reports
     if reports:
-        shown = formatting.join_first(reports)
+        listed = formatting.join_first(reports)
         yield Note(
             NoteCode.PROFILER_REPORT,
-            f"a profiler's report may be of this run, as it bears no job id: {shown}",
+            f"a profiler's report may be of this run, as it bears no job id: {listed}",
         )
 
 
-def _note_checkpoint(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
-    """Yield whether the checkpoint that a log says was saved is on disk, where its
-    folder is there to be looked at."""
+def _list_checkpoint_notes(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
+    """Yield a note on whether the saved checkpoint is on disk.
+
+    Yields nothing if the log reports no save or the checkpoint folder was not found.
+    """
     line, shards = checkpoints.save_line, run.found.shards
     if not line or shards is None:
         return
@@ -245,11 +254,9 @@ def _note_checkpoint(run: Run, checkpoints: Checkpoints) -> Iterator[Note]:
         )
 
 
-def describe_duplicate(copy_of: DuplicateOf) -> str:
-    steps = formatting.count_noun(copy_of.steps, "step")
-    return (
-        f"{name_job(copy_of.job_id, copy_of.name)}: {steps} with the same time and loss"
-    )
+def describe_duplicate(duplicate: DuplicateOf) -> str:
+    steps = formatting.count_noun(duplicate.steps, "step")
+    return f"{name_job(duplicate.job_id, duplicate.name)}: {steps} with the same time and loss"
 
 
 def name_job(job_id: str, name: str) -> str:

@@ -1,5 +1,7 @@
-"""Slow steps outside the window: a level, a ramp or a stall that the step time of the
-window does not contain, and its share of the run."""
+"""Find slow steps outside the window, and their share of the run.
+
+The step time of the window does not contain such a level, ramp or stall.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +23,32 @@ from pytest_llmbench.core.robust import (
 from pytest_llmbench.core.run_records import Note, Problem
 from pytest_llmbench.runs.measure.window import (
     Timing,
-    begins,
     count_warm_up,
+    get_first_steps,
     select_rows,
 )
 
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats, Steps
 
-LONG_SHARE = 1 / 3  # of a run's steps: so many that are slow are a level, and no stall
-STALL_SECONDS = 10.0  # a shorter stall is none
-ONE_STEP = 0.9  # a step that costs so much of what a part costs is named alone
-WARM_UP_SECONDS = 300.0  # so much more may the warm-up take than in recorded runs,
-WARM_UP_FACTOR = 2.0  # and so many times as much: compilers find other caches
-WORTH_A_NOTE = 1 / 3  # of the tolerance
+LONG_SHARE = 1 / 3  # a larger share of slow steps is a level, not a stall
+STALL_SECONDS = 10.0  # shorter stalls are ignored
+ONE_STEP = 0.9  # a step that costs this share of its range is reported alone
+# The warm-up may take this many times as long as recorded (compiler caches differ), and
+# these seconds more
+WARM_UP_SECONDS = 300.0
+WARM_UP_FACTOR = 2.0
+WORTH_A_NOTE = 1 / 3  # share of the tolerance from which a loss is noted
 
-# No step of a longer run is allowed to lose more than this share of its time, however
-# much those of recorded runs lost
+# Largest share of its time that a step of a longer run may lose, regardless of the
+# recorded runs
 MOST_OUTSIDE = 0.5
-MOST_STALLED = 0.05  # if most of their steps lost nothing
+MOST_STALLED = 0.05  # the same if most recorded steps lost nothing
 
 
 @dataclass(frozen=True, slots=True)
 class RunShare:
-    """The steps of a run after its warm-up, and how many of them lie outside the
-    window."""
+    """The steps of a run after its warm-up, in total and outside the window."""
 
     first: int  # the first step after the warm-up
     steps: int
@@ -53,8 +56,8 @@ class RunShare:
     step_seconds: float  # the 20 % trimmed mean of the window, NaN without one
 
     def to_fraction(self, seconds: float) -> float:
-        """Return seconds as a fraction of the run's step time, if all steps were like
-        those of the window."""
+        """Convert seconds to a fraction of the run, if all steps took the window's step
+        time."""
         return (
             seconds / (self.steps * self.step_seconds)
             if self.steps and self.step_seconds > 0
@@ -62,26 +65,26 @@ class RunShare:
         )
 
     def to_seconds(self, fraction: float) -> float:
-        """Return a fraction of the run's step time as seconds."""
+        """Convert a fraction of the run's step time to seconds."""
         return fraction * self.steps * self.step_seconds
 
     def allow_seconds(
         self, recorded: float, baseline: Baseline, usual: float = 0.0
     ) -> float:
-        """Return the seconds that this run may lose outside the window if recorded runs
-        lost this fraction.
+        """Return the seconds the run may lose outside the window, given the recorded
+        fraction.
 
-        A longer run has more steps outside the window, and may lose of each what those
-        of recorded runs usually lost (`usual`, a fraction), up to MOST_OUTSIDE. A stall
-        of a short run is no level of a long one: it may come back, up to MOST_STALLED.
+        A longer run has more steps outside the window. Each of them may lose the
+        fraction `usual`, up to MOST_OUTSIDE. A stall of a short recorded run may recur
+        in a longer run, up to MOST_STALLED.
         """
-        of_run = self.to_seconds(recorded)
+        scaled = self.to_seconds(recorded)
         if baseline.steps == sys.maxsize:
-            return of_run
+            return scaled
         window = baseline.window
         steps = baseline.steps - count_warm_up(baseline.steps)
         if self.steps <= steps:
-            return of_run
+            return scaled
         outside = max(0, steps - (window.last - window.first + 1))
         level = (
             max(min(usual, MOST_OUTSIDE), min(recorded, MOST_STALLED))
@@ -93,24 +96,28 @@ class RunShare:
         ) * self.step_seconds
 
 
-def measure_share(timed: Timing, window: Window, extra: int = 0) -> RunShare:
-    """Return the steps after the warm-up; `extra` more belong to it where each time is
-    a mean of several."""
-    steps = timed.steps
-    first, last = int(begins(steps)[0]), int(steps.index[-1])
-    late = first + count_warm_up(last - first + 1) + extra
-    inside = max(0, min(last, window.last) - max(late, window.first) + 1)
-    count = max(0, last - late + 1)
-    return RunShare(late, count, count - inside, _compute_level(timed))
+def measure_share(timing: Timing, window: Window, extra: int = 0) -> RunShare:
+    """Return the steps after the warm-up.
+
+    `extra` steps are added to the warm-up if the times are moving means.
+    """
+    steps = timing.steps
+    first, last = int(get_first_steps(steps)[0]), int(steps.index[-1])
+    after_warm_up = first + count_warm_up(last - first + 1) + extra
+    inside = max(0, min(last, window.last) - max(after_warm_up, window.first) + 1)
+    count = max(0, last - after_warm_up + 1)
+    return RunShare(after_warm_up, count, count - inside, _compute_window_level(timing))
 
 
-def _compute_level(timed: Timing) -> float:
-    """Return the trimmed mean of the window, whatever its statistic: runs are recorded
-    and judged by the same level."""
-    seconds = timed.window.seconds
+def _compute_window_level(timing: Timing) -> float:
+    """Return the trimmed mean of the window, NaN if it is empty.
+
+    Independent of the window's statistic, so that recorded and judged runs compare.
+    """
+    seconds = timing.window.seconds
     if not len(seconds):
         return float("nan")
-    mean_of = timed.window.mean_of
+    mean_of = timing.window.mean_of
     return compute_trimmed_mean(
         seconds, tuple(mean_of.tolist()) if (mean_of > 1).any() else ()
     )
@@ -118,63 +125,63 @@ def _compute_level(timed: Timing) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SlowRange:
-    """The steps outside the window that cost most in a row, the window left out."""
+    """The costliest consecutive steps outside the window (steps inside it are skipped)."""
 
     first: int
     last: int
     line: int
-    steps: int  # how many of them lie outside the window
+    steps: int  # the number of steps outside the window
     step_seconds: float
-    usual_seconds: (
-        float  # the same without its slowest times, which are stalls and no level
-    )
-    lost_seconds: float  # more than as many steps of the window take
+    usual_seconds: float  # step time without the slowest times, which are stalls
+    lost_seconds: float  # time beyond that of as many steps of the window
 
 
 @dataclass(frozen=True, slots=True)
 class OutsideCheck:
-    """What the steps outside the window cost."""
+    """The cost of the steps outside the window."""
 
     share: RunShare
-    # by how much the median step outside the window is slower than the window
+    # relative slowdown of the median step outside the window
     level: float
-    warm_up_seconds: float  # lost in the warm-up behind its first step
-    part: SlowRange | None  # None if no step is slower than those of the window
+    warm_up_seconds: float  # lost in the warm-up after its first step
+    slow_range: SlowRange | None  # None if no step is slower than the window
 
     @property
     def lost_seconds(self) -> float:
-        """The seconds that the slow part costs."""
-        return self.part.lost_seconds if self.part else 0.0
+        """Seconds lost in the slow range."""
+        return self.slow_range.lost_seconds if self.slow_range else 0.0
 
 
-def check_outside(timed: Timing, window: Window, width: int = 1) -> OutsideCheck | None:
-    """Find the slow part outside the window; None without a step there, or in the
-    window.
+def check_outside(
+    timing: Timing, window: Window, width: int = 1
+) -> OutsideCheck | None:
+    """Find the slow range outside the window; None if there are no steps to compare.
 
-    `width` is of how many steps each time is a moving mean: so much longer is the
-    warm-up in its times.
+    `width` is the number of steps in each moving mean, which extends the warm-up.
     """
-    share = measure_share(timed, window, width - 1)
+    share = measure_share(timing, window, width - 1)
     if not share.outside or not share.step_seconds > 0:
         return None
-    steps = timed.steps
-    first = begins(steps)
-    beside = (steps.index < window.first) | (first > window.last)
-    outside = timed.usable & beside & (first >= share.first)
+    steps = timing.steps
+    first = get_first_steps(steps)
+    out_of_window = (steps.index < window.first) | (first > window.last)
+    outside = timing.usable & out_of_window & (first >= share.first)
     if not outside.any():
         return None
-    warm_up = timed.usable & (first < share.first) & (first > int(first[0]))
-    in_warm_up = (steps.seconds[warm_up] - share.step_seconds) * steps.mean_of[warm_up]
+    warm_up = timing.usable & (first < share.first) & (first > int(first[0]))
+    warm_up_loss = (steps.seconds[warm_up] - share.step_seconds) * steps.mean_of[
+        warm_up
+    ]
     return OutsideCheck(
         share,
         level=compute_median(steps.seconds[outside]) / share.step_seconds - 1,
-        warm_up_seconds=float(np.maximum(in_warm_up, 0.0).sum()),
-        part=_find_slow_part(select_rows(steps, outside), share.step_seconds),
+        warm_up_seconds=float(np.maximum(warm_up_loss, 0.0).sum()),
+        slow_range=_find_slow_part(select_rows(steps, outside), share.step_seconds),
     )
 
 
 def _find_slow_part(steps: Steps, usual_seconds: float) -> SlowRange | None:
-    """Return the steps in a row that cost most; None if no step is slower than usual."""
+    """Return the costliest consecutive steps; None if no step is slower than usual."""
     lost = (steps.seconds - usual_seconds) * steps.mean_of
     begin, end = find_largest_sum(lost)
     longest = int(np.argmax(lost))
@@ -185,7 +192,7 @@ def _find_slow_part(steps: Steps, usual_seconds: float) -> SlowRange | None:
     count = int(steps.mean_of[begin:end].sum())
     seconds = float(lost[begin:end].sum())
     return SlowRange(
-        int(begins(steps)[begin]),
+        int(get_first_steps(steps)[begin]),
         int(steps.index[end - 1]),
         int(steps.line[begin]),
         count,
@@ -196,23 +203,24 @@ def _find_slow_part(steps: Steps, usual_seconds: float) -> SlowRange | None:
 
 
 def _compute_usual(seconds: Floats) -> float:
-    """Return the mean of the times without the MOST_STALLS largest, NaN of so few."""
+    """Return the mean of the times without the MOST_STALLS largest, NaN for too few."""
     usual = np.sort(seconds)[:-MOST_STALLS]
     return float(usual.mean()) if len(usual) else float("nan")
 
 
 def find_largest_sum(values: Floats) -> tuple[int, int]:
-    """Return where the values begin and end that have the largest sum in a row; the
-    same place for none above 0."""
+    """Return the bounds of the consecutive values with the largest sum.
+
+    The bounds are equal if no value is positive.
+    """
     sums = np.concatenate(([0.0], np.cumsum(values)))
-    rises = sums - np.minimum.accumulate(sums)
-    end = int(np.argmax(rises))
+    gains = sums - np.minimum.accumulate(sums)
+    end = int(np.argmax(gains))
     return int(np.argmin(sums[: end + 1])), end
 
 
 def observe(check: OutsideCheck | None) -> Iterator[tuple[Observed, float]]:
-    """Yield what a recording keeps of the steps outside the window, by a name of
-    `Observed`."""
+    """Yield the cost of the steps outside the window, to be recorded with a baseline."""
     if check is not None:
         yield Observed.OUTSIDE_LOSS, check.share.to_fraction(check.lost_seconds)
         yield Observed.OUTSIDE_LEVEL, max(0.0, check.level)
@@ -225,43 +233,45 @@ def find_problems(
     recorded: Mapping[str, float],
     tolerance: float,
 ) -> Iterator[Problem]:
-    """Yield slow steps outside the window that recorded runs did not have; nothing if
-    their recording lacks it."""
-    known = recorded.get(Observed.OUTSIDE_LOSS)
-    if known is None or check is None or check.part is None:
+    """Yield slow steps outside the window that exceed the recorded runs'.
+
+    Yields nothing if no such cost was recorded.
+    """
+    recorded_loss = recorded.get(Observed.OUTSIDE_LOSS)
+    if recorded_loss is None or check is None or check.slow_range is None:
         return
-    beyond = check.lost_seconds - _allow_seconds(check, known, baseline)
-    if is_slow(check, check.part, beyond, tolerance) or has_risen(
+    excess = check.lost_seconds - _allow_seconds(check, recorded_loss, baseline)
+    if is_too_slow(check, check.slow_range, excess, tolerance) or has_risen(
         check, recorded, tolerance
     ):
-        text = f"{_describe(check, check.part, baseline.window)}; recorded runs lost {known * 100:.3g} %"
-        yield Problem(Reason.SLOW_OUTSIDE_WINDOW, text, check.part.line)
+        text = f"{_describe_slow_range(check, check.slow_range, baseline.window)}; recorded runs lost {recorded_loss * 100:.3g} %"
+        yield Problem(Reason.SLOW_OUTSIDE_WINDOW, text, check.slow_range.line)
 
 
 def _allow_seconds(check: OutsideCheck, recorded: float, baseline: Baseline) -> float:
-    """Return the seconds that the run may lose outside the window if recorded runs lost
-    this fraction."""
+    """Return the seconds the run may lose outside the window, given the recorded
+    fraction."""
     usual, recording = (
         baseline.observed.get(Observed.OUTSIDE_LEVEL, 0.0),
         baseline.recording,
     )
-    if recording is not None:  # stalls in the window, as those outside it
+    if recording is not None:  # the window's stalls occur outside it, too
         usual = max(usual, recording.mean_seconds / recording.trimmed_mean_seconds - 1)
     return check.share.allow_seconds(recorded, baseline, usual)
 
 
-def is_slow(
-    check: OutsideCheck, part: SlowRange, beyond: float, tolerance: float
+def is_too_slow(
+    check: OutsideCheck, slow_range: SlowRange, beyond: float, tolerance: float
 ) -> bool:
-    """Tell whether a part is slower than the tolerance over a third of the run, or
-    costs more than it of the run.
+    """True if a range is too slow for too long, or costs more than the tolerance.
 
-    `beyond` are the seconds that it costs more than recorded runs lost.
+    A range of a third of the run is too slow if its level exceeds the tolerance.
+    `beyond` is its cost in seconds beyond the recorded runs'.
     """
     allowed = check.share.to_seconds(tolerance)
     all_steps = check.share.steps
-    level = part.usual_seconds > check.share.step_seconds * (1 + tolerance)
-    if level and part.steps >= LONG_SHARE * all_steps:
+    level = slow_range.usual_seconds > check.share.step_seconds * (1 + tolerance)
+    if level and slow_range.steps >= LONG_SHARE * all_steps:
         return beyond > allowed * LONG_SHARE
     return beyond > max(allowed, STALL_SECONDS)
 
@@ -269,12 +279,14 @@ def is_slow(
 def has_risen(
     check: OutsideCheck, recorded: Mapping[str, float], tolerance: float
 ) -> bool:
-    """Tell whether most steps outside the window are slower than in recorded runs,
-    which a stall of those hides."""
-    known = recorded.get(Observed.OUTSIDE_LEVEL)
-    if known is None or check.share.outside < LONG_SHARE * check.share.steps:
+    """True if most steps outside the window are slower than in the recorded runs.
+
+    The cost alone does not show this if the recorded runs stalled.
+    """
+    recorded_level = recorded.get(Observed.OUTSIDE_LEVEL)
+    if recorded_level is None or check.share.outside < LONG_SHARE * check.share.steps:
         return False
-    return check.level - known > tolerance
+    return check.level - recorded_level > tolerance
 
 
 def list_notes(
@@ -283,51 +295,61 @@ def list_notes(
     recorded: Mapping[str, float],
     tolerance: float,
 ) -> Iterator[Note]:
-    """Yield slow steps outside the window that are worth a word, and no problem."""
+    """Yield notes on slow steps outside the window that are not a problem."""
     if check is None:
         return
-    yield from _note_warm_up(check, recorded, tolerance)
-    if check.part is None:
+    yield from _list_warm_up_notes(check, recorded, tolerance)
+    if check.slow_range is None:
         return
-    known = recorded.get(Observed.OUTSIDE_LOSS)
-    allowed = 0.0 if known is None else _allow_seconds(check, known, baseline)
-    beyond = check.lost_seconds - allowed
-    if is_slow(check, check.part, beyond, tolerance) or has_risen(
+    recorded_loss = recorded.get(Observed.OUTSIDE_LOSS)
+    allowed = (
+        0.0 if recorded_loss is None else _allow_seconds(check, recorded_loss, baseline)
+    )
+    excess = check.lost_seconds - allowed
+    if is_too_slow(check, check.slow_range, excess, tolerance) or has_risen(
         check, recorded, tolerance
     ):
-        if known is None:
-            text = f"{_describe(check, check.part, baseline.window)}; no recording to compare it with"
-            yield Note(NoteCode.SLOW_OUTSIDE_UNCOMPARED, text, check.part.line)
-    elif beyond > check.share.to_seconds(tolerance) * WORTH_A_NOTE:
+        if recorded_loss is None:
+            text = f"{_describe_slow_range(check, check.slow_range, baseline.window)}; no recording to compare it with"
+            yield Note(NoteCode.SLOW_OUTSIDE_UNCOMPARED, text, check.slow_range.line)
+    elif excess > check.share.to_seconds(tolerance) * WORTH_A_NOTE:
         yield Note(
             NoteCode.SLOW_OUTSIDE_WINDOW,
-            _describe(check, check.part, baseline.window),
-            check.part.line,
+            _describe_slow_range(check, check.slow_range, baseline.window),
+            check.slow_range.line,
         )
 
 
-def _note_warm_up(
+def _list_warm_up_notes(
     check: OutsideCheck, recorded: Mapping[str, float], tolerance: float
 ) -> Iterator[Note]:
-    """Yield a warm-up that takes much longer than it did in recorded runs."""
-    known = recorded.get(Observed.WARM_UP_LOSS)
-    if known is None:
+    """Yield a note on a warm-up that takes much longer than recorded."""
+    recorded_loss = recorded.get(Observed.WARM_UP_LOSS)
+    if recorded_loss is None:
         return
-    beyond = check.warm_up_seconds - WARM_UP_FACTOR * known
-    if beyond > max(WARM_UP_SECONDS, check.share.to_seconds(tolerance)):
+    excess = check.warm_up_seconds - WARM_UP_FACTOR * recorded_loss
+    if excess > max(WARM_UP_SECONDS, check.share.to_seconds(tolerance)):
         text = (
             f"the steps of the warm-up, before step {check.share.first}, take {format_seconds(check.warm_up_seconds)} "
-            f"more than as many of the window, in recorded runs {format_seconds(known)}"
+            f"more than as many of the window, in recorded runs {format_seconds(recorded_loss)}"
         )
         yield Note(NoteCode.SLOW_WARM_UP, text)
 
 
-def _describe(check: OutsideCheck, part: SlowRange, window: Window) -> str:
-    change = part.step_seconds / check.share.step_seconds - 1
-    one = part.first == part.last
-    steps = f"step {part.first}" if one else f"steps {part.first} to {part.last}"
-    took = f"took {format_seconds(part.step_seconds)}" + ("" if one else " each")
+def _describe_slow_range(
+    check: OutsideCheck, slow_range: SlowRange, window: Window
+) -> str:
+    change = slow_range.step_seconds / check.share.step_seconds - 1
+    is_single = slow_range.first == slow_range.last
+    steps = (
+        f"step {slow_range.first}"
+        if is_single
+        else f"steps {slow_range.first} to {slow_range.last}"
+    )
+    took = f"took {format_seconds(slow_range.step_seconds)}" + (
+        "" if is_single else " each"
+    )
     return (
         f"{steps} outside the window ({window.first} to {window.last}) {took}, {change * 100:.3g} % more than in "
-        f"it: {format_seconds(part.lost_seconds)}, {check.share.to_fraction(part.lost_seconds) * 100:.3g} % of the run"
+        f"it: {format_seconds(slow_range.lost_seconds)}, {check.share.to_fraction(slow_range.lost_seconds) * 100:.3g} % of the run"
     )

@@ -1,5 +1,5 @@
-"""Evaluations and saves between steps: which gaps are one, and how much longer one
-takes than others of its kind."""
+"""Evaluations and saves between steps: which gaps they are, and whether they are too
+long."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pytest_llmbench.core.robust import compute_median
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Flags, Floats, Integers
 
-VARIES = 1.5  # a pause may take so many times as long as others of its kind
-# and so many times as long as recorded ones, if most of the run's own are as long
-MOST = 3.0
+MOST_OTHERS = 1.5  # largest ratio of a pause to others of its kind
+# largest ratio of a pause to recorded ones, if most pauses of the run are as long
+MOST_RECORDED = 3.0
 
-FEW = 2  # so many pauses of a kind do not show how long one usually is
+FEW = 2  # this many pauses of a kind do not show their usual length
 
 KINDS = {
     PauseKind.EVALUATION: Observed.LONGEST_EVALUATION,
@@ -29,26 +29,22 @@ KINDS = {
     PauseKind.REGULAR: Observed.LONGEST_REGULAR_PAUSE,
 }
 
-# steps: what is announced more often than that is data loading, or whatever runs at
-# each step
+# steps: more frequent announcements are regular work, such as data loading
 SHORTEST_DISTANCE = 5
-SHORTEST_PERIOD = (
-    10  # steps: a gap that comes back sooner is data loading, and no pause
-)
-USUALLY = 0.75  # the share of distances that are short if steps are near to each other
-ON_PERIOD = 0.9  # the share of its places at which a regular pause is
-MOST_TRIED = 12  # periods for one gap, and gaps without a period
+SHORTEST_PERIOD = 10  # steps: gaps that recur sooner are data loading, not pauses
+USUALLY = 0.75  # steps are dense if this share of their distances is short
+ON_PERIOD = 0.9  # the share of due positions at which a regular pause occurs
+MOST_TRIED = 12  # periods to try for each gap, and gaps without a period
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pauses:
-    """The gaps of a run in which evaluations or saves are announced, arrays of shape
-    (n,)."""
+    """The gaps of a run with evaluations or saves, arrays of shape (n,)."""
 
-    row: Integers  # of the step that follows
-    kind: Integers  # of `PauseKind`, added up
+    row: Integers  # row of the step after the gap
+    kind: Integers  # sum of `PauseKind` values
     seconds: Floats
-    printed: Floats  # the seconds that the log prints for its saves, NaN without any
+    printed: Floats  # the seconds that the log prints for its saves, NaN if not printed
 
 
 def make_pauses(
@@ -58,8 +54,10 @@ def make_pauses(
     line: Integers,
     checkpoints: Checkpoints,
 ) -> Pauses:
-    """Return pauses with the durations that the log prints; `line` is that of each
-    step."""
+    """Make pauses with the save durations that the log prints.
+
+    `line` contains the line of each step.
+    """
     printed = np.full(len(row), np.nan)
     saves = [
         record
@@ -69,15 +67,15 @@ def make_pauses(
         and not record.dispatched
     ]
     if saves and len(row):
-        places = np.searchsorted(line[row], [save.line for save in saves])
-        for place, save in zip(places.tolist(), saves, strict=True):
-            if place < len(row) and save.line > line[row[place] - 1]:
-                printed[place] = np.nansum([printed[place], save.seconds])
+        positions = np.searchsorted(line[row], [save.line for save in saves])
+        for position, save in zip(positions.tolist(), saves, strict=True):
+            if position < len(row) and save.line > line[row[position] - 1]:
+                printed[position] = np.nansum([printed[position], save.seconds])
     return Pauses(row, kind, seconds, printed)
 
 
 def observe(pauses: Pauses) -> Iterator[tuple[Observed, float]]:
-    """Yield the longest pause of each kind, 0 without any, by a name of `Observed`."""
+    """Yield the longest pause of each kind in seconds, 0 if there are none."""
     for kind, name in KINDS.items():
         yield (
             name,
@@ -88,37 +86,45 @@ def observe(pauses: Pauses) -> Iterator[tuple[Observed, float]]:
 
 
 def compute_excess(pauses: Pauses, recorded: Mapping[str, float]) -> Floats:
-    """Return the seconds of each pause that neither others of its kind nor recorded
-    ones explain.
+    """Return the seconds by which each pause exceeds others of its kind and recorded
+    ones.
 
-    NaN for a pause that nothing can be compared with.
+    Shape (n,); NaN for a pause that cannot be compared.
     """
-    allowed = [_allow(pauses, place, recorded) for place in range(len(pauses.row))]
+    allowed = [
+        _compute_limit(pauses, index, recorded) for index in range(len(pauses.row))
+    ]
     excess: Floats = np.maximum(0.0, pauses.seconds - np.array(allowed, dtype=float))
     return excess
 
 
-def _allow(pauses: Pauses, place: int, recorded: Mapping[str, float]) -> float:
-    """Return how many seconds a pause may take, NaN if nothing is known of its kind."""
-    kind = int(pauses.kind[place])
-    others = np.delete(pauses.seconds, place)[np.delete(pauses.kind, place) == kind]
-    usual = VARIES * compute_median(others) if len(others) else np.nan
-    known = _sum_recorded(kind, recorded)
-    if known > 0:
-        return float(np.clip(np.nan_to_num(usual), VARIES * known, MOST * known))
-    if np.isnan(usual) and not np.isnan(pauses.printed[place]):
-        return VARIES * float(pauses.printed[place])
-    return usual
+def _compute_limit(pauses: Pauses, index: int, recorded: Mapping[str, float]) -> float:
+    """Return the longest allowed duration of a pause in seconds, NaN if unknown."""
+    kind = int(pauses.kind[index])
+    others = np.delete(pauses.seconds, index)[np.delete(pauses.kind, index) == kind]
+    limit = MOST_OTHERS * compute_median(others) if len(others) else np.nan
+    recorded_seconds = _sum_recorded(kind, recorded)
+    if recorded_seconds > 0:
+        return float(
+            np.clip(
+                np.nan_to_num(limit),
+                MOST_OTHERS * recorded_seconds,
+                MOST_RECORDED * recorded_seconds,
+            )
+        )
+    if np.isnan(limit) and not np.isnan(pauses.printed[index]):
+        return MOST_OTHERS * float(pauses.printed[index])
+    return limit
 
 
 def is_usual_work(first: Integers, kinds: Integers) -> bool:
-    """Tell whether evaluations or saves come back so often that they are work between
-    steps, and no pauses."""
+    """True if evaluations or saves recur so often that they are regular work, not
+    pauses."""
     return _are_dense(first[kinds > 0], SHORTEST_DISTANCE)
 
 
 def _are_dense(steps: Integers, distance: int) -> bool:
-    """Tell whether steps are usually nearer to each other than a distance."""
+    """True if most consecutive steps are closer than `distance`."""
     return len(steps) > FEW and float(np.quantile(np.diff(steps), USUALLY)) < distance
 
 
@@ -127,9 +133,9 @@ def _sum_recorded(kind: int, recorded: Mapping[str, float]) -> float:
 
 
 def find_new(pauses: Pauses, recorded: Mapping[str, float]) -> Flags:
-    """Return the pauses of kinds that recorded runs did not have.
+    """Return a mask of the pauses of kinds that recorded runs did not have.
 
-    Without a recording those of kinds that are rare, or that nothing announces.
+    Without a recording: of kinds that are rare or not announced.
     """
     is_recorded = Observed.LONGEST_SAVE in recorded
     kinds: list[int] = pauses.kind.tolist()
@@ -143,11 +149,10 @@ def find_new(pauses: Pauses, recorded: Mapping[str, float]) -> Flags:
 
 
 def find_regular(first: Integers, last: Integers, gaps: Flags, likely: Flags) -> Flags:
-    """Return the gaps that come back after every so many steps, from the beginning to
-    the end of a run.
+    """Return a mask of the gaps that recur at regular intervals throughout a run.
 
-    `first` and `last` are the steps of each interval between two stamps, in order;
-    `likely` holds the intervals that count as a gap where one is due.
+    `first` and `last` are the steps of each interval, in order. `likely` is a mask of
+    the intervals that count as a gap if one is due.
     """
     regular = np.zeros(len(gaps), dtype=np.bool_)
     if 2 * np.count_nonzero(gaps) > len(gaps) or _are_dense(
@@ -155,10 +160,10 @@ def find_regular(first: Integers, last: Integers, gaps: Flags, likely: Flags) ->
     ):
         return regular
     tried = 0
-    for place in np.flatnonzero(gaps).tolist():
-        if regular[place]:
+    for index in np.flatnonzero(gaps).tolist():
+        if regular[index]:
             continue
-        due = _find_period(place, first, last, gaps, likely)
+        due = _find_period(index, first, last, gaps, likely)
         regular[due[gaps[due]]] = True
         tried += not len(due)
         if tried > MOST_TRIED:
@@ -167,22 +172,19 @@ def find_regular(first: Integers, last: Integers, gaps: Flags, likely: Flags) ->
 
 
 def _find_period(
-    place: int, first: Integers, last: Integers, gaps: Flags, likely: Flags
+    index: int, first: Integers, last: Integers, gaps: Flags, likely: Flags
 ) -> Integers:
-    """Return the intervals at which the gap at `place` comes back, none if it does
-    not."""
-    later = np.flatnonzero(gaps[place + 1 :])[:MOST_TRIED] + place + 1
+    """Return the intervals at which the gap at `index` recurs, empty if it does not."""
+    later = np.flatnonzero(gaps[index + 1 :])[:MOST_TRIED] + index + 1
     for other in later.tolist():
-        period = int(first[other] - first[place])
-        early = first[place] - first[0] > period
+        period = int(first[other] - first[index])
+        early = first[index] - first[0] > period
         if early or period < SHORTEST_PERIOD:
             continue
-        due = np.searchsorted(last, np.arange(first[place], last[-1] + 1, period))
-        aligned = first[place] - period in (
-            0,
-            1,
-        )  # after the first `period` steps, of numbers from 0 or 1
+        due = np.searchsorted(last, np.arange(first[index], last[-1] + 1, period))
+        # the gap follows the first `period` steps, numbered from 0 or 1
+        aligned = first[index] - period in (0, 1)
         if np.mean(likely[due]) >= ON_PERIOD and (len(due) > FEW or aligned):
-            found: Integers = due[likely[due]]
-            return found
+            recurring: Integers = due[likely[due]]
+            return recurring
     return np.zeros(0, dtype=np.int64)

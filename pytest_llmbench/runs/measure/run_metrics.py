@@ -1,5 +1,4 @@
-"""The metrics of a run, over a window and by its step time; and of several
-configurations the weak scaling."""
+"""Compute the metrics of a run, and the weak scaling of several configurations."""
 
 from __future__ import annotations
 
@@ -32,15 +31,15 @@ if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats
 
 
-# Logs print one or two decimals of TFLOP/s: below this their rounding would look like
-# other work.
-PRECISE = 10
+# Logs print TFLOP/s with one or two decimals: below this value their rounding would
+# look like a change of work.
+ENOUGH_TFLOPS = 10
 
 
 def make_metric(
     name: str, value: float, standard_deviation: float | None = None
 ) -> Metric:
-    """Return a metric with its unit and direction."""
+    """Make a metric with its unit and direction."""
     definition = METRICS[name]
     return Metric(
         name, value, standard_deviation, definition.unit, definition.larger_is_better
@@ -48,9 +47,9 @@ def make_metric(
 
 
 def derive_metrics(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
-    """Return the metrics that have a value at a step time, itself the first.
+    """Compute the metrics that follow from a step time, the step time first.
 
-    Nothing from a step time that is NaN: a baseline that nothing has timed.
+    Empty if `seconds` is NaN, as for a baseline without a step time.
     """
     if math.isnan(seconds):
         return ()
@@ -66,31 +65,30 @@ def derive_metrics(baseline: Baseline, seconds: float) -> tuple[Metric, ...]:
 
 
 def expect_metrics(baseline: Baseline) -> tuple[Metric, ...]:
-    """Return the metrics at the baseline's step time; none where it has no step
-    time."""
+    """Compute the metrics at the baseline's step time; empty if it has none."""
     return derive_metrics(baseline, baseline.step_seconds)
 
 
 def compute_window_metrics(
-    baseline: Baseline, timed: Timing, seconds: float
+    baseline: Baseline, timing: Timing, seconds: float
 ) -> tuple[Metric, ...]:
-    """Return all metrics; `seconds` is the statistic of the window.
+    """Compute all metrics of a window; `seconds` is its statistic.
 
-    A standard deviation is that of the printed times: of means, where the log prints
-    means of several steps.
+    Standard deviations are those of the printed times, which may be means of several
+    steps.
     """
-    counted = timed.window
+    counted = timing.window
     window, steps = counted.seconds, counted.mean_of.tolist()
-    deviation, middle = compute_spread(window), compute_mean(window, steps)
-    # What a log prints itself is not computed a second time.
-    printed = {metric.name: metric for metric in _take_printed(timed)}
+    deviation, mean = compute_spread(window), compute_mean(window, steps)
+    # Metrics that the log prints are not computed.
+    printed = {metric.name: metric for metric in _list_printed_metrics(timing)}
     return (
         make_metric(STEP_TIME, seconds, deviation),
-        make_metric("step_time_mean_seconds", middle, deviation),
+        make_metric("step_time_mean_seconds", mean, deviation),
         make_metric(
             "step_time_trimmed_mean_seconds", compute_trimmed_mean(window, steps)
         ),
-        make_metric("step_time_cv", deviation / middle),
+        make_metric("step_time_cv", deviation / mean),
         *(
             metric
             for metric in derive_metrics(baseline, seconds)
@@ -100,9 +98,8 @@ def compute_window_metrics(
     )
 
 
-def with_logged_work(measurement: Measurement) -> Baseline:
-    """Return the baseline of a run with the work of a step that its log counts, where
-    no formula does."""
+def add_logged_work(measurement: Measurement) -> Baseline:
+    """Return the run's baseline with the logged work per step, unless a formula exists."""
     baseline, window = measurement.baseline, np.array(measurement.window_seconds)
     logged = next(
         (
@@ -115,14 +112,13 @@ def with_logged_work(measurement: Measurement) -> Baseline:
     if not (
         is_logged(baseline.configuration)
         and logged
-        and logged >= PRECISE
+        and logged >= ENOUGH_TFLOPS
         and len(window)
     ):
         return baseline
-    seconds = compute_trimmed_mean(
-        window, measurement.mean_of
-    )  # later runs are judged by it
-    # Four digits, as most logs print of TFLOP/s.
+    # later runs are judged by the trimmed mean
+    seconds = compute_trimmed_mean(window, measurement.mean_of)
+    # Four digits, like TFLOP/s in most logs.
     configuration = replace(
         baseline.configuration, logged_tflop=float(f"{logged * seconds:.4g}")
     )
@@ -130,19 +126,22 @@ def with_logged_work(measurement: Measurement) -> Baseline:
 
 
 def compute_checkpoint_metrics(checkpoints: Checkpoints) -> tuple[Metric, ...]:
-    """Return the mean of the save and load times that a log states, and the number of
-    saves. The time after which training went on, while the save did too, is a metric of
-    its own."""
-    stated: dict[str, list[float]] = defaultdict(list)
+    """Compute the mean save and load times that a log prints, and the number of saves.
+
+    The time of a save until training continues is a separate metric.
+    """
+    seconds_by_metric: dict[str, list[float]] = defaultdict(list)
     for record in checkpoints.records:
         if record.seconds is not None:
-            stated[choose_budgeted(record)].append(record.seconds)
+            seconds_by_metric[get_checkpoint_metric(record)].append(record.seconds)
     means = (
         make_metric(
-            name, float(np.mean(stated[name])), compute_spread(np.array(stated[name]))
+            name,
+            float(np.mean(seconds_by_metric[name])),
+            compute_spread(np.array(seconds_by_metric[name])),
         )
         for name in BUDGETED
-        if stated[name]
+        if seconds_by_metric[name]
     )
     saves = Counter(
         (record.rank, record.seconds is None)
@@ -153,8 +152,8 @@ def compute_checkpoint_metrics(checkpoints: Checkpoints) -> tuple[Metric, ...]:
     return (*means, *count)
 
 
-def choose_budgeted(record: CheckpointRecord) -> str:
-    """Return the name of the metric that a record's time is a value of."""
+def get_checkpoint_metric(record: CheckpointRecord) -> str:
+    """Return the name of the metric that a record's time belongs to."""
     if record.action == CheckpointAction.LOAD:
         return "checkpoint_load_seconds"
     return (
@@ -165,43 +164,44 @@ def choose_budgeted(record: CheckpointRecord) -> str:
 
 
 def compute_spread(values: Floats) -> float:
-    """Return the sample standard deviation of values of shape (n,); 0 for a single
-    one."""
+    """Return the sample standard deviation of values of shape (n,); 0 for one value."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def _take_printed(timed: Timing) -> Iterator[Metric]:
-    """Yield the metrics that a log prints itself."""
+def _list_printed_metrics(timing: Timing) -> Iterator[Metric]:
+    """Yield the metrics that the log prints."""
     for name, definition in METRICS.items():
         if definition.printed is None:
             continue
         column, statistic = definition.printed
-        of_window = statistic is Statistic.MEAN_OF_WINDOW
+        is_window_mean = statistic is Statistic.MEAN_OF_WINDOW
         values: Floats = (
-            getattr(timed.window, column)
-            if of_window
-            else getattr(timed.steps, column)[timed.usable]
+            getattr(timing.window, column)
+            if is_window_mean
+            else getattr(timing.steps, column)[timing.usable]
         )
         present = values[np.isfinite(values)]
         if not len(present):
             continue
-        if of_window:
+        if is_window_mean:
             yield make_metric(name, float(np.mean(present)), compute_spread(present))
         else:
             yield make_metric(name, float(np.max(present)))
 
 
-# --- weak scaling and FP8: which configurations are compared --------------------------
+# --- weak scaling and FP8: configurations to compare ----------------------------------
 
 
 def group_families(
     configurations: Sequence[Configuration],
 ) -> tuple[tuple[Configuration, ...], ...]:
-    """Group configurations that differ in size only: equal layers, sequence length, MBS
-    and GBS per GPU; no proxies."""
+    """Group configurations that differ in their number of GPUs only.
+
+    They have equal layers, sequence length, MBS and GBS per GPU. Proxies are excluded.
+    """
     groups: dict[tuple[object, ...], list[Configuration]] = defaultdict(list)
     for configuration in configurations:
-        if not configuration.proxy and _states_work(configuration):
+        if not configuration.proxy and _has_known_work(configuration):
             groups[_describe_family(configuration)].append(configuration)
     ordered = (
         sorted(group, key=lambda member: member.key.gpus) for group in groups.values()
@@ -212,11 +212,10 @@ def group_families(
 def find_pairs(
     configurations: Sequence[Configuration],
 ) -> tuple[tuple[Configuration, Configuration], ...]:
-    """Return (BF16, FP8) of configurations that differ in precision only: equal model,
-    sequence length, layers and GBS.
+    """Return (BF16, FP8) pairs of configurations that differ in precision only.
 
-    MBS, gradient accumulation and parallelism may differ: they are how the same work is
-    done.
+    Model, sequence length, layers and GBS are equal. MBS, gradient accumulation and
+    parallelism may differ: they do not change the work.
     """
     by_key = {configuration.key: configuration for configuration in configurations}
     bf16 = [
@@ -224,27 +223,26 @@ def find_pairs(
         for configuration in configurations
         if configuration.key.dtype == "bf16"
     ]
-    both = (
+    candidates = (
         (configuration, by_key.get(replace(configuration.key, dtype="fp8")))
         for configuration in bf16
     )
     return tuple(
         (configuration, other)
-        for configuration, other in both
+        for configuration, other in candidates
         if other is not None
-        and _states_work(other)
-        and _work(configuration) == _work(other)
+        and _has_known_work(other)
+        and _get_work(configuration) == _get_work(other)
     )
 
 
 def compute_efficiency(
     family: Sequence[Key], seconds: Mapping[Key, float]
 ) -> dict[Key, float]:
-    """Return tokens/s/GPU over that of the family's smallest size, for step times in
-    seconds by key.
+    """Return tokens/s/GPU relative to the family's smallest size, by key.
 
-    Within a family the work per GPU is the same, so this is the ratio of step times;
-    empty without the smallest size.
+    Equals the ratio of step times, because the work per GPU is the same. Empty if the
+    smallest size has no step time.
     """
     reference = seconds.get(min(family, key=lambda member: member.gpus))
     return (
@@ -254,15 +252,14 @@ def compute_efficiency(
     )
 
 
-def _states_work(configuration: Configuration) -> bool:
-    """Whether it is known what a configuration does in a step: of two that say nothing,
-    nothing is equal."""
+def _has_known_work(configuration: Configuration) -> bool:
+    """True if the work of a step is known: unknown sizes never compare equal."""
     architecture = configuration.architecture
     sizes = (configuration.key.gpus, architecture.layers, architecture.sequence_length)
     return bool(all(sizes) and configuration.global_batch_size)
 
 
-def _work(configuration: Configuration) -> tuple[object, ...]:
+def _get_work(configuration: Configuration) -> tuple[object, ...]:
     return (
         configuration.architecture,
         configuration.global_batch_size,

@@ -35,9 +35,9 @@ from pytest_llmbench.runs.measure.window import (
     choose_mean_steps,
     choose_window,
     compute_statistic,
+    covers_window,
     find_covered_steps,
     find_missing_steps,
-    fits,
     mask_window,
 )
 
@@ -273,7 +273,7 @@ def test_every_step_is_covered_that_a_time_inside_the_window_covers(
     ],
 )
 def test_whether_a_log_holds_a_window(columns: Steps, fit: bool) -> None:
-    assert fits(columns, Window(11, 44)) is fit
+    assert covers_window(columns, Window(11, 44)) is fit
 
 
 @pytest.mark.parametrize(
