@@ -1,1 +1,1 @@
-"""Folders to runs, and runs to measurements."""
+"""Find, order and measure runs."""

@@ -1,10 +1,9 @@
-"""Which of the runs that were found are duplicates: logs that were copied, or that a
-launcher wrote along.
+"""Find duplicate runs: copied logs, and logs that a launcher wrote additionally.
 
-Two logs are records of one run if no step that both print differs in time or loss, and
-their equal steps print `DIFFERENT_TIMES` times or more (or `MANY_STEPS` steps few
-different ones, in turn). Constant times, few steps and logs without times prove nothing
-then, and losses never do: runs with one seed print the same.
+Two logs record the same run if no shared step differs in time or loss, and the shared
+steps have at least `DIFFERENT_TIMES` different times (or `MANY_STEPS` steps have few
+different times, in turn). Constant times, few steps and logs without times prove
+nothing. Losses prove nothing either: runs with the same seed print the same losses.
 """
 
 from __future__ import annotations
@@ -39,57 +38,55 @@ if TYPE_CHECKING:
 
 FILE_TIME = "the time of the file"
 
-# A start that lies further ahead than this is not believed, or an old run would be the
-# newest for ever.
+# A start further in the future is ignored, or an old run would be the newest for ever.
 CLOCK_SKEW = timedelta(days=1)
 
-# Times that lie no further apart do not tell which of two files was there first.
+# Times closer than this do not show which of two files was written first.
 WRITTEN_TOGETHER = timedelta(seconds=2)
 
-# Names of logs that a launcher writes: a job of this name was there even if it left no
-# step.
+# Names of logs written by launchers: such a job existed even if it made no step.
 LAUNCHED = re.compile(r"log-|slurm-|(combined|stdout)\.log$")
 
-# Where tools keep what a process prints: W&B's and SwanLab's folders, and torchrun's
-# `--log-dir`.
+# Folders in which tools store process output: W&B's and SwanLab's folders, and
+# torchrun's `--log-dir`.
 TRACKED = re.compile(
     r"/(?:wandb|swanlog)/[^/]+/(?:.*/)?[^/]+\Z|/attempt_\d+/\d+/std(?:out|err)\.log\Z"
 )
 
-# Steps with equal times that make a tool's log a copy. With fewer, the whole run has to
-# take as long to its digits, and the two were last written together.
+# Number of equal leading step times that make a tool's log a duplicate. With fewer, the
+# whole runs have to take equally long and be last modified together.
 BEGUN_ALIKE = 10
 SAME_ELAPSED = 1e-6
 WRITTEN_ALONG = timedelta(hours=1)
 
-# So many runs at most are compared with one that shares steps with all of them: more
-# are copies of the same log.
+# Limit of runs to compare with a run that shares steps with all of them: more of them
+# are duplicates of the same log.
 MOST_ALIKE = 64
 
-# Processes of one run begin within this, and their steps take as long, but for what
-# each waits for the others.
+# Processes of one run start within this interval, and their steps take equally long
+# (except for waiting on each other).
 BEGUN_TOGETHER = timedelta(minutes=10)
 SAME_PACE = 0.005
 
-# Logs of nodes may be of tests of each node.
+# Names with a node are excluded: these may be tests of each node.
 _OF_PROCESS = re.compile(
     r"(?:rank|worker|workerlog|proc|process)[-_.]?#", re.IGNORECASE
 )
 
 
 Kept = tuple[list[Run], list[tuple[Run, Run]]]
-"""The runs that count, and the left out ones, each with the run that it repeats."""
+"""The runs that count, and the dropped runs paired with the run that each repeats."""
 
 
-def _leave_out(runs: Sequence[Run], copies: Mapping[str, tuple[Run, Run]]) -> Kept:
-    return [run for run in runs if run.id not in copies], list(copies.values())
+def _drop(runs: Sequence[Run], dropped: Mapping[str, tuple[Run, Run]]) -> Kept:
+    return [run for run in runs if run.id not in dropped], list(dropped.values())
 
 
 def drop_attached(runs: Sequence[Run]) -> Kept:
-    """Leave out the logs that a launcher wrote along with its own.
+    """Drop logs that a launcher wrote in addition to its own.
 
-    Such a log has any other name, lies in the same folder, and has the same steps and
-    times from the first on. If its name says a job, it is the same one.
+    Such a log is in the same folder under any other name, and has the same steps and
+    times from the first on. If its name contains a job id, it is the same job.
     """
     launched: dict[Path, list[Run]] = defaultdict(list)
     others: list[Run] = []
@@ -98,20 +95,20 @@ def drop_attached(runs: Sequence[Run]) -> Kept:
             launched[run.found.folder].append(run)
         else:
             others.append(run)
-    beside = [run for run in others if run.found.folder in launched]
+    attached = [run for run in others if run.found.folder in launched]
     logs: dict[object, list[Run]] = defaultdict(list)  # a folder may hold thousands
-    for folder in {run.found.folder for run in beside}:
+    for folder in {run.found.folder for run in attached}:
         for run in launched[folder]:
             logs[folder, *_list_timings(run)[:1]].append(run)
     copies: dict[str, tuple[Run, Run]] = {}
-    for run in beside:
+    for run in attached:
         timings = _list_timings(run)
         for other in logs[run.found.folder, *timings[:1]] if timings else ():
             same_job = run.found.job_id in ("", other.found.job_id)
             if same_job and timings == _list_timings(other)[: len(timings)]:
                 copies[run.id] = (run, other)
                 break
-    return _leave_out(runs, copies)
+    return _drop(runs, copies)
 
 
 def _is_launched(run: Run) -> bool:
@@ -119,27 +116,32 @@ def _is_launched(run: Run) -> bool:
 
 
 def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> Kept:
-    """Leave out the logs that a tool kept of another run's console.
+    """Drop logs in which a tool recorded another run's console.
 
-    W&B and torchrun keep what a process prints in folders of their own: the log outside
-    of them counts. Rank 0's file of torchrun may lack what the console has from
-    standard error, as the number of steps, and so print other times. `unnamed` are the
-    ids of runs whose logs are not called so: another log counts before them, too. So
-    does a log above one of no known configuration and job.
+    W&B and torchrun store process output in separate folders: the log outside of them
+    counts. Rank 0's file of torchrun may lack the console's standard error, such as the
+    number of steps, and therefore show other times. `unnamed` contains the ids of runs
+    whose logs are not named like logs: another log takes precedence. A log in a parent
+    folder also takes precedence over a run without a known configuration and job.
     """
-    weak = {run.id for run in runs if _is_tracked(run) or run.id in unnamed}
-    nameless = {
+    secondary = {run.id for run in runs if _is_tracked(run) or run.id in unnamed}
+    unidentified = {
         run.id for run in runs if run.identity.key is None and not run.found.job_id
-    } - weak
-    if not (weak or nameless):
+    } - secondary
+    if not (secondary or unidentified):
         return list(runs), []
     consoles: dict[object, list[Run]] = defaultdict(list)
     copies: dict[str, tuple[Run, Run]] = {}
     for run in sorted(
-        runs, key=lambda run: (run.id in weak, run.id in unnamed, run.id in nameless)
+        runs,
+        key=lambda run: (
+            run.id in secondary,
+            run.id in unnamed,
+            run.id in unidentified,
+        ),
     ):
         original = None
-        if run.id in weak or run.id in nameless:
+        if run.id in secondary or run.id in unidentified:
             others = chain.from_iterable(
                 consoles.get((run.found.given_path, key), ())
                 for key in _list_console_keys(run, around=1)
@@ -149,7 +151,8 @@ def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> Kept:
                     other
                     for other in others
                     if (
-                        run.id in weak or other.found.folder in run.found.folder.parents
+                        run.id in secondary
+                        or other.found.folder in run.found.folder.parents
                     )
                     and _is_console(other, run)
                 ),
@@ -160,30 +163,35 @@ def drop_tracked(runs: Sequence[Run], unnamed: Collection[str] = ()) -> Kept:
             continue
         for key in _list_console_keys(run):
             consoles[run.found.given_path, key].append(run)
-    return _leave_out(runs, copies)
+    return _drop(runs, copies)
 
 
 def _is_tracked(run: Run) -> bool:
-    """True if a tool wrote the log of a run into a folder of its own."""
+    """True if the log of a run is in a tool's folder."""
     return bool(run.attempts) and bool(TRACKED.search(str(run.attempts[0].files.log)))
 
 
 def _list_console_keys(run: Run, around: int = 0) -> Iterator[object]:
-    """Yield what the console and a tool's copy of it share: the first times of each
-    part, or its last loss and how long it took, to within `around` units."""
+    """Yield keys that a console and a tool's log of it share.
+
+    A key is the first times of a segment, or its last loss and duration, which may
+    differ by `around` units.
+    """
     for steps in list_steps(run):
-        yield tuple(_list_part_timings(steps)[:BEGUN_ALIKE])
+        yield tuple(_list_segment_timings(steps)[:BEGUN_ALIKE])
         losses = [loss for loss in steps.loss.tolist() if not math.isnan(loss)]
-        taken = _measure_elapsed(steps)
-        if losses and taken > 0:
-            unit = round(math.log(taken) / SAME_ELAPSED)
+        elapsed = _measure_elapsed(steps)
+        if losses and elapsed > 0:
+            unit = round(math.log(elapsed) / SAME_ELAPSED)
             for near in range(unit - around, unit + around + 1):
                 yield losses[-1], near
 
 
 def _is_console(other: Run, run: Run) -> bool:
-    """True if the log of another run is the console that a tool's log was taken from:
-    it has all its parts, which are the attempts of a launch."""
+    """True if `other` is the console that the log of `run` was recorded from.
+
+    It contains all segments of `run`, which are the attempts of a launch.
+    """
     jobs = {run.found.job_id, other.found.job_id} - {""}
     if len(jobs) > 1:
         return False
@@ -193,57 +201,62 @@ def _is_console(other: Run, run: Run) -> bool:
         or written[1] is None
         or abs(written[0] - written[1]) <= WRITTEN_ALONG
     )
-    parts, wholes = list_steps(run), list_steps(other)
+    segments, other_segments = list_steps(run), list_steps(other)
     if not together:
-        # The times of honest runs agree if few digits are printed.
+        # The times of different runs may agree if few digits are printed.
         equal = all(
-            any(_begins_alike(part, whole) for whole in wholes) for part in parts
+            any(
+                _begins_alike(segment, other_segment)
+                for other_segment in other_segments
+            )
+            for segment in segments
         )
         return equal and is_equal_enough(find_equal_steps(run, other))
     return all(
         any(
-            _begins_alike(part, whole) or _takes_as_long(part, whole)
-            for whole in wholes
+            _begins_alike(segment, other_segment)
+            or _takes_as_long(segment, other_segment)
+            for other_segment in other_segments
         )
-        for part in parts
+        for segment in segments
     )
 
 
 def _begins_alike(steps: Steps, other: Steps) -> bool:
-    part, whole = _list_part_timings(steps), _list_part_timings(other)
-    shared = min(len(part), len(whole))
-    return shared >= BEGUN_ALIKE and part[:shared] == whole[:shared]
+    timings, other_timings = _list_segment_timings(steps), _list_segment_timings(other)
+    shared = min(len(timings), len(other_timings))
+    return shared >= BEGUN_ALIKE and timings[:shared] == other_timings[:shared]
 
 
 def _takes_as_long(steps: Steps, other: Steps) -> bool:
-    taken, took = _measure_elapsed(steps), _measure_elapsed(other)
-    return taken > 0 and math.isclose(taken, took, rel_tol=SAME_ELAPSED)
+    elapsed, other_elapsed = _measure_elapsed(steps), _measure_elapsed(other)
+    return elapsed > 0 and math.isclose(elapsed, other_elapsed, rel_tol=SAME_ELAPSED)
 
 
 def _measure_elapsed(steps: Steps) -> float:
-    """Return the seconds that all steps took together, 0 if one has no time."""
+    """Return the seconds that all steps took, 0 if a step has no time."""
     elapsed = float((steps.seconds * steps.mean_of).sum())
     return elapsed if math.isfinite(elapsed) else 0.0
 
 
 def drop_ranks(runs: Sequence[Run]) -> Kept:
-    """Leave out the logs of further processes of one run, whose first process counts.
+    """Drop the logs of further processes of a run; the first process counts.
 
-    Each process writes the same steps at the same pace into a file beside the others
-    that its rank distinguishes. One of another pace stays: it is of a run of its own.
+    Each process writes the same steps at the same pace into a file that differs by its
+    rank. A file with another pace is a separate run.
     """
     groups: dict[tuple[Path, str], list[tuple[int, Run]]] = defaultdict(list)
     for run in runs:
         rank = names.read_rank(_get_log_name(run))
         if rank and _OF_PROCESS.search(rank[0]) and count_steps(run):
             groups[run.found.folder, rank[0]].append((rank[1], run))
-    further: dict[str, tuple[Run, Run]] = {}
+    dropped: dict[str, tuple[Run, Run]] = {}
     for group in groups.values():
         (_, first), *others = sorted(group, key=lambda ranked: ranked[0])
-        further |= {
+        dropped |= {
             run.id: (run, first) for _, run in others if _is_same_pace(run, first)
         }
-    return _leave_out(runs, further)
+    return _drop(runs, dropped)
 
 
 def _get_log_name(run: Run) -> str:
@@ -251,62 +264,71 @@ def _get_log_name(run: Run) -> str:
 
 
 def _is_same_pace(run: Run, other: Run) -> bool:
-    """True if two runs have the same parts, with the same steps in about the same time,
-    and began together."""
-    parts, others = list_steps(run), list_steps(other)
+    """True if two runs have equally long segments with about equal times, started
+    together."""
+    segments, other_segments = list_steps(run), list_steps(other)
     if (
         run.started
         and other.started
         and abs(run.started - other.started) > BEGUN_TOGETHER
     ):
         return False
-    return [len(steps) for steps in parts] == [len(steps) for steps in others] and all(
-        math.isclose(_sum_times(steps), _sum_times(whole), rel_tol=SAME_PACE)
-        for steps, whole in zip(parts, others, strict=True)
+    return [len(steps) for steps in segments] == [
+        len(steps) for steps in other_segments
+    ] and all(
+        math.isclose(_sum_times(steps), _sum_times(other_steps), rel_tol=SAME_PACE)
+        for steps, other_steps in zip(segments, other_segments, strict=True)
     )
 
 
 def _sum_times(steps: Steps) -> float:
-    """Return the seconds that the steps with a time took; NaN, which is like no other,
-    without any."""
+    """Return the seconds of the timed steps, NaN (never equal) if there are none."""
     elapsed = steps.seconds * steps.mean_of
     finite = elapsed[elapsed < math.inf]
     return float(finite.sum()) if len(finite) else math.nan
 
 
 def drop_duplicates(runs: Sequence[Run]) -> Kept:
-    """Leave out all but one of each group of copies.
+    """Drop all but one of each group of duplicates.
 
-    Copies are runs of one configuration and job with equal logs, compressed or not; and
-    with an equal start and the beginning of another's steps, as a copy has that was
-    taken while the job ran.
+    Duplicates are runs of one configuration and job whose logs are equal, compressed or
+    not. A run with the same start and the beginning of another's steps is a duplicate,
+    too: it was copied while the job ran.
     """
     groups: dict[object, list[Run]] = defaultdict(list)
     for run in runs:
         groups[_make_duplicate_key(run)].append(run)
     originals = [_merge_dates(group) for group in groups.values()]
-    copies = [(copy, group[-1]) for group in groups.values() for copy in group[:-1]]
-    of_job: dict[object, list[Run]] = defaultdict(list)
+    dropped = [
+        (duplicate, group[-1]) for group in groups.values() for duplicate in group[:-1]
+    ]
+    runs_by_job: dict[object, list[Run]] = defaultdict(list)
     for run in sorted(originals, key=_measure_extent, reverse=True):
-        # without a job id it is no part of another
-        of_job[run.identity.key, run.found.job_id or run.id].append(run)
+        # a run without a job id is never a partial duplicate
+        runs_by_job[run.identity.key, run.found.job_id or run.id].append(run)
     kept: list[Run] = []
-    for of_one in of_job.values():
-        if len(of_one) == 1:
-            kept += of_one
+    for job_runs in runs_by_job.values():
+        if len(job_runs) == 1:
+            kept += job_runs
             continue
-        # by the first step: a job may have thousands of logs
-        begun: dict[object, list[Run]] = defaultdict(list)
-        for run in of_one:
+        # indexed by the first step, since a job may have thousands of logs
+        kept_by_first: dict[object, list[Run]] = defaultdict(list)
+        for run in job_runs:
             first = tuple(_list_timings(run)[:1])
-            others = begun[first] if first else chain.from_iterable(begun.values())
-            original = next((other for other in others if _is_part(run, other)), None)
+            others = (
+                kept_by_first[first]
+                if first
+                else chain.from_iterable(kept_by_first.values())
+            )
+            original = next(
+                (other for other in others if _is_partial_duplicate(run, other)), None
+            )
             if original is None:
                 kept.append(run)
-                begun[first].append(run)
+                kept_by_first[first].append(run)
             else:
-                copies.append((run, original))
-    return kept, copies
+                dropped.append((run, original))
+    return kept, dropped
 
 
 def _make_duplicate_key(run: Run) -> object:
@@ -324,31 +346,35 @@ def _make_duplicate_key(run: Run) -> object:
     )
 
 
-def _merge_dates(copies: Sequence[Run]) -> Run:
-    """Return one of several copies, with the start that they agree on: the earliest of
-    the best source."""
-    last = copies[-1]
-    if len(copies) == 1:
+def _merge_dates(duplicates: Sequence[Run]) -> Run:
+    """Return the last of several duplicates, with the earliest start of the best
+    source."""
+    last = duplicates[-1]
+    if len(duplicates) == 1:
         return last
     weak = (Clock.FILE_TIME, Clock.FOLDER_ABOVE)
-    sure = [run for run in copies if run.started and run.order_source not in weak]
-    if sure:
-        first = min(sure, key=lambda run: (run.started, run.started_from))
+    well_dated = [
+        run for run in duplicates if run.started and run.order_source not in weak
+    ]
+    if well_dated:
+        earliest = min(well_dated, key=lambda run: (run.started, run.started_from))
         return dataclasses.replace(
             last,
-            started=first.started,
-            started_from=first.started_from,
-            datings=first.datings,
-            order_source=first.order_source,
+            started=earliest.started,
+            started_from=earliest.started_from,
+            datings=earliest.datings,
+            order_source=earliest.order_source,
         )
-    # A copy is never written before its original, so the earliest file time is right;
-    # but a folder above may be dated for another reason. Where it contradicts the file
-    # times, the start is not known.
-    written = [run.found.modified for run in copies if run.found.modified is not None]
-    stated = [run.started for run in copies if run.started is not None]
+    # A duplicate is never written before its original, so the earliest file time is
+    # right. But a parent folder may carry an unrelated date: if it contradicts the file
+    # times, the start is unknown.
+    written = [
+        run.found.modified for run in duplicates if run.found.modified is not None
+    ]
+    stated = [run.started for run in duplicates if run.started is not None]
     if not written or (
         _lie_apart(written)
-        and any(run.found.dated for run in copies)
+        and any(run.found.dated for run in duplicates)
         and _lie_apart([*written, *stated])
     ):
         return dataclasses.replace(
@@ -367,35 +393,32 @@ def _lie_apart(moments: Sequence[datetime]) -> bool:
     return max(moments) - min(moments) > CLOCK_SKEW
 
 
-def _is_part(run: Run, other: Run) -> bool:
-    """Whether a run is a copy of what another one of its configuration and job was when
-    it was taken."""
+def _is_partial_duplicate(run: Run, other: Run) -> bool:
+    """True if a run is an earlier copy of another run of its configuration and job."""
     if not run.found.job_id or run.found.folder == other.found.folder:
         return False
-    if not count_steps(
-        run
-    ):  # without an attempt only its metadata stands here, and its log elsewhere
+    # without attempts, this is the metadata of a job whose log is elsewhere
+    if not count_steps(run):
         return bool(
-            not run.attempts and count_steps(other) and _started_near(run, other)
+            not run.attempts and count_steps(other) and _started_close(run, other)
         )
     if not _share_start(run, other):
         return False
-    part, whole = _list_timings(run), _list_timings(other)
-    return part == whole[: len(part)]
+    timings, other_timings = _list_timings(run), _list_timings(other)
+    return timings == other_timings[: len(timings)]
 
 
-def _started_near(run: Run, other: Run) -> bool:
-    """Whether two runs may be one job, by every clock of the submission that both have,
-    else by their starts."""
+def _started_close(run: Run, other: Run) -> bool:
+    """True if two runs may be one job by their submission times, else by their starts."""
     submitted = (Clock.METADATA, Clock.FOLDER_NAME)
-    both = [
+    differences = [
         abs(mine.moment - theirs.moment)
         for mine in run.datings
         for theirs in other.datings
         if mine.clock is theirs.clock in submitted
     ]
-    if both:
-        return max(both) <= LONGEST_QUEUE
+    if differences:
+        return max(differences) <= LONGEST_QUEUE
     return bool(
         run.started
         and other.started
@@ -404,8 +427,7 @@ def _started_near(run: Run, other: Run) -> bool:
 
 
 def _share_start(run: Run, other: Run) -> bool:
-    """Whether two runs state one start; a copy may lack the attempts that dated the
-    other."""
+    """True if two runs share a start; a copy may lack the attempt that dated the other."""
     return run.started == other.started or not _list_starts(run).isdisjoint(
         _list_starts(other)
     )
@@ -413,9 +435,9 @@ def _share_start(run: Run, other: Run) -> bool:
 
 def _list_starts(run: Run) -> set[datetime]:
     stated = {
-        dating.moment
-        for dating in run.datings
-        if dating.clock in (Clock.METADATA, Clock.FOLDER_NAME)
+        candidate.moment
+        for candidate in run.datings
+        if candidate.clock in (Clock.METADATA, Clock.FOLDER_NAME)
     }
     return stated | {
         attempt.log.started
@@ -425,12 +447,13 @@ def _list_starts(run: Run) -> set[datetime]:
 
 
 def _list_timings(run: Run) -> list[tuple[int, float | None]]:
-    """Return steps and times, None where a log prints none: a NaN would make every copy
-    a run of its own."""
-    return [timing for steps in list_steps(run) for timing in _list_part_timings(steps)]
+    """Return steps and times, None for missing times (NaN never compares equal)."""
+    return [
+        timing for steps in list_steps(run) for timing in _list_segment_timings(steps)
+    ]
 
 
-def _list_part_timings(steps: Steps) -> list[tuple[int, float | None]]:
+def _list_segment_timings(steps: Steps) -> list[tuple[int, float | None]]:
     rows = zip(steps.index.tolist(), read_times(steps).tolist(), strict=True)
     return [
         (index, None if math.isnan(seconds) else seconds) for index, seconds in rows
@@ -438,8 +461,10 @@ def _list_part_timings(steps: Steps) -> list[tuple[int, float | None]]:
 
 
 def _measure_extent(run: Run) -> tuple[int, int, int]:
-    """Return how much of a job a run tells: of two with the same steps one may know of
-    an attempt that died later."""
+    """Return a sort key for how complete a run is.
+
+    Of two runs with equal steps, one may contain a later attempt that failed.
+    """
     return (
         count_steps(run),
         len(run.attempts),
@@ -448,87 +473,91 @@ def _measure_extent(run: Run) -> tuple[int, int, int]:
 
 
 def count_steps(run: Run) -> int:
-    """Return how many steps all attempts of a run printed."""
+    """Count the printed steps of all attempts."""
     return sum(map(len, list_steps(run)))
 
 
 def mark_duplicates(runs: Sequence[Run]) -> Kept:
-    """Return runs, newest first, with those marked that have the steps of another job;
-    and copies that are none.
+    """Mark runs whose steps duplicate another job's.
 
-    The newer of two such runs of one configuration is the copy, of different
-    configurations the one that was written later, or both where nothing says which. The
-    second kind, with what each repeats, is left out: a second log of one job and
-    configuration elsewhere, and a log that names no job and has no start of its own.
+    Returns the runs to judge, newest first, and the dropped duplicates. Of two such
+    runs of one configuration the newer is the duplicate. Of different configurations it
+    is the one written later, or both if that is unknown. Dropped are a second log of
+    one job and configuration elsewhere, and a log without a job id and without a start
+    of its own.
     """
     earlier = _EarlierRuns()
-    of_key: dict[Key | None, list[Run]] = defaultdict(list)
+    runs_by_key: dict[Key | None, list[Run]] = defaultdict(list)
     for run in runs:
-        of_key[run.identity.key].append(run)
-    copies: dict[str, DuplicateOf] = {}
-    left_out: dict[str, tuple[Run, Run]] = {}
+        runs_by_key[run.identity.key].append(run)
+    duplicates: dict[str, DuplicateOf] = {}
+    dropped_pairs: dict[str, tuple[Run, Run]] = {}
     for run in reversed(runs):
         if run.identity.key is None or not count_steps(run):
             continue
         for other in earlier.find_alike(run):
             if (
-                run.id not in copies
-                and run.id not in left_out
-                and other.id not in left_out
+                run.id not in duplicates
+                and run.id not in dropped_pairs
+                and other.id not in dropped_pairs
             ):
-                _compare(run, other, of_key[run.identity.key], copies, left_out)
-    kept, dropped = _leave_out(runs, left_out)
+                _classify_pair(
+                    run, other, runs_by_key[run.identity.key], duplicates, dropped_pairs
+                )
+    kept, dropped = _drop(runs, dropped_pairs)
     marked = [
         run
-        if run.copy_of == copies.get(run.id)
-        else dataclasses.replace(run, copy_of=copies.get(run.id))
+        if run.copy_of == duplicates.get(run.id)
+        else dataclasses.replace(run, copy_of=duplicates.get(run.id))
         for run in kept
     ]
     return marked, dropped
 
 
 class _EarlierRuns:
-    """The runs that were seen, by what a copy of them shares: all their steps, their
-    text, or a few places of a log."""
+    """The runs seen so far, by hashes of their steps, their text and samples of their
+    logs."""
 
     def __init__(self) -> None:
-        self._whole: dict[object, Run] = {}
-        self._marks: dict[int, list[Run]] = defaultdict(list)
+        self._by_steps: dict[object, Run] = {}
+        self._by_sample: dict[int, list[Run]] = defaultdict(list)
 
     def find_alike(self, run: Run) -> list[Run]:
-        """Return the runs seen before that this one may be a copy of, the oldest first;
-        it is seen itself then."""
+        """Return the earlier runs that this run may duplicate, oldest first, and add
+        this run."""
         hashes = [hash_steps(steps) for steps in list_steps(run)]
-        steps = tuple(whole for whole, _ in hashes)
+        steps = tuple(step_hash for step_hash, _ in hashes)
         keys = (steps, (steps, run.identity.key), (steps, _hash_logs(run)))
-        near = {
+        candidates = {
             earlier.id: earlier
-            for earlier in (self._whole.setdefault(key, run) for key in keys)
+            for earlier in (self._by_steps.setdefault(key, run) for key in keys)
             if earlier is not run
         }
-        marks = {mark for _, of_part in hashes for mark in of_part}
+        samples = {sample for _, sample_hashes in hashes for sample in sample_hashes}
         shared = {
-            other.id: other for mark in marks for other in self._marks.get(mark, ())
+            other.id: other
+            for sample in samples
+            for other in self._by_sample.get(sample, ())
         }
-        # A part of a log is looked for only if its times could make it a copy: coarse
-        # logs agree with each other in many places.
+        # Partial duplicates are searched only if the times could prove them: logs with
+        # coarse times agree in many places.
         if not shared or is_equal_enough(list_all_steps(run)):
-            near |= shared
-            for mark in marks:
-                if len(self._marks[mark]) < MOST_ALIKE:
-                    self._marks[mark].append(run)
-        return list(near.values())
+            candidates |= shared
+            for sample in samples:
+                if len(self._by_sample[sample]) < MOST_ALIKE:
+                    self._by_sample[sample].append(run)
+        return list(candidates.values())
 
 
 def mark_past_duplicates(
-    runs: Sequence[Run], past: Mapping[Key, Sequence[StoredRun]]
+    runs: Sequence[Run], history: Mapping[Key, Sequence[StoredRun]]
 ) -> Sequence[Run]:
-    """Return runs with those marked whose logs were, to the letter, those of another
-    job's valid run in the history."""
+    """Mark runs whose logs are identical to those of another job's valid run in the
+    history."""
     originals = {
         past_run.logs: (past_run, key)
-        for key, of_key in past.items()
-        for past_run in of_key
+        for key, key_runs in history.items()
+        for past_run in key_runs
         if past_run.logs and past_run.valid
     }
     if not originals:
@@ -546,7 +575,7 @@ def _mark_past_duplicate(run: Run, original: StoredRun, key: Key | None) -> Run:
     if run.copy_of or run.identity.key is None or same_job:
         return run
     if run.started is not None and original.started > run.started:
-        # what the history knows is the copy, and was judged before it was known as one
+        # the run in the history is the duplicate, judged before the original appeared
         return run
     equal = list_all_steps(run)
     stamped = all(attempt.log.started is not None for attempt in run.attempts)
@@ -554,10 +583,10 @@ def _mark_past_duplicate(run: Run, original: StoredRun, key: Key | None) -> Run:
     if not certain and key != run.identity.key:
         return run
     name = f"of {original.started:%Y-%m-%d} in the history"
-    copy_of = DuplicateOf(
+    duplicate_of = DuplicateOf(
         original.job_id, name, count_steps(run), len(count_times(equal)), certain
     )
-    return dataclasses.replace(run, copy_of=copy_of)
+    return dataclasses.replace(run, copy_of=duplicate_of)
 
 
 def _hash_logs(run: Run) -> str:
@@ -568,58 +597,61 @@ def _hash_logs(run: Run) -> str:
     )
 
 
-def _compare(
+def _classify_pair(
     run: Run,
     other: Run,
-    of_key: Sequence[Run],
-    copies: dict[str, DuplicateOf],
-    left_out: dict[str, tuple[Run, Run]],
+    same_key_runs: Sequence[Run],
+    duplicates: dict[str, DuplicateOf],
+    dropped_pairs: dict[str, tuple[Run, Run]],
 ) -> None:
-    """Add what a run is in the light of an older one to the copies, or to what is left
-    out.
+    """Record a run as a duplicate of an older one, or as dropped, if their steps are
+    equal.
 
-    `of_key` are all runs of its configuration.
+    `of_key` contains all runs of its configuration.
     """
     equal = find_equal_steps(run, other)
     if not equal:
         return
-    alike = run.identity.key == other.identity.key
+    is_same_key = run.identity.key == other.identity.key
     certain = is_equal_enough(equal)
-    if alike and certain:
+    if is_same_key and certain:
         witnesses = (
             candidate
-            for candidate in of_key[:MOST_ALIKE]
+            for candidate in same_key_runs[:MOST_ALIKE]
             if not find_equal_steps(run, candidate)
         )
-        certain = not _follow_from_numbers(equal, islice(witnesses, WITNESSES))
+        certain = not _depend_on_step_numbers(equal, islice(witnesses, WITNESSES))
     certain = certain or _is_same_text(run, other)
-    if not certain and not alike:
+    if not certain and not is_same_key:
         return
-    nameless = [side for side in (run, other) if _is_nameless(side, run, other)]
-    if certain and nameless:
-        left_out[nameless[0].id] = (nameless[0], other if nameless[0] is run else run)
-    elif alike and run.found.job_id and run.found.job_id == other.found.job_id:
+    unidentified = [side for side in (run, other) if _is_unidentified(side, run, other)]
+    if certain and unidentified:
+        dropped_pairs[unidentified[0].id] = (
+            unidentified[0],
+            other if unidentified[0] is run else run,
+        )
+    elif is_same_key and run.found.job_id and run.found.job_id == other.found.job_id:
         if certain and run.found.folder != other.found.folder:
-            left_out[run.id] = (run, other)
+            dropped_pairs[run.id] = (run, other)
     else:
         times = len(count_times(equal))
-        for copy, original in _order_duplicates(run, other):
-            name = original.found.job_id, original.id
-            copies.setdefault(
-                copy.id, DuplicateOf(*name, _count(equal), times, certain)
+        for duplicate, original in _order_duplicates(run, other):
+            original_name = original.found.job_id, original.id
+            duplicates.setdefault(
+                duplicate.id,
+                DuplicateOf(*original_name, _count_steps_in(equal), times, certain),
             )
 
 
-def _is_nameless(run: Run, *pair: Run) -> bool:
-    """Whether a run of a pair says neither a job nor a start of its own: it claims to
-    be no other run."""
+def _is_unidentified(run: Run, *pair: Run) -> bool:
+    """True if a run has neither a job id nor a start that differs from the other's."""
     starts = {side.found.started for side in pair}
     return not run.found.job_id and (run.found.started is None or len(starts) == 1)
 
 
 def _is_same_text(run: Run, other: Run) -> bool:
-    """Whether two runs have the same logs to the letter, which say when they were
-    written: no second job does that."""
+    """True if two runs have identical logs with timestamps, which no second job
+    produces."""
     logs, others = ([attempt.log for attempt in side.attempts] for side in (run, other))
     stamped = all(log.started is not None and log.fingerprint for log in logs)
     return stamped and [log.fingerprint for log in logs] == [
@@ -628,12 +660,12 @@ def _is_same_text(run: Run, other: Run) -> bool:
 
 
 def _order_duplicates(run: Run, other: Run) -> list[tuple[Run, Run]]:
-    """Return which of two runs is the copy of which, the newer one first."""
+    """Return (duplicate, original) for two runs, or both orders if unknown."""
     if run.identity.key == other.identity.key:
         return [(run, other)]
-    begun = [side.found.started for side in (run, other)]
+    starts = [side.found.started for side in (run, other)]
     written = [side.found.modified for side in (run, other)]
-    for first, second in (begun, written):
+    for first, second in (starts, written):
         if (
             first is not None
             and second is not None
@@ -645,59 +677,57 @@ def _order_duplicates(run: Run, other: Run) -> list[tuple[Run, Run]]:
 
 # --- equal steps ----------------------------------------------------------------------
 
-# Equal steps with at least so many different times make a copy. Measured with 6.5
-# billion simulated pairs of different runs (1.2 to 24 s, noise of 0.005 to 1 %, 1 to 3
-# decimals, 10 to 200 steps, checkpoints, drifts): none was called a copy, except runs
-# of up to 20 steps whose warm-up is alike to the last digit. 8 equal steps that are not
-# constant would call 6 % of the pairs copies; 6 different times would call four times
-# as many pairs copies as 8.
+# Equal steps with at least this many different times prove a duplicate. Measured with
+# 6.5 billion simulated pairs of different runs (1.2 to 24 s, noise of 0.005 to 1 %, 1 to
+# 3 decimals, 10 to 200 steps, checkpoints, drifts): no pair was classified as duplicate,
+# except runs of up to 20 steps with equal warm-up to the last digit. 8 equal steps that
+# are not constant would classify 6 % of the pairs as duplicates; 6 different times would
+# classify four times as many pairs as 8.
 DIFFERENT_TIMES = 8
 
-# So do so many equal steps if each time is printed by at most this part of them: two
-# such runs agree in a step with a probability of 1/3 or less.
+# This many equal steps also prove a duplicate, if no time occurs in more than a third
+# of them: two different runs agree in a step with a probability of 1/3 or less.
 MANY_STEPS, MOST_COMMON = 20, 3
 
-# The warm-up does not count, at most this part of the steps: it may be alike in all
-# runs.
+# The warm-up does not count, at most a fifth of the steps: it may be equal in all runs.
 FIRST_PART = 5
 
-# Other runs of the configuration, at most: if one prints more than half of the equal
-# times, the times follow from the numbers of the steps, as with batches of different lengths.
+# Limit of other runs of the configuration to examine: if one prints more than half of
+# the equal times, the times depend on the step number (batches of different lengths).
 WITNESSES = 5
 
-# Steps in a row that two runs share before they are compared at all.
+# Number of consecutive steps that two runs must share to be compared.
 SHINGLE = 3
 
-# Hashes of a log that are remembered: the smallest ones, most of which a copy has too.
-MARKS = 4
+# Number of sample hashes per log: the smallest ones, most of which a duplicate shares.
+SAMPLES = 4
 
 _FACTORS = (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9)
 
 
 class EqualSteps(NamedTuple):
-    """The steps of one part of a log that another run prints, too."""
+    """The steps of one segment that another run prints, too."""
 
     numbers: Integers
     times: Floats  # as `read_times` returns them
-    averaged: int = 1  # each time is the mean of so many steps, up to its own
+    averaged: int = 1  # each time is the mean of this many steps
 
 
 def list_steps(run: Run) -> list[Steps]:
-    """Return the parts of a run's logs that hold steps, in their order."""
-    return [steps for steps, _ in _list_parts(run)]
+    """Return the segments with steps, in order."""
+    return [steps for steps, _ in _list_segments(run)]
 
 
 def list_all_steps(run: Run) -> list[EqualSteps]:
-    """Return all steps of each part of a run: what a whole copy of it shares."""
+    """Return all steps of a run as EqualSteps, as a complete duplicate shares them."""
     return [
         EqualSteps(steps.index, read_times(steps), averaged)
-        for steps, averaged in _list_parts(run)
+        for steps, averaged in _list_segments(run)
     ]
 
 
-def _list_parts(run: Run) -> Iterator[tuple[Steps, int]]:
-    """Yield the steps of each part of a run that has some, and how many steps each
-    printed time is the mean of."""
+def _list_segments(run: Run) -> Iterator[tuple[Steps, int]]:
+    """Yield the steps of each segment, and the number of steps in each printed time."""
     for attempt in run.attempts:
         averaged = get_dialect(attempt.log.dialect).averages
         for segment in attempt.log.segments:
@@ -706,8 +736,10 @@ def _list_parts(run: Run) -> Iterator[tuple[Steps, int]]:
 
 
 def read_times(steps: Steps) -> Floats:
-    """Return the printed time of each step, shape (n,): negative tokens/s if the log
-    prints only them."""
+    """Return the printed time of each step, shape (n,).
+
+    Missing times are replaced by negative tokens/s.
+    """
     import numpy as np
 
     absent = np.isnan(steps.seconds)
@@ -718,14 +750,14 @@ def read_times(steps: Steps) -> Floats:
 
 
 def find_equal_steps(run: Run, other: Run) -> list[EqualSteps]:
-    """Return the steps of each part of a run that the other run prints, too.
+    """Return the steps of each segment that the other run prints, too.
 
-    Empty if a part has no counterpart. A copy may have lost lines or got some: a
-    counterpart shares half of the steps, and contradicts no time and no loss.
+    Empty if a segment has no counterpart. A duplicate may have lost or gained lines: a
+    counterpart shares half of the steps and contradicts no time and no loss.
     """
     counterparts = list_steps(other)
     equal = []
-    for steps, averaged in _list_parts(run):
+    for steps, averaged in _list_segments(run):
         rows = _find_equal_rows(steps, counterparts)
         if not len(rows):
             return []
@@ -740,25 +772,27 @@ def _find_equal_rows(steps: Steps, counterparts: Sequence[Steps]) -> Integers:
 
     best: Integers = np.empty(0, dtype=np.int64)
     for other in counterparts:
-        _, mine, theirs = np.intersect1d(steps.index, other.index, return_indices=True)
-        if 2 * len(mine) < min(len(steps), len(other)) or len(mine) <= len(best):
+        _, rows, other_rows = np.intersect1d(
+            steps.index, other.index, return_indices=True
+        )
+        if 2 * len(rows) < min(len(steps), len(other)) or len(rows) <= len(best):
             continue
-        times = read_times(steps)[mine], read_times(other)[theirs]
-        losses = steps.loss[mine], other.loss[theirs]
+        times = read_times(steps)[rows], read_times(other)[other_rows]
+        losses = steps.loss[rows], other.loss[other_rows]
         if all(np.array_equal(*pair, equal_nan=True) for pair in (times, losses)):
-            best = mine
+            best = rows
     return best
 
 
 def count_times(equal: Sequence[EqualSteps]) -> Counter[float]:
-    """Count how many equal steps print each time, those of the warm-up left out.
+    """Count the equal steps for each printed time, without the warm-up.
 
-    Of means that share steps every n-th counts.
+    Of overlapping means only every n-th counts.
     """
     times: Counter[float] = Counter()
-    for part in equal:
-        later = part.times[min(WARM_UP_STEPS, len(part.times) // FIRST_PART) :]
-        independent = later[part.averaged - 1 :: part.averaged]
+    for segment in equal:
+        later = segment.times[min(WARM_UP_STEPS, len(segment.times) // FIRST_PART) :]
+        independent = later[segment.averaged - 1 :: segment.averaged]
         times.update(abs(time) for time in independent.tolist())
     return Counter(
         {time: count for time, count in times.items() if 0 < time < math.inf}
@@ -766,8 +800,10 @@ def count_times(equal: Sequence[EqualSteps]) -> Counter[float]:
 
 
 def is_equal_enough(equal: Sequence[EqualSteps]) -> bool:
-    """True if two different runs print that many equal times only where the times follow
-    from the step numbers."""
+    """True if two different runs would print so many equal times only by dependence.
+
+    That is, unless the times follow from the step numbers.
+    """
     times = count_times(equal)
     if len(times) >= DIFFERENT_TIMES:
         return True
@@ -775,13 +811,17 @@ def is_equal_enough(equal: Sequence[EqualSteps]) -> bool:
     return steps >= MANY_STEPS and MOST_COMMON * max(times.values()) <= steps
 
 
-def _follow_from_numbers(equal: Sequence[EqualSteps], witnesses: Iterable[Run]) -> bool:
+def _depend_on_step_numbers(
+    equal: Sequence[EqualSteps], witnesses: Iterable[Run]
+) -> bool:
     """True if another run prints more than half of these times at the same steps."""
-    return any(2 * _count_agreeing(equal, run) > _count(equal) for run in witnesses)
+    return any(
+        2 * _count_agreeing(equal, run) > _count_steps_in(equal) for run in witnesses
+    )
 
 
-def _count(equal: Sequence[EqualSteps]) -> int:
-    return sum(len(part.numbers) for part in equal)
+def _count_steps_in(equal: Sequence[EqualSteps]) -> int:
+    return sum(len(segment.numbers) for segment in equal)
 
 
 def _count_agreeing(equal: Sequence[EqualSteps], witness: Run) -> int:
@@ -789,19 +829,21 @@ def _count_agreeing(equal: Sequence[EqualSteps], witness: Run) -> int:
 
     agreeing = 0
     for steps in list_steps(witness)[-1:]:
-        for part in equal:
-            _, mine, theirs = np.intersect1d(
-                part.numbers, steps.index, return_indices=True
+        for segment in equal:
+            _, rows, other_rows = np.intersect1d(
+                segment.numbers, steps.index, return_indices=True
             )
-            agreeing += int((part.times[mine] == read_times(steps)[theirs]).sum())
+            agreeing += int(
+                (segment.times[rows] == read_times(steps)[other_rows]).sum()
+            )
     return agreeing
 
 
 def hash_steps(steps: Steps) -> tuple[int, list[int]]:
-    """Return a hash of a part of a log, and those of a few places of it.
+    """Return a hash of all steps of a segment, and a sample of hashes of short
+    sequences.
 
-    A copy has the first one; it shares some of the others, though lines were lost or
-    added.
+    A duplicate has the same first hash, and some of the sample even if lines differ.
     """
     import numpy as np
 
@@ -812,10 +854,10 @@ def hash_steps(steps: Steps) -> tuple[int, list[int]]:
     ):
         bits = np.where(np.isnan(values), -1.0, values).view(np.uint64) * factor
         rows ^= bits ^ (bits >> np.uint64(29))
-    reach = min(SHINGLE, len(rows))
-    hashes = rows[: len(rows) - reach + 1].copy()
-    for offset in range(1, reach):
-        hashes = hashes * factors[0] + rows[offset : len(rows) - reach + 1 + offset]
+    length = min(SHINGLE, len(rows))
+    hashes = rows[: len(rows) - length + 1].copy()
+    for offset in range(1, length):
+        hashes = hashes * factors[0] + rows[offset : len(rows) - length + 1 + offset]
     hashes ^= hashes >> np.uint64(31)
-    smallest = np.sort(hashes)[:MARKS]
-    return int((hashes * factors[1]).sum()), [int(mark) for mark in smallest]
+    smallest = np.sort(hashes)[:SAMPLES]
+    return int((hashes * factors[1]).sum()), [int(value) for value in smallest]

@@ -1,8 +1,8 @@
-"""Which file of a job is its log, if several hold steps: standard error, or metrics
-beside a console.
+"""Choose the log of a job if several files contain its steps.
 
-A file without any time of a step displaces none that has them. Of a log and the metrics
-beside it the one with more times of steps counts.
+Candidates are standard output, standard error, and metrics files. A file without step
+times never replaces one with step times. Of a log and metrics the one with more step
+times is chosen.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from pytest_llmbench.core.run_records import Attempt, AttemptFiles, RunFiles
 if TYPE_CHECKING:
     from pytest_llmbench.core.log_records import Floats
 
-# Metrics count before a log if they hold so many times as many times of steps. A few
-# more steps, which were flushed earlier, do not: one night the log would be judged, and
-# the metrics the next.
+# Metrics replace a log if they contain this many times its number of step times. A few
+# steps more, due to earlier flushing, do not suffice: otherwise the log would be judged
+# on one day and the metrics on the next.
 OUTDONE = 2
 
-# A log and metrics that were last written further apart are of two launches.
+# A log and metrics last modified further apart belong to different launches.
 SAME_LAUNCH = timedelta(days=1)
 
 LEFT_OUT = "metrics, where there are logs; to read them, give their own path"
 
-# A log that was last written so long after metrics may be of a later launch.
+# A log last modified this long after metrics may belong to a later launch.
 WRITTEN_ALONG = timedelta(hours=1)
 
-# Medians of the steps of one run in two files are no further apart: one of them holds
-# means over more steps.
+# Largest relative difference of the median step times of one run in two files: one of
+# them may contain means over more steps.
 SAME_RUN = 0.02
 
-# Losses of one run in two files differ by their digits only.
+# Largest relative difference of the losses of one run in two files (rounding).
 SAME_LOSS = 0.01
 FEWEST_LOSSES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRun:
-    """A run that was found, and what its logs contain."""
+    """A run with its parsed logs."""
 
     files: RunFiles
     attempts: tuple[Attempt, ...]
@@ -59,7 +59,7 @@ class ReadRun:
 
 
 def count_times(logs: Iterable[ParsedLog]) -> int:
-    """Count the times of steps in logs: of single steps, or means over several."""
+    """Count the step times in logs, each mean over several steps as one."""
     return sum(
         len(_read_seconds(segment.steps.seconds))
         for log in logs
@@ -68,7 +68,7 @@ def count_times(logs: Iterable[ParsedLog]) -> int:
 
 
 def count_trained_steps(logs: Iterable[ParsedLog]) -> int:
-    """Count the steps that the records of logs are about."""
+    """Count the steps that the records of logs cover."""
     return sum(
         int(segment.steps.mean_of.sum()) for log in logs for segment in log.segments
     )
@@ -80,21 +80,21 @@ def _read_seconds(seconds: Floats) -> Floats:
     return seconds[np.isfinite(seconds)]
 
 
-def can_be_outdone(logs: Sequence[ParsedLog]) -> bool:
-    """True if logs hold times of steps, and those of so few steps that metrics may hold
-    more."""
+def may_metrics_have_more(logs: Sequence[ParsedLog]) -> bool:
+    """True if logs contain step times, but so few that metrics may contain many more."""
     return 0 < OUTDONE * count_times(logs) <= count_trained_steps(logs)
 
 
 def swap_streams(files: AttemptFiles) -> AttemptFiles | None:
-    """Return an attempt with its standard error as the log; None if it has no other
-    file."""
+    """Return an attempt with its standard error as the log, or None if it has none."""
     return AttemptFiles(files.number, files.err, files.log) if files.err else None
 
 
 def swap_silent_streams(run: ReadRun) -> RunFiles | None:
-    """Return a run with standard error as the log of each attempt whose log has no
-    step; None if nothing changes."""
+    """Use standard error as the log of each attempt whose log has no steps.
+
+    None if nothing changes.
+    """
     attempts = [
         (None if attempt.log.segments else swap_streams(attempt.files)) or attempt.files
         for attempt in run.attempts
@@ -107,12 +107,11 @@ def swap_silent_streams(run: ReadRun) -> RunFiles | None:
 
 
 def choose_streams(run: ReadRun, swapped: ReadRun) -> ReadRun:
-    """Return a run with the attempts of another reading of it that hold steps, if its
-    own have none."""
+    """Use the attempts of `swapped` that contain steps if the original ones do not."""
     pairs = zip(run.attempts, swapped.attempts, strict=True)
     attempts = tuple(
-        other if other.log.segments and not own.log.segments else own
-        for own, other in pairs
+        other if other.log.segments and not original.log.segments else original
+        for original, other in pairs
     )
     return ReadRun(
         replace(run.files, attempts=tuple(attempt.files for attempt in attempts)),
@@ -121,28 +120,29 @@ def choose_streams(run: ReadRun, swapped: ReadRun) -> ReadRun:
 
 
 class Neighbours:
-    """Runs by their folders: those in, above or below a folder, under the same given
-    path."""
+    """Runs by folder: those in, above or below a folder, under the same given path."""
 
     def __init__(self, runs: Iterable[RunFiles]) -> None:
-        """Begin with all runs."""
         self._at: dict[Path, dict[Path | None, list[RunFiles]]] = defaultdict(
             lambda: defaultdict(list)
         )
         self._under: dict[Path, dict[Path | None, list[RunFiles]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        self._newest: dict[
-            object, RunFiles
-        ] = {}  # by given path, also with a folder in or under which they are
+        # by given path, and by a folder in or under which the runs are
+        self._newest: dict[object, RunFiles] = {}
         for run in runs:
             self._at[run.folder][run.given_path].append(run)
             for folder in run.folder.parents:
                 self._under[folder][run.given_path].append(run)
             under = (("under", folder, run.given_path) for folder in run.folder.parents)
-            for place in (run.given_path, ("in", run.folder, run.given_path), *under):
-                self._newest[place] = max(
-                    self._newest.get(place, run), run, key=_get_modified
+            for location in (
+                run.given_path,
+                ("in", run.folder, run.given_path),
+                *under,
+            ):
+                self._newest[location] = max(
+                    self._newest.get(location, run), run, key=_get_modified
                 )
 
     def find(self, run: RunFiles) -> list[RunFiles]:
@@ -161,7 +161,7 @@ class Neighbours:
         )
 
     def has_in(self, folder: Path) -> bool:
-        """True if a run is in a folder."""
+        """True if a run is in the folder."""
         return folder in self._at
 
     def list_in(self, folder: Path) -> list[RunFiles]:
@@ -169,56 +169,58 @@ class Neighbours:
         return list(chain.from_iterable(self._at.get(folder, {}).values()))
 
     def is_near(self, folder: Path, given_path: Path) -> bool:
-        """True if a run under the same given path is in, above or below a folder."""
-        above = (self._at.get(place, {}) for place in (folder, *folder.parents))
+        """True if a run under the same given path is in, above or below the folder."""
+        above = (self._at.get(candidate, {}) for candidate in (folder, *folder.parents))
         return folder in self._under or any(given_path in runs for runs in above)
 
     def has_inside(self, folder: Path) -> bool:
-        """True if a run is in a folder or below it."""
+        """True if a run is in the folder or below it."""
         return folder in self._at or folder in self._under
 
     def find_newest(self, run: RunFiles) -> RunFiles | None:
-        """Return the run in, above or below the folder of a run that was written last,
-        None without any."""
+        """Return the newest run in, above or below the folder of a run, or None."""
         above = (
             ("in", folder, run.given_path)
             for folder in (run.folder, *run.folder.parents)
         )
-        places = (*above, ("under", run.folder, run.given_path))
-        near = (self._newest[place] for place in places if place in self._newest)
+        locations = (*above, ("under", run.folder, run.given_path))
+        near = (
+            self._newest[location] for location in locations if location in self._newest
+        )
         return max(near, key=_get_modified, default=None)
 
     def find_newest_searched(self, run: RunFiles) -> RunFiles | None:
-        """Return the run under the given path of a run that was written last, None
-        without any."""
+        """Return the newest run under the given path of a run, or None."""
         return self._newest.get(run.given_path)
 
 
 class Claim(Enum):
-    """What metrics beside logs may be."""
+    """The relation of metrics to the logs next to them."""
 
-    RUN = "run"  # no log has their steps
-    CONTESTED = "contested"  # the log beside them holds few times
-    # the log beside them has no step, and a log elsewhere may be of the same run
+    RUN = "run"  # a run of its own: no log has these steps
+    CONTESTED = "contested"  # the log next to the metrics has few step times
+    # the log next to the metrics has no steps; a log elsewhere may be of the same run
     DOUBTFUL = "doubtful"
-    HIDDEN = "hidden"  # a log has their steps
+    HIDDEN = "hidden"  # a log has these steps
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What was found beside metrics."""
+    """The runs and logs found near metrics."""
 
     runs: Neighbours
-    silent: Neighbours  # logs without a step
-    outdone: frozenset[str] = field(
-        default_factory=frozenset
-    )  # the ids of the runs that metrics may displace
+    silent: Neighbours  # logs without steps
+    # the ids of the runs that metrics may replace
+    outdone: frozenset[str] = field(default_factory=frozenset)
 
     def classify(
         self, metrics: RunFiles, *, is_policy_job: bool, is_recorded: bool = False
     ) -> Claim:
-        """Return what metrics may be. `is_policy_job`: at the place of a baseline;
-        `is_recorded`: no baseline is there yet."""
+        """Classify metrics.
+
+        `is_policy_job` is true if they match a baseline's path, `is_recorded` if no
+        baseline exists yet.
+        """
         near = self.runs.find(metrics)
         if near:
             contested = len(near) == 1 and near[0].id in self.outdone
@@ -232,8 +234,8 @@ class Surroundings:
         return Claim.DOUBTFUL if has_console else Claim.HIDDEN
 
     def is_later(self, metrics: RunFiles) -> bool:
-        """True if metrics were written so long after all logs beside them that they may
-        be of a later run."""
+        """True if metrics were modified so long after all logs that they may be a later
+        run's."""
         newest = self.runs.find_newest(metrics) or self.runs.find_newest_searched(
             metrics
         )
@@ -244,25 +246,25 @@ class Surroundings:
         )
 
     def find_rival(self, metrics: RunFiles) -> RunFiles:
-        """Return the run beside contested metrics."""
+        """Return the run next to contested metrics."""
         return self.runs.find(metrics)[0]
 
 
-def outdoes(metrics: ReadRun, run: ReadRun) -> bool:
-    """True if metrics hold many more times of steps than the log of the same launch."""
+def has_many_more_times(metrics: ReadRun, run: ReadRun) -> bool:
+    """True if metrics contain many more step times than the log of the same launch."""
     written = metrics.files.modified, run.files.modified
     together = None in written or abs(written[0] - written[1]) <= SAME_LAUNCH  # type: ignore[operator]
     return together and count_times(metrics.logs) >= OUTDONE * count_times(run.logs)
 
 
-def find_died(
+def find_failed_launches(
     metrics: Sequence[ReadRun], silent: Iterable[ReadRun]
 ) -> Iterator[tuple[ReadRun, str]]:
-    """Yield logs without a step of launches that died, each with the id of the metrics
-    that the launch before it left.
+    """Yield failed launches without steps, each with the id of the previous launch's
+    metrics.
 
-    That is a log that prints a failure and was written much later than the newest
-    metrics beside or below it: they must not be judged in its place.
+    Such a launch's log contains a failure and was modified much later than the newest
+    metrics next to it or below. The older metrics must not be judged in its place.
     """
     neighbours = Neighbours(run.files for run in metrics)
     for console in silent:
@@ -278,11 +280,10 @@ def _get_modified(files: RunFiles) -> datetime:
     return files.modified or datetime.min.replace(tzinfo=UTC)
 
 
-def find_unlike(
+def find_unmatched_metrics(
     metrics: Sequence[ReadRun], runs: Sequence[ReadRun]
 ) -> Iterator[ReadRun]:
-    """Yield the metrics whose steps are those of none of the runs: by the last step,
-    the median time and the losses."""
+    """Yield the metrics whose steps match no run by last step, median time and losses."""
     by_last: dict[int, list[_Extent]] = defaultdict(list)
     for extent in _list_extents(runs):
         by_last[extent.last].append(extent)
@@ -291,11 +292,8 @@ def find_unlike(
         others = (
             (extent, other)
             for extent in extents
-            for near in (
-                extent.last - 1,
-                extent.last,
-                extent.last + 1,
-            )  # one of the two may count from 0
+            # one of the two may count from 0
+            for near in (extent.last - 1, extent.last, extent.last + 1)
             for other in by_last.get(near, ())
         )
         alike = any(
@@ -314,7 +312,7 @@ class _Extent(NamedTuple):
 
 
 def _list_extents(runs: Iterable[ReadRun]) -> Iterator[_Extent]:
-    """Yield the last step and the median of the times of each part of the logs."""
+    """Yield the last step and the median step time of each segment of the logs."""
 
     segments = (segment for run in runs for log in run.logs for segment in log.segments)
     for segment in segments:
@@ -328,8 +326,10 @@ def _list_extents(runs: Iterable[ReadRun]) -> Iterator[_Extent]:
 
 
 def _differ_in_loss(extent: _Extent, other: _Extent) -> bool:
-    """Whether two parts print other losses for the same steps, also if one of them
-    counts its steps from 0."""
+    """True if two segments print different losses for the same steps.
+
+    One of them may count its steps from 0.
+    """
     differences = [
         _compare_losses(extent.segment.steps, other.segment.steps, offset)
         for offset in (-1, 0, 1)
@@ -339,15 +339,15 @@ def _differ_in_loss(extent: _Extent, other: _Extent) -> bool:
 
 
 def _compare_losses(steps: Steps, others: Steps, offset: int) -> float | None:
-    """Return how far the losses of two logs are apart, as a median share; None if they
-    share too few steps."""
+    """Return the median relative difference of losses, None if too few steps are
+    shared."""
     import numpy as np
 
-    _, own, other = np.intersect1d(
+    _, rows, other_rows = np.intersect1d(
         steps.index, others.index + offset, return_indices=True
     )
-    loss, beside = steps.loss[own], others.loss[other]
-    known = np.isfinite(loss) & np.isfinite(beside) & (beside != 0)
+    loss, other_loss = steps.loss[rows], others.loss[other_rows]
+    known = np.isfinite(loss) & np.isfinite(other_loss) & (other_loss != 0)
     if np.count_nonzero(known) < FEWEST_LOSSES:
         return None
-    return compute_median(np.abs(loss[known] / beside[known] - 1))
+    return compute_median(np.abs(loss[known] / other_loss[known] - 1))

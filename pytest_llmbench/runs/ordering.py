@@ -1,9 +1,8 @@
-"""In which order the runs of a configuration started: told by one clock for all of
-them, and what is left of that.
+"""Order the runs of a configuration by start time, using one clock for all of them.
 
-Metadata, names of folders, logs and files tell the time by different clocks: of a login
-node in another zone, of whoever filed the log, of the last copy. Two runs are never
-compared by two of them.
+Metadata, folder names, logs and files use different clocks: that of a login node in
+another zone, of the user who moved the log, of the last copy. Two runs are never
+compared by different clocks. Also drops jobs that are superseded.
 """
 
 from __future__ import annotations
@@ -27,25 +26,24 @@ from pytest_llmbench.core.run_records import (
 )
 from pytest_llmbench.runs.duplicates import CLOCK_SKEW, WRITTEN_TOGETHER, count_steps
 
-# A moment of a stated zone that lies further ahead than this is not believed: clocks
-# differ by seconds.
+# A time with a zone that is further in the future is ignored: clocks differ by seconds.
 EXACT_SKEW = timedelta(minutes=10)
 
-# A launch this young need not have a log yet.
+# A launch younger than this may not have a log yet.
 FRESH = timedelta(minutes=10)
 
-# Digits: Slurm counts to 67 million.
+# In digits. Slurm's largest job id is 67 million.
 LONGEST_JOB_NUMBER = 18
 
-LEFT = {
+REMAINS_TEXTS = {
     None: "no log is left of this job",
     LoglessJob.METADATA: "only the metadata is left of this job",
     LoglessJob.STANDARD_ERROR: "only standard error is left of this job",
     LoglessJob.FOLDER: "a launch without a log",
 }
 
-# From the most certain to the least: metadata and names of folders are of the
-# submission, and of two jobs in a queue the one that was submitted first may run last.
+# Most certain first. Metadata and folder names contain the submission time, and a job
+# submitted first may run last.
 CLOCKS = (
     Clock.LOG,
     Clock.METADATA,
@@ -56,48 +54,53 @@ CLOCKS = (
 
 
 def drop_future_starts(
-    datings: Iterable[StartCandidate], now: datetime
+    candidates: Iterable[StartCandidate], now: datetime
 ) -> list[StartCandidate]:
-    """Return the times that do not lie in the future; local time of another zone may,
-    by hours."""
+    """Drop start-time candidates in the future, except by clock skew.
+
+    Local times of another zone may be hours ahead.
+    """
     return [
-        dating
-        for dating in datings
-        if dating.moment - now <= (EXACT_SKEW if dating.zoned else CLOCK_SKEW)
+        candidate
+        for candidate in candidates
+        if candidate.moment - now <= (EXACT_SKEW if candidate.zoned else CLOCK_SKEW)
     ]
 
 
 def order_runs(runs: Sequence[Run], now: datetime) -> list[Run]:
-    """Return runs, newest first, those of one configuration by one clock; a run without
-    a start is the newest."""
-    of_key: dict[Key | None, list[Run]] = defaultdict(list)
+    """Sort runs, newest first, using one clock for each configuration.
+
+    An undated run is the newest.
+    """
+    runs_by_key: dict[Key | None, list[Run]] = defaultdict(list)
     for run in runs:
-        of_key[run.identity.key].append(run)
-    dated = of_key.pop(None, [])
-    for group in of_key.values():
-        dated += _date_by_one_clock(group, now) if len(group) > 1 else group
-    alike = Counter(_make_first_key(run, now) for run in dated)
+        runs_by_key[run.identity.key].append(run)
+    ordered = runs_by_key.pop(None, [])
+    for group in runs_by_key.values():
+        ordered += _date_group(group, now) if len(group) > 1 else group
+    key_counts = Counter(_make_primary_key(run, now) for run in ordered)
 
     def make_key(
         run: Run,
     ) -> tuple[tuple[datetime, bool, tuple[int, str]], float, datetime, str]:
-        first = _make_first_key(run, now)
-        # Of two logs of one job that tell different times the slower counts as the
-        # later one: it has to be judged.
+        first = _make_primary_key(run, now)
+        # Of two logs of one job with different step times the slower sorts as the
+        # later, since it has to be judged.
         return (
             first,
-            _measure_slowness(run) if alike[first] > 1 else 0.0,
+            _measure_slowness(run) if key_counts[first] > 1 else 0.0,
             run.found.modified or now,
             run.id,
         )
 
-    return sorted(dated, key=make_key, reverse=True)
+    return sorted(ordered, key=make_key, reverse=True)
 
 
-def _make_first_key(run: Run, now: datetime) -> tuple[datetime, bool, tuple[int, str]]:
-    """Return what later runs are sorted last by at first: start, whether it left no
-    step, job id as a number."""
-    # A run without a start has to be judged: an older good one must not stand for it.
+def _make_primary_key(
+    run: Run, now: datetime
+) -> tuple[datetime, bool, tuple[int, str]]:
+    """Return the primary sort key: start, True if without steps, job id as a number."""
+    # An undated run has to be judged: an older good run must not replace it.
     return (
         run.started or now + 2 * CLOCK_SKEW,
         not count_steps(run),
@@ -106,11 +109,15 @@ def _make_first_key(run: Run, now: datetime) -> tuple[datetime, bool, tuple[int,
 
 
 def _measure_slowness(run: Run) -> float:
-    """Return the median of the times in the last part of a log, 0 without any."""
-    parts = [part for attempt in run.attempts for part in attempt.log.segments]
-    if not parts or not len(parts[-1].steps) or np.isnan(parts[-1].steps.seconds).any():
+    """Return the median step time of the last segment, 0 if a time is missing."""
+    segments = [part for attempt in run.attempts for part in attempt.log.segments]
+    if (
+        not segments
+        or not len(segments[-1].steps)
+        or np.isnan(segments[-1].steps.seconds).any()
+    ):
         return 0.0
-    return compute_median(parts[-1].steps.seconds)
+    return compute_median(segments[-1].steps.seconds)
 
 
 def _read_job_number(run: Run) -> tuple[int, str]:
@@ -122,56 +129,63 @@ def _read_job_number(run: Run) -> tuple[int, str]:
     )
 
 
-def _date_by_one_clock(runs: Sequence[Run], now: datetime) -> list[Run]:
-    """Return the runs of one configuration, each with its start by the first clock that
-    all of those with steps have.
+def _date_group(runs: Sequence[Run], now: datetime) -> list[Run]:
+    """Date the runs of one configuration by the first clock that all runs with steps
+    have.
 
-    What left no step may lack that clock: it is put behind the last of the others that
-    it is later than by a clock that both have.
+    Runs without steps may lack that clock. They are dated after the last run that they
+    follow by another shared clock.
     """
-    datings = {
+    candidates = {
         run.id: {
-            dating.clock: dating
-            for dating in reversed(drop_future_starts(run.datings, now))
+            candidate.clock: candidate
+            for candidate in reversed(drop_future_starts(run.datings, now))
         }
         for run in runs
     }
-    core = [run for run in runs if count_steps(run)]
-    clock = find_common_clock([datings[run.id] for run in core])
-    if not core:
+    with_steps = [run for run in runs if count_steps(run)]
+    clock = find_common_clock([candidates[run.id] for run in with_steps])
+    if not with_steps:
         return list(runs)
     if clock is None:
-        mixed = Clock.MIXED if len(core) > 1 else core[0].order_source
-        return [dataclasses.replace(run, order_source=mixed) for run in runs]
-    dated = _move_newest(
-        [_date_run(run, datings[run.id][clock]) for run in core], datings, clock
+        order_source = (
+            Clock.MIXED if len(with_steps) > 1 else with_steps[0].order_source
+        )
+        return [dataclasses.replace(run, order_source=order_source) for run in runs]
+    dated = _move_latest_last(
+        [_date_run(run, candidates[run.id][clock]) for run in with_steps],
+        candidates,
+        clock,
     )
     placed = (
-        _place_run(run, dated, datings, clock) for run in runs if not count_steps(run)
+        _place_stepless_run(run, dated, candidates, clock)
+        for run in runs
+        if not count_steps(run)
     )
-    return _order_started_together([*dated, *placed], datings, clock)
+    return _order_started_together([*dated, *placed], candidates, clock)
 
 
-def _move_newest(
+def _move_latest_last(
     dated: Sequence[Run],
-    datings: Mapping[str, Mapping[Clock, StartCandidate]],
+    candidates: Mapping[str, Mapping[Clock, StartCandidate]],
     clock: Clock,
 ) -> list[Run]:
-    """Return runs, with the newest put behind the others where a better clock, which
-    not all have, says so."""
-    # One old log without a stamp would make the times of files decide, which a copy has
-    # changed.
+    """Move a run after the others if a better clock, which not all have, shows it is
+    later."""
+    # Otherwise a single old log without a timestamp would make file times decide, which
+    # copying changes.
     newest = max(dated, key=lambda run: run.started or datetime.min.replace(tzinfo=UTC))
     for better in CLOCKS[: CLOCKS.index(clock)]:
-        if better not in datings[newest.id]:
+        if better not in candidates[newest.id]:
             continue
-        own = datings[newest.id][better]
-        rivals = [
+        newest_candidate = candidates[newest.id][better]
+        comparable = [
             run
             for run in dated
-            if better in datings[run.id] and datings[run.id][better].zoned == own.zoned
+            if better in candidates[run.id]
+            and candidates[run.id][better].zoned == newest_candidate.zoned
         ]
-        latest = max(rivals, key=lambda run: datings[run.id][better].moment)
+        latest = max(comparable, key=lambda run: candidates[run.id][better].moment)
         if latest is newest or newest.started is None:
             return list(dated)
         reason = f"later than {newest.id}, by what both say"
@@ -184,110 +198,127 @@ def _move_newest(
 
 def _order_started_together(
     dated: Sequence[Run],
-    datings: Mapping[str, Mapping[Clock, StartCandidate]],
+    candidates: Mapping[str, Mapping[Clock, StartCandidate]],
     clock: Clock,
 ) -> list[Run]:
-    """Return runs, those of one start with the later ones put behind by the next clock
-    that all of these have."""
-    # Jobs of one folder share its stamp, and a job that was submitted first may start
-    # last. Times of files say less than numbers of jobs: copying changes them.
+    """Order runs with equal starts by the next clock that all of them have."""
+    # Jobs of one folder share its timestamp, and the first submitted may start last.
+    # File times are excluded: they are less reliable than job ids.
     groups: dict[datetime | None, list[Run]] = {}
     for run in dated:
         groups.setdefault(run.started, []).append(run)
     ordered: dict[str, Run] = {}
     for started, group in groups.items():
         finer = find_common_clock(
-            [datings[run.id] for run in group], CLOCKS[CLOCKS.index(clock) + 1 : -1]
+            [candidates[run.id] for run in group], CLOCKS[CLOCKS.index(clock) + 1 : -1]
         )
         if len(group) == 1 or started is None or finer is None:
             continue
-        moments = sorted({datings[run.id][finer].moment for run in group})
+        moments = sorted({candidates[run.id][finer].moment for run in group})
         ranks = {
             moment: timedelta(microseconds=rank) for rank, moment in enumerate(moments)
         }
         for run in group:
-            rank = ranks[datings[run.id][finer].moment]
+            rank = ranks[candidates[run.id][finer].moment]
             ordered[run.id] = dataclasses.replace(run, started=started + rank)
     return [ordered.get(run.id, run) for run in dated]
 
 
 def find_common_clock(
-    datings: Sequence[Mapping[Clock, StartCandidate]], clocks: Sequence[Clock] = CLOCKS
+    candidates: Sequence[Mapping[Clock, StartCandidate]],
+    clocks: Sequence[Clock] = CLOCKS,
 ) -> Clock | None:
-    """Return the first clock by which all of these are dated, all in a stated zone or
-    all without one; else None."""
+    """Return the first clock that dates all of these runs, or None.
+
+    Either all of its times have a zone, or none has.
+    """
     for clock in clocks:
-        zones = {of_run[clock].zoned for of_run in datings if clock in of_run}
-        if len(zones) == 1 and all(clock in of_run for of_run in datings):
+        zones = {
+            candidates_by_clock[clock].zoned
+            for candidates_by_clock in candidates
+            if clock in candidates_by_clock
+        }
+        if len(zones) == 1 and all(
+            clock in candidates_by_clock for candidates_by_clock in candidates
+        ):
             return clock
     return None
 
 
-def _date_run(run: Run, dating: StartCandidate) -> Run:
+def _date_run(run: Run, candidate: StartCandidate) -> Run:
     if (run.started, run.started_from, run.order_source) == (
-        dating.moment,
-        dating.source,
-        dating.clock,
+        candidate.moment,
+        candidate.source,
+        candidate.clock,
     ):
         return run
     return dataclasses.replace(
         run,
-        started=dating.moment,
-        started_from=dating.source,
-        order_source=dating.clock,
+        started=candidate.moment,
+        started_from=candidate.source,
+        order_source=candidate.clock,
     )
 
 
-def _place_run(
+def _place_stepless_run(
     run: Run,
     dated: Sequence[Run],
-    datings: Mapping[str, Mapping[Clock, StartCandidate]],
+    candidates: Mapping[str, Mapping[Clock, StartCandidate]],
     clock: Clock,
 ) -> Run:
-    """Return a run without steps with its start, or one behind the last run that it is
-    later than."""
-    own = datings[run.id].get(clock)
-    if own is not None and own.zoned == datings[dated[0].id][clock].zoned:
-        return _date_run(run, own)
-    earlier = [other for other in dated if _is_later(run, other, datings)]
+    """Date a run without steps: by the clock, else after the last run that it follows."""
+    own_candidate = candidates[run.id].get(clock)
+    if (
+        own_candidate is not None
+        and own_candidate.zoned == candidates[dated[0].id][clock].zoned
+    ):
+        return _date_run(run, own_candidate)
+    earlier = [other for other in dated if _is_later(run, other, candidates)]
     starts = [
         other.started for other in (earlier or dated) if other.started is not None
     ]
-    started, name = (
+    started, relation = (
         (max(starts), "later") if earlier else (min(starts) - FRESH, "earlier")
     )
-    near = next(other for other in dated if other.started in (started, started + FRESH))
+    neighbour = next(
+        other for other in dated if other.started in (started, started + FRESH)
+    )
     if earlier:
-        started += timedelta(
-            microseconds=1
-        )  # a job of the same id and start would be a copy
+        # a job with the same id and start would be a duplicate
+        started += timedelta(microseconds=1)
     return dataclasses.replace(
         run,
         started=started,
-        started_from=f"{name} than {near.id}, by what both say",
+        started_from=f"{relation} than {neighbour.id}, by what both say",
         order_source=clock,
     )
 
 
 def _is_later(
-    run: Run, other: Run, datings: Mapping[str, Mapping[Clock, StartCandidate]]
+    run: Run, other: Run, candidates: Mapping[str, Mapping[Clock, StartCandidate]]
 ) -> bool:
-    """Whether a run is later than another one by the first clock that both have, or
-    else by file time or job id."""
-    # In doubt later: what died must not be taken for older than it is.
-    mine, others = datings[run.id], datings[other.id]
+    """True if a run is later than another, by the first clock both have, file time or
+    job id."""
+    # In doubt, later: a failed run must not be ordered before its time.
+    own_times, other_times = candidates[run.id], candidates[other.id]
     for clock in CLOCKS[:-1]:
         if (
-            clock in mine
-            and clock in others
-            and mine[clock].zoned == others[clock].zoned
+            clock in own_times
+            and clock in other_times
+            and own_times[clock].zoned == other_times[clock].zoned
         ):
-            return mine[clock].moment >= others[clock].moment
-    written, before = mine.get(Clock.FILE_TIME), others.get(Clock.FILE_TIME)
-    if written is not None and before is not None and written.moment >= before.moment:
-        together = (
-            written.moment - before.moment <= WRITTEN_TOGETHER
-        )  # by a copy of the tree: that tells no order
+            return own_times[clock].moment >= other_times[clock].moment
+    written, other_written = (
+        own_times.get(Clock.FILE_TIME),
+        other_times.get(Clock.FILE_TIME),
+    )
+    if (
+        written is not None
+        and other_written is not None
+        and written.moment >= other_written.moment
+    ):
+        # equal times, as after copying the folder, show no order
+        together = written.moment - other_written.moment <= WRITTEN_TOGETHER
         return not (
             together and 0 < _read_job_number(run)[0] < _read_job_number(other)[0]
         )
@@ -297,14 +328,14 @@ def _is_later(
 def drop_superseded(
     runs: Sequence[Run], now: datetime
 ) -> tuple[list[Run], list[IgnoredFile]]:
-    """Return runs, newest first, without the jobs that left no log and say nothing; and
-    what is said of those.
+    """Drop logless jobs that are superseded or too old; return notes on the dropped
+    jobs.
 
-    Such a job counts as long as it may wait in the queue, and longer where an older run
-    would be judged in its place. A launch of the last minutes is told with the run that
-    is judged instead.
+    A logless job is kept while it may wait in the queue, and longer if an older run
+    would be judged in its place. A launch of the last minutes is recorded with the run
+    that is judged instead (`Run.starting`). `runs` is sorted, newest first.
     """
-    places = {run.id: place for place, run in enumerate(runs)}
+    indices = {run.id: index for index, run in enumerate(runs)}
     newest: dict[Key | None, Run] = {}
     for run in runs:
         if run.attempts:
@@ -312,33 +343,33 @@ def drop_superseded(
     remaining: list[Run] = []
     notes: list[IgnoredFile] = []
     starting: dict[str, tuple[str, ...]] = {}
-    for place, run in enumerate(runs):
+    for index, run in enumerate(runs):
         if run.attempts:
             remaining.append(run)
             continue
-        begun = run.started or run.found.modified
+        started = run.started or run.found.modified
         keys = {run.identity.key} if run.identity.key else set(run.identity.candidates)
-        hidden = [
+        replaced = [
             newest[key]
             for key in keys
-            if key in newest and places[newest[key].id] > place
+            if key in newest and indices[newest[key].id] > index
         ]
-        nobodys = run.found.remains is LoglessJob.FOLDER and not keys
+        is_unidentified = run.found.remains is LoglessJob.FOLDER and not keys
         if (
-            begun is not None
-            and now - begun < FRESH
+            started is not None
+            and now - started < FRESH
             and run.found.remains is not LoglessJob.METADATA
         ):
             starting |= {
-                rival.id: (*starting.get(rival.id, ()), run.id) for rival in hidden
+                rival.id: (*starting.get(rival.id, ()), run.id) for rival in replaced
             }
             notes.append(IgnoredFile(run.id, "launched minutes ago, and no log yet"))
-        elif not nobodys and (
-            hidden or (begun is not None and now - begun <= LONGEST_QUEUE)
+        elif not is_unidentified and (
+            replaced or (started is not None and now - started <= LONGEST_QUEUE)
         ):
             remaining.append(run)
         else:
-            notes.append(IgnoredFile(run.id, LEFT[run.found.remains]))
+            notes.append(IgnoredFile(run.id, REMAINS_TEXTS[run.found.remains]))
     return [
         dataclasses.replace(run, starting=starting[run.id])
         if run.id in starting

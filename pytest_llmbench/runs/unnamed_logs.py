@@ -1,9 +1,8 @@
-"""Files that are not called logs: which of them are looked into, and which hold steps
-of a training.
+"""Find logs among the files that are not named like logs.
 
-A folder may hold a hundred thousand files of data. What is called as the output of a
-job is looked into, of other names that differ in numbers alone a few, and of each file
-its beginning, middle and end.
+A folder may contain a hundred thousand data files. All files named like job output are
+examined; of other names that differ only in numbers, a few. Only samples of a file are
+read: its beginning, middle and end.
 """
 
 from __future__ import annotations
@@ -21,39 +20,38 @@ from pytest_llmbench.logs.sources.stores import Stores
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.job_folders import NOT_READ
 
-# With fewer steps such a file is an excerpt, or of a run that died at once: it is
-# listed.
+# A file with fewer steps is an excerpt, or its run died at once: it is only listed.
 FEWEST_STEPS = 10
 
 NO_STEP = "not called as a log, and no step in its beginning, middle and end; give the file itself to read it as a log"
 
-# Files of these names are listed whatever they hold.
-LISTED = (".txt", ".err")
+# Files with these suffixes are never reported as ignored.
+UNREPORTED = (".txt", ".err")
 
-# Of more files whose names differ in numbers alone so many are looked into, and the
-# rest if one of them holds steps.
+# Of more than MANY files whose names differ only in numbers, about FEW are examined,
+# and all of them if one contains steps.
 MANY, FEW = 64, 8
 
-# Files of a folder that are looked into in vain.
-MOST_LOOKS = 1000
+# Limit of files without steps to examine in a folder.
+MOST_EXAMINED = 1000
 
 _NUMBER = re.compile(r"[0-9a-f]{8,}|\d+")
 
 
 @dataclass(frozen=True, slots=True)
 class UnnamedChoice:
-    """The names of files that hold steps, and what is left out, with the reason."""
+    """The names of the files that contain steps, and the ignored ones with reasons."""
 
     accepted: tuple[str, ...] = ()
     ignored: tuple[tuple[str, str], ...] = ()
 
 
-class Looker:
-    """Looks into files for what the records of steps begin with."""
+class LogDetector:
+    """Detects logs by the markers with which step records begin."""
 
     def __init__(self, definitions: Iterable[RegexDialect], stores: Stores) -> None:
-        """Look for the markers of all dialects, also of those that baseline files
-        define."""
+        """Collect the markers of all dialects, including `definitions` of baseline
+        files."""
         self._stores = stores
         markers = {
             marker for dialect in DIALECTS.values() for marker in dialect.markers
@@ -71,58 +69,61 @@ class Looker:
     ) -> UnnamedChoice:
         """Choose the files of a folder that are logs.
 
-        `own` are at the place of a baseline, and logs whatever they hold. `has_log`: a
-        log in the folder holds steps; `has_log_near`: also above or below it.
+        The files in `own` match a baseline's path and are always chosen. `has_log` is
+        true if a log in the folder contains steps; `has_log_near`, if one in its
+        parents or subfolders does.
         """
-        at_own = frozenset(own)
-        others = [name for name in files.names if name not in at_own]
-        listed = [
+        baseline_files = frozenset(own)
+        others = [name for name in files.names if name not in baseline_files]
+        reportable = [
             name
             for name in others
-            if names.is_like_log(name) and not name.lower().endswith(LISTED)
+            if names.has_log_word(name) and not name.lower().endswith(UNREPORTED)
         ]
         if has_log:
-            return UnnamedChoice(tuple(own), tuple((name, NOT_READ) for name in listed))
-        wanted = (
+            return UnnamedChoice(
+                tuple(own), tuple((name, NOT_READ) for name in reportable)
+            )
+        to_examine = (
             [name for name in others if names.is_job_output(name)]
             if has_log_near
             else others
         )
-        looked: dict[str, bool] = {}
+        examined: dict[str, bool] = {}
 
-        def holds_steps(name: str) -> bool:
-            if name not in looked:
-                looked[name] = self.holds_steps(files, name)
-            return looked[name]
+        def contains_steps(name: str) -> bool:
+            if name not in examined:
+                examined[name] = self.contains_steps(files, name)
+            return examined[name]
 
-        found: list[str] = []
-        not_looked: dict[str, str] = {}
-        kinds = _list_kinds(wanted)
-        for place, kind in enumerate(kinds):
-            if len(looked) - len(found) >= MOST_LOOKS and not names.is_job_output(
-                kind[0]
-            ):
-                more = sum(map(len, kinds[place:])) - 1
-                not_looked[kind[0]] = (
-                    f"not looked into, nor {more} more: {MOST_LOOKS} files beside it hold no step"
+        logs_found: list[str] = []
+        not_examined: dict[str, str] = {}
+        kinds = _list_kinds(to_examine)
+        for index, kind in enumerate(kinds):
+            if len(examined) - len(
+                logs_found
+            ) >= MOST_EXAMINED and not names.is_job_output(kind[0]):
+                remaining = sum(map(len, kinds[index:])) - 1
+                not_examined[kind[0]] = (
+                    f"not looked into, nor {remaining} more: {MOST_EXAMINED} files beside it hold no step"
                 )
                 break
-            found += _search_kind(kind, holds_steps)
-        logs, ranks = _leave_out_ranks(_choose_outputs(found, files.names))
+            logs_found += _find_logs_of_kind(kind, contains_steps)
+        logs, ranks = _drop_further_ranks(_choose_outputs(logs_found, files.names))
         streams = {names.name_paired_stream(name, "stderr") for name in logs}
-        taken = {*logs, *streams}
-        left = {
-            name: NO_STEP if name in looked else NOT_READ
-            for name in listed
-            if name not in taken
+        used = {*logs, *streams}
+        ignored = {
+            name: NO_STEP if name in examined else NOT_READ
+            for name in reportable
+            if name not in used
         }
         return UnnamedChoice(
-            (*own, *logs), tuple({**left, **ranks, **not_looked}.items())
+            (*own, *logs), tuple({**ignored, **ranks, **not_examined}.items())
         )
 
-    def holds_steps(self, files: UnnamedFiles, name: str) -> bool:
-        """True if a sample of a text holds what the records of steps begin with; False
-        if it cannot be read."""
+    def contains_steps(self, files: UnnamedFiles, name: str) -> bool:
+        """True if samples of a text file contain a step marker; False if it is
+        unreadable."""
         try:
             samples = self._stores.read_samples(files.folder / name)
         except LogError:
@@ -132,11 +133,10 @@ class Looker:
         return any(marker in sample for sample in samples for marker in self._markers)
 
 
-def _list_kinds(wanted: Sequence[str]) -> list[list[str]]:
-    """Return names that differ in numbers alone together, those of jobs' outputs and of
-    few files first."""
+def _list_kinds(file_names: Sequence[str]) -> list[list[str]]:
+    """Group names that differ only in numbers, job outputs and small groups first."""
     kinds: dict[str, list[str]] = defaultdict(list)
-    for name in wanted:
+    for name in file_names:
         kinds[_NUMBER.sub("#", name.lower())].append(name)
     return sorted(
         kinds.values(),
@@ -144,20 +144,26 @@ def _list_kinds(wanted: Sequence[str]) -> list[list[str]]:
     )
 
 
-def _search_kind(
-    kind: Sequence[str], holds_steps: Callable[[str], bool]
+def _find_logs_of_kind(
+    kind: Sequence[str], contains_steps: Callable[[str], bool]
 ) -> Iterator[str]:
-    """Yield the names of one kind whose files hold steps."""
-    few = kind[:: max(1, len(kind) // FEW)]
-    if names.is_job_output(kind[0]) or len(kind) <= MANY or any(map(holds_steps, few)):
-        yield from filter(holds_steps, kind)
+    """Yield the names of one kind whose files contain steps."""
+    sample = kind[:: max(1, len(kind) // FEW)]
+    if (
+        names.is_job_output(kind[0])
+        or len(kind) <= MANY
+        or any(map(contains_steps, sample))
+    ):
+        yield from filter(contains_steps, kind)
 
 
-def _choose_outputs(found: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Return standard output in the place of the standard error of its job: reading
-    both shows which is the log."""
-    files = set(there)
-    outputs = {name: names.name_paired_stream(name, "stdout") for name in found}
+def _choose_outputs(log_names: Sequence[str], existing: Sequence[str]) -> list[str]:
+    """Replace standard error by the standard output of its job, if that exists.
+
+    Reading both will show which one is the log.
+    """
+    files = set(existing)
+    outputs = {name: names.name_paired_stream(name, "stdout") for name in log_names}
     return list(
         dict.fromkeys(
             output if output in files else name for name, output in outputs.items()
@@ -165,16 +171,15 @@ def _choose_outputs(found: Sequence[str], there: Sequence[str]) -> list[str]:
     )
 
 
-def _leave_out_ranks(found: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the files without those of further processes of a run, and these with the
-    reason."""
+def _drop_further_ranks(log_names: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Keep the first process of each run; return the others with the reason."""
     first: dict[str, tuple[int, str]] = {}
-    ranks = {name: rank for name in found if (rank := names.read_rank(name))}
+    ranks = {name: rank for name in log_names if (rank := names.read_rank(name))}
     for name, (shared, number) in ranks.items():
         first[shared] = min(first.get(shared, (number, name)), (number, name))
-    further = {
+    dropped = {
         name: f"another process of the run that {first[shared][1]} logs"
         for name, (shared, _) in ranks.items()
         if first[shared][1] != name
     }
-    return [name for name in found if name not in further], further
+    return [name for name in log_names if name not in dropped], dropped

@@ -37,7 +37,7 @@ from pytest_llmbench.core.run_records import (
     UnnamedFiles,
 )
 from pytest_llmbench.core.userfile import is_there
-from pytest_llmbench.runs.discover.names import is_like_log
+from pytest_llmbench.runs.discover.names import has_log_word
 from pytest_llmbench.runs.duplicates import (
     CLOCK_SKEW,
     FILE_TIME,
@@ -56,13 +56,13 @@ from pytest_llmbench.runs.log_choice import (
     Neighbours,
     ReadRun,
     Surroundings,
-    can_be_outdone,
     choose_streams,
     count_times,
     count_trained_steps,
-    find_died,
-    find_unlike,
-    outdoes,
+    find_failed_launches,
+    find_unmatched_metrics,
+    has_many_more_times,
+    may_metrics_have_more,
     swap_silent_streams,
 )
 from pytest_llmbench.runs.ordering import (
@@ -70,7 +70,7 @@ from pytest_llmbench.runs.ordering import (
     drop_superseded,
     order_runs,
 )
-from pytest_llmbench.runs.unnamed_logs import FEWEST_STEPS, Looker
+from pytest_llmbench.runs.unnamed_logs import FEWEST_STEPS, LogDetector
 from pytest_llmbench.session.catalog import Catalog, read_tables
 from pytest_llmbench.session.settings import Settings
 
@@ -422,10 +422,10 @@ class _Collection:
         displaced: dict[str, ReadRun] = {}
         for run in by_claim[Claim.CONTESTED]:
             rival = surroundings.find_rival(run.files).id
-            if outdoes(run, logged[rival]):
+            if has_many_more_times(run, logged[rival]):
                 winners.append(run)
                 displaced[rival] = run
-        unlike = find_unlike(by_claim[Claim.DOUBTFUL], list(logged.values()))
+        unlike = find_unmatched_metrics(by_claim[Claim.DOUBTFUL], list(logged.values()))
         return [*by_claim[Claim.RUN], *winners, *unlike], displaced
 
     def _hide_later(
@@ -444,7 +444,7 @@ class _Collection:
         """Add launches that died as runs of the configuration of the metrics that the
         launch before left."""
         by_id = {run.id: run for run in self._runs}
-        for console, name in find_died(metrics, self._silent):
+        for console, name in find_failed_launches(metrics, self._silent):
             identity = by_id[name].identity
             if identity.key is not None:
                 run = self._identify(console)
@@ -487,7 +487,7 @@ class _Collection:
 
         own = list_baseline_paths(self._recipes)
         stores = self._reader.stores
-        look = Looker(self._reader.catalog.definitions, stores)
+        look = LogDetector(self._reader.catalog.definitions, stores)
         logged = Neighbours(
             run.found
             for run in self._runs
@@ -637,7 +637,7 @@ def _drop_pending_mark(run: Run) -> Run:
 
 
 def _list_later_outputs(
-    files: UnnamedFiles, logs: Sequence[RunFiles], look: Looker, stores: Stores
+    files: UnnamedFiles, logs: Sequence[RunFiles], look: LogDetector, stores: Stores
 ) -> Iterator[HiddenFile]:
     """Yield the files with steps that were written long after all logs beside them,
     which are read in their place."""
@@ -652,8 +652,8 @@ def _list_later_outputs(
         if (
             newest
             and modified - newest > WRITTEN_ALONG
-            and is_like_log(name)
-            and look.holds_steps(files, name)
+            and has_log_word(name)
+            and look.contains_steps(files, name)
         ):
             yield (
                 files.folder / name,
@@ -667,7 +667,7 @@ def _can_be_displaced(run: Run) -> bool:
     # A run of a known configuration stays at the log that its baseline was recorded
     # from.
     unknown = run.identity.key is None and not run.identity.candidates
-    return unknown and can_be_outdone([attempt.log for attempt in run.attempts])
+    return unknown and may_metrics_have_more([attempt.log for attempt in run.attempts])
 
 
 def _describe_displaced(run: ReadRun, metrics: ReadRun) -> str:

@@ -396,12 +396,12 @@ def _refuse_replacing(written: Mapping[str, Path | None]) -> None:
 def refuse_logs(logs: Sequence[Path], written: Mapping[str, Path | None]) -> None:
     """Refuse to write what is one of the logs, or would be read as one by the next
     session. Raises SettingsError."""
-    from pytest_llmbench.runs.discover.job_folders import is_read
+    from pytest_llmbench.runs.discover.job_folders import is_relevant
 
     refuse_shared({f"--llmb-logs={place}": place for place in logs}, written)
     folders = [Path(os.path.realpath(place)) for place in logs if os.path.isdir(place)]
     for flag, path in written.items():
-        if path is None or is_stream(path) or not is_read(path.name):
+        if path is None or is_stream(path) or not is_relevant(path.name):
             continue
         if not {
             Path(os.path.realpath(path.parent)),

@@ -19,7 +19,7 @@ from pytest_llmbench.logs.sources.stores import Stores
 from pytest_llmbench.runs import unnamed_logs
 from pytest_llmbench.runs.discover import names
 from pytest_llmbench.runs.discover.path_patterns import generalise
-from pytest_llmbench.runs.unnamed_logs import Looker
+from pytest_llmbench.runs.unnamed_logs import LogDetector
 from pytest_llmbench.session.catalog import Catalog
 from pytest_llmbench.session.collect_runs import IngestedRuns, ingest
 from pytest_llmbench.session.settings import Settings
@@ -246,15 +246,15 @@ def test_many_files_of_data_are_not_opened(
     """Of names that differ in numbers a few are looked into, of all others so many."""
     looks = []
 
-    def holds_steps(_: Looker, files: UnnamedFiles, name: str) -> bool:
+    def contains_steps(_: LogDetector, files: UnnamedFiles, name: str) -> bool:
         looks.append(name)
         return False
 
-    monkeypatch.setattr(Looker, "holds_steps", holds_steps)
-    monkeypatch.setattr(unnamed_logs, "MOST_LOOKS", 100)
+    monkeypatch.setattr(LogDetector, "contains_steps", contains_steps)
+    monkeypatch.setattr(unnamed_logs, "MOST_EXAMINED", 100)
     shards = tuple(f"part-{number:05d}" for number in range(50_000))
     words = tuple(f"part{'x' * (number + 1)}" for number in range(2000))
-    choice = Looker((), Stores()).choose(
+    choice = LogDetector((), Stores()).choose(
         UnnamedFiles(tmp_path, shards + words, tmp_path)
     )
     assert len(looks) <= 110
@@ -267,11 +267,11 @@ def test_long_text_is_read_at_three_places_alone(tmp_path: Path) -> None:
         noise = [b"x\n" * 100_000] * 4
         noise.insert(2 * place, LOG.encode())
         path.write_bytes(b"".join(noise))
-        assert Looker((), Stores()).holds_steps(
+        assert LogDetector((), Stores()).contains_steps(
             UnnamedFiles(tmp_path, (), tmp_path), path.name
         )
     os.truncate(path, 0)
-    assert not Looker((), Stores()).holds_steps(
+    assert not LogDetector((), Stores()).contains_steps(
         UnnamedFiles(tmp_path, (), tmp_path), path.name
     )
 

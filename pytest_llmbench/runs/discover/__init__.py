@@ -1,1 +1,1 @@
-"""Which files under the given paths are runs, and of which configuration."""
+"""Find the runs under the given paths and identify their configurations."""

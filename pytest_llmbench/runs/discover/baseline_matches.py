@@ -1,5 +1,4 @@
-"""What a run says of itself, contradictions kept apart, and in which fields it and a
-baseline differ."""
+"""Collect the claims of a run, with contradictions, and match them with baselines."""
 
 from __future__ import annotations
 
@@ -13,24 +12,26 @@ from pytest_llmbench.core.errors import did_you_mean
 from pytest_llmbench.core.run_records import Hint
 from pytest_llmbench.runs.discover.names import RECIPES
 
-# Layers that predict further tokens: by the variants of rows that are printed with and
-# without, else by the models as the configurations of all releases have them. Of
-# DeepSeek V4 Flash they are not known here.
-_FURTHER = {"with_mtp": "1", "without_mtp": "0", "deepseek_v3": "1"}
-_FURTHER |= dict.fromkeys(
+# Number of multi-token prediction layers: by variant for rows that exist with and
+# without them, else by model (equal in the configurations of all releases). Unknown for
+# DeepSeek V4 Flash.
+_MTP_LAYERS = {"with_mtp": "1", "without_mtp": "0", "deepseek_v3": "1"}
+_MTP_LAYERS |= dict.fromkeys(
     ("nemotron_3_super", "nemotron_3_ultra", "nemotron_3_5_lightning"), "2"
 )
-_FURTHER |= dict.fromkeys(
+_MTP_LAYERS |= dict.fromkeys(
     ("llama3_8b", "llama3_70b", "llama31_405b", "gpt_oss_120b", "kimi_k2"), "0"
 )
-_FURTHER |= dict.fromkeys(("qwen3_30b_a3b", "qwen3_235b_a22b", "nemotron_3_nano"), "0")
+_MTP_LAYERS |= dict.fromkeys(
+    ("qwen3_30b_a3b", "qwen3_235b_a22b", "nemotron_3_nano"), "0"
+)
 
 _FRAMEWORK = re.compile(r"(?:nemo\d?|maxtext)[-_]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One value of one field, and everything that says so."""
+    """One value of one field, with all its sources."""
 
     field: str
     value: str
@@ -42,74 +43,77 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a run says."""
+    """The fields that a run states."""
 
-    by_field: Mapping[str, Claim]  # the fields of which it says one thing
-    contradictions: tuple[
-        tuple[Claim, ...], ...
-    ] = ()  # of each other field all that it says
+    by_field: Mapping[str, Claim]  # fields with a single value
+    # all values of each contradicted field
+    contradictions: tuple[tuple[Claim, ...], ...] = ()
 
 
 def collect_claims(hints: Iterable[Hint], recipes: Sequence[Recipe]) -> Claims:
-    """Put hints together: two spellings of one recipe, a release and its patch release,
-    `016` and `16` are one."""
-    of_field: dict[str, list[Claim]] = {}
+    """Merge hints into claims.
+
+    Two spellings of a recipe, a release and its patch release, or `016` and `16` are
+    one value.
+    """
+    claims_by_field: dict[str, list[Claim]] = {}
     for hint in hints:
-        same_field = of_field.setdefault(hint.field, [])
+        same_field = claims_by_field.setdefault(hint.field, [])
         claim = Claim(hint.field, _normalise(hint.value), (hint.source,))
-        place = next(
+        index = next(
             (
-                place
-                for place, other in enumerate(same_field)
-                if _agree(other, claim, recipes)
+                index
+                for index, other in enumerate(same_field)
+                if _are_compatible(other, claim, recipes)
             ),
             None,
         )
-        if place is None:
+        if index is None:
             same_field.append(claim)
         else:
-            same_field[place] = _merge(same_field[place], claim, recipes)
+            same_field[index] = _merge_claims(same_field[index], claim, recipes)
     single = {
-        field: values[0] for field, values in of_field.items() if len(values) == 1
+        field: values[0]
+        for field, values in claims_by_field.items()
+        if len(values) == 1
     }
     return Claims(
-        single, tuple(tuple(values) for values in of_field.values() if len(values) > 1)
+        single,
+        tuple(tuple(values) for values in claims_by_field.values() if len(values) > 1),
     )
 
 
 def find_recipes(text: str, recipes: Sequence[Recipe]) -> frozenset[str]:
-    """Return the recipes (`Recipe.name`) that a name means: as it stands, else without
-    a leading framework (`nemo_`).
+    """Return the names of the recipes that `text` means.
 
-    A longer or shorter name is another recipe: `mini_grok1` is not `grok1`, `llama3` is
-    not `llama3.1`.
+    A leading framework (`nemo_`) is ignored if nothing matches with it. Names must
+    match completely: `mini_grok1` is not `grok1`, `llama3` is not `llama3.1`.
     """
     for name in (text, _FRAMEWORK.sub("", text, count=1)):
-        named = frozenset(
+        matching = frozenset(
             recipe.name
             for recipe in recipes
             if _normalise(name) in map(_normalise, (recipe.name, *recipe.names))
         )
-        if named:
-            return named
+        if matching:
+            return matching
     return frozenset()
 
 
 def is_release(text: str, release: str) -> bool:
-    """Whether what a run says is a release or one of its patch releases: `25.05.04` is
-    of 25.05."""
+    """True if `text` is the release or one of its patch releases: `25.05.04` of 25.05."""
     text, release = text.removeprefix("v"), release.removeprefix("v")
     return text == release or text.startswith(f"{release}.")
 
 
-def _agree(claim: Claim, other: Claim, recipes: Sequence[Recipe]) -> bool:
+def _are_compatible(claim: Claim, other: Claim, recipes: Sequence[Recipe]) -> bool:
     if claim.value == other.value:
         return True
     if claim.field == "recipe":
         return bool(
             find_recipes(claim.value, recipes) & find_recipes(other.value, recipes)
         )
-    if claim.field == "dtype":  # metadata say `fp8` of every recipe of it
+    if claim.field == "dtype":  # metadata contain `fp8` for every FP8 recipe
         return any(
             {claim.value, other.value} <= {"fp8", *names} for names in RECIPES.values()
         )
@@ -119,8 +123,8 @@ def _agree(claim: Claim, other: Claim, recipes: Sequence[Recipe]) -> bool:
     return claim.field == "release" and either_way
 
 
-def _merge(claim: Claim, other: Claim, recipes: Sequence[Recipe]) -> Claim:
-    """Return the claim that says more, with the sources of both."""
+def _merge_claims(claim: Claim, other: Claim, recipes: Sequence[Recipe]) -> Claim:
+    """Return the more specific claim, with the sources of both."""
     value = max(claim.value, other.value, key=len)
     if claim.field == "recipe":
         value = min(
@@ -129,12 +133,12 @@ def _merge(claim: Claim, other: Claim, recipes: Sequence[Recipe]) -> Claim:
     return Claim(claim.field, value, (*claim.sources, *other.sources))
 
 
-# Digits of a number that means something; of thousands Python makes no number at all.
+# Longest meaningful number, in digits; Python refuses to parse thousands of digits.
 LONGEST_NUMBER = 18
 
 
 def _normalise(value: str) -> str:
-    """Return a value as it is compared: without case, numbers without leading zeros."""
+    """Normalise a value for comparison: lower case, numbers without leading zeros."""
     return (
         str(int(value))
         if value.isdecimal() and len(value) <= LONGEST_NUMBER
@@ -149,20 +153,18 @@ _PRETRAINING = frozenset(("", "pretrain", "pretraining"))
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The run to be matched, and the recipes that are known."""
+    """The run to be matched, and the known recipes."""
 
     claims: Claims
     layout: str
-    dialects: Sequence[
-        frozenset[str]
-    ]  # those in which each of its logs with steps can be read
+    # for each log with steps, the dialects that can read it
+    dialects: Sequence[frozenset[str]]
     recipes: Sequence[Recipe]
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A baseline and the fields in which the run differs from it, none where it
-    fits."""
+    """A baseline and the fields in which the run differs from it (empty if it fits)."""
 
     baseline: Baseline
     differences: tuple[str, ...]
@@ -174,40 +176,42 @@ class Match:
 
 
 Matching = Callable[[Subject], tuple[Match, ...]]
-"""What `match_baselines` does."""
+"""The signature of `match_baselines`."""
 
 
 def cache_matches() -> Matching:
-    """Return `match_baselines` that keeps its answers; every subject has to be of the
-    same recipes."""
-    # Of thousands of runs most say the same but for who says it, so the sources are no
-    # part of the key.
+    """Return a caching `match_baselines`, to be used with one set of recipes."""
+    # Most of thousands of runs differ only in the sources of their claims, so the key
+    # does not contain the sources.
     cache: dict[object, tuple[Match, ...]] = {}
 
     def find(subject: Subject) -> tuple[Match, ...]:
         values = frozenset(
             (field, claim.value) for field, claim in subject.claims.by_field.items()
         )
-        same = values, subject.layout, frozenset(subject.dialects)
-        if same not in cache:
-            cache[same] = match_baselines(subject)
-        return cache[same]
+        cache_key = values, subject.layout, frozenset(subject.dialects)
+        if cache_key not in cache:
+            cache[cache_key] = match_baselines(subject)
+        return cache[cache_key]
 
     return find
 
 
 def match_baselines(subject: Subject) -> tuple[Match, ...]:
-    """Return every baseline of the recipe that a run names, or of all recipes, with the
-    fields in which they differ."""
+    """Return all baselines of the named recipe with the fields that differ from the
+    run.
+
+    Covers all recipes if the run names none that is known.
+    """
     claim = subject.claims.by_field.get("recipe")
-    named = find_recipes(claim.value, subject.recipes) if claim else frozenset()
+    named_recipes = find_recipes(claim.value, subject.recipes) if claim else frozenset()
     matches = tuple(
-        Match(baseline, ("recipe", *others) if claim and not named else others)
+        Match(baseline, ("recipe", *others) if claim and not named_recipes else others)
         for recipe in subject.recipes
-        if not named or recipe.name in named
+        if not named_recipes or recipe.name in named_recipes
         for baseline in recipe.baselines
-        if baseline.match
-        is None  # those are matched by what a run says, and never by names
+        # baselines with `match` are matched by path and facts only
+        if baseline.match is None
         for others in [find_differences(subject, recipe, baseline)]
     )
     return _prefer_stated_release(matches, subject.claims)
@@ -216,9 +220,11 @@ def match_baselines(subject: Subject) -> tuple[Match, ...]:
 def _prefer_stated_release(
     matches: tuple[Match, ...], claims: Claims
 ) -> tuple[Match, ...]:
-    """Return matches of which the one of the very release that a run states is nearer
-    than that of which it is a patch: somebody imported the document of `24.11.1` beside
-    that of `24.11`."""
+    """Prefer the exact release over a release of which it is a patch.
+
+    Both match if a user imported the document of `24.11.1` in addition to that of
+    `24.11`.
+    """
     claim = claims.by_field.get("release")
     stated = claim.value.removeprefix("v") if claim else ""
     exact = {
@@ -239,8 +245,10 @@ def _prefer_stated_release(
 def find_differences(
     subject: Subject, recipe: Recipe, baseline: Baseline
 ) -> tuple[str, ...]:
-    """Return the fields besides the recipe in which a run and a baseline differ; what
-    it leaves unsaid does not."""
+    """Return the fields, except the recipe, in which a run and a baseline differ.
+
+    Fields that the run leaves open do not differ.
+    """
     claims = subject.claims.by_field
     accepted = _list_accepted(baseline, claims)
     fields = [
@@ -248,9 +256,8 @@ def find_differences(
         for field, values in accepted.items()
         if field in claims and claims[field].value not in values
     ]
-    fits = (
-        is_release if recipe.name != MEGATRON_BRIDGE else str.__eq__
-    )  # the patches of these were printed, too
+    # Megatron-Bridge publishes its patch releases separately
+    fits = is_release if recipe.name != MEGATRON_BRIDGE else str.__eq__
     if "release" in claims and not fits(claims["release"].value, baseline.key.release):
         fields.append("release")
     if "task" not in claims and baseline.key.task.casefold() not in _PRETRAINING:
@@ -265,10 +272,11 @@ def find_differences(
 def find_nearest(
     matches: Sequence[Match], gpus: str, dtype: str = ""
 ) -> tuple[Match, ...]:
-    """Return up to three baselines that differ least: in the size last, in few fields,
-    by few GPUs; newest first.
+    """Return up to three baselines that differ least, newest first.
 
-    A recipe of FP8 is nearer to another one, or to one that is not named, than to BF16.
+    A difference in size weighs most, then the number of fields, then the number of
+    GPUs. An FP8 run is nearer to another FP8 recipe, or to an unnamed one, than to
+    BF16.
     """
 
     def rate_distance(
@@ -284,13 +292,15 @@ def find_nearest(
 
 
 def is_near(match: Match, claims: Claims) -> bool:
-    """Whether a baseline that does not fit is worth being named: it is of the recipe
-    that the run names, or of one with a like name, or of its size where it names
-    none."""
+    """True if a baseline that does not fit is worth mentioning.
+
+    It has the run's recipe or one with a similar name; if the run names no recipe, its
+    size.
+    """
     if "recipe" in claims.by_field:
-        named = claims.by_field["recipe"].value
+        recipe = claims.by_field["recipe"].value
         return "recipe" not in match.differences or bool(
-            did_you_mean(named, [match.key.recipe])
+            did_you_mean(recipe, [match.key.recipe])
         )
     return "size" in claims.by_field and "size" not in match.differences
 
@@ -298,22 +308,21 @@ def is_near(match: Match, claims: Claims) -> bool:
 def find_possible(
     matches: Sequence[Match], gpus: str, dtype: str = ""
 ) -> tuple[Key, ...]:
-    """Return the configurations that a run may be of although no baseline fits it: the
-    nearest, and those as near.
+    """Return the keys with the smallest distance to a run that no baseline fits.
 
-    A run that names another recipe and another size is of none of them.
+    Excludes keys that differ in both recipe and size.
     """
-    least = min(
+    smallest = min(
         (_measure_distance(match, gpus, dtype) for match in matches), default=None
     )
-    alike = (
-        match for match in matches if _measure_distance(match, gpus, dtype) == least
+    closest = (
+        match for match in matches if _measure_distance(match, gpus, dtype) == smallest
     )
     return tuple(
         sorted(
             {
                 match.key
-                for match in alike
+                for match in closest
                 if not {"recipe", "size"} <= set(match.differences)
             }
         )
@@ -325,20 +334,20 @@ def _measure_distance(
 ) -> tuple[bool, float, float, bool]:
     fields = match.differences
     number = _read_count(gpus)
-    apart = abs(math.log2(match.key.gpus / number)) if number else 0.0
+    gpu_distance = abs(math.log2(match.key.gpus / number)) if number else 0.0
     other_precision = ("fp8" in dtype) != ("fp8" in match.key.dtype.casefold())
     return (
         "size" in fields,
         len(fields) - ("layout" in fields) / 2,
-        apart,
+        gpu_distance,
         other_precision,
     )
 
 
 def fits_layout(layout: str, recipe: Recipe) -> bool:
-    """Whether a recipe's release writes this layout."""
-    # `workloads` came with 25.05 and replaced `results`; `experiments` is the 25.04
-    # form, and what is left of `workloads` when only that folder was copied.
+    """True if a recipe's release writes this layout."""
+    # `workloads` replaced `results` in 25.05. `experiments` is the 25.04 form, and also
+    # the inner folder of `workloads` if only that folder was copied.
     release = re.match(r"v?(\d+)\.(\d+)", recipe.release)
     number = (int(release[1]), int(release[2])) if release else None
     if layout == "workloads":
@@ -355,7 +364,7 @@ def fits_layout(layout: str, recipe: Recipe) -> bool:
 def _list_accepted(
     baseline: Baseline, claims: Mapping[str, Claim]
 ) -> dict[str, Collection[str]]:
-    """Return for each field the values that a run of this baseline may say."""
+    """Return the values of each field that a run of this baseline may state."""
     key, configuration = baseline.key, baseline.configuration
     accepted: dict[str, Collection[str]] = {
         "size": {key.size.casefold()},
@@ -379,8 +388,8 @@ def _list_accepted(
         sizes |= {name: sizes[name] or 1 for name in ("vp", "ep")}
         sequence = configuration.architecture.sequence_length
         accepted |= {"sequence_length": {str(sequence)}} if sequence else {}
-        further = _FURTHER.get(key.variant, _FURTHER.get(key.size))
-        accepted |= {"mtp": {further}} if further else {}
+        mtp_layers = _MTP_LAYERS.get(key.variant, _MTP_LAYERS.get(key.size))
+        accepted |= {"mtp": {mtp_layers}} if mtp_layers else {}
     return accepted | {
         name: {str(size)} for name, size in sizes.items() if size is not None
     }
@@ -389,11 +398,11 @@ def _list_accepted(
 def _accept_precision(
     key: Key, claims: Mapping[str, Claim]
 ) -> dict[str, Collection[str]]:
-    """Return the precisions and variants that a run of this baseline may say: one
-    recipe of FP8 has several names.
+    """Return the precisions and variants that a run of this baseline may state.
 
-    `fp8_mx`, `mxfp8`, and `fp8` with the variant `mx` are one. Where the baseline names
-    none, or another one, it is not the run's.
+    An FP8 recipe has several names: `fp8_mx`, `mxfp8`, and `fp8` with the variant `mx`
+    are equal. A baseline without an FP8 recipe accepts only its own precision and
+    variant.
     """
     dtype, variant = key.dtype.casefold(), key.variant.casefold()
     recipe = next(
@@ -408,17 +417,19 @@ def _accept_precision(
 
 
 def _count_nodes(key: Key, claims: Mapping[str, Claim]) -> int:
-    """Return how many nodes a configuration fills; unless it is said, GB200 and GB300
-    nodes have 4 GPUs, others 8."""
+    """Return the number of nodes of a configuration.
+
+    Unless stated, GB200 and GB300 nodes have 4 GPUs, others 8.
+    """
     usual = 4 if key.gpu.startswith("gb") else 8
-    each = (
+    gpus_per_node = (
         _read_count(claims["gpus_per_node"].value)
         if "gpus_per_node" in claims
         else usual
     )
-    return math.ceil(key.gpus / max(each, 1))
+    return math.ceil(key.gpus / max(gpus_per_node, 1))
 
 
 def _read_count(text: str) -> int:
-    """Return a number of GPUs, 0 for what is none."""
+    """Parse a number of GPUs, 0 if it is not a number."""
     return int(text) if text.isdecimal() and len(text) <= LONGEST_NUMBER else 0

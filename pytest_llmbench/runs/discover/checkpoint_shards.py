@@ -1,4 +1,4 @@
-"""The files of checkpoints that a run left below the folder of its log."""
+"""Count the checkpoint files of a run."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from pathlib import Path
 from pytest_llmbench.core.run_records import Shards
 from pytest_llmbench.core.userfile import walk_folders
 
-# Where the documented runs save, below the folder of their log.
+# Checkpoint folders of the documented recipes, relative to the folder of the log.
 FOLDERS = ("checkpoints", "code/nemo_experiments/default/checkpoints")
 
 SHARD = ".distcp"
-# How many entries of folders are looked at.
+# Limit of folder entries to examine.
 ENTRIES = 50_000
 
 
 def count_shards(folder: Path) -> Shards | None:
-    """Return how many files of checkpoints a run left below the folder of its log; None
-    where it has no such folder.
+    """Count the checkpoint files in a run's checkpoint folders, None if there are none.
 
-    The first folder that holds any is told, else the first one that is there. What
-    cannot be read counts as empty.
+    Uses the first folder that contains checkpoint files, else the first existing
+    folder. Unreadable folders count as empty.
     """
     counts = [_count(folder, name) for name in FOLDERS if os.path.isdir(folder / name)]
     return next(

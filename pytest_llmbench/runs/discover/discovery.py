@@ -1,5 +1,7 @@
-"""Finding runs: every training log under the given paths, with what its names and
-metadata say of it."""
+"""Find the runs under the given paths.
+
+Each run carries its training logs and the facts in its names and metadata.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ from pytest_llmbench.runs.discover.folder_times import (
 )
 from pytest_llmbench.runs.discover.folder_walk import RENAMED, Folder, Walk, WalkedFile
 from pytest_llmbench.runs.discover.job_folders import (
-    ERROR_ALONE,
+    LONE_ERROR,
     NOT_READ,
     Assignment,
     FolderJobs,
@@ -70,33 +72,33 @@ _LAYOUT_WORDS = ("experiments", "results", "workloads", "nemo_run")
 
 
 def find_runs(paths: Sequence[Path], stores: Stores | None = None) -> Discovery:
-    """Return the runs under the paths in the order of their folders, each once; nothing
-    that is met raises.
+    """Find the runs under the paths, each once, in the order of their folders.
 
-    A folder is searched with all below it; links to folders are followed once. A path
-    to a file makes that file a log, whatever its name. A job of which only metadata is
-    left is a run without attempts. Times are UTC; what is written without a zone is
-    taken as local time of this machine. Archives are read as folders where `stores` are
-    given, which then open the files that were found in them. Files of metrics are runs
-    if no log is found under the path that leads to them.
+    Never raises. Folders are searched recursively; each linked folder is searched once.
+    A path to a file makes that file a log, whatever its name. A job that left only
+    metadata is a run without attempts. Times are in UTC; times without a zone are taken
+    as local time of this machine. With `stores`, archives are read as folders, and
+    `stores` opens the files found in them. Metrics files are runs only if no log is
+    found under the same given path.
     """
     return RunSearch(paths, stores).discovery
 
 
 class RunSearch:
-    """A search for runs, which files can be added to whose text shows that they are
+    """A search for runs, to which files can be added whose content identifies them as
     logs."""
 
     def __init__(self, paths: Sequence[Path], stores: Stores | None = None) -> None:
-        """Search the paths."""
         self._walk = Walk(stores or Stores(), opens_archives=stores is not None).run(
             paths
         )
         self.discovery = _find_named_runs(self._walk)
 
     def find_unnamed_runs(self, accepted: Collection[Path]) -> tuple[RunFiles, ...]:
-        """Return the runs whose logs are these files, each with the other stream of its
-        job."""
+        """Return the runs whose logs are these files.
+
+        Each log comes with the other output stream of its job.
+        """
         by_folder: dict[str, set[str]] = defaultdict(set)
         for path in accepted:
             by_folder[str(path.parent)].add(path.name)
@@ -106,9 +108,10 @@ class RunSearch:
             folder for folder in self._walk.folders if folder.text in by_folder
         ):
             chosen = frozenset(by_folder[folder.text])
-            place = _make_unnamed_folder(folder, chosen, self._walk.stores)
+            job_folder = _make_unnamed_folder(folder, chosen, self._walk.stores)
             owned += [
-                (run, place.where.inside) for run in _make_runs(place, {}, self._walk)
+                (run, job_folder.layout.inside)
+                for run in _make_runs(job_folder, {}, self._walk)
             ]
         return _make_ids_unique(add_reports(owned, self._walk.reports, ()), taken)
 
@@ -116,65 +119,72 @@ class RunSearch:
 def _make_unnamed_folder(
     folder: Folder, chosen: frozenset[str], stores: Stores
 ) -> JobFolder:
-    """Return a folder with the chosen files and the other streams of their jobs
-    alone."""
+    """Return a folder that contains only the chosen files and their jobs' other
+    streams."""
     streams = {names.name_paired_stream(name, "stderr") for name in chosen}
-    wanted = chosen | (
+    selected = chosen | (
         streams & {*folder.unnamed, *(file.name for file in folder.files)}
     )
-    alone = replace(folder, files=[], unnamed=[], chosen=chosen, only_chosen=True)
-    for name in sorted(wanted):
+    reduced = replace(folder, files=[], unnamed=[], chosen=chosen, only_chosen=True)
+    for name in sorted(selected):
         with suppress(OSError):  # gone since it was found
             status = stores.stat(os.path.join(folder.text, name))
-            alone.files.append(
+            reduced.files.append(
                 WalkedFile(name, status.st_mtime, (status.st_dev, status.st_ino))
             )
-    return JobFolder(alone, group_files(alone), find_layout(alone.parts))
+    return JobFolder(reduced, group_files(reduced), find_layout(reduced.parts))
 
 
-def _list_unnamed(walk: Walk) -> Iterator[UnnamedFiles]:
-    """Yield the files on this machine and in archives that may be logs although they
-    are not called so."""
-    alone = defaultdict(list)
-    for path, why in walk.ignored:
-        if why == ERROR_ALONE or (
-            why == NOT_READ
+def _list_unnamed_files(walk: Walk) -> Iterator[UnnamedFiles]:
+    """Yield the files that may be logs despite their names.
+
+    Only on this machine and in archives: elsewhere each file would have to be fetched.
+    """
+    ignored_names = defaultdict(list)
+    for path, reason in walk.ignored:
+        if reason == LONE_ERROR or (
+            reason == NOT_READ
             and names.may_be_log(path.name)
             and not RENAMED.fullmatch(path.name)
         ):
-            alone[str(path.parent)].append(path.name)
+            ignored_names[str(path.parent)].append(path.name)
     for folder in walk.folders:
-        found = (*folder.unnamed, *alone.get(folder.text, ()))
-        if found and (
+        candidates = (*folder.unnamed, *ignored_names.get(folder.text, ()))
+        if candidates and (
             os.path.isabs(folder.text)
             or walk.stores.find_archive(folder.path) is not None
         ):
-            yield UnnamedFiles(folder.path, found, folder.given_path)
-        elif found:  # elsewhere each file would have to be fetched
+            yield UnnamedFiles(folder.path, candidates, folder.given_path)
+        elif candidates:  # remote: each file would have to be fetched
             walk.ignored += [
                 (folder.path / name, NOT_READ)
                 for name in folder.unnamed
-                if names.is_like_log(name)
+                if names.has_log_word(name)
             ]
 
 
 def _list_lone_errors(walk: Walk) -> Iterator[tuple[Path, float, str]]:
-    """Yield the standard errors without a log that are called as those of the logs
-    beside them, but for numbers."""
-    alone = {path for path, why in walk.ignored if why == ERROR_ALONE}
-    parents = {path.parent for path in alone}
+    """Yield standard error files without a log whose names match the logs in their
+    folder.
+
+    The names may differ in their numbers.
+    """
+    lone_errors = {path for path, reason in walk.ignored if reason == LONE_ERROR}
+    parents = {path.parent for path in lone_errors}
     for folder in (
         folder for folder in walk.folders if parents and folder.path in parents
     ):
-        plain = {file: names.strip_compression(file.name) for file in folder.files}
+        plain_names = {
+            file: names.strip_compression(file.name) for file in folder.files
+        }
         logs = {
             _mask_numbers(name)
-            for name in plain.values()
-            if names.is_called_log(name.lower())
+            for name in plain_names.values()
+            if names.is_log_name(name.lower())
         }
-        for file, name in plain.items():
-            if folder.path / file.name in alone and _mask_numbers(name) in logs:
-                yield folder.path / file.name, file.modified, ERROR_ALONE
+        for file, name in plain_names.items():
+            if folder.path / file.name in lone_errors and _mask_numbers(name) in logs:
+                yield folder.path / file.name, file.modified, LONE_ERROR
 
 
 def _mask_numbers(name: str) -> str:
@@ -182,102 +192,108 @@ def _mask_numbers(name: str) -> str:
 
 
 def _find_named_runs(walk: Walk) -> Discovery:
-    emptied = _drop_doubles(walk)
+    emptied = _drop_repeated_files(walk)
     job_folders = find_job_folders(walk.folders)
     job_folders = (*job_folders, *find_empty_launches(walk, job_folders, emptied))
     logged = find_log_folders(job_folders)
-    met = frozenset(
+    twin_folders = frozenset(
         folder.text for folder in walk.folders if folder.text.endswith(tuple(TWINS))
     )
     owned: list[OwnedRun] = [
-        (_mark_twin(run, place, met), place.where.inside)
-        for place in job_folders
-        for run in _make_runs(place, logged, walk)
+        (_mark_twin(run, job_folder, twin_folders), job_folder.layout.inside)
+        for job_folder in job_folders
+        for run in _make_runs(job_folder, logged, walk)
     ]
-    crowded = {
-        place.folder.path
-        for place in job_folders
-        if place.folder.only_chosen and len(place.jobs.drafts) > 1
+    folders_with_other_jobs = {
+        job_folder.folder.path
+        for job_folder in job_folders
+        if job_folder.folder.only_chosen and len(job_folder.jobs.drafts) > 1
     }
-    runs = _make_ids_unique(add_reports(owned, walk.reports, crowded))
+    runs = _make_ids_unique(add_reports(owned, walk.reports, folders_with_other_jobs))
     metrics: list[OwnedRun] = [
-        (_make_run(draft, place, None, None, walk), place.where.inside)
-        for place in job_folders
-        for draft in place.metrics
-        if not place.folder.only_chosen
+        (_make_run(draft, job_folder, None, None, walk), job_folder.layout.inside)
+        for job_folder in job_folders
+        for draft in job_folder.metrics
+        if not job_folder.folder.only_chosen
     ]
-    beside_logs = _make_ids_unique(
-        add_reports(metrics, walk.reports, crowded), [run.id for run in runs]
+    metrics_runs = _make_ids_unique(
+        add_reports(metrics, walk.reports, folders_with_other_jobs),
+        [run.id for run in runs],
     )
-    marks = tuple(walk.marks.list_problems())
+    marker_problems = tuple(walk.trial_markers.list_problems())
     hidden_files = [*walk.hidden, *_list_lone_errors(walk)]
     dated = (
-        (path, _convert_time(modified), what) for path, modified, what in hidden_files
+        (path, _convert_time(modified), description)
+        for path, modified, description in hidden_files
     )
     hidden = tuple(
-        (path, modified, what) for path, modified, what in dated if modified is not None
+        (path, modified, description)
+        for path, modified, description in dated
+        if modified is not None
     )
-    unnamed = tuple(_list_unnamed(walk))
+    unnamed = tuple(_list_unnamed_files(walk))
     return Discovery(
         runs,
         unnamed,
-        beside_logs,
+        metrics_runs,
         tuple(walk.ignored),
         tuple(walk.unreadable),
         hidden,
-        marks,
+        marker_problems,
     )
 
 
-def _mark_twin(run: RunFiles, place: JobFolder, folders: Collection[str]) -> RunFiles:
-    reason, because = find_twin(place.folder.parts, len(place.where.inside), folders)
-    return replace(run, twin_of=reason, twin_because=because) if reason else run
+def _mark_twin(
+    run: RunFiles, job_folder: JobFolder, folders: Collection[str]
+) -> RunFiles:
+    reason, explanation = find_twin(
+        job_folder.folder.parts, len(job_folder.layout.inside), folders
+    )
+    return replace(run, twin_of=reason, twin_because=explanation) if reason else run
 
 
-def _drop_doubles(walk: Walk) -> list[Folder]:
-    """Keep each file once: a second name of one file (a link, a snapshot's hard link)
-    is no second run.
+def _drop_repeated_files(walk: Walk) -> list[Folder]:
+    """Keep each file once: a link or hard link to it is not a second run.
 
-    Returns the folders that lost one.
+    Returns the folders that lost a file.
     """
-    places = [(file, folder) for folder in walk.folders for file in folder.files]
-    if len({file.identity for file, _ in places}) == len(places):
+    locations = [(file, folder) for folder in walk.folders for file in folder.files]
+    if len({file.identity for file, _ in locations}) == len(locations):
         return []
     emptied = []
-    doubles: set[int] = set()
-    places.sort(
-        key=lambda place: (
-            place[0].link,
-            -len(place[1].parts),
-            place[1].parts,
-            place[0].name,
+    repeated: set[int] = set()
+    locations.sort(
+        key=lambda location: (
+            location[0].link,
+            -len(location[1].parts),
+            location[1].parts,
+            location[0].name,
         )
     )
     first: dict[tuple[int, int], tuple[WalkedFile, Folder]] = {}
-    for file, folder in places:
-        original, beside = first.setdefault(file.identity, (file, folder))
+    for file, folder in locations:
+        original, original_folder = first.setdefault(file.identity, (file, folder))
         if original is not file:
-            doubles.add(id(file))
+            repeated.add(id(file))
             emptied.append(folder)
             walk.ignored.append(
                 (
                     folder.path / file.name,
-                    f"another name of {beside.path / original.name}",
+                    f"another name of {original_folder.path / original.name}",
                 )
             )
             if file.name in folder.chosen:
-                beside.chosen |= {original.name}
+                original_folder.chosen |= {original.name}
     for folder in {id(folder): folder for folder in emptied}.values():
-        folder.files = [file for file in folder.files if id(file) not in doubles]
+        folder.files = [file for file in folder.files if id(file) not in repeated]
     return emptied
 
 
 def _make_runs(
-    place: JobFolder, logged: Mapping[str, Sequence[Path]], walk: Walk
+    job_folder: JobFolder, logged: Mapping[str, Sequence[Path]], walk: Walk
 ) -> Iterator[RunFiles]:
-    """Yield the runs of one folder; what is left over in it goes to the walk's
-    notes."""
-    folder, jobs = place.folder, place.jobs
+    """Yield the runs of one folder; record its other files in the walk."""
+    folder, jobs = job_folder.folder, job_folder.jobs
     assigned = assign_metadata(jobs)
     if folder.only_chosen:
         for draft in jobs.drafts:
@@ -288,68 +304,71 @@ def _make_runs(
             }
     else:
         walk.ignored += jobs.ignored
-    _note_undecided(assigned, jobs, walk)
+    _record_undecided_metadata(assigned, jobs, walk)
     for position, draft in enumerate(jobs.drafts):
         if draft.attempts:
             path = assigned.of_draft.get(position)
             record = _read_record(path, walk)
-            yield _make_run(draft, place, record, path if record else None, walk)
+            yield _make_run(draft, job_folder, record, path if record else None, walk)
         elif draft.remains and not folder.only_chosen:
             yield from _make_logless_job(
-                draft, place, assigned.of_draft.get(position), logged, walk
+                draft, job_folder, assigned.of_draft.get(position), logged, walk
             )
     if not folder.only_chosen:
         for job, path in assigned.without_log.items():
-            yield from _make_logless(job, path, place, logged, walk)
+            yield from _make_metadata_run(job, path, job_folder, logged, walk)
 
 
 def _make_logless_job(
     draft: JobDraft,
-    place: JobFolder,
+    job_folder: JobFolder,
     metadata: Path | None,
     logged: Mapping[str, Sequence[Path]],
     walk: Walk,
 ) -> Iterator[RunFiles]:
-    """Yield the run of a job that left no log but its standard error, or the folder of
-    its launch alone."""
-    home = next(iter(logged.get(draft.job, ())), None) if draft.job else None
-    if home:
+    """Yield the run of a job that left only standard error or a launch folder."""
+    log_folder = next(iter(logged.get(draft.job, ())), None) if draft.job else None
+    if log_folder:
         walk.ignored.append(
             (
-                draft.remains_at or place.folder.path,
-                f"the log of job {draft.job} stands in {home}",
+                draft.remains_at or job_folder.folder.path,
+                f"the log of job {draft.job} stands in {log_folder}",
             )
         )
         return
     record = _read_record(metadata, walk)
-    run = _make_run(draft, place, record, metadata if record else None, walk)
+    run = _make_run(draft, job_folder, record, metadata if record else None, walk)
     if {"recipe", "size"} <= {hint.field for hint in run.hints}:
         yield run
     elif draft.remains is LoglessJob.STANDARD_ERROR:
-        walk.ignored.append((draft.remains_at or place.folder.path, ERROR_ALONE))
+        walk.ignored.append((draft.remains_at or job_folder.folder.path, LONE_ERROR))
 
 
-def _make_logless(
+def _make_metadata_run(
     job: str,
     path: Path,
-    place: JobFolder,
+    job_folder: JobFolder,
     logged: Mapping[str, Sequence[Path]],
     walk: Walk,
 ) -> Iterator[RunFiles]:
-    """Yield the run of a job of which only metadata is left: the newest job must not be
-    passed over because it died."""
-    home = next(
+    """Yield the run of a job that left only metadata.
+
+    It must be a run: if the newest job died, an older one must not be judged instead.
+    """
+    log_folder = next(
         (
-            home
-            for home in logged.get(job, ())
-            if home in path.parents or path.parent in home.parents
+            log_folder
+            for log_folder in logged.get(job, ())
+            if log_folder in path.parents or path.parent in log_folder.parents
         ),
         None,
     )
-    if home:
-        walk.ignored.append((path, f"the log of job {job} stands elsewhere, in {home}"))
+    if log_folder:
+        walk.ignored.append(
+            (path, f"the log of job {job} stands elsewhere, in {log_folder}")
+        )
         return
-    modified = place.folder.get_file(path.name).modified
+    modified = job_folder.folder.get_file(path.name).modified
     draft = JobDraft(
         job,
         "llmb-config",
@@ -357,12 +376,16 @@ def _make_logless(
         remains=LoglessJob.METADATA,
         remains_at=path,
     )
-    yield _make_run(draft, place, _read_record(path, walk), path, walk)
+    yield _make_run(draft, job_folder, _read_record(path, walk), path, walk)
 
 
-def _note_undecided(assigned: Assignment, jobs: FolderJobs, walk: Walk) -> None:
-    """Report the metadata that may speak of one of several logs: ignored, it could not
-    contradict a wrong one."""
+def _record_undecided_metadata(
+    assigned: Assignment, jobs: FolderJobs, walk: Walk
+) -> None:
+    """Record metadata that may belong to one of several logs as unreadable.
+
+    Ignoring it would hide a contradiction with a wrong log.
+    """
     logs = [
         attempt.log.name
         for draft in list_nameless(jobs.drafts)
@@ -370,14 +393,17 @@ def _note_undecided(assigned: Assignment, jobs: FolderJobs, walk: Walk) -> None:
     ]
     for job, path in assigned.undecided.items():
         if logs:
-            named = f"no job id in the name of {join_first(logs)}"
+            explanation = f"no job id in the name of {join_first(logs)}"
             walk.unreadable.append(
-                (path, f"cannot be told which log, if any, is of job {job}: {named}")
+                (
+                    path,
+                    f"cannot be told which log, if any, is of job {job}: {explanation}",
+                )
             )
 
 
 def _read_record(path: Path | None, walk: Walk) -> Metadata | None:
-    """Read a metadata file; what in it cannot be used is noted as unreadable."""
+    """Read a metadata file; record unusable values in the walk as unreadable."""
     if path is None:
         return None
     try:
@@ -386,16 +412,15 @@ def _read_record(path: Path | None, walk: Walk) -> Metadata | None:
         walk.unreadable.append((path, str(error)))
         return None
     walk.unreadable += [
-        (path, f"{odd}; only the rest of it is used") for odd in record.odd
+        (path, f"{problem}; only the rest of it is used") for problem in record.problems
     ]
     return record
 
 
-def _list_places(
+def _list_log_locations(
     attempts: Sequence[AttemptFiles], folder: Folder, walk: Walk
 ) -> list[Path]:
-    """Return where logs lie, those that are links, or lie behind one, also where these
-    lead."""
+    """Return the paths of logs, and their targets if they are links or behind one."""
     logs = [files.log for files in attempts]
     behind_link = folder.given_path in walk.linked
     linked = (log for log in logs if behind_link or folder.get_file(log.name).link)
@@ -404,70 +429,74 @@ def _list_places(
 
 def _make_run(
     draft: JobDraft,
-    place: JobFolder,
+    job_folder: JobFolder,
     record: Metadata | None,
     metadata: Path | None,
     walk: Walk,
 ) -> RunFiles:
-    folder, where = place.folder, place.where
+    folder, layout = job_folder.folder, job_folder.layout
     attempts = tuple(attempt for _, attempt in sorted(draft.attempts.items()))
-    spoken_for = draft.spoken_for and (
-        draft.launched or _is_run_folder(folder.name, where)
+    described_by_folders = draft.described_by_folders and (
+        draft.launched or _is_run_folder(folder.name, layout)
     )
-    inside = where.inside if spoken_for else ()
-    stated = record or NO_METADATA
-    job = draft.job or stated.job
+    inside = layout.inside if described_by_folders else ()
+    metadata_or_empty = record or NO_METADATA
+    job = draft.job or metadata_or_empty.job
     logs = [names.strip_compression(files.log.name) for files in attempts]
-    own_names = (*map(names.strip_suffix, logs), *reversed(inside))
-    excluded, because = find_exclusion(record, own_names)
-    # what else excludes a run counts in its A/B, too, and stays
-    mark = (
-        walk.marks.find(_list_places(attempts, folder, walk), job, draft.modified)
+    run_names = (*map(names.strip_suffix, logs), *reversed(inside))
+    excluded, explanation = find_exclusion(record, run_names)
+    # other exclusions take precedence: they hold within an A/B, too
+    trial_marker = (
+        walk.trial_markers.find(
+            _list_log_locations(attempts, folder, walk), job, draft.modified
+        )
         if excluded is None
         else None
     )
-    if mark is not None:
-        excluded, because = Reason.VARIANT, mark.because
-    hints = _collect_hints(draft, folder, where if spoken_for else None, record)
-    datings = tuple(_list_start_candidates(record, where, folder))
-    by_clock = {dating.clock: dating for dating in datings}
+    if trial_marker is not None:
+        excluded, explanation = Reason.VARIANT, trial_marker.because
+    hints = _collect_hints(
+        draft, folder, layout if described_by_folders else None, record
+    )
+    start_candidates = tuple(_list_start_candidates(record, layout, folder))
+    by_clock = {candidate.clock: candidate for candidate in start_candidates}
     start = by_clock.get(Clock.METADATA) or by_clock.get(Clock.FOLDER_NAME)
-    filed = None if start else by_clock.get(Clock.FOLDER_ABOVE)
+    filing_date = None if start else by_clock.get(Clock.FOLDER_ABOVE)
     return RunFiles(
-        id=_make_id(draft, folder, where, job),
+        id=_make_id(draft, folder, layout, job),
         folder=folder.path,
         attempts=attempts,
         hints=hints,
         job_id=job,
         number="" if job or not attempts else find_job_number(attempts[-1].log.parts),
-        layout=where.name if spoken_for else "",
+        layout=layout.name if described_by_folders else "",
         metadata=metadata,
         started=start.moment if start else None,
         started_from=start.source if start else "",
-        dated=filed.moment if filed else None,
-        dated_from=filed.source if filed else "",
-        datings=datings,
+        dated=filing_date.moment if filing_date else None,
+        dated_from=filing_date.source if filing_date else "",
+        datings=start_candidates,
         remains=draft.remains,
         remains_at=draft.remains_at,
         modified=_convert_time(draft.modified),
         excluded=excluded,
-        excluded_because=because,
-        trial_pending_since=_convert_time(mark.pending_since)
-        if mark and mark.pending_since
+        excluded_because=explanation,
+        trial_pending_since=_convert_time(trial_marker.pending_since)
+        if trial_marker and trial_marker.pending_since
         else None,
         build=_describe_build(record, hints),
-        launcher=find_launcher(stated.launcher, logs, folder.name, where),
-        saves=stated.saves,
-        environment=stated.environment,
+        launcher=find_launcher(metadata_or_empty.launcher, logs, folder.name, layout),
+        saves=metadata_or_empty.saves,
+        environment=metadata_or_empty.environment,
         given_path=folder.given_path,
     )
 
 
 def _list_start_candidates(
-    record: Metadata | None, where: Layout, folder: Folder
+    record: Metadata | None, layout: Layout, folder: Folder
 ) -> Iterator[StartCandidate]:
-    """Yield all times that names and metadata give, each with what says it, the most
-    certain first."""
+    """Yield all start times in names and metadata with their sources, most certain
+    first."""
     if record and record.started:
         yield StartCandidate(
             Clock.METADATA,
@@ -476,13 +505,12 @@ def _list_start_candidates(
             record.zoned,
         )
     yield from filter(
-        None, (read_start(where.experiment), read_filing_date(folder.relative_names))
+        None, (read_start(layout.experiment), read_filing_date(folder.relative_names))
     )
 
 
 def _convert_time(modified: float) -> datetime | None:
-    """Return the time of a file; None for 0, which archives have where it is left out,
-    and for what no calendar has."""
+    """Convert a file time; None if it is 0 (omitted in archives) or out of range."""
     try:
         return datetime.fromtimestamp(modified, UTC) if modified else None
     except (ValueError, OverflowError, OSError):
@@ -490,8 +518,10 @@ def _convert_time(modified: float) -> datetime | None:
 
 
 def _describe_build(record: Metadata | None, hints: Sequence[Hint]) -> tuple[str, ...]:
-    """Return the container, the versions and the release of a run, sorted; of sources
-    that differ, all."""
+    """Return the container, versions and release of a run, sorted.
+
+    Contains all values of sources that differ.
+    """
     releases = {
         f"release={hint.value.removeprefix('v')}"
         for hint in hints
@@ -500,32 +530,34 @@ def _describe_build(record: Metadata | None, hints: Sequence[Hint]) -> tuple[str
     return tuple(sorted(releases.union(record.build if record else ())))
 
 
-def _is_run_folder(name: str, where: Layout) -> bool:
-    """Whether a folder is a run's own by its name, so that a log of any name in it
-    belongs to that run."""
-    ends = (
-        where.name == "results"
-        and where.inside[-1].isdecimal()
-        and len(where.inside) <= 4
+def _is_run_folder(name: str, layout: Layout) -> bool:
+    """True if the folder's name marks it as one run's, so that any log in it is that
+    run's."""
+    is_results_folder = (
+        layout.name == "results"
+        and layout.inside[-1].isdecimal()
+        and len(layout.inside) <= 4
     )
     return (
-        ends
+        is_results_folder
         or names.read_experiment(name, typed=False) is not None
         or read_stamp(name) is not None
     )
 
 
 def _collect_hints(
-    draft: JobDraft, folder: Folder, where: Layout | None, record: Metadata | None
+    draft: JobDraft, folder: Folder, layout: Layout | None, record: Metadata | None
 ) -> tuple[Hint, ...]:
-    """Return what folders, file name and metadata say, each thing once; of the
-    surroundings, what nothing else says."""
+    """Return the distinct hints from folders, file name and metadata.
+
+    The surroundings (folders above the run) add only fields that are missing otherwise.
+    """
     source = (
         f"file {draft.attempts[min(draft.attempts)].log.name}" if draft.attempts else ""
     )
-    hints = list(where.hints) if where else []
-    of_layout = {(hint.field, hint.value): hint for hint in reversed(hints)}
-    hints += [of_layout.get(pair) or Hint(*pair, source) for pair in draft.pairs]
+    hints = list(layout.hints) if layout else []
+    layout_hints = {(hint.field, hint.value): hint for hint in reversed(hints)}
+    hints += [layout_hints.get(pair) or Hint(*pair, source) for pair in draft.pairs]
     hints += record.hints if record else ()
     fields = {hint.field for hint in hints}
     hints += [
@@ -536,35 +568,34 @@ def _collect_hints(
     )[::-1]
 
 
-def _make_id(draft: JobDraft, folder: Folder, where: Layout, job: str) -> str:
-    """Return a name without a machine's paths: the folders below the given path that
-    tell runs apart, and the job.
+def _make_id(draft: JobDraft, folder: Folder, layout: Layout, job: str) -> str:
+    """Make an id without machine paths: the distinguishing folders and the job.
 
-    The given folder itself is named only where nothing stands below it: its name may
-    change from day to day.
+    The given folder's name is used only if the run has no folder below it, because that
+    name may change daily.
     """
-    below = folder.relative_names
-    parts = _drop_layout_words(below[1:]) or _drop_layout_words(below)
+    folder_names = folder.relative_names
+    parts = _drop_layout_words(folder_names[1:]) or _drop_layout_words(folder_names)
     stem = names.strip_suffix(draft.base).removeprefix("log-")
-    tail = f"{stem}_{job}" if where.name == "results" and job else job or stem
-    return _make_printable("/".join([*parts, tail]))
+    last = f"{stem}_{job}" if layout.name == "results" and job else job or stem
+    return _make_printable("/".join([*parts, last]))
 
 
 @lru_cache(1024)
-def _drop_layout_words(parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Drop layout words, the workload above an experiment, and of an experiment's
-    nested folders all but the first."""
+def _drop_layout_words(folder_names: tuple[str, ...]) -> tuple[str, ...]:
+    """Drop layout words, the workload's folder, and all but the first experiment
+    folder."""
     experiment = next(
-        (part for part in parts if names.read_experiment(part, typed=False)), ""
+        (name for name in folder_names if names.read_experiment(name, typed=False)), ""
     )
-    above = parts[: parts.index(experiment)] if experiment else ()
+    parents = folder_names[: folder_names.index(experiment)] if experiment else ()
     return tuple(
-        part
-        for place, part in enumerate(parts)
-        if part
-        and part.lower() not in _LAYOUT_WORDS
-        and not (place < len(above) and names.read_workload(part))
-        and not (place > len(above) and experiment and part.startswith(experiment))
+        name
+        for index, name in enumerate(folder_names)
+        if name
+        and name.lower() not in _LAYOUT_WORDS
+        and not (index < len(parents) and names.read_workload(name))
+        and not (index > len(parents) and experiment and name.startswith(experiment))
     )
 
 
@@ -575,10 +606,10 @@ def _make_printable(text: str) -> str:
 def _make_ids_unique(
     runs: Sequence[RunFiles], taken: Sequence[str] = ()
 ) -> tuple[RunFiles, ...]:
-    """Tell runs of one id apart by the names of their logs, then by number, in the
-    order of their paths.
+    """Append log names, then numbers, to ids that several runs share.
 
-    `taken` are ids of other runs, which stay.
+    Runs are processed in the order of their paths. `taken` contains the ids of other
+    runs, which do not change.
     """
     ordered = sorted(
         runs,
@@ -589,14 +620,14 @@ def _make_ids_unique(
             _find_file(run).name,
         ),
     )
-    named = _extend_ids(
+    with_log_names = _extend_ids(
         ordered, taken, lambda _, run: _make_printable(_find_file(run).stem)
     )
-    return tuple(_extend_ids(named, taken, lambda number, _: f"~{number}"))
+    return tuple(_extend_ids(with_log_names, taken, lambda number, _: f"~{number}"))
 
 
 def _find_file(run: RunFiles) -> Path:
-    """Return the first log of a run, or the metadata that is all that is left of it."""
+    """Return the first log of a run, else its metadata or folder."""
     return run.attempts[0].log if run.attempts else run.metadata or run.folder
 
 
@@ -605,8 +636,7 @@ def _extend_ids(
     taken: Sequence[str],
     addition: Callable[[int, RunFiles], str],
 ) -> list[RunFiles]:
-    """Append what its number and itself make of it to the id of each run that shares
-    its id with another."""
+    """Append `addition(number, run)` to each id that several runs share."""
     counts = Counter((*taken, *(run.id for run in runs)))
     numbered = enumerate(runs, start=1)
     return [

@@ -1,4 +1,4 @@
-"""Positive evidence that a run is not comparable: profiled, traced, or made to load a
+"""Evidence that a run is not comparable: profiled, traced, or only loading a
 checkpoint."""
 
 from __future__ import annotations
@@ -19,27 +19,26 @@ from pytest_llmbench.runs.layouts.metadata import Metadata
 _REPORT_JOB = re.compile(r"_\d+g_(\d+)_\d+_\d+\.nsys-rep$", re.IGNORECASE)
 _NUMBER = re.compile(r"(?<!\d)\d+(?!\d)")
 
-# A number of so many digits in the name of a report is the id of a job of that number;
-# a shorter one may be a size or a rank, and only the documents' form of a name says
-# which number is the job's.
+# A number of at least this many digits in a report's name can be matched with job ids.
+# A shorter number may be a size or a rank, unless the name has the documented form.
 CERTAIN_DIGITS = 5
 
-# A report without a job id that was written this long before a log's last line is of an
-# earlier run: once it stands there, it must not silence every later run.
+# A report without a job id that is older than this belongs to an earlier run: it must
+# not exclude every later run.
 SAME_LAUNCH = timedelta(days=1)
 
-# What the names of the folders end in that NeMo-Run launches beside others, and what
-# becomes of their runs.
+# Suffixes of experiment folders that NeMo-Run launches next to the plain experiment,
+# and the reason to exclude the latter.
 TWINS = {"_nsys": Reason.PROFILED, "_nccltrace": Reason.TRACED}
 
 OwnedRun = tuple[RunFiles, Sequence[str]]
-"""A run, and the names of the folders that are its own, outermost first."""
+"""A run, and the names of the folders that belong to it, outermost first."""
 
 
 def find_exclusion(
     record: Metadata | None, own_names: Sequence[str]
 ) -> tuple[Reason | None, str]:
-    """Return why a run is not comparable and what says so, or None and an empty string.
+    """Return the reason a run is not comparable, with its evidence, or (None, "").
 
     `own_names` are the names of the run's folders and log.
     """
@@ -54,17 +53,16 @@ def find_exclusion(
 
 
 def find_twin(
-    parts: Sequence[str], own: int, folders: Collection[str]
+    parts: Sequence[str], own_count: int, folders: Collection[str]
 ) -> tuple[Reason | None, str]:
-    """Return why a run may be the short twin of one that is not comparable: NeMo-Run
-    launches `E` beside `E_nsys`.
+    """Return the reason a run may be the short twin of an excluded run, with its
+    evidence.
 
-    `parts` are the names of its path, of which the last `own` are its own folders;
-    `folders` are the paths of all of such a name that were met. Such a twin makes as
-    few steps as the profiled run does; what it measures nobody asked for. Both stand in
-    the folder of one launch, which bears its time.
+    NeMo-Run launches `E` next to `E_nsys` in a timestamped folder; both make equally
+    few steps. `parts` are the components of the run's path, of which the last `own` are
+    the run's folders. `folders` are all found paths with such a suffix.
     """
-    for count in range(len(parts), len(parts) - own, -1) if folders else ():
+    for count in range(len(parts), len(parts) - own_count, -1) if folders else ():
         if count < 2 or read_stamp(parts[count - 2]) is None:
             continue
         for ending, reason in TWINS.items():
@@ -81,55 +79,57 @@ def add_reports(
     reports: Mapping[str, float],
     crowded: Collection[Path] = (),
 ) -> list[RunFiles]:
-    """Return the runs with what the profiler's reports say: their paths, and when each
-    was written (epoch seconds).
+    """Exclude or annotate the runs that profiler reports belong to.
 
-    A report marks the runs whose job id stands in its name, in the nearest folder of
-    such a run above it. One without an id (`profile_<process>`) marks the only run of
-    its folder; where it has several, it is named in a remark of each, unless one of
-    them is known to be profiled and explains it. `crowded` are folders with logs that
-    nobody asked for.
+    `reports` maps paths to modification times (epoch seconds). A report with a job id
+    in its name excludes the runs of that job, in the nearest folder above it that
+    contains such a run. A report without an id (`profile_<process>`) excludes the only
+    run of its folder. If the folder has several runs, it is recorded as a possible
+    report of each, unless one of them is known to be profiled. `crowded` are folders
+    that contain further logs outside the search.
     """
     results = [run for run, _ in runs]
     if not reports:
         return results
     owners: dict[Path, list[int]] = defaultdict(list)
-    of_job: dict[tuple[Path, str], list[int]] = defaultdict(list)
-    for place, (run, inside) in enumerate(runs):
+    runs_by_job: dict[tuple[Path, str], list[int]] = defaultdict(list)
+    for index, (run, inside) in enumerate(runs):
         for folder in (run.folder, *run.folder.parents)[: max(len(inside), 1)]:
-            owners[folder].append(place)
-            of_job[folder, run.job_id].append(place)
+            owners[folder].append(index)
+            runs_by_job[folder, run.job_id].append(index)
     nameless: dict[Path, list[Path]] = defaultdict(list)
     for path in map(Path, reports):
-        above = [folder for folder in path.parents if folder in owners]
-        marked = next(
+        known_folders = [folder for folder in path.parents if folder in owners]
+        profiled = next(
             (
-                of_job[pair]
-                for folder in above
+                runs_by_job[pair]
+                for folder in known_folders
                 for pair in _list_jobs(path.name, folder)
-                if pair in of_job
+                if pair in runs_by_job
             ),
             [],
         )
-        for place in marked:
-            results[place] = _mark_profiled(results[place], path)
-        if above and not marked:
-            nameless[above[0]].append(path)
+        for index in profiled:
+            results[index] = _mark_profiled(results[index], path)
+        if known_folders and not profiled:
+            nameless[known_folders[0]].append(path)
+    # after the reports with a job id, which may explain those without one
     for (
         folder,
         paths,
-    ) in nameless.items():  # behind all that bear a job id: those may explain them
-        of_folder = {place: results[place] for place in owners[folder]}
-        if not any(run.excluded is Reason.PROFILED for run in of_folder.values()):
-            alone = len(of_folder) == 1 and folder not in crowded
-            for place, run in of_folder.items():
-                results[place] = _add_remark(run, paths, reports, alone=alone)
+    ) in nameless.items():
+        folder_runs = {index: results[index] for index in owners[folder]}
+        if not any(run.excluded is Reason.PROFILED for run in folder_runs.values()):
+            is_only_run = len(folder_runs) == 1 and folder not in crowded
+            for index, run in folder_runs.items():
+                results[index] = _attach_reports(
+                    run, paths, reports, is_only_run=is_only_run
+                )
     return results
 
 
 def _list_jobs(name: str, folder: Path) -> list[tuple[Path, str]]:
-    """Return the job ids that may stand in the name of a report, each with a folder in
-    which their runs may be."""
+    """Return the job ids that a report's name may contain, each paired with the folder."""
     documented = _REPORT_JOB.search(name)
     numbers = [documented[1]] if documented else _NUMBER.findall(name)
     return [
@@ -139,40 +139,53 @@ def _list_jobs(name: str, folder: Path) -> list[tuple[Path, str]]:
     ]
 
 
-def _add_remark(
-    run: RunFiles, paths: Sequence[Path], reports: Mapping[str, float], *, alone: bool
+def _attach_reports(
+    run: RunFiles,
+    paths: Sequence[Path],
+    reports: Mapping[str, float],
+    *,
+    is_only_run: bool,
 ) -> RunFiles:
-    """Return a run with what reports say of it that bear the id of no job of its
-    folder."""
-    own = [
+    """Attach profiler reports whose names carry no known job id.
+
+    Excludes the run if a report is certainly its own, else records possible reports.
+    """
+    # reports with a job id belong to another job
+    candidates = [
         path for path in paths if not (run.job_id and _REPORT_JOB.search(path.name))
-    ]  # others are of another job
+    ]
     certain = [
-        path for path in own if alone and _is_of_its_time(reports[str(path)], run)
+        path
+        for path in candidates
+        if is_only_run and _is_from_same_launch(reports[str(path)], run)
     ]
     if certain:
         return _mark_profiled(run, certain[0])
-    return replace(run, loose_reports=tuple(path.name for path in own)) if own else run
+    return (
+        replace(run, loose_reports=tuple(path.name for path in candidates))
+        if candidates
+        else run
+    )
 
 
-def _is_of_its_time(written: float, run: RunFiles) -> bool:
+def _is_from_same_launch(written: float, run: RunFiles) -> bool:
     if not written or run.modified is None:
         return True
     return run.modified - datetime.fromtimestamp(written, UTC) <= SAME_LAUNCH
 
 
 def _mark_profiled(run: RunFiles, report: Path) -> RunFiles:
-    """Return a run that a report marks; what is known of it already stays."""
+    """Exclude a run because of a profiler report, unless it is excluded already."""
     if run.excluded is not None:
         return run
-    where = (
+    shown_path = (
         report.relative_to(run.folder)
         if report.is_relative_to(run.folder)
         else report.name
     )
-    beside = "stands beside it" if report.parent == run.folder else "is of it"
+    relation = "stands beside it" if report.parent == run.folder else "is of it"
     return replace(
         run,
         excluded=Reason.PROFILED,
-        excluded_because=f"the profiler's report {where} {beside}",
+        excluded_because=f"the profiler's report {shown_path} {relation}",
     )

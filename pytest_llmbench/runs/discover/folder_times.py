@@ -1,7 +1,7 @@
 """Times in the names of the folders above a log.
 
-A time without a zone is local time of the machine that reads it, as the launchers write
-it.
+A time without a zone is local time of the reading machine, since launchers write local
+time.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import lru_cache
 
 from pytest_llmbench.core.run_records import Clock, StartCandidate
 
-# Seconds of the years 2014 to 2033, with milliseconds or nanoseconds.
+# Epoch seconds of the years 2014 to 2033, optionally with milliseconds or nanoseconds.
 _EPOCH = re.compile(r"(?<!\d)(1[4-9]\d{8})(\d{9}|\d{3})?(?!\d)")
-_WRITTEN = (
+_DATE_AND_TIME = (
     re.compile(
         r"(?<!\d)(20\d\d)[-_.]?(\d\d)[-_.]?(\d\d)[-_T ](\d\d)[-:_.h]?(\d\d)[-:_.m]?(\d\d)(?:\.\d+)?(Z|UTC)?(?!\d)"
     ),
@@ -25,15 +25,15 @@ _DAY = re.compile(r"(?<!\d)(20\d\d)([-_.]?)(\d\d)\2(\d\d)(?!\d)")
 
 
 def read_start(experiment: Sequence[str]) -> StartCandidate | None:
-    """Return the moment in the innermost name of a run's own folders that holds one."""
+    """Return the time in the innermost folder name of a run that contains one."""
     return _read_innermost(Clock.FOLDER_NAME, experiment, read_stamp)
 
 
 def read_filing_date(folders: Sequence[str]) -> StartCandidate | None:
-    """Return the moment or day in the innermost folder name that holds one.
+    """Return the time or day in the innermost folder name that contains one.
 
-    That is weaker than a log's own time stamp: somebody may have filed the log there
-    long after the run.
+    Weaker than a timestamp in the log: the log may have been moved there long after the
+    run.
     """
     return _read_innermost(Clock.FOLDER_ABOVE, folders, _read_date)
 
@@ -53,32 +53,31 @@ def _read_innermost(
 
 
 def read_stamp(name: str) -> datetime | None:
-    """Return the moment that a name holds, in UTC: epoch seconds, milliseconds or
-    nanoseconds, or a date with a time.
+    """Return the time in a name, in UTC, or None.
 
-    Digits without separators are a moment from `YYYYMMDDHH` on; `YYYYMMDD` is a day.
+    Reads epoch seconds, milliseconds or nanoseconds, or a date with a time. Digits
+    without separators need at least the hour (`YYYYMMDDHH`); `YYYYMMDD` is only a day.
     """
     text = _read_text(name)
     return _parse_timestamp(text) if isinstance(text, str) else text
 
 
 def _is_zoned(name: str) -> bool:
-    """Whether the moment that a name holds is the same everywhere: seconds of the
-    epoch, or a time of a stated zone."""
+    """True if the time in a name is in epoch seconds or has a zone."""
     text = _read_text(name)
     return isinstance(text, datetime) or (text or "").endswith("Z")
 
 
 @lru_cache(1024)
 def _read_text(name: str) -> datetime | str | None:
-    """Return the moment that a name holds, as text where its zone may be this
-    machine's: that may change."""
+    """Return the time in a name, as text if it is local time: the local zone may
+    change."""
     if match := _EPOCH.search(name):
         return datetime.fromtimestamp(int(match[1]), UTC) + timedelta(
             microseconds=int((match[2] or "").ljust(9, "0")) // 1000
         )
     if match := next(
-        filter(None, (pattern.search(name) for pattern in _WRITTEN)), None
+        filter(None, (pattern.search(name) for pattern in _DATE_AND_TIME)), None
     ):
         year, month, day, hour, minute, second, zone = match.groups()
         return f"{year}-{month}-{day}T{hour}:{minute or '00'}:{second or '00'}{'Z' if zone else ''}"
@@ -96,7 +95,7 @@ def _read_day(name: str) -> str:
 
 
 def _parse_timestamp(text: str) -> datetime | None:
-    if "T24" in text:  # the midnight after it, for Python 3.14; a stamp has none
+    if "T24" in text:  # Python 3.14 reads it as the following midnight
         return None
     try:
         return datetime.fromisoformat(text).astimezone(UTC) if text else None

@@ -1,5 +1,7 @@
-"""Walking the given paths: which files stand in which folder. No log is opened, nothing
-raises, the order is fixed."""
+"""Walk the given paths and list the files in each folder.
+
+Opens no log, never raises, and has a fixed order.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +24,18 @@ from pytest_llmbench.runs.discover.metrics_files import is_metrics
 from pytest_llmbench.runs.discover.unfinished_files import find_unfinished
 from pytest_llmbench.runs.layouts.trial_markers import TrialMarkers, is_marker
 
-# Folders of a run whose files are no logs, whatever their names; the profiler's reports
-# in them are evidence all the same. Elsewhere (`code/experiments/...`) such a name says
-# nothing.
+# Folders of a run that contain no logs; profiler reports in them are evidence, though.
+# Outside of a run (`code/experiments/...`) these names have no meaning.
 CLOSED = ("configs", "code", "checkpoints", "nsys_profile", ".git")
 
-# Folders that hold runs: what holds one of them is no part of a run.
+# Folders that contain runs: a folder that contains one of them is not part of a run.
 LAYOUTS = ("results", "experiments", "workloads")
 
-# Of a closed folder that holds nothing else nobody has to be told.
+# A closed folder that contains only such files is not reported.
 NO_LOGS = (".yaml", ".yml", ".json")
 
 REPORT = ".nsys-rep"
-# What the names of folders begin with that recipes write the profiler's reports into
-# (`nsys`, `nsys_profile`).
+# Prefix of the folders for profiler reports (`nsys`, `nsys_profile`).
 PROFILES = "nsys"
 
 LOGS = (".out", ".log", ".err", ".txt", ".yaml", ".yml")
@@ -56,14 +56,13 @@ KEPT = (
     ".tbz2",
 )
 
-# How nearly all files end that are read: they are no logs under other names.
+# Suffixes of nearly all files that are read: these are not renamed logs.
 READ_ENDS = (*LOGS, ".gz")
 
-# Logs that are put away (`.out.lz4`, `.out.1`, `.out.bak`): not read, and told.
+# Renamed logs (`.out.lz4`, `.out.1`, `.out.bak`): not read, but reported.
 RENAMED = re.compile(r".+\.(?:out|log)\.\w{1,9}", re.IGNORECASE | re.DOTALL)
 
-# Folders that are read; a walk of as many takes a minute, and half a gigabyte of
-# memory.
+# Limit of folders to read; so many take a minute and half a gigabyte of memory.
 MOST_FOLDERS = 1_000_000
 
 Notes = list[tuple[Path, str]]
@@ -71,8 +70,8 @@ FileId = tuple[int, int]
 
 
 class WalkedFile(NamedTuple):
-    """One file: when it was last written (epoch seconds), its device and inode, and
-    whether it is reached by a link."""
+    """One file: its modification time (epoch seconds), its device and inode, and if
+    linked."""
 
     name: str
     modified: float
@@ -84,36 +83,33 @@ class WalkedFile(NamedTuple):
 class Folder:
     """One folder and its files."""
 
-    # The whole path as a text, and the names in it: of thousands of folders, few are
-    # ever asked for as a Path.
+    # The path as text and as components: only few of thousands of folders need a Path.
     text: str
     parts: tuple[str, ...]
-    given_path: Path  # the path among those given that led to it
+    given_path: Path  # the given path that led to the folder
     files: list[WalkedFile] = field(default_factory=list)
-    unnamed: list[str] = field(
-        default_factory=list
-    )  # files that may be logs although they are not called so
+    # files that may be logs despite their names
+    unnamed: list[str] = field(default_factory=list)
     chosen: frozenset[str] = frozenset()  # the files that were given by name
-    only_chosen: bool = False  # nothing else in it was asked for
+    only_chosen: bool = False  # True if only the chosen files were requested
 
     @property
     def name(self) -> str:
-        """Its own name."""
+        """The folder's name."""
         return self.parts[-1] if self.parts else ""
 
     @property
     def relative_names(self) -> tuple[str, ...]:
-        """The names from the given folder's on."""
+        """The names of the path, starting with the given folder's."""
         return (self.given_path.name, *self.parts[len(self.given_path.parts) :])
 
     @cached_property
     def path(self) -> Path:
-        """The path under which it is known."""
+        """The folder's path."""
         return Path(self.text)
 
     def get_file(self, name: str) -> WalkedFile:
-        """Return the file of a name; once one was looked up, `files` must not
-        change."""
+        """Return the file of that name. `files` must not change after the first call."""
         return self._by_name[name]
 
     @cached_property
@@ -123,46 +119,45 @@ class Folder:
 
 @dataclass(slots=True)
 class Walk:
-    """What a walk has met: folders, links and archives last, and what it left out or
-    could not read, with reasons."""
+    """The result of a walk: folders (links and archives last), and skipped or
+    unreadable paths."""
 
     stores: Stores = field(default_factory=Stores)
-    opens_archives: bool = False  # else they are files like others
+    opens_archives: bool = False  # if False, archives are ordinary files
     folders: list[Folder] = field(default_factory=list)
     ignored: Notes = field(default_factory=list)
     unreadable: Notes = field(default_factory=list)
-    # The profiler's reports by their whole paths, and when each was last written (epoch
-    # seconds).
+    # Profiler reports by path, with their modification times (epoch seconds).
     reports: dict[str, float] = field(default_factory=dict)
-    # logs under names that are not read, and links that lead nowhere: when each was
-    # written (epoch seconds), what it is
+    # logs under names that are not read, and broken links: modification time (epoch
+    # seconds) and description
     hidden: list[tuple[Path, float, str]] = field(default_factory=list)
-    marks: TrialMarkers = field(init=False)
-    linked: set[Path] = field(
-        default_factory=set
-    )  # given paths, or the folders of given files, that lie behind a link
+    trial_markers: TrialMarkers = field(init=False)
+    # given paths, and folders of given files, that are reached by a link
+    linked: set[Path] = field(default_factory=set)
     _chosen: dict[FileId, tuple[Path, set[str]]] = field(default_factory=dict)
     _seen: set[FileId] = field(default_factory=set)
     _inside_runs: set[str] = field(default_factory=set)
     _archives: dict[Path, Path] = field(default_factory=dict)
     _opened: set[FileId] = field(default_factory=set)
-    _passed_over: list[FolderEntry] = field(
-        default_factory=list
-    )  # files that may be logs under another name
-    _full: bool = False  # not all folders were read
+    # files that may be logs under another name
+    _skipped_entries: list[FolderEntry] = field(default_factory=list)
+    _full: bool = False  # True if the limit of folders was reached
 
     def __post_init__(self) -> None:
-        self.marks = TrialMarkers(self.stores)
+        self.trial_markers = TrialMarkers(self.stores)
 
     def run(self, paths: Sequence[Path]) -> Walk:
-        """Read every folder under the paths once, and the folder of every given file;
-        return itself."""
+        """Read each folder under the paths once, and the folders of given files.
+
+        Returns the walk itself.
+        """
         absolute = {self.stores.resolve_path(path) for path in paths}
         self.linked = {
-            place
+            candidate
             for path in absolute
-            for place in (path, path.parent)
-            if _is_linked(place)
+            for candidate in (path, path.parent)
+            if _is_linked(candidate)
         }
         links = []
         for root in self._find_roots(
@@ -171,19 +166,22 @@ class Walk:
             )
         ):
             links += self._read_tree(_make_folder(root, root))
-        while links:  # links come last: a run is known by the names of its real folders
+        while links:  # links come last: real folders name their runs
             links = self._follow(links)
         for path, given_path in self._archives.items():
             self._unpack(path, given_path)
         for identity, (path, _) in self._chosen.items():
             if identity not in self._seen:
                 folder = _make_folder(path, path)
-                folder.chosen, folder.only_chosen = self._find_chosen(identity), True
+                folder.chosen, folder.only_chosen = (
+                    self._get_chosen_names(identity),
+                    True,
+                )
                 self._scan(folder)
         return self
 
     def _find_roots(self, paths: Sequence[Path]) -> list[Path]:
-        """Return the paths that are folders; remember those that are files."""
+        """Return the given folders; remember the given files and archives."""
         roots = []
         for path in paths:
             try:
@@ -197,12 +195,14 @@ class Walk:
                         path.name
                     )
             except OSError as error:
-                self.unreadable.append((path, _explain(error)))
+                self.unreadable.append((path, _describe_error(error)))
         return roots
 
     def _follow(self, links: Sequence[Path]) -> list[Path]:
-        """Read the folders that links lead to, those that hold others first; return the
-        links that were met there."""
+        """Read the folders that links lead to, outer folders first.
+
+        Returns the links found in these folders.
+        """
         further = []
         for link in sorted(
             links, key=lambda link: (len(Path(os.path.realpath(link)).parts), link)
@@ -224,11 +224,11 @@ class Walk:
     def _is_seen(self, path: Path) -> bool:
         try:
             return _identify(self.stores.stat(path)) in self._seen
-        except OSError:  # reading it says why
+        except OSError:  # reading it will report the error
             return False
 
     def _read_tree(self, root: Folder) -> list[Path]:
-        """Read a folder and all below it; return the links to folders that were met."""
+        """Read a folder recursively; return the links to folders in it."""
         links = []
         waiting = [root]
         while waiting and not self._full:
@@ -236,41 +236,41 @@ class Walk:
             try:
                 identity = _identify(self.stores.stat(folder.text))
             except OSError as error:
-                self._note_unread(folder, error)
+                self._record_unreadable_folder(folder, error)
                 continue
             if identity not in self._seen:
                 self._seen.add(identity)
-                folder.chosen = self._find_chosen(identity)
-                below, linking = self._scan(folder)
-                waiting += reversed(below)
-                links += linking
+                folder.chosen = self._get_chosen_names(identity)
+                subfolders, folder_links = self._scan(folder)
+                waiting += reversed(subfolders)
+                links += folder_links
         return links
 
-    def _note_unread(self, folder: Folder, error: OSError) -> None:
-        """Note a folder that cannot be read, and for all that lie beyond the limit of
-        folders the first alone."""
+    def _record_unreadable_folder(self, folder: Folder, error: OSError) -> None:
+        """Record an unreadable folder, and only the first one beyond the limit of
+        folders."""
         self._full = self._full or error.errno == EFBIG
         self.unreadable.append(
             (
                 folder.path,
-                str(error.strerror) if error.errno == EFBIG else _explain(error),
+                str(error.strerror) if error.errno == EFBIG else _describe_error(error),
             )
         )
 
     def _scan(self, folder: Folder) -> tuple[list[Folder], list[Path]]:
-        """Take stock of one folder; return the folders and the links to folders in
-        it."""
-        below: list[Folder] = []
+        """Read the entries of one folder; return its subfolders and its links to
+        folders."""
+        subfolders: list[Folder] = []
         links: list[Path] = []
         try:
             if len(self.folders) >= MOST_FOLDERS:
                 raise OSError(EFBIG, describe_limit(MOST_FOLDERS, "folders"))
             entries = self.stores.scan(folder.text)
         except OSError as error:
-            self._note_unread(folder, error)
+            self._record_unreadable_folder(folder, error)
             return [], []
         self.folders.append(folder)
-        self.marks.note(
+        self.trial_markers.add_folder(
             folder.text, (entry.path for entry in entries if is_marker(entry.name))
         )
         folder_names = [entry.name for entry in entries]
@@ -281,12 +281,13 @@ class Walk:
                 if not entry.is_dir():
                     self._add_file(folder, entry)
                 elif not (
-                    _is_special(entry.name) and self._close(folder, Path(entry.path))
+                    _is_special(entry.name)
+                    and self._collect_closed_folder(folder, Path(entry.path))
                 ):
                     if entry.is_symlink():
                         links.append(Path(entry.path))
                     else:
-                        below.append(
+                        subfolders.append(
                             Folder(
                                 entry.path,
                                 (*folder.parts, entry.name),
@@ -295,44 +296,46 @@ class Walk:
                         )
             except OSError as error:
                 if folder.only_chosen and entry.name not in folder.chosen:
-                    continue  # nobody asked for what stands beside a given file
-                dead = error.errno in (ENOENT, ELOOP) and not _is_kept(entry.name)
-                (self.ignored if dead else self.unreadable).append(
-                    (Path(entry.path), _explain(error))
+                    continue  # other files next to a given file were not requested
+                is_broken_link = error.errno in (ENOENT, ELOOP) and not _is_kept(
+                    entry.name
+                )
+                (self.ignored if is_broken_link else self.unreadable).append(
+                    (Path(entry.path), _describe_error(error))
                 )
                 self.hidden += [
                     (
                         Path(entry.path),
-                        _read_own_time(entry.path),
+                        _read_link_time(entry.path),
                         "a link that leads nowhere",
                     )
-                ] * dead
-        self._note_unfinished(folder, folder_names)
-        return below, links
+                ] * is_broken_link
+        self._record_unfinished_files(folder, folder_names)
+        return subfolders, links
 
-    def _pass_over(self, path: str, why: str) -> None:
-        """Note something that is no file in the place of one: the log of a newer run
-        may have been meant."""
-        self.ignored.append((Path(path), why))
-        self.hidden.append((Path(path), _read_own_time(path), why))
+    def _hide_path(self, path: str, reason: str) -> None:
+        """Record a path that is not a file: a newer run's log may have been meant."""
+        self.ignored.append((Path(path), reason))
+        self.hidden.append((Path(path), _read_link_time(path), reason))
 
-    def _note_unfinished(self, folder: Folder, folder_names: Collection[str]) -> None:
-        """Remember the logs of a folder whose transfer has not ended, or that are put
-        away, and a folder for a log."""
+    def _record_unfinished_files(
+        self, folder: Folder, folder_names: Collection[str]
+    ) -> None:
+        """Record unfinished transfers and renamed logs, and an empty folder named like
+        a log."""
         if (
             not folder_names
-            and _is_mentioned(folder.name)
+            and _is_notable(folder.name)
             and folder.path not in self._archives
         ):
-            self._pass_over(
-                folder.text, "an empty folder in the place of a file"
-            )  # as containers make one to mount it
+            # containers create such a folder in order to mount a file
+            self._hide_path(folder.text, "an empty folder in the place of a file")
         entries = {
             entry.name: entry
-            for entry in self._passed_over
+            for entry in self._skipped_entries
             if not is_marker(entry.name)
         }
-        self._passed_over.clear()
+        self._skipped_entries.clear()
         if entries and not folder.only_chosen:
             for name in find_unfinished(entries, folder_names):
                 entry = entries[name]
@@ -345,11 +348,11 @@ class Walk:
                 )
 
     def _unpack(self, path: Path, given_path: Path) -> None:
-        """Read an archive and all folders in it as if they stood at its path."""
+        """Read an archive as if its folders were at its path."""
         try:
             identity = _identify(self.stores.stat(path))
         except OSError as error:
-            self.unreadable.append((path, _explain(error)))
+            self.unreadable.append((path, _describe_error(error)))
             return
         if identity in self._opened:
             self.ignored.append(
@@ -357,14 +360,14 @@ class Walk:
             )
             return
         self._opened.add(identity)
-        archive, top = self.stores.open_archive(path, _is_listed, names.may_be_log)
+        archive, root = self.stores.open_archive(path, _is_listed, names.may_be_log)
         self.ignored += archive.ignored
         self.unreadable += archive.unreadable
-        self._read_tree(_make_folder(top, top if given_path == path else given_path))
+        self._read_tree(_make_folder(root, root if given_path == path else given_path))
 
     def _remember_archive(self, folder: Folder, path: Path) -> None:
-        """Remember an archive that was met in a folder, unless it cannot be one of
-        runs."""
+        """Remember an archive found in a folder, unless it is code or nested in an
+        archive."""
         if folder.text in self._inside_runs:
             self.ignored.append(
                 (
@@ -387,32 +390,32 @@ class Walk:
         if _is_report(name):
             self.reports[entry.path] = _read_modified(entry)
             return
-        chosen, mentioned, link = (
+        chosen, notable, link = (
             name in folder.chosen,
-            _is_mentioned(name),
+            _is_notable(name),
             entry.is_symlink(),
         )
-        if not mentioned and not folder.only_chosen and names.may_be_log(name):
+        if not notable and not folder.only_chosen and names.may_be_log(name):
             folder.unnamed.append(name)
-        if not (chosen or mentioned or link):
-            self._passed_over.append(entry)
+        if not (chosen or notable or link):
+            self._skipped_entries.append(entry)
             return
         if not (chosen or name.endswith(READ_ENDS)):
-            self._passed_over.append(entry)
+            self._skipped_entries.append(entry)
         status = entry.stat()
         if not S_ISREG(status.st_mode):
             if chosen:
                 self.unreadable.append((Path(entry.path), "not a regular file"))
             elif not folder.only_chosen:
-                self._pass_over(entry.path, "not a regular file")
-        elif not chosen and self._is_opened(folder, name):
+                self._hide_path(entry.path, "not a regular file")
+        elif not chosen and self._is_archive_to_open(folder, name):
             self._remember_archive(folder, Path(entry.path))
-        elif chosen or mentioned:
+        elif chosen or notable:
             folder.files.append(
                 WalkedFile(name, status.st_mtime, _identify(status), link)
             )
 
-    def _is_opened(self, folder: Folder, name: str) -> bool:
+    def _is_archive_to_open(self, folder: Folder, name: str) -> bool:
         return (
             self.opens_archives
             and not folder.only_chosen
@@ -420,9 +423,11 @@ class Walk:
             and _is_kept(name)
         )
 
-    def _close(self, folder: Folder, path: Path) -> bool:
-        """Take the profiler's reports of a folder that is called as one without logs;
-        say whether it is closed."""
+    def _collect_closed_folder(self, folder: Folder, path: Path) -> bool:
+        """Collect profiler reports from a folder whose name marks it as log-free.
+
+        Returns True if the walk must not descend into the folder.
+        """
         entries = self.stores.scan(path)
         self.reports |= {
             entry.path: _read_modified(entry)
@@ -431,18 +436,18 @@ class Walk:
         }
         if path.name.lower() not in CLOSED:
             return False
-        inner = [entry.name for entry in entries]
-        above = folder.parts[len(folder.given_path.parent.parts) :]
-        holds_runs = any(name.lower() in LAYOUTS for name in inner) and not any(
-            map(_is_layout, above)
+        inner_names = [entry.name for entry in entries]
+        parents = folder.parts[len(folder.given_path.parent.parts) :]
+        holds_runs = any(name.lower() in LAYOUTS for name in inner_names) and not any(
+            map(_is_layout, parents)
         )
         closed = (
             folder.text in self._inside_runs and not holds_runs
         ) or path.name.lower() == ".git"
-        silent = folder.only_chosen or all(
+        unreported = folder.only_chosen or all(
             entry.name.lower().endswith(NO_LOGS) for entry in entries
         )
-        if closed and not silent:
+        if closed and not unreported:
             self.ignored.append(
                 (
                     path,
@@ -461,8 +466,11 @@ class Walk:
         return closed
 
     def _is_inside_run(self, folder: Folder, files: Sequence[str]) -> bool:
-        """Whether a folder is an experiment's, holds a launcher's log, or is below such
-        a one and the given path."""
+        """True if a folder is an experiment's, contains a launched log, or is inside
+        such a folder.
+
+        Parents of the given path do not count.
+        """
         if os.path.dirname(folder.text) in self._inside_runs and folder.text != str(
             folder.given_path
         ):
@@ -472,7 +480,7 @@ class Walk:
             map(names.is_launched, files)
         )
 
-    def _find_chosen(self, identity: FileId) -> frozenset[str]:
+    def _get_chosen_names(self, identity: FileId) -> frozenset[str]:
         return (
             frozenset(self._chosen[identity][1])
             if identity in self._chosen
@@ -492,7 +500,7 @@ def _is_kept(name: str) -> bool:
     return name.lower().endswith(KEPT) and not name.startswith(".")
 
 
-def _is_mentioned(name: str) -> bool:
+def _is_notable(name: str) -> bool:
     if is_metrics(name):
         return True
     return _is_kept(name) or (
@@ -501,33 +509,34 @@ def _is_mentioned(name: str) -> bool:
 
 
 def _is_special(name: str) -> bool:
-    """Whether a folder is called as one without logs, or as one of the profiler's
-    reports."""
+    """True if a folder may be log-free by its name, or contain profiler reports."""
     return name.lower() in CLOSED or name.lower().startswith(PROFILES)
 
 
 def _read_modified(entry: FolderEntry) -> float:
-    """Return when a file was last written, 0 where that is not known: a report is
-    evidence all the same."""
+    """Return the modification time of a file, 0 if unknown.
+
+    A report without a time is evidence, too.
+    """
     try:
         return entry.stat().st_mtime
     except OSError:
         return 0.0
 
 
-def _read_own_time(path: str) -> float:
-    """Return when a link or a folder was written, 0 if unknown."""
+def _read_link_time(path: str) -> float:
+    """Return the modification time of a link or folder itself, 0 if unknown."""
     try:
         return os.lstat(path).st_mtime
-    except (OSError, ValueError):  # a remote name may contain NUL
+    except (OSError, ValueError):  # remote names may contain NUL
         return 0.0
 
 
 def _is_listed(name: str) -> bool:
-    """Whether a member of an archive is listed: what a folder is searched for, and
-    scripts that may be a run's."""
+    """True if the member of an archive is relevant: searched for, or possibly a run's
+    script."""
     return (
-        _is_mentioned(name)
+        _is_notable(name)
         or _is_report(name)
         or name.endswith(SCRIPT)
         or is_marker(name)
@@ -543,10 +552,9 @@ def _identify(status: os.stat_result) -> FileId:
 
 
 def _is_linked(path: Path) -> bool:
-    return os.path.exists(path) and os.path.realpath(path) != str(
-        path
-    )  # which calls itself for each link of a chain
+    # realpath recurses for each link of a chain
+    return os.path.exists(path) and os.path.realpath(path) != str(path)
 
 
-def _explain(error: OSError) -> str:
+def _describe_error(error: OSError) -> str:
     return f"cannot be read: {error.strerror or error}"

@@ -1,8 +1,8 @@
-"""Which configuration a run is: names, metadata and content together; never a guess.
+"""Identify the configuration of a run from its names, metadata and content.
 
-A wrong answer here could pass a slow run against a slower baseline. So every source has
-to agree, the precision and the number of GPUs have to be said by somebody, and what
-only one baseline allows is listed as assumed.
+Never guesses: a wrong answer could compare a slow run with a slower baseline. All
+sources have to agree, and the precision and the number of GPUs have to be stated.
+Fields that only the choice of baselines implies are listed as assumed.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ from pytest_llmbench.runs.layouts.megatron_bridge import (
 
 _NEEDED = ("recipe", "size", "dtype", "gpus")
 _ALL = (*_NEEDED, "gpu", "release")
-"""What has to be said of a run of Megatron-Bridge: no log shows it, and rows differ by
-it alone."""
+"""Fields that a Megatron-Bridge run has to state.
+
+Its logs do not print all of them, and rows of its tables may differ in one only.
+"""
 
 _OPTIONS = {"release": "--llmb-release", "gpu": "--llmb-gpu"}
 _KEY_FIELDS = tuple(field.name for field in fields(Key))
 
-# All that a log can state of its configuration.
+# The facts of its configuration that a log can contain.
 FACTS = ("dialect", "global_batch_size", "total_steps", "tflops")
 TFLOPS_MARGIN = 0.05
 
@@ -66,48 +68,63 @@ def identify(
     find: Matching = match_baselines,
     tables: Tables | None = None,
 ) -> Identity:
-    """Return the one configuration that fits everything a run says, or why there is
+    """Return the one configuration that fits all sources of a run, or the reason for
     none.
 
-    `release` and `gpu` fill in what nothing says and override nothing;
-    `baseline_release` replaces the run's release on purpose. `find` is what
-    `cache_matches` returned, where there are many runs. A batch size in the log that
-    contradicts the names changes nothing here: the run claims to be that configuration,
-    and measuring it finds that it is not. A baseline that says where its runs lie, and
-    what they say, comes before all names, and the `tables` of Megatron-Bridge come
-    last: of their runs everything that tells rows apart has to be said.
+    `release` and `gpu` fill in fields that no source states; `baseline_release`
+    overrides the run's release. `find` is the result of `cache_matches` if there are
+    many runs.
+
+    A batch size in the log that contradicts the names is ignored here: the run claims
+    that configuration, and its measurement reports the contradiction. Baselines with a
+    path and facts (`match`) take precedence over names. The `tables` of Megatron-Bridge
+    are tried last, and require that the run states every field that distinguishes their
+    rows.
     """
-    own = [] if baseline_release else compare_baselines_at_path(run, logs, recipes)
-    closest = select_closest(own)
+    path_comparisons = (
+        [] if baseline_release else compare_baselines_at_path(run, logs, recipes)
+    )
+    closest = select_closest(path_comparisons)
     keys = tuple(sorted({comparison.baseline.key for comparison in closest}))
     if len(keys) == 1:
-        because = "its place, and what its log and metadata say, are those of the baseline file"
+        explanation = (
+            "its path, and the facts in its log and metadata, match the baseline file"
+        )
         return Identity(
-            keys[0], because, changes=closest[0].changes, one_sided=closest[0].one_sided
+            keys[0],
+            explanation,
+            changes=closest[0].changes,
+            one_sided=closest[0].one_sided,
         )
     if keys:
         return _make_ambiguous_by_facts(closest, keys)
-    named = [recipe for recipe in recipes if recipe.name != MEGATRON_BRIDGE]
+    ordinary_recipes = [recipe for recipe in recipes if recipe.name != MEGATRON_BRIDGE]
     options = {"release": release, "gpu": gpu}
     identity = _identify_by_names(
-        run, logs, named, options, baseline_release=baseline_release, find=find
+        run,
+        logs,
+        ordinary_recipes,
+        options,
+        baseline_release=baseline_release,
+        find=find,
     )
-    if own and identity.key is None:
-        return _add_differences(identity, own)
-    open_still = identity.key is None and (
+    if path_comparisons and identity.key is None:
+        return _add_differences(identity, path_comparisons)
+    is_undecided = identity.key is None and (
         not identity.candidates or identity.fits_none
     )
-    if tables is None or not open_still or not is_readable(logs):
+    if tables is None or not is_undecided or not is_readable(logs):
         return identity
-    beside = tables.read_companions(run)
-    if not names_model(run, beside):
+    companions = tables.read_companions(run)
+    if not names_model(run, companions):
         return identity
     rows = [
         *tables.read_recipes(),
         *(recipe for recipe in recipes if recipe.name == MEGATRON_BRIDGE),
     ]
     run = replace(
-        run, hints=collect_hints(run, logs, beside, {recipe.release for recipe in rows})
+        run,
+        hints=collect_hints(run, logs, companions, {recipe.release for recipe in rows}),
     )
     by_row = _identify_by_names(
         run,
@@ -126,39 +143,49 @@ def identify(
 def _make_ambiguous_by_facts(
     closest: Sequence[Comparison], keys: tuple[Key, ...]
 ) -> Identity:
-    """Return that the facts of a run fit several baselines equally well, and what it
-    would have to state."""
+    """Return an identity without a key: several baselines fit the facts equally well."""
     missing = dict.fromkeys(
         name for comparison in closest for name in comparison.missing
     )
-    why = (
+    reason = (
         f"it does not state {join_first(list(missing))}"
         if missing
-        else "their place, and what they say, are the same"
+        else "their paths and facts are the same"
     )
-    because = f"could be {join_first([key.id for key in keys])}: {why}"
-    return Identity(None, because, candidates=keys, may_be=keys, summary=because)
+    explanation = f"could be {join_first([key.id for key in keys])}: {reason}"
+    return Identity(
+        None, explanation, candidates=keys, may_be=keys, summary=explanation
+    )
 
 
-def _add_differences(identity: Identity, own: Sequence[Comparison]) -> Identity:
-    """Return why a run is of no baseline whose place it lies at: the one that it
-    differs from least."""
+def _add_differences(
+    identity: Identity, path_comparisons: Sequence[Comparison]
+) -> Identity:
+    """Explain the mismatch with the closest baseline that has the same path."""
     nearest = min(
-        own,
+        path_comparisons,
         key=lambda comparison: (len(comparison.differences), comparison.baseline.key),
     )
     key = nearest.baseline.key
-    head = (
+    summary = (
         f"another configuration than {key.id}: {join_first(list(nearest.differences))}"
     )
-    near = tuple(dict.fromkeys((key, *identity.nearest)))
+    candidates = tuple(dict.fromkeys((key, *identity.nearest)))
     may_be = tuple(
         dict.fromkeys(
-            (*(comparison.baseline.key for comparison in own), *identity.may_be)
+            (
+                *(comparison.baseline.key for comparison in path_comparisons),
+                *identity.may_be,
+            )
         )
     )
     return replace(
-        identity, because=head, summary=head, nearest=near[:3], may_be=may_be, advice=""
+        identity,
+        because=summary,
+        summary=summary,
+        nearest=candidates[:3],
+        may_be=may_be,
+        advice="",
     )
 
 
@@ -172,8 +199,8 @@ def _identify_by_names(
     find: Matching,
     needed: Sequence[str] = _NEEDED,
 ) -> Identity:
-    """Return the configuration that fits what the names and metadata of a run say, or
-    why there is none."""
+    """Return the configuration that fits the run's names and metadata, or the reason
+    for none."""
     hints = [
         hint for hint in run.hints if not (baseline_release and hint.field == "release")
     ]
@@ -181,34 +208,34 @@ def _identify_by_names(
     dialects = frozenset(log.dialect for log in logs if log.dialect)
     readable = tuple(log.dialects for log in logs if log.dialect)
     subject = Subject(claims, "" if baseline_release else run.layout, readable, recipes)
-    every = find(subject)
-    fitting = [match for match in every if not match.differences]
+    matches = find(subject)
+    fitting = [match for match in matches if not match.differences]
     if claims.contradictions:
         identity = _make_contradicted(subject, find)
     elif fitting:
         identity = _choose_key(claims, fitting, logs, needed)
     else:
         identity = _make_unmatched(
-            claims, every, _summarise_claims(claims, run.layout, dialects), recipes
+            claims, matches, _summarise_claims(claims, run.layout, dialects), recipes
         )
-    own = next(
+    stated_release = next(
         (hint for hint in run.hints if baseline_release and hint.field == "release"),
         None,
     )
-    if own is None:
+    if stated_release is None:
         return identity
     return replace(
         identity,
-        because=f"{identity.because}; its own release {own.value} ({own.source}) is set aside",
+        because=f"{identity.because}; its own release {stated_release.value} ({stated_release.source}) is set aside",
     )
 
 
 def _add_options(
     claims: Claims, options: Mapping[str, str], baseline_release: str
 ) -> Claims:
-    """Add to what a run says what the options say of fields that it leaves open."""
+    """Add the values of options for fields that the run leaves open."""
     contradicted = {
-        claim.field for several in claims.contradictions for claim in several
+        claim.field for conflicting in claims.contradictions for claim in conflicting
     }
     added = {
         field: Claim(field, value.casefold(), (_OPTIONS[field],))
@@ -228,19 +255,18 @@ def _choose_key(
     logs: Sequence[ParsedLog],
     needed: Sequence[str],
 ) -> Identity:
-    """Return the only key that fits, or the only one that the logs leave; else the
-    candidates."""
-    missing = [field for field in needed if not _is_said(field, claims)]
+    """Return the only key that fits, or that the logs leave; else list the candidates."""
+    missing = [field for field in needed if not _is_stated(field, claims)]
     keys = _list_keys(fitting)
     if len(keys) == 1 and not missing:
         return _make_identity(keys[0], claims, missing)
-    stated = [(match.key, _check_facts(logs, match.baseline)) for match in fitting]
-    left = [(key, stands) for key, stands in stated if all(stands.values())]
-    remaining = tuple(sorted({key for key, _ in left}))
-    enough = needed == _NEEDED and all(
-        _is_enough(stands, missing) for _, stands in left
+    checked = [(match.key, _check_facts(logs, match.baseline)) for match in fitting]
+    consistent = [(key, facts) for key, facts in checked if all(facts.values())]
+    remaining = tuple(sorted({key for key, _ in consistent}))
+    suffices = needed == _NEEDED and all(
+        _do_facts_suffice(facts, missing) for _, facts in consistent
     )
-    if len(remaining) == 1 and (enough or not missing):
+    if len(remaining) == 1 and (suffices or not missing):
         return _make_identity(remaining[0], claims, missing)
     return _make_ambiguous(
         remaining or keys, claims, missing, contradicted=not remaining
@@ -249,17 +275,19 @@ def _choose_key(
 
 @dataclass(frozen=True, slots=True)
 class LogSummary:
-    """What a run's logs say."""
+    """The facts of a run's logs."""
 
     dialects: frozenset[str]
     batch_sizes: frozenset[float]
     totals: frozenset[int]  # of steps
-    tflop_per_step: float  # the work of a step on one GPU, 0 where no log says it
+    tflop_per_step: float  # the work of a step on one GPU, 0 if unknown
 
 
 def _summarise_logs(logs: Sequence[ParsedLog]) -> LogSummary:
-    """Collect what the logs of a run say. TFLOP/s times seconds is the same for a fast
-    step and a slow one."""
+    """Collect the facts of a run's logs.
+
+    The work of a step (TFLOP/s times seconds) is the same for fast and slow steps.
+    """
     segments = [segment for log in logs for segment in log.segments]
     batches = {
         value
@@ -280,8 +308,10 @@ def _summarise_logs(logs: Sequence[ParsedLog]) -> LogSummary:
 
 
 def _check_facts(logs: Sequence[ParsedLog], baseline: Baseline) -> dict[str, bool]:
-    """Return the facts that the logs state when read in the baseline's dialect, each
-    with whether it fits."""
+    """Compare the facts of the logs, read in the baseline's dialect, with the baseline.
+
+    Returns True or False for each fact that the logs contain.
+    """
     summary = _summarise_logs([log.read_as(baseline.dialect) for log in logs])
     fits = {}
     if summary.dialects:
@@ -292,12 +322,12 @@ def _check_facts(logs: Sequence[ParsedLog], baseline: Baseline) -> dict[str, boo
         }
     if summary.totals:
         fits["total_steps"] = baseline.steps in summary.totals
-    # the TFLOP/s of a step of one second are its work; some frameworks log a multiple
-    # of the documents' formula
+    # TFLOP/s at a step time of one second is the work of a step; some frameworks log a
+    # multiple of the documents' formula
     work = compute_tflops_per_gpu(baseline.configuration, 1.0) * (
         baseline.logged_tflops_factor or 1.0
     )
-    if summary.tflop_per_step and not math.isnan(work):  # NaN: nothing states that work
+    if summary.tflop_per_step and not math.isnan(work):  # NaN: unknown work
         fits["tflops"] = abs(summary.tflop_per_step / work - 1) <= TFLOPS_MARGIN
     return fits
 
@@ -311,21 +341,21 @@ def _compute_work(segment: Segment) -> Iterator[float]:
             yield seconds * tflops
 
 
-def _is_said(field: str, claims: Claims) -> bool:
+def _is_stated(field: str, claims: Claims) -> bool:
     return field in claims.by_field or (field == "gpus" and "nodes" in claims.by_field)
 
 
-def _is_enough(stands: Collection[str], missing: Sequence[str]) -> bool:
-    """Whether what a log confirms makes up for what names leave open.
+def _do_facts_suffice(facts: Collection[str], missing: Sequence[str]) -> bool:
+    """True if the facts confirmed by a log make up for the missing fields.
 
-    For the recipe alone the dialect and the work of a step do; for anything else, every
-    fact that a log can state.
+    For a missing recipe the dialect and the work of a step suffice. Anything else needs
+    every fact that a log can contain.
     """
-    if missing == ["recipe"]:  # the older folders do not name it
-        return "dialect" in stands and (
-            "global_batch_size" in stands or "tflops" in stands
+    if missing == ["recipe"]:  # older folder layouts do not name the recipe
+        return "dialect" in facts and (
+            "global_batch_size" in facts or "tflops" in facts
         )
-    return not missing or set(FACTS) <= set(stands)
+    return not missing or set(FACTS) <= set(facts)
 
 
 def _make_identity(key: Key, claims: Claims, missing: Sequence[str]) -> Identity:
@@ -335,10 +365,12 @@ def _make_identity(key: Key, claims: Claims, missing: Sequence[str]) -> Identity
     sources = dict.fromkeys(
         source for claim in claims.by_field.values() for source in claim.sources
     )
-    because = f"so say {join_first(list(sources))}" if sources else "so says the log"
+    explanation = (
+        f"so say {join_first(list(sources))}" if sources else "so says the log"
+    )
     if assumed:
-        because += f"; assumed, as nothing says it and no other baseline fits: {', '.join(assumed)}"
-    return Identity(key, because, assumed=assumed)
+        explanation += f"; assumed, as nothing says it and no other baseline fits: {', '.join(assumed)}"
+    return Identity(key, explanation, assumed=assumed)
 
 
 def _make_ambiguous(
@@ -354,32 +386,32 @@ def _make_ambiguous(
         for field in _KEY_FIELDS
         if len({getattr(key, field) for key in candidates}) > 1
     ]
-    unsaid = [
+    unstated = [
         field
         for field in dict.fromkeys((*missing, *open_fields))
-        if not _is_said(field, claims)
+        if not _is_stated(field, claims)
     ]
-    head = f"could be {ids}"
+    summary_start = f"could be {ids}"
     misfit = (
         "but the batch size, steps or TFLOP/s in its log fit none of them"
         if contradicted
         else ""
     )
-    open_text = f"nothing says its {', '.join(unsaid)}" if unsaid else ""
+    open_text = f"nothing says its {', '.join(unstated)}" if unstated else ""
     options = [
         f"{_OPTIONS[field]}={_list_values(candidates, field)}"
-        for field in unsaid
+        for field in unstated
         if field in _OPTIONS
     ]
     advice = f"give {' and '.join(options)}" if options else ""
-    because, summary = (
-        _join_clauses(head, misfit, open_text, advice),
-        _join_clauses(head, open_text),
+    explanation, summary = (
+        _join_clauses(summary_start, misfit, open_text, advice),
+        _join_clauses(summary_start, open_text),
     )
     keys = tuple(candidates)
     return Identity(
         None,
-        because,
+        explanation,
         candidates=keys,
         may_be=keys,
         summary=summary,
@@ -389,19 +421,22 @@ def _make_ambiguous(
 
 
 def _make_contradicted(subject: Subject, find: Matching) -> Identity:
-    """Name as candidates the keys that fit one value of each contradicted field, and
-    everything else."""
+    """Return an identity without a key: sources contradict each other.
+
+    Candidates are the keys that fit one value of each contradicted field, and all
+    others.
+    """
     claims = subject.claims
     fields_in_doubt = {
-        claim.field for several in claims.contradictions for claim in several
+        claim.field for conflicting in claims.contradictions for claim in conflicting
     }
-    first, *others = (
-        " but ".join(map(str, several)) for several in claims.contradictions
+    first, *further = (
+        " but ".join(map(str, conflicting)) for conflicting in claims.contradictions
     )
     fitting = [
         {
             match.key
-            for claim in several
+            for claim in conflicting
             for match in find(
                 replace(
                     subject,
@@ -412,14 +447,14 @@ def _make_contradicted(subject: Subject, find: Matching) -> Identity:
             )
             if set(match.differences) <= fields_in_doubt - {claim.field}
         }
-        for several in claims.contradictions
+        for conflicting in claims.contradictions
     ]
     candidates = tuple(sorted(set.intersection(*fitting)))
     summary = f"its sources contradict each other: {first}"
     possible = candidates or find_possible(find(subject), *_find_nearness(claims))
     return Identity(
         None,
-        _join_clauses(summary, *others),
+        _join_clauses(summary, *further),
         candidates=candidates,
         contradicted=tuple(sorted(fields_in_doubt)),
         may_be=tuple(possible),
@@ -428,29 +463,34 @@ def _make_contradicted(subject: Subject, find: Matching) -> Identity:
 
 
 def _make_unmatched(
-    claims: Claims, every: Sequence[Match], summary: str, recipes: Sequence[Recipe]
+    claims: Claims, matches: Sequence[Match], summary: str, recipes: Sequence[Recipe]
 ) -> Identity:
-    near = find_nearest(every, *_find_nearness(claims))
-    differing = frozenset(near[0].differences) if near else frozenset()
-    head = _name_lacking(claims, differing, recipes) or f"no baseline fits {summary}"
-    other_release = near and differing <= {"release", "layout"}
+    nearby = find_nearest(matches, *_find_nearness(claims))
+    differing = frozenset(nearby[0].differences) if nearby else frozenset()
+    summary_text = (
+        _describe_missing_baseline(claims, differing, recipes)
+        or f"no baseline fits {summary}"
+    )
+    other_release = nearby and differing <= {"release", "layout"}
     advice = (
-        f"--llmb-baseline-release={near[0].key.release} judges it against that release"
+        f"--llmb-baseline-release={nearby[0].key.release} judges it against that release"
         if other_release
         else ""
     )
-    near = tuple(match for match in near if is_near(match, claims))
-    nearest = ", ".join(
-        f"{match.key.id} ({', '.join(match.differences)})" for match in near
+    nearby = tuple(match for match in nearby if is_near(match, claims))
+    nearest_text = ", ".join(
+        f"{match.key.id} ({', '.join(match.differences)})" for match in nearby
     )
-    because = _join_clauses(head, nearest and f"nearest: {nearest}", advice)
-    possible = find_possible(every, *_find_nearness(claims))
+    explanation = _join_clauses(
+        summary_text, nearest_text and f"nearest: {nearest_text}", advice
+    )
+    possible = find_possible(matches, *_find_nearness(claims))
     return Identity(
         None,
-        because,
-        nearest=tuple(match.key for match in near),
+        explanation,
+        nearest=tuple(match.key for match in nearby),
         may_be=possible,
-        summary=head,
+        summary=summary_text,
         advice=advice,
     )
 
@@ -460,8 +500,7 @@ def _join_clauses(*clauses: str) -> str:
 
 
 def _find_nearness(claims: Claims) -> tuple[str, str]:
-    """Return the number of GPUs and the precision, by which one baseline is nearer to a
-    run than another."""
+    """Return the number of GPUs and the precision, which rank baselines by distance."""
     gpus, dtype = (
         claims.by_field[name].value if name in claims.by_field else ""
         for name in ("gpus", "dtype")
@@ -469,11 +508,10 @@ def _find_nearness(claims: Claims) -> tuple[str, str]:
     return gpus, dtype
 
 
-def _name_lacking(
+def _describe_missing_baseline(
     claims: Claims, differing: Collection[str], recipes: Sequence[Recipe]
 ) -> str:
-    """Return which one thing has no baseline, if it is one thing: the recipe, or the
-    release and nothing else."""
+    """Return a message if only the recipe or the release has no baseline, else ""."""
     if "recipe" in differing:
         value = claims.by_field["recipe"].value
         return f"recipe {value} has no baseline{did_you_mean(value, {recipe.name for recipe in recipes})}"
@@ -483,7 +521,7 @@ def _name_lacking(
 
 
 def _summarise_claims(claims: Claims, layout: str, dialects: Collection[str]) -> str:
-    """Return what is known of a run, in the order of a key."""
+    """Summarise the known fields of a run in the order of a key."""
     values = [
         f"{field} {claims.by_field[field].value}"
         for field in _KEY_FIELDS

@@ -1,7 +1,6 @@
-"""Which files of a folder are the attempts of one job, which are no logs of their own,
-and whose metadata is whose.
+"""Group the files of a folder into jobs and attempts, and assign their metadata.
 
-Names alone decide that, the last of it in the light of the other folders.
+Only names are used. Metadata and launches without a log also depend on other folders.
 """
 
 from __future__ import annotations
@@ -40,11 +39,10 @@ _SKIPPED_LOG = re.compile(rf"(?:log-(?:.*\.)?)?({'|'.join(_SKIPPED)})", re.DOTAL
 _TRAINING = re.compile(rf"\.(?:{names.TYPE})_")
 _WRITTEN_BESIDE = ("cmd-args.log", "git-info.log")
 NOT_READ = "not read, by its name; give the file itself to read it as a log"
-ERROR_ALONE = "standard error without a log beside it"
+LONE_ERROR = "standard error without a log beside it"
 _STREAMS = ("combined.log", "stdout.log", "stderr.log")
-_PUT_AWAY = re.compile(
-    r"\.(?:out|log)(?=\.)"
-)  # stands behind the name of a log that is renamed
+# in the name of a renamed log, followed by another suffix
+_RENAMED_SUFFIX = re.compile(r"\.(?:out|log)(?=\.)")
 _SEPARATOR = re.compile(r"[-_.]")
 
 
@@ -55,23 +53,20 @@ class JobDraft:
     job: str
     base: str
     pairs: names.NamePairs = ()
-    # Whether the names of its folders speak of it too; not so for a file of any other
-    # name beside a launcher's logs.
-    spoken_for: bool = True
+    # True if the names of its folders describe it, too. They do not describe other
+    # files next to a launcher's logs.
+    described_by_folders: bool = True
     launched: bool = True
     attempts: dict[int, AttemptFiles] = field(default_factory=dict)
     modified: float = 0.0
-    metrics: bool = (
-        False  # its files are of metrics, which count if no log has their steps
-    )
-    remains: LoglessJob | None = None  # what is left of a job without attempts
+    metrics: bool = False  # True if its files are metrics, used if no log has the steps
+    remains: LoglessJob | None = None  # the kind of a job without attempts
     remains_at: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FolderJobs:
-    """The jobs of one folder, its metadata files by job id, and its files that are no
-    logs, with the reason."""
+    """The jobs of one folder, its metadata by job id, and its other files with reasons."""
 
     drafts: tuple[JobDraft, ...]
     metadata: dict[str, Path]
@@ -79,21 +74,21 @@ class FolderJobs:
 
 
 def group_files(folder: Folder) -> FolderJobs:
-    """Sort the files of a folder into jobs and attempts; a plain file comes before a
-    compressed one."""
+    """Group the files of a folder into jobs and attempts, plain files before
+    compressed."""
     files = {file.name: file for file in sorted(folder.files, key=_is_compressed)}
     metadata = {
         match[1]: folder.path / file.name
         for file in folder.files
         if (match := FILE_NAME.fullmatch(file.name))
     }
-    plain = {
+    plain_by_name = {
         file.name: names.strip_compression(file.name).lower() for file in folder.files
     }
-    plain_names = frozenset(plain.values())
+    plain_names = frozenset(plain_by_name.values())
     reasons = {
-        name: _explain_skip(plain[name], plain_names, folder)
-        for name in plain
+        name: _explain_skip(plain_by_name[name], plain_names, folder)
+        for name in plain_by_name
         if name not in folder.chosen
     }
     logs = [
@@ -101,9 +96,9 @@ def group_files(folder: Folder) -> FolderJobs:
         for name, file in files.items()
         if not reasons.get(name) and _is_log(name, folder)
     ]
-    beside = _map_names(files)
-    drafts = _draft_jobs(folder, logs, metadata, beside, reasons)
-    _add_slurm(folder, files.values(), drafts, beside, reasons)
+    path_by_name = _index_names(files)
+    drafts = _draft_jobs(folder, logs, metadata, path_by_name, reasons)
+    _add_slurm_outputs(folder, files.values(), drafts, path_by_name, reasons)
     used = {
         path.name
         for draft in drafts
@@ -111,14 +106,16 @@ def group_files(folder: Folder) -> FolderJobs:
         for path in (attempt.log, attempt.err)
         if path
     }
-    alone = [
+    lone_errors = [
         name
-        for name, known_as in plain.items()
-        if known_as.endswith(".err") and name not in used
+        for name, plain_name in plain_by_name.items()
+        if plain_name.endswith(".err") and name not in used
     ]
-    remains = _find_logless(folder, alone, files, {draft.job for draft in drafts})
-    drafts += {draft.job: draft for draft in remains.values()}.values()
-    reasons |= {name: ERROR_ALONE for name in alone if name not in remains}
+    error_jobs = _draft_error_jobs(
+        folder, lone_errors, files, {draft.job for draft in drafts}
+    )
+    drafts += {draft.job: draft for draft in error_jobs.values()}.values()
+    reasons |= {name: LONE_ERROR for name in lone_errors if name not in error_jobs}
     drafts += _draft_metrics(folder, files.values(), reasons)
     ignored = [
         (folder.path / name, reason) for name, reason in reasons.items() if reason
@@ -129,7 +126,8 @@ def group_files(folder: Folder) -> FolderJobs:
 def _draft_metrics(
     folder: Folder, files: Collection[WalkedFile], reasons: dict[str, str]
 ) -> list[JobDraft]:
-    """Return the run of which a folder holds metrics, each file an attempt."""
+    """Return the run that the metrics files of a folder describe, one attempt for each
+    file."""
     written = {file.name: file.modified for file in files}
     kept, others = choose_metrics(folder.name, written.keys() - folder.chosen)
     reasons |= others
@@ -152,56 +150,62 @@ def _draft_metrics(
     ]
 
 
-def _find_logless(
+def _draft_error_jobs(
     folder: Folder,
-    alone: Collection[str],
+    lone_errors: Collection[str],
     files: Mapping[str, WalkedFile],
     jobs: Collection[str],
 ) -> dict[str, JobDraft]:
-    """Return by the names of files the jobs of which only standard error is left,
-    beside `jobs`, which have logs: such a file is called as a launcher calls a
-    log's."""
+    """Return the jobs that left only standard error, by file name.
+
+    `jobs` contains the ids of jobs with logs. Only files named like a launcher's count,
+    and only if their log was not renamed.
+    """
     by_job: dict[str, JobDraft] = {}
     by_name: dict[str, JobDraft] = {}
-    put_away = (
-        {other[: end.start()] for other in files for end in _PUT_AWAY.finditer(other)}
-        if alone
+    renamed_stems = (
+        {
+            file_name[: suffix.start()]
+            for file_name in files
+            for suffix in _RENAMED_SUFFIX.finditer(file_name)
+        }
+        if lone_errors
         else ()
     )
-    for name in alone:
+    for name in lone_errors:
         stem = names.strip_suffix(names.strip_compression(name))
-        if stem in put_away or not names.is_launched(f"{stem}.out"):
+        if stem in renamed_stems or not names.is_launched(f"{stem}.out"):
             continue
-        slurm = _SLURM.fullmatch(f"{stem}.out")
+        slurm_match = _SLURM.fullmatch(f"{stem}.out")
         log_name = names.read_log_name(stem, folder.name)
-        job = slurm[1] if slurm else log_name.job
+        job = slurm_match[1] if slurm_match else log_name.job
         if job and job not in jobs:
-            at = folder.path / name
+            path = folder.path / name
             draft = JobDraft(
                 job,
                 log_name.base,
                 log_name.pairs,
                 remains=LoglessJob.STANDARD_ERROR,
-                remains_at=at,
+                remains_at=path,
             )
             by_name[name] = by_job.setdefault(job, draft)
             by_name[name].modified = max(by_name[name].modified, files[name].modified)
     return by_name
 
 
-def is_read(name: str) -> bool:
-    """Whether a file of this name in a folder would be read, or is evidence of a
+def is_relevant(name: str) -> bool:
+    """True if a file of this name in a folder would be read, or is evidence of a
     profile."""
     plain = names.strip_compression(name).lower()
-    logged = names.is_called_log(plain) or plain.endswith((".err", REPORT))
-    read = logged or is_metrics(name) or is_called_archive(name)
-    return not name.startswith(".") and (read or bool(FILE_NAME.fullmatch(name)))
+    logged = names.is_log_name(plain) or plain.endswith((".err", REPORT))
+    is_input = logged or is_metrics(name) or is_called_archive(name)
+    return not name.startswith(".") and (is_input or bool(FILE_NAME.fullmatch(name)))
 
 
 def _is_log(name: str, folder: Folder) -> bool:
     plain = names.strip_compression(name)
     return name in folder.chosen or (
-        names.is_called_log(plain.lower()) and not _SLURM.fullmatch(plain)
+        names.is_log_name(plain.lower()) and not _SLURM.fullmatch(plain)
     )
 
 
@@ -210,11 +214,10 @@ def _is_compressed(file: WalkedFile) -> bool:
 
 
 def _explain_skip(name: str, others: Collection[str], folder: Folder) -> str:
-    """Return why a file is not taken as a log; an empty string where it is, or where
-    nobody would expect it to be."""
+    """Return the reason a file is not a log; "" if it is, or if nobody would expect it."""
     if name.endswith((".yaml", ".yml", ".err", VARIANT_MARK)) or is_metrics(name):
         return ""
-    if not names.is_called_log(name):
+    if not names.is_log_name(name):
         return NOT_READ
     match = _SKIPPED_LOG.match(name)
     if match and (match.start(1) == 0 or not _TRAINING.search(name)):
@@ -225,8 +228,10 @@ def _explain_skip(name: str, others: Collection[str], folder: Folder) -> str:
 
 
 def _explain_stream(name: str, others: Collection[str], folder: Folder) -> str:
-    """Return why one of a local executor's files is not the log: a better one is there,
-    or process 0 has it."""
+    """Return the reason a local executor's file is not the log, or "".
+
+    Another stream may be the better log, or process 0 has the log.
+    """
     if folder.name.isdecimal() and folder.name != "0":
         return "another process of the run that process 0 logs"
     better = next(
@@ -239,7 +244,7 @@ def _draft_jobs(
     folder: Folder,
     logs: Iterable[WalkedFile],
     metadata: Collection[str],
-    beside: Mapping[str, str],
+    path_by_name: Mapping[str, str],
     reasons: dict[str, str],
 ) -> list[JobDraft]:
     by_name: dict[tuple[str, str], JobDraft] = {}
@@ -256,30 +261,31 @@ def _draft_jobs(
                 f"a compressed copy of {same_job.attempts[number].log.name} beside it"
             )
             continue
-        if (
-            number in same_job.attempts
-        ):  # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
+        # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
+        if number in same_job.attempts:
             same_job = by_name[draft.job, file.name] = draft
-        err = beside.get(f"{names.strip_suffix(plain)}.err") or beside.get(
-            _name_second_stream(plain)
+        error_name = path_by_name.get(
+            f"{names.strip_suffix(plain)}.err"
+        ) or path_by_name.get(_name_error_stream(plain))
+        # standard error may be the log itself
+        error_file = (
+            folder.path / error_name if error_name and error_name != file.name else None
         )
-        other = (
-            folder.path / err if err and err != file.name else None
-        )  # standard error may be the log itself
-        same_job.attempts[number] = AttemptFiles(number, folder.path / file.name, other)
+        same_job.attempts[number] = AttemptFiles(
+            number, folder.path / file.name, error_file
+        )
         same_job.modified = max(same_job.modified, file.modified)
     drafts = list(by_name.values())
     beside_launched = any(draft.launched for draft in drafts)
     for draft in drafts:
-        draft.spoken_for = draft.launched or not beside_launched
+        draft.described_by_folders = draft.launched or not beside_launched
     return drafts
 
 
 def _draft_job(
     file: str, folder: Folder, metadata: Collection[str]
 ) -> tuple[JobDraft, int]:
-    """Return the job that a log's name speaks of, still without attempts, and the
-    number of this attempt."""
+    """Return the job in a log's name, still without attempts, and the attempt's number."""
     stem = names.strip_suffix(file)
     suffix = file[len(stem) :]
     if file.lower() in _STREAMS:
@@ -295,23 +301,25 @@ def _draft_job(
             output_job, output, names.read_log_name(output).pairs, launched=False
         ), 0
     name = names.read_log_name(stem, folder.name)
-    ends = (
+    tails = (
         (
             stem[begin:]
-            for begin in (0, *(sign.end() for sign in _SEPARATOR.finditer(stem)))
+            for begin in (
+                0,
+                *(separator.end() for separator in _SEPARATOR.finditer(stem)),
+            )
         )
         if metadata
         else ()
     )
-    job = name.job or next((end for end in ends if end in metadata), "")
+    job = name.job or next((tail for tail in tails if tail in metadata), "")
     return JobDraft(
         job, name.base + suffix, name.pairs, launched=stem.lower().startswith("log-")
     ), name.attempt
 
 
-def _map_names(files: Iterable[str]) -> dict[str, str]:
-    """Return by their own names and those before compression the names of files, the
-    first of those that share one."""
+def _index_names(files: Iterable[str]) -> dict[str, str]:
+    """Map names, with and without their compression suffix, to the first such file."""
     by_name: dict[str, str] = {}
     for name in files:
         by_name.setdefault(name, name)
@@ -319,50 +327,48 @@ def _map_names(files: Iterable[str]) -> dict[str, str]:
     return by_name
 
 
-def _name_second_stream(file: str) -> str:
+def _name_error_stream(file: str) -> str:
     return names.name_paired_stream(file, "stderr")
 
 
-def _add_slurm(
+def _add_slurm_outputs(
     folder: Folder,
     files: Iterable[WalkedFile],
     drafts: list[JobDraft],
-    beside: Mapping[str, str],
+    path_by_name: Mapping[str, str],
     reasons: dict[str, str],
 ) -> None:
-    """Give Slurm's own output file to its job: as the log where the job has no other,
-    else as its standard error.
+    """Assign Slurm's output file to its job: as the log if there is none, else as its
+    error.
 
-    A requeued job has one such file for all attempts; which of them it speaks of cannot
-    be told, so it is left out.
+    A requeued job has one such file for all attempts, so the file is left out.
     """
-    of_job: dict[str, list[JobDraft]] = defaultdict(list)
+    drafts_by_job: dict[str, list[JobDraft]] = defaultdict(list)
     for draft in drafts:
-        of_job[draft.job].append(draft)
+        drafts_by_job[draft.job].append(draft)
     for file in files:
         plain = names.strip_compression(file.name)
         slurm = _SLURM.fullmatch(plain)
         if not slurm or file.name in folder.chosen:
             continue
         path = folder.path / file.name
-        own = of_job[slurm[1]]
-        own = [
-            draft for draft in own if draft.launched
-        ] or own  # not a copy beside the launcher's log
+        job_drafts = drafts_by_job[slurm[1]]
+        # prefer the launcher's log to a copy next to it
+        job_drafts = [draft for draft in job_drafts if draft.launched] or job_drafts
         attempts = [
             (draft, attempt_files)
-            for draft in own
+            for draft in job_drafts
             for attempt_files in draft.attempts.values()
         ]
-        if not own:
+        if not job_drafts:
             stem = names.strip_suffix(plain)
-            err = beside.get(f"{stem}.err")
+            err = path_by_name.get(f"{stem}.err")
             attempt = AttemptFiles(0, path, folder.path / err if err else None)
             draft = JobDraft(
                 slurm[1], stem, attempts={0: attempt}, modified=file.modified
             )
             drafts.append(draft)
-            of_job[draft.job].append(draft)
+            drafts_by_job[draft.job].append(draft)
         elif (
             len(attempts) == 1
             and attempts[0][1].err is None
@@ -378,131 +384,145 @@ def _add_slurm(
 
 @dataclass(frozen=True, slots=True)
 class JobFolder:
-    """One folder, its jobs, and the layout it stands in."""
+    """One folder with its jobs and its layout."""
 
     folder: Folder
     jobs: FolderJobs
-    where: Layout
-    metrics: tuple[JobDraft, ...] = ()  # those that may be of the same runs as logs
+    layout: Layout
+    metrics: tuple[JobDraft, ...] = ()  # metrics that may repeat the runs of logs
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The metadata files of one folder."""
+    """The assignment of the metadata files of one folder."""
 
-    of_draft: Mapping[int, Path]  # by the position of the draft they belong to
-    without_log: Mapping[str, Path]  # by job id, of jobs that have no log here
-    undecided: Mapping[str, Path]  # by job id, of which nobody can tell
+    of_draft: Mapping[int, Path]  # by the index of their draft
+    without_log: Mapping[str, Path]  # by job id, for jobs without a log in the folder
+    undecided: Mapping[str, Path]  # by job id, if their log is ambiguous
 
 
 def find_job_folders(folders: Iterable[Folder]) -> tuple[JobFolder, ...]:
-    """Sort the files of all folders into jobs.
+    """Group the files of all folders into jobs.
 
-    A stray file in or above the folder of an experiment's launched logs speaks for
-    itself: the names of its folders speak of those logs.
+    A file without a job id in or above the folder of an experiment's launched logs is
+    not described by the folders' names: the names describe those logs.
     """
-    places = [
+    all_folders = [
         JobFolder(folder, group_files(folder), find_layout(folder.parts))
         for folder in folders
         if folder.files
     ]
-    job_folders = _set_metrics_apart(places)
-    strays = [
-        (draft, place)
-        for place in job_folders
-        for draft in place.jobs.drafts
+    job_folders = _separate_metrics(all_folders)
+    unattributed = [
+        (draft, job_folder)
+        for job_folder in job_folders
+        for draft in job_folder.jobs.drafts
         if not (draft.launched or draft.job)
     ]
-    taken = {
+    launched_folders = {
         parts
-        for place in job_folders
-        if strays and _is_launched(place)
-        for parts in _list_experiment_folders(place)
+        for job_folder in job_folders
+        if unattributed and _is_launched(job_folder)
+        for parts in _list_experiment_folders(job_folder)
     }
-    for draft, place in strays:
-        if place.folder.parts in taken:
-            draft.spoken_for = False
+    for draft, job_folder in unattributed:
+        if job_folder.folder.parts in launched_folders:
+            draft.described_by_folders = False
     return job_folders
 
 
-def _set_metrics_apart(places: Sequence[JobFolder]) -> tuple[JobFolder, ...]:
-    """Return folders with their metrics apart if the path that led there leads to a
-    log, too."""
+def _separate_metrics(job_folders: Sequence[JobFolder]) -> tuple[JobFolder, ...]:
+    """Separate the metrics of folders if their given path also leads to a log."""
     logged = {
-        place.folder.given_path
-        for place in places
-        if any(not draft.metrics for draft in place.jobs.drafts)
+        job_folder.folder.given_path
+        for job_folder in job_folders
+        if any(not draft.metrics for draft in job_folder.jobs.drafts)
     }
     return tuple(
-        _split_metrics(place) if place.folder.given_path in logged else place
-        for place in places
+        _split_metrics(job_folder)
+        if job_folder.folder.given_path in logged
+        else job_folder
+        for job_folder in job_folders
     )
 
 
-def _split_metrics(place: JobFolder) -> JobFolder:
-    metrics = tuple(draft for draft in place.jobs.drafts if draft.metrics)
-    drafts = tuple(draft for draft in place.jobs.drafts if not draft.metrics)
+def _split_metrics(job_folder: JobFolder) -> JobFolder:
+    metrics = tuple(draft for draft in job_folder.jobs.drafts if draft.metrics)
+    drafts = tuple(draft for draft in job_folder.jobs.drafts if not draft.metrics)
     return (
-        replace(place, jobs=replace(place.jobs, drafts=drafts), metrics=metrics)
+        replace(
+            job_folder, jobs=replace(job_folder.jobs, drafts=drafts), metrics=metrics
+        )
         if metrics
-        else place
+        else job_folder
     )
 
 
 def find_log_folders(job_folders: Iterable[JobFolder]) -> Mapping[str, Sequence[Path]]:
-    """Return the folders in which logs of each job stand."""
+    """Return the folders that contain logs of each job."""
     folders: dict[str, list[Path]] = defaultdict(list)
-    for place in job_folders:
-        for job in (draft.job for draft in place.jobs.drafts if draft.attempts):
-            folders[job].append(place.folder.path)
+    for job_folder in job_folders:
+        for job in (draft.job for draft in job_folder.jobs.drafts if draft.attempts):
+            folders[job].append(job_folder.folder.path)
     return folders
 
 
 def assign_metadata(folder: FolderJobs) -> Assignment:
-    """Give each metadata file to the log of its job, or the only one to the only log,
-    if that has no job id.
+    """Assign each metadata file to the log of its job.
 
-    Only logs that their folder speaks for can have metadata without a job id in their
-    names.
+    A single remaining metadata file belongs to the single log without a job id, if the
+    folders describe that log.
     """
-    own = {
-        place: folder.metadata[job_draft.job]
-        for place, job_draft in enumerate(folder.drafts)
+    assigned = {
+        index: folder.metadata[job_draft.job]
+        for index, job_draft in enumerate(folder.drafts)
         if job_draft.job in folder.metadata
     }
     jobs = {draft.job for draft in folder.drafts}
-    free = {job: path for job, path in folder.metadata.items() if job not in jobs}
+    unassigned = {job: path for job, path in folder.metadata.items() if job not in jobs}
     nameless = list_nameless(folder.drafts)
     if not nameless:
-        return Assignment(own, free, {})
+        return Assignment(assigned, unassigned, {})
     if (
-        len(free) == 1
-        and sum(bool(draft.spoken_for and draft.attempts) for draft in folder.drafts)
+        len(unassigned) == 1
+        and sum(
+            bool(draft.described_by_folders and draft.attempts)
+            for draft in folder.drafts
+        )
         == 1
     ):
         return Assignment(
-            {**own, folder.drafts.index(nameless[0]): next(iter(free.values()))}, {}, {}
+            {
+                **assigned,
+                folder.drafts.index(nameless[0]): next(iter(unassigned.values())),
+            },
+            {},
+            {},
         )
-    return Assignment(own, {}, free)
+    return Assignment(assigned, {}, unassigned)
 
 
 def list_nameless(drafts: Iterable[JobDraft]) -> tuple[JobDraft, ...]:
-    """Return the logs whose job nothing tells but perhaps the metadata beside them."""
-    return tuple(draft for draft in drafts if draft.spoken_for and not draft.job)
+    """Return the logs without a job id that metadata may identify."""
+    return tuple(
+        draft for draft in drafts if draft.described_by_folders and not draft.job
+    )
 
 
-def _is_launched(place: JobFolder) -> bool:
-    return any(draft.launched and draft.attempts for draft in place.jobs.drafts)
+def _is_launched(job_folder: JobFolder) -> bool:
+    return any(draft.launched and draft.attempts for draft in job_folder.jobs.drafts)
 
 
-def _list_experiment_folders(place: JobFolder) -> list[tuple[str, ...]]:
-    """Return the parts of a folder and of those above it, up to its experiment's."""
-    parts = place.folder.parts
-    return [parts[: len(parts) - above] for above in range(len(place.where.experiment))]
+def _list_experiment_folders(job_folder: JobFolder) -> list[tuple[str, ...]]:
+    """Return the parts of a folder and its parents, up to its experiment's folder."""
+    parts = job_folder.folder.parts
+    return [
+        parts[: len(parts) - level]
+        for level in range(len(job_folder.layout.experiment))
+    ]
 
 
-# What the launcher's own output is called: it is there although the training left no
-# log.
+# Prefix of the launcher's own output, which exists even if the training left no log.
 COPIED_OUTPUT = "sbatch_"
 
 Parts = tuple[str, ...]
@@ -511,49 +531,47 @@ Parts = tuple[str, ...]
 def find_empty_launches(
     walk: Walk, job_folders: Iterable[JobFolder], emptied: Collection[Folder]
 ) -> Iterator[JobFolder]:
-    """Yield the folders of launches, `E/E_<time>` and `E/<epoch seconds>`, with no log
-    in or below them, each with a job that left nothing.
+    """Yield launch folders (`E/E_<time>`, `E/<epoch seconds>`) that contain no log.
 
-    `emptied` are folders all of whose files are other names of files elsewhere. What
-    was put away, packed or cannot be read is a log: a user did that, or another item
-    says so.
+    Each has one job without attempts. `emptied` are folders whose files are other names
+    of files elsewhere. Renamed, packed and unreadable logs count as logs.
     """
     filled: set[Parts] = set()
-    for place in job_folders:
+    for job_folder in job_folders:
         if (
-            place.jobs.drafts
-            or place.jobs.metadata
-            or any(_may_be_log(file.name) for file in place.folder.files)
+            job_folder.jobs.drafts
+            or job_folder.jobs.metadata
+            or any(_may_be_log(file.name) for file in job_folder.folder.files)
         ):
-            _add_folders(filled, place.folder.parts)
+            _add_folders(filled, job_folder.folder.parts)
     for folder in emptied:
         _add_folders(filled, folder.parts)
     for path, _ in walk.unreadable:
         _add_folders(filled, path.parts)
     for folder in walk.folders:
         if folder.parts not in filled and not folder.only_chosen and _is_launch(folder):
-            where = find_layout(folder.parts)
-            left = JobDraft(
+            layout = find_layout(folder.parts)
+            draft = JobDraft(
                 "",
                 f"{folder.name}.out",
                 remains=LoglessJob.FOLDER,
                 remains_at=folder.path,
             )
-            if where.experiment and folder.name in where.experiment[:2]:
-                yield JobFolder(folder, FolderJobs((left,), {}, []), where)
+            if layout.experiment and folder.name in layout.experiment[:2]:
+                yield JobFolder(folder, FolderJobs((draft,), {}, []), layout)
 
 
 def _is_launch(folder: Folder) -> bool:
-    """Whether a folder is called as that of one launch: it bears a time, and its
-    experiment's name or no other."""
+    """True if a folder is named like a launch: with a time, and its experiment's name
+    or none."""
     if read_stamp(folder.name) is None:
         return False
-    above = (
+    experiment = (
         names.read_experiment(folder.parts[-2], typed=False)
         if len(folder.parts) > 1
         else None
     )
-    return above is not None and (
+    return experiment is not None and (
         folder.name.isdecimal() or folder.name.startswith(f"{folder.parts[-2]}_")
     )
 
@@ -569,7 +587,7 @@ def _may_be_log(name: str) -> bool:
 
 
 def _add_folders(filled: set[Parts], parts: Parts) -> None:
-    """Add a folder and all above it."""
+    """Add a folder and its parents."""
     while parts and parts not in filled:
         filled.add(parts)
         parts = parts[:-1]

@@ -1,9 +1,8 @@
-"""Patterns of the places where the runs of one configuration lie: what changes from
-night to night is left open.
+"""Patterns of the paths of one configuration's runs, open where daily runs differ.
 
-`#` stands for digits and `*` for any text within a name. A number is left open if it is
-one of a job, a date or a time, or counts runs (`version_3`); any other number is kept:
-it may be that of the GPUs, or a size of the model.
+`#` matches digits and `*` any text within a name. A number is replaced if it is a job
+id, a date or a time, or counts runs (`version_3`). Other numbers are kept, because they
+may be a number of GPUs or a size of the model.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _DATE = re.compile(
 _MONTH = re.compile(
     rf"(?<![A-Za-z])(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)([0-3]\d[-_]{_TIME})(?!\d)"
 )
-# Words with the number of a job, and words that count runs: Lightning's `version_3`,
-# MLPerf's `result_2.txt`. `trial` and `seed` are not among them: they distinguish the
-# configurations of a study. Runs of several configurations that such a number alone
-# distinguishes are one place, and a recording refuses them if their times disagree.
+# Words before a job number, and words that count runs: Lightning's `version_3`,
+# MLPerf's `result_2.txt`. `trial` and `seed` are excluded: they distinguish the
+# configurations of a study. If only such a number distinguishes configurations, their
+# runs match one pattern, and recording them fails if their times disagree.
 _OF_JOB = re.compile(
     r"(?<![a-z])(?:job|jobid|slurm|pid|night|day)[-_.]?\d+(?![\da-z])", re.IGNORECASE
 )
@@ -34,14 +33,16 @@ _OF_RUN = re.compile(
     r"(?<![a-z])(?:run|version|result|attempt|restart)[-_.]?\d+(?![\da-z])",
     re.IGNORECASE,
 )
-# A number of a job, or of a node; one that letters touch may be a size.
+# A number of a job or node, not adjacent to letters: `70b` may be a size.
 _LONG = re.compile(r"(?<![A-Za-z\d])\d{6,}(?![A-Za-z\d])")
 _ROUND = (64, 1000)
-"""What sizes are multiples of: a vocabulary, a sequence length, a number of steps. Of
-eight digits on it is no size."""
+"""Divisors of sizes: a vocabulary, a sequence length, a number of steps.
 
-# A shorter number of a job, in names of files and folders. Sizes of that length are
-# round, too, or have a word beside them; 72 GPUs are a rack.
+Numbers of eight or more digits are never sizes.
+"""
+
+# A shorter job number, in names of files and folders. Sizes of that length are round or
+# adjacent to a word; 72 GPUs are a rack.
 _SHORT = re.compile(r"(?<![A-Za-z\d])(?<!\d\.)\d{4,5}(?![A-Za-z\d])")
 _SHORT_ROUND = (64, 72, 100)
 _SIZE_WORDS = frozenset(
@@ -121,47 +122,45 @@ _SIZE_WORDS = frozenset(
         ),
     )
 )
-"""Words beside a number that is one of a configuration."""
+"""Words that mark an adjacent number as part of the configuration."""
 
-_EPOCH_DIGITS = (
-    10,
-    13,
-    19,
-)  # seconds, milliseconds and nanoseconds since 1970: the time of a submission
-# the names of a path that may hold the number of a job: that of the log, and of two
-# folders
+# digits of seconds, milliseconds and nanoseconds since 1970: a submission time
+_EPOCH_DIGITS = (10, 13, 19)
+# path components that may contain the job number: the log and two folders
 NEAREST = 3
 _WORD_BEFORE = re.compile(r"([A-Za-z]+)[-_.=]*\Z")
 _WORD_AFTER = re.compile(r"[-_.]*([A-Za-z]+)")
 _DIGITS = re.compile(r"\d+")
-# What a tracker adds behind a time, at random.
+# Random characters that experiment trackers append to a time.
 _RANDOM = re.compile(r"(?<=#)([-_])(?=[a-z]*\d)(?=\d*[a-z])[a-z0-9]{8}(?![a-z0-9])")
-# The number of the job in what PBS and Grid Engine call its output.
+# The job number in the output names of PBS and Grid Engine.
 _OUTPUT = re.compile(r"(?<=\.[oe])\d+(?:[.-]\d+)?\Z")
 _EVENTS = "events.out.tfevents."
-# torchrun's `--log-dir` holds a folder of each launch, whose name ends at random, with
-# `attempt_0/<rank>/` in it.
+# torchrun's `--log-dir` contains a folder for each launch, with a random suffix and
+# with `attempt_0/<rank>/` in it.
 _LAUNCH = re.compile(r"(.*_)[a-z0-9_]{8}", re.DOTALL)
 _ATTEMPT = re.compile(r"attempt_\d+")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}")
 
 
 def generalise(text: str, job_id: str = "") -> str:
-    """Return a name with `#` and `*` for what another run of the same configuration may
-    have in its place."""
-    text = _OUTPUT.sub(_open_numbers, _UUID.sub("*", text))
+    """Replace the parts of a name that differ between runs by `#` and `*`."""
+    text = _OUTPUT.sub(_replace_numbers, _UUID.sub("*", text))
     if job_id:
         text = re.sub(
-            rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9])", _open_numbers, text
+            rf"(?<![A-Za-z0-9]){re.escape(job_id)}(?![A-Za-z0-9])",
+            _replace_numbers,
+            text,
         )
     text = _MONTH.sub(
-        lambda match: "*" + _DIGITS.sub("#", match[1]), _DATE.sub(_open_numbers, text)
+        lambda match: "*" + _DIGITS.sub("#", match[1]),
+        _DATE.sub(_replace_numbers, text),
     )
-    text = _OF_RUN.sub(_open_numbers, _OF_JOB.sub(_open_numbers, text))
-    return _RANDOM.sub(r"\1*", _LONG.sub(_open_unless_round, text))
+    text = _OF_RUN.sub(_replace_numbers, _OF_JOB.sub(_replace_numbers, text))
+    return _RANDOM.sub(r"\1*", _LONG.sub(_replace_unless_round, text))
 
 
-def _open_unless_round(match: re.Match[str]) -> str:
+def _replace_unless_round(match: re.Match[str]) -> str:
     number = match[0]
     return (
         number
@@ -171,44 +170,48 @@ def _open_unless_round(match: re.Match[str]) -> str:
 
 
 def _generalise_name(name: str, job_id: str) -> str:
-    """Return the name of a file or folder generalised, with `#` for a short number of a
-    job, too."""
-    return _SHORT.sub(_open_unless_size, generalise(name, job_id))
+    """Generalise a file or folder name, including short job numbers."""
+    return _SHORT.sub(_replace_unless_size, generalise(name, job_id))
 
 
-def _open_unless_size(match: re.Match[str]) -> str:
-    before, after = (
+def _replace_unless_size(match: re.Match[str]) -> str:
+    word_before, word_after = (
         _WORD_BEFORE.search(match.string, 0, match.start()),
         _WORD_AFTER.match(match.string, match.end()),
     )
-    beside = {word[1].lower() for word in (before, after) if word}
+    adjacent_words = {word[1].lower() for word in (word_before, word_after) if word}
     is_size = any(
         int(match[0]) % unit == 0 for unit in _SHORT_ROUND
-    ) or not beside.isdisjoint(_SIZE_WORDS)
+    ) or not adjacent_words.isdisjoint(_SIZE_WORDS)
     return match[0] if is_size else "#"
 
 
-def _open_numbers(match: re.Match[str]) -> str:
+def _replace_numbers(match: re.Match[str]) -> str:
     return _DIGITS.sub("#", match[0])
 
 
 def find_job_number(parts: Sequence[str]) -> str:
-    """Return the number that may be that of a run's job: the only one of its kind in
-    the name of its log, else of the nearest folder; "" without one."""
+    """Return the number in a run's path that may be its job id, or "".
+
+    It is the only candidate in the name of the log, else of the nearest folder with
+    one.
+    """
     for name in reversed(parts[-NEAREST:]):
         undated = _MONTH.sub(
             "#", _DATE.sub("#", _UUID.sub("*", strip_compression(name)))
         )
-        long = [
+        long_numbers = [
             match
             for match in _LONG.finditer(undated)
             if len(match[0]) not in _EPOCH_DIGITS
         ]
-        numbers = [match[0] for match in long if _open_unless_round(match) == "#"]
+        numbers = [
+            match[0] for match in long_numbers if _replace_unless_round(match) == "#"
+        ]
         numbers += [
             match[0]
             for match in _SHORT.finditer(undated)
-            if _open_unless_size(match) == "#"
+            if _replace_unless_size(match) == "#"
         ]
         if numbers:
             return numbers[0] if len(numbers) == 1 else ""
@@ -216,31 +219,35 @@ def find_job_number(parts: Sequence[str]) -> str:
 
 
 def make_pattern(parts: Sequence[str], job_id: str = "") -> str:
-    """Return the pattern of a log's path from the names of its folders, outermost
-    first, and its own."""
+    """Return the pattern of a log's path.
+
+    `parts` are its folders, outermost first, and its name.
+    """
     *folders, log = parts
-    # A short number of a job may be that of the GPUs in the name of a folder.
-    of_folders = job_id if len(job_id) >= CERTAIN_DIGITS else ""
+    # In a folder name, a number equal to a short job id may be the number of GPUs.
+    folder_job_id = job_id if len(job_id) >= CERTAIN_DIGITS else ""
     launches = [
-        _ATTEMPT.fullmatch(below) and _LAUNCH.fullmatch(part)
-        for part, below in pairwise((*folders, ""))
+        _ATTEMPT.fullmatch(next_part) and _LAUNCH.fullmatch(part)
+        for part, next_part in pairwise((*folders, ""))
     ]
-    opened = [
-        _generalise_name(launch[1], of_folders) + "*"
+    folder_patterns = [
+        _generalise_name(launch[1], folder_job_id) + "*"
         if launch
-        else _generalise_name(part, of_folders)
+        else _generalise_name(part, folder_job_id)
         for part, launch in zip(folders, launches, strict=True)
     ]
-    plain = strip_compression(log)
-    # Behind the time stand the node and the process.
+    plain_name = strip_compression(log)
+    # Node and process follow the time in the name of an event file.
     name = (
-        f"{_EVENTS}*" if plain.startswith(_EVENTS) else _generalise_name(plain, job_id)
+        f"{_EVENTS}*"
+        if plain_name.startswith(_EVENTS)
+        else _generalise_name(plain_name, job_id)
     )
-    return "/".join((*opened, name))
+    return "/".join((*folder_patterns, name))
 
 
 def matches(pattern: str, parts: Sequence[str]) -> bool:
-    """Whether a path ends as a pattern says, name by name."""
+    """True if the last components of a path match a pattern, name by name."""
     names = pattern.split("/")
     if len(names) > len(parts):
         return False
@@ -253,7 +260,8 @@ def matches(pattern: str, parts: Sequence[str]) -> bool:
 
 @lru_cache(4096)
 def _compile(name: str) -> re.Pattern[str]:
-    wild = {"#": r"[0-9]+", "*": r".*"}
+    wildcards = {"#": r"[0-9]+", "*": r".*"}
     return re.compile(
-        "".join(wild.get(letter) or re.escape(letter) for letter in name), re.DOTALL
+        "".join(wildcards.get(character) or re.escape(character) for character in name),
+        re.DOTALL,
     )

@@ -1,10 +1,9 @@
-"""The facts that a run of any framework states of its configuration, and the own
-baseline that they fit.
+"""Facts of a run's configuration, and the user-defined baseline that they fit.
 
-A baseline with `match` is of the runs at its place that contradict nothing that it
-states. A run that states a fact of weight otherwise is of another configuration. A fact
-that only one side states contradicts nothing: log levels and versions of frameworks
-change what is printed.
+A baseline with `match` applies to the runs at its path that contradict none of its
+facts. A run with a different value of a major fact has another configuration. A fact
+that only one side states is no contradiction: it may depend on log levels and framework
+versions.
 """
 
 from __future__ import annotations
@@ -28,26 +27,28 @@ _DIGITS = re.compile(r"\d+")
 STEPS = "steps"
 BATCH_OF_STEPS = "batch of the steps"
 _OF_STEPS = (STEPS, BATCH_OF_STEPS)
-"""Facts that come from the records of the steps."""
+"""Facts taken from the records of the steps."""
 
 LISTED = ", "
-"""Between the values of a fact of which a log states several."""
+"""Separator between several values of one fact."""
 
-# Of one run and no other: a profiler is seen by the checks of a run. A version may
-# change, and is no configuration.
-_PASSING = (StatedField.PROFILER,)
+# A profiler concerns a single run and is found by its checks. A version may change
+# without changing the configuration.
+_IGNORED_FIELDS = (StatedField.PROFILER,)
 _VERSIONS = ("release",)
 
 _SETTINGS = frozenset(
     map(str, list(StatedField)[list(StatedField).index(StatedField.MODEL_SIZES) :])
 )
-"""The facts that settings before the first step state. Older recorded baselines state
-none of them."""
+"""Facts from the settings printed before the first step.
+
+Older recorded baselines contain none of them.
+"""
 
 _LABELLED = _SETTINGS | {str(StatedField.LAYOUT), str(StatedField.NUMBERS)}
 _NAMES = frozenset(map(str, (StatedField.MODEL, StatedField.NAMED)))
 
-_LIGHT = frozenset(
+_MINOR = frozenset(
     (
         STEPS,
         *map(
@@ -62,14 +63,13 @@ _LIGHT = frozenset(
         *map(str, (StatedField.POWER_LIMIT, StatedField.KERNELS, StatedField.LISTING)),
     )
 )
-"""A run that states one of these otherwise is of the same configuration, and its reader
-is warned."""
+"""Facts that may differ within one configuration; the user is warned."""
 
-_DEFAULTS = frozenset(
+_VERSION_DEPENDENT = frozenset(
     map(str, (StatedField.CAPACITY, StatedField.DROP_POLICY, StatedField.RECOMPUTE))
 )
-"""The facts whose defaults change with versions of frameworks: under another version
-they are light."""
+"""Facts whose defaults depend on the framework version: minor if the versions differ.
+"""
 
 _ONLY_IF_USED = frozenset(
     map(
@@ -84,34 +84,35 @@ _ONLY_IF_USED = frozenset(
 )
 _UNUSED = ("none", "not fp8", "full")
 _APPLIED = "applied "
-"""The facts that logs print only of what is used, and the values and beginnings that
-show it."""
+"""Facts that logs print only if used (`_ONLY_IF_USED`), with their unused values.
+
+Values that begin with `_APPLIED` are used, too.
+"""
 
 _NOT_FRAMEWORK = frozenset(
     ("device", "power_limit", "clocks", "driver", "cuda_driver", "commit")
 )
-"""What the environment of a run states besides versions of software."""
+"""Entries of a run's environment that are not software versions."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFact:
-    """One thing that a run says of itself."""
+    """One fact that a run states."""
 
     name: str
-    values: tuple[str, ...]  # sorted; several where it says several
+    values: tuple[str, ...]  # sorted, all distinct values
     source: str
-    last: str  # of several the one that it says last: the first ones may be defaults
-    sources: tuple[str, ...] = ()  # of each value, where all are kept
+    last: str  # the value printed last: earlier ones may be defaults
+    sources: tuple[str, ...] = ()  # the source of each value, or empty
 
     @property
     def text(self) -> str:
-        """The values as a baseline file states them."""
+        """The values as written in a baseline file."""
         return LISTED.join(self.values)
 
 
 def collect_facts(run: RunFiles, logs: Sequence[ParsedLog]) -> tuple[RunFact, ...]:
-    """Return what log and metadata of a run say of its configuration, sorted by
-    name."""
+    """Return the facts in a run's logs and metadata, sorted by name."""
     facts = {
         fact.name: fact for fact in (*_list_logged(run, logs), *_list_recorded(run))
     }
@@ -119,8 +120,10 @@ def collect_facts(run: RunFiles, logs: Sequence[ParsedLog]) -> tuple[RunFact, ..
 
 
 def is_identifiable(facts: Iterable[RunFact]) -> bool:
-    """Whether a run prints its configuration: a number of GPUs and a batch. A log of
-    bare steps may be of any."""
+    """True if the facts include a number of GPUs and a batch size.
+
+    A log that prints only steps may be of any configuration.
+    """
     names = {fact.name for fact in facts}
     batches = {str(field) for field in (StatedField.BATCH, StatedField.MICRO_BATCH)}
     return str(StatedField.GPUS) in names and not names.isdisjoint(
@@ -129,8 +132,7 @@ def is_identifiable(facts: Iterable[RunFact]) -> bool:
 
 
 class FactKey(NamedTuple):
-    """A fact, and which of the settings that it consists of, empty for a fact with one
-    value."""
+    """The name of a fact and the label of one of its settings ("" for a single value)."""
 
     name: str
     label: str
@@ -141,18 +143,18 @@ class FactKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a run and a baseline at its place state."""
+    """The comparison of a run with a baseline at its path."""
 
     baseline: Baseline
     differences: tuple[str, ...]  # empty if the run may be of the baseline
-    changes: tuple[str, ...] = ()  # differences without weight
+    changes: tuple[str, ...] = ()  # minor differences
     agreed: frozenset[FactKey] = frozenset()
-    missing: tuple[str, ...] = ()  # stated by the baseline alone
-    added: tuple[str, ...] = ()  # stated by the run alone
+    missing: tuple[str, ...] = ()  # stated by the baseline only
+    added: tuple[str, ...] = ()  # stated by the run only
 
     @property
     def one_sided(self) -> tuple[str, ...]:
-        """What only one side states, in a sentence for each side."""
+        """One sentence for each side that states facts the other side lacks."""
         sides = (
             ("the run no longer states", self.missing),
             ("the baseline does not state", self.added),
@@ -164,8 +166,7 @@ class Comparison:
         )
 
     def is_closer_than(self, other: Comparison) -> bool:
-        """Whether the run states more of what this baseline states, or lacks nothing of
-        it as the other does."""
+        """True if the run agrees with more facts, or with the same and lacks none."""
         if self.agreed == other.agreed:
             return bool(other.missing) and not self.missing
         return self.agreed > other.agreed
@@ -174,18 +175,17 @@ class Comparison:
 def compare_baselines_at_path(
     run: RunFiles, logs: Sequence[ParsedLog], recipes: Iterable[Recipe]
 ) -> list[Comparison]:
-    """Return comparisons with the baselines at whose place a run lies, or at one of
-    another number."""
+    """Compare a run with the baselines at its path, ignoring the numbers in the path."""
     parts = list_parts(run)
-    own = [
-        (each, each.match.path)
+    candidates = [
+        (baseline, baseline.match.path)
         for recipe in recipes
-        for each in recipe.baselines
-        if each.match
+        for baseline in recipe.baselines
+        if baseline.match
     ]
     near = [
-        (each, path)
-        for each, path in own
+        (baseline, path)
+        for baseline, path in candidates
         if parts and matches(_DIGITS.sub("#", path), parts)
     ]
     if not near:
@@ -200,7 +200,7 @@ def compare_baselines_at_path(
             if readable
             else Comparison(baseline, ())
         )
-        others = [*_compare_places(path, parts), *_compare_dialects(baseline, readable)]
+        others = [*_compare_paths(path, parts), *_compare_dialects(baseline, readable)]
         comparisons.append(
             replace(comparison, differences=(*others, *comparison.differences))
         )
@@ -208,29 +208,31 @@ def compare_baselines_at_path(
 
 
 def select_closest(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons without a difference that no other one is closer than."""
-    fitting = [each for each in comparisons if not each.differences]
+    """Return the comparisons without differences that no other comparison is closer
+    than."""
+    fitting = [comparison for comparison in comparisons if not comparison.differences]
     return [
-        each
-        for each in fitting
-        if not any(other.is_closer_than(each) for other in fitting)
+        comparison
+        for comparison in fitting
+        if not any(other.is_closer_than(comparison) for other in fitting)
     ]
 
 
-def _compare_places(pattern: str, parts: tuple[str, ...]) -> tuple[str, ...]:
-    """Return in which number of its place a run differs; nothing where it lies at the
-    place."""
+def _compare_paths(pattern: str, parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the difference between the path and the pattern, empty if they match."""
     names = pattern.split("/")
     return (
         ()
         if matches(pattern, parts)
-        else (f"its place {'/'.join(parts[-len(names) :])}, not {pattern}",)
+        else (f"its path {'/'.join(parts[-len(names) :])}, not {pattern}",)
     )
 
 
 def is_at_baseline_path(run: RunFiles, recipes: Iterable[Recipe]) -> bool:
-    """Whether a run lies where a baseline says that its runs do: one without a step
-    died there."""
+    """True if the run's first log is at the path of a baseline.
+
+    A run without steps at such a path is a failed run of that baseline.
+    """
     parts = list_parts(run)
     return bool(parts) and any(
         matches(path, parts) for path in list_baseline_paths(recipes)
@@ -238,15 +240,17 @@ def is_at_baseline_path(run: RunFiles, recipes: Iterable[Recipe]) -> bool:
 
 
 def list_baseline_paths(recipes: Iterable[Recipe]) -> list[str]:
-    """Return the places at which baselines say that their runs lie."""
+    """Return the paths of all baselines that define one."""
     return [
-        each.match.path for recipe in recipes for each in recipe.baselines if each.match
+        baseline.match.path
+        for recipe in recipes
+        for baseline in recipe.baselines
+        if baseline.match
     ]
 
 
 def list_parts(run: RunFiles) -> tuple[str, ...]:
-    """Return the names of the folders of a run's first log, and its own; nothing
-    without a log."""
+    """Return the path components of a run's first log, () without a log."""
     return run.attempts[0].log.parts if run.attempts else ()
 
 
@@ -258,12 +262,14 @@ def _compare_dialects(
 
 
 Values = Mapping[FactKey, Mapping[str, str]]
-"""The values of each fact, each with its source."""
+"""The values of each fact, with the source of each value."""
 
 
 def _list_values(facts: Iterable[RunFact]) -> Values:
-    """Return the values of facts by setting: `recompute_method: none` is the value
-    `none` of that setting."""
+    """Group the values of facts by setting.
+
+    `recompute_method: none` is the value `none` of the setting `recompute_method`.
+    """
     values: dict[FactKey, dict[str, str]] = {}
     for fact in facts:
         for value, source in zip(
@@ -281,7 +287,7 @@ def _split_value(name: str, text: str) -> Iterator[tuple[FactKey, str]]:
             if name in _LABELLED
             else ("", "", item)
         )
-        # The folder of an experiment differs from user to user, its name does not.
+        # Users keep an experiment in different folders, but its name is the same.
         last = (
             value.rstrip("/").rpartition("/")[2] if name == StatedField.MODEL else value
         )
@@ -295,86 +301,93 @@ def _split_value(name: str, text: str) -> Iterator[tuple[FactKey, str]]:
 def _compare(
     baseline: Baseline, stated: Values, versions: Mapping[str, str]
 ) -> Comparison:
-    """Compare the facts that a run and a baseline state."""
+    """Compare the facts of a run and a baseline."""
     recorded: dict[FactKey, set[str]] = {}
     for name, text in baseline.match.says if baseline.match else ():
         for key, value in _split_value(name, text):
             recorded.setdefault(key, set()).add(value)
     shared = sorted(recorded.keys() & stated.keys())
     agreed = frozenset(
-        key for key in shared if _agree(key, recorded[key], stated[key].keys())
+        key
+        for key in shared
+        if _do_values_agree(key, recorded[key], stated[key].keys())
     )
-    contrary = [key for key in shared if key not in agreed]
+    contradicting = [key for key in shared if key not in agreed]
     missing = sorted(recorded.keys() - stated.keys())
     added = sorted(stated.keys() - recorded.keys())
-    is_other_version = _differ(baseline, versions)
-    light = _LIGHT | _DEFAULTS if is_other_version else _LIGHT
-    telling = set(
-        _select_telling(recorded, stated, has_same_defaults=not is_other_version)
+    is_other_version = _has_other_version(baseline, versions)
+    minor = _MINOR | _VERSION_DEPENDENT if is_other_version else _MINOR
+    significant = set(
+        _select_significant_one_sided(
+            recorded, stated, has_same_defaults=not is_other_version
+        )
     )
-    differing = [*contrary, *(key for key in (*missing, *added) if key in telling)]
-    weighty = [key for key in differing if key.name not in light]
-    is_silent = all(
-        key.name in _OF_STEPS for key in stated
-    )  # a log without its head, or of another log level
+    differing = [
+        *contradicting,
+        *(key for key in (*missing, *added) if key in significant),
+    ]
+    major = [key for key in differing if key.name not in minor]
+    # a log without its head, or of another log level, states only its steps
+    is_silent = all(key.name in _OF_STEPS for key in stated)
+    # without any agreement nothing identifies the run
     if not is_silent and all(key.name == STEPS for key in agreed):
-        weighty += [
-            key for key in missing if key not in weighty
-        ]  # nothing identifies the run any more
-    # the number of steps has a note of its own
-    changed = [key for key in differing if key not in weighty and key.name != STEPS]
+        major += [key for key in missing if key not in major]
+    # a separate note reports the number of steps
+    changed = [key for key in differing if key not in major and key.name != STEPS]
     changed += [
-        key for key in added if key not in telling and _is_used(key, stated[key])
+        key for key in added if key not in significant and _is_used(key, stated[key])
     ]
     return Comparison(
         baseline,
-        tuple(_describe(key, recorded, stated) for key in weighty),
+        tuple(_describe(key, recorded, stated) for key in major),
         tuple(_describe(key, recorded, stated) for key in changed),
         agreed,
-        _list_names(missing, (*weighty, *changed)),
-        _list_names(added, (*weighty, *changed)),
+        _list_names(missing, (*major, *changed)),
+        _list_names(added, (*major, *changed)),
     )
 
 
-def _agree(key: FactKey, recorded: Set[str], stated: Set[str]) -> bool:
-    """Whether both sides state the same. Names are printed of optimizers and schedules,
-    too: one more is no other."""
+def _do_values_agree(key: FactKey, recorded: Set[str], stated: Set[str]) -> bool:
+    """True if both sides state the same values.
+
+    Names may be a subset: names of optimizers and schedules are printed, too.
+    """
     return recorded == stated or (
         key.name in _NAMES and (recorded <= stated or stated <= recorded)
     )
 
 
-def _select_telling(
+def _select_significant_one_sided(
     recorded: Mapping[FactKey, Collection[str]],
     stated: Values,
     *,
     has_same_defaults: bool,
 ) -> Iterator[FactKey]:
-    """Yield the facts that one side alone states and that differ all the same: what is
-    not printed is not used, or is the default where only other values are listed.
+    """Yield the facts stated by one side only that are a difference nevertheless.
 
-    A run that lacks most of what the baseline states may have been printed with another
-    log level.
+    A fact that is not printed is not used, or has its default if the log lists only
+    other values. If the run lacks most of the baseline's facts, it probably has another
+    log level, and absence is no difference.
     """
     listing = FactKey(StatedField.LISTING, "")
-    common = recorded.keys() & stated.keys()
+    shared = recorded.keys() & stated.keys()
     plain = [
         key
         for key in recorded
         if key.name not in _ONLY_IF_USED and key.name not in _OF_STEPS
     ]
-    prints_all = 2 * len(common.intersection(plain)) >= len(plain)
+    prints_all = 2 * len(shared.intersection(plain)) >= len(plain)
     for key in recorded.keys() ^ stated.keys():
-        is_known = prints_all if key in recorded else _was_read(key, recorded)
-        by_use = is_known and _is_used(key, recorded.get(key) or stated[key])
-        if by_use or (
-            has_same_defaults and listing in common and key.name in _SETTINGS
+        is_known = prints_all if key in recorded else _could_be_recorded(key, recorded)
+        is_used_fact = is_known and _is_used(key, recorded.get(key) or stated[key])
+        if is_used_fact or (
+            has_same_defaults and listing in shared and key.name in _SETTINGS
         ):
             yield key
 
 
 def _is_used(key: FactKey, values: Collection[str]) -> bool:
-    """Whether a fact is one that is printed only of what is used."""
+    """True if the values show that the fact is used, so that its absence matters."""
     if any(value.startswith(_APPLIED) for value in values):
         return True
     return (
@@ -384,9 +397,11 @@ def _is_used(key: FactKey, values: Collection[str]) -> bool:
     )
 
 
-def _was_read(key: FactKey, recorded: Iterable[FactKey]) -> bool:
-    """Whether a fact would be in a baseline if its runs had stated it; an older file
-    lacks what was not read then."""
+def _could_be_recorded(key: FactKey, recorded: Iterable[FactKey]) -> bool:
+    """True if the baseline would contain the fact if its runs had printed it.
+
+    Older baseline files contain no settings.
+    """
     return key.name not in _SETTINGS or any(
         other.name in _SETTINGS for other in recorded
     )
@@ -395,7 +410,7 @@ def _was_read(key: FactKey, recorded: Iterable[FactKey]) -> bool:
 def _describe(
     key: FactKey, recorded: Mapping[FactKey, Collection[str]], stated: Values
 ) -> str:
-    """Return `router top-k 4 (line 12), not 8`, or which side states nothing."""
+    """Describe a difference: `router top-k 4 (line 12), not 8`, or the silent side."""
     before = LISTED.join(sorted(recorded.get(key, ())))
     if key not in stated:
         return f"{key} is not stated ({before} in the baseline)"
@@ -409,17 +424,23 @@ def _describe(
     return f"{key} {value} ({source}), not {before}"
 
 
-def _list_names(keys: Iterable[FactKey], told: Collection[FactKey]) -> tuple[str, ...]:
-    """Return the names of facts without those that are reported as differences, and
-    without the number of steps: the record of a whole run states it on one day and,
-    rounded otherwise, not on the next."""
+def _list_names(
+    keys: Iterable[FactKey], reported: Collection[FactKey]
+) -> tuple[str, ...]:
+    """Return the names of facts that are not reported as differences.
+
+    Omits the number of steps: logs with one record of the whole run print it only on
+    some days, depending on rounding.
+    """
     return tuple(
-        dict.fromkeys(key.name for key in keys if key not in told and key.name != STEPS)
+        dict.fromkeys(
+            key.name for key in keys if key not in reported and key.name != STEPS
+        )
     )
 
 
 def _collect_versions(run: RunFiles, logs: Sequence[ParsedLog]) -> dict[str, str]:
-    """Return the versions of software that a run states."""
+    """Return the software versions of a run by name."""
     environment = {
         name: value for log in logs for name, value in log.environment
     } | dict(run.environment)
@@ -428,8 +449,8 @@ def _collect_versions(run: RunFiles, logs: Sequence[ParsedLog]) -> dict[str, str
     }
 
 
-def _differ(baseline: Baseline, versions: Mapping[str, str]) -> bool:
-    """Whether a version that the recorded runs and this one state is another one."""
+def _has_other_version(baseline: Baseline, versions: Mapping[str, str]) -> bool:
+    """True if a software version differs between the recorded runs and this run."""
     recorded = dict(baseline.recording.environment) if baseline.recording else {}
     return any(
         recorded[name] != value for name, value in versions.items() if name in recorded
@@ -437,22 +458,21 @@ def _differ(baseline: Baseline, versions: Mapping[str, str]) -> bool:
 
 
 def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
-    """Yield what all parts of all logs state, and what the steps themselves say."""
+    """Yield the facts in all segments of all logs, including those of the steps."""
     values: dict[str, dict[str, str]] = {}
     for files, log in zip(run.attempts, logs, strict=False):
-        place = f"{files.log.name}:" if len(run.attempts) > 1 else "line "
+        source_prefix = f"{files.log.name}:" if len(run.attempts) > 1 else "line "
         for segment in log.segments:
             for statement in segment.stated:
-                if statement.field not in _PASSING:
-                    of_field = values.setdefault(str(statement.field), {})
-                    source = f"{place}{statement.line}"
+                if statement.field not in _IGNORED_FIELDS:
+                    sources_by_value = values.setdefault(str(statement.field), {})
+                    source = f"{source_prefix}{statement.line}"
                     value = redact_text(statement.value)
-                    if (
-                        str(statement.field) not in _SETTINGS
-                    ):  # a number of parameters looks like that of a job
+                    # settings keep their numbers, which may look like a job id
+                    if str(statement.field) not in _SETTINGS:
                         value = _generalise_value(value, run.job_id)
-                    of_field.pop(value, None)
-                    of_field[value] = source
+                    sources_by_value.pop(value, None)
+                    sources_by_value[value] = source
             if segment.total_steps is not None:
                 values.setdefault(STEPS, {}).setdefault(
                     str(segment.total_steps), "its steps"
@@ -460,27 +480,29 @@ def _list_logged(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[RunFact]:
             printed = segment.steps.global_batch_size
             sizes = [size for size in printed.tolist() if not math.isnan(size)]
             if sizes:
-                # A batch that grows says its size last.
+                # The last size is the final size of a growing batch.
                 values.setdefault(BATCH_OF_STEPS, {}).setdefault(
                     f"{sizes[-1]:g}", "its steps"
                 )
     if any(_is_estimated(segment) for log in logs for segment in log.segments):
         values.pop(STEPS, None)
-    for name, of_field in values.items():
-        last, source = list(of_field.items())[-1]
-        ordered = sorted(of_field)
+    for name, sources_by_value in values.items():
+        last, source = list(sources_by_value.items())[-1]
+        ordered = sorted(sources_by_value)
         yield RunFact(
             name,
             tuple(ordered),
             source,
             last,
-            tuple(of_field[value] for value in ordered),
+            tuple(sources_by_value[value] for value in ordered),
         )
 
 
 def _is_estimated(segment: Segment) -> bool:
-    """Whether the digits of the record of a whole run leave several numbers of steps:
-    each night may tell another."""
+    """True if the number of steps is uncertain because one record covers the whole run.
+
+    Rounding may then yield another number on each day.
+    """
     steps = segment.steps
     if len(steps) != 1 or steps.mean_of[0] == 1 or segment.total_steps is None:
         return False
@@ -488,13 +510,15 @@ def _is_estimated(segment: Segment) -> bool:
 
 
 def _generalise_value(value: str, job_id: str) -> str:
-    """Return a value without the numbers of its run; a short job id may be that of a
-    size: `micro batch size: 1`."""
+    """Replace the run's own numbers in a value.
+
+    Short job ids are kept, since they may equal a size: `micro batch size: 1`.
+    """
     return generalise(value, job_id if len(job_id) >= CERTAIN_DIGITS else "")
 
 
 def _list_recorded(run: RunFiles) -> Iterator[RunFact]:
-    """Yield what the metadata file beside a run says."""
+    """Yield the facts in the metadata file of a run."""
     if run.metadata is None:
         return
     for hint in run.hints:

@@ -1,5 +1,4 @@
-"""Names of logs that are not there yet: a transfer that still runs or was cut, or a log
-that was put away."""
+"""Recognise unfinished transfers of logs, and renamed logs, by their names."""
 
 from __future__ import annotations
 
@@ -9,8 +8,8 @@ from collections.abc import Collection, Iterable
 from pytest_llmbench.logs.sources.stores import is_called_archive
 from pytest_llmbench.runs.discover.metrics_files import is_metrics
 from pytest_llmbench.runs.discover.names import (
-    is_called_log,
     is_launched,
+    is_log_name,
     strip_compression,
 )
 
@@ -39,7 +38,7 @@ UNFINISHED = frozenset(
         ),
     )
 )
-"""What programs append to the name of a file while they transfer it."""
+"""Suffixes that programs append to a file name during a transfer."""
 
 PUT_AWAY = frozenset(
     (
@@ -57,49 +56,46 @@ PUT_AWAY = frozenset(
         *string.digits,
     )
 )
-"""What is appended to a log that is put away, or packed as nothing here unpacks it."""
+"""Suffixes of renamed logs, and of compression formats that are not supported."""
 
-RSYNC = 6  # random characters that rsync appends to a name with a dot before it
-LONGEST = 12  # characters of what others append: `aws s3 cp` eight
+RSYNC = 6  # random characters that rsync appends to a name, after a leading dot
+LONGEST = 12  # longest random suffix of other programs: `aws s3 cp` appends eight
 
 
-def find_unfinished(names: Iterable[str], there: Iterable[str]) -> list[str]:
-    """Return those of the names of files that are a log under another name, which is
-    not among all that are there."""
-    unfinished = {name: final for name in names if (final := find_final_name(name))}
-    plain = set(map(strip_compression, there)) if unfinished else set()
+def find_unfinished(names: Iterable[str], existing: Iterable[str]) -> list[str]:
+    """Return the names of unfinished or renamed logs whose final name does not exist."""
+    unfinished = {name: final for name in names if (final := get_final_name(name))}
+    plain_names = set(map(strip_compression, existing)) if unfinished else set()
     return [
         name
         for name, final in unfinished.items()
-        if strip_compression(final) not in plain
+        if strip_compression(final) not in plain_names
     ]
 
 
-def find_final_name(name: str) -> str:
-    """Return the name that a log has before or after it bears this one; "" for a file
-    of another kind."""
-    bare = final = name.lstrip(".")
-    if bare != name and is_launched(bare):  # hidden until it is whole
-        return bare
-    while (shorter := _strip(final, random=bare != name)) != final:
+def get_final_name(name: str) -> str:
+    """Return the log name that a name was derived from, or "" for other files."""
+    without_dot = final = name.lstrip(".")
+    if without_dot != name and is_launched(without_dot):  # hidden until complete
+        return without_dot
+    while (shorter := _strip(final, random=without_dot != name)) != final:
         final = shorter
         if _is_log(final):
-            return (
-                "" if _is_log(name) else final
-            )  # the name of an event file may end with anything
+            # an event file may have any suffix
+            return "" if _is_log(name) else final
     return ""
 
 
 def _is_log(name: str) -> bool:
     return (
-        is_called_log(strip_compression(name).lower())
+        is_log_name(strip_compression(name).lower())
         or is_metrics(name)
         or is_called_archive(name)
     )
 
 
 def _strip(name: str, *, random: bool) -> str:
-    """Return a name without what a program appended to it; as it is without such."""
+    """Return a name without the suffix that a program appended, else unchanged."""
     if name.endswith("~"):
         return name[:-1]
     stem, _, suffix = name.rpartition(".")
@@ -117,5 +113,7 @@ def _strip(name: str, *, random: bool) -> str:
 def _is_random(suffix: str, *, random: bool) -> bool:
     if not (RSYNC <= len(suffix) <= LONGEST and suffix.isascii() and suffix.isalnum()):
         return False
-    drawn: Collection[str] = string.digits + string.ascii_uppercase
-    return (random and len(suffix) == RSYNC) or any(sign in drawn for sign in suffix)
+    random_characters: Collection[str] = string.digits + string.ascii_uppercase
+    return (random and len(suffix) == RSYNC) or any(
+        character in random_characters for character in suffix
+    )

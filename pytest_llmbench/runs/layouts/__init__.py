@@ -1,1 +1,1 @@
-"""What launchers write: folders, metadata, scripts, marks."""
+"""Read the outputs of launchers: folders, metadata, scripts and markers."""

@@ -1,9 +1,8 @@
-"""The documented layouts of folders: what the names of the folders above a log say of
-its run.
+"""The documented folder layouts: facts in the names of the folders above a log.
 
-A layout is a function of `LAYOUTS`. Only the folders inside the innermost layout speak
-of a run; what stands above it (`/ci/profile-results/...`) is somebody's filing. Of
-that, a GPU type or a release is used if nothing else names one.
+`LAYOUTS` contains one function for each layout. Only folders inside the innermost
+layout describe a run; folders above it (`/ci/profile-results/...`) are the user's. From
+these only a GPU type or a release is used, if nothing else states one.
 """
 
 from __future__ import annotations
@@ -30,37 +29,36 @@ _GPU_WORD = re.compile(rf"(?<![a-z0-9])({names.GPU})(?![a-z0-9])", re.IGNORECASE
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the folders of a run say."""
+    """The layout of a run's folders."""
 
-    name: str  # results, experiments, workloads; empty where they form none
+    name: str  # results, experiments or workloads; "" if there is no layout
     hints: tuple[Hint, ...]
-    inside: tuple[
-        str, ...
-    ]  # the names of the folders that belong to the run, outermost first
+    inside: tuple[str, ...]  # names of the run's folders, outermost first
 
     @property
     def experiment(self) -> tuple[str, ...]:
-        """The names of the experiment's folder and of those below it; none where no
-        folder is an experiment's."""
-        places = (
-            place
-            for place, name in enumerate(self.inside)
+        """The names of the experiment's folder and those below it, () if there is none."""
+        indices = (
+            index
+            for index, name in enumerate(self.inside)
             if names.read_experiment(name, typed=False)
         )
-        return self.inside[next(places, len(self.inside)) :]
+        return self.inside[next(indices, len(self.inside)) :]
 
 
 def read_path_hints(parts: Sequence[str]) -> tuple[Hint, ...]:
-    """Return what the names of an absolute path say of the run that stands there, which
-    may be all that is known of it: folders, file, and of the surroundings what nothing
-    else says."""
+    """Return the hints in an absolute path: layout, file name and surroundings.
+
+    Used for runs of which only the path is known. The surroundings add only fields that
+    are missing otherwise.
+    """
     name = parts[-1]
-    of_file = names.read_log_name(
+    file_pairs = names.read_log_name(
         names.strip_suffix(names.strip_compression(name))
     ).pairs
     hints = (
         *find_layout(parts).hints,
-        *(Hint(field, value, f"file {name}") for field, value in of_file),
+        *(Hint(field, value, f"file {name}") for field, value in file_pairs),
     )
     fields = {hint.field for hint in hints}
     return (
@@ -75,8 +73,7 @@ def read_path_hints(parts: Sequence[str]) -> tuple[Hint, ...]:
 
 @lru_cache(1024)
 def find_surroundings(parts: tuple[str, ...]) -> tuple[Hint, ...]:
-    """Return the GPU type and the release that the nearest folder of a path names, for
-    where nothing else does."""
+    """Return the GPU type and the release of the nearest folder that names them."""
     nearest: dict[str, Hint] = {}
     for part in reversed(parts):
         for hint in _read_surrounding(part):
@@ -97,59 +94,62 @@ def _read_surrounding(part: str) -> tuple[Hint, ...]:
 # --- layouts ---------------------------------------------------------------------------
 
 ReadLayout = Callable[[Sequence[str], int], Layout | None]
-"""Reads the layout whose innermost named folder is at an index of the parts of a path;
-None if the names are not those of the layout."""
+"""Reads the layout whose innermost named folder is `parts[index]`; None if no match."""
 
 
-def _read_results(parts: Sequence[str], place: int) -> Layout | None:
-    """Read `results/<release>[-nccl-trace]/<precision>/<size>/<GPUs>`, of which the
-    first two may be missing."""
-    start = place - 2
+def _read_results(parts: Sequence[str], index: int) -> Layout | None:
+    """Read `results/<release>[-nccl-trace]/<precision>/<size>/<GPUs>`.
+
+    The first two components are optional.
+    """
+    start = index - 2
     if start < 0 or not (
-        parts[place].isdecimal()
+        parts[index].isdecimal()
         and _PRECISION.fullmatch(parts[start])
         and _SIZE.fullmatch(parts[start + 1])
     ):
         return None
-    above = [""] * (3 - start) + list(parts[max(start - 2, 0) : start])
-    rooted = "results" in (name.lower() for name in above[-2:])
-    release = _RELEASE.search(above[-1])
-    versioned = release is not None or (rooted and above[-1].lower() != "results")
-    inside = tuple(parts[start - versioned :])
-    source = f"folder {'/'.join(inside[: 3 + versioned])}"
-    values = dict(zip(("dtype", "size", "gpus"), parts[start : place + 1], strict=True))
+    parents = [""] * (3 - start) + list(parts[max(start - 2, 0) : start])
+    has_results_folder = "results" in (name.lower() for name in parents[-2:])
+    release = _RELEASE.search(parents[-1])
+    has_release_folder = release is not None or (
+        has_results_folder and parents[-1].lower() != "results"
+    )
+    inside = tuple(parts[start - has_release_folder :])
+    source = f"folder {'/'.join(inside[: 3 + has_release_folder])}"
+    values = dict(zip(("dtype", "size", "gpus"), parts[start : index + 1], strict=True))
     if release:
         values["release"] = release[1]
     hints = tuple(Hint(field, value, source) for field, value in values.items())
-    return Layout("results" if rooted or release else "", hints, inside)
+    return Layout("results" if has_results_folder or release else "", hints, inside)
 
 
-def _read_experiment_layout(parts: Sequence[str], place: int) -> Layout | None:
+def _read_experiment_layout(parts: Sequence[str], index: int) -> Layout | None:
     """Read `[workloads/<workload>/]experiments/<experiment>/...`."""
-    if parts[place - 1].lower() != "experiments" or not names.read_experiment(
-        parts[place], typed=False
+    if parts[index - 1].lower() != "experiments" or not names.read_experiment(
+        parts[index], typed=False
     ):
         return None
-    name = "workloads" if _is_workload(parts, place - 2) else "experiments"
-    hints = tuple(_read_experiments(parts[place:], typed=False))
-    return Layout(name, hints, tuple(parts[place:]))
+    name = "workloads" if _is_workload(parts, index - 2) else "experiments"
+    hints = tuple(_read_experiments(parts[index:], typed=False))
+    return Layout(name, hints, tuple(parts[index:]))
 
 
-def _read_workload(parts: Sequence[str], place: int) -> Layout | None:
+def _read_workload(parts: Sequence[str], index: int) -> Layout | None:
     """Read `workloads/<workload>/...`."""
-    if not _is_workload(parts, place):
+    if not _is_workload(parts, index):
         return None
-    pairs = names.read_workload(parts[place])
-    hints = tuple(Hint(*pair, f"folder {parts[place]}") for pair in pairs)
-    return Layout("workloads", hints, tuple(parts[place:]))
+    pairs = names.read_workload(parts[index])
+    hints = tuple(Hint(*pair, f"folder {parts[index]}") for pair in pairs)
+    return Layout("workloads", hints, tuple(parts[index:]))
 
 
-def _is_workload(parts: Sequence[str], place: int) -> bool:
-    """Whether a workload's folder stands here, below `workloads` or an unpacked
+def _is_workload(parts: Sequence[str], index: int) -> bool:
+    """True if a workload's folder is at `index`, below `workloads` or an unpacked
     archive."""
-    above = parts[place - 1].lower() if place > 0 else ""
-    return (above == "workloads" or above.startswith("llmb-archive-")) and bool(
-        names.read_workload(parts[place])
+    parent = parts[index - 1].lower() if index > 0 else ""
+    return (parent == "workloads" or parent.startswith("llmb-archive-")) and bool(
+        names.read_workload(parts[index])
     )
 
 
@@ -162,8 +162,7 @@ LAYOUTS: tuple[ReadLayout, ...] = (
 
 
 def _read_experiments(folders: Sequence[str], *, typed: bool) -> Iterator[Hint]:
-    """Yield what the names of folders say; a folder that says the same as the one above
-    it says nothing new."""
+    """Yield the hints in folder names; a name equal to its parent adds nothing."""
     last: names.NamePairs = ()
     for name in folders:
         experiment = names.read_experiment(name, typed=typed)
@@ -178,20 +177,19 @@ def _list_folder_hints(name: str, pairs: names.NamePairs) -> tuple[Hint, ...]:
 
 
 def find_layout(parts: Sequence[str]) -> Layout:
-    """Return the innermost layout that the folders of an absolute path form; its name
-    is empty if they form none."""
-    for place in range(len(parts) - 1, 0, -1):
+    """Return the innermost layout of an absolute path; its name is "" if there is none."""
+    for index in range(len(parts) - 1, 0, -1):
         for read_layout in LAYOUTS:
-            if layout := read_layout(parts, place):
+            if layout := read_layout(parts, index):
                 return layout
-    return _read_loose(parts)
+    return _read_without_layout(parts)
 
 
-def _read_loose(parts: Sequence[str]) -> Layout:
-    """Read folders that form no layout: an experiment's own folder may have been copied
-    to any place."""
+def _read_without_layout(parts: Sequence[str]) -> Layout:
+    """Read folders without a layout: an experiment's folder may have been moved
+    anywhere."""
     start = next(
-        (place for place, name in enumerate(parts) if names.read_experiment(name)),
+        (index for index, name in enumerate(parts) if names.read_experiment(name)),
         len(parts) - 1,
     )
     return Layout("", tuple(_read_experiments(parts, typed=True)), tuple(parts[start:]))
@@ -202,35 +200,46 @@ def _read_loose(parts: Sequence[str]) -> Layout:
 SBATCH, NEMO_RUN, LOCAL = "sbatch", "nemo-run", "nemo-run-local"
 CONFIGURED = "configured-sbatch"
 
-# What the metadata's `launcher_type` means; any other word stands for itself.
-STATED = {"nemo": NEMO_RUN, "configured_sbatch": CONFIGURED, "sbatch": SBATCH}
+# Launchers by `launcher_type` in the metadata; other values are used unchanged.
+LAUNCHERS_BY_NAME = {
+    "nemo": NEMO_RUN,
+    "configured_sbatch": CONFIGURED,
+    "sbatch": SBATCH,
+}
 
 _STREAMS = ("combined.log", "stdout.log", "stderr.log")
 
 
-def find_launcher(stated: str, logs: Sequence[str], folder: str, where: Layout) -> str:
-    """Return what started a run: sbatch, nemo-run, nemo-run-local, configured-sbatch,
-    another word that its metadata states, or nothing where nothing tells.
+def find_launcher(stated: str, logs: Sequence[str], folder: str, layout: Layout) -> str:
+    """Return the launcher of a run, or "" if unknown.
 
-    `stated` is what the metadata says, `logs` are the names of the run's logs, `folder`
-    the name of theirs.
+    The result is sbatch, nemo-run, nemo-run-local, configured-sbatch, or another value
+    from the metadata. `stated` is the value in the metadata, `logs` are the names of
+    the run's logs, `folder` is the name of their folder.
     """
     if stated:
-        return STATED.get(stated.lower(), re.sub(r"[^\w.+-]+", "-", stated.lower()))
-    if logs and all(log in _STREAMS for log in logs) and "nemo_run" in where.inside:
+        return LAUNCHERS_BY_NAME.get(
+            stated.lower(), re.sub(r"[^\w.+-]+", "-", stated.lower())
+        )
+    if logs and all(log in _STREAMS for log in logs) and "nemo_run" in layout.inside:
         return LOCAL
     launched = any(names.is_launched(log) for log in logs)
-    if launched and where.name == "results":
+    if launched and layout.name == "results":
         return SBATCH
-    if launched and where.name in ("experiments", "workloads"):
-        return _tell_experiment(logs, folder, where)
+    if launched and layout.name in ("experiments", "workloads"):
+        return _distinguish_experiment_launcher(logs, folder, layout)
     return ""
 
 
-def _tell_experiment(logs: Sequence[str], folder: str, where: Layout) -> str:
-    """Tell `<name>/<name>_<time>/<task>/log-*`, which NeMo-Run makes, from
-    `<name>/<time>/log-*`, and from Slurm's own file in the folder of a workload."""
-    inside = where.experiment
+def _distinguish_experiment_launcher(
+    logs: Sequence[str], folder: str, layout: Layout
+) -> str:
+    """Distinguish the launchers of an experiment by its folders.
+
+    NeMo-Run creates `<name>/<name>_<time>/<task>/log-*`, configured sbatch
+    `<name>/<time>/log-*`; sbatch leaves Slurm's file in a workload's folder.
+    """
+    inside = layout.experiment
     if len(inside) > 2 and inside[1].startswith(f"{inside[0]}_"):
         return NEMO_RUN
     if len(inside) == 2 and folder.isdecimal() and read_stamp(folder) is not None:

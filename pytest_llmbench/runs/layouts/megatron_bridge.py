@@ -1,9 +1,9 @@
-"""What a run of NVIDIA Megatron-Bridge says of itself: its name, the launcher's
-metadata, the script that was submitted and the configuration that was written beside
-the log. No one of these is enough, and none is believed against another.
+"""Read the facts of an NVIDIA Megatron-Bridge run.
 
-Names to version 0.5 have no GPU type, later ones neither parallelism nor batch;
-metadata say `fp8` of any recipe of it.
+Sources are its names, the launcher's metadata, the submitted script and the
+configuration written next to the log. None suffices alone, and none overrides another.
+Names up to version 0.5 lack the GPU type, later names lack parallelism and batch size.
+Metadata contain `fp8` for every FP8 recipe.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LAYERS = {
     "llama3_70b": 80,
     "llama31_405b": 126,
     "deepseek_v3": 61,
-    "deepseek_v4_flash": 0,  # not known here
+    "deepseek_v4_flash": 0,  # unknown
     "gpt_oss_120b": 36,
     "kimi_k2": 61,
     "qwen3_30b_a3b": 48,
@@ -37,11 +37,13 @@ LAYERS = {
     "nemotron_3_ultra": 0,
     "nemotron_3_5_lightning": 0,
 }
-"""The models of the tables by Megatron-Bridge's own names, with their layers: a run of
-fewer is a proxy."""
+"""The models of the tables by Megatron-Bridge's names, with their number of layers.
+
+A run with fewer layers is a proxy.
+"""
 
 ALIASES = {
-    "llama3170b": "llama3_70b",  # llmb-run counts all of them to Llama 3.1
+    "llama3170b": "llama3_70b",  # llmb-run calls both Llama 3.1
     "llama318b": "llama3_8b",
     "qwen330b": "qwen3_30b_a3b",
     "qwen3235b": "qwen3_235b_a22b",
@@ -50,7 +52,7 @@ ALIASES = {
     "deepseekv3671b": "deepseek_v3",
     "kimik21t": "kimi_k2",
 }
-_BY_LETTERS = {name.replace("_", ""): name for name in LAYERS} | ALIASES
+_MODELS_BY_LETTERS = {name.replace("_", ""): name for name in LAYERS} | ALIASES
 
 _NAME = re.compile(
     rf"(?:^|[._-])(?:(?P<task>pretrain|sft|lora|peft)_)?(?P<model>{'|'.join(sorted(LAYERS, key=len, reverse=True))})_",
@@ -58,17 +60,17 @@ _NAME = re.compile(
 )
 _DTYPE = re.compile(r"bf16|nvfp4|mxfp8|fp8(?:cs|mx|sc|ds)?", re.IGNORECASE)
 _TASKS = {"pretrain": "pretrain", "sft": "sft", "lora": "lora", "peft": "lora"}
-_SILENT = re.compile(r"llm|\d+|gpus|(?:tp|pp|cp|ep|etp)None", re.IGNORECASE)
-CUT = (33, 37)
-"""The letters to which DGX Cloud and Kubeflow cut a name: a number at its end is not
-whole."""
+_IGNORED_TOKEN = re.compile(r"llm|\d+|gpus|(?:tp|pp|cp|ep|etp)None", re.IGNORECASE)
+TRUNCATED_LENGTHS = (33, 37)
+"""Lengths to which DGX Cloud and Kubeflow truncate names: a final number is incomplete.
+"""
 
 _CONTAINER = re.compile(
     r"nemo[:+_.-]v?(\d\d\.\d\d(?:\.\d{1,2})?(?:[.-]?(?:rc|alpha|beta)\w*)?)(?!\d)"
 )
 
-SMALL = 1 << 20
-"""Bytes of a file beside a log that are read; a configuration has some ten thousand."""
+READ_LIMIT = 1 << 20
+"""Limit of bytes to read from a file next to a log; configurations have about 10 KB."""
 
 CONFIGURATION = ("configs", "ConfigContainer.yaml")
 SUBMITTED = "_sbatch.sh"
@@ -80,24 +82,23 @@ Pairs = Iterator[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Companions:
-    """The files beside a log, as text; empty for one that is not there."""
+    """The contents of the files next to a log, "" for missing files."""
 
     script: str = ""
     configuration: str = ""
 
 
 class Tables:
-    """What a run of Megatron-Bridge is compared with, and the files beside its log,
-    each read where there is one."""
+    """The tables of Megatron-Bridge, and the files next to a run's log, read on demand."""
 
     def __init__(
         self, load: Callable[[], tuple[Recipe, ...]], read: Read, scan: Scan
     ) -> None:
-        """Take what reads the tables, a file and a folder."""
+        """`load` reads the tables, `read` a file, and `scan` a folder."""
         self._load, self._read, self._scan = load, read, scan
         self._scripts: dict[Path, Path | None] = {}
         self.recipes: tuple[Recipe, ...] = ()
-        """Those that were read; none before they are needed."""
+        """The tables, empty until `read_recipes` is called."""
 
     def read_recipes(self) -> tuple[Recipe, ...]:
         """Return the tables, read once."""
@@ -105,17 +106,20 @@ class Tables:
         return self.recipes
 
     def read_companions(self, run: RunFiles) -> Companions:
-        """Return the submitted script, one folder above a run's, with the script that
-        it runs, and the configuration, both below it; of a remote run nothing, whose
-        files beside the log would each be asked for in vain."""
+        """Read the submitted script, the script that it runs, and the configuration of
+        a run.
+
+        The submitted script is in the parent folder, the others are in subfolders.
+        Empty for a remote run: the requests for its files would mostly fail.
+        """
         if is_remote(run.folder):
             return Companions()
-        above = run.folder.parent
-        if above not in self._scripts:  # thousands of runs may lie in one folder
-            self._scripts[above] = _find_script(above, SUBMITTED, self._scan)
+        parent = run.folder.parent
+        if parent not in self._scripts:  # thousands of runs may lie in one folder
+            self._scripts[parent] = _find_only_script(parent, SUBMITTED, self._scan)
         paths = [
-            self._scripts[above],
-            _find_script(run.folder / "scripts", SCRIPT, self._scan),
+            self._scripts[parent],
+            _find_only_script(run.folder / "scripts", SCRIPT, self._scan),
         ]
         texts = (
             _read_text(path, self._read) if path else ""
@@ -124,8 +128,9 @@ class Tables:
         return Companions(f"{next(texts)}\n{next(texts)}", next(texts))
 
 
-def _find_script(folder: Path, ending: str, scan: Scan) -> Path | None:
-    """Return the only script of a launch: of several nobody knows which one ran."""
+def _find_only_script(folder: Path, ending: str, scan: Scan) -> Path | None:
+    """Return the script of a launch, None if there are several: the used one is
+    unknown."""
     try:
         scripts = [entry.name for entry in scan(folder) if entry.name.endswith(ending)]
     except OSError:
@@ -135,79 +140,85 @@ def _find_script(folder: Path, ending: str, scan: Scan) -> Path | None:
 
 def _read_text(path: Path, read: Read) -> str:
     try:
-        return read(path, SMALL).decode("utf-8", "replace")
+        return read(path, READ_LIMIT).decode("utf-8", "replace")
     except (LogError, OSError):
         return ""
 
 
 def find_model(recipe: str, size: str = "") -> str:
-    """Return the model of the tables that a recipe and a size mean, however they are
-    spelled; empty for another."""
+    """Return the table's model for a recipe and size in any spelling, or ""."""
     for text in (recipe + size, recipe):
-        if name := _BY_LETTERS.get(re.sub(r"[^a-z0-9]+", "", text.lower())):
+        if name := _MODELS_BY_LETTERS.get(re.sub(r"[^a-z0-9]+", "", text.lower())):
             return name
     return ""
 
 
 def is_readable(logs: Sequence[ParsedLog]) -> bool:
-    """Whether the logs of a run may be Megatron-Bridge's: a job that died has none that
-    shows otherwise."""
+    """True if Megatron-Bridge may have written all logs; logs without a dialect are
+    ignored."""
     return all("megatron" in log.dialects for log in logs if log.dialect)
 
 
-def names_model(run: RunFiles, beside: Companions) -> bool:
-    """Whether any source of a run names a model of the tables."""
-    hints = (*_read_names(run), *_read_metadata(run), *_read_script(beside.script))
+def names_model(run: RunFiles, companions: Companions) -> bool:
+    """True if any source of a run names a model of the tables."""
+    hints = (*_read_names(run), *_read_metadata(run), *_read_script(companions.script))
     return any(hint.field == "size" for hint in hints)
 
 
 def collect_hints(
     run: RunFiles,
     logs: Sequence[ParsedLog],
-    beside: Companions,
+    companions: Companions,
     releases: Collection[str],
 ) -> tuple[Hint, ...]:
-    """Return what all sources of a run say, in the words of the tables."""
-    script = list(_read_script(beside.script))
+    """Return the hints from all sources of a run, in the vocabulary of the tables."""
+    script = list(_read_script(companions.script))
     hints = [
         *_read_names(run),
         *_read_metadata(run),
         *(hint for hint in script if hint.field != "fsdp"),
     ]
     hints += _read_configuration(
-        beside.configuration, [hint.value for hint in hints if hint.field == "gpus"]
+        companions.configuration, [hint.value for hint in hints if hint.field == "gpus"]
     )
-    stated = {hint.field for hint in hints}
-    # The groups of a script, a folder above, and defaults that a log prints, count
-    # where nothing else says it.
+    stated_fields = {hint.field for hint in hints}
+    # Parallelism in a script, parent folders, and defaults in the log are used only for
+    # fields that are missing otherwise.
     hints += [
-        hint for hint in (*script, *_read_weak(run, logs)) if hint.field not in stated
+        hint
+        for hint in (*script, *_read_fallbacks(run, logs))
+        if hint.field not in stated_fields
     ]
-    tags = _read_containers(run, beside)
-    tagged = [
+    tags = _read_containers(run, companions)
+    releases_from_tags = [
         Hint("release", name_release(hint.value, releases), hint.source)
         for hint in tags
     ]
-    named = [
+    releases_from_names = [
         hint for hint in run.hints if hint.field == "release" and run.metadata is None
     ]
     return (
         Hint("recipe", MEGATRON_BRIDGE, "its names"),
         *_reconcile(hints),
-        *(tagged or named),
+        *(releases_from_tags or releases_from_names),
     )
 
 
 def _reconcile(hints: Sequence[Hint]) -> Iterator[Hint]:
-    """Yield hints, layers only where they are not those of the model: no row is of a
-    proxy. Metadata say `finetune` of what names call sft or lora."""
+    """Drop hints on layers that equal the model's; others become model overrides.
+
+    Also drops the metadata's task `finetune` if names contain the more specific sft or
+    lora.
+    """
     model = next((hint.value for hint in hints if hint.field == "size"), "")
-    tuned = any(
+    has_tuning_task = any(
         hint.field == "task" and hint.value in ("sft", "lora") for hint in hints
     )
     for hint in hints:
         if hint.field != "layers" and not (
-            tuned and hint.field == "task" and hint.value.startswith("finetun")
+            has_tuning_task
+            and hint.field == "task"
+            and hint.value.startswith("finetun")
         ):
             yield hint
         elif (
@@ -219,33 +230,35 @@ def _reconcile(hints: Sequence[Hint]) -> Iterator[Hint]:
 
 
 def name_release(tag: str, releases: Collection[str]) -> str:
-    """Return the release of the tables that a container's tag means: `26.04.00` is
-    26.04, and a patch of a release of which no other patch was printed is that release.
-    Any other tag stays, and is of none, as `26.04.rc3` is."""
+    """Return the table's release for a container tag.
+
+    `26.04.00` is 26.04. A patch release is its release if the tables contain no patches
+    of that release. Other tags, such as `26.04.rc3`, are returned unchanged and match
+    nothing.
+    """
     text = tag.removesuffix(".00")
     major = ".".join(text.split(".")[:2])
-    other = not text.replace(".", "").isdecimal() or any(
+    is_distinct = not text.replace(".", "").isdecimal() or any(
         release.startswith(f"{major}.") for release in releases
     )
-    return text if text in releases or major not in releases or other else major
+    return text if text in releases or major not in releases or is_distinct else major
 
 
 def _read_names(run: RunFiles) -> Iterator[Hint]:
-    """Yield what the innermost folder of such a name says, and the log."""
+    """Yield the hints in the innermost matching folder name and in the log's name."""
     parts = run.attempts[0].log.parts if run.attempts else (*run.folder.parts, "")
     folders = ((f"folder {name}", read_name(name)) for name in reversed(parts[:-1]))
     log = names.strip_suffix(names.strip_compression(parts[-1]))
-    read = [
+    parsed = [
         next((pair for pair in folders if pair[1]), ("", {})),
         (f"file {parts[-1]}", read_name(log)),
     ]
-    for source, pairs in read:
+    for source, pairs in parsed:
         yield from (Hint(field, value, source) for field, value in pairs.items())
 
 
 def read_name(text: str) -> Mapping[str, str]:
-    """Return what the name of an experiment says; nothing for a name without a model,
-    or with a model alone."""
+    """Parse an experiment's name; empty if it has no model, or nothing but a model."""
     match = _NAME.search(text)
     if match is None:
         return {}
@@ -253,35 +266,37 @@ def read_name(text: str) -> Mapping[str, str]:
     if match["task"]:
         pairs["task"] = _TASKS[match["task"].lower()]
     tokens = text[match.end() :].split("_")
-    if len(text) in CUT and tokens[-1].lower().startswith("gpus"):
+    if len(text) in TRUNCATED_LENGTHS and tokens[-1].lower().startswith("gpus"):
         tokens.pop()
-    other = [token for token in _join_precision(tokens) if not _take(token, pairs)]
+    variant_tokens = [
+        token for token in _join_precision(tokens) if not _add_token(token, pairs)
+    ]
     if not {"dtype", "gpus"} & pairs.keys():
         return {}
-    return pairs | ({"variant": "_".join(other)} if other else {})
+    return pairs | ({"variant": "_".join(variant_tokens)} if variant_tokens else {})
 
 
 def _join_precision(tokens: Sequence[str]) -> Iterator[str]:
-    """Yield the parts of a name, `fp8` and `mx` as one."""
-    waiting = ""
+    """Yield the tokens of a name, with `fp8` and `mx` joined."""
+    pending = ""
     for token in tokens:
-        if waiting and token.lower() in names.RECIPES:
-            yield f"{waiting}_{token}"
-            waiting = ""
+        if pending and token.lower() in names.RECIPES:
+            yield f"{pending}_{token}"
+            pending = ""
             continue
-        yield from filter(None, [waiting])
-        waiting = token if token.lower() == "fp8" else ""
-        if not waiting:
+        yield from filter(None, [pending])
+        pending = token if token.lower() == "fp8" else ""
+        if not pending:
             yield token
-    yield from filter(None, [waiting])
+    yield from filter(None, [pending])
 
 
-def _take(token: str, pairs: dict[str, str]) -> bool:
-    """Add what a part of a name says; whether it is one that may stand there."""
+def _add_token(token: str, pairs: dict[str, str]) -> bool:
+    """Add a token's field to `pairs`. Returns False if the token is unknown."""
     lower = token.lower()
-    if _SILENT.fullmatch(token):
+    if _IGNORED_TOKEN.fullmatch(token):
         return True
-    if lower == "vpnone":  # in 116 names of rows, of which none has virtual stages
+    if lower == "vpnone":  # in 116 row names, all without virtual stages
         pairs.setdefault("vp", "1")
     elif lower in _TASKS:
         pairs.setdefault("task", _TASKS[lower])
@@ -295,7 +310,7 @@ def _take(token: str, pairs: dict[str, str]) -> bool:
 
 
 def _name_dtype(text: str) -> str:
-    """Return `fp8_mx` for `fp8mx` and `mxfp8`."""
+    """Return `fp8_mx` for `fp8mx` and `mxfp8`; other dtypes unchanged."""
     return next(
         (
             f"fp8_{recipe}"
@@ -307,18 +322,17 @@ def _name_dtype(text: str) -> str:
 
 
 def _read_metadata(run: RunFiles) -> Iterator[Hint]:
-    """Yield what llmb-config says; its release is that of the launcher, and none of the
-    tables."""
+    """Yield the hints in the llmb-config file, except the launcher's own release."""
     if run.metadata is None or not any(
         name == "framework" and "bridge" in text for name, text in run.environment
     ):
         return
-    of_file = [hint for hint in run.hints if hint.source == run.metadata.name]
-    values = {hint.field: hint.value for hint in of_file}
+    file_hints = [hint for hint in run.hints if hint.source == run.metadata.name]
+    values = {hint.field: hint.value for hint in file_hints}
     model = find_model(values.get("recipe", ""), values.get("size", ""))
     if model:
         yield Hint("size", model, run.metadata.name)
-    for hint in of_file:
+    for hint in file_hints:
         if hint.field == "dtype":
             yield Hint("dtype", _name_dtype(hint.value.lower()), hint.source)
         elif hint.field == "task":
@@ -327,8 +341,8 @@ def _read_metadata(run: RunFiles) -> Iterator[Hint]:
             yield hint
 
 
-def _read_containers(run: RunFiles, beside: Companions) -> Iterator[Hint]:
-    """Yield the tags of the containers that metadata and script name."""
+def _read_containers(run: RunFiles, companions: Companions) -> Iterator[Hint]:
+    """Yield the release tags of the containers in metadata and script."""
     source = run.metadata.name if run.metadata else ""
     for name, text in run.environment if run.metadata else ():
         if name == "container":
@@ -339,7 +353,7 @@ def _read_containers(run: RunFiles, beside: Companions) -> Iterator[Hint]:
             version := re.fullmatch(r"(?=\S*bridge)\S+ (\d\d\.\d\d[\d.]*)", text)
         ):
             yield Hint("release", version[1], source)
-    images = re.findall(r"--container[-_]image[\"' =]+([^\s\"']+)", beside.script)
+    images = re.findall(r"--container[-_]image[\"' =]+([^\s\"']+)", companions.script)
     yield from (
         Hint("release", tag, "the submitted script")
         for image in images
@@ -398,23 +412,24 @@ _ARGUMENTS = (
         ("use_megatron_fsdp", "ddp.use_megatron_fsdp"),
     ),
 )
-"""What `setup_experiment.py` is told: the field, what its value looks like, the names
-of the argument, and that of the setting in the configuration, which counts."""
+"""Arguments of `setup_experiment.py`: field, pattern of its value, names.
+
+A name with a dot is a setting of the configuration.
+"""
 _SIZES = {
     name: field
     for field, _, arguments in _ARGUMENTS
     for name in arguments
     if "." in name
 }
-# Arguments with their dashes, and settings of the configuration without.
+# Arguments with leading dashes, and configuration settings without.
 _STATED = re.compile(
     r"(?<!\S)[\"']?(?:-{1,2}|\+{0,2}(?=(?:model|train|ddp)\.\w+=))([\w.]+)[\"']?[ =]+[\"']?([\w.]+)"
 )
 
 
 def _read_script(text: str) -> Iterator[Hint]:
-    """Yield what a submitted script says: the arguments of its command, and nodes x
-    tasks, which are the GPUs."""
+    """Yield the hints in a submitted script: its arguments, and nodes x tasks as GPUs."""
     stated: dict[str, str] = dict(_STATED.findall(text))
     pairs = {
         field: stated[name].lower()
@@ -449,7 +464,7 @@ def _read_script(text: str) -> Iterator[Hint]:
         for name, size in (("vp", "1"), ("mtp", "0"))
         if pairs.get(name) in ("none", "null")
     }
-    if "fsdp" in pairs:  # in the rows that print it all GPUs are one group
+    if "fsdp" in pairs:  # in the tables, an FSDP group contains all GPUs
         pairs["fsdp"] = pairs.get("gpus", "0") if pairs["fsdp"] == "true" else "1"
     yield from (
         Hint(field, value, "the submitted script") for field, value in pairs.items()
@@ -462,12 +477,14 @@ _SCALINGS = {
     "blockwise": "fp8_sc",
     "delayed": "fp8_ds",
 }
-_NOTHING = ("", "null", "none", "false", "~")
+_EMPTY = ("", "null", "none", "false", "~")
 
 
 def _read_configuration(text: str, gpus: Sequence[str]) -> Iterator[Hint]:
-    """Yield what ConfigContainer.yaml says, of which only the values of its sections
-    are read."""
+    """Yield the hints in ConfigContainer.yaml.
+
+    `gpus` are the GPU counts from other sources, used for the size of the FSDP group.
+    """
     stated = dict(_list_values(text))
     if "model.tensor_model_parallel_size" not in stated:
         return
@@ -477,18 +494,15 @@ def _read_configuration(text: str, gpus: Sequence[str]) -> Iterator[Hint]:
         if _NUMBER.fullmatch(stated.get(name, ""))
     }
     pairs = {"vp": "1", **sizes, **dict(_read_precision(stated))}
-    if further := stated.get("model.mtp_num_layers", "").lower():
-        pairs["mtp"] = "0" if further in _NOTHING else further
-    if (
-        stated.get("peft._target_")
-        or stated.get("peft", "null").lower() not in _NOTHING
-    ):
+    if mtp := stated.get("model.mtp_num_layers", "").lower():
+        pairs["mtp"] = "0" if mtp in _EMPTY else mtp
+    if stated.get("peft._target_") or stated.get("peft", "null").lower() not in _EMPTY:
         pairs["task"] = "lora"
     ranks = stated.get("comm_overlap.data_parallel_size", "")
     groups = [int(pairs.get(name, "1")) for name in ("tp", "pp", "cp")]
     if _NUMBER.fullmatch(ranks):
         pairs["gpus"] = str(int(ranks) * groups[0] * groups[1] * groups[2])
-    if sharded := stated.get("ddp.use_megatron_fsdp", "").lower():
+    if fsdp := stated.get("ddp.use_megatron_fsdp", "").lower():
         count = next(
             (
                 value
@@ -498,14 +512,16 @@ def _read_configuration(text: str, gpus: Sequence[str]) -> Iterator[Hint]:
             "0",
         )
         pairs["fsdp"] = (
-            str(int(count) // (groups[0] * groups[1])) if sharded == "true" else "1"
+            str(int(count) // (groups[0] * groups[1])) if fsdp == "true" else "1"
         )
     yield from (Hint(field, value, CONFIGURATION[-1]) for field, value in pairs.items())
 
 
 def _list_values(text: str) -> Pairs:
-    """Yield `section.key` and value of the first two levels of a YAML text; deeper ones
-    and lists say nothing here."""
+    """Yield `section.key` and value of the first two levels of a YAML text.
+
+    Deeper levels and lists are skipped.
+    """
     section = ""
     for line in text.splitlines():
         match = re.match(r"( {0,2})([\w-]{1,80}):(?=\s|\Z)", line)
@@ -520,7 +536,7 @@ def _list_values(text: str) -> Pairs:
 
 
 def _read_precision(stated: Mapping[str, str]) -> Pairs:
-    """Yield the precision: an object that holds it, or a word such as
+    """Yield the precision from an object, or from a word such as
     `bf16_with_mxfp8_mixed`."""
     word = stated.get("mixed_precision", "").lower()
     words = (
@@ -529,15 +545,15 @@ def _read_precision(stated: Mapping[str, str]) -> Pairs:
         ("current_scaling", "fp8_cs"),
         ("subchannel", "fp8_sc"),
     )
-    if word not in _NOTHING:
-        named = next(
-            (dtype for part, dtype in words if part in word),
+    if word not in _EMPTY:
+        dtype_of_word = next(
+            (dtype for fragment, dtype in words if fragment in word),
             "" if "fp8" in word else word.split("_")[0],
         )
-        yield from [("dtype", named)] if named else []
-    elif stated.get("mixed_precision.fp4", "").lower() not in _NOTHING:
+        yield from [("dtype", dtype_of_word)] if dtype_of_word else []
+    elif stated.get("mixed_precision.fp4", "").lower() not in _EMPTY:
         yield "dtype", "nvfp4"
-    elif stated.get("mixed_precision.fp8", "").lower() not in _NOTHING:
+    elif stated.get("mixed_precision.fp8", "").lower() not in _EMPTY:
         yield (
             "dtype",
             _SCALINGS.get(stated.get("mixed_precision.fp8_recipe", "").lower(), "fp8"),
@@ -553,13 +569,12 @@ _LOGGED = {
 }
 
 
-def _read_weak(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Hint]:
-    """Yield the GPU type in a folder above, and what the log states last of its
-    layout."""
+def _read_fallbacks(run: RunFiles, logs: Sequence[ParsedLog]) -> Iterator[Hint]:
+    """Yield fallback hints: the GPU type in a parent folder, and the layout in the log."""
     yield from (hint for hint in run.hints if hint.field == "gpu")
     stated: dict[str, Hint] = {}
     for statement in (
-        each for log in logs for segment in log.segments for each in segment.stated
+        logged for log in logs for segment in log.segments for logged in segment.stated
     ):
         name, _, value = statement.value.partition(": ")
         if (

@@ -1,8 +1,7 @@
-"""`llmb-config_<job>.yaml`, the launcher's own record of a job: read as text,
-distrusted, never fatal.
+"""Read `llmb-config_<job>.yaml`, the launcher's record of a job.
 
-Every value stays the text that was written (`25.10` is a release, no number); a
-repeated key or an alias is an error.
+The file is not trusted, and never fatal. All values are kept as text (`25.10` is a
+release, not a number); a repeated key or an alias is an error.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
 
 SIZE_LIMIT = 256 * 1024
 DEPTH_LIMIT = 20
-# Letters of a value of the environment.
+# Limit of characters of an environment value.
 LONGEST = 200
-# Letters of any other value that counts: it stands in ids and messages.
+# Limit of characters of other values, which appear in ids and messages.
 LONGEST_VALUE = 1000
 FILE_NAME = re.compile(r"llmb-config_(.+)\.ya?ml", re.IGNORECASE)
 
-_TEXTS = {
+_TEXT_FIELDS = {
     "recipe": ("model_info", "model_name"),
     "size": ("model_info", "model_size"),
     "dtype": ("model_info", "dtype"),
@@ -54,7 +53,7 @@ _SECTIONS = (
     "job_config",
 )
 _VERSION = re.compile(r"(?:.*_)?(?:version|commit)")
-_EVIDENCE = {
+_EXCLUDING_VARIABLES = {
     "ENABLE_PROFILE": Reason.PROFILED,
     "ENABLE_NCCLTRACE": Reason.TRACED,
     "ENABLE_NCCL_TRACE": Reason.TRACED,
@@ -63,28 +62,27 @@ _EVIDENCE = {
 _PATHS = ("LOAD_CHECKPOINT_PATH",)
 _SAVES = "ENABLE_CHECKPOINT"
 _YES, _NO = ("true", "yes", "on", "1", "t", "y"), ("false", "no", "off", "0", "f", "n")
-_NOTHING = ("", "null", "none", "~")
+_EMPTY = ("", "null", "none", "~")
 
 Tree = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a metadata file says of its job."""
+    """The contents of a job's metadata file."""
 
     job: str
     hints: tuple[Hint, ...]
     started: datetime | None = None
-    zoned: bool = False  # the launch time names its zone
+    zoned: bool = False  # True if the launch time has a zone
     excluded: Reason | None = None
     excluded_because: str = ""
-    odd: tuple[str, ...] = ()  # values that could not be used, each with the reason
-    build: tuple[
-        str, ...
-    ] = ()  # "key=value" of versions and container images, but for the release, which is a hint
-    launcher: str = ""  # the file's own word for what started the job
-    saves: str = ""  # says that the job was to save a checkpoint
-    # container, versions and commits by the names of the reports
+    problems: tuple[str, ...] = ()  # unusable values with reasons
+    # "key=value" of versions and container images, except the release, which is a hint
+    build: tuple[str, ...] = ()
+    launcher: str = ""  # the launcher's name in the file
+    saves: str = ""  # the setting that requested to save a checkpoint, or ""
+    # container, versions and commits, by the names used in reports
     environment: Pairs = ()
 
 
@@ -94,77 +92,89 @@ NO_METADATA = Metadata("", ())
 def read_metadata(
     path: Path, read: Callable[[Path, int], bytes] | None = None
 ) -> Metadata:
-    """Read a metadata file; LogError says why none of it can be used.
+    """Read a metadata file. Raises LogError if the file cannot be used.
 
-    `read` returns the first bytes of a file, at most as many as it is told; by default
-    it opens one of this machine.
+    `read` returns up to the given number of first bytes of a file; by default it reads
+    a local file.
     """
     data = (read or Stores().read_small)(path, SIZE_LIMIT + 1)
     if len(data) > SIZE_LIMIT:
         raise LogError(
             f"larger than {SIZE_LIMIT // 1024} KiB: this is no launcher's record of a job"
         )
-    named = FILE_NAME.fullmatch(path.name)
-    return interpret(parse(data), path.name, named[1] if named else "")
+    name_match = FILE_NAME.fullmatch(path.name)
+    return interpret(parse(data), path.name, name_match[1] if name_match else "")
 
 
 def parse(data: bytes) -> Tree:
-    """Return a YAML mapping with all values as text; LogError for anything else."""
+    """Parse a YAML mapping with all values as text. Raises LogError for anything else."""
     import yaml
 
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-    # Events are read, not nodes: composing deeply nested YAML with the C loader crashes
-    # the interpreter.
+    # Read events instead of nodes: composing deeply nested YAML with the C loader
+    # crashes the interpreter.
     try:
-        following = loader(data).get_event
+        next_event = loader(data).get_event
         nodes = (
             event
-            for event in iter(following, None)
+            for event in iter(next_event, None)
             if isinstance(event, yaml.NodeEvent)
         )
         first = next(nodes, None)
-        tree = _build_node(first, following, 0) if first else None
-        more = next(nodes, None)
+        tree = _build_node(first, next_event, 0) if first else None
+        extra = next(nodes, None)
     except yaml.YAMLError as error:
         raise LogError(f"not valid YAML: {' '.join(str(error).split())}") from error
     if first is None:
         raise LogError("empty")
-    if more is not None or not isinstance(tree, dict):
+    if extra is not None or not isinstance(tree, dict):
         raise LogError("expected one mapping of sections")
     return tree
 
 
 def interpret(tree: Tree, name: str, job: str) -> Metadata:
-    """Turn the sections of a metadata file into hints, evidence and a start time. `job`
-    is the id in its name."""
-    odd = [f"{key} is not a section" for key in _SECTIONS if not _is_section(tree, key)]
-    inside = _read_text(tree, "job_info", "job_id", odd)
-    if job and inside not in ("", job):
-        raise LogError(f"is named for job {job}, but says job_id {inside!r} inside")
+    """Convert the sections of a metadata file to hints, evidence and a start time.
+
+    `job` is the job id in the file's name. Raises LogError if the file contains another
+    id.
+    """
+    problems = [
+        f"{key} is not a section" for key in _SECTIONS if not _is_section(tree, key)
+    ]
+    job_in_file = _read_text(tree, "job_info", "job_id", problems)
+    if job and job_in_file not in ("", job):
+        raise LogError(
+            f"is named for job {job}, but says job_id {job_in_file!r} inside"
+        )
     hints = tuple(
         Hint(field, value, name)
-        for field, value in (*_read_fields(tree, odd), *_read_modes(tree, odd))
+        for field, value in (
+            *_read_fields(tree, problems),
+            *_read_modes(tree, problems),
+        )
     )
-    launched = _read_text(tree, "job_info", "launch_time", odd)
+    launched = _read_text(tree, "job_info", "launch_time", problems)
     started = _read_timestamp(launched)
     if launched and started is None:
-        odd.append(f"job_info.launch_time is {launched!r}, which is no date and time")
-    excluded, because = next(iter([*_find_exclusions(tree, odd)]), (None, ""))
+        problems.append(
+            f"job_info.launch_time is {launched!r}, which is no date and time"
+        )
+    excluded, explanation = next(iter([*_find_exclusions(tree, problems)]), (None, ""))
     build = (
-        *_list_versions(tree, odd),
+        *_list_versions(tree, problems),
         *_flatten("container", _get_section(tree, "container_info")),
     )
-    excluded_because = because and f"{name}: {because}"
+    excluded_because = explanation and f"{name}: {explanation}"
     launcher = _read_text(tree, "job_info", "launcher_type", [])
     saves = f"{name}: {_SAVES}=true" if _is_saving(tree) else ""
     return Metadata(
-        job or inside,
+        job or job_in_file,
         hints,
         started,
         _is_zoned(launched),
         excluded,
         excluded_because,
-        tuple(odd),
+        tuple(problems),
         build,
         launcher,
         saves,
@@ -172,33 +182,31 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
     )
 
 
-def _read_fields(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
-    for field, (section, key) in _TEXTS.items():
-        value = _read_text(tree, section, key, odd)
+def _read_fields(tree: Tree, problems: list[str]) -> Iterator[tuple[str, str]]:
+    for field, (section, key) in _TEXT_FIELDS.items():
+        value = _read_text(tree, section, key, problems)
         if field in _NUMBERS and value and not value.isdecimal():
-            odd.append(f"{section}.{key} is {value!r}, not a number")
+            problems.append(f"{section}.{key} is {value!r}, not a number")
         elif value:
             yield field, value
-    task = _read_text(tree, "workload_info", "workload_type", odd)
+    task = _read_text(tree, "workload_info", "workload_type", problems)
     if task and not task.lower().startswith("pretrain"):
         yield "task", task
 
 
-def _list_versions(tree: Tree, odd: list[str]) -> Iterator[str]:
-    """Yield the versions and commits that are named, but for the release, which is a
-    hint."""
+def _list_versions(tree: Tree, problems: list[str]) -> Iterator[str]:
+    """Yield the versions and commits, except the release, which is a hint."""
     for key in _get_section(tree, "workload_info"):
         if (
             _VERSION.fullmatch(key)
             and key != "gsw_version"
-            and (value := _read_text(tree, "workload_info", key, odd))
+            and (value := _read_text(tree, "workload_info", key, problems))
         ):
             yield f"{key}={value}"
 
 
 def _read_environment(tree: Tree) -> Pairs:
-    """Return container, framework, recipe and further versions and commits, but for
-    what no line could show."""
+    """Return the container, framework, recipe, versions and commits, if printable."""
     versions = dict(entry.split("=", 1) for entry in _list_versions(tree, []))
     framework = (
         _read_text(tree, "workload_info", "framework", []),
@@ -210,25 +218,26 @@ def _read_environment(tree: Tree) -> Pairs:
         for entry in (images if isinstance(images, list) else [images])
         if isinstance(entry, str)
     )
-    named = {
+    values = {
         **{
             name if "_" in name else f"workload_{name}": text
             for name, text in versions.items()
         },
-        "container": ", ".join(text for text in texts if text.lower() not in _NOTHING),
+        "container": ", ".join(text for text in texts if text.lower() not in _EMPTY),
         "framework": " ".join(filter(None, framework)) if framework[1] else "",
         "recipe": _read_text(tree, "workload_info", "gsw_version", []),
     }
-    return tuple(sorted(pair for pair in named.items() if all(map(_is_shown, pair))))
+    return tuple(
+        sorted(pair for pair in values.items() if all(map(_is_printable, pair)))
+    )
 
 
-def _is_shown(text: str) -> bool:
+def _is_printable(text: str) -> bool:
     return 0 < len(text) <= LONGEST and text.isprintable()
 
 
 def _flatten(name: str, value: object) -> Iterator[str]:
-    """Yield every value of any nesting as one "key=value"; of a list, in which entries
-    have no names, each entry."""
+    """Yield every nested value as "key=value"; list entries have no names."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _flatten(f"{name}.{key}", inner)
@@ -238,20 +247,20 @@ def _flatten(name: str, value: object) -> Iterator[str]:
                 name,
                 entry if isinstance(entry, str) else json.dumps(entry, sort_keys=True),
             )
-    elif isinstance(value, str) and value.strip().lower() not in _NOTHING:
+    elif isinstance(value, str) and value.strip().lower() not in _EMPTY:
         yield f"{name}={value.strip()}"
 
 
-def _read_modes(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
+def _read_modes(tree: Tree, problems: list[str]) -> Iterator[tuple[str, str]]:
     proxy, strong = (
-        _read_flag(tree, "proxy", odd),
-        _read_flag(tree, "strong_scaling", odd),
+        _read_flag(tree, "proxy", problems),
+        _read_flag(tree, "strong_scaling", problems),
     )
     if proxy is not None:
         yield "proxy", str(proxy).lower()
     if strong is not None:
         yield "scaling", "strong" if strong else "weak"
-    overrides = _read_job_config(tree, "model_overrides", odd)
+    overrides = _read_job_config(tree, "model_overrides", problems)
     if overrides:
         yield (
             "model_overrides",
@@ -259,18 +268,18 @@ def _read_modes(tree: Tree, odd: list[str]) -> Iterator[tuple[str, str]]:
         )
 
 
-def _find_exclusions(tree: Tree, odd: list[str]) -> Iterator[tuple[Reason, str]]:
-    if _read_flag(tree, "profile_enabled", odd):
+def _find_exclusions(tree: Tree, problems: list[str]) -> Iterator[tuple[Reason, str]]:
+    if _read_flag(tree, "profile_enabled", problems):
         yield Reason.PROFILED, "profile_enabled is true"
-    environment = _read_job_config(tree, "env_overrides", odd)
-    for variable, reason in _EVIDENCE.items():
+    environment = _read_job_config(tree, "env_overrides", problems)
+    for variable, reason in _EXCLUDING_VARIABLES.items():
         value, name = environment.get(variable, ""), f"env_overrides.{variable}"
         if not isinstance(value, str):
-            odd.append(f"job_config.{name} is not a single value")
+            problems.append(f"job_config.{name} is not a single value")
         elif (
             _names_a_path(value)
             if variable in _PATHS
-            else _read_truth(value, name, odd)
+            else _read_truth(value, name, problems)
         ):
             yield reason, f"{variable}={value.strip()}"
 
@@ -280,48 +289,48 @@ def _is_saving(tree: Tree) -> bool:
     return isinstance(value, str) and value.strip().lower() in _YES
 
 
-def _read_flag(tree: Tree, key: str, odd: list[str]) -> bool | None:
-    return _read_truth(_read_text(tree, "job_config", key, odd), key, odd)
+def _read_flag(tree: Tree, key: str, problems: list[str]) -> bool | None:
+    return _read_truth(_read_text(tree, "job_config", key, problems), key, problems)
 
 
-def _read_truth(text: str, name: str, odd: list[str]) -> bool | None:
+def _read_truth(text: str, name: str, problems: list[str]) -> bool | None:
     value = text.strip().lower()
-    if value not in (*_YES, *_NO, *_NOTHING):
-        odd.append(f"job_config.{name} is {value!r}, neither true nor false")
+    if value not in (*_YES, *_NO, *_EMPTY):
+        problems.append(f"job_config.{name} is {value!r}, neither true nor false")
     return True if value in _YES else False if value in _NO else None
 
 
 def _names_a_path(text: str) -> bool:
-    return text.strip().lower() not in (*_NO, *_NOTHING)
+    return text.strip().lower() not in (*_NO, *_EMPTY)
 
 
-def _read_job_config(tree: Tree, key: str, odd: list[str]) -> Tree:
+def _read_job_config(tree: Tree, key: str, problems: list[str]) -> Tree:
     config = _get_section(tree, "job_config")
     if not _is_section(config, key):
-        odd.append(f"job_config.{key} is not a section")
+        problems.append(f"job_config.{key} is not a section")
     return _get_section(config, key)
 
 
-def _read_text(tree: Tree, section: str, key: str, odd: list[str]) -> str:
+def _read_text(tree: Tree, section: str, key: str, problems: list[str]) -> str:
     value = _get_section(tree, section).get(key, "")
     if isinstance(value, str) and len(value) <= LONGEST_VALUE:
-        return "" if value.strip().lower() in _NOTHING else value.strip()
-    what = (
+        return "" if value.strip().lower() in _EMPTY else value.strip()
+    problem = (
         f"has {len(value)} letters, more than {LONGEST_VALUE}"
         if isinstance(value, str)
         else "is not a single value"
     )
-    odd.append(f"{section}.{key} {what}")
+    problems.append(f"{section}.{key} {problem}")
     return ""
 
 
 def _is_section(tree: Tree, key: str) -> bool:
-    """Whether a section is there, absent, or empty; not a value of another kind."""
+    """True if a section is a mapping, empty or absent, not another kind of value."""
     value = tree.get(key, "")
     return (
         isinstance(value, dict)
         or value == []
-        or (isinstance(value, str) and value.lower() in _NOTHING)
+        or (isinstance(value, str) and value.lower() in _EMPTY)
     )
 
 
@@ -344,8 +353,8 @@ def _is_zoned(text: str) -> bool:
         return False
 
 
-def _build_node(event: Event, following: NextEvent, depth: int) -> object:
-    """Build the value that begins with an event from those that follow it."""
+def _build_node(event: Event, next_event: NextEvent, depth: int) -> object:
+    """Build the value that begins with `event` from the following events."""
     import yaml
 
     if isinstance(event, yaml.ScalarEvent):
@@ -356,11 +365,11 @@ def _build_node(event: Event, following: NextEvent, depth: int) -> object:
             f"line {line}: an alias, or nested too deeply; no launcher writes that"
         )
     values: list[object] = []
-    while not isinstance(inner := following(), yaml.CollectionEndEvent):
+    while not isinstance(inner := next_event(), yaml.CollectionEndEvent):
         values.append(
             inner.value
             if isinstance(inner, yaml.ScalarEvent)
-            else _build_node(inner, following, depth + 1)
+            else _build_node(inner, next_event, depth + 1)
         )
     return (
         _build_mapping(values, line)

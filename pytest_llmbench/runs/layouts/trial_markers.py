@@ -1,5 +1,7 @@
-"""Marks that say that a log is of an A/B or a search over builds, and so of no night of
-its recipe."""
+"""Markers that exclude a log: it belongs to an A/B comparison or a search over builds.
+
+Such a log is not a daily run of its recipe.
+"""
 
 from __future__ import annotations
 
@@ -20,99 +22,96 @@ from pytest_llmbench.logs.sources.stores import Stores
 from pytest_llmbench.runs.discover.names import strip_compression
 
 LEVELS = 6
-"""A launcher puts a log into folders that only it knows, so many below the last that is
-known before."""
+"""Folder levels that only the launcher knows, below the last folder known in advance.
+"""
 
 LARGEST_BYTES = 1 << 24
 
-CLOCKS_DIFFER = (
-    3600.0  # seconds by which the clocks of a session and of a file system may be apart
-)
-
+# seconds by which the clocks of a session and of a file system may differ
+CLOCKS_DIFFER = 3600.0
 
 _ENTRY = re.compile(r"(?P<token>[!-~]+) (?P<time>\d+)(?: (?P<job>[!-~]+))?")
 
 FIRST_TIME = 10**9
-"""A time in 2001 (seconds since the epoch): a smaller one at the end of a line was
-truncated, or never a time."""
+"""Smallest valid time, in 2001 (seconds since the epoch).
+
+A smaller number at the end of a line was truncated, or is not a time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialsFile:
-    """What the file in a folder says of the jobs whose logs lie below it. Times are
-    seconds since the epoch."""
+    """The jobs listed in a trials file, whose logs are below its folder.
 
-    jobs: Mapping[str, float] = field(
-        default_factory=dict
-    )  # their ids, and when each was submitted
-    pending: tuple[float, ...] = ()  # since when each job may run whose id is unknown
-    problem: str = ""  # what of the file cannot be read; empty if all of it is
+    Times are seconds since the epoch.
+    """
+
+    # submission time by job id
+    jobs: Mapping[str, float] = field(default_factory=dict)
+    pending: tuple[float, ...] = ()  # earliest start of each job with an unknown id
+    problem: str = ""  # the first unreadable line, or ""
 
 
 class TrialMarker(NamedTuple):
-    """Why logs are of an A/B, or may be."""
+    """The evidence that logs are, or may be, of an A/B comparison."""
 
     because: str
-    pending_since: float | None = (
-        # since when a job of unknown id may run, which may be this; None if it is named
-        None
-    )
+    # earliest start of the job of unknown id that may be this one; None if it is listed
+    pending_since: float | None = None
 
 
 def is_marker(name: str) -> bool:
-    """Whether a file of this name says of logs that they are of an A/B."""
+    """True if the file name is that of a trials file or of a marker next to a log."""
     return name == TRIALS_FILE or name.endswith(VARIANT_MARK)
 
 
 @dataclass(slots=True)
 class TrialMarkers:
-    """The marks that one walk meets, on this machine, in archives and in remote places,
-    and those above it."""
+    """The markers found by one walk (local, archived, remote), and those in parent
+    folders."""
 
     stores: Stores
-    _met: dict[str, frozenset[str]] = field(
-        default_factory=dict
-    )  # by folder the marks in it: their whole paths
-    _files: dict[str, TrialsFile | None] = field(
-        default_factory=dict
-    )  # by folder; None: there is no such file
-    _broken: dict[Path, str] = field(
-        default_factory=dict
-    )  # names of marks beside a log that are no files, and why
+    # paths of the markers in each folder
+    _markers_by_folder: dict[str, frozenset[str]] = field(default_factory=dict)
+    # trials file of each folder, None if it has none
+    _files: dict[str, TrialsFile | None] = field(default_factory=dict)
+    # markers next to a log that are not files, with the reason
+    _broken: dict[Path, str] = field(default_factory=dict)
 
-    def note(self, folder: str, marks: Iterable[str]) -> None:
-        """Take what a folder holds that was read."""
-        self._met[folder] = frozenset(marks)
+    def add_folder(self, folder: str, markers: Iterable[str]) -> None:
+        """Add the markers of a folder that was read."""
+        self._markers_by_folder[folder] = frozenset(markers)
 
     def find(
         self, logs: Sequence[Path], job: str, modified: float
     ) -> TrialMarker | None:
-        """Return the mark that says that logs are of an A/B, or may be; None without
-        one.
+        """Return the marker that concerns these logs, or None.
 
-        `job` is their job id, `modified` when the newest was written (seconds since the
-        epoch).
+        `job` is their job id, `modified` the modification time of the newest (seconds
+        since the epoch).
         """
         for log in logs:
             for name in dict.fromkeys((log.name, strip_compression(log.name))):
-                mark = f"{name}{VARIANT_MARK}"
-                if self._is_there(str(log.parent), mark) and self._is_file(
-                    log.with_name(mark)
+                marker_name = f"{name}{VARIANT_MARK}"
+                if self._exists(str(log.parent), marker_name) and self._is_file(
+                    log.with_name(marker_name)
                 ):
-                    return TrialMarker(f"{mark} lies beside its log: a run of an A/B")
+                    return TrialMarker(
+                        f"{marker_name} lies beside its log: a run of an A/B"
+                    )
         folders = dict.fromkeys(
             folder for log in logs for folder in _list_folders(str(log))
         )
-        marks = [
+        trials_files = [
             (Path(folder, TRIALS_FILE), file)
             for folder in folders
             if (file := self._read_once(folder))
         ]
-        for path, file in marks:
-            # one of long before has the same number where Slurm was set up anew
+        for path, file in trials_files:
+            # an old job has the same number if Slurm was set up anew
             if modified > file.jobs.get(job, math.inf) - CLOCKS_DIFFER:
                 return TrialMarker(f"{path} names its job: a run of an A/B")
-        for path, file in marks:
+        for path, file in trials_files:
             since = max(
                 (since for since in file.pending if modified > since - CLOCKS_DIFFER),
                 default=None,
@@ -123,8 +122,7 @@ class TrialMarkers:
         return None
 
     def list_problems(self) -> Iterator[tuple[Path, str]]:
-        """Yield the files that were looked at for a run and cannot be read, with the
-        reason."""
+        """Yield the marker files that could not be read, with the reason."""
         yield from self._broken.items()
         for folder, file in self._files.items():
             if file and file.problem:
@@ -132,36 +130,33 @@ class TrialMarkers:
 
     def _read_once(self, folder: str) -> TrialsFile | None:
         if folder not in self._files:
-            there = self._is_there(folder, TRIALS_FILE)
+            exists = self._exists(folder, TRIALS_FILE)
             self._files[folder] = (
-                self._read(Path(folder, TRIALS_FILE)) if there else None
+                self._read(Path(folder, TRIALS_FILE)) if exists else None
             )
         return self._files[folder]
 
-    def _is_there(self, folder: str, name: str) -> bool:
-        path = os.path.join(
-            folder, name
-        )  # not a Path: of thousands of folders hardly one has any
-        if folder in self._met:
-            return path in self._met[folder]
-        return not is_remote(Path(folder)) and os.path.exists(
-            path
-        )  # above what was given, or where a link leads
+    def _exists(self, folder: str, name: str) -> bool:
+        # not a Path, for speed: hardly any of thousands of folders has a marker
+        path = os.path.join(folder, name)
+        if folder in self._markers_by_folder:
+            return path in self._markers_by_folder[folder]
+        # a parent of the given path, or the target of a link
+        return not is_remote(Path(folder)) and os.path.exists(path)
 
-    def _is_file(self, mark: Path) -> bool:
-        """True if a mark beside a log is a file; a folder or a broken link in its place
-        takes no run out."""
+    def _is_file(self, marker: Path) -> bool:
+        """True if a marker is a regular file; a folder or broken link excludes no run."""
         try:
-            regular = S_ISREG(self.stores.stat(mark).st_mode)
+            regular = S_ISREG(self.stores.stat(marker).st_mode)
         except OSError as error:
-            self._broken[mark] = str(error.strerror or error)
+            self._broken[marker] = str(error.strerror or error)
             return False
         if not regular:
-            self._broken[mark] = "not a regular file"
+            self._broken[marker] = "not a regular file"
         return regular
 
     def _read(self, file: Path) -> TrialsFile:
-        """Return what a file says; one that cannot be read names no job."""
+        """Read a trials file; an unreadable file lists no jobs."""
         try:
             content = self.stores.read_small(file, LARGEST_BYTES + 1)
         except LogError as error:
@@ -172,7 +167,7 @@ class TrialMarkers:
 
 
 def _list_folders(log: str) -> Iterator[str]:
-    """Yield the folders above a log, the nearest first."""
+    """Yield the folders above a log, nearest first."""
     for _ in range(LEVELS):
         folder = os.path.dirname(log)
         if folder == log:
@@ -182,30 +177,28 @@ def _list_folders(log: str) -> Iterator[str]:
 
 
 def _parse(text: str) -> TrialsFile:
-    begun: dict[str, float] = {}
+    started: dict[str, float] = {}
     ended: set[str] = set()
     jobs: dict[str, float] = {}
     damaged: list[tuple[int, str]] = []
     lines = text.split("\n")
     for number, line in enumerate(map(str.strip, lines), 1):
-        entry = (
-            _ENTRY.fullmatch(line) if number < len(lines) else None
-        )  # without a line feed at its end it was cut
+        # a last line without a line feed was truncated
+        entry = _ENTRY.fullmatch(line) if number < len(lines) else None
         if entry is None or not (entry["job"] or float(entry["time"]) >= FIRST_TIME):
             damaged += [(number, line.partition(" ")[0])] if line else []
             continue
         token, seconds, job = entry["token"], float(entry["time"]), entry["job"]
         if not job:
-            begun[token] = seconds
+            started[token] = seconds
             continue
-        # Its log may be older than what became of it, and that of another run in the
-        # same allocation is.
-        seconds = min(seconds, begun.pop(token, seconds))
+        # Use the earlier time: the log may be older than the line with its job id.
+        seconds = min(seconds, started.pop(token, seconds))
         ended.add(token)
         if job != NO_JOB:
             jobs[job] = min(seconds, jobs.get(job, seconds))
-    # a line that was cut says no more than that a job began: a later line of the same
-    # job says which it became
+    # a truncated line only records the start of a job; ignore it if a later line of the
+    # same token contains the job id
     open_lines = (
         number
         for number, token in damaged
@@ -218,4 +211,4 @@ def _parse(text: str) -> TrialsFile:
         ),
         "",
     )
-    return TrialsFile(jobs, tuple(begun.values()), problem)
+    return TrialsFile(jobs, tuple(started.values()), problem)

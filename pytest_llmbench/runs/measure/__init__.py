@@ -1,1 +1,1 @@
-"""Window, step times, metrics and validity of a run."""
+"""Measure runs: window, step times, metrics and validity."""

@@ -95,7 +95,7 @@ def test_local_log_and_record_are_identified_later(
     assert log.read_text() == "hello\n"
     assert read_log_name(log.stem).job == one.job_id == str(one.number)
     record = read_metadata(one.folder / f"llmb-config_{one.number}.yaml")
-    assert record.odd == ()
+    assert record.problems == ()
     assert record.job == one.job_id
     assert record.excluded is None
     assert record.started

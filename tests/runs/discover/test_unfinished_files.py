@@ -10,8 +10,8 @@ import pytest
 
 from pytest_llmbench.runs.discover.discovery import find_runs
 from pytest_llmbench.runs.discover.unfinished_files import (
-    find_final_name,
     find_unfinished,
+    get_final_name,
 )
 
 
@@ -45,7 +45,7 @@ from pytest_llmbench.runs.discover.unfinished_files import (
     ],
 )
 def test_final_name_is_that_of_the_log(name: str, final: str) -> None:
-    assert find_final_name(name) == final
+    assert get_final_name(name) == final
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_final_name_is_that_of_the_log(name: str, final: str) -> None:
     ],
 )
 def test_other_files_have_no_final_name(name: str) -> None:
-    assert find_final_name(name) == ""
+    assert get_final_name(name) == ""
 
 
 def test_log_that_is_there_hides_its_copies() -> None:

@@ -58,7 +58,7 @@ def test_a_full_record() -> None:
     }
     assert record.started is not None
     assert record.started.isoformat() == "2026-11-20T21:36:05.996634+00:00"
-    assert (record.job, record.excluded, record.odd) == ("7", None, ())
+    assert (record.job, record.excluded, record.problems) == ("7", None, ())
     assert {hint.source for hint in record.hints} == {"llmb-config_7.yaml"}
 
 
@@ -120,7 +120,7 @@ def test_a_launch_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_keys_come_and_go(text: str, expected: dict[str, str]) -> None:
     assert said(text) == expected
-    assert interpreted(text).odd == ()
+    assert interpreted(text).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_build_is_its_versions_and_images_in_any_shape(
     """The release is not among them: it is a hint, which names of folders give too."""
     record = interpreted(f"job_info: {{}}\n{text}")
     assert set(record.build) == expected
-    assert record.odd == ()
+    assert record.problems == ()
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_evidence_against_comparing_is_positive(
     text: str, expected: Reason | None
 ) -> None:
     assert interpreted(text).excluded == expected
-    assert interpreted(text).odd == ()
+    assert interpreted(text).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_evidence_against_comparing_is_positive(
 )
 def test_an_odd_value_is_reported_and_not_used(text: str, problem: str) -> None:
     record = interpreted(text)
-    assert record.odd == (problem,)
+    assert record.problems == (problem,)
     assert {hint.field for hint in record.hints} <= {"scaling"}
     assert (record.excluded, record.build) == (None, ())
 
@@ -231,7 +231,7 @@ def test_an_odd_value_behind_evidence_is_reported_too() -> None:
         config("env_overrides: {ENABLE_PROFILE: 1, ENABLE_NCCLTRACE: maybe}")
     )
     assert record.excluded is Reason.PROFILED
-    assert len(record.odd) == 1
+    assert len(record.problems) == 1
 
 
 @pytest.mark.parametrize(
