@@ -31,7 +31,7 @@ OUTDONE = 2
 # A log and metrics last modified further apart belong to different launches.
 SAME_LAUNCH = timedelta(days=1)
 
-LEFT_OUT = "metrics, where there are logs; to read them, give their own path"
+LEFT_OUT = "metrics, not read because there are logs; to read them, give their own path"
 
 # A log last modified this long after metrics may belong to a later launch.
 WRITTEN_ALONG = timedelta(hours=1)

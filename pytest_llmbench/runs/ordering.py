@@ -36,9 +36,9 @@ FRESH = timedelta(minutes=10)
 LONGEST_JOB_NUMBER = 18
 
 REMAINS_TEXTS = {
-    None: "no log is left of this job",
-    LoglessJob.METADATA: "only the metadata is left of this job",
-    LoglessJob.STANDARD_ERROR: "only standard error is left of this job",
+    None: "this job left no log",
+    LoglessJob.METADATA: "this job left only its metadata",
+    LoglessJob.STANDARD_ERROR: "this job left only standard error",
     LoglessJob.FOLDER: "a launch without a log",
 }
 
@@ -188,7 +188,7 @@ def _move_latest_last(
         latest = max(comparable, key=lambda run: candidates[run.id][better].moment)
         if latest is newest or newest.started is None:
             return list(dated)
-        reason = f"later than {newest.id}, by what both say"
+        reason = f"later than {newest.id}, by the times of both"
         moved = dataclasses.replace(
             latest, started=newest.started + timedelta(seconds=1), started_from=reason
         )
@@ -289,7 +289,7 @@ def _place_stepless_run(
     return dataclasses.replace(
         run,
         started=started,
-        started_from=f"{relation} than {neighbour.id}, by what both say",
+        started_from=f"{relation} than {neighbour.id}, by the times of both",
         order_source=clock,
     )
 
@@ -363,7 +363,7 @@ def drop_superseded(
             starting |= {
                 rival.id: (*starting.get(rival.id, ()), run.id) for rival in replaced
             }
-            notes.append(IgnoredFile(run.id, "launched minutes ago, and no log yet"))
+            notes.append(IgnoredFile(run.id, "launched minutes ago, no log yet"))
         elif not is_unidentified and (
             replaced or (started is not None and now - started <= LONGEST_QUEUE)
         ):

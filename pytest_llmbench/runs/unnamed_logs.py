@@ -23,7 +23,7 @@ from pytest_llmbench.runs.discover.job_folders import NOT_READ
 # A file with fewer steps is an excerpt, or its run died at once: it is only listed.
 FEWEST_STEPS = 10
 
-NO_STEP = "not called as a log, and no step in its beginning, middle and end; give the file itself to read it as a log"
+NO_STEP = "not named like a log, and no training step in samples of it; give the file's own path to read it"
 
 # Files with these suffixes are never reported as ignored.
 UNREPORTED = (".txt", ".err")
@@ -105,7 +105,7 @@ class LogDetector:
             ) >= MOST_EXAMINED and not names.is_job_output(kind[0]):
                 remaining = sum(map(len, kinds[index:])) - 1
                 not_examined[kind[0]] = (
-                    f"not looked into, nor {remaining} more: {MOST_EXAMINED} files beside it hold no step"
+                    f"not examined, like {remaining} more: {MOST_EXAMINED} files next to it contain no step"
                 )
                 break
             logs_found += _find_logs_of_kind(kind, contains_steps)
@@ -178,7 +178,7 @@ def _drop_further_ranks(log_names: Sequence[str]) -> tuple[list[str], dict[str, 
     for name, (shared, number) in ranks.items():
         first[shared] = min(first.get(shared, (number, name)), (number, name))
     dropped = {
-        name: f"another process of the run that {first[shared][1]} logs"
+        name: f"another process of the run that is logged in {first[shared][1]}"
         for name, (shared, _) in ranks.items()
         if first[shared][1] != name
     }

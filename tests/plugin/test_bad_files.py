@@ -115,7 +115,7 @@ RED: dict[str, tuple[Write, str]] = {
     ),
     "odd-name": (
         file("log-a\x1b[31m\n::error::b_3_29_0.out", write_steps("1")),
-        "nothing says its recipe",
+        "not stated: recipe",
     ),
     "deep-folder": (dig, "File name too long"),
 }

@@ -183,7 +183,7 @@ def test_run_is_attributed_to_its_row(
 
 
 UNMATCHED: tuple[tuple[dict[str, str], tuple[str, ...], str], ...] = (
-    ({}, (), "nothing says its gpu, release"),
+    ({}, (), "not stated: gpu, release"),
     ({"gpu": "h100"}, (SCRIPT,), "no baseline fits"),
     ({"container": "26.05"}, (SCRIPT,), "release 26.05 has no baseline"),
     ({"gbs": "512"}, (CONFIGURATION, SCRIPT), "no baseline fits"),
@@ -287,7 +287,7 @@ def test_of_several_scripts_none_is_read(
     session = judged(f"--llmb-logs={tmp_path}")
     assert of_tables(session) == {}
     missing = "release" if "sbatch" in place else "gpu"
-    assert f"nothing says its {missing}" in str(session.described)
+    assert f"not stated: {missing}" in str(session.described)
 
 
 @pytest.mark.slow

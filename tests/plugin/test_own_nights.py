@@ -409,7 +409,7 @@ def test_dead_run_without_total_is_not_recorded(
     [
         (
             at(LONG, gaps=dict.fromkeys(range(1, 201), 0.8)),
-            "the clock of its lines advances",
+            "the log's clock advances",
         ),
         (at(LONG, gaps={60: 3000.0}), "gaps between steps outside the window take"),
         (

@@ -89,7 +89,7 @@ WRONG = {
     "pcie-cards": Wrong(
         MAXTEXT,
         first_line("GPU 0: NVIDIA H100 PCIe (UUID: GPU-1)"),
-        "states h100pcie GPUs, the baseline is of h100",
+        "states h100pcie GPUs, the baseline is for h100",
     ),
     "half-the-target-tokens": Wrong(
         MAXTEXT,

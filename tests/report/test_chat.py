@@ -37,7 +37,7 @@ def test_what_is_red_is_named_with_its_difference() -> None:
     ).splitlines()
     assert lines[1:] == [
         "REGRESSION slow: +20.0 % (8.790 s, expected 7.325 s, MFU 39.7 %)",
-        "INVALID killed: stopped after step 27 of 50; the log does not say why",
+        "INVALID killed: stopped after step 27 of 50; the log shows no cause",
         "INCONCLUSIVE doubtful: +3.8 % (7.600 s, expected 7.325 s, MFU 45.9 %)",
         "UNMATCHED run_7: no baseline of release 26.01",
     ]

@@ -162,7 +162,7 @@ def test_what_is_red_is_an_error_and_what_is_in_doubt_a_warning() -> None:
         ("warning", "INCONCLUSIVE doubtful (cannot-tell)"),
     ]
     assert found[0][2].splitlines() == [
-        "stopped after step 27 of 50; the log does not say why",
+        "stopped after step 27 of 50; the log shows no cause",
         "next: run it again; a run counts only when it reached its last step",
         "log: log-x_1_0.out:127",
     ]

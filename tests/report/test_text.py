@@ -218,7 +218,7 @@ def test_the_summary() -> None:
 verdict        configuration                      step time MFU %    diff   age
 REGRESSION     grok1_314b-25.05-gb200-bf16-128     7.911 s  44.1  +8.0 %    3h
 INVALID        killed                                    -     -       -    3h
-                 stopped after step 46 of 50; the log does not say why
+                 stopped after step 46 of 50; the log shows no cause
 PASS           passed                              7.325 s  47.6   0.0 %    3h
 MISSING        1 without a run: missing
 UNMATCHED      pretrain_x/9

@@ -226,7 +226,7 @@ def test_a_launch_of_the_last_minutes_is_told_with_the_run_that_is_judged() -> N
     )
     (judged,), notes = drop_superseded(runs, NOW)
     assert judged.starting == ("9",)
-    assert list(map(str, notes)) == ["9: launched minutes ago, and no log yet"]
+    assert list(map(str, notes)) == ["9: launched minutes ago, no log yet"]
 
 
 def test_one_old_log_without_a_stamp_does_not_make_the_times_of_files_decide() -> None:

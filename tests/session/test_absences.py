@@ -101,7 +101,7 @@ def test_mark_that_names_a_newer_run_is_named() -> None:
     named = at(
         1,
         excluded=Problem(
-            Reason.VARIANT, "logs/.llmbench-ab names its job: a run of an A/B"
+            Reason.VARIANT, "logs/.llmbench-ab lists its job: a run of an A/B"
         ),
     )
     text = f"not judged, and newer: job_1: {named.excluded.text}"  # type: ignore[union-attr]
@@ -113,9 +113,9 @@ def test_mark_that_names_a_newer_run_is_named() -> None:
 
 
 def test_unread_file_is_named() -> None:
-    hidden = (IgnoredFile(".slurm-7.out.X1y2Z3", "a log by its name, but for its end"),)
+    hidden = (IgnoredFile(".slurm-7.out.X1y2Z3", "a log by its name, except for its suffix"),)
     assert list_texts(at(1), hidden=hidden) == [
-        "unread, perhaps newer: .slurm-7.out.X1y2Z3 (a log by its name, but for its end)"
+        "unread, perhaps newer: .slurm-7.out.X1y2Z3 (a log by its name, except for its suffix)"
     ]
 
 

@@ -332,7 +332,7 @@ def _make_logless_job(
         walk.ignored.append(
             (
                 draft.remains_at or job_folder.folder.path,
-                f"the log of job {draft.job} stands in {log_folder}",
+                f"the log of job {draft.job} is in {log_folder}",
             )
         )
         return
@@ -365,7 +365,7 @@ def _make_metadata_run(
     )
     if log_folder:
         walk.ignored.append(
-            (path, f"the log of job {job} stands elsewhere, in {log_folder}")
+            (path, f"the log of job {job} is elsewhere, in {log_folder}")
         )
         return
     modified = job_folder.folder.get_file(path.name).modified
@@ -397,7 +397,7 @@ def _record_undecided_metadata(
             walk.unreadable.append(
                 (
                     path,
-                    f"cannot be told which log, if any, is of job {job}: {explanation}",
+                    f"unclear which log, if any, belongs to job {job}: {explanation}",
                 )
             )
 
@@ -412,7 +412,7 @@ def _read_record(path: Path | None, walk: Walk) -> Metadata | None:
         walk.unreadable.append((path, str(error)))
         return None
     walk.unreadable += [
-        (path, f"{problem}; only the rest of it is used") for problem in record.problems
+        (path, f"{problem}; the other values are used") for problem in record.problems
     ]
     return record
 

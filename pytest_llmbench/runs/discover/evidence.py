@@ -48,7 +48,7 @@ def find_exclusion(
         if names.is_profiled(name):
             return Reason.PROFILED, f"the name {name} ends in _nsys"
         if names.is_traced(name):
-            return Reason.TRACED, f"the name {name} says nccltrace"
+            return Reason.TRACED, f"the name {name} contains nccltrace"
     return None, ""
 
 
@@ -183,9 +183,9 @@ def _mark_profiled(run: RunFiles, report: Path) -> RunFiles:
         if report.is_relative_to(run.folder)
         else report.name
     )
-    relation = "stands beside it" if report.parent == run.folder else "is of it"
+    relation = "is next to it" if report.parent == run.folder else "belongs to it"
     return replace(
         run,
         excluded=Reason.PROFILED,
-        excluded_because=f"the profiler's report {shown_path} {relation}",
+        excluded_because=f"the profiler report {shown_path} {relation}",
     )

@@ -210,7 +210,7 @@ class Walk:
             target = Path(os.path.realpath(link))
             if leads_up(link):
                 self.ignored.append(
-                    (link, "a link to a folder that holds the link itself")
+                    (link, "a link to a folder that contains the link itself")
                 )
             elif self._is_seen(target):
                 self.ignored.append((link, "a link to a folder that is read already"))
@@ -307,7 +307,7 @@ class Walk:
                     (
                         Path(entry.path),
                         _read_link_time(entry.path),
-                        "a link that leads nowhere",
+                        "a broken link",
                     )
                 ] * is_broken_link
         self._record_unfinished_files(folder, folder_names)
@@ -329,7 +329,7 @@ class Walk:
             and folder.path not in self._archives
         ):
             # containers create such a folder in order to mount a file
-            self._hide_path(folder.text, "an empty folder in the place of a file")
+            self._hide_path(folder.text, "an empty folder in place of a file")
         entries = {
             entry.name: entry
             for entry in self._skipped_entries
@@ -343,7 +343,7 @@ class Walk:
                     (
                         Path(entry.path),
                         _read_modified(entry),
-                        "a log by its name, but for its end",
+                        "a log by its name, except for its suffix",
                     )
                 )
 
@@ -372,7 +372,7 @@ class Walk:
             self.ignored.append(
                 (
                     path,
-                    "an archive in a run's folder is its code; to read it, give its own path",
+                    "an archive in a run's folder is taken for its code; to read it, give its own path",
                 )
             )
         elif self.stores.find_archive(folder.path) is not None:

@@ -226,7 +226,7 @@ def _identify_by_names(
         return identity
     return replace(
         identity,
-        because=f"{identity.because}; its own release {stated_release.value} ({stated_release.source}) is set aside",
+        because=f"{identity.because}; its own release {stated_release.value} ({stated_release.source}) is ignored",
     )
 
 
@@ -366,10 +366,12 @@ def _make_identity(key: Key, claims: Claims, missing: Sequence[str]) -> Identity
         source for claim in claims.by_field.values() for source in claim.sources
     )
     explanation = (
-        f"so say {join_first(list(sources))}" if sources else "so says the log"
+        f"according to {join_first(list(sources))}"
+        if sources
+        else "according to the log"
     )
     if assumed:
-        explanation += f"; assumed, as nothing says it and no other baseline fits: {', '.join(assumed)}"
+        explanation += f"; assumed, as it is not stated and no other baseline fits: {', '.join(assumed)}"
     return Identity(key, explanation, assumed=assumed)
 
 
@@ -397,7 +399,7 @@ def _make_ambiguous(
         if contradicted
         else ""
     )
-    open_text = f"nothing says its {', '.join(unstated)}" if unstated else ""
+    open_text = f"not stated: {', '.join(unstated)}" if unstated else ""
     options = [
         f"{_OPTIONS[field]}={_list_values(candidates, field)}"
         for field in unstated
@@ -529,7 +531,7 @@ def _summarise_claims(claims: Claims, layout: str, dialects: Collection[str]) ->
     ]
     values += [f"folders of the {layout} layout"] if layout else []
     values += [f"a {dialect} log" for dialect in sorted(dialects)]
-    return ", ".join(values) or "a run that says nothing of itself"
+    return ", ".join(values) or "a run without known facts"
 
 
 def _list_keys(fitting: Sequence[Match]) -> tuple[Key, ...]:

@@ -30,7 +30,7 @@ from pytest_llmbench.runs.layouts.metadata import FILE_NAME
 
 _SLURM = re.compile(r"slurm-(\d+(?:[_+]\d+)?)\.out", re.IGNORECASE)
 _SKIPPED = {
-    "sbatch_": "the launcher's second copy of a job's output",
+    "sbatch_": "the launcher's duplicate of a job's output",
     "nsys_": "a profiler's output",
     "import_ckpt": "a checkpoint import, no training",
     "prepare_": "a preparation, no training",
@@ -38,8 +38,8 @@ _SKIPPED = {
 _SKIPPED_LOG = re.compile(rf"(?:log-(?:.*\.)?)?({'|'.join(_SKIPPED)})", re.DOTALL)
 _TRAINING = re.compile(rf"\.(?:{names.TYPE})_")
 _WRITTEN_BESIDE = ("cmd-args.log", "git-info.log")
-NOT_READ = "not read, by its name; give the file itself to read it as a log"
-LONE_ERROR = "standard error without a log beside it"
+NOT_READ = "not read: not named like a log; give the file's own path to read it"
+LONE_ERROR = "standard error without a log next to it"
 _STREAMS = ("combined.log", "stdout.log", "stderr.log")
 # in the name of a renamed log, followed by another suffix
 _RENAMED_SUFFIX = re.compile(r"\.(?:out|log)(?=\.)")
@@ -223,7 +223,7 @@ def _explain_skip(name: str, others: Collection[str], folder: Folder) -> str:
     if match and (match.start(1) == 0 or not _TRAINING.search(name)):
         return _SKIPPED[match[1]]
     if name in _WRITTEN_BESIDE:
-        return "written by the framework beside its log"
+        return "written by the framework next to its log"
     return _explain_stream(name, others, folder) if name in _STREAMS else ""
 
 
@@ -233,11 +233,11 @@ def _explain_stream(name: str, others: Collection[str], folder: Folder) -> str:
     Another stream may be the better log, or process 0 has the log.
     """
     if folder.name.isdecimal() and folder.name != "0":
-        return "another process of the run that process 0 logs"
+        return "another process of the run; process 0 has the log"
     better = next(
         (stream for stream in _STREAMS[: _STREAMS.index(name)] if stream in others), ""
     )
-    return f"a part or a second stream of {better} beside it" if better else ""
+    return f"a part or a second stream of {better} next to it" if better else ""
 
 
 def _draft_jobs(
@@ -258,7 +258,7 @@ def _draft_jobs(
             and file.name not in folder.chosen
         ):
             reasons[file.name] = (
-                f"a compressed copy of {same_job.attempts[number].log.name} beside it"
+                f"a compressed copy of {same_job.attempts[number].log.name} next to it"
             )
             continue
         # `x_12.out` and `x_12_0.out`: two logs that claim to be one attempt
@@ -379,7 +379,7 @@ def _add_slurm_outputs(
                 attempt.number, attempt.log, path
             )
         else:
-            reasons[file.name] = f"the log of job {slurm[1]} stands beside it"
+            reasons[file.name] = f"the log of job {slurm[1]} is next to it"
 
 
 @dataclass(frozen=True, slots=True)

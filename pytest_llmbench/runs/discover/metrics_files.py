@@ -43,7 +43,7 @@ def choose_metrics(
         return [], {}
     best = min(ranks.values())
     kept = sorted(name for name, rank in ranks.items() if rank == best)
-    reason = f"metrics of the run of {kept[0]} beside it"
+    reason = f"metrics of the same run as {kept[0]} next to it"
     return kept, {name: reason for name, rank in ranks.items() if rank != best}
 
 

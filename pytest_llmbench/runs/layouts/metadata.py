@@ -100,7 +100,7 @@ def read_metadata(
     data = (read or Stores().read_small)(path, SIZE_LIMIT + 1)
     if len(data) > SIZE_LIMIT:
         raise LogError(
-            f"larger than {SIZE_LIMIT // 1024} KiB: this is no launcher's record of a job"
+            f"larger than {SIZE_LIMIT // 1024} KiB: not a launcher's record of a job"
         )
     name_match = FILE_NAME.fullmatch(path.name)
     return interpret(parse(data), path.name, name_match[1] if name_match else "")
@@ -143,9 +143,7 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
     ]
     job_in_file = _read_text(tree, "job_info", "job_id", problems)
     if job and job_in_file not in ("", job):
-        raise LogError(
-            f"is named for job {job}, but says job_id {job_in_file!r} inside"
-        )
+        raise LogError(f"is named for job {job}, but contains job_id {job_in_file!r}")
     hints = tuple(
         Hint(field, value, name)
         for field, value in (
@@ -157,7 +155,7 @@ def interpret(tree: Tree, name: str, job: str) -> Metadata:
     started = _read_timestamp(launched)
     if launched and started is None:
         problems.append(
-            f"job_info.launch_time is {launched!r}, which is no date and time"
+            f"job_info.launch_time is {launched!r}, which is not a date and time"
         )
     excluded, explanation = next(iter([*_find_exclusions(tree, problems)]), (None, ""))
     build = (
@@ -316,7 +314,7 @@ def _read_text(tree: Tree, section: str, key: str, problems: list[str]) -> str:
     if isinstance(value, str) and len(value) <= LONGEST_VALUE:
         return "" if value.strip().lower() in _EMPTY else value.strip()
     problem = (
-        f"has {len(value)} letters, more than {LONGEST_VALUE}"
+        f"has {len(value)} characters, more than {LONGEST_VALUE}"
         if isinstance(value, str)
         else "is not a single value"
     )
@@ -382,6 +380,6 @@ def _build_mapping(values: list[object], line: int) -> dict[str, object]:
     keys = [key for key in values[::2] if isinstance(key, str)]
     if len(set(keys)) != len(values) // 2:
         raise LogError(
-            f"line {line}: a mapping that repeats a key, or with a key that is no text"
+            f"line {line}: a mapping with a repeated key, or with a key that is not text"
         )
     return dict(zip(keys, values[1::2], strict=True))

@@ -97,7 +97,7 @@ class TrialMarkers:
                     log.with_name(marker_name)
                 ):
                     return TrialMarker(
-                        f"{marker_name} lies beside its log: a run of an A/B"
+                        f"{marker_name} is next to its log: a run of an A/B"
                     )
         folders = dict.fromkeys(
             folder for log in logs for folder in _list_folders(str(log))
@@ -110,14 +110,14 @@ class TrialMarkers:
         for path, file in trials_files:
             # an old job has the same number if Slurm was set up anew
             if modified > file.jobs.get(job, math.inf) - CLOCKS_DIFFER:
-                return TrialMarker(f"{path} names its job: a run of an A/B")
+                return TrialMarker(f"{path} lists its job: a run of an A/B")
         for path, file in trials_files:
             since = max(
                 (since for since in file.pending if modified > since - CLOCKS_DIFFER),
                 default=None,
             )
             if since is not None:
-                text = f"{path} has a run of an A/B without its job, which may be this: --llmb-resume finds it out"
+                text = f"{path} lists a run of an A/B without a job id, which may be this one: --llmb-resume finds it out"
                 return TrialMarker(text, since)
         return None
 

@@ -342,7 +342,7 @@ def make_slowest_attempt_note(
         text = f"{len(seconds)} finished attempts cover the window ({statistic.replace('_', ' ')} {listed}): the slowest"
         yield Note(
             NoteCode.SLOWEST_ATTEMPT,
-            f"{text} is judged, for a fast one does not make good a slow one",
+            f"{text} is judged, because a fast attempt does not cancel a slow one",
         )
 
 

@@ -144,7 +144,7 @@ def list_notes(
     """
     share = _compute_target_share(timing.window, baseline)
     if share < LEAST_TARGET_SHARE and not any(_check_target_tokens(timing, baseline)):
-        text = f"{share * 100:.0f} % of the tokens of a step are targets: the rest is padding, and takes as long"
+        text = f"{share * 100:.0f} % of the tokens of a step are targets: the others are padding, which takes as long"
         yield Note(NoteCode.PADDED, text, int(timing.window.line[0]))
     for name, work in observed_work.items():
         recorded = baseline.observed.get(name, math.inf)
@@ -229,7 +229,7 @@ def _check_gpu_type(segment: Segment, baseline: Baseline) -> Iterator[tuple[str,
     for statement in stated:
         if statement.value != read_gpu_type(baseline.key.gpu):
             yield (
-                f"the log states {statement.value} GPUs, the baseline is of {baseline.key.gpu}",
+                f"the log states {statement.value} GPUs, the baseline is for {baseline.key.gpu}",
                 statement.line,
             )
 
@@ -298,7 +298,7 @@ def _check_precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str
             else f"computes in {_name_precision(value)}"
         )
         yield (
-            f"the run {finding} by its log, the baseline is of {baseline.key.dtype}",
+            f"by its log the run {finding}, the baseline is for {baseline.key.dtype}",
             stated[-1].line,
         )
     experiments = [
@@ -308,7 +308,7 @@ def _check_precision(segment: Segment, baseline: Baseline) -> Iterator[tuple[str
     if experiments and expected not in {family for family, _ in experiments}:
         statement = experiments[-1][1]
         yield (
-            f"the log calls the run {statement.value}, the baseline is of {baseline.key.dtype}",
+            f"the log names the run {statement.value}, the baseline is for {baseline.key.dtype}",
             statement.line,
         )
 
@@ -361,7 +361,7 @@ def _check_model(segment: Segment, baseline: Baseline) -> Iterator[tuple[str, in
         if pairs and not any(_is_same_model(name, expected) for name, _ in pairs):
             text, line = pairs[-1][1].value, pairs[-1][1].line
             yield (
-                f"the log names the model {text}, the baseline is of {baseline.key.recipe} {baseline.key.size}",
+                f"the log names the model {text}, the baseline is for {baseline.key.recipe} {baseline.key.size}",
                 line,
             )
 
@@ -446,7 +446,7 @@ def _check_target_tokens(
     ):
         return
     batch_tokens = _count_tokens(baseline)
-    text = f"total_weights is {tokens.max():g} tokens a step, the baseline has {batch_tokens}: another batch or sequence length"
+    text = f"total_weights is {tokens.max():g} tokens a step, the baseline has {batch_tokens}: a different batch or sequence length"
     yield text, int(window.line[0])
 
 
@@ -515,7 +515,7 @@ def _check_rates(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
     ):
         text = (
             f"logged TFLOP/s x step time is {ratio:.3g} x what the baseline's model and batch need: "
-            "another batch size, sequence length or number of layers"
+            "a different batch size, sequence length or number of layers"
         )
         yield Problem(Reason.WRONG_CONFIGURATION, text)
     tokens = (
@@ -537,7 +537,7 @@ def _check_rates(timing: Timing, baseline: Baseline) -> Iterator[Problem]:
     ):
         text = (
             f"logged tokens/s x step time is {tokens:.6g} tokens a step on {configuration.key.gpus} GPUs, "
-            f"the baseline has {batch_tokens}: another batch size, sequence length or number of GPUs"
+            f"the baseline has {batch_tokens}: a different batch size, sequence length or number of GPUs"
         )
         yield Problem(Reason.WRONG_CONFIGURATION, text)
 
@@ -610,7 +610,7 @@ def _list_work(timing: Timing) -> Mapping[Observed, Floats]:
 
 def _compare_work(name: Observed, work: float, recorded: float) -> str:
     return (
-        f"a step holds {work:.6g} {WORK[name]}, one of the recorded runs {recorded:.6g}"
+        f"a step contains {work:.6g} {WORK[name]}, in the recorded runs {recorded:.6g}"
     )
 
 
@@ -632,7 +632,7 @@ def _describe_drop(work: Floats, unit: str) -> str:
     first, last = compute_median(work[:third]), compute_median(work[-third:])
     if last / first >= 1 - max(LESS_THAN_BEFORE, DEVIATIONS * _estimate_error(work)):
         return ""
-    return f"a step holds {first:.6g} {unit} at the beginning of the window, {last:.6g} at its end"
+    return f"a step contains {first:.6g} {unit} at the beginning of the window, {last:.6g} at its end"
 
 
 def _compute_rounding(steps: Steps, rates: Floats, mask: Flags) -> float:

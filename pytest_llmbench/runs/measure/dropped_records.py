@@ -12,7 +12,7 @@ from pytest_llmbench.runs.measure.attempts import Choice
 from pytest_llmbench.runs.measure.window import Timing
 
 DROPPED = {
-    NoteCode.TORN: ("torn record", "dropped"),
+    NoteCode.TORN: ("truncated record", "dropped"),
     NoteCode.REPEATED: ("step", "printed again"),
     NoteCode.REPEAT_DISAGREES: (
         "step",
@@ -20,7 +20,10 @@ DROPPED = {
     ),
     NoteCode.OTHER_RANK: ("step", "of other ranks"),
     NoteCode.OTHER_DIALECT: ("record", "of another dialect"),
-    NoteCode.OTHER_RECORDS: ("record", "of the same steps, which others tell more of"),
+    NoteCode.OTHER_RECORDS: (
+        "record",
+        "of the same steps, dropped for more detailed ones",
+    ),
     NoteCode.UNKNOWN_STEP: ("record", "without a certain step number"),
     NoteCode.RAMPED_UP: ("step", "in which the batch still grew, set aside"),
     NoteCode.TWO_WRITERS: (
@@ -50,11 +53,11 @@ DROPPED = {
     ),
     NoteCode.OTHER_UNIT: (
         "step time",
-        "in another unit, read as the times of the events show",
+        "in another unit, converted by the timestamps of the events",
     ),
     NoteCode.PARTLY_TIMED: (
         "step time",
-        "of the steps behind a validation alone; those before it are not timed",
+        "of the steps after a validation only; the steps before it are untimed",
     ),
 }
 """For each reason to drop records: what is counted, and what happened to it."""

@@ -313,7 +313,7 @@ def _find_duplicate(run: Run) -> Iterator[Problem]:
     if run.copy_of is not None and run.copy_of.certain:
         yield Problem(
             Reason.COPIED,
-            f"{notes.name_job(run.found.job_id, run.id)} is a copy of {notes.describe_duplicate(run.copy_of)}",
+            f"{notes.name_job(run.found.job_id, run.id)} is a duplicate of {notes.describe_duplicate(run.copy_of)}",
         )
 
 

@@ -37,7 +37,7 @@ def list_notes(
         line = choice.attempt.log.begun_again_line
         yield Note(
             NoteCode.BEGUN_AGAIN,
-            "a process started after the last step and made none",
+            "a process started after the last step and logged no step",
             line,
         )
     if choice.attempt.log.prints_loss:
@@ -49,7 +49,7 @@ def list_notes(
     elif not timing.steps.has_loss.all():
         yield Note(
             NoteCode.UNVERIFIED_LOSS,
-            "the log prints no loss: it would not show that the run diverged",
+            "the log prints no loss, so a divergence would go unnoticed",
         )
     yield from training.list_notes(run, choice, timing, baseline)
     yield from configuration.list_notes(timing, baseline, observed_work)
@@ -58,7 +58,7 @@ def list_notes(
     if int(timing.steps.index[-1]) != int(choice.segment.steps.index[-1]):
         yield Note(
             NoteCode.STEPS,
-            f"by its few digits the log has about {total} steps; taken as the {baseline.steps} of the recipe",
+            f"the log's rounded values suggest about {total} steps; assumed are the recipe's {baseline.steps}",
         )
     elif total is not None and total != baseline.steps:
         yield Note(
@@ -71,7 +71,7 @@ def list_notes(
     ):
         yield Note(
             NoteCode.UNVERIFIED_BATCH,
-            "the log tells no batch size; it is taken from the configuration",
+            "the log prints no batch size; the configuration's is assumed",
         )
     yield from _list_assumption_notes(run, baseline)
     yield from dropped_records.list_notes(choice, timing)
@@ -87,7 +87,7 @@ def find_leaks(steps: Steps, window: Window, width: int) -> Iterator[Note]:
     first = int(steps.index[0])
     rows = np.flatnonzero(mask_window(steps, window) & (steps.index < first + width))
     if len(rows):
-        text = f"the warm-up is in the window: up to step {steps.index[rows[-1]]} its values are means over step {first}"
+        text = f"the window contains warm-up: up to step {steps.index[rows[-1]]} its values are means that include step {first}"
         yield Note(NoteCode.MOVING_MEAN_WARM_UP, text, int(steps.line[rows[0]]))
 
 
@@ -105,13 +105,13 @@ def _list_timing_notes(timing: Timing, window: Window) -> Iterator[Note]:
         steps,
         dispatched,
         NoteCode.ASYNCHRONOUS_DISPATCH,
-        "only dispatched when timed, set aside; first step",
+        "timed only until dispatch, set aside; first step",
     )
     yield from _list_step_notes(
         steps, untimed, NoteCode.UNTIMED_STEPS, "without a time, set aside; first step"
     )
     yield from _list_averaging_notes(timing.window)
-    from_tokens = "without a printed time: it follows from tokens/s, first step"
+    from_tokens = "without a printed time (computed from tokens/s), first step"
     yield from _list_step_notes(
         steps, timing.filled & timing.counted, NoteCode.TIME_FROM_TOKENS, from_tokens
     )
@@ -156,13 +156,13 @@ def _list_assumption_notes(run: Run, baseline: Baseline) -> Iterator[Note]:
     ):
         yield Note(
             NoteCode.OTHER_RELEASE,
-            f"a run of release {stated_release}, judged against {release} as asked",
+            f"a run of release {stated_release}, judged against {release} as requested",
         )
     if run.identity.assumed:
         assumed = " and ".join(
             f"{name} {getattr(baseline.key, name)}" for name in run.identity.assumed
         )
-        yield Note(NoteCode.ASSUMED, f"{assumed} assumed: nothing in the run says it")
+        yield Note(NoteCode.ASSUMED, f"{assumed} assumed: the run does not state it")
     for text in run.identity.changes:
         yield Note(NoteCode.SETTING_CHANGED, text)
     for text in run.identity.one_sided:
@@ -206,8 +206,8 @@ def _list_duplicate_notes(run: Run) -> Iterator[Note]:
         times = formatting.count_noun(duplicate.different_times, "different time")
         yield Note(
             NoteCode.SAME_STEPS,
-            f"the same as {describe_duplicate(duplicate)}, but only {times}: two runs may "
-            "print that",
+            f"the same as {describe_duplicate(duplicate)}, but only {times}: it may be a "
+            "coincidence",
         )
 
 
@@ -216,7 +216,7 @@ def _list_newer_job_notes(run: Run) -> Iterator[Note]:
     if run.starting:
         yield Note(
             NoteCode.NEWER_JOB,
-            f"launched minutes ago, and no log yet: {formatting.join_first(run.starting)}",
+            f"launched minutes ago, no log yet: {formatting.join_first(run.starting)}",
         )
 
 
@@ -227,7 +227,7 @@ def _list_report_notes(run: Run) -> Iterator[Note]:
         listed = formatting.join_first(reports)
         yield Note(
             NoteCode.PROFILER_REPORT,
-            f"a profiler's report may be of this run, as it bears no job id: {listed}",
+            f"a profiler report without a job id may belong to this run: {listed}",
         )
 
 
@@ -249,7 +249,7 @@ def _list_checkpoint_notes(run: Run, checkpoints: Checkpoints) -> Iterator[Note]
     elif not shards.partial:
         yield Note(
             NoteCode.CHECKPOINT_MISSING,
-            f"saved by the log, but there is no *.distcp file in {shards.folder}",
+            f"the log reports a saved checkpoint, but there is no *.distcp file in {shards.folder}",
             line,
         )
 

@@ -331,7 +331,7 @@ def _list_warm_up_notes(
     if excess > max(WARM_UP_SECONDS, check.share.to_seconds(tolerance)):
         text = (
             f"the steps of the warm-up, before step {check.share.first}, take {format_seconds(check.warm_up_seconds)} "
-            f"more than as many of the window, in recorded runs {format_seconds(recorded_loss)}"
+            f"more than as many steps of the window, in the recorded runs {format_seconds(recorded_loss)}"
         )
         yield Note(NoteCode.SLOW_WARM_UP, text)
 
@@ -350,6 +350,6 @@ def _describe_slow_range(
         "" if is_single else " each"
     )
     return (
-        f"{steps} outside the window ({window.first} to {window.last}) {took}, {change * 100:.3g} % more than in "
+        f"{steps} outside the window ({window.first} to {window.last}) {took}, {change * 100:.3g} % more than inside "
         f"it: {format_seconds(slow_range.lost_seconds)}, {check.share.to_fraction(slow_range.lost_seconds) * 100:.3g} % of the run"
     )

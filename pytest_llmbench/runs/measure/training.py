@@ -132,7 +132,7 @@ def find_problems(
     if _lacks_recorded_loss(run, choice, timing.steps, baseline):
         yield Problem(
             Reason.LOSS_MISSING,
-            "the log prints no loss on its way, the recorded runs printed theirs: it would not show that the run diverged",
+            "the log prints no loss during training, unlike the recorded runs: a divergence would go unnoticed",
             int(window.line[0]),
         )
 
@@ -149,26 +149,26 @@ def list_notes(
     if norm.is_always(0.0) and not any(
         _find_zero_norm(choice, timing, _make_curve(choice, timing.steps), {})
     ):
-        text = "the gradient norm is printed as 0 in every step, though the loss moves: it is not handed on, or rounded"
+        text = "the gradient norm is printed as 0 in every step, although the loss changes: it is not reported, or rounded"
         if _is_stated(choice, StatedField.ENGINE):  # DeepSpeed keeps the norm to itself
-            text = "the gradient norm is printed as 0 in every step: DeepSpeed does not hand it on"
+            text = "the gradient norm is printed as 0 in every step: DeepSpeed does not report it"
         yield Note(NoteCode.NORM_UNKNOWN, text, line)
     if (
         loss.complete
         and not is_rewarded(run, choice, baseline)
         and (loss.is_always(0.0) or loss.is_constant)
     ):
-        text = f"the loss is {loss.values[0]:g} in every step of the window, in few digits: it does not show training"
+        text = f"the loss is {loss.values[0]:g} in every step of the window; with so few digits it does not prove training"
         yield Note(NoteCode.LOSS_STANDS_STILL, text, line)
     elif not loss.complete and _is_of_another_stage(choice, window):
         yield Note(
             NoteCode.UNVERIFIED_LOSS,
-            "this rank prints no loss: it would not show that the run diverged",
+            "this rank prints no loss, so a divergence would go unnoticed",
             line,
         )
     skipped, total = _count_skipped(window)
     if skipped:
-        text = f"{skipped} of {formatting.count_noun(total, 'step')} in the window were skipped: they moved no weight"
+        text = f"{skipped} of {formatting.count_noun(total, 'step')} in the window were skipped: they updated no weights"
         yield Note(NoteCode.SKIPPED_STEPS, text, line)
 
 
@@ -229,7 +229,7 @@ def _find_no_update(
     yield from _find_zero_rate(timing.window, curve)
     skipped, total = _count_skipped(timing.window)
     if skipped > LARGEST_IDLE_SHARE * total:
-        yield f"{skipped} of {formatting.count_noun(total, 'step')} in the window were skipped: they moved no weight"
+        yield f"{skipped} of {formatting.count_noun(total, 'step')} in the window were skipped: they updated no weights"
     else:
         yield from _find_skipped(timing.steps)
 
@@ -270,10 +270,10 @@ def _find_zero_rate(window: Steps, curve: Curve) -> Iterator[str]:
     if len(inside) >= FEWEST_EQUAL and (inside == 0).all():
         yield "the learning rate is 0 in every step of the window: nothing was learned"
     elif len(inner) and (inner == 0).mean() > LARGEST_IDLE_SHARE:
-        yield f"the learning rate is 0 in {(rates == 0).sum()} of {len(rates)} records of the run: they moved no weight"
+        yield f"the learning rate is 0 in {(rates == 0).sum()} of {len(rates)} records of the run: they updated no weights"
     elif len(inside) >= FEWEST_EQUAL and (inside == 0).mean() > LARGEST_IDLE_SHARE:
         zeros = (inside == 0).sum()
-        yield f"the learning rate is 0 in {zeros} of {len(inside)} records of the window: they moved no weight"
+        yield f"the learning rate is 0 in {zeros} of {len(inside)} records of the window: they updated no weights"
 
 
 def _find_skipped(steps: Steps) -> Iterator[str]:
@@ -291,7 +291,7 @@ def _find_skipped(steps: Steps) -> Iterator[str]:
     if late_skipped > MOST_SKIPPED * late_total:
         yield (
             f"{late_skipped} of {formatting.count_noun(late_total, 'step')} after the first {LEADING} were skipped: "
-            "they moved no weight"
+            "they updated no weights"
         )
 
 
@@ -329,9 +329,9 @@ def _describe_stuck_loss(loss: WindowValues, recorded: Mapping[str, float]) -> s
     value = float(loss.values[0])
     fell = first - last
     if fell > STUCK * first and value - last > STUCK * fell:
-        return f", that of the recorded runs falls from {first:.4g} to {last:.4g}"
+        return f"; in the recorded runs it falls from {first:.4g} to {last:.4g}"
     if value == 0 and last >= COLLAPSED_FROM:
-        return f", that of the recorded runs is {last:.4g} there"
+        return f"; in the recorded runs it is {last:.4g} there"
     return ""
 
 
@@ -388,8 +388,8 @@ def _find_lost_loss(choice: Choice, steps: Steps) -> Iterator[str]:
     silent = len(steps) - 1 - int(rows[-1])
     if silent > SILENCE * longest:
         yield (
-            f"the loss is printed up to step {steps.index[rows[-1]]}, and in none of the {silent} records after it: "
-            "some programs leave it out once it is no number"
+            f"the loss is printed up to step {steps.index[rows[-1]]}, but in none of the {silent} records after it: "
+            "some programs omit it once it is not finite"
         )
 
 
@@ -443,7 +443,7 @@ def _describe_divergence(ends: Ends, recorded: Mapping[str, float]) -> str:
     # If the recorded loss falls far, twice its last value may still be small: the loss
     # must also be more than half of the recorded fall above it.
     if ends.exceeds(last) and ends.last - last > abs(first - last) / 2:
-        return f"the loss is {ends.last:.4g} at the end of the run, that of the recorded runs falls to {last:.4g}"
+        return f"the loss is {ends.last:.4g} at the end of the run; in the recorded runs it falls to {last:.4g}"
     return ""
 
 

@@ -58,11 +58,13 @@ def find_exclusion(run: Run, choice: Choice | None) -> Problem | None:
     if switched := configuration.find_profiler(choice):
         return Problem(
             Reason.PROFILED,
-            "the log says that a profiler was switched on or off",
+            "the log shows that a profiler was switched on or off",
             switched.line,
         )
     if is_traced(choice.attempt, choice.number):
-        return Problem(Reason.TRACED, "the log holds NCCL trace records", log.nccl_line)
+        return Problem(
+            Reason.TRACED, "the log contains NCCL trace records", log.nccl_line
+        )
     if log.checkpoints.load_line and choice.segment.finished:
         segments = [
             segment
@@ -136,11 +138,13 @@ def _describe_missing_log(run: Run) -> str:
     remedy = ""
     if remains is not None and run.found.remains is LoglessJob.FOLDER:
         remedy = (
-            f" in {remains.name}; where nothing was ever started, remove that folder"
+            f" in {remains.name}; remove that folder if no job was ever started there"
         )
     elif remains is not None:
         remedy = f", only {remains.name}"
-    return f"the job left no log: it still waits in the queue, or died before it wrote one{remedy}"
+    return (
+        f"the job left no log: it is still queued, or died before it wrote one{remedy}"
+    )
 
 
 def find_problems(
@@ -233,7 +237,7 @@ def _find_unfinished(
             line,
         )
     else:
-        yield Problem(Reason.INCOMPLETE, f"{progress}; the log does not say why", line)
+        yield Problem(Reason.INCOMPLETE, f"{progress}; the log shows no cause", line)
 
 
 def _find_newer_start(run: Run, choice: Choice) -> Iterator[Problem]:
@@ -246,7 +250,7 @@ def _find_newer_start(run: Run, choice: Choice) -> Iterator[Problem]:
     if not is_restarted_without_steps(run, choice) or ending is None or ending.went_on:
         return
     if not ending.file and ending.line > log.begun_again_line:
-        text = f"another process started after the last step, in line {log.begun_again_line}, and made no step"
+        text = f"another process started after the last step (line {log.begun_again_line}), and logged no step"
         cause = formatting.describe_ending(ending, choice.attempt.files.log.name)
         yield Problem(
             _choose_reason(ending, Reason.INCOMPLETE), f"{text}: {cause}", ending.line

@@ -414,8 +414,8 @@ def find_unit_mismatch(timing: Timing) -> Iterator[Problem]:
     ):
         text = (
             f"a step of {format_seconds(compute_median(steps.seconds[1:][known]))} takes "
-            f"{format_seconds(compute_median(passed[known] / np.diff(steps.index)[known]))} by the stamps of the "
-            "lines: its time is in another unit, or of something else"
+            f"{format_seconds(compute_median(passed[known] / np.diff(steps.index)[known]))} by the timestamps of the "
+            "lines: the printed time is in another unit, or measures something else"
         )
         yield Problem(Reason.TIMES_DISAGREE, text, int(steps.line[1:][known][0]))
 
@@ -433,8 +433,8 @@ def _find_clock_excess(
         and has_risen(check.window, window)
     ):
         text = (
-            f"the clock of its lines advances {_describe_ratio(check.window)} in the window, recorded was x{window:.3f}: "
-            "time passes between the steps that no step time contains"
+            f"the log's clock advances {_describe_ratio(check.window)} in the window, recorded: x{window:.3f}: "
+            "time passes between the steps that is part of no step time"
         )
         yield Problem(
             Reason.WALL_CLOCK, text, _find_longest_line(check, timing, baseline.window)
@@ -445,8 +445,8 @@ def _find_clock_excess(
         and has_spread(check.run, run, RISE_SECONDS)
     ):
         text = (
-            f"the clock of its lines advances {_describe_ratio(check.run)} after the warm-up, recorded was x{run:.3f}: "
-            "time passes between the steps that no step time contains"
+            f"the log's clock advances {_describe_ratio(check.run)} after the warm-up, recorded: x{run:.3f}: "
+            "time passes between the steps that is part of no step time"
         )
         yield Problem(Reason.WALL_CLOCK, text, _find_longest_line(check, timing, None))
 
@@ -473,7 +473,7 @@ def _find_outside_gaps(
         - check.share.allow_seconds(recorded_fraction, baseline, usual_excess),
     )
     if are_gaps_long(check, gaps, tolerance):
-        text = f"{_describe_gaps(check, timing)}; recorded were {recorded_fraction * 100:.3g} %, and no step time contains them"
+        text = f"{_describe_gaps(check, timing)}; recorded: {recorded_fraction * 100:.3g} %. No step time contains them"
         yield Problem(
             Reason.WALL_CLOCK, text, int(timing.steps.line[check.outside_row])
         )
@@ -506,8 +506,8 @@ def _describe_pauses(
     name, line = _name_pause_before_step(check, timing, longest)
     text = (
         f"the {name} takes "
-        f"{format_seconds(float(check.pauses.seconds[longest]))}, longer than others of this run or recorded ones "
-        f"allow: {format_seconds(float(np.nansum(excess)))} in all, which no step time contains"
+        f"{format_seconds(float(check.pauses.seconds[longest]))}, longer than others of this run or the recorded "
+        f"runs allow: {format_seconds(float(np.nansum(excess)))} too long in all, not part of any step time"
     )
     return text, line
 
@@ -551,8 +551,8 @@ def _find_hidden_time(
     # A rate below 1 may be printed as 0.
     if work >= seconds and _prints_zero_rates(timing):
         text = (
-            f"each step of the window prints a rate of 0, the recorded runs did {work:.6g} samples or tokens a step by "
-            "theirs: nothing but the stamps of the lines shows how long a step takes"
+            f"each step of the window prints a rate of 0 (recorded runs: {work:.6g} samples or tokens a step): "
+            "only the timestamps of the lines show how long a step takes"
         )
         yield Problem(Reason.TIMES_DISAGREE, text, line)
     if not check.work_per_step > 0:
@@ -563,9 +563,9 @@ def _find_hidden_time(
         timing
     ) and by_rate > baseline.step_seconds * (1 + tolerance):
         text = (
-            f"a step takes {format_seconds(seconds)} by the stamps of its lines and {format_seconds(by_rate)} by the "
-            f"rate that they print, with {work:.6g} samples or tokens a step as recorded: the clock was set back, or "
-            "a step does less"
+            f"a step takes {format_seconds(seconds)} by the timestamps of its lines and {format_seconds(by_rate)} by the "
+            f"printed rate, with {work:.6g} samples or tokens a step as recorded: the clock was set back, or "
+            "a step does less work"
         )
         yield Problem(Reason.TIMES_DISAGREE, text, line)
 
@@ -650,7 +650,7 @@ def list_notes(
     intervals, steps = check.intervals, timing.steps
     if intervals.set_clock >= 0:
         row = int(intervals.row[intervals.set_clock])
-        text = f"the clock was set by an hour before step {steps.index[row]}: the hour is taken out"
+        text = f"the clock was changed by an hour before step {steps.index[row]}: the hour is corrected"
         yield Note(NoteCode.CLOCK_SET, text, int(steps.line[row]))
     if intervals.set_back is not None:
         index = int(np.argmax(intervals.set_back))
@@ -671,7 +671,7 @@ def _list_pause_notes(check: ClockCheck, timing: Timing) -> Iterator[Note]:
     )
     regular = bool((check.pauses.kind == PauseKind.REGULAR).all())
     context = (
-        "at regular distances, as of evaluations or saves"
+        "at regular intervals, as for evaluations or saves"
         if regular
         else "around evaluations or saves"
     )
@@ -698,9 +698,9 @@ def _list_uncompared_notes(
         comparison = (
             "no recording to compare it with"
             if usual is None
-            else f"recorded was x{usual:.3f}"
+            else f"recorded: x{usual:.3f}"
         )
-        text = f"the clock of its lines advances {_describe_ratio(check.window)} in the window; {comparison}"
+        text = f"the log's clock advances {_describe_ratio(check.window)} in the window; {comparison}"
         yield Note(NoteCode.WALL_CLOCK, text, _find_longest_line(check, timing, window))
     excess = pauses.compute_excess(check.pauses, recorded)
     if Observed.OUTSIDE_GAPS not in recorded:
@@ -729,7 +729,7 @@ def _list_new_pause_notes(
         return
     name, line = _name_pause_before_step(check, timing, int(np.argmax(seconds)))
     text = (
-        f"{count_noun(int(new.sum()), 'gap')} of {format_seconds(float(seconds.sum()))} in all that recorded runs did "
-        f"not have; the longest is the {name}"
+        f"{count_noun(int(new.sum()), 'gap')} of {format_seconds(float(seconds.sum()))} in all, absent from the recorded "
+        f"runs; the longest is the {name}"
     )
     yield Note(NoteCode.WALL_CLOCK, text, line)

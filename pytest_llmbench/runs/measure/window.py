@@ -370,8 +370,8 @@ def _find_dispatched_steps(steps: Steps, bad: Flags) -> Iterator[Problem]:
     if bad.any():
         row = int(np.argmax(bad))
         text = (
-            f"step {steps.index[row]} took {steps.seconds[row]:.4g} s only to be dispatched, which says nothing of how "
-            f"long it ran ({formatting.count_noun(int(bad.sum()), 'such step')} in the window)"
+            f"step {steps.index[row]} took {steps.seconds[row]:.4g} s only to be dispatched: its run time is unknown "
+            f"({formatting.count_noun(int(bad.sum()), 'such step')} in the window)"
         )
         yield Problem(Reason.ASYNCHRONOUS_DISPATCH, text, int(steps.line[row]))
 
@@ -425,8 +425,8 @@ def _describe_sample(steps: Steps, lost: set[int]) -> str:
     if interval < 2 or (gaps != interval).any() or (steps.mean_of != 1).any():
         return ""
     return (
-        f"the log prints every {formatting.format_ordinal(interval)} step, and its time alone: nothing says how long the "
-        f"{len(lost)} others of the window took"
+        f"the log prints only the time of every {formatting.format_ordinal(interval)} step: the times of the "
+        f"{len(lost)} others in the window are unknown"
     )
 
 

@@ -128,7 +128,7 @@ def test_the_code_of_a_run_is_no_archive_of_runs(tree: Tree, tmp_path: Path) -> 
     assert found.ignored == (
         (
             path,
-            "an archive in a run's folder is its code; to read it, give its own path",
+            "an archive in a run's folder is taken for its code; to read it, give its own path",
         ),
     )
     assert len(find_runs([path], Stores()).runs) == 2

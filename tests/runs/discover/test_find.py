@@ -119,13 +119,13 @@ def test_slurm_output_is_attached_to_the_launched_log(tree: Tree) -> None:
 def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -> None:
     discovery = find_runs([tree(["slurm-8.out", "log-x_8_0.out", "log-x_8_1.out"])])
     assert [attempt.err for attempt in only(discovery).attempts] == [None, None]
-    assert reasons(discovery) == {"slurm-8.out": "the log of job 8 stands beside it"}
+    assert reasons(discovery) == {"slurm-8.out": "the log of job 8 is next to it"}
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("sbatch_a-b.x_8.out", "the launcher's second copy of a job's output"),
+        ("sbatch_a-b.x_8.out", "the launcher's duplicate of a job's output"),
         ("nsys_x.log", "a profiler's output"),
         ("import_ckpt_llama3.1_8b_bf16_8.out", "a checkpoint import, no training"),
         (
@@ -133,24 +133,24 @@ def test_slurms_own_output_of_a_requeued_job_belongs_to_no_attempt(tree: Tree) -
             "a checkpoint import, no training",
         ),
         ("log-prepare_dataset_12_0.out", "a preparation, no training"),
-        ("git-info.log", "written by the framework beside its log"),
+        ("git-info.log", "written by the framework next to its log"),
         (
             "notes.txt",
-            "not read, by its name; give the file itself to read it as a log",
+            "not read: not named like a log; give the file's own path to read it",
         ),
         (
             "log-y_9_0.out.lz4",
-            "not read, by its name; give the file itself to read it as a log",
+            "not read: not named like a log; give the file's own path to read it",
         ),
         (
             "log-y_9_0.out.tar",
-            "not read, by its name; give the file itself to read it as a log",
+            "not read: not named like a log; give the file's own path to read it",
         ),
-        ("sbatch_a-b.x_8.out.gz", "the launcher's second copy of a job's output"),
-        ("log-x_8_0.out.gz", "a compressed copy of log-x_8_0.out beside it"),
-        ("log-x_8.out.zst", "a compressed copy of log-x_8_0.out beside it"),
-        ("slurm-8.out.gz", "the log of job 8 stands beside it"),
-        ("log-y_9_0.err.zst", "standard error without a log beside it"),
+        ("sbatch_a-b.x_8.out.gz", "the launcher's duplicate of a job's output"),
+        ("log-x_8_0.out.gz", "a compressed copy of log-x_8_0.out next to it"),
+        ("log-x_8.out.zst", "a compressed copy of log-x_8_0.out next to it"),
+        ("slurm-8.out.gz", "the log of job 8 is next to it"),
+        ("log-y_9_0.err.zst", "standard error without a log next to it"),
     ],
 )
 def test_files_that_are_no_runs_are_named_with_the_reason(
@@ -473,7 +473,7 @@ def test_links_are_followed_once_and_a_run_keeps_the_names_of_its_real_folders(
     }
     assert reasons(discovery) == {
         "a_link": "a link to a folder that is read already",
-        "loop": "a link to a folder that holds the link itself",
+        "loop": "a link to a folder that contains the link itself",
         "latest.out": f"another name of {root / LOG}",
     }
     assert discovery.unreadable == ()
@@ -487,7 +487,7 @@ def test_a_link_upwards_leads_nowhere_unless_it_was_given(tree: Tree) -> None:
     (root / "wanted/itself").symlink_to(".")
     discovery = find_runs([root / "wanted"])
     assert only(discovery).job_id == "8"
-    expected = "a link to a folder that holds the link itself"
+    expected = "a link to a folder that contains the link itself"
     assert reasons(discovery) == {"up": expected, "itself": expected}
     assert {run.job_id for run in find_runs([root / "wanted/a/up"]).runs} == {"8", "9"}
 
@@ -742,7 +742,7 @@ def test_metadata_of_one_of_several_logs_is_reported(
     root = tree([*(f"{INNER}/{log}" for log in logs), f"{INNER}/llmb-config_5.yaml"])
     discovery = find_runs([root])
     assert [run.metadata for run in discovery.runs] == [None, None]
-    why = f"cannot be told which log, if any, is of job 5: no job id in the name of {named}"
+    why = f"unclear which log, if any, belongs to job 5: no job id in the name of {named}"
     assert discovery.unreadable == ((root / INNER / "llmb-config_5.yaml", why),)
     assert (
         find_runs([root / INNER / logs[0]])
@@ -859,7 +859,7 @@ def test_metadata_whose_log_stands_above_or_below_it_is_no_run(
     log = f"workloads/pretrain_grok1/{LOG}"
     discovery = find_runs([root := tree([log, f"{folder}/llmb-config_388660.yaml"])])
     assert only(discovery).attempts[0].log == root / log
-    why = f"the log of job 388660 stands elsewhere, in {(root / log).parent}"
+    why = f"the log of job 388660 is elsewhere, in {(root / log).parent}"
     assert reasons(discovery) == {"llmb-config_388660.yaml": why}
 
 
@@ -979,7 +979,7 @@ def test_empty_folder_with_the_name_of_a_file_is_listed(tree: Tree, name: str) -
     (root / "empty").mkdir()
     found = find_runs([root], Stores())
     assert {path.name: why for path, why in found.ignored} == {
-        name: "an empty folder in the place of a file"
+        name: "an empty folder in place of a file"
     }
     assert [path.name for path, _, _ in found.hidden] == [name]
 

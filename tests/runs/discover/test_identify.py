@@ -230,7 +230,7 @@ def test_a_release_that_is_set_aside_is_named() -> None:
     identity = decided(
         run(full(GROK_GB200, release="26.06.00")), baseline_release="25.05"
     )
-    assert identity.because.endswith("its own release 26.06.00 (name) is set aside")
+    assert identity.because.endswith("its own release 26.06.00 (name) is ignored")
     assert "--llmb-baseline-release" in identity.because
 
 
@@ -487,17 +487,17 @@ def test_what_cannot_be_read_may_be_what_its_names_leave_open(
         (
             run({**said(GROK_H100), "gpu": "h100"}),
             (GROK_OLD, GROK_H100),
-            "nothing says its release; give --llmb-release=24.11|25.05",
+            "not stated: release; give --llmb-release=24.11|25.05",
         ),
         (
             run(said(GROK_H100, "recipe", "size", "gpus", "gpu", "release")),
             (GROK_H100,),
-            "nothing says its dtype",
+            "not stated: dtype",
         ),
         (
             run(said(LLAMA, "size", "dtype", "gpus", "release")),
             (LLAMA,),
-            "nothing says its recipe",
+            "not stated: recipe",
         ),
     ],
 )

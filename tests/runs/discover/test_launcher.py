@@ -113,7 +113,7 @@ def test_each_job_of_a_real_launchers_tree_is_one_run_with_all_that_its_metadata
     discovery = find_runs([shared("logs/llmb_install")])
     assert discovery.unreadable == ()
     assert {why for _, why in discovery.ignored} == {
-        "the launcher's second copy of a job's output"
+        "the launcher's duplicate of a job's output"
     }
     image = "container.images=nvcr.io#nvidia/nemo:25.04.01"
     found = {}

@@ -109,5 +109,5 @@ def test_hidden_files_are_dated(tmp_path: Path) -> None:
     }
     assert found.keys() == {"slurm-2.out.part", "latest"}
     assert found["slurm-2.out.part"][0] == when
-    assert found["latest"][1] == "a link that leads nowhere"
+    assert found["latest"][1] == "a broken link"
     assert find_runs([tmp_path / "slurm-1.out"]).hidden == ()

@@ -215,7 +215,7 @@ def test_evidence_against_comparing_is_positive(
         ),
         (
             "job_info: {launch_time: yesterday}",
-            "job_info.launch_time is 'yesterday', which is no date and time",
+            "job_info.launch_time is 'yesterday', which is not a date and time",
         ),
     ],
 )
@@ -240,8 +240,8 @@ def test_an_odd_value_behind_evidence_is_reported_too() -> None:
         (b"", "empty"),
         (b"just text", "expected one mapping"),
         (b"a: 1\n---\nb: 2", "expected one mapping"),
-        (b"model_info: {dtype: bf16, dtype: fp8}", "repeats a key"),
-        (b"? [a]\n: b", "a key that is no text"),
+        (b"model_info: {dtype: bf16, dtype: fp8}", "with a repeated key"),
+        (b"? [a]\n: b", "a key that is not text"),
         (b"a: &x [1]\nb: *x", "line 2: an alias"),
         (b"a: [1", "not valid YAML"),
         (b"a: \xff\xfe", "not valid YAML"),
@@ -250,7 +250,7 @@ def test_an_odd_value_behind_evidence_is_reported_too() -> None:
             "nested too deeply|maximum nesting depth",
         ),  # as PyYAML 6.0.4 itself says
         (b"{a: " * 20000, "nested too deeply"),
-        (b"job_info: {job_id: 8}", "says job_id '8' inside"),
+        (b"job_info: {job_id: 8}", "contains job_id '8'"),
     ],
 )
 def test_what_cannot_be_trusted_is_refused(data: bytes, problem: str) -> None:

@@ -33,7 +33,7 @@ def test_a_log_with_a_mark_is_of_an_ab_and_others_are_not(tmp_path: Path) -> Non
     }
     assert not found.ignored
     assert next(run for run in found.runs if run.excluded).excluded_because == (
-        "log-grok1_314b_128_1_0.out.ab lies beside its log: a run of an A/B"
+        "log-grok1_314b_128_1_0.out.ab is next to its log: a run of an A/B"
     )
 
 

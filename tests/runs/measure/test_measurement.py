@@ -193,7 +193,7 @@ def test_checkpoints_of_another_part_of_the_log_are_not_those_of_the_judged_one(
         ),
         (
             Shards("checkpoints", 0),
-            "saved by the log, but there is no *.distcp file in checkpoints",
+            "the log reports a saved checkpoint, but there is no *.distcp file in checkpoints",
         ),
         (Shards("checkpoints", 0, partial=True), None),
         (None, None),
@@ -232,7 +232,7 @@ def test_a_run_of_another_release_that_was_judged_on_purpose_says_so() -> None:
         run(hints=(Hint("release", "26.06.00", "llmb-config_1.yaml"),))
     ).notes
     assert [phrase(note) for note in notes] == [
-        "a run of release 26.06.00, judged against 25.05 as asked"
+        "a run of release 26.06.00, judged against 25.05 as requested"
     ]
     assert (
         measured(run(hints=(Hint("release", "25.05.04", "llmb-config_1.yaml"),))).notes
@@ -289,7 +289,7 @@ def test_a_warm_up_that_moving_means_carry_into_the_window_is_noted(
     )
     for note in measurement.notes:
         last = first + width - 1
-        expected = f"the warm-up is in the window: up to step {last} its values are means over step {first}"
+        expected = f"the window contains warm-up: up to step {last} its values are means that include step {first}"
         assert phrase(note) == expected
 
 
@@ -361,7 +361,7 @@ CASES: list[tuple[str, Any, Reason, str, int]] = [
         "a run that was cut",
         log(segment(steps([7.3] * 47), finished=False)),
         Reason.INCOMPLETE,
-        "stopped after step 46 of 50; the log does not say why",
+        "stopped after step 46 of 50; the log shows no cause",
         146,
     ),
     (
@@ -539,7 +539,7 @@ def test_what_the_log_lost_is_noted() -> None:
     assert (note.code, note.line, phrase(note)) == (
         "torn",
         17,
-        "3 torn records dropped; the first: Training ep",
+        "3 truncated records dropped; the first: Training ep",
     )
     measurement = measured(
         run(
@@ -657,7 +657,7 @@ def test_the_length_of_a_run_that_nobody_knows_is_not_told() -> None:
         NOW,
         step_time_only=True,
     ).problems
-    assert problem.text == "stopped after step 19; the log does not say why"
+    assert problem.text == "stopped after step 19; the log shows no cause"
 
 
 def test_of_an_older_run_only_the_step_time_is_computed(

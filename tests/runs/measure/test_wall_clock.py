@@ -145,7 +145,7 @@ def test_ordinary_run_stays_valid(columns: Steps) -> None:
 def test_set_clock_is_noted() -> None:
     notes = {note.code: note for note in judge(clocked({31: 3600.0})).notes}
     assert phrase(notes[NoteCode.CLOCK_SET]).startswith(
-        "the clock was set by an hour before step 31"
+        "the clock was changed by an hour before step 31"
     )
 
 
@@ -352,7 +352,7 @@ def test_zero_rates_are_invalid_if_recorded_runs_print_rates() -> None:
     baseline = recorded({**QUIET, Observed.WORK_PER_STEP: 64.0})
     (problem,) = judge(zero, baseline).problems
     assert problem.reason is Reason.TIMES_DISAGREE
-    assert problem.text.startswith("each step of the window prints a rate of 0, ")
+    assert problem.text.startswith("each step of the window prints a rate of 0 ")
     partly = np.where(np.arange(50) % 2 == 0, 32.0, 0.0)
     assert judge(replace(zero, throughput=partly), baseline).problems == ()
     tokens = np.full(50, 8192.0)

@@ -373,7 +373,7 @@ def test_a_dispatch_time_outside_the_window_is_set_aside() -> None:
     assert measurement.valid
     (note,) = measurement.notes
     assert (note.code, note.line) == ("asynchronous-dispatch", 101)
-    assert phrase(note) == "2 steps only dispatched when timed, set aside; first step 1"
+    assert phrase(note) == "2 steps timed only until dispatch, set aside; first step 1"
 
 
 @pytest.mark.parametrize("seconds", [0.215, 7.325])
@@ -406,7 +406,7 @@ def test_a_time_that_is_not_printed_follows_from_tokens() -> None:
     assert codes(measurement) == ["time-from-tokens"]
     assert (
         phrase(measurement.notes[0])
-        == "1 step without a printed time: it follows from tokens/s, first step 20"
+        == "1 step without a printed time (computed from tokens/s), first step 20"
     )
 
 
@@ -486,7 +486,7 @@ def test_the_recipe_says_how_many_steps_a_whole_run_had_where_its_digits_leave_a
     assert measurement.valid
     assert measurement.statistic_seconds == pytest.approx(7.4 * 1909 / 1921)
     assert [phrase(note) for note in measurement.notes if note.code == "steps"] == [
-        "by its few digits the log has about 1909 steps; taken as the 1921 of the recipe"
+        "the log's rounded values suggest about 1909 steps; assumed are the recipe's 1921"
     ]
 
 
